@@ -57,7 +57,8 @@ def launcher_command(
     assert cluster.launcher == "srun"
     size = [f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}"]
     placing = ["--distribution=block", "--cpu-bind=none", *(["--mpi=pmix"] if by_mpi else [])]
-    return ["srun", "-K1", *size, *placing, *command]
+    # SLURM_EXPORT_ENV, which SBATCH_EXPORT and --export=NONE set, would keep the variables from the ranks.
+    return ["srun", "-K1", "--export=ALL", *size, *placing, *command]
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from configs.errors import STOPPED_STATUS
+from launch.start.inherited import without_ranks
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
 from launch.start.local import GRACE_S, KILL_S, STOP_S, Outcome
 
@@ -49,7 +50,8 @@ def run_launcher(
     with forwarded_signals() as last_signal:
         process = subprocess.Popen(
             [*guard, *command],
-            env={**os.environ, **variables, **root},
+            # mpirun in a Slurm job starts its daemons by srun, which would keep the variables from them after NONE.
+            env={**without_ranks(), **variables, **root, "SLURM_EXPORT_ENV": "ALL"},
             stdin=subprocess.DEVNULL,
             # A session of its own, so that Ctrl-C reaches the launcher once, through this process.
             start_new_session=True,

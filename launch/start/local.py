@@ -22,6 +22,7 @@ from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
 from configs.registry import COMMUNICATORS
+from launch.start.inherited import without_ranks
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
 from launch.start.link import require_link, shaped
 from launch.start.rendezvous import RankStart, rendezvous_of
@@ -77,7 +78,7 @@ def run_ranks(
         kind: The ``communication.kind`` of the ranks, by which they meet.
         servers: Number of parameter servers to start, with their scheduler.
     """
-    base = {**os.environ, **variables}
+    base = {**without_ranks(), **variables}
     with (
         forwarded_signals() as last_signal,
         _parameter_servers(num_ranks, servers, base) as (helpers, addresses),
@@ -118,7 +119,7 @@ def run_ranks_on_link(
     senders = 2 * min(num_ranks, servers) if servers else num_ranks
     with forwarded_signals() as last_signal:
         launcher = subprocess.Popen(
-            [*shaped(bytes_per_s, senders), *inner], env={**os.environ, **variables}, start_new_session=True
+            [*shaped(bytes_per_s, senders), *inner], env={**without_ranks(), **variables}, start_new_session=True
         )
         # The inner launcher needs all of its own grace period to end its ranks.
         outcome = _Supervisor([launcher], last_signal, (), 2 * GRACE_S).wait()

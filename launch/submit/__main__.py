@@ -45,7 +45,9 @@ def _parser() -> Parser:
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="the run's folder (default: runs/RECIPE-DATE-TIME)")
     parser.add_argument("--repeat", metavar="N", type=int, default=1, help="N runs with N seeds in one job")
     parser.add_argument(
-        "--hosts", metavar="A,B", help="hosts, for a cluster without a scheduler; hosts beyond num_nodes are spares"
+        "--hosts",
+        metavar="A,B",
+        help="hosts, for a cluster without a scheduler, also as node[1-4] or @FILE; hosts beyond num_nodes are spares",
     )
     parser.add_argument(
         "--rehearse", action="store_true", help="rehearse the job on its own nodes: ranks sleep instead of compute"
@@ -67,6 +69,7 @@ def _submit(options: _Options) -> int:
     if options.recipe is None or options.cluster is None:
         raise UserError("give RECIPE and --cluster C, or --resume, --status or --cancel with a run; see --help")
     from configs.load import load_both
+    from launch.submit.hosts import parse_hosts
     from launch.submit.submission import make_job, submit_command, submit_job
     from logs.folder import RunFolder
     from train.rehearse.rehearsed_run import Course, rehearsed_job
@@ -74,7 +77,7 @@ def _submit(options: _Options) -> int:
     recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
     if options.rehearse:
         recipe, cluster = rehearsed_job(recipe, cluster, Course(shrink=1))
-    hosts = tuple(options.hosts.split(",")) if options.hosts else ()
+    hosts = () if options.hosts is None else parse_hosts(options.hosts, cluster.ranks_per_node)
     folders = _run_folders(options.run_dir or RunFolder.new(recipe, cluster).path, options.repeat)
     spec = make_job(recipe, cluster, hosts, folders)
     if options.dry_run:

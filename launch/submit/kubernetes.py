@@ -19,6 +19,8 @@ _GRACE_S = 30
 
 _ROOTS_KEYS = "/root/.ssh"
 
+_SSH_PORT = 22
+
 _LONGEST_NAME = 44
 """With ``-``, five letters of Kubernetes and ``-worker-`` with a number, a pod's name has at most 63 letters."""
 
@@ -68,6 +70,7 @@ def mpi_job(spec: JobSpec) -> str:
         # Every pod makes a host key of its own; the image has none.
         "command": ["bash", "-c", "ssh-keygen -A && exec /usr/sbin/sshd -De"],
         "resources": {"limits": limits},
+        "readinessProbe": {"tcpSocket": {"port": _SSH_PORT}, "periodSeconds": 2},
     }
     volumes: list[dict[str, Any]] = []
     if cluster.device == "gpu":
@@ -83,6 +86,8 @@ def mpi_job(spec: JobSpec) -> str:
             **({"namespace": scheduler.queue} if scheduler.queue else {}),
         },
         "spec": {
+            # A launcher that starts while workers still pull their image fails, and the job with it for good.
+            "launcherCreationPolicy": "WaitForWorkersReady",
             "sshAuthMountPath": _ROOTS_KEYS,
             "slotsPerWorker": cluster.ranks_per_node,
             "runPolicy": {

@@ -40,6 +40,8 @@ def _require_machines(spec: JobSpec) -> None:
             f"--hosts: got {len(hosts)} hosts for num_nodes: {cluster.num_nodes} and scheduler.kind: {kind}, allowed: "
             f"num_nodes hosts, with scheduler.kind: none; with scheduler.max_restarts from 2 on, more hosts as spares"
         )
+    if cluster.launcher == "horovodrun" and (addresses := [host for host in hosts if ":" in host]):
+        raise UserError(f"--hosts: {addresses[0]}: horovodrun takes no IPv6 address; give the host's name")
 
 
 def _require_launcher(spec: JobSpec) -> None:

@@ -220,6 +220,8 @@ def _commands(spec: JobSpec, inside: InsideJob) -> str:
         quoted += ["-hostfile", '"$folder/hosts"']
     if cluster.launcher == "mpirun":
         lines += _INHERITED
+        # Open MPI starts its daemons by srun, which would keep the variables from them after sbatch --export=NONE.
+        lines += ["export SLURM_EXPORT_ENV=ALL"] if cluster.scheduler.kind == "slurm" else []
         quoted.append('"${inherited[@]}"')
     if cluster.launcher == "horovodrun":
         lines.append(f"printf -v slots ',%s:{cluster.ranks_per_node}' \"${{hosts[@]}}\"")

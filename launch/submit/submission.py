@@ -17,6 +17,7 @@ from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster, Recipe
 from launch.resume import require_unfinished
 from launch.run import open_run
+from launch.start.inherited import left_out_options, without_jobs
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
@@ -112,10 +113,18 @@ def _hand_over(spec: JobSpec, *options: str) -> None:
         UserError: The scheduler refuses the job.
     """
     scheduler, command = spec.scheduler, submit_command(spec, *options)
+    if ignored := left_out_options():
+        remedy = "a job asks for what the cluster file says (scheduler.queue, account, resources)"
+        sys.stderr.write(f"warning: {', '.join(ignored)}: not handed over; {remedy}\n")
     if spec.cluster.scheduler.kind == "none":
         with spec.log.open("ab") as log:
             process = subprocess.Popen(
-                shlex.split(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                shlex.split(command),
+                env=without_jobs(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         job_id = str(process.pid)
     else:
@@ -179,13 +188,14 @@ def status(folder: RunFolder) -> str:
     said = _ask(scheduler.watch.format(job=job["job"]))
     answer = said.stdout.strip() or said.stderr.strip() or "nothing"
     checkpoints = folder.checkpoints.files()
-    summary = folder.summary() if folder.has_ended else None
+    summary = folder.summary() if folder.has_summary else None
+    ending = "ended" if folder.has_ended else "the last attempt"
     lines = [
         f"{folder.shown}: job {job['job']}, submitted {job['submitted']}",
         f"  trains now: {folder.claims.holder() or 'nobody'}",
         f"  newest checkpoint: {f'step {step_of(checkpoints[0])}' if checkpoints else 'none'}",
         *(f"  an attempt {each.description}" for each in folder.attempts.read()),
-        *([f"  ended: {summary.status}{f': {summary.failure}' if summary.failure else ''}"] if summary else []),
+        *([f"  {ending}: {summary.status}{f': {summary.failure}' if summary.failure else ''}"] if summary else []),
         f"  {scheduler.watch.split()[0]}:",
         *(f"    {line}" for line in answer.splitlines()),
     ]
@@ -222,7 +232,8 @@ def _job_of(folder: RunFolder) -> dict[str, Any]:
 
 def _ask(command: str) -> subprocess.CompletedProcess[str]:
     sys.stdout.flush()
-    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    words = ["bash", "-c", command]
+    return subprocess.run(words, env=without_jobs(), capture_output=True, text=True, check=False)
 
 
 def _message(done: subprocess.CompletedProcess[str]) -> str:

@@ -45,8 +45,8 @@ env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
   grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
 
 readonly launcher=(
-  srun -K1 --nodes=2 --ntasks=4 --ntasks-per-node=2 --distribution=block
-  --cpu-bind=none --cpus-per-task=4
+  srun -K1 --export=ALL --nodes=2 --ntasks=4 --ntasks-per-node=2
+  --distribution=block --cpu-bind=none --cpus-per-task=4
 )
 readonly rank=(
   /shared/resnet-records/launch/rank.sh

@@ -54,8 +54,9 @@ env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
   grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
 
 readonly launcher=(
-  srun -K1 --nodes=2 --ntasks=16 --ntasks-per-node=8 --distribution=block
-  --cpu-bind=none --mpi=pmix --container-image=/shared/resnet-records.sif
+  srun -K1 --export=ALL --nodes=2 --ntasks=16 --ntasks-per-node=8
+  --distribution=block --cpu-bind=none --mpi=pmix
+  --container-image=/shared/resnet-records.sif
   '--container-mounts=/shared/data:/shared/data,/shared/runs:/shared/runs'
   --cpus-per-task=16
 )

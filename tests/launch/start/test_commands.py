@@ -28,7 +28,7 @@ PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communicat
 
 _MPIRUN = "mpirun -np 12 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl ^openib -x PATH -x A"
 _HOROVODRUN = "python -I -u -m launch.start.horovodrun"
-_SRUN = "srun -K1 --nodes=3 --ntasks=12 --ntasks-per-node=4 --distribution=block --cpu-bind=none"
+_SRUN = "srun -K1 --export=ALL --nodes=3 --ntasks=12 --ntasks-per-node=4 --distribution=block --cpu-bind=none"
 TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_node=4"]
 
 

@@ -224,7 +224,7 @@ def test_train_refuses_mpirun_over_gloo_before_it_makes_a_folder(
     assert not folder.exists()
 
 
-_READERS = {"logs/environment.py", "configs/variables.py", "train/plan/memory.py"}
+_READERS = {"launch/start/inherited.py", "logs/environment.py", "configs/variables.py", "train/plan/memory.py"}
 
 
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:

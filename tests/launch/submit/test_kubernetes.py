@@ -62,6 +62,17 @@ def test_the_pods_meet_as_the_user_whose_keys_the_operator_mounts_and_share_memo
     assert spec["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
 
 
+def test_the_launcher_starts_when_every_worker_answers_ssh() -> None:
+    """A worker may pull its image for minutes longer than the launcher, which would fail for good."""
+    spec = _manifest()["spec"]
+    assert spec["launcherCreationPolicy"] == "WaitForWorkersReady"
+    worker, launcher = (
+        spec["mpiReplicaSpecs"][kind]["template"]["spec"]["containers"][0] for kind in ("Worker", "Launcher")
+    )
+    assert worker["readinessProbe"]["tcpSocket"] == {"port": 22}
+    assert "readinessProbe" not in launcher
+
+
 @pytest.mark.parametrize(("notice_s", "grace_s"), [(10, 30), (30, 30), (31, 31), (300, 300)])
 def test_pods_have_the_time_in_which_ranks_save_their_state(notice_s: int, grace_s: int) -> None:
     replicas = _manifest(f"cluster.scheduler.notice_s={notice_s}")["spec"]["mpiReplicaSpecs"]

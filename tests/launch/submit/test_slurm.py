@@ -188,6 +188,52 @@ def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("launcher", "restarts"), [("srun", 0), ("srun", 3), ("mpirun", 0)], ids=["srun", "srun with restarts", "mpirun"]
+)
+def test_a_job_in_which_one_rank_refuses_has_failed_and_names_the_rank(
+    launcher: str, restarts: int, tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = CLUSTER.replace("launcher: srun", f"launcher: {launcher}")
+    cluster = cluster.replace("requeue: true", f"requeue: true, max_restarts: {restarts}")
+    if launcher == "mpirun":
+        if shutil.which("mpirun") is None or shutil.which("mpicxx") is None:
+            pytest.skip("Open MPI is not installed here (mpirun, mpicxx)")
+        monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
+        monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
+        cluster = cluster.replace("262144", "262144, backend: mpi")
+    folder = tmp_path / "run"
+    (tmp_path / "stage-node2").touch()
+    stage = f"cluster.paths.stage={tmp_path}/stage-$SLURMD_NODENAME"
+    digits = ["data.source=digits", "data.eval_samples=599", f"cluster.paths.data={packed_digits}", stage]
+    job = submit(cluster, folder, overrides=digits)
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert _state(job) == ("FAILED", "2:0", 0), log
+    summary = read_summary(folder)
+    assert (summary["status"], summary["failed_rank"]) == ("aborted", 1)
+    assert summary["failure"].startswith(f"rank 1 on node2 refused to start: {tmp_path}/stage-node2: ")
+    assert f"error: {folder}: {summary['failure']}" in log
+    assert "continues" not in log
+
+
+def test_a_job_is_submitted_from_inside_another_one_whatever_its_variables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "SLURM_MEM_PER_CPU": "50",
+        "SBATCH_EXPORT": "NONE",
+        "SLURM_NTASKS": "9",
+        "PMI_RANK": "3",
+    }.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "run"
+    cluster = CLUSTER.replace("requeue: true", "resources: [--mem=1, --export=NONE]")
+    job = submit(cluster, folder, overrides=["run.max_steps=2"])
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
+    assert _state(job)[:2] == ("COMPLETED", "0:0"), (folder / "job.log").read_text(encoding="utf-8")
+
+
 def _has_kept_more(folder: Path) -> bool:
     """Return whether the attempt that goes on has kept a step."""
     resumed, kept = RunFolder(folder).checkpoints.resume_point(), RunFolder(folder).checkpoints.files()

@@ -93,6 +93,70 @@ def test_a_dry_run_prints_script_and_command_and_makes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def _dry_run_on(hosts: str, *settings: str, nodes: int = 2, launcher: str = "horovodrun") -> int:
+    sets = [f"cluster.num_nodes={nodes}", f"cluster.launcher={launcher}", "batch.global_size=64", *settings]
+    words = ["--hosts", hosts, *(word for each in sets for word in ("--set", each)), "--dry-run"]
+    return main(["submit", "digits", "--cluster", "laptop", *words])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ("localhost,localhost", "localhost is named twice; each host takes part once"),
+        ("alpha,ALPHA", "ALPHA is named twice, also as alpha"),
+        ("alpha,alpha.site", "alpha.site is named twice, also as alpha"),
+        ("node[1-3],node2", "node2 is named twice"),
+        ("alpha,,beta", "got 'alpha,,beta', which has an empty part; give names separated by commas"),
+        ("", "got '', which has an empty part"),
+        ("alpha beta", "got 'alpha beta', allowed: names or addresses separated by commas; put a comma between"),
+        (
+            "me@alpha,beta",
+            "got 'me@alpha', allowed: names or addresses separated by commas; put the user of a host into",
+        ),
+        ("alpha:4,beta:4", "alpha:4 has 4 slots, and the cluster file says ranks_per_node: 2; change the key"),
+        ("alpha:2:2,beta", "got 'alpha:2:2', allowed: names"),
+        ("node[4-1]", "got the range '4-1' in node[4-1], allowed: for example 1-4"),
+        ("node{1..2}", "got 'node{1..2}', allowed: names or addresses separated by commas; a range is node[1-4]"),
+        ("@/nowhere", "/nowhere: cannot be read: No such file or directory"),
+        ("fe80::1,fe80::2", "fe80::1: horovodrun takes no IPv6 address; give the host's name"),
+        ("alpha", "got 1 hosts for num_nodes: 2"),
+    ],
+)
+def test_a_list_of_hosts_that_cannot_be_meant_is_explained_in_one_line(
+    hosts: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _dry_run_on(hosts) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: --hosts: {message}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "found"),
+    [
+        (" alpha , beta ", "alpha beta"),
+        ("alpha:2,beta:2", "alpha beta"),
+        ("alpha slots=2, beta slots = 2 max_slots=4", "alpha beta"),
+        ("node[09-10].site", "node09.site node10.site"),
+        ("node[1,3]", "node1 node3"),
+        ("@{file}", "alpha beta"),
+        ("10.0.0.1:2,10.0.0.2", "10.0.0.1 10.0.0.2"),
+    ],
+)
+def test_hosts_may_be_written_as_other_programs_write_them(
+    hosts: str, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# two hosts\nalpha slots=2 # the first\n\nbeta:2\n", encoding="utf-8")
+    assert _dry_run_on(hosts.format(file=file)) == 0
+    assert f"printf '%s\\n' {found})" in capsys.readouterr().out
+
+
+def test_addresses_of_ipv6_are_for_mpirun(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _dry_run_on("[fe80::1]:2,fe80::2", "cluster.communication.backend=mpi", launcher="mpirun") == 0
+    assert "printf '%s\\n' fe80::1 fe80::2)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("kind", "directive"),
     [
@@ -196,6 +260,27 @@ def test_a_cell_of_a_study_is_a_job_of_its_own(
     assert (tmp_path / "asked").read_text(encoding="utf-8") == f"--parsable {tmp_path}/run/job.sh\n"
     assert json.loads((tmp_path / "run" / "job.json").read_text(encoding="utf-8"))["job"] == "7"
     assert capsys.readouterr().out.startswith("digits: job 7, 2 ranks on 1 node\n  run\n  watch ")
+
+
+def test_a_job_gets_nothing_of_the_jobs_and_the_launchers_that_its_caller_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _client(tmp_path, "sbatch", f"env >{tmp_path}/given; echo 7", monkeypatch)
+    kept = {"SLURM_CONF": "/etc/a", "OMPI_MCA_btl": "tcp", "OMP_DYNAMIC": "false", "LC_ALL": "C"}
+    foreign = [
+        "SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_EXPORT_ENV", "SBATCH_EXPORT", "SBATCH_TIMELIMIT", "PMI_RANK",
+        "PMIX_RANK", "RANK", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_ess", "OMPI_MCA_orte_hnp_uri",
+        "HYDRA_BOOTSTRAP", "HOROVOD_RANK", "WORLD_SIZE", "MASTER_ADDR", "PE_HOSTFILE", "NSLOTS", "JOB_ID",
+        "PBS_NODEFILE", "PBS_JOBID", "LSB_JOBID", "SGE_TASK_ID", "CUDA_VISIBLE_DEVICES",
+    ]  # fmt: skip
+    for name, value in (kept | dict.fromkeys(foreign, "1")).items():
+        monkeypatch.setenv(name, value)
+    words = [*_SLURM, *_LIMIT, *_SRUN, "--run-dir", str(tmp_path / "run")]
+    assert main(["submit", "digits", "--cluster", "laptop", *words]) == 0
+    given = dict(line.split("=", 1) for line in (tmp_path / "given").read_text().splitlines() if "=" in line)
+    assert given.items() >= kept.items()
+    assert not given.keys() & set(foreign)
+    assert "warning: SBATCH_EXPORT, SBATCH_TIMELIMIT: not handed over; a job asks for" in capsys.readouterr().err
 
 
 def _job_of(folder: Path) -> str:

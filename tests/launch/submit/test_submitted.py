@@ -66,7 +66,9 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     ]
     (run / UNFINISHED_MARK).touch()
     assert main(["submit", "--status", str(run)]) == 0
-    assert "  ended: " not in capsys.readouterr().out, "it was stopped and is to go on"
+    told = capsys.readouterr().out
+    assert "  ended: " not in told, "it was stopped and is to go on"
+    assert "  the last attempt: aborted: rank 1 was killed" in told
     (run.parent / "squeue").write_text("#!/bin/sh\n", encoding="utf-8")
     assert main(["submit", "--status", str(run)]) == 0
     assert capsys.readouterr().out.endswith("  squeue:\n    nothing\n")
