@@ -100,9 +100,9 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     plan, step, start = run.plan, run.step, run.start
     window = LossWindow(step.engine, plan.global_batch_size)
     reached, stuck, done = False, None, max(start.step - 1, 0)
-    log.run_start()
-    step.clock.start()
     begin = time.perf_counter()
+    step.clock.start()
+    log.run_start()
     try:
         source = run.source
         for epochs in blocks(plan, start.epoch):

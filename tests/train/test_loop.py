@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -73,6 +74,13 @@ def test_a_run_to_its_target_logs_every_interval_in_order() -> None:
     assert (result.success, result.score.value, result.epochs, result.steps) == (True, 0.97, 4, plan.total_steps)
     assert blank.epochs == [1, 2, 3, 4]
     assert blank.batches == plan.total_steps
+
+
+def test_the_seconds_of_a_run_are_those_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RememberingLog()  # each event takes a second
+    monkeypatch.setattr("train.loop.time", SimpleNamespace(perf_counter=lambda: float(len(log.keys))))
+    result, _ = _run(Blank(), log, [], [0.97])
+    assert result.run_s == len(log.keys), "from before run_start to after run_stop"
 
 
 def test_the_target_ends_the_run_at_once() -> None:
