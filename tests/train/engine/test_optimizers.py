@@ -155,6 +155,20 @@ def test_a_tensor_whose_weights_or_gradients_are_zeros_moves_at_the_plain_rate(
 
 
 @each_engine
+def test_a_trust_ratio_of_millions_of_weights_is_as_exact_as_that_of_few(name: str) -> None:
+    engine: Any = cpu_engine(name)
+    parameter, random = Parameter("a", "weight", (2048, 1152)), np.random.default_rng(7)
+    weight, gradient = (random.standard_normal(parameter.shape, np.float32) for _ in range(2))
+    network = _network(engine, [parameter], [weight])
+    gradient[1:] = 0  # a sum of a thousand squares is exact, whatever the order
+    engine.overwrite(network.gradients[0], engine.from_host(gradient))
+    config = Lars(name="lars", weight_decay=0, trust_coefficient=0.5, epsilon=0)
+    engine.build_optimizer(config, network, rescale=1.0, arrivals=[0]).update(HyperParameters(2.0, 0.9, 0.0))
+    ratio = np.linalg.norm(weight.astype(np.float64)) / np.linalg.norm(gradient.astype(np.float64))
+    np.testing.assert_allclose(engine.to_host(network.masters[0]), weight - ratio * gradient, rtol=2e-5, atol=2e-5)
+
+
+@each_engine
 def test_adams_first_step_is_the_rate_whatever_the_gradient(name: str) -> None:
     engine: Any = cpu_engine(name)
     network = _network(engine, [Parameter("a", "bias", (10,))], [np.zeros(10, np.float32)])

@@ -17,6 +17,9 @@ import torch
 from configs.optimizers import Adam, HyperParameters, Lars, Sgd
 from train.engine.protocol import TrainableNetwork
 
+_BLOCK_SIZE = 1 << 17
+"""Elements of a block of a norm on a CPU."""
+
 
 @dataclass(frozen=True)
 class _Group:
@@ -76,14 +79,35 @@ class MomentumOptimizer:
         assert isinstance(config, Lars)
         if group.decays and config.trust_weight_decay is not None:
             decay = config.trust_weight_decay
-        weights = torch.stack(torch._foreach_norm(group.masters))
-        gradients = torch.stack(torch._foreach_norm(group.gradients, dtype=torch.float32)) * self._rescale
+        weights = _norms(group.masters)
+        gradients = _norms(group.gradients) * self._rescale
         ratios = config.trust_coefficient * weights / (gradients + decay * weights + config.epsilon)
         return hyper.lr * torch.where((weights > 0) & (gradients > 0), ratios, 1.0)
 
     def reset(self) -> None:
         """Set the momentum to 0, as before the first step."""
         torch._foreach_zero_(self.momenta)
+
+
+def _norms(tensors: Sequence[Any]) -> Any:
+    """Return the L2 norm of each tensor, float32, as a vector on the device.
+
+    On a CPU, PyTorch adds squares one after another in float32: 38 M weights of AlexNet are 2.3e-3 off. So a tensor is
+    cut into blocks, and the norm is that of the blocks' norms: 1e-6 off, for 2 ms more in a step of ResNet-50; norms in
+    float64 take 160 ms more (PyTorch 2.13, one core, 2026-11).
+    """
+    blocks = [_blocks(tensor) for tensor in tensors]
+    norms = torch._foreach_norm([block for own in blocks for block in own], dtype=torch.float32)
+    if len(norms) > len(tensors):
+        norms = torch._foreach_norm(torch.stack(norms).split([len(own) for own in blocks]))
+    return torch.stack(norms)
+
+
+def _blocks(tensor: Any) -> Sequence[Any]:
+    """Return views of a large tensor on a CPU, cut along its first axis; any other tensor as it is."""
+    if tensor.is_cuda or tensor.numel() <= _BLOCK_SIZE:
+        return [tensor]
+    return tensor.split(max(1, _BLOCK_SIZE * len(tensor) // tensor.numel()))  # type: ignore[no-any-return]
 
 
 class AdamOptimizer:
