@@ -60,7 +60,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Return the sums of integers over the ranks; waits."""
+        """Return the sums of signed 64-bit integers over the ranks; waits."""
 
     @abstractmethod
     def gather(self, name: str, value: int) -> list[int]:

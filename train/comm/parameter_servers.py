@@ -85,8 +85,9 @@ class SynchronousServer(Communicator):
             array[:] = array / self._world_size
 
     def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Return the sums, added in Python; waits."""
-        return [sum(column) for column in zip(*self._tabulate(name, values), strict=True)]
+        """Return the sums of signed 64-bit integers, added in Python; waits."""
+        rows = [[each - (each >> 63 << 64) for each in row] for row in self._tabulate(name, values)]
+        return [sum(column) for column in zip(*rows, strict=True)]
 
     def gather(self, name: str, value: int) -> list[int]:
         """Return every rank's value; waits."""
@@ -103,7 +104,7 @@ class SynchronousServer(Communicator):
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def _tabulate(self, name: str, values: Sequence[int]) -> list[list[int]]:
-        """Return every rank's unsigned 64-bit integers, by rank.
+        """Return every rank's 64-bit integers as unsigned ones, by rank; negative values in two's complement.
 
         Servers sum in float32, whatever type they are sent (MXNet 1.9.1, measured: 2^40 + 1 came back as 2^40). So
         each rank fills its own row of a table of zeros, 16 bits a cell, and the sum of the tables is exact.

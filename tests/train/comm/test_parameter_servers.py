@@ -58,7 +58,7 @@ def test_a_rank_fills_its_own_row_of_every_table_exactly() -> None:
     assert [server.gather(f"value {number}", value) for number, value in enumerate(values)] == [
         [0, value, 0] for value in values
     ]
-    assert server.sum_integers("sums", [2**40 + 1, 7]) == [2**40 + 1, 7]
+    assert server.sum_integers("sums", [2**40 + 1, -7, -(2**63)]) == [2**40 + 1, -7, -(2**63)]
     assert server.gather_bytes("bytes", bytes(range(256))) == [b"", bytes(range(256)), b""]
     for other in (b"of another length", b""):
         assert server.gather_bytes("bytes", other) == [b"", other, b""]
