@@ -41,10 +41,10 @@ def test_a_recipe_is_refused_from_the_first_value_beyond_the_rule(
     [
         (["scheduler.wall_time_s=100"], "scheduler.notice_s", 99, 100),
         (["ranks_per_node=2"], "node.rank_cores", "['0', '1']", "['0']"),
-        ([], "communication.deferred_fraction", 0.5, 0.51),
+        (["engine.name=mxnet"], "communication.deferred_fraction", 0.5, 0.51),
         ([], "communication.bucket_fraction", 1, 1.01),
         (["communication.kind=none"], "ranks_per_node", 1, 2),
-        (["communication.kind=devices", "launcher=mpirun"], "num_nodes", 1, 2),
+        (["engine.name=mxnet", "communication.kind=devices", "launcher=mpirun"], "num_nodes", 1, 2),
         (["device=gpu"], "engine.layout", "NHWC", "NHCW"),
     ],
 )

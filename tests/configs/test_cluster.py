@@ -61,7 +61,8 @@ def test_a_sites_own_libraries_say_which_variables_they_read(tmp_path: Path, mon
 
 def test_every_variable_that_the_installed_mxnet_names_is_known() -> None:
     spec = find_spec("mxnet")
-    assert spec is not None
+    if spec is None:
+        pytest.skip("MXNet is not installed")
     assert spec.origin is not None
     text = Path(spec.origin).with_name("libmxnet.so").read_bytes()
     named = {match.decode() for match in re.findall(rb"\0(MXNET_[A-Z0-9_]+)\0", text)} - {"MXNET_C_API"}

@@ -61,7 +61,10 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
         ("run", "--set: got 'run', allowed: key=value"),
         ("run.seed.x=1", "--set: got 'run.seed.x=1', allowed: 'seed' is a value, not a block"),
         ("cluster.device=tpu", "cluster.device: got 'tpu', allowed: 'cpu' or 'gpu'"),
-        ("cluster.engine.layout=NHWC", "cluster.engine.layout: got 'NHWC', allowed: NCHW under MXNet on a CPU"),
+        (
+            "cluster.engine={name: mxnet, layout: NHWC}",
+            "cluster.engine.layout: got 'NHWC', allowed: NCHW under MXNet on a CPU",
+        ),
         ("cluster.num_nodes=2", "cluster.launcher: got 'local', allowed: horovodrun, mpirun or srun"),
         ("cluster.environment={path: x}", "cluster.environment: got 'path', allowed: names in capitals"),
     ],

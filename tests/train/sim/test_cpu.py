@@ -13,7 +13,8 @@ from train.sim.forecast import Forecast, forecast
 RATES = (
     "{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9, cores: 2, sum_bytes_per_s: 8e9, sum_bucket_s: 2e-4}"
 )
-SEVERAL_NODES = ("cluster.launcher=mpirun", "cluster.communication.kind=horovod", "cluster.communication.backend=mpi")
+HOROVOD = ("cluster.engine.name=mxnet", "cluster.communication.kind=horovod")
+SEVERAL_NODES = (*HOROVOD, "cluster.launcher=mpirun", "cluster.communication.backend=mpi")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def _forecast(tmp_path: Path, *overrides: str, rates: str = RATES) -> Forecast:
 
 def test_ranks_that_share_memory_negotiate_nothing_and_ranks_over_horovod_do(tmp_path: Path) -> None:
     shared, horovod = (
-        _forecast(tmp_path, f"cluster.communication.kind={each}") for each in ("shared_memory", "horovod")
+        _forecast(tmp_path, HOROVOD[0], f"cluster.communication.kind={each}") for each in ("shared_memory", "horovod")
     )
     assert shared.scenario.software.algorithm == "shared-memory"
     assert shared.step.overhead_s == 0 < horovod.step.overhead_s
@@ -153,8 +154,8 @@ def test_the_rates_of_a_machine_make_its_step(
 
 
 def test_a_link_of_the_cluster_file_takes_the_place_of_the_measured_one(tmp_path: Path) -> None:
-    words = ("cluster.communication.kind=horovod", "cluster.communication.link_bytes_per_s=123e6")
-    assert _forecast(tmp_path, *words).scenario.machine.link_bytes_per_s == 123e6
+    found = _forecast(tmp_path, *HOROVOD, "cluster.communication.link_bytes_per_s=123e6")
+    assert found.scenario.machine.link_bytes_per_s == 123e6
 
 
 @pytest.mark.parametrize("kind", ["parameter_server", "parameter_server_async"])
