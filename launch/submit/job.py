@@ -18,7 +18,7 @@ from typing import Literal
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.rank_variables import rank_environment
-from launch.failure_cause import has_refused, read_failures, was_stopped
+from launch.failure_cause import find_cause, has_refused, read_failures, was_stopped
 from launch.finish import close_refused, finish_run
 from launch.notify import notify
 from launch.restart import may_restart
@@ -34,6 +34,8 @@ RESTART = 79
 
 MOVE = 80
 """Exit status of ``end`` if the run goes on with other hosts, because one of those that it had failed twice."""
+
+_STOPPED = "stopped before its end; the same job continues it"
 
 
 def begin(path: Path, *, script: int | None = None, patience_s: float = 0) -> bool:
@@ -132,13 +134,15 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
     told = signal.SIGTERM if was_signalled else None
     outcome = Outcome(0 if is_over and told else status, stopped_by=told)
     reports = read_failures(folder)
+    is_stopped = was_stopped(outcome, reports, cluster.world_size)
     # Without a status, the signal came before the ranks of this attempt were started.
-    if not is_over and ((told and not status) or was_stopped(outcome, reports, cluster.world_size)):
+    if not is_over and (is_stopped or (told and not status)):
         (folder / UNFINISHED_MARK).touch()
         reason = None
         if is_near_limit:
             reason = folder.attempts.add("stopped", "the job's time was over", limit=cluster.scheduler.max_requeues)
-        folder.close_aborted("stopped before its end; the same job continues it")
+        cause = find_cause(folder, outcome, reports) if is_stopped and reports else {"message": _STOPPED}
+        folder.close_aborted(cause["message"], failed_step=cause.get("step"))
         again = "" if reason is None else f"; it is not queued again: {reason}"
         sys.stderr.write(f"{folder.shown}: the run was stopped before its end{again}\n")
         notify(folder, "stop", f"{recipe.name}: the run was stopped before its end{again}")
