@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the command of one rank, passes signals on to it, and writes a failure report into the run folder if a signal
-# killed it. The rank cannot write that report itself. Launchers report the signal in words of their own, or they end
+# killed it or it could not be started. The rank cannot write that report itself. Launchers report the signal in words of their own, or they end
 # all ranks before any rank can report.
 # usage: supervise_rank.sh RANK HOST COMMAND [ARGUMENT ...] RUN_FOLDER
 set -euo pipefail
@@ -67,10 +67,11 @@ case $status in
   138) write_report 'stopped by SIGUSR1' 75 && status=75 ;;
   143) write_report 'stopped by SIGTERM' 75 && status=75 ;;
   *)
-    if [[ $status -gt 128 && $signals -eq 0 ]]; then
+    # A rank reports by itself what it ends with: 1, 2, 75, 130.
+    if [[ $status -gt 2 && $status -ne 75 && $status -ne 130 && $signals -eq 0 ]]; then
       killed_by=$((status - 128)) words="was killed by signal $((status - 128))"
       # There are 64 signals. Open MPI ends a rank that has lost its daemon with status 195.
-      [[ $killed_by -le 64 ]] || killed_by=null words="ended with status $status"
+      [[ $killed_by -gt 0 && $killed_by -le 64 ]] || killed_by=null words="ended with status $status"
       write_report "$words" "$status" " \"killed_by\": $killed_by,"
     fi
     ;;

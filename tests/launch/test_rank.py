@@ -149,7 +149,11 @@ def _supervised(folder: Path, *command: str) -> list[str | Path]:
 
 @pytest.mark.parametrize(
     ("code", "status", "message", "killed_by"),
-    [("kill -9 $$", 137, "was killed by signal 9", 9), ("exit 195", 195, "ended with status 195", None)],
+    [
+        ("kill -9 $$", 137, "was killed by signal 9", 9),
+        ("exit 195", 195, "ended with status 195", None),
+        ("exit 127", 127, "ended with status 127", None),
+    ],
 )
 def test_a_rank_that_a_signal_kills_or_its_launcher_ends_is_named_in_the_run_folder(
     code: str, status: int, message: str, killed_by: int | None, tmp_path: Path

@@ -1,5 +1,6 @@
 """Real Grid Engine jobs on this one machine."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,25 @@ def test_two_runs_in_one_job_have_different_seeds_and_the_job_succeeds(tmp_path:
     found = [read_summary(tmp_path / f"run-{number}") for number in (1, 2)]
     assert [(row["status"], row["seed"], row["world_size"]) for row in found] == [("success", 1, 2), ("success", 2, 2)]
     assert f"job {job} of {tmp_path}/run-1 on localhost" in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("launcher", ["local", "horovodrun"])
+def test_a_job_whose_ranks_refuse_has_failed_and_names_the_first(
+    launcher: str, tmp_path: Path, packed_digits: Path
+) -> None:
+    folder = tmp_path / "run"
+    (tmp_path / "stage").touch()
+    stage = f"cluster.paths.stage={tmp_path}/stage"
+    digits = ["data.source=digits", "data.eval_samples=599", f"cluster.paths.data={packed_digits}", stage]
+    kind = "cluster.communication.kind=horovod"  # horovodrun starts no other
+    job = submit(CLUSTER.replace("launcher: local", f"launcher: {launcher}"), folder, overrides=[*digits, kind])
+    wait_until(lambda: "exit_status" in ask("qacct", "-j", job), folder / "job.log", _ASK_EVERY_S)
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    assert "exit_status  2 " in ask("qacct", "-j", job), log
+    summary = read_summary(folder)
+    assert summary["status"] == "aborted"
+    assert re.match(rf"rank {summary['failed_rank']} on \S+ refused to start: {tmp_path}/stage: ", summary["failure"])
+    assert f"error: {folder}: {summary['failure']}" in log
 
 
 def test_a_job_near_its_limit_is_stopped_and_continues_where_it_was(tmp_path: Path) -> None:
