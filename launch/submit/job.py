@@ -8,12 +8,12 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
@@ -141,7 +141,9 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
         reason = None
         if is_near_limit:
             reason = folder.attempts.add("stopped", "the job's time was over", limit=cluster.scheduler.max_requeues)
-        cause = find_cause(folder, outcome, reports) if is_stopped and reports else {"message": _STOPPED}
+        cause: Mapping[str, Any] = {"message": _STOPPED}
+        if is_stopped and reports:
+            cause = find_cause(folder, outcome, reports)
         folder.close_aborted(cause["message"], failed_step=cause.get("step"))
         again = "" if reason is None else f"; it is not queued again: {reason}"
         sys.stderr.write(f"{folder.shown}: the run was stopped before its end{again}\n")

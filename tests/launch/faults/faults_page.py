@@ -29,8 +29,12 @@ MXNet unless the title of a table says PyTorch.
 
 | exit status | meaning |
 | --- | --- |
-| 2 | the run was refused before it started; 1 under horovodrun, which turns every failure of a rank into 1 |
+| 1 | a rank failed, or a rank refused to start under horovodrun and the disk is too full for its report |
+| 2 | a rank refused to start |
 | 75 | the run was told to stop, and its state, if it had any, was saved |
+
+Launchers return a status of their own: srun the largest of its ranks, horovodrun always 1. So the ranks' failure
+reports in the run folder decide the status, and name rank, host and reason.
 
 Open MPI and Slurm let a frozen rank continue for a moment in order to end it. In that moment the rank itself reports
 that it was frozen ("stood still itself"). A frozen rank that is killed reports nothing; the reports of the other ranks
