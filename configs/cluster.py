@@ -28,12 +28,11 @@ class Cluster(Section):
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Name of the cluster: letters, digits, dots, dashes and underscores. Shipped files bear it.",
+        description="Name of the cluster: letters, digits, dots, dashes and underscores. Shipped files are named "
+        "after it.",
     )
-    purpose: str = Field(
-        "", description="What the cluster file is for, in words for its readers; nothing else uses it."
-    )
-    device: Literal["cpu", "gpu"] = Field("cpu", description="Whether ranks compute on the CPU or each on a GPU.")
+    purpose: str = Field("", description="Purpose of the cluster file, for its readers; nothing else uses it.")
+    device: Literal["cpu", "gpu"] = Field("cpu", description="Whether ranks compute on the CPU, or on one GPU each.")
     num_nodes: int = Field(
         1,
         ge=1,
@@ -45,7 +44,7 @@ class Cluster(Section):
         2,
         ge=1,
         le=1024,
-        description="Training processes on each node: one for each GPU, and on a CPU as many as wanted.",
+        description="Training processes on each node: one per GPU, or any number on a CPU.",
         json_schema_extra={"unit": "ranks"},
     )
     launcher: Literal["local", "horovodrun", "mpirun", "srun"] = Field(
@@ -56,8 +55,8 @@ class Cluster(Section):
     watchdog_s: int = Field(
         600,
         ge=10,
-        description="Time without progress after which a rank ends the run. It counts from the first step on; before "
-        "that, communication.timeout_s counts.",
+        description="Time without progress after which a rank ends the run. It applies from the first step on; before "
+        "that, communication.timeout_s applies.",
     )
     trace_steps: int = Field(
         0,
@@ -72,8 +71,8 @@ class Cluster(Section):
     )
     notify: str = Field(
         "",
-        description="Shell command that is run when a run ends, fails, is stopped or starts its ranks again; RUN_EVENT "
-        "(end, failure, stop, restart), RUN_MESSAGE and RUN_FOLDER are its variables. If empty, none is run.",
+        description="Shell command that runs when a run ends, fails, is stopped or restarts its ranks. Its variables "
+        "are RUN_EVENT (end, failure, stop, restart), RUN_MESSAGE and RUN_FOLDER. If empty, no command runs.",
     )
     node: Node = Node()
     fabric: Fabric = Fabric()
@@ -86,12 +85,14 @@ class Cluster(Section):
     submission: Submission = Submission()
     rehearsal: Rehearsal | None = Field(
         None,
-        description="What replaces computing in a rehearsal; ./run.sh rehearse writes it. null in every other run.",
+        description="Sleeps that replace compute in a rehearsal; ./run.sh rehearse writes this block. null in every "
+        "other run.",
     )
     environment: dict[str, str] = Field(
         default_factory=dict,
-        description="Environment variables that every rank gets on top of those that follow from the other keys; a "
-        "name given here wins. MXNET_* and HOROVOD_* names that the stock libraries do not read are refused.",
+        description="Environment variables of every rank, in addition to those that follow from other keys. A "
+        "variable given here takes precedence. MXNET_* and HOROVOD_* names that the stock libraries do not read are "
+        "refused.",
         json_schema_extra={
             "additionalProperties": {"type": ["string", "number", "boolean"]},
             "propertyNames": {"pattern": f"^{_VARIABLE_NAME}$"},

@@ -56,7 +56,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key) for key, _ in node.value]
     twice = {str(key) for key in keys if keys.count(key) > 1}
     if twice:
-        raise UserError(f"key {min(twice)!r} stands twice in one block ({node.start_mark}); remove one of the two")
+        raise UserError(f"key {min(twice)!r} occurs twice in one block ({node.start_mark}); remove one of them")
     return loader.construct_mapping(node, deep=True)
 
 

@@ -108,7 +108,7 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
     samples_per_rank = recipe.data.train_samples // world_size
     if samples_per_rank < 1:
         raise ConfigError(
-            "data.train_samples", recipe.data.train_samples, f"at least one image a rank ({world_size} ranks)"
+            "data.train_samples", recipe.data.train_samples, f"at least one image per rank ({world_size} ranks)"
         )
     warmup, decay = _durations(recipe, samples_per_rank, per_rank * accumulation)
     return RunPlan(
@@ -169,7 +169,7 @@ def _does_not_divide(total: int, world_size: int, span: int | None, accumulation
     unit = world_size * (span or 1) * (accumulation or 1)
     below, above = total // unit * unit, (total // unit + 1) * unit
     parts = [f"{world_size} ranks"]
-    parts += [f"{span} images a rank (batch.bn_span)"] if span else []
+    parts += [f"{span} images per rank (batch.bn_span)"] if span else []
     parts += [f"{accumulation} accumulation steps"] if accumulation else []
     if span and accumulation:
         remedy = f"set batch.global_size to {unit}, or leave batch.accumulation_steps out"

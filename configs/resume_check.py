@@ -62,11 +62,11 @@ def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where:
             continue  # Checkpoints of earlier versions do not name the engine.
         elif key == _ENGINE_KEY and isinstance(before, str) and isinstance(now, str):
             titles = ENGINES[now].title, ENGINES[before].title
-            changes.append("{} instead of {}: the same arithmetic, with other roundings".format(*titles))
+            changes.append("{} instead of {}: the same arithmetic, with other rounding".format(*titles))
         else:
             raise UserError(
-                f"{where}: {key}: got {now!r}, the run was begun with {before!r}; a run is resumed with the recipe and "
-                "data that it was begun with: give those, or another --run-dir for a new run"
+                f"{where}: {key}: got {now!r}, the run was started with {before!r}; a run can only be resumed with "
+                "its own recipe and data: give those, or another --run-dir for a new run"
             )
     return changes
 
@@ -79,8 +79,8 @@ def _change_of_ranks(before: int, now: int, settings: Mapping[str, Any]) -> str:
     if total and not span:
         norms = f"{total // (now * steps)} images instead of {total // (before * steps)}"
     return (
-        f"{now} rank{'' if now == 1 else 's'} instead of {before}: the global batch stays, batch norms see {norms} at "
-        "once, and the order of the images begins anew"
+        f"{now} rank{'' if now == 1 else 's'} instead of {before}: the global batch stays the same, batch norms use "
+        f"{norms} at once, and the images are shuffled anew"
     )
 
 

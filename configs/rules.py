@@ -178,7 +178,7 @@ CLOSED_RULES = (
         _EVALUATION,
     ),
     _exactly("max_steps", "run.max_steps", None, _QUALITY, "train to the target"),
-    _exactly("data_source", "data.source", "folders", _IMAGENET, "photographs, not generated images"),
+    _exactly("data_source", "data.source", "folders", _IMAGENET, "real images, not generated ones"),
     _exactly("train_samples", "data.train_samples", 1_281_167, _IMAGENET),
     _exactly("eval_samples", "data.eval_samples", 50_000, _IMAGENET),
     _exactly("bad_record", "data.bad_record", "stop", _IMAGENET, "every image is trained on"),

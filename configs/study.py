@@ -45,13 +45,12 @@ class _AnyStudy(Section):
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Name of the study: letters, digits, dots, dashes and underscores. Its folder in runs bears it.",
+        description="Name of the study: letters, digits, dots, dashes and underscores. Its folder in runs has this "
+        "name.",
     )
     title: str = Field(description="Heading of the study's page.")
-    purpose: str = Field(description="What the study asks, as the page's first paragraph.")
-    notes: str = Field(
-        "", description="What was found, in words, at the end of the page. An empty line separates paragraphs."
-    )
+    purpose: str = Field(description="Question that the study answers, as the page's first paragraph.")
+    notes: str = Field("", description="Findings, at the end of the page. An empty line separates paragraphs.")
     recipe: str = Field(description="Recipe that every run starts from: a name in configs/recipes or a YAML file.")
     cluster: str = Field(
         "laptop",
@@ -157,7 +156,7 @@ class Expectation(Section):
     axis: Literal["framework", "communication", "data", "batch"] = Field(
         description="Axis whose two values are compared."
     )
-    base: str | int = Field(description="Value of the axis that speeds are relative to.")
+    base: str | int = Field(description="Value of the axis that is the baseline.")
     other: str | int = Field(description="Value of the axis that is compared with base.")
     effect: Literal["loses", "gains"] = Field(
         description="Whether the network's images/s are expected to be lower (loses) or higher (gains) at other."
@@ -192,10 +191,10 @@ class ScalingStudy(_AnyStudy):
         "longer.",
         json_schema_extra={"unit": "runs"},
     )
-    warmup_steps: int = Field(10, ge=0, description="Steps at the beginning of a run that no images/s count.")
+    warmup_steps: int = Field(10, ge=0, description="Steps at the beginning of a run that are not measured.")
     ranks: Counts = Field(description="Numbers of ranks to run on, each once.", json_schema_extra={"unit": "ranks"})
     batch: Counts = Field(
-        description="Images of a rank in one step, each number once.", json_schema_extra={"unit": "images"}
+        description="Images per rank in one step, each number once.", json_schema_extra={"unit": "images"}
     )
     global_batch: Annotated[Positives, Field(strict=False), AfterValidator(_each_once)] = Field(
         (),
@@ -206,14 +205,14 @@ class ScalingStudy(_AnyStudy):
     framework: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="Frameworks to compare: a free name for each, with the keys that choose it, as "
-        "cluster.engine.name: torch. If empty, the cluster's. A framework that this environment lacks is left out, and "
-        "the study says so. No cell is predicted: the simulator does not tell frameworks apart.",
+        "cluster.engine.name: torch. If empty, the cluster's. A framework that is not installed is left out and "
+        "reported. No cell is predicted, because the simulator does not distinguish frameworks.",
     )
     network: Variants = Field(
         description="Networks to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
     )
     communication: Variants = Field(
-        description="Ways to communicate to compare: a free name for each, with the keys that choose it, or {}."
+        description="Kinds of communication to compare: a free name for each, with the keys that choose it, or {}."
     )
     data: Variants = Field(
         description="Data sets to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
@@ -226,11 +225,12 @@ class ScalingStudy(_AnyStudy):
         description="Data sets to pack where they are missing: name of the data set -> arguments of ./run.sh prepare.",
     )
     expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = Field(
-        (), description="Comparisons that the study is made for; its page says which of them hold."
+        (), description="Comparisons that the study tests; its page says which of them hold."
     )
     times_ranks: dict[str, float] = Field(
         default_factory=dict,
-        description="Keys whose value is the number given times the ranks of the cell, as schedule.base_lr: 1e-4.",
+        description="Keys that scale with the ranks of the cell: value for one rank, for example schedule.base_lr: "
+        "1e-4.",
     )
 
     @model_validator(mode="after")

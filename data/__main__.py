@@ -31,8 +31,8 @@ Pack images into RecordIO files with an index, checksums and a manifest, or veri
 SOURCE is one of
 {sources}
 
-Before the first image is packed, every file is decoded, and one run lists everything that is wrong (docs/images.md has
-the rules). DEST appears when everything is packed. Packing the same source again is quick and changes nothing.
+Every file is decoded before the first image is packed, and all problems are listed at once (docs/images.md has the
+rules). DEST appears only when it is complete. Packing the same source again is fast and changes nothing.
 """
 _EXAMPLES = """\
 examples:
@@ -100,10 +100,10 @@ def _parser() -> Parser:
     )
     add = parser.add_argument
     add("source", metavar="SOURCE", nargs="?", help=f"{', '.join(BUILT_IN_SOURCES)}, or a folder")
-    add("dest", metavar="DEST", nargs="?", type=Path, help="folder of the data set; it is made")
-    add("--verify", metavar="DEST", type=Path, help="read every byte, decode every image, and name what is damaged")
-    add("--check", metavar="SOURCE", help="pack nothing: list everything that keeps SOURCE from being packed")
-    add("--no-decode", action="store_true", help="do not decode every image before packing; --verify can do so later")
+    add("dest", metavar="DEST", nargs="?", type=Path, help="folder of the data set, which is created")
+    add("--verify", metavar="DEST", type=Path, help="read every byte, decode every image, and report damage")
+    add("--check", metavar="SOURCE", help="pack nothing; list every problem that prevents SOURCE from being packed")
+    add("--no-decode", action="store_true", help="do not decode the images before packing; --verify can do so later")
     add(
         "--workers",
         metavar="N",
@@ -112,7 +112,7 @@ def _parser() -> Parser:
         help="processes (default: %(default)s)",
     )
     add("--seed", metavar="S", type=_whole_number(0, 2**31 - 1), help="order of the training images (default: 1)")
-    group = parser.add_argument_group("options that only some sources take, as the list above says")
+    group = parser.add_argument_group("options of some sources (see the list above)")
     add = group.add_argument
     add("--size", metavar="PX", type=_whole_number(8, 1024), help="shorter side of the packed images")
     add("--quality", metavar="Q", type=_whole_number(50, 100), help="JPEG quality (default: 95)")

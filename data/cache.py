@@ -36,7 +36,7 @@ def clear_dataset(folder: Path) -> str | None:
             break
         time.sleep(_PAUSE_S)
     if left is None:
-        return "the kernel tells only the owner of these files how much of them it caches"
+        return "the kernel reports only to the owner of these files how much of them is cached"
     return f"{left:,} bytes stay cached: another process reads them, or the folder is a tmpfs" if left else None
 
 

@@ -48,7 +48,7 @@ def _parser() -> Parser:
         const=f"cluster.trace_steps={_TRACE_STEPS}",
         help=f"write {_TRACE_STEPS} steps to trace.json in the run folder, for Chrome's viewer or ui.perfetto.dev",
     )
-    restarts = "start the ranks again after a crash, from the last checkpoint, up to N times (default: 0)"
+    restarts = "restart the ranks after a crash, from the last checkpoint, up to N times (default: 0)"
     parser.add_argument("--max-restarts", metavar="N", help=restarts)
     folder = parser.add_mutually_exclusive_group()
     place = "the run folder (default: runs/RECIPE-DATE-TIME); an unfinished run of the same recipe there is resumed"

@@ -186,9 +186,7 @@ def _why(folder: RunFolder, ending: str) -> str:
                 return f": {path} has {has:,} bytes, its manifest says {needs:,}: {remedy}"
     except (OSError, ValueError, LookupError):
         pass
-    return (
-        ": it read beyond the end of a file, for example a copy of the data set that was cut short, or /dev/shm is full"
-    )
+    return ": it read beyond the end of a file, for example a truncated copy of the data set, or /dev/shm is full"
 
 
 def _damaged_image(folder: RunFolder) -> str:

@@ -85,4 +85,4 @@ def _on_which_hosts(folder: RunFolder, hosts: Sequence[str] = ()) -> str:
     bad = [host for host in bad_hosts(attempts) if (_as_listed(host, hosts) or host) not in without]
     if not bad or folder.cluster.num_nodes == 1:
         return ""
-    return f", on the same hosts, although {', '.join(bad)} failed twice: there is no host to put in its place"
+    return f", on the same hosts, although {', '.join(bad)} failed twice: there is no host to replace it"

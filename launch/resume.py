@@ -51,7 +51,7 @@ def prepared(folder: RunFolder, recipe: Recipe, cluster: Cluster, *, must_resume
             changes = require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
             require_unfinished(folder, is_longer=recipe.run.epochs > recorded["run"]["epochs"])
             for change in changes:
-                sys.stderr.write(f"warning: {folder}: the run goes on with {change}\n")
+                sys.stderr.write(f"warning: {folder}: the run continues with {change}\n")
             prepare_attempt(folder, must_resume=must_resume)
         yield claim
 
@@ -72,9 +72,9 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
     (folder / STOP_FILE).unlink(missing_ok=True)
     checkpoint, damaged = folder.checkpoints.newest_valid()
     for error in damaged:
-        sys.stderr.write(f"warning: {error}; the checkpoint before it is used\n")
+        sys.stderr.write(f"warning: {error}; using the checkpoint before it\n")
     if checkpoint is None and must_resume:
-        raise UserError(f"{folder}: no whole checkpoint in it; begin the run anew with --run-dir {folder}")
+        raise UserError(f"{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}")
     if any(not _is_kept(path) for path in folder.path.iterdir()):
         # An attempt that was killed has not closed its log.
         folder.close_aborted("the attempt ended without closing its log")

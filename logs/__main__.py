@@ -185,7 +185,7 @@ def _check_parser() -> Parser:
     parser.add_argument(
         "--division", choices=("open", "closed"), help="judge by this division's rules (default: the log's division)"
     )
-    parser.add_argument("--raw", action="store_true", help="print the checker's own words too")
+    parser.add_argument("--raw", action="store_true", help="also print the checker's own messages")
     return parser
 
 
@@ -199,14 +199,16 @@ def _report_parser() -> Parser:
         "--out",
         type=Path,
         metavar="FILE",
-        help="the page (default: report.html, in the run folder if there is only one, otherwise in this folder)",
+        help="the page (default: report.html, in the run folder if there is only one, otherwise in the current folder)",
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
     instead.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw accuracy and loss by epoch, as SVG or PNG, instead of a page"
     )
-    instead.add_argument("--csv", type=Path, metavar="FILE", help="write the curves, a point a line, instead of a page")
+    instead.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write the curves, one point per line, instead of a page"
+    )
     instead.add_argument(
         "--tensorboard",
         type=Path,
@@ -220,7 +222,7 @@ def _package_parser() -> Parser:
     words = "Write an MLPerf submission tree from five runs of one recipe, and judge it with the official tools."
     parser = Parser(prog="./run.sh package", description=words)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="five run folders of one recipe")
-    parser.add_argument("--org", metavar="NAME", help="the submitter, who names the tree")
+    parser.add_argument("--org", metavar="NAME", help="name of the submitter, after which the tree is named")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the tree (default: runs/packages)")
     parser.add_argument(
         "--system-file", type=Path, metavar="FILE", help="YAML or JSON file with fields of the system description"
@@ -230,16 +232,16 @@ def _package_parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="one field of the system description, which replaces the file's; repeatable",
+        help="one field of the system description; overrides --system-file; repeatable",
     )
     parser.add_argument(
-        "--custom-rcp", type=Path, metavar="FILE", help="reference points from --make-rcp, in place of MLPerf's"
+        "--custom-rcp", type=Path, metavar="FILE", help="reference points from --make-rcp, instead of MLPerf's"
     )
     parser.add_argument(
         "--make-rcp",
         type=Path,
         metavar="FILE",
-        help="write reference points (RCP) from ten or more runs into FILE, and no tree",
+        help="write reference convergence points (RCP) of ten or more runs to FILE instead of a tree",
     )
     return parser
 

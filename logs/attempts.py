@@ -42,7 +42,7 @@ class Attempt:
     @property
     def description(self) -> str:
         """The attempt in one line: how and why it ended, from which step, what it kept, and what followed."""
-        then = "went on by itself" if self.goes_on else "did not go on by itself"
+        then = "was restarted automatically" if self.goes_on else "was not restarted"
         without = f" without {', '.join(self.leaves_out)}" if self.leaves_out else ""
         kept = f"kept step {self.kept_step}" if self.kept_step else "kept no step"
         return f"{self.outcome}: {self.cause}; from step {self.from_step}, {kept}, {then}{without}"

@@ -81,9 +81,7 @@ class Claim:
             return f"{_description(record)}{', whose ranks are still ending' if is_here else ''}"
         age_s = _age_s(self.path)
         return (
-            None
-            if is_here or age_s > STALE_S
-            else f"{_description(record)}, last sign of life {max(0, age_s):.0f} s ago"
+            None if is_here or age_s > STALE_S else f"{_description(record)}, last heartbeat {max(0, age_s):.0f} s ago"
         )
 
     def record(self) -> Mapping[str, Any]:
@@ -123,7 +121,7 @@ class Claims:
                     file.write(json.dumps(_owner(os.getpid() if pid is None else pid), indent=2) + "\n")
             except FileExistsError:
                 raise UserError(
-                    f"{self.run_folder}: a run is going on in it: another launcher has claimed it just now; wait for "
+                    f"{self.run_folder}: a run is active in it: another launcher has claimed it just now; wait for "
                     "its end, or give another folder"
                 ) from None
         return Claim(path)
@@ -141,7 +139,7 @@ class Claims:
             is_there = first_beat is not None and beat > first_beat and not self.were_lost_by_this_job()
             if is_there or time.monotonic() > deadline:
                 raise UserError(
-                    f"{self.run_folder}: a run is going on in it: {holder}; wait for its end, or give another folder"
+                    f"{self.run_folder}: a run is active in it: {holder}; wait for its end, or give another folder"
                 )
             if first_beat is None:
                 waits = f"waits for up to {patience_s:.0f} s for its end"
@@ -220,7 +218,7 @@ def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object])
             if claim.is_lost():
                 claims = claim.others
                 new_owner = claims.holder() or "another run"
-                on_loss(f"{claims.run_folder}: taken over by {new_owner}, because there was no sign of life")
+                on_loss(f"{claims.run_folder}: taken over by {new_owner}, because its heartbeat had stopped")
                 return
 
 

@@ -21,7 +21,10 @@ _REASONS = {
     errno.ESTALE: ("the file server no longer knows the file (stale file handle)", _SERVER),
     errno.EROFS: ("the file system is read-only", _SERVER),
     errno.ETIMEDOUT: ("the file server does not answer", _SERVER),
-    errno.ENOENT: ("the folder is missing, or was deleted during the run", "repeat the run, and leave the folder"),
+    errno.ENOENT: (
+        "the folder is missing, or was deleted during the run",
+        "repeat the run without deleting the folder",
+    ),
 }
 """What a write error means and what to do. Network file systems give EIO, ESTALE and EROFS for moments only."""
 
@@ -70,10 +73,10 @@ def read_object(path: Path) -> dict[str, Any]:
     """
     try:
         if not path.is_file():  # Opening a pipe would wait for its writer.
-            raise ValueError("it is no file" if os.path.lexists(path) else "it is missing")
+            raise ValueError("it is not a file" if os.path.lexists(path) else "it is missing")
         tree = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(tree, dict):
-            raise ValueError("it holds no JSON object")
+            raise ValueError("it has no JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give the folder of a run of this program") from None
     return tree

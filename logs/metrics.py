@@ -92,7 +92,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     try:
         if path.exists() and not path.is_file():
-            raise OSError("it is no file")  # Opening a pipe would wait for its writer.
+            raise OSError("it is not a file")  # Opening a pipe would wait for its writer.
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
@@ -104,4 +104,4 @@ def _row(line: str, where: str) -> dict[str, Any]:
         row: dict[str, Any] = json.loads(line)
         return row | {key: float(text) for key, text in row.pop("not_finite", {}).items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{where} is not a row of metrics; somebody changed the file, remove that line") from None
+        raise UserError(f"{where} is not a row of metrics; the file was changed, remove that line") from None

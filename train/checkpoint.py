@@ -136,7 +136,7 @@ class Checkpoints(NoCheckpoints):
             self._save(at, b"", has_common_statistics=True)
             self.writer.wait()
         except UserError as error:
-            logger.warning("the trained network is not kept: %s", error)
+            logger.warning("the trained network was not saved: %s", error)
 
     def _save(self, at: Position, own: bytes, *, has_common_statistics: bool) -> None:
         """Gather the state that each rank has of its own, and hand the whole state to the writer.

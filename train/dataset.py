@@ -224,6 +224,6 @@ def require_cold(communicator: Communicator, *, is_cold: bool) -> None:
     if first and not all(others):
         ranks = ", ".join(str(rank) for rank, is_clear in enumerate(others, 1) if not is_clear)
         raise UserError(
-            f"the log says cache_clear, but the hosts of ranks {ranks} hold images in memory; end what reads the data "
-            f"set there, or set cluster.paths.stage to a folder on their own disks"
+            f"the log says cache_clear, but the hosts of ranks {ranks} hold images in memory; stop the programs that "
+            "read the data set there, or set cluster.paths.stage to a folder on their own disks"
         )

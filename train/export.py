@@ -1,8 +1,8 @@
-"""``./run.sh export``: the trained network of a run in other programs' formats, evaluated again after loading.
+"""Write the trained network of a run in the formats of other programs, then load and evaluate each file.
 
-The newest checkpoint becomes the formats of its engine (MXNet: ``network-symbol.json`` and ``network-0000.params``;
-PyTorch: ``network.pt``, its state, and ``network.pt2``, a program), ``network.onnx``, and ``network.json``, which
-describes the images that the network takes. All files hold float32; images are [N, C, H, W].
+The newest checkpoint is written in the formats of its engine (MXNet: network-symbol.json and network-0000.params;
+PyTorch: network.pt with the state, network.pt2 with the program) and as network.onnx. network.json describes the images
+that the network takes. All files hold float32; images are [N, C, H, W].
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _export(options: _Options) -> int:
     cluster = on_cpu(cluster)
     checkpoint, _ = folder.checkpoints.newest_valid()
     if checkpoint is None:
-        raise UserError(f"{run}: no whole checkpoint in it; a run writes one when it ends")
+        raise UserError(f"{run}: no complete checkpoint in it; a run writes one when it ends")
     images_of(recipe, cluster, plan_run(recipe, cluster.world_size), _identity()).prepare()
     destination.mkdir(parents=True, exist_ok=True)
     scores = {}

@@ -13,9 +13,9 @@ class EngineSettings(Section):
 
     name: EngineName = Field(
         "mxnet",
-        description="Framework that computes. If the file does not say, it is mxnet, unless the environment has "
-        "PyTorch only (./run.sh setup --engine torch). Weights, batches and schedules are the same under both. timed "
-        "waits instead of computing, for ./run.sh rehearse.",
+        description="Framework that computes. Default: mxnet, or torch if the environment has only PyTorch (./run.sh "
+        "setup --engine torch). Weights, batches and schedules are the same under both. timed sleeps instead of "
+        "computing, for ./run.sh rehearse.",
     )
     precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",
@@ -47,35 +47,37 @@ class EngineSettings(Section):
         2,
         ge=1,
         le=16,
-        description="Batches that DALI prepares ahead of training. Larger values ride out slow reads and take memory.",
+        description="Batches that DALI prepares ahead of training. Larger values hide slow reads but take memory.",
         json_schema_extra={"unit": "batches"},
     )
     stick_to_shard: bool = Field(
         False,
         description="Whether a rank reads the same shard of the data set in every epoch, which the node can then "
-        "cache. If false, the ranks exchange shards after each epoch, so that every rank meets every image.",
+        "cache. If false, the ranks exchange shards after each epoch, so that every rank trains on every image.",
     )
     decoded_cache_bytes: int = Field(
         0,
         ge=0,
         description="GPU memory for decoded images, which are then decoded in the first epoch only. 0 switches the "
         "cache off. It needs device: gpu and stick_to_shard: true. An image of ImageNet takes 0.6 MB. Images are then "
-        "cut after they are decoded, with other random numbers: a run with the cache has other bits than one without.",
+        "cropped after decoding, with other random numbers, so a run with the cache differs in its bits from a run "
+        "without.",
         json_schema_extra={"unit": "bytes"},
     )
     hw_decoder_load: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Share of a batch's JPEGs that the decoder circuits of an A100 or H100 decode; its multiprocessors "
-        "decode the rest. Null leaves the share to DALI. Other GPUs have no such circuits.",
+        description="Share of a batch's JPEGs that the hardware decoder of an A100 or H100 decodes; its "
+        "multiprocessors decode the rest. If null, DALI chooses the share. Other GPUs have no such decoder.",
     )
     backward_bulk_nodes: int = Field(
         4,
         ge=1,
         le=999,
         description="Operators of the backward pass that MXNet's engine runs as one segment. An allreduce waits for "
-        "the end of the segment that makes its gradient: smaller values start it sooner, larger ones schedule less.",
+        "the end of the segment that makes its gradient: smaller values start it earlier, larger values cost less "
+        "scheduling.",
         json_schema_extra={"unit": "operators"},
     )
     forward_bulk_nodes: int = Field(
@@ -83,7 +85,7 @@ class EngineSettings(Section):
         ge=1,
         le=999,
         description="Operators of the forward pass that MXNet's engine runs as one segment. A segment waits until the "
-        "weights of all its layers are updated: smaller values let the forward pass begin earlier.",
+        "weights of all its layers are updated: smaller values start the forward pass earlier.",
         json_schema_extra={"unit": "operators"},
     )
     update_groups: int = Field(
@@ -91,7 +93,7 @@ class EngineSettings(Section):
         ge=1,
         le=64,
         description="Groups of layers, last layers first; a group is updated as soon as its gradients are summed. "
-        "Larger values use the wait for the other sums; with 1, all layers are updated after the last sum.",
+        "With more groups, updates overlap the remaining sums; with 1, all layers are updated after the last sum.",
         json_schema_extra={"unit": "groups"},
     )
     run_ahead_steps: int = Field(
@@ -99,7 +101,7 @@ class EngineSettings(Section):
         ge=1,
         le=16,
         description="Steps that Python may queue before it waits for the engine. Larger values hide more of Python's "
-        "own time and take more memory.",
+        "overhead but take more memory.",
     )
     timing: bool = Field(
         True,
@@ -125,12 +127,12 @@ class Communication(Section):
 
     kind: CommunicatorKind = Field(
         "horovod",
-        description="What sums the gradients: an allreduce (horovod under MXNet, torch_distributed under PyTorch), the "
-        "CPU ranks of one machine themselves in memory that they share (shared_memory), server processes, the devices "
-        "of one process, or nothing (none, for a single rank). If the file does not say, it is "
-        "shared_memory for MXNet's ranks of launcher local on a CPU, unless it has a key of an allreduce by a "
-        "library (backend, allreduce, cycle_time_ms, link_bytes_per_s); for all others the allreduce of the engine. "
-        "Servers and devices need launcher local; horovodrun starts no torch_distributed.",
+        description="How gradients are summed: by an allreduce (horovod under MXNet, torch_distributed under "
+        "PyTorch), in shared memory by the CPU ranks of one machine (shared_memory), by server processes, by the "
+        "devices of one process, or not at all (none, for a single rank). Default: shared_memory for MXNet ranks of "
+        "launcher local on a CPU, unless a key of a library's allreduce is set (backend, allreduce, cycle_time_ms, "
+        "link_bytes_per_s); otherwise the engine's allreduce. Servers and devices need launcher local; horovodrun "
+        "does not start torch_distributed.",
     )
     servers: int = Field(
         1,
@@ -147,29 +149,30 @@ class Communication(Section):
     )
     allreduce: Literal["flat", "hierarchical", "torus"] = Field(
         "flat",
-        description="Route of an allreduce. flat: all ranks alike; hierarchical: first within a node, then across "
-        "nodes; torus: reduce-scatter in the node, allreduce across nodes, all-gather in the node (needs nccl).",
+        description="Route of an allreduce. flat: over all ranks at once; hierarchical: first within a node, then "
+        "across nodes; torus: reduce-scatter in the node, allreduce across nodes, all-gather in the node (needs nccl).",
     )
     bucket_bytes: int = Field(
         4 << 20,
         ge=1,
-        description="Most gradient bytes that one allreduce carries, unless bucket_fraction allows more; buckets are "
-        "filled from the last layer on. Smaller buckets leave earlier and overlap more of the backward pass, larger "
-        "ones cost fewer messages.",
+        description="Largest size of a bucket, the gradients that one allreduce sums, unless bucket_fraction allows "
+        "more; buckets are filled from the last layer on. Smaller buckets start earlier and overlap more of the "
+        "backward pass; larger ones need fewer messages.",
     )
     bucket_fraction: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of the network's gradients that a bucket may have where that is more than bucket_bytes, so "
+        description="Share of the network's gradients that a bucket may have if that is more than bucket_bytes, so "
         "that one cluster file suits small and large networks. With 0, bucket_bytes alone decides.",
     )
     deferred_fraction: float = Field(
         0.0,
         ge=0,
         le=0.5,
-        description="Share of the gradients, taken from late layers, whose sums travel during the next step's forward "
-        "pass instead of during backward. For networks that limit the step; no gain on two cores. 0 defers none.",
+        description="Share of the gradients, taken from late layers, that are reduced during the next step's forward "
+        "pass instead of the backward pass. It helps if the network limits the step, and gains nothing on two cores. "
+        "0 defers none.",
     )
     cycle_time_ms: float = Field(
         1.0,
@@ -182,7 +185,7 @@ class Communication(Section):
         300,
         ge=1,
         le=86_400,
-        description="How long ranks wait for each other at start-up before the run fails. Raise it where many ranks "
+        description="How long ranks wait for each other at start-up before the run fails. Raise it if many ranks "
         "start slowly.",
     )
     link_bytes_per_s: float | None = Field(

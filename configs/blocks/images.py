@@ -22,7 +22,8 @@ class Crop(Section):
     """
 
     kind: Literal["none", "shift", "resized"] = Field(
-        "resized", description="Way of cutting: none (whole image), shift (moved image) or resized (random rectangle)."
+        "resized",
+        description="Kind of random crop: none (whole image), shift (moved image) or resized (random rectangle).",
     )
     area: Range = Field(
         (0.08, 1.0),
@@ -37,7 +38,8 @@ class Crop(Section):
         0,
         ge=0,
         le=64,
-        description="Most pixels by which a shift moves the image, horizontally and vertically. 0 moves nothing.",
+        description="Largest number of pixels by which a shift moves the image, horizontally and vertically. 0 moves "
+        "nothing.",
         json_schema_extra={"unit": "px"},
     )
 
@@ -57,17 +59,17 @@ class Data(Section):
         description="Name of the packed data set, which is a folder in the cluster's paths.data.",
     )
     source: DataSource = Field(
-        description="What the data set was packed from; a data set from another source is refused. synthetic images "
-        "are made in memory and never packed."
+        description="Source that the data set was packed from; a data set from another source is refused. synthetic "
+        "images are made in memory and never packed."
     )
     train_samples: int = Field(
         ge=1,
-        description="Training images of the data set. A data set with another number is refused.",
+        description="Number of training images. A data set with another number is refused.",
         json_schema_extra={"unit": "images"},
     )
     eval_samples: int = Field(
         ge=1,
-        description="Evaluation images of the data set. A data set with another number is refused.",
+        description="Number of evaluation images. A data set with another number is refused.",
         json_schema_extra={"unit": "images"},
     )
     crop: Crop = Crop()
@@ -82,35 +84,36 @@ class Data(Section):
     )
     mean: PerChannel = Field(
         (123.675, 116.28, 103.53),
-        description="Red, green and blue values subtracted from each pixel, of 255; by default ImageNet's mean.",
+        description="Mean of red, green and blue (0 to 255), which is subtracted from each pixel; by default "
+        "ImageNet's.",
     )
     std: PerChannel = Field(
         (58.395, 57.12, 57.375),
-        description="Red, green and blue values by which each pixel is divided after the mean is subtracted; by "
-        "default ImageNet's standard deviation.",
+        description="Standard deviation of red, green and blue, by which each pixel is divided after the mean is "
+        "subtracted; by default ImageNet's.",
     )
     shuffle_buffer: int = Field(
         4096,
         ge=1,
-        description="Records that a rank's reader holds to draw the next one at random. Larger values shuffle better "
-        "and take more memory; more than a rank's shard is never held.",
+        description="Size of a rank's shuffle buffer, from which its reader draws the next record at random. Larger "
+        "values shuffle better but take more memory; the buffer never exceeds the rank's shard.",
         json_schema_extra={"unit": "records"},
     )
     plain_from_epoch: int | None = Field(
         None,
         ge=2,
-        description="First epoch, counted from 1, whose training images are cut as in evaluation, without flip and "
-        "without shuffling. If null, images are augmented to the end.",
+        description="First epoch, counted from 1, whose training images are cropped as in evaluation, without flip "
+        "and without shuffling. If null, images are augmented to the end.",
         json_schema_extra={"unit": "epoch"},
     )
     keep_batches: bool = Field(
         False,
-        description="Whether the first epoch's training batches stay in memory, as augmented, and are trained on again "
-        "in every later epoch. It saves reading and decoding; every epoch then has the same augmentation.",
+        description="Whether the first epoch's training batches stay in memory, as augmented, and are trained on "
+        "again in every later epoch. This saves reading and decoding; every epoch then has the same augmentation.",
     )
     bad_record: Literal["stop", "skip"] = Field(
         "stop",
-        description="What happens at a training image that cannot be decoded: the run stops, or the image is left out.",
+        description="What happens if a training image cannot be decoded: the run stops, or the image is left out.",
     )
 
     @field_validator("std")

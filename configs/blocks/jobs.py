@@ -45,12 +45,13 @@ class Paths(Section):
     """Folders. A relative path starts at the program's own folder."""
 
     data: str = Field("runs/data", description="Folder that holds the packed data sets, one folder each.")
-    runs: str = Field("runs", description="Folder in which every run gets a folder of its own.")
+    runs: str = Field("runs", description="Folder that holds the run folders.")
     stage: str | None = Field(
         None,
         min_length=1,
-        description="Folder on each node's own disk to which a run copies its data set first. It may hold variables, "
-        "as $SLURM_TMPDIR; in a container, mount it for the copy to outlive the run. If null, nothing is copied.",
+        description="Folder on each node's own disk to which a run copies its data set first. It may contain "
+        "variables, such as $SLURM_TMPDIR. In a container, mount it so that the copy outlives the run. If null, "
+        "nothing is copied.",
     )
     keep_stage: bool = Field(
         True,
@@ -64,16 +65,16 @@ class Submission(Section):
 
     org: str = Field("unaffiliated", min_length=1, description="Name of the submitting organisation (submission_org).")
     platform: str = Field(
-        "laptop", min_length=1, description="Name of the machine as results tables show it (submission_platform)."
+        "laptop", min_length=1, description="Name of the machine in results tables (submission_platform)."
     )
     status: Literal["cloud", "onprem", "preview", "research"] = Field(
-        "research", description="Availability of the machine by MLPerf's categories (submission_status)."
+        "research", description="MLPerf's category for the availability of the machine (submission_status)."
     )
     poc_name: str = Field(
         "anonymous", min_length=1, description="Name of the person to ask about the run (submission_poc_name)."
     )
     poc_email: str = Field(
-        "", description="Address of that person (submission_poc_email). If empty, the log has no such event."
+        "", description="E-mail address of that person (submission_poc_email). If empty, the log has no such event."
     )
 
 
@@ -82,19 +83,20 @@ class Scheduler(Section):
 
     kind: SchedulerKind = Field(
         "none",
-        description="The scheduler. none: no job is needed; submit then starts ranks on a list of machines (--hosts).",
+        description="The scheduler. none: there are no jobs; submit then starts the ranks on a list of hosts "
+        "(--hosts).",
     )
     queue: str = Field(
         "", description="Partition (Slurm), queue or namespace (Kubernetes) of the job. If empty, the site's default."
     )
-    account: str = Field("", description="Project or group that pays for the job. If empty, the job names none.")
+    account: str = Field("", description="Project or group to which the job is charged. If empty, the job names none.")
     wall_time_s: int | None = Field(
         None, ge=60, description="Time after which the scheduler ends the job. Every scheduler but none requires it."
     )
     resources: Texts = Field(
         (),
-        description="Further requests as the scheduler spells them: rt_F={num_nodes}, --exclusive, -pe mpi 2. Braces "
-        "may hold num_nodes, ranks_per_node and world_size.",
+        description="Further resource requests in the scheduler's own syntax: rt_F={num_nodes}, --exclusive, -pe mpi "
+        "2. Braces may hold num_nodes, ranks_per_node and world_size.",
     )
     notice_s: int = Field(
         120,
@@ -104,31 +106,31 @@ class Scheduler(Section):
     )
     requeue: bool = Field(
         False,
-        description="Whether a job that saved its state because its wall time was over is queued again, to continue.",
+        description="Whether a job that saved its state at the end of its wall time is queued again, to continue.",
     )
     max_restarts: int = Field(
         0,
         ge=0,
         le=1000,
-        description="How often the ranks are started again after a crash, a lost rank or a hang, from the last "
-        "checkpoint. A run that keeps no step in two attempts in a row is not started again. A host that failed "
-        "twice is left out where others can be had: by requeue under Slurm and Grid Engine, or spare --hosts. train "
-        "--max-restarts N sets it.",
+        description="How often the ranks are restarted from the last checkpoint after a crash, a lost rank or a hang. "
+        "After two attempts in a row without a new checkpoint the run is not restarted. A host that failed twice is "
+        "left out if there are others: by requeue under Slurm and Grid Engine, or from spare --hosts. train "
+        "--max-restarts N sets this key.",
         json_schema_extra={"unit": "restarts"},
     )
     max_requeues: int = Field(
         100,
         ge=0,
         le=100_000,
-        description="How often a job is queued again, with requeue; a job that keeps no step in two attempts in a row "
-        "is not.",
+        description="How often a job is queued again, with requeue. After two attempts in a row without a new "
+        "checkpoint it is not.",
         json_schema_extra={"unit": "requeues"},
     )
     check_first: bool = Field(
         False,
-        description="Whether a job examines its nodes before it trains, as ./run.sh doctor --step does, and ends if a "
-        "check fails. It takes under two minutes. Jobs in containers, and of launchers that need a list of hosts, skip "
-        "it.",
+        description="Whether a job checks its nodes before it trains, as ./run.sh doctor --step does, and ends if a "
+        "check fails. The check takes less than two minutes. Jobs in containers, and jobs of launchers that need a "
+        "list of hosts, skip it.",
     )
     setup: Texts = Field(
         (), description="Shell lines at the beginning of the job script, for example module load openmpi."
@@ -153,7 +155,7 @@ class Scheduler(Section):
             try:
                 word.format(num_nodes=1, ranks_per_node=1, world_size=1)
             except (ValueError, LookupError):
-                remedy = "close every brace, or double the braces that the scheduler itself shall see"
+                remedy = "close every brace, or double braces that are meant for the scheduler"
                 raise ConfigError("resources", word, "pairs of braces around a name", remedy) from None
         return value
 
@@ -170,11 +172,11 @@ class Container(Section):
     runtime: Literal["none", "docker", "singularity", "apptainer", "enroot"] = Field(
         "none", description="Program that runs the image. none: ranks run on the node itself."
     )
-    image: str = Field("", description="Name or file of the image. It is required with a runtime and refused without.")
+    image: str = Field("", description="Name or file of the image: required with a runtime, refused without.")
     mounts: Texts = Field(
         (),
-        description="Folders of the node that the container sees, as SOURCE:/TARGET or SOURCE:/TARGET:ro. The folders "
-        "of data and runs that the list leaves out are mounted under their own names.",
+        description="Folders of the node to mount in the container, as SOURCE:/TARGET or SOURCE:/TARGET:ro. The "
+        "folders of data and runs are mounted under their own names unless they are listed.",
     )
 
     @model_validator(mode="after")

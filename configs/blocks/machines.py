@@ -32,11 +32,11 @@ class DataSheet(Section):
     units: int = Field(ge=1, description="Multiprocessors (SMs, compute units).", json_schema_extra={"unit": "SMs"})
     link: Literal["nvlink", "pcie", "ethernet", "torus"] = Field(
         "nvlink",
-        description="Kind of link to the other accelerators of the node, which decides the latency of a hop. It "
-        "counts only beside node.gpu_link_bytes_per_s; if that is null, PCIe is assumed.",
+        description="Kind of link to the other accelerators of the node, which decides the latency of a hop. It is "
+        "used only with node.gpu_link_bytes_per_s; if that is null, PCIe is assumed.",
     )
     has_matrix_units: bool = Field(
-        True, description="Whether 16-bit products are made by matrix units (tensor cores), as on GPUs since 2017."
+        True, description="Whether matrix units (tensor cores) compute 16-bit products, as on GPUs since 2017."
     )
 
 
@@ -59,8 +59,8 @@ class Node(Section):
     )
     cpu: str | None = Field(
         None,
-        description="Model of the CPU, for example EPYC 7763, by which ./run.sh simulate finds the speed of CPU ranks. "
-        "If null, a cluster of CPUs is this machine, as ./run.sh simulate --calibrate-here measured it.",
+        description="Model of the CPU, for example EPYC 7763, by which ./run.sh simulate finds the speed of CPU "
+        "ranks. If null, the CPU is that of this machine, as measured by ./run.sh simulate --calibrate-here.",
     )
     gpu_memory_bytes: int | None = Field(
         None,
@@ -77,7 +77,7 @@ class Node(Section):
         None,
         ge=1,
         description="CPU cores of one node: a job requests them, and its ranks are bound to equal blocks of them. If "
-        "null, no cores are requested and a rank may use any.",
+        "null, a job requests no cores, and ranks are not bound.",
         json_schema_extra={"unit": "cores"},
     )
     memory_bytes: int | None = Field(
@@ -124,13 +124,13 @@ class Fabric(Section):
     nodes_per_rack: int | None = Field(
         None,
         ge=1,
-        description="Nodes that share the uplinks of a rack. If null, all nodes hang on one switch.",
+        description="Nodes that share the uplinks of a rack. If null, all nodes are on one switch.",
         json_schema_extra={"unit": "nodes"},
     )
     uplink_share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Bandwidth of a rack's uplinks over that of all its nodes together. 1 is a fabric of full "
-        "bisection; smaller values slow down traffic between racks.",
+        description="Bandwidth of a rack's uplinks over that of all its nodes together. 1 means full bisection "
+        "bandwidth; smaller values slow down traffic between racks.",
     )

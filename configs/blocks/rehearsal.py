@@ -13,13 +13,13 @@ from configs.section import Section
 SLOWER = 10
 """Factor by which a rank computes longer after the fault ``slow``."""
 FAULTS = {
-    "kill": "the rank dies",
-    "silence": "the rank stops computing and answers nothing",
+    "kill": "the rank is killed",
+    "silence": "the rank is frozen and does not respond",
     "notice": "the rank is told to stop, as by a scheduler before the end of the job",
     "error": "the rank's step fails",
     "slow": f"the rank computes {SLOWER} times longer from then on",
     "link": "the rank's connections to all other ranks break",
-    "disk": "the rank may write no more into any file",
+    "disk": "the rank cannot write to any file",
 }
 """What a rehearsal can do to a rank, and what it means."""
 MOST_SLOW = 1000
@@ -78,14 +78,14 @@ class Rehearsal(Section):
         256,
         ge=1,
         le=1_000_000,
-        description="Factor by which every tensor of weights and gradients is shorter than the real one, so that many "
-        "ranks fit into one machine. Buckets are planned for the real sizes.",
+        description="Factor by which every tensor of weights and gradients is smaller than the real one, so that many "
+        "ranks fit on one machine. Buckets are planned for the real sizes.",
     )
     speed: float = Field(
-        1.0, ge=0.001, le=1000, description="Factor by which the course of the run is faster than the described one."
+        1.0, ge=0.001, le=1000, description="Factor by which the rehearsal is faster than the described run."
     )
     slow_ranks: Annotated[dict[str, float], Field(strict=False)] = Field(
-        default_factory=dict, description="Number of a rank -> factor by which that rank computes longer than others."
+        default_factory=dict, description="Rank -> factor by which this rank computes more slowly than the others."
     )
     faults: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description=f"Faults to inject, each WHAT@STEP:RANK; WHAT is one of {', '.join(FAULTS)}."

@@ -15,13 +15,11 @@ from configs.section import Section
 class Card(Section):
     """What a recipe is for, in words for a newcomer. Nothing but ``./run.sh plan`` reads the card."""
 
-    purpose: str = Field(description="What the recipe is for.")
+    purpose: str = Field(description="Purpose of the recipe.")
     source: str = Field("", description="Where the hyperparameters and the data come from: paper, log, code.")
     expected: str = Field("", description="The accuracy to expect, after how many epochs, and in how many runs.")
     time: str = Field("", description="How long a run takes, and on which machine.")
-    gains: str = Field(
-        "", description="What each choice gains that makes the run shorter, measured with all the others in place."
-    )
+    gains: str = Field("", description="How much each time-saving choice gains, measured with all the others in place.")
     hardware: str = Field("", description="The machines that the recipe needs.")
     command: str = Field("", description="The command that runs the recipe.")
 
@@ -45,8 +43,8 @@ class Model(Section):
     )
     input_channels: Literal[1, 3, 4] = Field(
         3,
-        description="Channels of the input image. 1 reads images as grey; 3 is red, green and blue; 4 adds a channel "
-        "of zeros, which tensor cores prefer and which counts in the first layer's initial weights (fan-in).",
+        description="Channels of the input image. 1 converts images to grey; 3 is red, green and blue; 4 adds a "
+        "channel of zeros, which tensor cores prefer and which counts in the first layer's initial weights (fan-in).",
         json_schema_extra={"unit": "channels"},
     )
     bn_epsilon: float = Field(
@@ -85,15 +83,16 @@ class Batch(Section):
     accumulation_steps: int | None = Field(
         None,
         ge=1,
-        description="Micro-batches whose gradients a rank adds up before it exchanges them. Larger values fit the same "
-        "global batch into less memory. If null, as many as bn_span asks for, else 1.",
+        description="Micro-batches whose gradients a rank accumulates before the allreduce. Larger values fit the "
+        "same global batch into less memory. If null, as many as bn_span requires, otherwise 1.",
         json_schema_extra={"unit": "micro-batches"},
     )
     bn_span: int | None = Field(
         None,
         ge=1,
-        description="Images that a batch norm sees at once, which is the size of a micro-batch. A set value keeps the "
-        "accuracy independent of the number of ranks. If null, a rank's share of the batch decides.",
+        description="Images over which a batch norm computes its statistics, which is the size of a micro-batch. A "
+        "fixed value keeps the accuracy independent of the number of ranks. If null, it follows from a rank's share "
+        "of the batch.",
         json_schema_extra={"unit": "images"},
     )
 
@@ -105,9 +104,13 @@ class Schedule(Section):
     warmup_epochs: float | None = Field(
         None, ge=0, description="Epochs in which the learning rate rises linearly to base_lr. Excludes warmup_steps."
     )
-    warmup_steps: int | None = Field(None, ge=0, description="The same length in steps. Excludes warmup_epochs.")
+    warmup_steps: int | None = Field(
+        None, ge=0, description="Steps in which the learning rate rises linearly to base_lr. Excludes warmup_epochs."
+    )
     weight_decay_lag_steps: Literal[0, 1] = Field(
-        0, description="Steps by which weight decay follows the warm-up of the learning rate; the 2019 record used 1."
+        0,
+        description="Steps by which the weight decay lags behind the learning rate in the warm-up; the 2019 record "
+        "used 1.",
     )
     decay: Decay = Field(description="How the learning rate falls after the warm-up.")
 
@@ -138,14 +141,14 @@ class Loss(Section):
     """
 
     kind: Literal["softmax", "sigmoid"] = Field(
-        "softmax", description="softmax for one class an image, sigmoid for any number of labels an image."
+        "softmax", description="softmax for one class per image, sigmoid for any number of labels per image."
     )
     label_smoothing: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Share of a label that is spread over the classes. Larger values punish confident wrong answers "
-        "less; 0 trains on the plain label. Only softmax allows it.",
+        description="Label smoothing: share of a label that is spread over the classes. Larger values penalise "
+        "confident wrong answers less; 0 trains on the plain label. Only softmax allows it.",
     )
     smoothing: Literal["uniform", "softmax_output"] = Field(
         "uniform",
@@ -171,16 +174,16 @@ class Run(Section):
     target_top1: float | None = Field(
         gt=0,
         lt=1,
-        description="Share of evaluation images classified rightly that ends the run with success. If null, the run "
-        "takes all epochs.",
+        description="Top-1 accuracy, the share of evaluation images classified correctly, that ends the run with "
+        "success. If null, the run takes all epochs.",
     )
     eval_every_epochs: int = Field(
-        1, ge=1, description="Epochs between two evaluations. Larger values save time and may notice the target later."
+        1, ge=1, description="Epochs between two evaluations. Larger values save time but may detect the target later."
     )
     eval_first_epoch: int = Field(
         1,
         ge=1,
-        description="First epoch, counted from 1, that ends with an evaluation. The last epoch always does.",
+        description="First epoch, counted from 1, that ends with an evaluation. The last epoch always ends with one.",
         json_schema_extra={"unit": "epoch"},
     )
     seed: int = Field(
@@ -197,7 +200,7 @@ class Run(Section):
         None,
         ge=1,
         description="Steps after which the run stops and evaluates, for smoke runs; the schedule keeps its length. If "
-        "null, the epochs decide.",
+        "null, the run takes all epochs.",
     )
 
 
@@ -215,6 +218,6 @@ class Mlperf(Section):
     )
     reference: Literal["official", "own"] = Field(
         "official",
-        description="Reference convergence points that a closed run is compared with. own: ten runs of one's own stand "
-        "in for a batch size that has no official reference.",
+        description="Reference convergence points that a closed run is compared with. own: ten runs of your own "
+        "replace the reference for a batch size that has no official one.",
     )

@@ -18,7 +18,7 @@ class Polynomial(TimedDecay):
     """
 
     name: Literal["polynomial"] = Field(description="Chooses polynomial decay.")
-    power: float = Field(2.0, gt=0, le=10, description="Exponent of the share of the decay that is left; 1 is linear.")
+    power: float = Field(2.0, gt=0, le=10, description="Exponent of the remaining share of the decay; 1 is linear.")
     end_lr_ratio: float | None = Field(
         None, ge=0, le=1, description="Learning rate after the decay, as a share of base_lr. Excludes end_lr."
     )

@@ -15,7 +15,7 @@ class StepDecay(DecayBlock):
 
     name: Literal["step"] = Field(description="Chooses step decay.")
     boundaries: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = Field(
-        description="Epochs, rising, after which the learning rate is multiplied by factor.",
+        description="Epochs, in ascending order, after which the learning rate is multiplied by factor.",
         json_schema_extra={"unit": "epochs"},
     )
     factor: float = Field(0.1, gt=0, lt=1, description="Factor of the learning rate at each boundary.")
@@ -24,7 +24,7 @@ class StepDecay(DecayBlock):
     @classmethod
     def _boundaries_rise(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if list(value) != sorted(set(value)) or value[0] <= 0:
-            raise ConfigError("boundaries", list(value), "epochs above 0, rising")
+            raise ConfigError("boundaries", list(value), "epochs above 0, in ascending order")
         return value
 
     def final_lr(self, base_lr: float) -> float:

@@ -19,7 +19,7 @@ class Lars(OptimizerBlock):
         0.001, gt=0, lt=1, description="Factor of every layer's trust ratio |w| / (|g| + decay |w|): eta of the paper."
     )
     epsilon: float = Field(
-        0.0, ge=0, lt=1, description="Added to the trust ratio's denominator; MLPerf's closed division demands 0."
+        0.0, ge=0, lt=1, description="Added to the trust ratio's denominator; MLPerf's closed division requires 0."
     )
     trust_weight_decay: float | None = Field(
         None,
@@ -29,7 +29,7 @@ class Lars(OptimizerBlock):
     )
     skip_trust_ratio: ParameterKinds = Field(
         ("gamma", "beta", "bias"),
-        description="Kinds of parameters that take the plain learning rate, without a trust ratio.",
+        description="Kinds of parameters that use the plain learning rate, without a trust ratio.",
     )
 
     def logged(self) -> dict[str, float]:

@@ -44,7 +44,8 @@ class OptimizerBlock(Section):
         0.9,
         ge=0,
         lt=1,
-        description="Share of the last update, or running mean, that is kept in each step; 0 keeps nothing.",
+        description="Momentum: share of the last update, or of the running mean, that is kept in each step; 0 keeps "
+        "nothing.",
     )
     weight_decay: float = Field(
         ge=0, lt=1, description="Factor of the weight that is added to the gradient (L2 regularisation); 0: none."

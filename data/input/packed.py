@@ -128,7 +128,7 @@ class _StreamPosition:
         if not pipeline or version in ([], [DALI_VERSION]):
             return position
         logger.warning(
-            "the order of the images begins anew: the checkpoint is one of DALI %s, this is DALI %s",
+            "the images are shuffled anew: the checkpoint was written with DALI %s, this is DALI %s",
             *version,
             DALI_VERSION,
         )

@@ -186,7 +186,7 @@ class Stream:
         num_classes = self._request.recipe.model.num_classes
         width, most = (num_classes, 1) if self._has_vectors else (1, num_classes - 1)
         if labels.shape[1] != width:
-            raise DataError(f"{self._request.rec}: {labels.shape[1]} labels an image, expected {width}")
+            raise DataError(f"{self._request.rec}: {labels.shape[1]} labels per image, expected {width}")
         is_class = (labels >= 0) & (labels <= most) & (labels == np.floor(labels))
         if is_class.all():
             return

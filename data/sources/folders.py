@@ -1,6 +1,7 @@
-"""A folder of train/<class>/* and val/<class>/* with JPEG or PNG images, as ImageNet is laid out.
+"""A folder of train/<class>/* and val/<class>/* with JPEG or PNG images, the layout of ImageNet.
 
-The bytes of the files are kept, unless --size makes JPEGs of that shorter side; --quality sets their quality.
+The bytes of the files are kept. With --size, the images become JPEGs with that shorter side; --quality sets their
+quality.
 """
 
 import os
@@ -43,7 +44,7 @@ def open_source(name: str, settings: Settings) -> Source:
         problems.append(f"{folder / 'val'}: classes that train does not have: {named}; rename or remove")
     notes = []
     if absent := sorted(set(names) - set(val.class_names)):
-        notes.append(f"{folder / 'val'}: no image of {name_some(absent)}: accuracy says nothing of these classes")
+        notes.append(f"{folder / 'val'}: no image of {name_some(absent)}: the accuracy does not cover these classes")
     if all(map(str.isdecimal, names)) and sorted(names, key=int) != [*names]:
         third = f"class {names[2]!r} has label 2"
         notes.append(f"{folder / 'train'}: class names are sorted as texts, not as numbers: {third}")
@@ -92,7 +93,7 @@ def _list_split(folder: Path) -> _Listing:
     files: list[str] = []
     for entry in _entries(folder, problems):
         if entry.name.startswith("."):
-            problems.append(f"{folder}: {shown(entry.name)}: hidden entries are no classes; remove it")
+            problems.append(f"{folder}: {shown(entry.name)}: hidden entries are not classes; remove it")
         elif not is_utf8(entry.name):
             problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
         elif not Path(entry.path).is_dir():
@@ -148,7 +149,7 @@ def _why_no_file(entry: os.DirEntry[str]) -> str | None:
         if entry.is_file():
             return None
         if entry.is_symlink() and not Path(entry.path).exists():
-            return f"{shown(entry.name)} (a link that points nowhere)"
+            return f"{shown(entry.name)} (a broken link)"
         return f"{shown(entry.name)} ({'a folder' if entry.is_dir() else 'not a regular file'})"
     except OSError as error:  # for example a loop of links
         return f"{shown(entry.name)} ({error.strerror})"
@@ -157,4 +158,4 @@ def _why_no_file(entry: os.DirEntry[str]) -> str | None:
 def _alike(names: Sequence[str]) -> list[str]:
     """Return a line for each class that differs from an earlier one in the Unicode form of its name only."""
     hints = ((name, spelling_hint(name, names[:number])) for number, name in enumerate(names))
-    return [f"{name!r} is there twice{hint}" for name, hint in hints if "Unicode" in hint]
+    return [f"{name!r} occurs twice{hint}" for name, hint in hints if "Unicode" in hint]

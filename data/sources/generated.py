@@ -1,7 +1,7 @@
-"""generated: random images of about 500 x 400 px, as ImageNet's are, for trials.
+"""generated: random images of about 500 x 400 px, the size of ImageNet's, for trials.
 
---train, --eval and --classes set how many there are (256, 64 and 10), --seed changes the images, --quality sets the
-JPEG quality.
+--train, --eval and --classes set their numbers (256, 64 and 10), --seed changes the images, --quality sets the JPEG
+quality.
 """
 
 import numpy as np

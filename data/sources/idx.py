@@ -1,8 +1,8 @@
 """A folder of MNIST-style IDX files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-..., also .gz.
 
 The grey images become RGB JPEGs; --size enlarges them, --quality sets the JPEG quality. --train N and --eval N take the
-first N images, and begin anew where there are fewer. --labels gives every image the labels that a table has for the
-class of the image; a recipe for that data set says data.source: table.
+first N images, and repeat them if there are fewer. --labels gives every image the labels that a table lists for its
+class; a recipe for that data set needs data.source: table.
 """
 
 import gzip

@@ -167,7 +167,7 @@ def form_of(settings: Settings) -> str:
     if settings.size is not None:
         return f"{settings.size} px, JPEG quality {settings.quality or DEFAULT_QUALITY}"
     if settings.quality is not None:
-        raise UserError(f"--quality {settings.quality}: the images' own bytes are kept unless --size is given")
+        raise UserError(f"--quality {settings.quality}: the bytes of the images are kept unless --size is given")
     return "original bytes"
 
 

@@ -1,9 +1,9 @@
 """A folder with the tables train.csv and val.csv (or .json), for images with any number of labels.
 
-A CSV table has a header, then a row for each file: the name of the file, and the labels with | between them. Further
-columns are ignored, so that the list of the NIH chest X-rays can be used as it is. A JSON table is an object of file ->
-list of labels. An empty cell, an empty list and "No Finding" mean that the image has no label. The bytes of the files
-are kept, unless --size makes JPEGs of that shorter side; --quality sets the quality of these JPEGs.
+A CSV table has a header, then one row per file: its name, and its labels separated by |. Further columns are ignored,
+so the list of the NIH chest X-rays can be used unchanged. A JSON table is an object of file -> list of labels. An empty
+cell, an empty list and "No Finding" mean that the image has no label. The bytes of the files are kept. With --size, the
+images become JPEGs with that shorter side; --quality sets their quality.
 """
 
 import csv
@@ -55,7 +55,9 @@ def open_source(name: str, settings: Settings) -> Source:
                 f"{paths[split]}: no such files in {folder}: {name_some(missing)}; files are relative to it"
             )
     if twice := sorted(tables["train"].keys() & tables["val"].keys()):
-        problems.append(f"{paths['val']}: images that train has too: {name_some(twice)}; take them out of one table")
+        problems.append(
+            f"{paths['val']}: images that are also in train: {name_some(twice)}; take them out of one table"
+        )
     sizes = [[_size_of(folder / file) for file in table] for table in tables.values()]
     return Source(
         kind="table",
@@ -107,7 +109,7 @@ def read_table(path: Path) -> LabelTable:
     except UserError:
         raise
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read: {error}; a table of file -> labels is wanted") from None
+        raise UserError(f"{path}: cannot be read: {error}; a table of file -> labels is needed") from None
     table: LabelTable = {}
     for file, labels in rows:
         if file in table:

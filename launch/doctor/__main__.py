@@ -1,7 +1,7 @@
-"""``./run.sh doctor``: check this node, or all nodes of a job, before a long run.
+"""Check this node, or all nodes of a job, before a long run.
 
-Ranks are started as in a run and report what they find; the checks judge the reports.
-Exit status: 0, 1 if a check FAILs, 2 for a wrong command line.
+The ranks start as in a run and report what they find; the checks judge the reports.
+Exit status: 0 no check failed, 1 a check failed, 2 wrong command line.
 """
 
 import json
@@ -38,7 +38,7 @@ def _parser() -> Parser:
     parser = Parser(prog="./run.sh doctor", description=__doc__)
     add_place(parser)
     parser.add_argument("--recipe", metavar="R", help="also check its data set, and the memory and disk of its plan")
-    step = "also take the recipe's real step on every rank: time and memory of each part (under two minutes)"
+    step = "also run one real step of the recipe on every rank: time and memory of each part (less than two minutes)"
     parser.add_argument("--step", action="store_true", help=step)
     parser.add_argument("--json", action="store_true", help="print the results and all reports of the ranks as JSON")
     return parser
@@ -49,7 +49,7 @@ def _examine(options: _Options) -> int:
     from launch.doctor.examination import examine
 
     if options.step and options.recipe is None:
-        raise UserError("--step: got no recipe; name the recipe whose step is to be taken with --recipe")
+        raise UserError("--step: got no recipe; name one with --recipe")
     found = examine(options.recipe, options.cluster, options.overrides, with_step=options.step)
     if found.stopped_by is not None:
         return 128 + found.stopped_by

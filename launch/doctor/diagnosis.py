@@ -64,7 +64,7 @@ def _presence(report: ProbeReport) -> CheckResult:
         return CheckResult("FAIL", "ranks", f"{len(missing)} of {size} did not report: {first}", remedy)
     if len(hosts) != report.cluster.num_nodes:
         words = f"{size} ranks on {len(hosts)} hosts, the cluster file has num_nodes: {report.cluster.num_nodes}"
-        return CheckResult("WARN", "ranks", words, "ask the scheduler for ranks_per_node tasks a node")
+        return CheckResult("WARN", "ranks", words, "ask the scheduler for ranks_per_node tasks per node")
     return CheckResult("OK", "ranks", f"{size} on {len(hosts)} host{'s' if len(hosts) > 1 else ''}")
 
 
@@ -127,7 +127,7 @@ def _allreduce(report: ProbeReport) -> CheckResult:
         return CheckResult("FAIL", "allreduce", words, remedy)
     rows = [rank.allreduce for rank in report.ranks if rank.clock_offsets_s is not None]
     if len(rows) < cluster.world_size:
-        words = f"{len(rows)} of {cluster.world_size} ranks came to its end"
+        words = f"{len(rows)} of {cluster.world_size} ranks completed it"
         remedy = (
             "look for a firewall between the hosts, and check node.interface, HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME"
         )

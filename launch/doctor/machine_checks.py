@@ -27,7 +27,7 @@ def _drivers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Che
         return CheckResult("FAIL", "driver", "nvidia-smi finds no GPU", remedy)
     wanted = report.cluster.ranks_per_node
     if len(gpus) < wanted:
-        return CheckResult("FAIL", "driver", f"{len(gpus)} GPUs for {wanted} ranks a node", "ask for whole nodes")
+        return CheckResult("FAIL", "driver", f"{len(gpus)} GPUs for {wanted} ranks per node", "ask for whole nodes")
     if report.base:
         words = (
             f"{gpus[0]['driver_version']}, {len(gpus)} {gpus[0]['name']}; not compared with the MXNet of {report.base}"
@@ -73,7 +73,7 @@ def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> C
         remedy = f"{NEEDS[cluster.engine.name].command} --gpu"
         return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", remedy)
     if cluster.device == "gpu" and framework["gpus"] < cluster.ranks_per_node:
-        words = f"{title} sees {framework['gpus']} GPUs for {cluster.ranks_per_node} ranks a node"
+        words = f"{title} sees {framework['gpus']} GPUs for {cluster.ranks_per_node} ranks per node"
         return CheckResult("FAIL", "libraries", words, "check CUDA_VISIBLE_DEVICES")
     backend, found = cluster.communication.backend, dict(framework)
     for name in libraries.keys() - {title, "DALI"}:
@@ -124,7 +124,9 @@ def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
     needed = cluster.ranks_per_node * _PROCESS_BYTES + on_host
     if free is not None and needed > free:
         words = f"{_gb(free)} free, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
-        return CheckResult("FAIL", "memory", words, "end other programs, lower the batch, or start fewer ranks a node")
+        return CheckResult(
+            "FAIL", "memory", words, "end other programs, lower the batch, or start fewer ranks per node"
+        )
     return CheckResult("OK", "memory", f"{_gb(free)} free, about {_gb(needed)} needed")
 
 
@@ -187,7 +189,7 @@ def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckR
         return CheckResult("FAIL", "data", data.problem)
     words = f"{data.folder}: {data.records:,} records; sizes and index as in the manifest, both ends readable"
     if not data.is_cache_told and report.cluster.paths.stage is None:
-        words += "; the kernel tells only the owner of the files what it caches of them, so the log gets no cache_clear"
+        words += "; the kernel reports cached pages only to the owner of the files, so the log gets no cache_clear"
         return CheckResult("WARN", "data", words, "set cluster.paths.stage to a local disk, or own the files")
     return CheckResult("OK", "data", words)
 

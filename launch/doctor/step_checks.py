@@ -63,7 +63,7 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
     hung = [(rank, step) for rank, step in rows if not step.has_ended]
     if hung or len(rows) < report.cluster.world_size:
         names = ", ".join(f"rank {rank.rank} on {rank.host} ({step.part})" for rank, step in hung[:8])
-        words = f"{names or 'a rank'} did not come to the end of its part"
+        words = f"{names or 'a rank'} did not finish its part"
         return [
             CheckResult("FAIL", "step", words, "see the output above; a rank that waits for others is not the cause")
         ]
@@ -79,7 +79,7 @@ def _failure(
     missing = 0
     if plan and plan.available_bytes:
         missing = plan.total_bytes - (plan.available_bytes - (step.memory_before_bytes or 0))
-    more = f"; {missing / 1e9:.1f} GB too much by the plan" if missing > 0 and remedy == _SMALLER else ""
+    more = f"; {missing / 1e9:.1f} GB more than the GPU has, by the plan" if missing > 0 and remedy == _SMALLER else ""
     where = f"rank {rank.rank} on {rank.host}" + (f", and {others} more ranks" if others else "")
     return CheckResult("FAIL", "step", f"{where}, {failure.part}: {failure.words}{more}", remedy)
 
@@ -125,12 +125,12 @@ def _memory(report: ProbeReport, rows: _Rows) -> CheckResult:
     """Compare the rank that uses most memory with the plan."""
     rank, step = max(rows, key=lambda row: row[1].memory_bytes or 0)
     if step.memory_bytes is None or report.plan is None:
-        return CheckResult("WARN", "step memory", "not measured: nvidia-smi does not tell it", "")
+        return CheckResult("WARN", "step memory", "not measured: nvidia-smi does not report it", "")
     used, expected = step.memory_bytes, report.plan.total_bytes
     expected += 0 if report.cluster.device == "gpu" else _PROCESS_BYTES
     words = f"{used / 1e9:.2f} GB in use by rank {rank.rank} on {rank.host}, planned {expected / 1e9:.2f} GB"
     if used > _OVER_PLAN * expected:
-        return CheckResult("WARN", "step memory", words, "leave that much room: the plan's figures are estimates")
+        return CheckResult("WARN", "step memory", words, "leave that much room: the plan gives estimates")
     return CheckResult("OK", "step memory", words)
 
 
@@ -143,7 +143,7 @@ def _forecast(report: ProbeReport, forecast: ExpectedRate, rows: _Rows) -> Check
     level: Level = "OK" if rate >= low else "WARN"
     words = f"{rate:,.1f} images/s, the simulator expects {forecast.images_per_s:,.1f} ({low:,.1f} to {high:,.1f})"
     if rate > high and report.cluster.device == "cpu":
-        words += "; what it knows of this machine is too slow: ./run.sh simulate --calibrate-here measures it anew"
+        words += "; its figures for this machine are too low: ./run.sh simulate --calibrate-here measures them again"
     remedy = "compare the parts above with ./run.sh simulate RECIPE --cluster C --json" if level == "WARN" else ""
     return CheckResult(level, "forecast", words, remedy)
 

@@ -1,4 +1,4 @@
-"""``./run.sh setup``: make the environment in .venv, or finish it; nothing is done if it is complete."""
+"""Create the environment in .venv, or complete it; do nothing if it is complete."""
 
 import signal
 import sys
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("\nsetup: stopped; ./run.sh goes on from here\n")
+        sys.stderr.write("\nsetup: stopped; ./run.sh continues from here\n")
         return 130
 
 
@@ -124,10 +124,10 @@ def _leave_alone(options: Options) -> int:
     Raises:
         UserError: Set-up was asked for.
     """
-    reason = f"a run uses {CURRENT.folder}, and set-up changes nothing of it until that run has ended"
+    reason = f"a run uses {CURRENT.folder}, and set-up does not change it before that run has ended"
     if not options.quiet:
-        raise UserError(f"{reason}; wait for its end, or make a checkout of your own")
-    sys.stderr.write(f"warning: the environment is not the one of this version of the program: {reason}\n")
+        raise UserError(f"{reason}; wait for its end, or use another checkout")
+    sys.stderr.write(f"warning: the environment does not match this version of the program: {reason}\n")
     return 0
 
 
@@ -247,21 +247,29 @@ def _parser() -> Parser:
         "--engine",
         choices=list(ENGINES),
         help="mxnet (the default; Python 3.10 to 3.12, compiles Horovod) or torch (Python 3.10 to 3.13, compiles "
-        "nothing); into an environment for CPUs with Python 3.10 to 3.12 both fit",
+        "nothing); an environment for CPUs with Python 3.10 to 3.12 can have both",
     )
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--cpu", dest="variant", action="store_const", const="cpu", help="for this machine's CPU")
-    choice.add_argument("--gpu", dest="variant", action="store_const", const="gpu", help="for NVIDIA GPUs, with NCCL")
+    choice.add_argument(
+        "--cpu", dest="variant", action="store_const", const="cpu", help="make the environment for this machine's CPU"
+    )
+    choice.add_argument(
+        "--gpu",
+        dest="variant",
+        action="store_const",
+        const="gpu",
+        help="make the environment for NVIDIA GPUs, with NCCL",
+    )
     choice.add_argument(
         "--system", metavar="PYTHON", nargs="?", const="",
-        help="over a Python that has MXNet, Horovod and DALI already, such as that of NVIDIA's containers, which stays "
-        "as it is (default: the first on the PATH that has them)",
+        help="use the MXNet, Horovod and DALI of an existing Python, such as that of NVIDIA's containers, and leave "
+        "it unchanged (default: the first on the PATH that has them)",
     )  # fmt: skip
     words = "also install the tools for tests and checks (test), or what report --tensorboard needs (tensorboard)"
     parser.add_argument("--extra", action="append", default=[], choices=sorted(EXTRAS), help=words)
     parser.add_argument(
         "--without-hashes", dest="checks_files", action="store_false",
-        help="do not check hashes: for a mirror or wheel folder with builds of its own",
+        help="do not check hashes, for a mirror or wheel folder with its own builds",
     )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
     return parser

@@ -116,7 +116,7 @@ def describe_gpus(search: GpuSearch, variant: Variant, engine: Engine = "mxnet")
         if not search.problem:
             return ""
         return f"nvidia-smi lists no GPU ({search.problem}); set-up makes the {variant} environment" + (
-            "; if this machine has GPUs, repair the driver and give ./run.sh setup --gpu" if variant == "cpu" else ""
+            "; if this machine has GPUs, repair the driver and run ./run.sh setup --gpu" if variant == "cpu" else ""
         )
     first = search.gpus[0]
     counted = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, search.gpus)).items())

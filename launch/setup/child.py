@@ -20,7 +20,7 @@ _POLL_S = 0.1
 _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?make)\b")
 """Lines that are not shown live: empty lines, pip's lines about its settings, whole command lines of compilers."""
 
-_TRY_AGAIN = "run ./run.sh again: it goes on where it stopped"
+_TRY_AGAIN = "run ./run.sh again: it continues where it stopped"
 _AGAIN = f"then {_TRY_AGAIN}"
 
 _CAUSES = (
@@ -36,21 +36,22 @@ _CAUSES = (
     (
         r"name resolution|Failed to establish a new connection|Max retries exceeded|[Rr]ead timed out|ConnectionReset"
         r"|Connection refused|ProxyError|IncompleteRead",
-        f"the package index was not reached; check network, proxy and pip's settings (pip config list), {_AGAIN}",
+        f"the package index could not be reached; check network, proxy and pip's settings (pip config list), {_AGAIN}",
     ),
     (
         r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
-        "{what} is not a file that the lock file names: it was damaged (pip cache purge, then ./run.sh again), "
-        "or your index has a build of its own (./run.sh setup --without-hashes)",
+        "{what} does not match the lock file's hashes: it is damaged (pip cache purge, then ./run.sh again), or your "
+        "index has its own build (./run.sh setup --without-hashes)",
     ),
     (
         r"No matching distribution found for (?P<what>\S+)",
         "the package index has no {what} for this Python; check pip's index settings (pip config list)",
     ),
-    (r"[Pp]ermission denied", f"a file could not be written; give yourself this folder (chown -R), {_AGAIN}"),
+    (r"[Pp]ermission denied", f"a file could not be written; take ownership of this folder (chown -R), {_AGAIN}"),
     (
         r"Could NOT find MPI|error: .*mpi\.h",
-        "MPI was found but cannot be compiled with; install its headers (libopenmpi-dev), or take mpicxx off the PATH",
+        "MPI was found, but programs cannot be compiled with it; install its headers (libopenmpi-dev), or take mpicxx "
+        "off the PATH",
     ),
     (
         r"cublas_v2\.h|cuda_runtime\.h: No such|Could NOT find CUDAToolkit|No CMAKE_CUDA_COMPILER",

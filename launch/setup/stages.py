@@ -63,7 +63,7 @@ def _horovod_stage(variant: Variant, *, has_mpi: bool) -> Stage:
     parts = ["Gloo", *(["MPI"] if has_mpi else []), *(["NCCL"] if variant == "gpu" else [])]
     mxnet = "mxnet-cu112" if variant == "gpu" else "mxnet"
     built_from = [HOROVOD, *parts, *locked("mxnet", mxnet, "numpy", "cmake", "setuptools", "nvidia-nccl-cu11")]
-    title = f"Horovod for MXNet with {', '.join(parts)}: compiled here since MXNet is there, about 3 minutes"
+    title = f"Horovod for MXNet with {', '.join(parts)}: compiled here now that MXNet is installed, about 3 minutes"
     return Stage("horovod", title, digest(built_from), GB, _build_horovod)
 
 

@@ -113,8 +113,8 @@ def only_one() -> Iterator[int]:
         file = SETUP_LOCK.open("a", encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"{SETUP_LOCK}: {error.strerror}; the environment is not complete, and set-up must write in this folder: "
-            "run ./run.sh setup as the owner of the checkout, or use a checkout of your own"
+            f"{SETUP_LOCK}: {error.strerror}; the environment is not complete, and set-up must be able to write to "
+            "this folder: run ./run.sh setup as the owner of the checkout, or use your own checkout"
         ) from None
     with file:
         try:
@@ -124,7 +124,7 @@ def only_one() -> Iterator[int]:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             sys.stderr.write(
-                f"warning: {SETUP_LOCK}: {error.strerror}; set-up goes on without a lock, so do not start a second "
+                f"warning: {SETUP_LOCK}: {error.strerror}; set-up continues without a lock, so do not start a second "
                 "one in this folder before it ends\n"
             )
         yield file.fileno()

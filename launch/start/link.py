@@ -7,7 +7,7 @@ import subprocess
 from configs.errors import UserError
 
 CANNOT_SHAPE = (
-    "the loopback cannot be shaped here: it takes root or user namespaces, unshare, ip, tc, and a kernel with token "
+    "the loopback cannot be shaped here: it needs root or user namespaces, unshare, ip, tc, and a kernel with token "
     "buckets (sch_tbf)"
 )
 

@@ -1,6 +1,6 @@
-"""``./run.sh sweep STUDY``: run those cells of a study that have no result yet, then write its table and its plot.
+"""Run the cells of a study that have no result yet, then write its table and its plot.
 
-Every cell is an ordinary run in a folder of its own, so a sweep that was stopped continues where it was.
+Every cell is an ordinary run in its own folder, so a stopped sweep continues where it stopped.
 """
 
 import sys
@@ -34,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh sweep", description=__doc__)
     parser.add_argument("study", metavar="STUDY", help="a name in configs/studies or a YAML file")
-    parser.add_argument("--dry-run", action="store_true", help="list the runs and what is known of them")
-    parser.add_argument("--runs", metavar="DIR", type=Path, help="the runs' folder (default: runs/STUDY)")
-    parser.add_argument("--output", metavar="DIR", type=Path, help="for the page, CSV and SVG (default: with the runs)")
+    parser.add_argument("--dry-run", action="store_true", help="list the runs and their states")
+    parser.add_argument("--runs", metavar="DIR", type=Path, help="folder of the runs (default: runs/STUDY)")
+    parser.add_argument(
+        "--output", metavar="DIR", type=Path, help="folder for the page, CSV and SVG (default: that of the runs)"
+    )
     return parser
 
 

@@ -61,7 +61,7 @@ class CellRun:
             # A job that ended without success is submitted again only on request: after the ticket was removed.
             return 1 if self.has_summary else None
         if owner := RunFolder(self.folder).claims.holder():
-            raise UserError(f"{self.folder}: a run is going on in it: {owner}; wait for its end")
+            raise UserError(f"{self.folder}: a run is active in it: {owner}; wait for its end")
         if self.folder.exists():
             shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
         status = self.starter(self.recipe, self.cluster, self.folder)
@@ -96,7 +96,6 @@ def require_same_settings(folder: Path, recipe: Recipe, cluster: Cluster) -> boo
     # A job's config has absolute paths where the study has relative ones.
     if (ran, with_resolved_paths(place)) != (recipe, with_resolved_paths(cluster)):
         raise UserError(
-            f"{folder}: holds a run with other settings than the study has now; remove the folder, or give another "
-            f"--runs"
+            f"{folder}: holds a run whose settings differ from the study's; remove the folder, or give another --runs"
         )
     return True

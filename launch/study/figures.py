@@ -79,7 +79,7 @@ def _line_chart(
     is_wide = x == "ranks" and max(places) >= _WIDE_RANGE * min(places)
     scale: Scale = "log2" if is_wide else "linear"
     y_scale: Scale = "linear" if title == "Efficiency" else scale
-    x_name = "images a rank" if x == "batch" else x
+    x_name = "images per rank" if x == "batch" else x
     return LineChart(title, x_name, series, x_scale=scale, y_scale=y_scale)
 
 

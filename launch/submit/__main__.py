@@ -1,6 +1,6 @@
-"""``./run.sh submit RECIPE --cluster C``: make the run folders, write the job script into them, and submit it.
+"""Create the run folders of a job, write the job script into them, and submit it.
 
-``--resume``, ``--status`` and ``--cancel`` take the folder of a run that was submitted.
+--resume, --status and --cancel take the folder of a submitted run.
 """
 
 import sys
@@ -52,7 +52,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--rehearse", action="store_true", help="rehearse the job on its own nodes: ranks sleep instead of compute"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the script and the command; make nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the script and the command; submit nothing")
     submitted = parser.add_mutually_exclusive_group()
     again = "submit the job script of the unfinished run in this folder again, to continue the run"
     submitted.add_argument("--resume", metavar="RUN", type=Path, help=again)
@@ -92,7 +92,7 @@ def _act_on_submitted(options: _Options, folder: Path) -> int:
     from logs.folder import RunFolder
 
     if options.recipe or options.cluster or options.overrides or options.run_dir or options.hosts or options.dry_run:
-        raise UserError("--resume, --status and --cancel stand alone: the run's folder says the rest")
+        raise UserError("--resume, --status and --cancel take no other option: the run folder has all settings")
     run = RunFolder(folder)
     if options.resume:
         resubmit(run)

@@ -78,14 +78,14 @@ def begin(path: Path, *, script: int | None = None, patience_s: float = 0) -> bo
 def _unrecorded(folder: RunFolder) -> tuple[Literal["lost", "stopped"], str] | None:
     """Return outcome and cause of this job's last attempt, if the scheduler began the job again without its asking."""
     if folder.claims.were_lost_by_this_job():
-        return "lost", "ended without a word, with its node or by SIGKILL"
+        return "lost", "ended without a report: by SIGKILL, or because its node was lost"
     began = folder.claims.ended_by_this_job()
     if began is None or not (folder / UNFINISHED_MARK).is_file():
         return None
     stops = [each for each in folder.attempts.read() if each.outcome == "stopped"]
     if any(datetime.fromisoformat(each.time) >= began for each in stops):
         return None
-    return "stopped", "a signal ended the job, and the scheduler began it again, as after the loss of a node"
+    return "stopped", "a signal ended the job, and the scheduler restarted it, as after the loss of a node"
 
 
 def end(
@@ -114,7 +114,7 @@ def end(
     folder = RunFolder(path)
     claim = folder.claims.owned_by(script or os.getpid())
     if claim is None and (owner := folder.claims.holder()):
-        sys.stderr.write(f"error: {folder.shown}: {owner} trains in it, and it is left as it is\n")
+        sys.stderr.write(f"error: {folder.shown}: {owner} is training in it; it is left unchanged\n")
         return REFUSED_STATUS
     if claim is not None and claim.is_lost():
         sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
@@ -140,7 +140,9 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
         (folder / UNFINISHED_MARK).touch()
         reason = None
         if is_near_limit:
-            reason = folder.attempts.add("stopped", "the job's time was over", limit=cluster.scheduler.max_requeues)
+            reason = folder.attempts.add(
+                "stopped", "the job's wall time was over", limit=cluster.scheduler.max_requeues
+            )
         cause: Mapping[str, Any] = {"message": _STOPPED}
         if is_stopped and reports:
             cause = find_cause(folder, outcome, reports)

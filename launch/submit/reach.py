@@ -25,7 +25,7 @@ _SSH_FAILED = 255
 
 _UNREACHABLE = ("timed out", "No route to host", "Network is unreachable", "Connection refused")
 
-_IN_WAY = "launchers and ranks use any port: let the hosts of a job reach each other at all ports"
+_IN_WAY = "launchers and ranks use any port: allow connections between the hosts of a job on all ports"
 
 
 def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
@@ -40,7 +40,7 @@ def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return f"{host}: the name has no address on {here}: add it to /etc/hosts or to the name server"
+        return f"{host}: the name cannot be resolved on {here}: add it to /etc/hosts or to the name server"
     addresses = sorted({(family, str(address[0])) for family, _, _, _, address in found})
     if any(_is_here(family, address) for family, address in addresses):
         return None
@@ -69,12 +69,12 @@ def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
 
 
 def _refusal(host: str, here: str, folder: Path, status: int, errors: str) -> str:
-    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "no word")
+    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "no output")
     if status == _SSH_FAILED:
         if any(words in last for words in _UNREACHABLE):
-            return f"{host}: {last.rstrip('.')}; let ssh pass to the host, or name another one"
+            return f"{host}: {last.rstrip('.')}; allow ssh to the host, or name another host"
         remedy = (
-            f"ssh {host} must work from {here} without a question: copy a key there by ssh-copy-id, and accept its "
+            f"ssh {host} must work from {here} without a prompt: copy a key there with ssh-copy-id, and accept its "
         )
         return f"{host}: {last.rstrip('.')}; {remedy}host key once"
     if "no run folder" in last:

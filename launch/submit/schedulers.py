@@ -275,7 +275,7 @@ def directive_path(path: Path, special: str = "") -> str:
     found = sorted({each for each in text if each in f"\"'\\$`{special}" or not each.isprintable()})
     if found:
         raise UserError(
-            f"{text!r}: the scheduler cannot be given a path with {' or '.join(map(repr, found))} in it; give another "
+            f"{text!r}: the scheduler does not accept a path with {' or '.join(map(repr, found))} in it; give another "
             "folder with --run-dir"
         )
     return f'"{text}"' if any(each in " #;&|()<>*?[]{}~" for each in text) else text

@@ -160,7 +160,7 @@ def resubmit(folder: RunFolder) -> None:
     if not script.is_file():
         raise UserError(f"{script}: the job script is missing; resume with ./run.sh train --resume {folder} in a job")
     if owner := folder.claims.holder():
-        raise UserError(f"{folder}: a run is going on in it: {owner}; wait for its end, or cancel it with --cancel")
+        raise UserError(f"{folder}: a run is active in it: {owner}; wait for its end, or cancel it with --cancel")
     require_unfinished(folder)
     (folder / UNFINISHED_MARK).touch()
     spec = _described(recipe, cluster, (), runs)
@@ -192,7 +192,7 @@ def status(folder: RunFolder) -> str:
     ending = "ended" if folder.has_ended else "the last attempt"
     lines = [
         f"{folder.shown}: job {job['job']}, submitted {job['submitted']}",
-        f"  trains now: {folder.claims.holder() or 'nobody'}",
+        f"  owner of the folder: {folder.claims.holder() or 'none'}",
         f"  newest checkpoint: {f'step {step_of(checkpoints[0])}' if checkpoints else 'none'}",
         *(f"  an attempt {each.description}" for each in folder.attempts.read()),
         *([f"  {ending}: {summary.status}{f': {summary.failure}' if summary.failure else ''}"] if summary else []),
@@ -211,7 +211,7 @@ def cancel(folder: RunFolder) -> str:
     job, scheduler = _job_of(folder), SCHEDULERS[folder.cluster.scheduler.kind]
     if not scheduler.has_time_limit and folder.claims.holder() is None:
         # Without a scheduler, the job's number is a process ID, and another process may have got that ID since.
-        raise UserError(f"{folder}: no run is going on in it, so there is nothing to cancel")
+        raise UserError(f"{folder}: no run is active in it, so there is nothing to cancel")
     command = scheduler.cancel.format(job=job["job"])
     done = _ask(command)
     if done.returncode:

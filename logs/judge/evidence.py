@@ -83,7 +83,7 @@ def _damaged(folder: Path) -> list[str]:
         if os.path.lexists(folder / name):
             try:
                 if not (folder / name).is_file():
-                    raise UserError(f"{name}: cannot be read, because it is no file")
+                    raise UserError(f"{name}: cannot be read, because it is not a file")
                 read(folder / name)
             except UserError as error:
                 words = str(error).removeprefix(f"{folder}/")
@@ -128,7 +128,7 @@ def _missing(folder: Path, record: RunRecord) -> str:
     names = [CONFIG_FILE, SUMMARY_FILE, *RESULT_FILES.values()]
     names += [METRICS_FILE, ENVIRONMENT_FILE] if record.status == "success" else []
     missing = [name for name in names if not (folder / name).is_file()]
-    return f"missing: {', '.join(missing)}; nobody can tell whether the rest was changed" if missing else ""
+    return f"missing: {', '.join(missing)}; changes to the other files cannot be detected" if missing else ""
 
 
 def _disagreement(run: RunFolder, log: Path, record: RunRecord) -> str:

@@ -84,7 +84,9 @@ def compare_with_reference(records: Sequence[RunRecord]) -> ReferenceComparison:
     if len(sizes) != 1 or size is None:
         return _no_reference("the logs do not agree on one global_batch_size")
     if any(record.train_samples != IMAGENET_SAMPLES for record in records):
-        return _no_reference(f"the reference is of ImageNet ({IMAGENET_SAMPLES} images), and the data set is another")
+        return _no_reference(
+            f"the reference is for ImageNet ({IMAGENET_SAMPLES} images), and this data set is another one"
+        )
     reference = reference_for(size)
     if reference is None:
         remedy = "make reference points of ten or more own runs: ./run.sh package --make-rcp FILE RUN ..."

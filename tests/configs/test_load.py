@@ -131,7 +131,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("name: a\nname: b\n", encoding="utf-8")
-    with pytest.raises(UserError, match="'name' stands twice"):
+    with pytest.raises(UserError, match="'name' occurs twice"):
         load_recipe(str(path))
 
 

@@ -83,8 +83,8 @@ def test_a_cut_is_what_the_recipe_says_or_refused(
     [
         ([], 3, "batch.global_size: got 64, allowed: a multiple of 3 ranks = 3; set batch.global_size to 63 or 66"),
         (["batch.accumulation_steps=5"], 2, "a multiple of 2 ranks x 5 accumulation steps = 10"),
-        (["batch.bn_span=48"], 2, "2 ranks x 48 images a rank (batch.bn_span) = 96; set batch.global_size to 96"),
-        (["batch.bn_span=16", "batch.accumulation_steps=4"], 2, "exactly 2 ranks x 16 images a rank"),
+        (["batch.bn_span=48"], 2, "2 ranks x 48 images per rank (batch.bn_span) = 96; set batch.global_size to 96"),
+        (["batch.bn_span=16", "batch.accumulation_steps=4"], 2, "exactly 2 ranks x 16 images per rank"),
         ([], 128, "128 ranks = 128; set batch.global_size to 128"),
         (["batch.accumulation_steps=5"], 2, "set batch.global_size to 60 or 70"),
         (["batch.bn_span=48"], 1, "= 48; set batch.global_size to 48 or 96"),
@@ -93,7 +93,7 @@ def test_a_cut_is_what_the_recipe_says_or_refused(
             2,
             "x 1 accumulation steps = 32; set batch.global_size to 32",
         ),
-        (["data.train_samples=1", "batch.global_size=2"], 2, "at least one image a rank (2 ranks)"),
+        (["data.train_samples=1", "batch.global_size=2"], 2, "at least one image per rank (2 ranks)"),
         (["schedule.warmup_epochs=6"], 2, "fewer than the run's 113 steps"),
     ],
 )

@@ -58,8 +58,8 @@ def test_threads_folders_and_words_may_change_but_the_recipe_may_not() -> None:
     for free in ("cluster.engine.threads=2", "cluster.paths.runs=/elsewhere"):
         assert require_unchanged(begun, fixed_settings(*load_both("digits", None, [free])), "run") == []
     for fixed, message in (
-        ("run.epochs=5", "run.epochs: got 5, the run was begun with 6"),
-        ("schedule.base_lr=0.5", "schedule.base_lr: got 0.5, the run was begun with"),
+        ("run.epochs=5", "run.epochs: got 5, the run was started with 6"),
+        ("schedule.base_lr=0.5", "schedule.base_lr: got 0.5, the run was started with"),
     ):
         with pytest.raises(UserError, match=f"^run: {message}.*another --run-dir for a new run$"):
             require_unchanged(begun, fixed_settings(*load_both("digits", None, [fixed])), "run")
@@ -76,7 +76,7 @@ def test_a_setting_that_only_one_of_the_recipes_has_is_a_difference() -> None:
     few = fixed_settings(*load_both("digits", None, []))
     more = few | {"data": few["data"] | {"sums": {"train": "5eed"}}}
     for begun, given, got, was in ((few, more, "'5eed'", "None"), (more, few, "None", "'5eed'")):
-        with pytest.raises(UserError, match=rf"^run: data\.sums\.train: got {got}, the run was begun with {was};"):
+        with pytest.raises(UserError, match=rf"^run: data\.sums\.train: got {got}, the run was started with {was};"):
             require_unchanged(begun, given, "run")
     assert require_unchanged(more, more, "run") == []
 
@@ -106,10 +106,10 @@ def test_another_name_device_layout_or_precision_is_another_run(was: list[str], 
 @pytest.mark.parametrize(
     ("keys", "before", "now", "told"),
     [
-        ([], 1, 2, "2 ranks instead of 1: .* see 32 images instead of 64 at once, and the order"),
-        ([], 4, 1, "1 rank instead of 4: .* see 64 images instead of 16 at once"),
-        (["batch.accumulation_steps=4"], 2, 4, "4 ranks instead of 2: .* see 4 images instead of 8 at once"),
-        (["batch.accumulation_steps=4", "batch.bn_span=8"], 2, 1, "1 rank .* see as many images at once"),
+        ([], 1, 2, "2 ranks instead of 1: .* use 32 images instead of 64 at once, and the images"),
+        ([], 4, 1, "1 rank instead of 4: .* use 64 images instead of 16 at once"),
+        (["batch.accumulation_steps=4"], 2, 4, "4 ranks instead of 2: .* use 4 images instead of 8 at once"),
+        (["batch.accumulation_steps=4", "batch.bn_span=8"], 2, 1, "1 rank .* use as many images at once"),
     ],
 )
 def test_other_ranks_see_other_batches(keys: list[str], before: int, now: int, told: str) -> None:

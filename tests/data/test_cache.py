@@ -107,7 +107,7 @@ def test_who_may_neither_own_nor_write_a_file_is_told_at_once_that_the_kernel_do
             (folder / "train.rec").open("rb").close()
         finally:
             os.setresuid(0, 0, 0)
-        assert others == (None, "the kernel tells only the owner of these files how much of them it caches")
+        assert others == (None, "the kernel reports only to the owner of these files how much of them is cached")
         assert pauses == [], "a further try would tell no more"
         (folder / "train.rec").chmod(0o666)
         os.setresuid(65534, 65534, 0)

@@ -29,7 +29,7 @@ def _report(rank: int, message: str, *, second_hand: bool = False, status: int =
 
 
 TORN = _report(1, "torn")
-WAITED = _report(0, "no progress for 10 s, standing in train/comm/communicator.py", second_hand=True, waited=True)
+WAITED = _report(0, "no progress for 10 s, in train/comm/communicator.py", second_hand=True, waited=True)
 KILLED = _report(1, "was killed by signal 9", second_hand=True, status=137, step=None, killed_by=9)
 ECHO = _report(0, "Horovod has been shut down", second_hand=True)
 TOLD_TO_STOP = _report(0, "told to stop", status=75)
@@ -172,9 +172,7 @@ def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) 
     killed = f"rank 1 on {HERE} was killed by signal 7"
     assert told() == f"{killed}: {place}/train.rec has 5 bytes, its manifest says 7: {changed}"
     (place / "train.rec").write_bytes(bytes(7))
-    beyond = (
-        "it read beyond the end of a file, for example a copy of the data set that was cut short, or /dev/shm is full"
-    )
+    beyond = "it read beyond the end of a file, for example a truncated copy of the data set, or /dev/shm is full"
     assert told() == f"{killed}: {beyond}"
     (place / "eval.rec").write_bytes(bytes(9))
     assert told() == f"{killed}: {place}/eval.rec has 9 bytes, its manifest says 7: {changed}"

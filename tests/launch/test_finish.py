@@ -96,7 +96,7 @@ def test_a_run_ends_with_its_figures_and_verdicts(
         "  top-1 0.9833 (target 0.97) after epoch 8, step 150",
         "  resumed from step 19: not for submission; times and rates are of the last part",
         "  resumed with 4 ranks instead of 2",
-        "  an attempt lost: gone; from step 0, kept step 19, went on by itself",
+        "  an attempt lost: gone; from step 0, kept step 19, was restarted automatically",
         "  12.3 s of training, 3.2 s of start-up, 1,234.6 images/s on 2 ranks",
         "  waiting for input 1.2% of a step, communication exposed 21.0%",
         "  reference convergence: normal: 36 epochs",

@@ -199,7 +199,7 @@ def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_and_no_refusal(
 
 def test_the_folder_is_claimed_while_the_ranks_run(tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
     def look(folder: RunFolder) -> Outcome:
-        with pytest.raises(UserError, match="a run is going on in it"):
+        with pytest.raises(UserError, match="a run is active in it"):
             launch_run(*load_both("digits", "laptop", sets), folder.path)
         return succeeds(folder)
 
@@ -214,7 +214,7 @@ def test_a_folder_in_which_somebody_trains_stays_as_it_is(tmp_path: Path, sets: 
     for name in ("stop", "metrics.jsonl"):
         (tmp_path / name).touch()
     Claims(tmp_path).take()
-    with pytest.raises(UserError, match="a run is going on in it"):
+    with pytest.raises(UserError, match="a run is active in it"):
         launch_run(*both, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "stop", "metrics.jsonl", "claims"}
 
@@ -237,7 +237,7 @@ def _begun(path: Path, sets: list[str], summary: Summary) -> RunFolder:
         (Summary("digits", "success", steps=9), [], ENDED.format("success")),
         (Summary("digits", "success", steps=9), ["run.epochs=99"], ENDED.format("success")),
         (Summary("digits", "aborted", steps=9), [], ENDED.format("aborted")),
-        (Summary("digits", "aborted"), ["run.seed=2"], "run.seed: got 2, the run was begun with 1"),
+        (Summary("digits", "aborted"), ["run.seed=2"], "run.seed: got 2, the run was started with 1"),
     ],
 )
 def test_a_run_that_has_ended_or_another_one_is_not_resumed(
@@ -255,7 +255,7 @@ def test_a_run_that_has_ended_or_another_one_is_not_resumed(
 
 @pytest.mark.parametrize(
     ("steps", "more", "told"),
-    [(None, [], ""), (9, ["run.epochs=99"], "warning: {}: the run goes on with 99 epochs instead of ")],
+    [(None, [], ""), (9, ["run.epochs=99"], "warning: {}: the run continues with 99 epochs instead of ")],
 )
 def test_a_run_is_resumed_that_was_stopped_or_gets_more_epochs_after_it_missed_its_target(
     steps: int | None, more: list[str], told: str, tmp_path: Path, sets: list[str], ranks: Ranks
@@ -293,7 +293,7 @@ def test_a_run_is_resumed_without_the_files_of_its_end_from_its_newest_whole_che
     assert launch_run(*folder.settings, tmp_path) == 0
     told = capsys.readouterr().err.splitlines()
     assert told[0].startswith(f"warning: {damaged}: damaged: ")
-    assert told[0].endswith("; the checkpoint before it is used")
+    assert told[0].endswith("; using the checkpoint before it")
     assert told[1] == f"resumes from {whole}"
 
 
@@ -327,7 +327,7 @@ def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(
     ("content", "words"),
     [
         ([], "{folder}: no config.yaml in it; --resume needs the folder of a run"),
-        (["config.yaml"], "{folder}: no whole checkpoint in it; begin the run anew with --run-dir {folder}"),
+        (["config.yaml"], "{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}"),
     ],
 )
 def test_resume_refuses_a_folder_without_a_run_to_resume(

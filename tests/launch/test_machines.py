@@ -127,7 +127,7 @@ def test_hosts_that_do_not_reach_each_other_are_named_with_the_remedy(
 ) -> None:
     alpha, beta = machines["alpha"], machines["beta"]
     assert _reach(alpha, "beta", alpha.shared) == ""
-    assert "gamma: the name has no address on alpha: add it to /etc/hosts" in _reach(alpha, "gamma", alpha.shared)
+    assert "gamma: the name cannot be resolved on alpha: add it to /etc/hosts" in _reach(alpha, "gamma", alpha.shared)
     assert "beta: /tmp/mine is not there: put the runs on a file system that all hosts share" in _reach(
         alpha, "beta", Path("/tmp/mine")
     )
@@ -148,7 +148,7 @@ def test_hosts_that_do_not_reach_each_other_are_named_with_the_remedy(
     beta.run("ip", "link", "set", "eth0", "down")
     refused = _reach(alpha, "beta", alpha.shared)
     beta.run("ip", "link", "set", "eth0", "up")
-    assert re.search(r"beta: .*(No route to host|timed out); let ssh pass to the host, or name another one", refused)
+    assert re.search(r"beta: .*(No route to host|timed out); allow ssh to the host, or name another host", refused)
 
 
 def test_gloo_is_refused_where_a_host_has_ipv6_only(tmp_path: Path) -> None:

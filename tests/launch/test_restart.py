@@ -42,7 +42,7 @@ def test_each_spare_host_takes_the_place_of_one_host(
         assert _fail(run, host, hosts)
     left = [[], [f"a{domain}"], [], [f"b{domain}"], [], []]
     assert [each.leaves_out for each in RunFolder(run).attempts.read()] == left
-    nothing = ", on the same hosts, although spare1 failed twice: there is no host to put in its place"
+    nothing = ", on the same hosts, although spare1 failed twice: there is no host to replace it"
     told = ["", f", without a{domain}, which failed twice", "", f", without b{domain}, which failed twice", "", nothing]
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" of at most 9")[2] for line in lines] == told
@@ -60,7 +60,7 @@ def test_a_restart_is_told_with_its_number_and_its_end_with_the_reason(
     sets = [*TWO[:2], "cluster.scheduler.max_restarts=2"]
     assert [_fail(run, "b", [], sets) for _ in range(3)] == [True, True, False]
     cause = "rank 1 on b failed at step 3: broke"
-    again = "on the same hosts, although b failed twice: there is no host to put in its place"
+    again = "on the same hosts, although b failed twice: there is no host to replace it"
     told = [f"{cause}; restart 1 of at most 2", f"{cause}; restart 2 of at most 2, {again}"]
     assert (run / "told").read_text(encoding="utf-8").splitlines() == [f"restart, {words}" for words in told]
     last = f"failed: {cause}; no restart: it failed 3 times, and scheduler.max_restarts is 2"
@@ -68,7 +68,7 @@ def test_a_restart_is_told_with_its_number_and_its_end_with_the_reason(
 
 
 def test_times_at_which_the_job_was_stopped_are_no_restarts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stop = {"time": "2026-11-01T00:00:00+00:00", "outcome": "stopped", "cause": "the job's time was over",
+    stop = {"time": "2026-11-01T00:00:00+00:00", "outcome": "stopped", "cause": "the job's wall time was over",
             "host": None, "from_step": 0, "kept_step": 1, "goes_on": True}  # fmt: skip
     (run / "attempts.jsonl").write_text(json.dumps(stop) + "\n", encoding="utf-8")
     assert _fail(run, "b", [])

@@ -96,7 +96,7 @@ def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of
     folder = tmp_path / "run"
     stopped = _stop(folder, signal.SIGHUP, 1, tiny)
     assert stopped.status == 75, stopped.errors
-    assert "told to stop, state kept after step" in stopped.output
+    assert "told to stop, state saved after step" in stopped.output
     summary = read_summary(folder)
     assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
@@ -180,7 +180,9 @@ def test_a_run_goes_on_with_other_ranks_more_epochs_and_another_cpu_and_says_wha
     assert done.status == 0, done.errors
     summary = read_summary(folder)
     assert (summary["world_size"], summary["epochs"], summary["resumed_from_step"]) == (1, 3, 19)
-    ranks_changed = "1 rank instead of 2: the global batch stays, batch norms see 64 images instead of 32 at once"
+    ranks_changed = (
+        "1 rank instead of 2: the global batch stays the same, batch norms use 64 images instead of 32 at once"
+    )
     assert any(change.startswith(ranks_changed) for change in summary["changes"])
     assert any(change.startswith("3 epochs instead of 2: ") for change in summary["changes"])
     assert f"resumed with {ranks_changed}" in done.output

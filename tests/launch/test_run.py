@@ -111,7 +111,7 @@ def test_a_folder_in_use_is_left_to_its_run_and_ctrl_c_aborts_the_log_and_leaves
         launcher.send_signal(signal.SIGINT)
         launcher.communicate(timeout=60)
     assert (second.status, launcher.returncode) == (2, 130)
-    assert "a run is going on in it" in second.errors
+    assert "a run is active in it" in second.errors
     assert f"process {launcher.pid}, since" in second.errors
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
     assert not _ranks_of(folder)

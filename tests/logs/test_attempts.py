@@ -83,10 +83,10 @@ def test_an_attempt_has_its_time_and_its_hosts_and_is_told_in_one_line(tmp_path:
     assert attempts.left_out() == ["b"]
     assert abs((datetime.now(timezone.utc) - datetime.fromisoformat(found[0].time)).total_seconds()) < 100
     assert [each.description for each in found] == [
-        "failed: broke; from step 0, kept no step, went on by itself",
-        "failed: broke; from step 4, kept step 6, went on by itself without b",
-        "failed: broke; from step 8, kept step 10, went on by itself",
-        "failed: broke; from step 12, kept step 14, did not go on by itself",
+        "failed: broke; from step 0, kept no step, was restarted automatically",
+        "failed: broke; from step 4, kept step 6, was restarted automatically without b",
+        "failed: broke; from step 8, kept step 10, was restarted automatically",
+        "failed: broke; from step 12, kept step 14, was not restarted",
     ]
 
 

@@ -59,7 +59,7 @@ def test_a_living_owner_is_named_and_a_released_claim_keeps_its_owner_and_frees_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim = Claims(tmp_path).take()
-    with pytest.raises(UserError, match=rf"a run is going on in it: .* on .*, process {os.getpid()}, since .*; wait"):
+    with pytest.raises(UserError, match=rf"a run is active in it: .* on .*, process {os.getpid()}, since .*; wait"):
         Claims(tmp_path).take()
     assert Claims(tmp_path).owned_by(os.getpid()) == claim
     owner = claim.record()
@@ -89,7 +89,7 @@ def test_an_owner_that_has_ended_and_that_nobody_has_waited_for_is_gone(tmp_path
 
 def test_the_claim_of_another_node_lasts_as_long_as_its_signs_of_life(tmp_path: Path) -> None:
     claim = Claims(tmp_path).take()
-    for age_s, words in ((-100, "last sign of life 0 s ago"), (claims.STALE_S - 10, "last sign of life 5")):
+    for age_s, words in ((-100, "last heartbeat 0 s ago"), (claims.STALE_S - 10, "last heartbeat 5")):
         _as_of_another_node(claim, age_s=age_s)
         assert "on beta, process" in _holder(tmp_path)
         assert words in _holder(tmp_path)
@@ -109,7 +109,7 @@ def test_where_no_file_can_be_made_an_age_is_that_by_the_own_clock(
         raise OSError("read-only")
 
     monkeypatch.setattr(Path, "touch", refuse)
-    assert re.search(r", last sign of life 5\d s ago$", _holder(tmp_path))
+    assert re.search(r", last heartbeat 5\d s ago$", _holder(tmp_path))
 
 
 def test_ranks_that_outlive_their_launcher_keep_the_folder(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_owner_gives_signs_of_life_and_learns_once_that_it_was_succeeded(
         while claim.path.stat().st_mtime < time.time() - 100:
             time.sleep(0.01)
         claim.path.with_name("2.json").write_text('{"ended": "now"}', encoding="utf-8")
-        words = f"{tmp_path}: taken over by another run, because there was no sign of life"
+        words = f"{tmp_path}: taken over by another run, because its heartbeat had stopped"
         assert lost.get(timeout=20) == words
         for thread in threading.enumerate():
             if thread.name == "claim":
@@ -179,7 +179,7 @@ def test_of_many_takers_that_find_a_folder_free_one_gets_it(tmp_path: Path, monk
     for thread in threads:
         thread.join()
     assert (len(taken), len(refused)) == (1, 7)
-    words = f"{tmp_path}: a run is going on in it: another launcher has claimed it just now; wait for its end, or "
+    words = f"{tmp_path}: a run is active in it: another launcher has claimed it just now; wait for its end, or "
     assert {str(each) for each in refused} == {f"{words}give another folder"}
 
 
@@ -215,7 +215,7 @@ def test_patience_ends_where_the_owner_neither_ends_nor_is_gone(
     clock = Clock(monkeypatch)
     with pytest.raises(UserError) as caught:
         Claims(tmp_path).take(patience_s=32)
-    words = f"{tmp_path}: a run is going on in it: {_holder(tmp_path)}; wait for its end, or give another folder"
+    words = f"{tmp_path}: a run is active in it: {_holder(tmp_path)}; wait for its end, or give another folder"
     assert str(caught.value) == words
     assert 32 < sum(clock.waits) < 32 + 2 * 3.2
 
@@ -225,7 +225,7 @@ def test_a_taker_with_patience_refuses_when_the_owner_gives_a_sign_of_life(
 ) -> None:
     claim = Claims(tmp_path).take()
     clock = Clock(monkeypatch, lambda now_s: os.utime(claim.path, (2e9 + now_s,) * 2))
-    with pytest.raises(UserError, match="a run is going on in it"):
+    with pytest.raises(UserError, match="a run is active in it"):
         Claims(tmp_path).take(patience_s=60)
     assert len(clock.waits) == 1
 
@@ -249,7 +249,7 @@ def test_the_last_ranks_of_the_own_job_are_waited_for_though_they_give_signs_of_
         if is_taken:
             assert Claims(tmp_path).take(patience_s=20).path.name == "2.json"
         else:
-            with pytest.raises(UserError, match=r"going on in it: .* whose ranks are still ending; wait for"):
+            with pytest.raises(UserError, match=r"active in it: .* whose ranks are still ending; wait for"):
                 Claims(tmp_path).take(patience_s=20)
     assert clock.waits == [2.0] * (3 if is_taken else 1)
     assert capsys.readouterr().err.count("whose ranks are still ending; waits for up to 20 s for its end\n") == 1
@@ -366,7 +366,7 @@ def test_a_folder_without_a_claim_is_nobodys_and_is_held_by_nothing(tmp_path: Pa
 def test_an_owner_that_is_still_writing_holds_the_folder(tmp_path: Path, content: str) -> None:
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims" / "1.json").write_text(content, encoding="utf-8")
-    assert _holder(tmp_path) == "an owner that has not written its name yet, last sign of life 0 s ago"
+    assert _holder(tmp_path) == "an owner that has not written its name yet, last heartbeat 0 s ago"
     assert [path.name for path in (tmp_path / "claims").iterdir()] == ["1.json"]
 
 

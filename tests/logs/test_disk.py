@@ -24,7 +24,7 @@ from tests.disk_order import DiskOrder
         ("ESTALE", "the file server no longer knows the file (stale file handle); check the disk or the file server"),
         ("EROFS", "the file system is read-only; check the disk or the file server, or put paths.runs on another disk"),
         ("ETIMEDOUT", "the file server does not answer; check the disk or the file server, or put paths.runs on"),
-        ("ENOENT", "the folder is missing, or was deleted during the run; repeat the run, and leave the folder"),
+        ("ENOENT", "the folder is missing, or was deleted during the run; repeat the run without deleting the folder"),
         ("EACCES", "Permission denied; choose a folder that you may write to"),
         ("EPERM", "Operation not permitted; choose a folder that you may write to"),
     ],
@@ -86,7 +86,7 @@ def test_json_is_strict_has_a_line_for_each_value_and_comes_back(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "it is missing"), ("folder", "it is no file"), (b"[1]", "it holds no JSON object"), (b"[" * 9**6, "depth"),
+    [(None, "it is missing"), ("folder", "it is not a file"), (b"[1]", "it has no JSON object"), (b"[" * 9**6, "depth"),
      (b'{"a": "\xe4"}', "utf-8")],
     ids=["missing", "folder", "list", "deep", "encoding"],
 )  # fmt: skip

@@ -200,7 +200,7 @@ def test_a_checkpoint_of_version_1_is_resumed_if_it_belongs_to_the_run(tmp_path:
     meta = {("whose" if key == "settings" else key): value for key, value in state.meta.items()}
     folder.write(38, SavedState(meta, state.arrays), keep=1)
     assert _origin(tmp_path).position == Position(3, 38)
-    with pytest.raises(UserError, match=r"run\.seed: got 2, the run was begun with 1"):
+    with pytest.raises(UserError, match=r"run\.seed: got 2, the run was started with 1"):
         _origin(tmp_path, {"run": {"seed": 2}})
 
 
@@ -208,7 +208,7 @@ def test_another_run_or_one_that_is_over_is_not_resumed(tmp_path: Path) -> None:
     checkpoints, _ = _checkpoints(tmp_path)
     checkpoints.finished(Position(6, 94))
     assert _origin(tmp_path).position == Position(6, 94), "the last of 6 epochs is still to come"
-    with pytest.raises(UserError, match=r"run\.seed: got 2, the run was begun with 1"):
+    with pytest.raises(UserError, match=r"run\.seed: got 2, the run was started with 1"):
         _origin(tmp_path, {"run": {"seed": 2}})
     checkpoints.finished(Position(7, 113))
     with pytest.raises(UserError, match="has reached its last epoch, 6"):

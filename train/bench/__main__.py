@@ -98,7 +98,7 @@ def read_command(arguments: Sequence[str]) -> BenchCommand:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="./run.sh bench", description="Answer one measured question with a table, and with JSON rows in a file."
+        prog="./run.sh bench", description="Measure the answer to one question: a table, and JSON rows in a file."
     )
     verbs = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, bench in BENCHES.items():

@@ -126,7 +126,7 @@ def measure(options: AllreduceOptions, jobs: "Jobs") -> Report:
 
 
 BENCH = Bench(
-    "milliseconds and bandwidth of an allreduce by size, ranks, route and library, beside the prediction",
+    "time and bandwidth of an allreduce by size, ranks, route and library, beside the prediction",
     AllreduceOptions,
     measure,
 )

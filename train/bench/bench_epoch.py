@@ -59,7 +59,7 @@ def measure(options: EpochOptions, jobs: "Jobs") -> Report:
         "between_steps_ms, between_epochs_ms: from the moment a step is queued to the moment the next step has a batch",
         "before_evaluation_ms: from the end of the last step; after_evaluation_ms: until the next step has a batch",
         "all gaps: medians over a job of two ranks, on rank 0; a round is a job of each",
-        "ours: digits, 32 images a rank; textbook: the loop of Horovod's example on the same images, a small network",
+        "ours: digits, 32 images per rank; textbook: the loop of Horovod's example on the same images, a small network",
     ]
     return make_report(rows, notes)
 

@@ -44,7 +44,7 @@ _MLPERF_BATCH = 204
 class GpuOptions:
     """The options of ``bench gpu``."""
 
-    gpu: str = option("the GPU as the simulator knows it", "H200", metavar="NAME")
+    gpu: str = option("name of the GPU in the simulator", "H200", metavar="NAME")
     only: Sequence[str] | None = option(
         f"parts to measure: {', '.join(_PARTS)}", metavar="PART", nargs="+", choices=_PARTS
     )
@@ -53,7 +53,7 @@ class GpuOptions:
     limit: float = option("seconds that one measurement may take", 300.0, metavar="S", type=float)
     seconds: float = effort("seconds of samples of a step", quick=2.0, usual=10.0, thorough=30.0)
     folder: Path | None = option(  # noqa: RUF009 (it returns a field)
-        "for rows.jsonl and table.md (default: runs/bench/gpu-TIME)", metavar="DIR", type=Path
+        "folder for rows.jsonl and table.md (default: runs/bench/gpu-TIME)", metavar="DIR", type=Path
     )  # fmt: skip
     tiny: bool = option("try everything at tiny shapes on the CPU", False, action="store_true")
 
@@ -178,7 +178,7 @@ def measure(options: GpuOptions, jobs: "Jobs") -> Report:
 
 
 BENCH = Bench(
-    "all of one GPU in 25 minutes: steps by precision and batch, graphs, a run, resuming, the simulator",
+    "everything on one GPU in 25 minutes: steps by precision and batch, graphs, a run, a resumed run, the simulator",
     GpuOptions,
     measure,
     needs="torch",

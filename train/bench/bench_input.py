@@ -31,7 +31,7 @@ _SIDES = (64, 224)
 class InputOptions(PlaceOptions):
     """The options of ``bench input``."""
 
-    rounds: int = effort("rounds that count", quick=1, usual=7, thorough=20)
+    rounds: int = effort("measured rounds", quick=1, usual=7, thorough=20)
     image_size: int = option("side of a crop", 224, metavar="PX", type=int)
     batches: int = option("batches of 16 images in a round", 24, metavar="N", type=int)
     steps: int = option("steps of each training run", 16, metavar="N", type=int)
@@ -81,7 +81,7 @@ def measure(options: InputOptions, jobs: "Jobs") -> Report:
 
 
 BENCH = Bench(
-    "images a second and core of the input pipeline, MXNet's reader and Pillow; the input's share of a step",
+    "images per second and core of the input pipeline, MXNet's reader and Pillow; share of a step spent on input",
     InputOptions,
     measure,
     needs="mxnet",

@@ -53,8 +53,8 @@ class OverlapOptions(PlaceOptions):
     """The options of ``bench overlap``."""
 
     compute: str | None = option(
-        "timed: ranks on this CPU wait as long as a described GPU computes; real: ranks train (default: timed; "
-        "real on a cluster that is not one machine's CPU)",
+        "timed: ranks on this CPU sleep as long as a described GPU computes; real: ranks train (default: timed; real "
+        "on a cluster that is more than one machine's CPU)",
         choices=("timed", "real"),
     )
     model: str | None = option(
@@ -63,12 +63,12 @@ class OverlapOptions(PlaceOptions):
         metavar="M",
     )
     image_size: int | None = option("side of an image", metavar="PX", type=int)
-    batch: int | None = option("images a rank", metavar="N", type=int)
-    described: str = option("timed: the cluster with the GPU", "abci-v100", metavar="C")
+    batch: int | None = option("images per rank", metavar="N", type=int)
+    described: str = option("timed: the cluster that has the GPU", "abci-v100", metavar="C")
     ranks: Sequence[int] | None = option(
         "timed: ranks on this machine (default: 2 4 8)", metavar="N", type=int, nargs="+"
     )
-    rounds: int | None = effort("rounds that count", quick=5, usual=None, thorough=40, default="timed 15, real 7")
+    rounds: int | None = effort("measured rounds", quick=5, usual=None, thorough=40, default="timed 15, real 7")
     steps: int | None = option("steps of a sample (default: 1)", metavar="N", type=int)
     links: Sequence[str] | None = option(
         "Gb/s in each direction. timed: of the described machine, or backward, the speed at which communication "
@@ -170,14 +170,14 @@ def measure(options: OverlapOptions, jobs: "Jobs", backward_s: float = 0.5) -> R
         return _measure_real(options, workload, cluster, jobs)
     if not is_local_cpu(cluster):
         raise UserError(
-            f"--compute timed: got --cluster {cluster.name}, allowed: laptop, or no --cluster: the ranks wait on this "
-            "machine's CPU; --described names the machine that they stand for"
+            f"--compute timed: got --cluster {cluster.name}, allowed: laptop, or no --cluster: the ranks sleep on "
+            "this machine's CPU; --described names the machine that they imitate"
         )
     return _measure_timed(options, workload, jobs, backward_s)
 
 
 BENCH = Bench(
-    "how much of the communication a step hides behind backward, timed or real, over a link of a set speed",
+    "share of the communication that a step hides behind the backward pass, with timed or real compute, by link speed",
     OverlapOptions,
     measure,
     needs="mxnet",

@@ -45,16 +45,16 @@ class PeersOptions:
 
     model: str = option("name of a network", "resnet50", metavar="M")
     image_size: int | None = option(
-        "side of an image (default: 64, or what the network is made for)", metavar="PX", type=int
+        "side of an image (default: 64, or the size that the network is made for)", metavar="PX", type=int
     )
-    batch: int = option("images a rank", 16, metavar="N", type=int)
+    batch: int = option("images per rank", 16, metavar="N", type=int)
     ranks: int = option("ranks of one thread each", 2, metavar="N", type=int)
     rounds: int | None = effort(
         "starts of each alternative", quick=1, usual=None, thorough=12, default="6; 2 from 128 px on"
     )
     steps: int | None = option("timed steps of each start (default: 4; 1 from 128 px on)", metavar="N", type=int)
     gluon: bool = option("also measure Horovod's example with --mode gluon", False, action="store_true")
-    install: bool = option("first install PyTorch into .venv-peers if it is not there", False, action="store_true")
+    install: bool = option("install PyTorch into .venv-peers first if it is missing", False, action="store_true")
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def measure(options: PeersOptions, jobs: "Jobs", fewest_images: int = 256) -> Re
 
 
 BENCH = Bench(
-    "training images/s beside Horovod's own MXNet example, PyTorch's DistributedDataParallel and DataParallel",
+    "training images/s beside Horovod's own MXNet example and PyTorch's DistributedDataParallel and DataParallel",
     PeersOptions,
     measure,
     only_here="the other programs are started on this machine's CPU",

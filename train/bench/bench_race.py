@@ -45,7 +45,7 @@ class RaceOptions:
 
     recipe: str = option(", ".join(_RACES), _RACES[0], flag="recipe", nargs="?", choices=_RACES)
     seeds: int = effort("seeds of each alternative, 1 to N", quick=1, usual=5, thorough=10)
-    install: bool = option("first install PyTorch into .venv-peers if it is not there", False, action="store_true")
+    install: bool = option("install PyTorch into .venv-peers first if it is missing", False, action="store_true")
 
 
 def measure(options: RaceOptions, jobs: "Jobs") -> Report:

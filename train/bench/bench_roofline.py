@@ -24,11 +24,11 @@ class RooflineOptions:
     """The options of ``bench roofline``."""
 
     overrides: Sequence[str] = option(
-        "change a value of laptop", (), flag="--set", metavar="KEY=VALUE", action="append"
+        "change a value of the cluster laptop", (), flag="--set", metavar="KEY=VALUE", action="append"
     )
     model: str = option("name of a network", "resnet50", metavar="M")
     image_sizes: Sequence[int] = option("sides of an image", (64, 224), metavar="PX", type=int, nargs="+")
-    batch: int = option("images a rank", 16, metavar="N", type=int)
+    batch: int = option("images per rank", 16, metavar="N", type=int)
     rounds: int = effort("steps of each variant", quick=3, usual=7, thorough=20)
 
 
@@ -69,7 +69,7 @@ def measure(options: RooflineOptions, jobs: "Jobs", images: int = 256) -> Report
 
 
 BENCH = Bench(
-    "where the cores' time of a step goes, by kind of operator, beside the least that the cores allow",
+    "CPU time of a step by kind of operator, beside the least time that the cores allow",
     RooflineOptions,
     measure,
     needs="mxnet",

@@ -35,9 +35,9 @@ _BOUNDING = 6
 class StartupOptions(PlaceOptions):
     """The options of ``bench startup``."""
 
-    rounds: int = effort("starts of each alternative, after one that does not count", quick=1, usual=6, thorough=15)
+    rounds: int = effort("starts of each alternative, after one that is not measured", quick=1, usual=6, thorough=15)
     image_size: int = option("side of an image", 64, metavar="PX", type=int)
-    batch_size: int = option("images a rank", 8, metavar="B", type=int)
+    batch_size: int = option("images per rank", 8, metavar="B", type=int)
     ranks: int | None = option("ranks on each machine (default: the cluster's; 2 on laptop)", metavar="R", type=int)
 
     @property
@@ -72,7 +72,7 @@ def measure(options: StartupOptions, jobs: "Jobs", recipe_name: str = _RECIPE) -
         else row
         for row in rows
     ]
-    shape = f"{options.image_size} px, {options.batch_size} images a rank, {cluster.world_size} ranks"
+    shape = f"{options.image_size} px, {options.batch_size} images per rank, {cluster.world_size} ranks"
     notes = [
         f"ResNet-50 at {shape}; the phases are those of rank 0; in ours, phases overlap",
         "command_to_run_start_s: since the command was given (ours: ./run.sh train; textbook: horovodrun)",

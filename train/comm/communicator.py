@@ -37,7 +37,7 @@ class RendezvousTimeout(RuntimeError):
     """The other ranks did not connect in time; this error is never the first cause."""
 
     def __init__(self, timeout_s: int) -> None:
-        super().__init__(f"the ranks did not meet within {timeout_s} s (communication.timeout_s)")
+        super().__init__(f"the ranks did not connect within {timeout_s} s (communication.timeout_s)")
 
 
 class Communicator(ABC):

@@ -248,7 +248,7 @@ class SumThread:
             name, result = self._exchanges.popleft()
             answers = {peer.rank: peer.contents.popleft() for peer in self._peers}
             if any(other != name for other, _ in answers.values()):
-                result.set_exception(AssertionError("the ranks exchange different things"))
+                result.set_exception(AssertionError("the ranks sum different buckets"))
             else:
                 result.set_result({rank: content for rank, (_, content) in answers.items()})
 

@@ -22,7 +22,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: is no file of NumPy's arrays ({error}); write one by numpy.savez") from None
+        raise UserError(f"{path}: is not a file of NumPy arrays ({error}); write one by numpy.savez") from None
 
 
 def _read_onnx(path: Path) -> dict[str, np.ndarray]:
@@ -32,7 +32,7 @@ def _read_onnx(path: Path) -> dict[str, np.ndarray]:
     try:
         model = onnx.load(str(path))
     except (DecodeError, OSError) as error:
-        raise UserError(f"{path}: is no ONNX file ({error}); export it again") from None
+        raise UserError(f"{path}: is not an ONNX file ({error}); export it again") from None
     return {each.name: np.array(onnx.numpy_helper.to_array(each)) for each in model.graph.initializer}
 
 

@@ -14,7 +14,7 @@ _SECOND_HAND = (
     "Connection closed by peer",
     "gloo/transport/",
     "ncclRemoteError",
-    "the ranks did not meet within",
+    "the ranks did not connect within",
 )
 """Errors by which a communication library reports that *another* rank failed; such an error is never the first cause.
 """

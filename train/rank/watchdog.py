@@ -83,10 +83,10 @@ class Watchdog:
             gap_s, seen = now - seen, now
             if max(gap_s, now - self._last) > self._timeout_s:
                 where, waits = _describe(sys._current_frames().get(self._watched))
-                message = f"no progress for {self._timeout_s:g} s, standing in {where}"
+                message = f"no progress for {self._timeout_s:g} s, in {where}"
                 if gap_s > self._timeout_s / 2:
                     # The process was frozen and has just been resumed; the other ranks have given up waiting for it.
-                    message, waits = f"stood still itself for {gap_s:.0f} s, in {where}", False
+                    message, waits = f"was frozen for {gap_s:.0f} s, in {where}", False
                 self._report(StoodStill(message, self._step, waits=waits))
                 faulthandler.dump_traceback(all_threads=True)
                 time.sleep(_LAST_WORDS_S if waits else 0)

@@ -54,25 +54,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="./run.sh rehearse",
-        description="Run RECIPE on this machine as on the ranks of cluster C: real processes, launcher, communication, "
-        "schedule, logs and checkpoints, and sleeps instead of computing. The accuracies are invented.",
+        description="Run RECIPE on this machine as it would run on cluster C: with real processes, launcher, "
+        "communication, schedule, logs and checkpoints, but sleeps instead of compute. The accuracies are invented.",
     )
     add_recipe(parser)
     add_place(parser, default_name=None)
-    parser.add_argument("--ranks", metavar="N", type=int, help="processes on this machine")
-    parser.add_argument("--nodes", metavar="N", type=int, default=1, help="nodes of the launcher srun (default: 1)")
+    parser.add_argument("--ranks", metavar="N", type=int, help="ranks on this machine")
+    parser.add_argument("--nodes", metavar="N", type=int, default=1, help="nodes, with launcher srun (default: 1)")
     parser.add_argument(
         "--launcher",
         choices=["local", "horovodrun", "mpirun", "srun"],
         help=f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it is installed",
     )
     parser.add_argument(
-        "--shrink", metavar="F", type=int, help="tensors are F times shorter than real (default: 256; in a job: 1)"
+        "--shrink",
+        metavar="F",
+        type=int,
+        help="tensors are F times smaller than the real ones (default: 256; in a job: 1)",
     )
     parser.add_argument(
-        "--speed", metavar="S", type=float, default=1.0, help="waits are S times shorter than real (default: 1)"
+        "--speed",
+        metavar="S",
+        type=float,
+        default=1.0,
+        help="sleeps are S times shorter than the real compute (default: 1)",
     )
-    parser.add_argument("--slow", metavar="RANK:FACTOR", action="append", default=[], help="a slow rank; repeatable")
+    parser.add_argument(
+        "--slow",
+        metavar="RANK:FACTOR",
+        action="append",
+        default=[],
+        help="make a rank slower by this factor; repeatable",
+    )
     parser.add_argument(
         "--fail",
         metavar="WHAT@STEP:RANK",
@@ -127,7 +140,7 @@ def _rehearse(options: _Options) -> int:
 def _numbers_of_ranks(options: _Options) -> list[int]:
     """Return the numbers of ranks to rehearse with: --ranks; to validate also 2, 4, 8 and so on below."""
     if options.ranks is None:
-        raise UserError("--ranks: got nothing, allowed: the number of processes on this machine")
+        raise UserError("--ranks: got nothing, allowed: the number of ranks on this machine")
     if not options.validate:
         return [options.ranks]
     if options.nodes > 1:

@@ -51,7 +51,7 @@ class RehearsedSteps:
         """Return whether prediction and rehearsal agree, and why not."""
         if abs(self.step_s / self.predicted_s - 1) <= _AGREES:
             return "agree"
-        return "the processors are the limit" if self.busy > _BUSY else "differ"
+        return "the CPU is the limit" if self.busy > _BUSY else "differ"
 
 
 def rehearsed_steps(folder: Path, cluster: Cluster) -> RehearsedSteps:
@@ -90,11 +90,11 @@ def outcome_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster: C
         exposed = f"{1e3 * steps.step_s * summary.comm_exposed_fraction:.1f} ms"
     lines = [
         f"rehearsed: {summary.steps} steps of {1e3 * steps.step_s:.1f} ms on {steps.ranks} ranks of this machine: "
-        f"waits {1e3 * steps.compute_s:.1f} ms, exposed communication {exposed}",
+        f"sleeps {1e3 * steps.compute_s:.1f} ms, exposed communication {exposed}",
         f"predicted for these ranks: {1e3 * steps.predicted_s:.1f} ms, of which {1e3 * steps.negotiation_s:.1f} are "
-        f"half an interval of Horovod's negotiation: {steps.verdict}",
-        f"processors: {100 * steps.busy:.0f} % busy, with ranks {1e3 * steps.cpu_s:.1f} ms a rank and step",
-        f"predicted for the described machine: {1e3 * described.total_s:.1f} ms a step, of which compute "
+        f"half a cycle of Horovod's negotiation: {steps.verdict}",
+        f"CPU: {100 * steps.busy:.0f} % busy, {1e3 * steps.cpu_s:.1f} ms per rank and step",
+        f"predicted for the described machine: {1e3 * described.total_s:.1f} ms per step, of which compute "
         f"{1e3 * described.compute_s:.1f} and exposed communication {1e3 * described.exposed_s:.1f}",
     ]
     if summary.slowest_rank is not None and summary.rank_excess is not None:
@@ -119,10 +119,10 @@ def _startup(folder: Path) -> str:
 
 def validation_text(rows: Sequence[RehearsedSteps]) -> str:
     """Return a table of rehearsals of the same run on different numbers of ranks, beside their predictions."""
-    lines = ["ranks  predicted ms  rehearsed ms  difference  processors busy  ms of processor a rank and step"]
+    lines = ["ranks  predicted ms  rehearsed ms  difference  CPU busy  CPU ms per rank and step"]
     lines += [
         f"{row.ranks:5d}  {1e3 * row.predicted_s:12.1f}  {1e3 * row.step_s:12.1f}  "
-        f"{100 * (row.step_s / row.predicted_s - 1):+9.0f} %  {100 * row.busy:13.0f} %  {1e3 * row.cpu_s:10.1f}  "
+        f"{100 * (row.step_s / row.predicted_s - 1):+9.0f} %  {100 * row.busy:6.0f} %  {1e3 * row.cpu_s:24.1f}  "
         f"{row.verdict}"
         for row in rows
     ]

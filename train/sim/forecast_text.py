@@ -27,8 +27,8 @@ _LACKS = {
 _CONVERGENCE = {
     "reference": "",
     "more epochs": "; the target needs more at this batch",
-    "beyond": f"; nobody is known to have reached the target with more than {LARGEST_CONVERGED:,} images a step, the "
-    "epochs are extrapolated",
+    "beyond": f"; no run with more than {LARGEST_CONVERGED:,} images per step is known to have reached the target, so "
+    "the epochs are extrapolated",
     "none": " of the recipe; no convergence reference applies, so there is no time to train",
 }
 """Word of `train.sim.forecast.Forecast.convergence` -> text after the number of epochs."""
@@ -108,7 +108,7 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
     title = "run" if one.time_to_train_s is None else "time to train"
     lines = [
         f"{row['recipe']} on {row['ranks']:,} x {row['accelerator']} in {row['nodes']:,} nodes, "
-        f"{row['per_rank_batch_size']:g} images a rank, {row['global_batch_size']:,.0f} a step",
+        f"{row['per_rank_batch_size']:g} images per rank, {row['global_batch_size']:,.0f} a step",
         f"images/s       {one.images_per_s:,.0f}  ({coverage:.0%} interval {_span(one.rate_bounds)}, "
         f"from the errors on held-out points; {_BASES[one.interval.basis]}{_LACKS.get(one.interval.lacks, '')})",
         f"efficiency     {one.efficiency:.1%} of {row['ranks']:,} times one accelerator at the same batch",

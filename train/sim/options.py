@@ -199,15 +199,15 @@ def _add_files(parser: Parser) -> None:
     group.add_argument(
         "--worth",
         action="store_true",
-        help="with --validate: what each fitted constant buys, by nested fits without it (minutes)",
+        help="with --validate: what each fitted constant contributes, by nested fits without it (minutes)",
     )
     group.add_argument(
         "--calibrate",
         metavar="PATH",
         type=Path,
         nargs="+",
-        help="folders of runs: their measured steps are used in all later forecasts on their machines; or a points "
-        "file: fit the constants to it",
+        help="folders of runs, whose measured steps are used in all later forecasts on their machines; or a points "
+        "file, to which the constants are fitted",
     )
     group.add_argument("--calibrate-here", action="store_true", help="measure this machine, for clusters of CPUs")
     group.add_argument("--out", metavar="FILE", type=Path, help="file of the calibration, or of the held-out rows")

@@ -497,7 +497,7 @@ def test_a_stream_of_another_version_of_dali_begins_its_order_anew_in_the_shard_
     again.begin_epoch(2)
     assert sorted(take(again, 5)) == list(range(20, 40))
     (told,) = caplog.messages
-    assert told.startswith("the order of the images begins anew: the checkpoint is one of DALI 0.1.0, this is DALI ")
+    assert told.startswith("the images are shuffled anew: the checkpoint was written with DALI 0.1.0, this is DALI ")
 
 
 def test_an_undecodable_evaluation_image_always_stops(tmp_path: Path) -> None:
@@ -580,7 +580,7 @@ def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None
         ([0, 1, 2], "label 2, allowed: whole numbers 0 to 1"),
         ([0, 0.5, 1], "label 0.5, allowed: whole numbers 0 to 1"),
         ([0, -1, 1], "label -1, allowed: whole numbers 0 to 1"),
-        ([0, 1], "2 labels an image, expected 3"),
+        ([0, 1], "2 labels per image, expected 3"),
     ],
 )
 def test_a_vector_of_labels_is_a_nought_or_one_for_each_class(tmp_path: Path, vector: list[Any], words: str) -> None:

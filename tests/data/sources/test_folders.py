@@ -167,16 +167,16 @@ def no_images(root: Path) -> None:
             strange_classes,
             "/val: classes that train does not have: n05, n06, n07, n08, n09 and 1 more; rename or remove",
         ),
-        (hidden_class, "/train: .ipynb_checkpoints: hidden entries are no classes; remove it"),
+        (hidden_class, "/train: .ipynb_checkpoints: hidden entries are not classes; remove it"),
         (hidden_image, "/train/n01: not image files (.jpg, .jpeg, .png): ._c.jpeg (hidden); convert or remove"),
         (empty_class, "/train: n03: a class folder without an image; fill or remove it"),
         (folder_in_class, "/train/n01: not image files (.jpg, .jpeg, .png): more.jpg (a folder); convert or remove"),
-        (broken_link, "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg (a link that points nowhere); convert"),
-        (broken_class, "/val: files where class folders should be: n02 (a link that points nowhere); sort them into"),
+        (broken_link, "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg (a broken link); convert"),
+        (broken_class, "/val: files where class folders should be: n02 (a broken link); sort them into"),
         (endless_link, "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg (Too many levels of symbolic links)"),
         (no_utf8, "/train: caf\\xe9: a class name that is not UTF-8; rename the folder"),
         (unicode_form, "cafe\u0301 (train spells it in another Unicode form: 'cafe\\u0301', not 'caf\\xe9'); rename"),
-        (twice, "/train: 'caf\u00e9' is there twice (train spells it in another Unicode form: 'caf\\xe9', not 'cafe"),
+        (twice, "/train: 'caf\u00e9' occurs twice (train spells it in another Unicode form: 'caf\\xe9', not 'cafe"),
         (letter_case, "train does not have: N02 (train has 'n02': letter case and spaces count); rename or remove"),
         (no_images, "/val: n01: a class folder without an image; fill or remove it"),
     ],
@@ -215,4 +215,4 @@ def test_a_class_without_evaluation_images_is_noted(class_folders: Path) -> None
     shutil.rmtree(class_folders / "val/n01")
     source = open_source(str(class_folders), Settings())
     assert source.problems == ()
-    assert source.notes == (f"{class_folders}/val: no image of n01: accuracy says nothing of these classes",)
+    assert source.notes == (f"{class_folders}/val: no image of n01: the accuracy does not cover these classes",)

@@ -179,7 +179,7 @@ def test_records_of_another_width_are_refused(folder: Path, tmp_path: Path) -> N
     prepare(open_source(str(folder), Settings()), tmp_path / "out")
     source = open_training(_recipe(classes=10), EngineSettings(), tmp_path / "out", **PLACE)
     source.begin_epoch(1)
-    with pytest.raises(DataError, match="3 labels an image, expected 10"):
+    with pytest.raises(DataError, match="3 labels per image, expected 10"):
         source.next_batch()
 
 
@@ -263,7 +263,7 @@ def test_a_wrong_table_is_one_line_with_the_remedy(folder: Path, spoil: Callable
 
 
 def test_a_quality_without_a_size_is_refused_because_the_bytes_are_kept(folder: Path) -> None:
-    with pytest.raises(UserError, match="--quality 90: the images' own bytes are kept unless --size is given"):
+    with pytest.raises(UserError, match="--quality 90: the bytes of the images are kept unless --size is given"):
         open_source(str(folder), Settings(quality=90))
     assert open_source(str(folder), Settings(quality=90, size=8)).description.endswith("8 px, JPEG quality 90")
 

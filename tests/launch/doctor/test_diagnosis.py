@@ -159,7 +159,7 @@ TROUBLES = [
     (_fails, "FAIL", "allreduce: rank 5 on node2: Connection refused;"),
     (_set(5, "allreduce", "is_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
     (_set(5, "allreduce", "bus_bytes_per_s", to=19e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 19.00 GB/s"),
-    (_set(2, "machine", "environment", "gpus", to=[_GPU]), "FAIL", "driver (node1): 1 GPUs for 2 ranks a node;"),
+    (_set(2, "machine", "environment", "gpus", to=[_GPU]), "FAIL", "driver (node1): 1 GPUs for 2 ranks per node;"),
     (_set(2, "machine", "environment", "gpus", to=[_GPU, {**_GPU, "mig.mode.current": "Enabled"}]), "FAIL",
      "driver (node1): 535.104, 2 A100; MIG is on"),
     (_set(2, "libraries", "MXNet", "has", "CUDA", to=False), "FAIL", "libraries (node1): this MXNet was built without"),
@@ -259,7 +259,7 @@ def test_ranks_that_hang_in_a_library_are_told_from_ranks_that_never_started() -
     assert failed[0].startswith(
         "FAIL  libraries (node0, node1, node2): a rank ended or hung while it loaded the libraries"
     )
-    assert failed[1].startswith("FAIL  allreduce: 0 of 6 ranks came to its end")
+    assert failed[1].startswith("FAIL  allreduce: 0 of 6 ranks completed it")
 
 
 @pytest.mark.parametrize(
@@ -461,7 +461,7 @@ def test_one_host_has_one_clock_and_one_rank_nothing_to_reduce() -> None:
     one = CLUSTER.model_copy(update={"num_nodes": 1, "ranks_per_node": 1})
     ranks[0] |= {"allreduce": None, "clock_offsets_s": [0.0]}
     assert _on("allreduce", ranks[:1], one) == ["OK    allreduce: one rank, nothing to reduce"]
-    assert "2 of 6 ranks came to its end" in _on("allreduce", ranks)[0]
+    assert "2 of 6 ranks completed it" in _on("allreduce", ranks)[0]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path:
     [
         (["--cluste", "laptop"], "did you mean '--cluster'?"),
         (["--recipe", "digit"], "did you mean 'digits'?"),
-        (["--step"], "name the recipe whose step is to be taken with --recipe"),
+        (["--step"], "name one with --recipe"),
         (["--recipe", "digits", "--set", "batch.global_size=7"], "batch.global_size"),
         (["--set", "cluster.paths.runs=/proc/none"], "/proc/none: No such file or directory; set cluster.paths.runs"),
     ],

@@ -95,7 +95,7 @@ def test_what_cannot_be_compared_is_told() -> None:
     for row in rows:
         row["step"]["memory_bytes"] = None
     assert [str(each) for each in _check(rows, forecast=ExpectedRate(problem="no such GPU")).values()][2:] == [
-        "WARN  step memory: not measured: nvidia-smi does not tell it",
+        "WARN  step memory: not measured: nvidia-smi does not report it",
         "WARN  forecast: not compared: no such GPU",
     ]
     for row in rows:
@@ -118,8 +118,8 @@ def test_a_slow_step_and_more_memory_than_planned_are_warnings() -> None:
     assert [str(results[each]) for each in ("forecast", "step memory")] == [
         "WARN  forecast: 1,680.0 images/s, the simulator expects 3,000.0 (2,400.0 to 3,600.0); compare the parts above "
         "with ./run.sh simulate RECIPE --cluster C --json",
-        "WARN  step memory: 7.80 GB in use by rank 1 on node0, planned 7.00 GB; leave that much room: the plan's "
-        "figures are estimates",
+        "WARN  step memory: 7.80 GB in use by rank 1 on node0, planned 7.00 GB; leave that much room: the plan gives "
+        "estimates",
     ]
     assert results["step"].words.startswith("100 ms, 1,680.0 images/s")
 
@@ -168,7 +168,7 @@ def test_a_failure_names_rank_part_and_remedy(words: str, remedy: str) -> None:
 @pytest.mark.parametrize(
     ("words", "before", "plan", "ending"),
     [
-        ("out of memory", 10e9, PLAN, "out of memory; 1.0 GB too much by the plan"),
+        ("out of memory", 10e9, PLAN, "out of memory; 1.0 GB more than the GPU has, by the plan"),
         ("out of memory", 9e9, PLAN, "out of memory"),
         ("out of memory", None, PLAN, "out of memory"),
         ("cuDNN: no algorithm", 10e9, PLAN, "cuDNN: no algorithm"),
@@ -188,7 +188,7 @@ def test_what_the_plan_lacks_is_told_of_memory_alone(
 
 def test_a_step_without_the_report_of_a_rank_has_no_end() -> None:
     result = _check(_rows()[:3])["step"]
-    assert (result.level, result.words) == ("FAIL", "a rank did not come to the end of its part")
+    assert (result.level, result.words) == ("FAIL", "a rank did not finish its part")
 
 
 def test_a_rank_that_hangs_is_named_with_its_part() -> None:
@@ -196,7 +196,7 @@ def test_a_rank_that_hangs_is_named_with_its_part() -> None:
     rows[1]["step"] |= {"part": "reduction of bucket 1", "has_ended": False}
     result = _check(rows)["step"]
     assert (result.level, result.words) == (
-        "FAIL", "rank 1 on node0 (reduction of bucket 1) did not come to the end of its part"
+        "FAIL", "rank 1 on node0 (reduction of bucket 1) did not finish its part"
     )  # fmt: skip
 
 
@@ -224,4 +224,4 @@ def test_a_step_without_a_data_set_or_a_plan_is_told_without_their_figures() -> 
     assert "; first batch random, as no data set is there; " in found["step"].words
     assert "; backward 0 ms; " in found["step"].words, "noise makes no time negative"
     memory = found["step memory"]
-    assert (memory.level, memory.words) == ("WARN", "not measured: nvidia-smi does not tell it")
+    assert (memory.level, memory.words) == ("WARN", "not measured: nvidia-smi does not report it")

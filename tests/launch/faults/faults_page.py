@@ -37,7 +37,7 @@ Launchers return a status of their own: srun the largest of its ranks, horovodru
 reports in the run folder decide the status, and name rank, host and reason.
 
 Open MPI and Slurm let a frozen rank continue for a moment in order to end it. In that moment the rank itself reports
-that it was frozen ("stood still itself"). A frozen rank that is killed reports nothing; the reports of the other ranks
+that it was frozen. A frozen rank that is killed reports nothing; the reports of the other ranks
 tell which rank it was.
 """
 _TITLES = {

@@ -42,12 +42,17 @@ def _run(script: str, folder: Path, lock: int, watch: Stopwatch | None = None) -
         command.stop()
 
 
-_THEN = "then run ./run.sh again: it goes on where it stopped"
+_THEN = "then run ./run.sh again: it continues where it stopped"
 _DISK = f"the disk is full; free some space, {_THEN}"
 _MEMORY = "the compiler ran out of memory; close programs, or compile one file at a time: MAKEFLAGS=-j1 ./run.sh setup"
 _CERTIFICATE = f"the package index's certificate is not trusted; point PIP_CERT at your site's certificates, {_THEN}"
-_UNREACHED = f"the package index was not reached; check network, proxy and pip's settings (pip config list), {_THEN}"
-_MPI = "MPI was found but cannot be compiled with; install its headers (libopenmpi-dev), or take mpicxx off the PATH"
+_UNREACHED = (
+    f"the package index could not be reached; check network, proxy and pip's settings (pip config list), {_THEN}"
+)
+_MPI = (
+    "MPI was found, but programs cannot be compiled with it; install its headers (libopenmpi-dev), or take mpicxx "
+    "off the PATH"
+)
 _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers and set CUDA_HOME"
 
 
@@ -63,7 +68,7 @@ _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers an
         ("HTTPSConnectionPool: Read timed out.", _UNREACHED),
         ("ProxyError('Cannot connect to proxy.')", _UNREACHED),
         ("mkdir: cannot create: Permission denied",
-         f"a file could not be written; give yourself this folder (chown -R), {_THEN}"),
+         f"a file could not be written; take ownership of this folder (chown -R), {_THEN}"),
         ("-- Could NOT find MPI (missing: MPI_CXX)", _MPI),
         ("a.cc:1: fatal error: mpi.h: No such file", _MPI),
         ("fatal error: cuda_runtime.h: No such file", _CUDA),
@@ -93,7 +98,7 @@ def test_a_failure_is_explained_in_one_line(output: str, cause: str) -> None:
     ("script", "cause"),
     [
         ("echo one; echo 'error: two' >&2; printf '\\377'; exit 3", "error: two"),
-        ("kill -9 $$", "the command was killed by SIGKILL; run ./run.sh again: it goes on where it stopped"),
+        ("kill -9 $$", "the command was killed by SIGKILL; run ./run.sh again: it continues where it stopped"),
     ],
 )
 def test_a_failure_names_its_cause_and_the_log(script: str, cause: str, tmp_path: Path, lock: int) -> None:

@@ -112,7 +112,7 @@ def test_an_nvidia_smi_that_lists_nothing_is_told(body: str, reason: str, imitat
     assert check_gpus(search.gpus) == "cpu"
     assert describe_gpus(search, "cpu") == (
         f"nvidia-smi lists no GPU ({reason}); set-up makes the cpu environment; if this machine has GPUs, repair the "
-        f"driver and give ./run.sh setup --gpu"
+        "driver and run ./run.sh setup --gpu"
     )
 
 

@@ -121,8 +121,8 @@ def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(
     with pytest.raises(UserError) as refusal, state.only_one():
         pass
     assert str(refusal.value) == (
-        f"{lock}: No such file or directory; the environment is not complete, and set-up must write in this folder: "
-        "run ./run.sh setup as the owner of the checkout, or use a checkout of your own"
+        f"{lock}: No such file or directory; the environment is not complete, and set-up must be able to write to "
+        "this folder: run ./run.sh setup as the owner of the checkout, or use your own checkout"
     )
 
 
@@ -144,8 +144,8 @@ def test_a_file_system_without_locks_is_used_without_one_and_set_up_says_so(
     with state.only_one() as descriptor:
         assert (tmp_path / "lock").samefile(f"/proc/self/fd/{descriptor}")
     assert capsys.readouterr().err == (
-        f"warning: {tmp_path}/lock: no locks here; set-up goes on without a lock, so do not start a second one in this "
-        "folder before it ends\n"
+        f"warning: {tmp_path}/lock: no locks here; set-up continues without a lock, so do not start a second one in "
+        "this folder before it ends\n"
     )
 
 

@@ -60,8 +60,8 @@ def for_cpu(tmp_path_factory: pytest.TempPathFactory) -> ToyCheckout:
     done = checkout.set_up("--cpu", **leading)
     assert done.returncode == 1
     assert done.stderr.splitlines()[5:] == [
-        "error: horovod==0.28.1 is not a file that the lock file names: it was damaged (pip cache purge, then "
-        "./run.sh again), or your index has a build of its own (./run.sh setup --without-hashes)",
+        "error: horovod==0.28.1 does not match the lock file's hashes: it is damaged (pip cache purge, then "
+        "./run.sh again), or your index has its own build (./run.sh setup --without-hashes)",
         f"       all of the output: {checkout.tree}/.venv.building/horovod-build.log",
     ]
     assert not (checkout.tree / ".venv").exists()
@@ -186,7 +186,7 @@ def test_pytorch_alone_is_checked_by_hashes_unless_that_is_switched_off(tmp_path
     lock.write_text(re.sub(r"(\ntqdm==.*\n.*\n.*sha256:)\w+", rf"\g<1>{'1' * 64}", text), encoding="utf-8")
     done = checkout.set_up("--engine", "torch", "--cpu")
     assert (done.returncode, _begun(done)) == (1, ["1/3", "2/3", "3/3"])
-    assert "error: tqdm==4.66 is not a file that the lock file names" in done.stderr
+    assert "error: tqdm==4.66 does not match the lock file" in done.stderr
     done = checkout.set_up("--engine", "torch", "--cpu", "--without-hashes")
     assert (done.returncode, _begun(done)) == (0, ["3/3"]), done.stderr
     assert _own(checkout) == COMMON | {"torch==2.13.0+cpu", "sympy==1.13", "nvidia-dali-cuda130==2.4.0"}

@@ -48,7 +48,7 @@ def test_a_folder_of_other_settings_is_refused_and_a_summary_without_settings_is
     (run.folder / "config.yaml").write_text(other, encoding="utf-8")
     with pytest.raises(UserError) as refusal:
         run.summary()
-    told = "holds a run with other settings than the study has now; remove the folder, or give another --runs"
+    told = "holds a run whose settings differ from the study's; remove the folder, or give another --runs"
     assert str(refusal.value) == f"{run.folder}: {told}"
 
 
@@ -88,7 +88,7 @@ def test_a_cell_in_which_another_process_trains_is_left_alone(tmp_path: Path) ->
     run.folder.mkdir()
     RunFolder(run.folder).claims.take()
     owner = f"[^:]*process {os.getpid()}.*"
-    with pytest.raises(UserError, match=f"^{run.folder}: a run is going on in it: {owner}; wait for its end$"):
+    with pytest.raises(UserError, match=f"^{run.folder}: a run is active in it: {owner}; wait for its end$"):
         run.start()
     assert starter.started == []
     assert run.folder.is_dir()

@@ -79,7 +79,7 @@ def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_ba
         "n, predicted": (0, "predicted", [(8, 1.0), (32, 2.5)]),
     }
     assert isinstance(figure.chart, LineChart)
-    assert (figure.chart.title, figure.chart.x_name) == ("Speed-up", "images a rank")
+    assert (figure.chart.title, figure.chart.x_name) == ("Speed-up", "images per rank")
     assert (figure.chart.x_scale, figure.chart.y_scale) == ("linear", "linear"), "batches are no ranks"
     assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling", "Epoch time", "Frameworks", "Kinds of data"]
     named = [replace(row, framework=name) for name in "AB" for row in rows[:1]]

@@ -164,7 +164,7 @@ def test_cells_beyond_the_machine_are_predicted_in_lines_along_the_ranks(
     servers = {(row["network"], row["ranks"]): float(row["images_per_s"]) for row in _table(tmp_path / "more")}
     assert servers["resnet50", "32"] > rates["resnet50", "server", "32"], "four servers share the gradients"
     with pytest.raises(
-        UserError, match="resnet50-allreduce-synthetic-b64-r32-predicted: holds a run with other settings"
+        UserError, match="resnet50-allreduce-synthetic-b64-r32-predicted: holds a run whose settings differ"
     ):
         _run(scaling_study(**GPUS | {"set": {"run.seed": 9}}), tmp_path)
 

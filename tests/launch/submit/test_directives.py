@@ -141,7 +141,9 @@ def test_a_folder_is_refused_for_each_character_that_a_scheduler_takes_for_its_o
     for character in "\"'\\$`\n" + special:
         with pytest.raises(UserError) as refusal:
             _render(replace(spec, run_folders=(Path(f"/shared/a{character}b"),)))
-        assert f"be given a path with {character!r} in it; give another folder with --run-dir" in str(refusal.value)
+        assert f"does not accept a path with {character!r} in it; give another folder with --run-dir" in str(
+            refusal.value
+        )
     for character in ":^%,":
         if character not in special:
             text = _render(replace(spec, run_folders=(Path(f"/shared/a{character}b"),)))

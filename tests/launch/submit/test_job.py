@@ -140,7 +140,7 @@ def test_a_second_job_script_does_not_touch_the_folder_of_a_living_run(
         assert begin(run, script=first.pid)
         (run / "result_0.txt").write_text(":::MLLOG {}\n", encoding="utf-8")
         before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
-        with pytest.raises(UserError, match=f"a run is going on in it: .* process {first.pid}, since"):
+        with pytest.raises(UserError, match=f"a run is active in it: .* process {first.pid}, since"):
             begin(run, script=second.pid)
         assert end(run, 143, was_signalled=True, script=second.pid) == 2
         assert f"process {first.pid}" in capsys.readouterr().err
@@ -200,7 +200,7 @@ def test_a_job_that_was_lost_twice_without_a_step_is_not_continued(run: Path, mo
     assert "lost with its node; not continued: 2 attempts in a row kept no step" in summary["failure"]
 
 
-@pytest.mark.parametrize(("is_near_limit", "again"), [(False, "began it again"), (True, "time was over")])
+@pytest.mark.parametrize(("is_near_limit", "again"), [(False, "restarted it"), (True, "time was over")])
 def test_a_stop_that_the_scheduler_continues_is_one_attempt(
     run: Path, monkeypatch: pytest.MonkeyPatch, is_near_limit: bool, again: str
 ) -> None:
@@ -346,7 +346,7 @@ def test_the_commands_of_a_job_script_have_the_statuses_that_it_reads_and_its_cl
     statuses = [line for line in done.stdout.splitlines() if line.isdigit()]
     assert statuses == ["0", "0", "75", "0", "75", "0", "0", "1", "1"], done.stderr
     (stop,) = [each for each in RunFolder(run).attempts.read() if each.outcome == "stopped"]
-    assert stop.cause == "the job's time was over"
+    assert stop.cause == "the job's wall time was over"
     assert RunFolder(run).claims.holder() is None
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from launch.submit import reach
 
-_WAY = "launchers and ranks use any port: let the hosts of a job reach each other at all ports"
-_BY_HAND = "must work from {here} without a question: copy a key there by ssh-copy-id, and accept its host key once"
+_WAY = "launchers and ranks use any port: allow connections between the hosts of a job on all ports"
+_BY_HAND = "must work from {here} without a prompt: copy a key there with ssh-copy-id, and accept its host key once"
 _SSH = """#!/bin/sh
 echo "$*" >"{folder}/asked"
 cat >"{folder}/read"
@@ -41,7 +41,10 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
     finally:
         os.seteuid(user)
     said = capsys.readouterr().err.splitlines()
-    assert [line.partition(" has")[0] for line in said] == ["error: a.invalid: the name", "error: b.invalid: the name"]
+    assert [line.partition(" cannot")[0] for line in said] == [
+        "error: a.invalid: the name",
+        "error: b.invalid: the name",
+    ]
 
 
 @pytest.mark.usefixtures("typed", "elsewhere")
@@ -57,10 +60,10 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
         ("echo python: not found >&2; exit 127",
          "{python} does not run this program there (python: not found): all hosts need it in the same folder"),
         ("printf 'debug\\nssh: connect to host b port 22: Connection timed out\\n' >&2; exit 255",
-         "ssh: connect to host b port 22: Connection timed out; let ssh pass to the host, or name another one"),
-        ("echo No route to host. >&2; exit 255", "No route to host; let ssh pass to the host, or name another one"),
+         "ssh: connect to host b port 22: Connection timed out; allow ssh to the host, or name another host"),
+        ("echo No route to host. >&2; exit 255", "No route to host; allow ssh to the host, or name another host"),
         ("echo Network is unreachable >&2; exit 255",
-         "Network is unreachable; let ssh pass to the host, or name another one"),
+         "Network is unreachable; allow ssh to the host, or name another host"),
         ("printf 'Permission denied (publickey).\\n\\n' >&2; exit 255",
          "Permission denied (publickey); ssh 127.0.0.1 {by_hand}"),
         ("exit 255", "no word; ssh 127.0.0.1 {by_hand}"),
@@ -99,7 +102,7 @@ def test_an_address_of_no_card_of_this_machine_is_another_host(tmp_path: Path, m
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     found = reach.trouble_with("192.0.2.1", tmp_path, over_gloo=True)  # an address for documents, RFC 5737
-    assert str(found).startswith("192.0.2.1: no word; ssh 192.0.2.1 must work from ")
+    assert str(found).startswith("192.0.2.1: no output; ssh 192.0.2.1 must work from ")
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -93,7 +93,7 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
     wait_until(lambda: _state(job)[0] == "PENDING", folder / "job.log")
     assert _state(job)[2] == 1
     assert main(["submit", "--status", str(folder)]) == 0
-    assert re.search(rf"trains now: nobody\n(?s:.*) {job} +main", capsys.readouterr().out)
+    assert re.search(rf"owner of the folder: none\n(?s:.*) {job} +main", capsys.readouterr().out)
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8")
     # Slurm would end the next attempt together with the rest of this one, so this one has to be gone first.
     wait_until(lambda: not _has_steps(), folder / "job.log")

@@ -65,7 +65,7 @@ _SRUN = ["--set", "cluster.launcher=srun"]
         ([*_SLURM, *_LIMIT, "--set", "cluster.communication.link_bytes_per_s=1e9"],
          "cluster.communication.link_bytes_per_s: got 1000000000.0, allowed: null for a job, because only ./run.sh "
          "train limits the loopback"),
-        ([*_SLURM, *_LIMIT, *_SRUN, "--run-dir", "a\"b", "--dry-run"], "the scheduler cannot be given a path with "
+        ([*_SLURM, *_LIMIT, *_SRUN, "--run-dir", "a\"b", "--dry-run"], "the scheduler does not accept a path with "
          "'\"' in it; give another folder with --run-dir"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.node.rank_cores=['0']"], "cluster.node.rank_cores: got ['0']"),
     ],

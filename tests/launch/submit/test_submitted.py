@@ -47,7 +47,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     told = capsys.readouterr().out
     lines = told.splitlines()
     assert lines[0].startswith(f"{run}: job 8, submitted 2")
-    assert lines[1].startswith("  trains now: ")
+    assert lines[1].startswith("  owner of the folder: ")
     assert f"process {os.getpid()}, since" in lines[1]
     assert lines[2:] == ["  newest checkpoint: step 3", "  squeue:", "    --jobs=8 pending"]
     claim.release()
@@ -57,7 +57,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
     assert main(["submit", "--status", str(run)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "  trains now: nobody",
+        "  owner of the folder: none",
         "  newest checkpoint: step 3",
         f"  an attempt {row.description}",
         "  ended: aborted: rank 1 was killed",
@@ -137,7 +137,7 @@ def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_n
 ) -> None:
     claim = RunFolder(run).claims.take()
     assert main(["submit", "--resume", str(run)]) == 2
-    assert "a run is going on in it" in capsys.readouterr().err
+    assert "a run is active in it" in capsys.readouterr().err
     claim.release()
     RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
     assert main(["submit", "--resume", str(run)]) == 0
@@ -165,7 +165,7 @@ def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: p
     config = (run / "config.yaml").read_text(encoding="utf-8")
     (run / "config.yaml").write_text(config.replace("kind: slurm", "kind: none"), encoding="utf-8")
     assert main(["submit", "--cancel", str(run)]) == 2
-    assert capsys.readouterr().err == f"error: {run}: no run is going on in it, so there is nothing to cancel\n"
+    assert capsys.readouterr().err == f"error: {run}: no run is active in it, so there is nothing to cancel\n"
     RunFolder(run).claims.take()
     with subprocess.Popen(["sleep", "60"]) as process:
         row = json.loads((run / "job.json").read_text(encoding="utf-8"))
@@ -197,12 +197,12 @@ def test_a_damaged_record_of_a_job_is_refused_like_none(run: Path, capsys: pytes
     ("words", "message"),
     [
         (["digits"], "give RECIPE and --cluster C, or --resume, --status or --cancel with a run"),
-        (["digits", "--resume", "{run}"], "--resume, --status and --cancel stand alone"),
-        (["--resume", "{run}", "--hosts", "a,b"], "--resume, --status and --cancel stand alone"),
-        (["--resume", "{run}", "--run-dir", "a"], "--resume, --status and --cancel stand alone"),
-        (["--status", "{run}", "--cluster", "laptop"], "--resume, --status and --cancel stand alone"),
-        (["--cancel", "{run}", "--set", "run.seed=2"], "--resume, --status and --cancel stand alone"),
-        (["--resume", "{run}", "--dry-run"], "--resume, --status and --cancel stand alone"),
+        (["digits", "--resume", "{run}"], "--resume, --status and --cancel take no other option"),
+        (["--resume", "{run}", "--hosts", "a,b"], "--resume, --status and --cancel take no other option"),
+        (["--resume", "{run}", "--run-dir", "a"], "--resume, --status and --cancel take no other option"),
+        (["--status", "{run}", "--cluster", "laptop"], "--resume, --status and --cancel take no other option"),
+        (["--cancel", "{run}", "--set", "run.seed=2"], "--resume, --status and --cancel take no other option"),
+        (["--resume", "{run}", "--dry-run"], "--resume, --status and --cancel take no other option"),
         (["--status", "{run}/.."], "no job.json in it; give the folder of a run that ./run.sh submit started"),
     ],
 )

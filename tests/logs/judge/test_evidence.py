@@ -97,7 +97,7 @@ def test_a_file_that_is_damaged_is_named_in_one_line(run: Path, name: str) -> No
 def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: Edit) -> None:
     (run / name).unlink()
     put(run / name)
-    assert _words(run) == f"{name}: cannot be read, because it is no file"
+    assert _words(run) == f"{name}: cannot be read, because it is not a file"
     assert state_of(gather_run(run)) == ("damaged files", False)
 
 
@@ -203,7 +203,7 @@ def test_a_run_that_has_ended_and_lacks_a_file_that_confirms_its_log_fails_the_c
     monkeypatch.setattr(compliance, "judge", samples.passed)
     (run / name).unlink()
     assert main(["check", str(run)]) == 1
-    words = f"missing: {name}; nobody can tell whether the rest was changed"
+    words = f"missing: {name}; changes to the other files cannot be detected"
     assert f"FAIL  files  {run}\n      {words}\n" in capsys.readouterr().out
     for own in ("config.yaml", "summary.json", "metrics.jsonl"):
         (run / own).unlink(missing_ok=True)

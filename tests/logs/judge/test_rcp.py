@@ -59,8 +59,8 @@ def test_five_runs_are_judged_by_their_olympic_mean() -> None:
     ("runs", "words"),
     [
         ([run(90, batch=86016)], "no reference reaches batch 86016: a closed submission fails as Missing RCP"),
-        ([run(12, batch=64, samples=1437)], "the reference is of ImageNet"),
-        ([run(36), run(36, samples=1437)], "the reference is of ImageNet"),
+        ([run(12, batch=64, samples=1437)], "the reference is for ImageNet"),
+        ([run(36), run(36, samples=1437)], "the reference is for ImageNet"),
         ([run(36), run(36, status="aborted")], "1 of 2 runs did not reach the target"),
         ([run(16, top1=0.749)], "the reference runs end at accuracy 0.759, and a run ended below"),
         ([run(36), run(36, batch=4096)], "the logs do not agree on one global_batch_size"),

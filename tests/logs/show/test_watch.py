@@ -65,7 +65,7 @@ def test_a_run_is_followed_to_its_end_and_decides_the_exit_status(tmp_path: Path
     assert "epoch 2.99 of at most 6" in lines[2]
     assert "waiting for input 8.0%, exposed communication 21.0%" in lines[3]
     assert lines[-1] == "ended: success"
-    words = "failed: rank 1 broke; from step 0, kept step 19, went on by itself without b"
+    words = "failed: rank 1 broke; from step 0, kept step 19, was restarted automatically without b"
     assert lines[-2] == f"  attempt 1 {words}"
     assert f"Attempt 1 {words}." in notes_of(gather_run(folder))
     assert "\x1b" not in shown.getvalue()

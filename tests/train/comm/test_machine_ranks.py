@@ -65,7 +65,7 @@ def test_each_two_ranks_get_a_socket_and_all_the_same_memory(meeting: dict[str, 
 
 def test_ranks_that_wait_in_vain_say_for_how_long(meeting: dict[str, str]) -> None:
     for rank in range(2):
-        with pytest.raises(RendezvousTimeout, match=r"did not meet within 0 s \(communication.timeout_s\)"):
+        with pytest.raises(RendezvousTimeout, match=r"did not connect within 0 s \(communication.timeout_s\)"):
             meet(_identity(rank, 2), meeting, 0)
 
 

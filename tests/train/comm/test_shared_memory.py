@@ -101,7 +101,7 @@ def test_a_single_rank_meets_nobody_and_others_for_as_long_as_the_cluster_file_s
     ledger = Ledger()
     assert isinstance(_connect(0, 1, ledger), SingleProcess)
     assert [row["phase"] for row in ledger.to_json()["phases"]] == ["interpreter"]
-    with pytest.raises(RendezvousTimeout, match="did not meet within 7 s"):
+    with pytest.raises(RendezvousTimeout, match="did not connect within 7 s"):
         _connect(1, 2, ledger, timeout_s=7)
     assert [row["phase"] for row in ledger.to_json()["phases"]] == ["interpreter", "communicator: init"]
 

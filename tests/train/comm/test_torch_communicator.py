@@ -122,7 +122,7 @@ def test_rank_0_serves_the_store_on_the_launchers_socket_and_gloo_takes_the_inte
 def test_a_store_that_nobody_serves_is_given_up_in_time(started: _Started) -> None:
     with RENDEZVOUS["torch"].local_ranks(2) as start:
         variables = dict(start(1).variables)
-    with pytest.raises(RendezvousTimeout, match="did not meet within 1 s"):
+    with pytest.raises(RendezvousTimeout, match="did not connect within 1 s"):
         started.connect(1, 2, variables, timeout_s=1)
 
 

@@ -119,7 +119,7 @@ TEXTS = b"no such file", pickle.dumps({"a": 1}), b"PK\x03\x04 cut off"
 def test_another_file_is_refused_in_one_line_and_closed(ending: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"file{ending}"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"is no (file of NumPy.s arrays|ONNX file)") as refused:
+    with pytest.raises(UserError, match=r"is not (a file of NumPy arrays|an ONNX file)") as refused:
         _load(path)
     assert str(path) not in [each.path for each in psutil.Process().open_files()]
     assert "\n" not in str(refused.value)
@@ -129,7 +129,7 @@ def test_another_file_is_refused_in_one_line_and_closed(ending: str, content: by
 def test_a_file_that_is_not_the_frameworks_own_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "file.own"
     path.write_bytes(b"not a file of parameters")
-    with pytest.raises(UserError, match=r"file\.own: is no (file of MXNet parameters|state file)") as refused:
+    with pytest.raises(UserError, match=r"file\.own: is not a (file of MXNet parameters|state file)") as refused:
         _load(path, name)
     assert "\n" not in str(refused.value)
     with pytest.raises(UserError, match=r"model\.parameters: no file"):

@@ -126,7 +126,7 @@ def test_a_rank_waits_for_others_only_in_a_library_call_or_where_ranks_meet(
     threading.Thread(target=pass_time).start()
     _stand_in(paths, partial(time.ended.wait, WAIT_S))
     (report,) = reports
-    assert (str(report), report.step, report.waits) == (f"no progress for 0.5 s, standing in {place}", 2, waits)
+    assert (str(report), report.step, report.waits) == (f"no progress for 0.5 s, in {place}", 2, waits)
     # Launchers end all ranks when the first one ends: a rank that waits lets the others report first.
     assert (time.statuses, time.slept) == ([1], [2.0 if waits else 0])
 
@@ -151,7 +151,7 @@ def test_a_rank_that_was_frozen_says_for_how_long_and_ends_at_once(
     dog()
     assert time.ended.wait(WAIT_S)
     (report,) = reports
-    assert str(report).startswith("stood still itself for 500 s, in ")
+    assert str(report).startswith("was frozen for 500 s, in ")
     assert not report.waits, "the others have given up waiting for it"
     assert time.slept == [0]
 

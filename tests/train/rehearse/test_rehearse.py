@@ -216,11 +216,11 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     step = time_step(make_scenario(*described, load_calibration()), load_calibration())
     told = outcome_text(tmp_path, steps, *described).splitlines()
     assert told == [
-        "rehearsed: 50 steps of 40.0 ms on 8 ranks of this machine: waits 40.0 ms, exposed communication 2.0 ms",
-        "predicted for these ranks: 42.0 ms, of which 2.0 are half an interval of Horovod's negotiation: agree",
-        "processors: 50 % busy, with ranks 11.0 ms a rank and step",
+        "rehearsed: 50 steps of 40.0 ms on 8 ranks of this machine: sleeps 40.0 ms, exposed communication 2.0 ms",
+        "predicted for these ranks: 42.0 ms, of which 2.0 are half a cycle of Horovod's negotiation: agree",
+        "CPU: 50 % busy, 11.0 ms per rank and step",
         "slowest rank: 3, 12 % longer than the median rank",
-        f"predicted for the described machine: {1e3 * step.total_s:.1f} ms a step, of which compute "
+        f"predicted for the described machine: {1e3 * step.total_s:.1f} ms per step, of which compute "
         f"{1e3 * step.compute_s:.1f} and exposed communication {1e3 * step.exposed_s:.1f}",
         "checkpoints: training waited 0.25 s for them",
         "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; "
@@ -246,12 +246,12 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
 def test_the_verdict_changes_at_a_tenth_and_at_seven_tenths_of_the_processors() -> None:
     at_bound = RehearsedSteps(8, step_s=1.1, compute_s=0.75, negotiation_s=0.25, busy=0.71, cpu_s=0.0)
     steps = (replace(at_bound, step_s=each) for each in (0.91, 1.09, 0.89, 1.11))
-    limit = "the processors are the limit"
+    limit = "the CPU is the limit"
     assert [each.verdict for each in steps] == ["agree", "agree", limit, limit]
     assert replace(at_bound, step_s=2.0, busy=0.7).verdict == "differ"
     idle = RehearsedSteps(8, step_s=0.057, compute_s=0.05, negotiation_s=0.004, busy=0.3, cpu_s=0.002)
     assert validation_text([replace(idle, step_s=0.1, busy=0.95), idle]).splitlines() == [
-        "ranks  predicted ms  rehearsed ms  difference  processors busy  ms of processor a rank and step",
-        "    8          54.0         100.0        +85 %             95 %         2.0  the processors are the limit",
-        "    8          54.0          57.0         +6 %             30 %         2.0  agree",
+        "ranks  predicted ms  rehearsed ms  difference  CPU busy  CPU ms per rank and step",
+        "    8          54.0         100.0        +85 %      95 %                       2.0  the CPU is the limit",
+        "    8          54.0          57.0         +6 %      30 %                       2.0  agree",
     ]

@@ -56,7 +56,7 @@ def test_the_text_has_the_same_numbers_each_in_the_line_of_its_quantity() -> Non
     savings = {"shared uplinks": 12.346, "nothing to speak of": 0.005, "the network": 0.006}
     text = forecast_text(FORECAST, savings, 0.9, 2.5)
     numbers = {line[:14].strip(): re.findall(r"\d[\d,.]*\d|\d", line[14:]) for line in text.splitlines()[1:]}
-    assert text.startswith("abci-b86016 on 1,234 x V100-SXM2 in 309 nodes, 42.5 images a rank, 104,890 a step\n")
+    assert text.startswith("abci-b86016 on 1,234 x V100-SXM2 in 309 nodes, 42.5 images per rank, 104,890 a step\n")
     assert numbers["images/s"][:4] == ["1,512,000", "90", "756,000", "3,024,000"]
     assert numbers["efficiency"] == ["76.5", "1,234"]
     assert numbers["step"] == ["69.30", "11.00", "22.00", "3.30", "4.40", "5.50", "6.60", "7.70", "8.80"]

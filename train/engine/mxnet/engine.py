@@ -79,7 +79,7 @@ class MxnetEngine:
             arrays = mx.nd.load(str(path))
         except mx.base.MXNetError as error:
             reason = str(error).strip().splitlines()[-1]
-            raise UserError(f"{path}: is no file of MXNet parameters ({reason}); export it again") from None
+            raise UserError(f"{path}: is not a file of MXNet parameters ({reason}); export it again") from None
         if not isinstance(arrays, dict):
             raise UserError(f"{path}: holds arrays without names; give a file written by mx.nd.save of a dictionary")
         return {name.removeprefix("arg:").removeprefix("aux:"): array.asnumpy() for name, array in arrays.items()}

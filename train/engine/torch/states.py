@@ -24,7 +24,7 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
         reason = (str(error).strip().splitlines() or [repr(error)])[0]
-        raise UserError(f"{path}: is no state file of plain tensors ({reason}); save one again") from None
+        raise UserError(f"{path}: is not a state file of plain tensors ({reason}); save one again") from None
     if not isinstance(state, dict) or not all(isinstance(each, torch.Tensor) for each in state.values()):
         raise UserError(f"{path}: holds more than named tensors; save model.state_dict() by torch.save")
     return {

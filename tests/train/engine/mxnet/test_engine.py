@@ -63,7 +63,7 @@ def test_a_file_that_holds_no_parameters_is_refused_in_one_line(engine: MxnetEng
     path = tmp_path / "a.params"
     path.write_bytes(b"not a file of parameters")
     with pytest.raises(
-        UserError, match=r"a\.params: is no file of MXNet parameters \(.+\); export it again$"
+        UserError, match=r"a\.params: is not a file of MXNet parameters \(.+\); export it again$"
     ) as refused:
         engine.read_parameters(path)
     assert "\n" not in str(refused.value)

@@ -22,7 +22,7 @@ class _Writes:
 
 def test_a_file_that_holds_more_than_tensors_is_refused_before_it_runs_anything(tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(2), "more": _Writes(tmp_path / "made")}, tmp_path / "state.pt")
-    with pytest.raises(UserError, match="is no state file of plain tensors"):
+    with pytest.raises(UserError, match="is not a state file of plain tensors"):
         read_state(tmp_path / "state.pt")
     assert not (tmp_path / "made").exists()
 
@@ -43,7 +43,7 @@ def test_of_an_error_the_first_line_is_told_and_one_without_words_is_named(
         raise error
 
     monkeypatch.setattr(torch, "load", fail)
-    with pytest.raises(UserError, match=rf"is no state file of plain tensors \({told}\); save one again"):
+    with pytest.raises(UserError, match=rf"is not a state file of plain tensors \({told}\); save one again"):
         read_state(tmp_path / "state.pt")
 
 
