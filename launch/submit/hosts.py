@@ -59,7 +59,7 @@ def _parts(text: str) -> list[str]:
         lines = [text]
     else:
         try:
-            file = Path(text[1:]).expanduser().read_text(encoding="utf-8")
+            file = Path(text[1:]).expanduser().read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:
             raise UserError(
                 f"--hosts: {text[1:]}: cannot be read: {getattr(error, 'strerror', None) or error}"

@@ -28,8 +28,9 @@ _ORPHAN_S = 6.0
 _WAITS = ("mxnet", "horovod")
 """Packages in whose calls a rank waits for other ranks; a rank elsewhere is the one that others wait for."""
 
-_MEETING_PLACES = ("train/comm/", "train/engine/torch/engine.py")
-"""Modules of this program in which a rank waits for other ranks; PyTorch's engine waits there for sums on a GPU."""
+_MEETING_PLACES = ("train/comm/", "train/compose.py", "train/engine/torch/engine.py")
+"""Modules of this program in which a rank waits for other ranks: ``compose`` for the thread that connects the rank to
+them, PyTorch's engine for sums on a GPU."""
 
 
 class StoodStill(RuntimeError):

@@ -99,6 +99,7 @@ PLACES = {
     "loop": ([f"{ROOT}/train/loop.py"], "train/loop.py:1 (stand)", False),
     "our home of MXNet": ([f"{ROOT}/train/engine/mxnet/engine.py"], "train/engine/mxnet/engine.py:1 (stand)", False),
     "communicator": ([f"{ROOT}/train/comm/communicator.py"], "train/comm/communicator.py:1 (stand)", True),
+    "start-up": ([f"{ROOT}/train/compose.py", "/x/concurrent/futures/_base.py"], "train/compose.py:1 (stand)", True),
     "PyTorch": ([f"{ROOT}/train/engine/torch/engine.py"], "train/engine/torch/engine.py:1 (stand)", True),
     "MXNet": ([f"{ROOT}/train/loop.py", "/x/site-packages/mxnet/nd.py"], "train/loop.py:1 (stand)", True),
     "Horovod": (
