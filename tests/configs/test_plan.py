@@ -123,8 +123,8 @@ def test_evaluations_are_due_from_the_first_on_at_equal_distances_and_after_the_
 @pytest.mark.parametrize(
     ("samples", "world_size", "batch", "epochs", "per_epoch", "total"),
     [
-        (100, 3, 30, 4, 4, 14),  # 33 images a rank: 3.3 steps of 10, 13.2 in all
-        (100, 2, 200, 4, 1, 2),  # 50 images a rank in steps of 100
+        (100, 3, 30, 4, 4, 14),  # 33 images per rank: 3.3 steps of 10, 13.2 in all
+        (100, 2, 200, 4, 1, 2),  # 50 images per rank in steps of 100
         (10, 2, 1000, 2, 1, 1),
         (64, 2, 64, 3, 1, 3),
         (65, 1, 64, 3, 2, 4),

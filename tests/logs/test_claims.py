@@ -24,7 +24,7 @@ from logs.claims import Claim, Claims
 
 
 def _as_of_another_node(claim: Claim, *, age_s: float) -> None:
-    """Change a claim into one of another node, which gave its last sign of life some time ago."""
+    """Change a claim into one of another node, which gave its last heartbeat some time ago."""
     claim.path.write_text(json.dumps({**claim.record(), "host": "beta", "boot": "another"}), encoding="utf-8")
     os.utime(claim.path, (time.time() - age_s,) * 2)
 

@@ -242,7 +242,7 @@ def test_a_disk_in_trouble_costs_one_checkpoint_and_ends_a_stop(
     checkpoints.finished(Position(7, 113))
     first, last = caplog.messages
     assert (first, refused) == ("no checkpoint after step 19: cannot be written: the disk is full", [19])
-    assert last.startswith("the trained network is not kept: ")
+    assert last.startswith("the trained network was not saved: ")
     with pytest.raises(UserError, match=r"step-00000025\.ckpt: cannot be written: the folder is missing"):
         checkpoints.stopped(cast(Any, Parts()), Position(2, 25))
 

@@ -121,10 +121,10 @@ def test_an_environment_that_a_run_uses_is_left_alone(tree: Path) -> None:
         fcntl.flock(used, fcntl.LOCK_SH)
         done = _set_up(tree, "--cpu", TOOLS="2")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert done.stderr.startswith(f"error: a run uses {tree}/.venv, and set-up changes nothing of it until")
+        assert done.stderr.startswith(f"error: a run uses {tree}/.venv, and set-up does not change it before")
         before_a_verb = _set_up(tree, "--quiet", TOOLS="2")
         assert before_a_verb.returncode == 0
-        assert before_a_verb.stderr.startswith("warning: the environment is not the one of this version")
+        assert before_a_verb.stderr.startswith("warning: the environment does not match this version")
         assert _set_up(tree).returncode == 0, "nothing to do"
         # A run that begins while a new environment is built.
         fcntl.flock(used, fcntl.LOCK_UN)
@@ -163,7 +163,7 @@ def test_ctrl_c_leaves_the_old_environment_alone(tree: Path) -> None:
             time.sleep(0.02)
         build.send_signal(signal.SIGINT)
         assert build.stderr is not None
-        assert "stopped; ./run.sh goes on from here" in build.stderr.read()
+        assert "stopped; ./run.sh continues from here" in build.stderr.read()
     assert build.returncode == 130
     assert _content(tree / ".venv") == before
     assert (tree / ".venv.building").is_dir()
