@@ -7,23 +7,23 @@ readonly root venv_python=$root/.venv/bin/python
 unset PYTHONHOME # that of Conda or of a module would break every other Python; -E ignores PYTHONPATH, too
 # verb | Python module that handles it | purpose
 readonly verbs=(
-  "setup|launch.setup|make the environment in .venv, or finish it (--engine torch, --cpu, --gpu)"
+  "setup|launch.setup|create or complete the environment in .venv (--engine torch, --cpu, --gpu)"
   "train|launch|run a recipe here to its accuracy target (without a verb: train digits)"
   "plan|train.plan|print everything that a run would do, without doing it (--json)"
   "prepare|data|pack images into RecordIO, or --verify a packed data set"
-  "check|logs|the official MLPerf checker's verdict on a run"
-  "report|logs|one page with the curves of one or several runs, from this program or any other"
-  "watch|logs|the figures of a running job, live in the terminal"
-  "package|logs|the submission tree of five runs, judged by the official tools"
-  "submit|launch.submit|render the job script of a recipe and hand it to the scheduler (--dry-run)"
-  "export|train.export|a run's network in its framework's format and as ONNX, evaluated again after loading"
+  "check|logs|judge the log of a run with the official MLPerf checker"
+  "report|logs|write one page with the curves of one or several runs, of this program or any other"
+  "watch|logs|show the progress of a running job in the terminal"
+  "package|logs|write the submission tree of five runs, judged by the official tools"
+  "submit|launch.submit|write the job script of a recipe and submit it to the scheduler (--dry-run)"
+  "export|train.export|write a run's network in its framework's format and as ONNX, and evaluate both"
   "doctor|launch.doctor|check this node, or all nodes of an allocation, before a run (--cluster C, --recipe R, --step)"
   "sweep|launch.study|run a study: its runs one after another, resumable, then its table and plot"
   "simulate|train.sim|predict the time to train on a described machine"
-  "rehearse|train.rehearse|a whole run of many ranks on this machine, in which ranks sleep instead of computing"
+  "rehearse|train.rehearse|rehearse a run of many ranks on this machine, with sleeps instead of compute"
   "bench|train.bench|measure the answer to one question: a table, and JSON rows (bench --help lists them)"
-  "keys|configs.keys|every key of recipe, cluster and study files, or a JSON Schema for editors (--json)"
-  "test|pytest|the test suite; arguments go to pytest"
+  "keys|configs.keys|list every key of recipe, cluster and study files, or print a JSON Schema for editors (--json)"
+  "test|pytest|run the test suite; arguments go to pytest"
 )
 
 print_help() {

@@ -63,7 +63,7 @@ def read_usage(folder: Path) -> dict[str, list[float]]:
     found = read_object(path)
     is_table = found.keys() >= _TOTALS
     if not is_table or not all(isinstance(each, list) and all(map(_is_possible, each)) for each in found.values()):
-        raise UserError(f"{path}: cannot be read (a total is no number of each rank); {_REMEDY}")
+        raise UserError(f"{path}: cannot be read (a total is not one number per rank); {_REMEDY}")
     return found
 
 
@@ -86,10 +86,10 @@ def _sample(line: str, where: str) -> Sample:
         sample = Sample(**json.loads(line))
         others = (sample.gpu_share, sample.gpu_memory_bytes, sample.server_busy_cores, *sample.gpu_shares)
     except (ValueError, TypeError, RecursionError):
-        raise UserError(f"{where} is no sample; {_REMEDY}") from None
+        raise UserError(f"{where} is not a sample; {_REMEDY}") from None
     values = (sample.time, sample.busy_cores, sample.machine_busy_cores, sample.memory_bytes)
     if not all(map(_is_possible, (*values, *(each for each in others if each is not None)))):
-        raise UserError(f"{where} has a value that is no number, or cannot be; {_REMEDY}")
+        raise UserError(f"{where} has a value that is not a number, or impossible; {_REMEDY}")
     return sample
 
 

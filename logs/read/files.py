@@ -27,7 +27,7 @@ _FOREIGN = (
         "an event is spread over several lines; write each event on one line, behind :::MLLOG",
     ),
     (rb"(?s).*:::ML", None),
-    (rb"(?s).*\0", "the file is no text; give the log of a run"),
+    (rb"(?s).*\0", "the file is not text; give the log of a run"),
     (rb"\s*[{\[]", "the file is JSON without :::MLLOG; write each event on one line, behind that token"),
 )
 """Pattern of a file's beginning -> what it holds in place of a log, and a remedy; None for a log. The first counts."""

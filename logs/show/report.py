@@ -157,7 +157,7 @@ def _require_replaceable(option: str, file: Path, paths: Sequence[Path]) -> None
     if is_input:
         reason = "which is a file that the report reads"
     elif found.exists() and not found.is_file():
-        reason = "which is no regular file"
+        reason = "which is not a regular file"
     elif found.exists() and not found.stat().st_mode & _WRITABLE:
         # The mode decides and not os.access, because root may write to any file.
         reason = "which is write-protected"

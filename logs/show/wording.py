@@ -20,7 +20,7 @@ _SUBMISSION_RUNS = 5
 """MLPerf scores the mean of five runs without the fastest and the slowest, the olympic mean."""
 _SILENT_S = 600.0
 """A run without an end whose files were last written longer ago is not called running."""
-_REHEARSED = "This run is a rehearsal and no result: ranks slept instead of computing, and the accuracies are invented."
+_REHEARSED = "This run is a rehearsal, not a result: ranks slept instead of computing, and the accuracies are invented."
 _LEAST_STALL_S = 0.01
 """A shorter wait for checkpoints is not told."""
 

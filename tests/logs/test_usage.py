@@ -36,7 +36,7 @@ def test_samples_come_back_without_a_last_line_that_was_cut(tmp_path: Path) -> N
                                     {"gpu_shares": ["x"]}, {"more": 1}], ids=str)  # fmt: skip
 def test_a_line_with_an_impossible_value_or_another_key_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     _write_samples(tmp_path, asdict(FULL), asdict(FULL) | change)
-    with pytest.raises(UserError, match=rf"{SAMPLES_FILE}: line 2 (is no sample|has a value .*); {REMEDY}$"):
+    with pytest.raises(UserError, match=rf"{SAMPLES_FILE}: line 2 (is not a sample|has a value .*); {REMEDY}$"):
         read_samples(tmp_path)
 
 
@@ -60,7 +60,7 @@ def test_each_total_is_needed_and_is_a_list_of_numbers(tmp_path: Path, key: str)
         path.write_text(json.dumps(rest | odd), encoding="utf-8")
         with pytest.raises(UserError) as caught:
             read_usage(tmp_path)
-        assert str(caught.value) == f"{path}: cannot be read (a total is no number of each rank); {REMEDY}"
+        assert str(caught.value) == f"{path}: cannot be read (a total is not one number per rank); {REMEDY}"
 
 
 def test_what_is_no_file_or_no_text_is_refused(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def measure(options: InputOptions, jobs: "Jobs") -> Report:
     notes = [
         f"{_TRAIN} generated JPEGs of about 500 x 400 px; random crop, resize to {options.image_size} px, flip, "
         f"normalise, batches of {BATCH_SIZE} in memory; one worker thread",
-        "images_per_core_s: per second of processor time of all threads; images_per_s: per second of elapsed time",
+        "images_per_core_s: per second of CPU time of all threads; images_per_s: per second of elapsed time",
         f"training: real runs of {cluster.world_size} ranks; input_wait_fraction as in summary.json of every run",
     ]
     return make_report([*rows, *training], notes)

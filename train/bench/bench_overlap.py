@@ -213,7 +213,7 @@ def _measure_timed(options: OverlapOptions, workload: Workload, jobs: "Jobs", ba
         *_NOTES,
         "hidden_bound: what can be hidden at most, because a bucket leaves when its last gradient is computed; the "
         f"rest is the library's: it looks for gradients every {CYCLE_MS_PER_RANK:g} ms times the ranks, sends "
-        "messages one after another, and takes processors",
+        "messages one after another, and uses CPU time",
     ]
     return make_report(rows, notes)
 
@@ -259,8 +259,8 @@ def _measure_real(options: OverlapOptions, workload: Workload, cluster: "Cluster
     ]
     if plain.least_exposed_ms:
         notes.append(
-            "hidden_bound: what can be hidden at most where the ranks' processors also send and sum: processor_ms of "
-            "serial minus that of none, over all cores, stays exposed"
+            "hidden_bound: what can be hidden at most if the ranks' cores also send and sum: processor_ms of serial "
+            "minus that of none, over all cores, stays exposed"
         )
     return make_report(rows, notes)
 

@@ -64,7 +64,7 @@ def meet(identity: Identity, environment: Mapping[str, str], timeout_s: int) -> 
     """
     name = environment.get(_NAME)
     if name is None:
-        raise WorldMismatch(identity, f"no {_NAME} says where the ranks meet")
+        raise WorldMismatch(identity, f"no {_NAME} gives the rendezvous address")
     deadline = time.monotonic() + timeout_s
     try:
         return _host(identity, name, deadline) if identity.rank == 0 else _visit(identity, name, deadline)
@@ -112,7 +112,7 @@ def _rank_of(guest: socket.socket, identity: Identity, peers: Mapping[int, socke
         raise ConnectionResetError
     rank, world_size = _GREETING.unpack(greeting)
     if world_size != identity.world_size or rank in peers or not 0 < rank < world_size:
-        raise WorldMismatch(identity, f"rank {rank} of {world_size} came to the meeting")
+        raise WorldMismatch(identity, f"rank {rank} of {world_size} connected to the rendezvous")
     return int(rank)
 
 
@@ -121,7 +121,7 @@ def _visit(identity: Identity, name: str, deadline: float) -> Connections:
     with ExitStack() as on_error:
         host = on_error.enter_context(_reach(name, deadline))
         if not _is_same_user(host):
-            raise WorldMismatch(identity, "a process of another user waits where the ranks meet")
+            raise WorldMismatch(identity, "a process of another user listens at the rendezvous address")
         host.settimeout(max(deadline - time.monotonic(), 0.001))
         host.sendall(_GREETING.pack(identity.rank, identity.world_size))
         peers, memory = {0: host}, -1

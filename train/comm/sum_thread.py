@@ -212,7 +212,7 @@ class SumThread:
 
     def _begin(self, number: int, ready: tuple[SharedBucket, Sequence[np.ndarray], Done]) -> None:
         one = self._sums[number]
-        assert one.ready is None, f"bucket {number} is on its way"
+        assert one.ready is None, f"bucket {number} is already being summed"
         one.ready = ready
         bucket, arrays, _ = ready
         bucket.give(arrays)

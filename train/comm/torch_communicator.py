@@ -124,7 +124,7 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
     from torch.distributed import TCPStore  # noqa: PLC0415 (imported by the caller)
 
     if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
-        raise WorldMismatch(identity, "MASTER_ADDR and MASTER_PORT do not say where the ranks meet")
+        raise WorldMismatch(identity, "MASTER_ADDR and MASTER_PORT do not give the rendezvous address")
     addresses, port = environment["MASTER_ADDR"].split(","), int(environment["MASTER_PORT"])
     is_server = identity.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     options = {"timeout": timedelta(seconds=timeout_s), "wait_for_workers": False}
@@ -235,7 +235,7 @@ class TorchCommunicator(Communicator):
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Start one allreduce for each type of number among the arrays; they run beside whatever comes next."""
-        assert name not in self._pending, f"{name} is on its way"
+        assert name not in self._pending, f"{name} is already being summed"
         by_type: dict[Any, list[Any]] = {}
         for array in arrays:
             by_type.setdefault(array.dtype, []).append(array)

@@ -70,9 +70,9 @@ def _head(document: Mapping[str, Any]) -> list[str]:
         f"ranks      {document['world_size']:,} = {document['num_nodes']:,} nodes x {document['ranks_per_node']}",
         f"batch      {document['global_batch_size']:,} = {document['world_size']:,} ranks"
         f" x {document['per_rank_batch_size']} images x {document['accumulation_steps']} micro-batches",
-        f"epochs     {document['epochs']} of nominally {document['steps_per_epoch']} steps"
-        f" ({document['total_steps_nominal']:,} in all);"
-        f" the run takes {spread} steps an epoch, {document['total_steps']:,} in all",
+        f"epochs     {document['epochs']} of nominally {document['steps_per_epoch']} steps "
+        f"({document['total_steps_nominal']:,} in all); the run takes {spread} steps per epoch, "
+        f"{document['total_steps']:,} in all",
         f"optimizer  {document['optimizer']}",
         f"warm-up    {document['warmup_steps']:,} steps, then {document['decay_steps']:,} steps of decay",
     ]
@@ -119,16 +119,17 @@ def _evaluation(epochs: Sequence[int]) -> str:
 
 def _shard(name: str, shard: Mapping[str, int]) -> str:
     return (
-        f"{name:<6}{shard['samples']:>10,} images, {shard['smallest']:,} to {shard['largest']:,} a rank;"
-        f" read by several ranks: {shard['seen_twice']}, by none: {shard['never_seen']}"
+        f"{name:<6}{shard['samples']:>10,} images, {shard['smallest']:,} to {shard['largest']:,} per rank; read by "
+        f"several ranks: {shard['seen_twice']}, by none: {shard['never_seen']}"
     )
 
 
 def _network(document: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"{document['parameters']:,} parameters in {document['tensors']} tensors,"
-        f" {document['forward_macs_per_image'] / 1e9:.3g} G multiply-adds an image in forward",
-        f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces a step:",
+        f"{document['parameters']:,} parameters in {document['tensors']} tensors, "
+        f"{document['forward_macs_per_image'] / 1e9:.3g} G multiply-adds per image in the forward pass",
+        f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces per "
+        "step:",
     ]
     lines += [
         f"  {_megabytes(bucket['bytes'])}  {bucket['tensors']:>3} tensors, {bucket['first']} to {bucket['last']}"

@@ -21,7 +21,7 @@ from configs.programs import Program, command_of
 if TYPE_CHECKING:
     from configs.schema import Cluster, Recipe
 
-_CAVEAT = "The accuracies are invented: this run is a rehearsal and no result."
+_CAVEAT = "The accuracies are invented: this run is a rehearsal, not a result."
 _MOST_OVER_GLOO = 8
 """Gloo sums in a ring, which takes 2 (N - 1) messages a rank, and MPI in a tree: with 64 ranks on two cores, a step of
 the record takes 2.4 s over Gloo and 0.3 s over MPI."""

@@ -22,7 +22,7 @@ examples:
   ./run.sh simulate --points points.csv --json                        predictions for the rows of a points file
   ./run.sh simulate --validate points.csv                             predicted against measured rates
   ./run.sh simulate --validate points.csv --held-out largest          the same by fits that have not seen the row
-  ./run.sh simulate --validate points.csv --worth                     what each fitted constant buys
+  ./run.sh simulate --validate points.csv --worth                     what each fitted constant contributes
   ./run.sh simulate --calibrate points.csv                            fit the constants, with held-out errors
   ./run.sh simulate --calibrate runs/digits-20261121-044500           measured steps of this program, on CPU or GPU
   ./run.sh simulate --calibrate-here && ./run.sh simulate digits      a run on this machine
@@ -167,7 +167,7 @@ def _add_software(parser: Parser) -> None:
 
 
 def _add_several_forecasts(parser: Parser) -> None:
-    group = parser.add_argument_group("more than one forecast")
+    group = parser.add_argument_group("several forecasts")
     group.add_argument(
         "--sweep",
         metavar="KEY=VALUES",
@@ -175,12 +175,16 @@ def _add_several_forecasts(parser: Parser) -> None:
         default=[],
         help="vary ranks, batch, bucket_bytes, algorithm, nics or uplink_share; repeatable",
     )
-    group.add_argument("--optimize", action="store_true", help="best batch, buckets, algorithm and number of nodes")
+    group.add_argument(
+        "--optimize", action="store_true", help="find the best batch, buckets, algorithm and number of nodes"
+    )
     group.add_argument("--deadline", metavar="S", type=float, help="with --optimize: cheapest run within S seconds")
     group.add_argument("--budget", metavar="H", type=float, help="with --optimize: at most H accelerator hours")
     group.add_argument("--price", metavar="P", type=float, help="price of an accelerator hour")
     group.add_argument("--collectives", action="store_true", help="time of every allreduce by ranks and bytes")
-    group.add_argument("--startup", action="store_true", help="start-up by ranks, with seeded or broadcast weights")
+    group.add_argument(
+        "--startup", action="store_true", help="time of the start-up by ranks, with seeded or broadcast weights"
+    )
 
 
 def _add_files(parser: Parser) -> None:

@@ -66,7 +66,7 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
          "Network is unreachable; allow ssh to the host, or name another host"),
         ("printf 'Permission denied (publickey).\\n\\n' >&2; exit 255",
          "Permission denied (publickey); ssh 127.0.0.1 {by_hand}"),
-        ("exit 255", "no word; ssh 127.0.0.1 {by_hand}"),
+        ("exit 255", "no output; ssh 127.0.0.1 {by_hand}"),
     ],
 )  # fmt: skip
 def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(

@@ -154,7 +154,7 @@ def test_a_run_without_logs_fails_both_rulesets(tmp_path: Path) -> None:
         ),
         (lambda log: log.replace(b":::MLLOG", b""), "the file is JSON without :::MLLOG; write each event on one line"),
         (lambda log: log.replace(b":::MLLOG {", b":::MLLOG {\n "), "an event is spread over several lines; write each"),
-        (lambda log: bytes(99), "the file is no text; give the log of a run"),
+        (lambda log: bytes(99), "the file is not text; give the log of a run"),
         (lambda log: b"step 1 loss 2.3\n", "the file contains no MLPerf event"),
     ],
 )

@@ -114,8 +114,8 @@ def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: 
         ("environment.json", {"gpus": ["x"]}, "gpus is damaged"),
         ("environment.json", {"git": "x"}, "git is damaged"),
         ("summary.json", {"recipe": "digits", "status": "success", "top1": "x"}, "is not a run's summary (top1: "),
-        (USAGE_FILE, {"wall_s": [1.0]}, "a total is no number of each rank"),
-        (SAMPLES_FILE, _SAMPLE | {"busy_cores": 1e308}, "line 1 has a value that is no number, or cannot be"),
+        (USAGE_FILE, {"wall_s": [1.0]}, "a total is not one number per rank"),
+        (SAMPLES_FILE, _SAMPLE | {"busy_cores": 1e308}, "line 1 has a value that is not a number, or impossible"),
     ],
 )
 def test_a_row_that_lacks_what_it_needs_is_damage(run: Path, name: str, content: object, words: str) -> None:

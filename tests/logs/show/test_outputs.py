@@ -24,7 +24,7 @@ from tests.logs import samples
         ("run/config.yaml", "which is a file that the report reads"),
         ("link", "which is a file that the report reads"),
         ("protected.html", "which is write-protected"),
-        ("pipe", "which is no regular file"),
+        ("pipe", "which is not a regular file"),
     ],
 )
 def test_a_report_replaces_no_input_and_no_odd_file(

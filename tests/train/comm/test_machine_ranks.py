@@ -79,7 +79,7 @@ def test_a_rank_of_another_world_is_refused(meeting: dict[str, str], guest: Iden
     assert _held() == before
     assert any(isinstance(error, WorldMismatch) for error in errors)
     words = " ".join(map(str, errors))
-    assert re.search("rank 2 of 3 came to the meeting|another process is rank 0, too", words), words
+    assert re.search("rank 2 of 3 connected to the rendezvous|another process is rank 0, too", words), words
 
 
 def test_a_rank_that_comes_twice_is_refused(meeting: dict[str, str]) -> None:
@@ -88,7 +88,7 @@ def test_a_rank_that_comes_twice_is_refused(meeting: dict[str, str]) -> None:
         all_three = [pool.submit(meet, _identity(rank, 3), meeting, 1) for rank in (0, 1, 1)]
         errors = [each.exception(10) for each in all_three]
     assert _held() == before
-    assert "rank 1 of 3 came to the meeting" in str(errors[0])
+    assert "rank 1 of 3 connected to the rendezvous" in str(errors[0])
 
 
 def test_a_rank_that_ends_during_the_meeting_is_no_first_cause(meeting: dict[str, str]) -> None:
@@ -153,7 +153,7 @@ def test_ranks_that_lose_another_one_while_things_are_handed_out_keep_nothing(me
 
 
 def test_without_a_launcher_nobody_says_where_to_meet() -> None:
-    with pytest.raises(WorldMismatch, match="no RANK_MEETING says where the ranks meet"):
+    with pytest.raises(WorldMismatch, match="no RANK_MEETING gives the rendezvous address"):
         meet(_identity(0, 2), {}, 1)
 
 
@@ -165,7 +165,7 @@ def test_processes_of_another_user_are_not_let_in(meeting: dict[str, str], monke
     with ThreadPoolExecutor(2) as pool:
         host, guest = (pool.submit(meet, _identity(rank, 2), meeting, 1) for rank in (0, 1))
         assert isinstance(host.exception(10), RendezvousTimeout)
-        with pytest.raises(WorldMismatch, match="a process of another user waits") as refused:
+        with pytest.raises(WorldMismatch, match="a process of another user listens") as refused:
             guest.result(10)
         assert _held() == before, f"{refused.value} leaves something open"
 
@@ -179,6 +179,6 @@ def test_a_guest_whose_number_no_other_rank_of_this_run_has_is_refused(
         host = pool.submit(meet, _identity(0, 3), meeting, 10)
         with _reach(meeting["RANK_MEETING"]) as guest:
             guest.sendall(GREETING.pack(rank, size))
-            with pytest.raises(WorldMismatch, match=f"rank {rank} of {size} came to the meeting"):
+            with pytest.raises(WorldMismatch, match=f"rank {rank} of {size} connected to the rendezvous"):
                 host.result(10)
     assert _held() == before

@@ -85,7 +85,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> _Started:
 
 
 def test_processes_that_are_not_the_ranks_of_one_run_are_refused(started: _Started) -> None:
-    with pytest.raises(WorldMismatch, match="Slurm started rank 0 of 2, but MASTER_ADDR and MASTER_PORT do not say"):
+    with pytest.raises(WorldMismatch, match="Slurm started rank 0 of 2, but MASTER_ADDR and MASTER_PORT do not give"):
         started.connect(0, 2, {})
     with RENDEZVOUS["torch"].serve(1, 2) as found:
         variables = {"MASTER_ADDR": f"::2,{found['MASTER_ADDR']}", **dict(list(found.items())[1:])}

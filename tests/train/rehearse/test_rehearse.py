@@ -45,7 +45,7 @@ def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(tmp_
     assert summary.top1 is not None
     assert recipe.run.target_top1 is not None
     assert recipe.run.target_top1 <= summary.top1 < recipe.run.target_top1 + 0.01
-    assert "no result" in done.stdout
+    assert "not a result" in done.stdout
     predicted = re.search(r"predicted for these ranks: .*", done.stdout)
     assert predicted
     assert f"P{predicted.group()[1:]}." in notes_of(gather_run(folder))
@@ -130,7 +130,7 @@ def test_a_validation_has_a_folder_of_each_number_of_ranks_and_ends_with_the_fir
         assert f"9 steps of 100.0 ms on {ranks} ranks" in kept
         assert kept in told
         assert row.split()[0] == str(ranks)
-    assert told.count("this run is a rehearsal and no result") == 2
+    assert told.count("this run is a rehearsal, not a result") == 2
     assert main(["rehearse", *words, "--run-dir", str(tmp_path / "failed")]) == 1
     assert [path.name for path in (tmp_path / "failed").iterdir()] == ["ranks-2"]
     assert capsys.readouterr().out == ""
