@@ -9,6 +9,7 @@ from typing import Any
 
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS
 from configs.load import resolve_path
+from configs.machine_limits import memory_limit
 from launch.start.local import Outcome
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import STARTUP_FILE, RunFolder
@@ -54,7 +55,7 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
     steps = {report["rank"]: report["step"] for report in reports}
     step, when = _last_known_step(folder, steps.values())
     if first := _first_of_its_own(reports):
-        return _reported_failure(first, step, when, folder)
+        return _reported_failure(first, step, when, folder, outcome)
     silent = [(rank, _ending(status)) for rank, status in outcome.failed if rank not in steps]
     if not silent and reports:
         suspects = _without_progress(folder.cluster.world_size, reports)
@@ -64,7 +65,7 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
         silent = [(rank, f"{ending} and reported nothing") for rank in suspects]
     if silent:
         rank, ending = silent[0]
-        host, why = _host_of(folder, rank), _why(folder, ending)
+        host, why = _host_of(folder, rank), _why(folder, ending, outcome.ran_out_of_memory)
         return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {ending}{when}{why}"}
     if reports:
         first = min(reports, key=lambda report: report["time"])
@@ -114,11 +115,15 @@ def _first_of_its_own(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
     return min(own, key=lambda report: report["time"], default=None)
 
 
-def _reported_failure(report: Mapping[str, Any], step: int | None, when: str, folder: RunFolder) -> Mapping[str, Any]:
+def _reported_failure(
+    report: Mapping[str, Any], step: int | None, when: str, folder: RunFolder, outcome: Outcome
+) -> Mapping[str, Any]:
     """Return the failure of one report; the step of the other ranks is used where the report has none."""
     rank = f"rank {report['rank']} on {report['host']}"
     if "killed_by" in report:
-        message = f"{rank} {report['message']}{when}{_why(folder, report['message'])}"
+        # The script that started the rank counts the kills of its own machine; see `supervise_rank.sh`.
+        is_out_of_memory = report.get("ran_out_of_memory", outcome.ran_out_of_memory)
+        message = f"{rank} {report['message']}{when}{_why(folder, report['message'], is_out_of_memory)}"
         return {"rank": report["rank"], "host": report["host"], "step": step, "message": message}
     if report["status"] == REFUSED_STATUS:
         return {**report, "message": f"{rank} refused to start: {report['message']}"}
@@ -164,12 +169,14 @@ def _ending(status: int) -> str:
     return f"was killed by signal {status - 128}" if status in _SIGNAL_STATUSES else f"ended with status {status}"
 
 
-def _why(folder: RunFolder, ending: str) -> str:
-    """Return what a signal tells of the data.
+def _why(folder: RunFolder, ending: str, is_out_of_memory: bool | str) -> str:
+    """Return what a signal tells of the data, or of the memory of the rank's machine.
 
-    SIGBUS: a file was cut short after it was mapped. SIGSEGV: DALI 2.4 crashed in one of four processes that met an
-    image which cannot be decoded.
+    SIGKILL: the kernel sends it where memory runs out, and counts that. SIGBUS: a file was cut short after it was
+    mapped. SIGSEGV: DALI 2.4 crashed in one of four processes that met an image which cannot be decoded.
     """
+    if ending.endswith(f"killed by signal {signal.SIGKILL:d}") and is_out_of_memory:
+        return _memory_ran_out(is_out_of_memory)
     if ending.endswith(f"killed by signal {signal.SIGSEGV:d}"):
         return _damaged_image(folder)
     if not ending.endswith(f"killed by signal {signal.SIGBUS:d}"):
@@ -187,6 +194,16 @@ def _why(folder: RunFolder, ending: str) -> str:
     except (OSError, ValueError, LookupError):
         pass
     return ": it read beyond the end of a file, for example a truncated copy of the data set, or /dev/shm is full"
+
+
+def _memory_ran_out(group: bool | str) -> str:
+    """Return why the kernel killed a rank: ``group`` is the control group as the rank's own script described it."""
+    limit = memory_limit()
+    if isinstance(group, bool) and limit is not None:
+        group = f"{limit.group}, limit {limit.limit_bytes / 1e9:.2f} GB"
+    where = f" ({group})" if isinstance(group, str) else ""
+    remedy = "raise the limit, start fewer ranks, or take smaller batches; ./run.sh plan lists the memory"
+    return f": the kernel killed it because memory ran out{where}; {remedy}"
 
 
 def _damaged_image(folder: RunFolder) -> str:

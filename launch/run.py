@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from configs.errors import REFUSED_STATUS, UserError
 from configs.load import ROOT, resolve_path
+from configs.machine_limits import oom_kills
 from configs.plan import plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
@@ -26,6 +28,7 @@ from launch.start.local import Outcome
 from launch.start.monitor import monitored
 from logs.claims import CLAIMS_FOLDER
 from logs.folder import RunFolder
+from train.plan.memory import shortage_here
 
 
 def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, must_resume: bool = False) -> int:
@@ -42,7 +45,8 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
         The exit status; see `launch.__main__.main`.
 
     Raises:
-        UserError: Nothing was started: the batch cannot be divided, the folder is taken, or data cannot be packed.
+        UserError: Nothing was started: the batch cannot be divided, the ranks surely need more memory than there is,
+            the folder is taken, or data cannot be packed.
     """
     require_startable(cluster)
     folder = RunFolder(run_folder) if run_folder else RunFolder.new(recipe, cluster)
@@ -80,8 +84,10 @@ def _run_ranks(folder: RunFolder) -> Outcome:
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {folder.shown}\n")
     command = command_of(Program.RANK, str(folder.path.absolute()))
     gpus = cluster.ranks_per_node if cluster.device == "gpu" and cluster.sample_gpus else 0
+    kills = oom_kills()
     with monitored(folder.path, gpus=gpus):
-        return run_under(cluster, command, variables)
+        outcome = run_under(cluster, command, variables)
+    return replace(outcome, ran_out_of_memory=oom_kills() > kills)
 
 
 def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
@@ -97,8 +103,10 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
 
 
 def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
-    """Check the batch, and pack a data set that needs nothing from the user, unless it is packed already."""
+    """Check the batch and this machine's memory, and pack a data set that the program can make and that is missing."""
     plan_run(recipe, cluster.world_size)
+    if problem := shortage_here(recipe, cluster):
+        raise UserError(problem)
     data, destination = recipe.data, resolve_path(cluster.paths.data) / recipe.data.name
     if data.source in BUILT_IN_SOURCES and not (destination / "manifest.json").is_file():
         sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}

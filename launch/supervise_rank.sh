@@ -35,6 +35,25 @@ kill_without_launcher() {
   helpers+=($!)
 }
 
+# Sets kills, how many processes of this control group the kernel has killed because memory ran out, and the limit.
+count_kills() {
+  local controllers path group bytes
+  kills=0 limit=''
+  while IFS=: read -r _ controllers path; do
+    case ,$controllers, in
+      ,,) group=/sys/fs/cgroup$path ;;
+      *,memory,*) group=/sys/fs/cgroup/memory$path ;;
+      *) continue ;;
+    esac
+    kills=$((kills + $({ cat "$group"/memory.{events,oom_control} 2>/dev/null || true; } | sed -n "s/^oom_kill //p") + 0))
+    bytes=$(cat "$group"/memory.{max,limit_in_bytes} 2>/dev/null) || true
+    # Without a limit, version 2 says max, and version 1 a number of 19 digits.
+    [[ ! $bytes =~ ^[0-9]{1,18}$ ]] || limit="$group, limit $((bytes / 1000000)) MB"
+  done </proc/self/cgroup
+}
+count_kills
+readonly kills_before=$kills
+
 "$@" &
 child=$!
 if [[ -n ${RANK_LOOKS_FOR:-} ]]; then
@@ -72,7 +91,10 @@ case $status in
       killed_by=$((status - 128)) words="was killed by signal $((status - 128))"
       # There are 64 signals. Open MPI ends a rank that has lost its daemon with status 195.
       [[ $killed_by -gt 0 && $killed_by -le 64 ]] || killed_by=null words="ended with status $status"
-      write_report "$words" "$status" " \"killed_by\": $killed_by,"
+      count_kills
+      more=''
+      [[ $status -ne 137 || $kills -le $kills_before ]] || more=" \"ran_out_of_memory\": \"${limit:-no limit}\","
+      write_report "$words" "$status" " \"killed_by\": $killed_by,$more"
     fi
     ;;
 esac

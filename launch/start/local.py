@@ -49,6 +49,7 @@ class Outcome:
         interrupted_by: The signal that stopped the launcher, if there was one.
         lost_server: Status of a parameter server that ended while ranks needed it.
         stopped_by: The signal by which the ranks were told to save their state and end, if there was one.
+        ran_out_of_memory: Whether the kernel killed a process of this machine meanwhile because memory ran out.
     """
 
     exit_status: int
@@ -56,6 +57,7 @@ class Outcome:
     interrupted_by: int | None = None
     lost_server: int | None = None
     stopped_by: int | None = None
+    ran_out_of_memory: bool = False
 
 
 def run_ranks(

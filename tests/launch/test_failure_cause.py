@@ -53,6 +53,12 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
          "rank 1 on node1 failed at step 7: torn"),
         ([_report(0, "torn", time=5.0), KILLED | {"time": 4.0}], Outcome(137), 1,
          "rank 1 on node1 was killed by signal 9 at or before step 7"),
+        # Another machine's script has counted the kills there; this machine's count is the launcher's.
+        ([KILLED | {"ran_out_of_memory": "/job, limit 400 MB"}], Outcome(137), 1,
+         "rank 1 on node1 was killed by signal 9: the kernel killed it because memory ran out (/job, limit 400 MB); "
+         "raise the limit, start fewer ranks, or take smaller batches; ./run.sh plan lists the memory"),
+        ([KILLED | {"killed_by": 15, "message": "was killed by signal 15"}], Outcome(143, ran_out_of_memory=True), 1,
+         "rank 1 on node1 was killed by signal 15"),
         ([_report(0, "torn", time=3.0), KILLED | {"time": 4.0}], Outcome(137), 0,
          "rank 0 on node0 failed at step 7: torn"),
         ([STOPPED_AT_START, REFUSED], Outcome(75), 1, "rank 1 on node1 refused to start: no such file"),

@@ -18,7 +18,15 @@ from data.shards import shard_range
 from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
-from train.plan.memory import BYTES_PER_NUMBER, InputBuffers, available_bytes, estimate_input, estimate_memory, shortage
+from train.plan.memory import (
+    BYTES_PER_NUMBER,
+    InputBuffers,
+    available_bytes,
+    estimate_input,
+    estimate_memory,
+    shortage,
+    shortage_here,
+)
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
 
@@ -152,6 +160,7 @@ def _memory(
         "available_bytes": available,
         "fits": None if available is None else estimate.total_bytes <= available,
         "refusal": None if (refusal := shortage(recipe, cluster)) is None else str(refusal),
+        "here": shortage_here(recipe, cluster),
     }
 
 

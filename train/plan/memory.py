@@ -1,14 +1,17 @@
 """The memory of a rank during training, by purpose, estimated from the table of the network's layers.
 
-Activations were compared with what MXNet allocates on a CPU (`tests/train/plan/test_memory.py`). The parts that only a
-GPU has (context, cuDNN's workspace, NCCL, nvJPEG) follow from the libraries' sources and settings, and were never
-compared with a GPU; ``./run.sh doctor --step`` compares them. Imports no framework.
+Activations were compared with what MXNet allocates on a CPU (`tests/train/plan/test_memory.py`), and the whole with the
+peaks of CPU ranks of the digits and of ResNet-50 at 64 px under both engines: it lies within 13% of them. The parts
+that only a GPU has (context, cuDNN's workspace, NCCL, nvJPEG) follow from the libraries' sources and settings, and were
+never compared with a GPU; ``./run.sh doctor --step`` compares them. Imports no framework.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from configs.errors import ConfigError
+from configs.machine_limits import available_memory_bytes, memory_limit
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
 from train.networks.arch import Layer, Network, gradient_bytes, network_of
@@ -17,6 +20,19 @@ BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 _CUDA_BYTES = 1 << 30
 """Assumed for the CUDA context with the kernels of MXNet, cuDNN and cuBLAS: 1 GiB."""
+
+PROCESS_BYTES = {"mxnet": 90_000_000, "torch": 190_000_000, "timed": 0}
+"""Host memory that the interpreter, the engine and DALI take of a rank alone, by engine: RssAnon of a rank of the
+digits less its network, with MXNet 1.9.1 and PyTorch 2.13. The timed engine invents its network; nothing is counted."""
+
+LIBRARY_BYTES = {"mxnet": 140_000_000, "torch": 165_000_000, "timed": 0}
+"""RssFile of the same ranks: pages of the libraries' files, which the ranks of a machine share, and which the kernel
+can give back. A run of the digits fits into a control group of 400 MB."""
+
+_WEIGHT_COPIES = 2
+"""Copies of the float32 weights that a CPU rank holds beside those that it trains: the initial ones on the host, and
+those that oneDNN has packed for its kernels. Ranks of ResNet-50 at 64 px had 2.2 to 4.3, the most on rank 0, which
+writes the checkpoints; the third is counted as workspace, which refuses nothing."""
 
 _WORKSPACE_BYTES = 1 << 30
 """Most memory that MXNet lets cuDNN take for a convolution's temporary results: the default of the operator's
@@ -42,6 +58,9 @@ _LIVE_GRADIENTS = 2
 _PLANNING_LOSS = 2
 """Memory of inference, relative to the arrays that must exist at once: 1.6 (ResNet-50) and 2.1 (GoogLeNet) measured on
 a CPU. DenseNet-121 takes 10, because MXNet does not reuse the memory of its concatenations."""
+
+
+_REMEDY = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
 
 
 @dataclass(frozen=True)
@@ -80,8 +99,9 @@ class MemoryEstimate:
         evaluation_bytes: Weights with batch norm folded in, and the outputs of inference.
         input_bytes: Batches and decoders.
         communication_bytes: Horovod's fusion buffer and NCCL's channels, or the memory in which ranks share gradients.
-        workspace_bytes: Temporary results of convolutions, an upper limit.
-        libraries_bytes: Context and kernels.
+        workspace_bytes: Temporary results of convolutions, an upper limit; on a CPU, a copy of the weights.
+        libraries_bytes: Context and kernels of a GPU; on a CPU, pages of the libraries' files.
+        process_bytes: What interpreter and libraries of a CPU rank allocate, with the copies of the weights.
     """
 
     weights_bytes: int
@@ -93,6 +113,7 @@ class MemoryEstimate:
     communication_bytes: int
     workspace_bytes: int
     libraries_bytes: int
+    process_bytes: int
 
     @property
     def total_bytes(self) -> int:
@@ -101,7 +122,7 @@ class MemoryEstimate:
 
     @property
     def certain_bytes(self) -> int:
-        """The part that follows from the recipe: without the limits and assumptions about libraries."""
+        """The part that follows from the recipe and from measurements: without limits, assumptions and shared pages."""
         return self.total_bytes - self.workspace_bytes - self.libraries_bytes
 
 
@@ -155,6 +176,9 @@ def estimate_memory(
     masters = 4 * computed if engine.gradient_precision != "float32" else 0
     casts = width * computed if width < held_width else 0
     kept = [layer.output_elements for layer in network.layers if _is_kept(layer)]
+    # Devices are threads of one process.
+    processes = 1 / cluster.ranks_per_node if cluster.communication.kind == "devices" else 1
+    copy = 0 if engine.name == "timed" else 4 * network.num_parameters
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)
     folded = sum(each.size for each in network.parameters if each.kind == "weight") * held_width
     return MemoryEstimate(
@@ -165,8 +189,9 @@ def estimate_memory(
         evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(network) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
         communication_bytes=_communication_bytes(cluster, own),
-        workspace_bytes=_WORKSPACE_BYTES if on_gpu else 0,
-        libraries_bytes=_CUDA_BYTES if on_gpu else 0,
+        workspace_bytes=_WORKSPACE_BYTES if on_gpu else copy,
+        libraries_bytes=_CUDA_BYTES if on_gpu else int(LIBRARY_BYTES[engine.name] * processes),
+        process_bytes=0 if on_gpu else int(PROCESS_BYTES[engine.name] * processes) + _WEIGHT_COPIES * copy,
     )
 
 
@@ -186,19 +211,45 @@ def require_memory(recipe: Recipe, cluster: Cluster) -> None:
 def shortage(recipe: Recipe, cluster: Cluster) -> ConfigError | None:
     """Return the error for a rank that surely needs more memory than the cluster file says that it has, or None.
 
-    What libraries take is not counted, because it is assumed: `MemoryEstimate.certain_bytes`.
+    What is assumed of a GPU, or shared by the ranks of a CPU, is not counted: `MemoryEstimate.certain_bytes`.
     """
-    available, plan = available_bytes(cluster), plan_run(recipe, cluster.world_size)
-    if available is None:
-        return None
-    network = network_of(recipe.model)
-    needed = estimate_memory(recipe, cluster, plan, network, estimate_input(recipe, cluster, plan)).certain_bytes
-    if needed <= available:
+    available = available_bytes(cluster)
+    if available is None or (needed := _certain_bytes(recipe, cluster)) <= available:
         return None
     key, ranks = ("gpu_memory_bytes", 1) if cluster.device == "gpu" else ("memory_bytes", cluster.ranks_per_node)
-    remedy = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
     allowed = f"at least {needed * ranks} for {recipe.name}"
-    return ConfigError(f"cluster.node.{key}", getattr(cluster.node, key), allowed, remedy)
+    return ConfigError(f"cluster.node.{key}", getattr(cluster.node, key), allowed, _REMEDY)
+
+
+def shortage_here(recipe: Recipe, cluster: Cluster, root: Path = Path("/")) -> str | None:
+    """Return why the CPU ranks of a cluster of one machine surely find too little memory on this one, or None.
+
+    Args:
+        recipe: The recipe.
+        cluster: The machine, which this one is if its ranks are started without a scheduler.
+        root: Where ``proc`` and ``sys`` are.
+    """
+    is_here = cluster.launcher == "local" and cluster.scheduler.kind == "none"
+    if not is_here or cluster.device == "gpu" or cluster.engine.name == "timed":
+        return None
+    available, needed = available_memory_bytes(root), cluster.ranks_per_node * _certain_bytes(recipe, cluster)
+    if available is None or needed <= available:
+        return None
+    limit = memory_limit(root)
+    is_limited = limit is not None and limit.free_bytes == available
+    where = (
+        f"the control group {limit.group} (limit {limit.limit_bytes / 1e9:.2f} GB)" if is_limited else "this machine"
+    )
+    return (
+        f"{cluster.ranks_per_node} ranks of {recipe.name} need {needed / 1e9:.2f} GB of memory, and {where} has "
+        f"{available / 1e9:.2f} GB left; end other programs, raise the limit, or start fewer ranks "
+        f"(cluster.ranks_per_node)"
+    )
+
+
+def _certain_bytes(recipe: Recipe, cluster: Cluster) -> int:
+    plan, network = plan_run(recipe, cluster.world_size), network_of(recipe.model)
+    return estimate_memory(recipe, cluster, plan, network, estimate_input(recipe, cluster, plan)).certain_bytes
 
 
 def inference_elements(network: Network) -> int:

@@ -19,8 +19,9 @@ _PURPOSES = {
     "evaluation": "  folded weights and activations",
     "input": "  batches and decoders",
     "communication": "  buffers of the sums",
-    "workspace": "  cuDNN, at most",
-    "libraries": "  assumed",
+    "workspace": "  temporary results, at most",
+    "libraries": "  assumed of a GPU; on a CPU, pages that ranks share",
+    "process": "  interpreter, libraries, and their copies of the weights",
     "total": "",
 }
 """Purpose -> a note on what is counted; purposes that take nothing are left out."""
@@ -146,7 +147,7 @@ def _memory(document: Mapping[str, Any]) -> list[str]:
         for purpose, note in _PURPOSES.items()
         if memory[f"{purpose}_bytes"]
     ]
-    lines.append(_verdict(memory))
+    lines += [_verdict(memory), *([f"this machine   {memory['here']}"] if memory["here"] else [])]
     batch, decoder, pinned = (
         _megabytes(number).strip()
         for number in (dali["batch_bytes"], dali["decoder_bytes"], memory["pinned_bytes_per_node"])

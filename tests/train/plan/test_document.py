@@ -166,15 +166,17 @@ def test_a_run_on_random_images_has_no_pipelines() -> None:
 
 
 def test_memory_fits_to_the_last_byte_and_a_rank_that_lacks_one_is_refused() -> None:
-    total = _plan("digits")["memory"]["total_bytes"]
-    exact, short = (_plan("digits", f"cluster.node.memory_bytes={2 * each}")["memory"] for each in (total, total - 1))
-    assert (exact["fits"], exact["refusal"]) == (True, None)
-    assert short["fits"] is False
-    assert short["refusal"].startswith(
-        f"cluster.node.memory_bytes: got {2 * total - 2}, allowed: at least {2 * total} "
+    total, certain = (_plan("digits")["memory"][f"{part}_bytes"] for part in ("total", "certain"))
+    whole, tight, exact, short = (
+        _plan("digits", f"cluster.node.memory_bytes={2 * each}")["memory"]
+        for each in (total, total - 1, certain, certain - 1)
     )
-    assert "libraries_bytes" in short
-    assert (short["certain_bytes"], short["available_bytes"]) == (total, total - 1)
+    assert [each["fits"] for each in (whole, tight, exact, short)] == [True, False, False, False]
+    assert whole["refusal"] is tight["refusal"] is exact["refusal"] is None
+    assert short["refusal"].startswith(
+        f"cluster.node.memory_bytes: got {2 * certain - 2}, allowed: at least {2 * certain} "
+    )
+    assert (short["certain_bytes"], short["available_bytes"]) == (certain, certain - 1)
 
 
 def test_the_log_begins_with_the_submission_and_ends_with_the_run() -> None:

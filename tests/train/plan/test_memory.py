@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from configs.errors import ConfigError
 from configs.load import ROOT, load_both
 from train.networks.arch import Network, Rows, build_network
 from train.plan.document import plan_document
-from train.plan.memory import inference_elements, require_memory
+from train.plan.memory import inference_elements, require_memory, shortage_here
 from train.plan.text import render
 
 _GROWTH = """
@@ -244,3 +245,53 @@ def test_random_images_have_no_cache_of_decoded_ones() -> None:
     cache = ["cluster.engine.stick_to_shard=true", "cluster.engine.decoded_cache_bytes=400000000"]
     dali = plan_document(*load_both("imagenet-b256", "a100-node", ["data.source=synthetic", *cache]))["dali"]
     assert (dali["decoder_bytes"], dali["pinned_bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sets", "engine", "peaks"),
+    [
+        ("digits", (), "mxnet", (233, 242)),
+        ("digits", (), "torch", (360, 369)),
+        ("imagenet-smoke", ("model.image_size=64",), "mxnet", (986, 1167)),
+        ("imagenet-smoke", ("model.image_size=64",), "torch", (997, 1200)),
+    ],
+)
+def test_the_memory_of_a_cpu_rank_is_near_the_peak_that_a_run_of_two_ranks_had(
+    recipe: str, sets: tuple[str, ...], engine: str, peaks: tuple[int, int]
+) -> None:
+    """The peaks are the least and the most ``peak_memory_bytes`` of usage.json, in MB: MXNet 1.9.1, PyTorch 2.13."""
+    memory = _memory(recipe, "laptop", *sets, f"cluster.engine.name={engine}")
+    assert 0.87 * peaks[1] < memory["total_bytes"] / 1e6 < 1.13 * peaks[0]
+    assert memory["certain_bytes"] < 1e6 * peaks[0], "nothing is refused that was seen to fit"
+
+
+def _machine(root: Path, limit: str, available_bytes: int) -> Path:
+    """Write the files of a machine whose control group, of version 2, holds this process."""
+    for name, text in {
+        "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "proc/self/cgroup": "0::/job\n",
+        "proc/meminfo": f"MemAvailable: {available_bytes >> 10} kB\n",
+        "sys/fs/cgroup/job/memory.max": f"{limit}\n",
+        "sys/fs/cgroup/job/memory.current": "0\n",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_ranks_that_this_machine_or_its_control_group_cannot_hold_are_refused_with_the_limit(tmp_path: Path) -> None:
+    needed = 2 * _memory("digits", "laptop")["certain_bytes"]
+    place = load_both("digits", "laptop", [])
+    assert shortage_here(*place, _machine(tmp_path, str(needed), 1 << 40)) is None
+    words = shortage_here(*place, _machine(tmp_path, str(needed - 1), 1 << 40))
+    assert words is not None
+    assert words.startswith(
+        f"2 ranks of digits need {needed / 1e9:.2f} GB of memory, and the control group {tmp_path}/"
+    )
+    assert f"/job (limit {needed / 1e9:.2f} GB) has {needed / 1e9:.2f} GB left" in words
+    machine = _machine(tmp_path, "max", 1 << 20)
+    assert ", and this machine has 0.00 GB left; " in str(shortage_here(*place, machine))
+    by_mpi = ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
+    for elsewhere in (["cluster.scheduler.kind=slurm"], by_mpi):
+        assert shortage_here(*load_both("digits", "laptop", elsewhere), machine) is None
+    assert shortage_here(*load_both("abci-b86016", "abci-v100", []), machine) is None

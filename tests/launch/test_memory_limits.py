@@ -1,0 +1,92 @@
+"""Runs in a real control group: what does not fit is refused, and a kill by the kernel for memory is called so."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT
+from tests.runs import read_summary, train_command
+
+INSIDE = ["bash", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"']
+BALLAST = """
+import pathlib, sys, time
+kills = pathlib.Path(sys.argv[1], "memory.oom_control")
+held = []
+while "oom_kill 0" in kills.read_text():
+    held.append(bytearray(b"1") * (4 << 20))
+time.sleep(600)
+"""
+TAKE_ALL = "held = []\nwhile True: held.append(bytearray(b'1') * (4 << 20))"
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """Make a control group of version 1 for memory, without a limit."""
+    path = Path("/sys/fs/cgroup/memory") / f"runs-{os.getpid()}"
+    try:
+        path.mkdir()
+        _limit(path, 1 << 40)
+    except OSError:
+        pytest.skip("making control groups of version 1 needs root and a kernel that has them")
+    yield path
+    path.rmdir()
+
+
+def _limit(group: Path, size_bytes: int) -> None:
+    (group / "memory.limit_in_bytes").write_text(str(size_bytes))
+
+
+def test_a_run_that_its_control_group_cannot_hold_is_refused_before_ranks_start(group: Path, tmp_path: Path) -> None:
+    _limit(group, 150 << 20)
+    command = [*INSIDE, str(group), *train_command(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"and the control group {group} (limit 0.16 GB) has 0.1" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_a_rank_that_the_kernel_killed_for_memory_is_reported_with_the_group_and_its_limit(
+    group: Path, tmp_path: Path, packed_digits: Path
+) -> None:
+    _limit(group, 1 << 30)
+    folder = tmp_path / "run"
+    sets = [f"cluster.paths.data={packed_digits}", "run.epochs=5000", "run.target_top1=null"]
+    # The kernel kills the largest process of those that it is told to prefer, and not the ballast.
+    preferred = ["bash", "-c", 'echo 1000 >/proc/self/oom_score_adj && exec "$@"', "-"]
+    command = [*INSIDE, str(group), *preferred, *train_command(folder, *sets)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        while run.poll() is None and not (folder / "startup.json").exists():
+            time.sleep(0.05)
+        ballast = subprocess.Popen([*INSIDE, str(group), sys.executable, "-c", BALLAST, str(group)])
+        try:
+            run.communicate(timeout=60)
+        finally:
+            run.kill()
+            ballast.kill()
+            ballast.wait()
+    failure = read_summary(folder)["failure"]
+    assert run.returncode == 1
+    assert "was killed by signal 9 at or " in failure
+    assert f": the kernel killed it because memory ran out ({group}, limit 1.07 GB); raise the limit, " in failure
+
+
+@pytest.mark.parametrize("code", [TAKE_ALL, "import os; os.kill(os.getpid(), 9)"], ids=["memory", "kill -9"])
+def test_the_script_around_a_rank_tells_the_kernel_s_kill_from_anybody_else_s(
+    group: Path, tmp_path: Path, code: str
+) -> None:
+    _limit(group, 100 << 20)
+    (tmp_path / "config.yaml").touch()
+    script = [str(ROOT / "launch/supervise_rank.sh"), "3", "alpha", sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run([*INSIDE, str(group), *script], stderr=subprocess.DEVNULL, check=False)
+    assert done.returncode == 137
+    report = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
+    assert (report["rank"], report["host"], report["killed_by"]) == (3, "alpha", 9)
+    assert report.get("ran_out_of_memory") == (f"{group}, limit 104 MB" if code == TAKE_ALL else None)
