@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import ROOT
+from configs.machine_limits import usable_cores
 from configs.resume_check import NUMERICS_PREFIXES, arithmetic_changes, arithmetic_of
 from logs.disk import write_json
 from logs.redaction import is_secret, redact_lines
@@ -42,7 +43,7 @@ def environment() -> dict[str, Any]:
         "hostname": platform.node(),
         **_cpu(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)),
+        "usable_cores": usable_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": _gpus(),
         "variables": {

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from configs.machine_limits import default_workers
 from launch.setup.child import StageError, explain
 from launch.setup.gpu import find_toolkit
 from launch.setup.layout import Environment, Variant
@@ -33,7 +34,7 @@ def build_environment(
         "HOROVOD_CMAKE": str(environment.folder / "bin" / "cmake"),
         "CMAKE_TOOLCHAIN_FILE": kept.get("CMAKE_TOOLCHAIN_FILE") or str(Path(__file__).with_suffix(".cmake")),
         # Horovod starts eight compilers at once by default, on any machine.
-        "MAKEFLAGS": kept.get("MAKEFLAGS") or f"-j{len(os.sched_getaffinity(0))}",
+        "MAKEFLAGS": kept.get("MAKEFLAGS") or f"-j{default_workers()}",
     }
     return {**kept, **flags, **(_gpu_flags(kept, environment) if variant == "gpu" else {})}
 

@@ -105,4 +105,4 @@ def _machine(file: Path) -> str:
     cores, gpus = found.get("usable_cores"), found.get("gpus") or []
     names = [str(gpu["name"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("name")]
     kinds = [f"{names.count(name)} {name}" for name in dict.fromkeys(names)]
-    return ", ".join([*filter(None, [str(found.get("cpu") or ""), f"{cores} cores" if cores else ""]), *kinds])
+    return ", ".join([*filter(None, [str(found.get("cpu") or ""), f"{cores:g} cores" if cores else ""]), *kinds])

@@ -1,6 +1,5 @@
 """A scaling study: cells that fit this machine are measured, cells that do not fit are predicted by the simulator."""
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import ROOT, dump, resolve_path
+from configs.machine_limits import usable_cores
 from configs.programs import Program, command_of
 from configs.registry import ENGINES, has_engine
 from configs.schema import Cluster, Recipe
@@ -114,7 +114,7 @@ def _why_skipped(cell: ScalingCell, cluster: Cluster, place: Cluster) -> str:
 def _has_cores(cluster: Cluster, place: Cluster) -> bool:
     """Return whether ``place`` has a core for each thread, or a GPU for each rank."""
     if place.device == "cpu" and place.launcher == "local":
-        return cluster.world_size * cluster.engine.threads <= len(os.sched_getaffinity(0))
+        return cluster.world_size * cluster.engine.threads <= usable_cores()
     is_ours = cluster.launcher == "local" and cluster.scheduler.kind == "none"
     is_startable = is_ours or not cluster.communication.needs_local_launcher
     return is_startable and cluster.world_size <= place.world_size

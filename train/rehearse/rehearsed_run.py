@@ -3,7 +3,6 @@
 Imports no framework, so that `launch` may import it.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from configs.blocks.rehearsal import MOST_SLOW, Fault, Waits
 from configs.errors import ConfigError, UserError
+from configs.machine_limits import usable_cores
 from configs.plan import plan_run
 from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
@@ -178,7 +178,7 @@ def _kept(block: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _communication(described: dict[str, Any], ranks: int, launcher: str) -> dict[str, Any]:
     """Return the communication of this machine's processors, with the described buckets."""
-    crowding = ranks / (os.cpu_count() or 1) / _RANKS_PER_CORE
+    crowding = ranks / usable_cores() / _RANKS_PER_CORE
     # Ranks that MPI starts have met already; the other launchers' ranks need no MPI.
     return {
         "kind": communicators_of(installed_engine())[0],

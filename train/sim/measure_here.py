@@ -20,6 +20,7 @@ import numpy as np
 
 from configs.errors import UserError
 from configs.load import ROOT
+from configs.machine_limits import usable_cores
 from train.comm.shared_sum import SharedMemory, create_memory
 from train.comm.sum_thread import SumThread
 
@@ -114,7 +115,7 @@ def measure_machine() -> dict[str, float]:
     found = _measure_processes()
     # All values are rates, but for the time of a small bucket.
     slowest = {key: (max if key == "sum_bucket_s" else min)(each[key] for each in found) for key in found[0]}
-    return {**slowest, "link_bytes_per_s": _loopback(), "cores": float(os.cpu_count() or 1)}
+    return {**slowest, "link_bytes_per_s": _loopback(), "cores": usable_cores()}
 
 
 def _measure_processes() -> list[dict[str, float]]:

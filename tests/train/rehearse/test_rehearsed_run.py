@@ -88,7 +88,7 @@ def test_the_interval_grows_with_the_ranks_and_once_more_where_many_share_a_core
 ) -> None:
     described, found = _record(), {}
     for cores in (2, 16):
-        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         for ranks in (4, 64):
             found[cores, ranks] = rehearsed_run(*described, USUAL, ranks=ranks)[1].communication.cycle_time_ms
     assert found == {(2, 4): 4, (2, 64): 128, (16, 4): 4, (16, 64): 64}

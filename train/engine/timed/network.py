@@ -3,11 +3,11 @@
 Gradients have the real ones' names, order and types, only shorter, and the real communicator reduces them.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from configs.machine_limits import usable_cores
 from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.schema import Cluster, Recipe
 from train.engine.protocol import Array, Engine
@@ -85,7 +85,7 @@ class TimedNetwork:
             for moment in ("mean", "var")
             if layer.kind == "bn"
         }
-        crowding = cluster.ranks_per_node / (os.cpu_count() or 1) / _RANKS_PER_CORE
+        crowding = cluster.ranks_per_node / usable_cores() / _RANKS_PER_CORE
         self._groups = _grouped(rehearsal.waits.gradients_s, _TICK_S * rehearsal.speed * max(1.0, crowding))
 
     @property

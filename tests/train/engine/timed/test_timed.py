@@ -214,7 +214,7 @@ def test_ranks_that_crowd_the_cores_wake_up_less_often(passing: _Time, monkeypat
     crowded = cluster.model_copy(update={"ranks_per_node": 64})
 
     def wakes(cores: int) -> int:
-        monkeypatch.setattr("os.cpu_count", lambda: cores)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
         network = TimedNetwork(engine, _table(recipe), recipe, crowded, Device(1.0), ALONE)
         moments: list[float] = []
         network.backward(lambda _: moments.append(passing.now))
@@ -282,7 +282,7 @@ def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_ty
 def test_gradients_wait_for_each_other_for_a_millisecond_of_a_rehearsal_and_ranks_have_their_speed(
     passing: _Time, monkeypatch: pytest.MonkeyPatch, speed: float, slow: float, together: int
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     recipe, cluster, _ = _rehearsed()
     assert cluster.rehearsal is not None
     count = len(_table(recipe).parameters)
