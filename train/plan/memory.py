@@ -232,14 +232,13 @@ def shortage_here(recipe: Recipe, cluster: Cluster, root: Path = Path("/")) -> s
     is_here = cluster.launcher == "local" and cluster.scheduler.kind == "none"
     if not is_here or cluster.device == "gpu" or cluster.engine.name == "timed":
         return None
-    available, needed = available_memory_bytes(root), cluster.ranks_per_node * _certain_bytes(recipe, cluster)
+    needed = cluster.ranks_per_node * _certain_bytes(recipe, cluster)
+    available, limit, where = available_memory_bytes(root), memory_limit(root), "this machine"
+    if limit is not None and limit.free_bytes < needed:
+        where = f"the control group {limit.group} (limit {limit.limit_bytes / 1e9:.2f} GB)"
+        available = limit.free_bytes
     if available is None or needed <= available:
         return None
-    limit = memory_limit(root)
-    is_limited = limit is not None and limit.free_bytes == available
-    where = (
-        f"the control group {limit.group} (limit {limit.limit_bytes / 1e9:.2f} GB)" if is_limited else "this machine"
-    )
     return (
         f"{cluster.ranks_per_node} ranks of {recipe.name} need {needed / 1e9:.2f} GB of memory, and {where} has "
         f"{available / 1e9:.2f} GB left; end other programs, raise the limit, or start fewer ranks "
