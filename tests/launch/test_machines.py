@@ -136,7 +136,7 @@ def test_hosts_that_do_not_reach_each_other_are_named_with_the_remedy(
     keys.write_text("", encoding="utf-8")
     refused = _reach(alpha, "beta", alpha.shared)
     keys.write_text(known, encoding="utf-8")
-    assert "beta: Host key verification failed; ssh beta must work from alpha without a question" in refused
+    assert "beta: Host key verification failed; ssh beta must work from alpha without a prompt" in refused
     # A firewall of beta's that lets ssh pass, and nothing else.
     for rule in ("pref 10 sport 22 lookup main", "pref 20 blackhole"):
         done = beta.run("ip", "rule", "add", "to", "10.77.0.1", "ipproto", "tcp", *rule.split())
