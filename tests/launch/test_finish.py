@@ -101,8 +101,7 @@ def test_a_run_ends_with_its_figures_and_verdicts(
         "  waiting for input 1.2% of a step, communication exposed 21.0%",
         "  reference convergence: normal: 36 epochs",
         "  MLPerf training 4.0.0 log check: passes",
-        "  MLPerf training 0.6.0 log check: fails: the file contains no MLPerf event, or none in the format of this "
-        "ruleset; give the log of a run, or another --ruleset",
+        "  MLPerf training 0.6.0 log check: fails: the file is empty; give the log of a run",
         "  runs/one",
     ]
 

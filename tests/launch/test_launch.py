@@ -118,6 +118,26 @@ def test_ranks_that_refuse_leave_no_folder(tmp_path: Path, sets: list[str], rank
     assert len(ranks.started) == 1
 
 
+def test_a_run_that_one_rank_refused_is_kept_with_rank_and_reason(
+    tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ends_others(folder: RunFolder) -> Outcome:
+        for rank, status in ((0, 75), (1, 2)):
+            row = BROKEN | {"rank": rank, "host": f"node{rank}", "step": None, "status": status, "message": "no file"}
+            row["second_hand"] = status == 75
+            (folder / f"failure_{rank}.json").write_text(json.dumps(row), encoding="utf-8")
+        return Outcome(75)
+
+    ranks.endings = [ends_others]
+    folder = tmp_path / "run"
+    assert launch_run(*load_both("digits", "laptop", [*sets, RESTARTS]), folder) == 2
+    summary = RunFolder(folder).summary()
+    assert (summary.status, summary.failed_rank) == ("aborted", 1)
+    assert summary.failure == "rank 1 on node1 refused to start: no file"
+    assert f"error: {folder}: {summary.failure}" in capsys.readouterr().err
+    assert len(ranks.started) == 1
+
+
 @pytest.mark.parametrize("left", ["checkpoint", "attempt", "files of an attempt"])
 def test_ranks_that_refuse_to_resume_leave_the_folder(left: str, tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
     both, folder = load_both("digits", "laptop", sets), RunFolder(tmp_path)

@@ -122,6 +122,21 @@ def test_a_rank_that_failed_while_the_job_was_told_to_stop_is_a_failure(
     assert "rank 1 on node2 failed at step 3: torn" in told.out + told.err
 
 
+def test_a_job_that_was_told_to_stop_between_two_attempts_is_no_second_failure(run: Path) -> None:
+    failed = {**TOLD_TO_STOP, "rank": 1, "host": "node2", "status": 1, "message": "torn"}
+    (run / "failure_1.json").write_text(json.dumps(failed), encoding="utf-8")
+    assert end(run, 0, was_signalled=True) == 75
+
+
+def test_a_rank_that_ended_without_a_report_is_a_failure_beside_ranks_that_the_launcher_stopped(run: Path) -> None:
+    _with_restarts(run, "cluster.num_nodes=2", "cluster.ranks_per_node=1", "cluster.launcher=srun")
+    told = {**TOLD_TO_STOP, "second_hand": True, "step": None, "message": "stopped by SIGTERM"}
+    (run / "failure_0.json").write_text(json.dumps(told), encoding="utf-8")
+    (run / "ranks.txt").write_text("0 node1\n1 node2\n", encoding="utf-8")
+    assert end(run, 2, was_signalled=False) == 1
+    assert RunFolder(run).summary().failure == "rank 1 on node2 ended and reported nothing"
+
+
 def test_a_run_that_ended_short_of_its_target_was_not_stopped_by_a_later_signal(run: Path) -> None:
     RunFolder(run).write_summary(Summary("digits", "aborted", steps=9))
     (run / "result_0.txt").touch()
