@@ -10,6 +10,7 @@ from pathlib import Path
 from configs.arguments import short_path
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_both, resolve_path
+from configs.machine_limits import memory_limit, oom_kills
 from configs.plan import RunPlan, plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
@@ -70,6 +71,7 @@ def examine(
     probed = _for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     folder = _make_folder(reachable)
     wanted = [*(["--data"] if plan else []), *(["--step"] if with_step else [])]
+    kills = oom_kills()
     try:
         (folder / CONFIG_FILE).write_text(dump(probed, reachable), encoding="utf-8")
         outcome = run_under(reachable, command_of(Program.PROBE, str(folder), *wanted), rank_environment(reachable))
@@ -81,7 +83,7 @@ def examine(
     forecast = _expected_rate(probed, reachable) if with_step else None
     base = kind.base if (kind := State().kind) else ""
     report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast, base)
-    own = [_set_up(cluster), _scope(cluster, reachable), *_image(cluster)]
+    own = [_set_up(cluster), _scope(cluster, reachable), *_image(cluster), *_killed_for_memory(oom_kills() - kills)]
     return Examination(cluster.name, [*own, *judge(report)], ranks, None)
 
 
@@ -164,6 +166,15 @@ def _scope(cluster: Cluster, reachable: Cluster) -> CheckResult:
     words = f"not inside a job, so only this machine was checked, without {cluster.launcher}{missing}"
     commands = ", ".join(scheduler.interactive for scheduler in SCHEDULERS.values() if scheduler.interactive)
     return CheckResult("WARN", "launcher", words, f"run the doctor again inside a job: {commands}")
+
+
+def _killed_for_memory(kills: int) -> list[CheckResult]:
+    if not kills:
+        return []
+    limit = memory_limit()
+    where = f" ({limit.group}, limit {limit.limit_bytes / 1e9:.2f} GB)" if limit else ""
+    words = f"the kernel killed {kills} of the doctor's processes because memory ran out{where}"
+    return [CheckResult("FAIL", "memory", words, "raise the limit, or start fewer ranks")]
 
 
 def _image(cluster: Cluster) -> list[CheckResult]:

@@ -18,12 +18,14 @@ class FolderFacts:
         folder: Its path.
         free_bytes: Free space; if the folder is missing, that of its nearest parent. None if nobody can tell.
         is_writable: Whether this user may write to it, or to its nearest parent.
+        free_inodes: Files that can still be made there; None where the file system has no table of inodes.
         problem: Why there is no such folder. If None, there may be one.
     """
 
     folder: str
     free_bytes: int | None = None
     is_writable: bool = False
+    free_inodes: int | None = None
     problem: str | None = None
 
 
@@ -33,13 +35,18 @@ class MachineFacts:
 
     Attributes:
         environment: See `logs.environment.environment`.
-        memory_available_bytes: Memory that programs can still get.
+        memory_available_bytes: Memory that programs can still get, of the machine or of the control group.
         locked_memory_bytes: The limit of locked memory; None without a limit.
         shm_free_bytes: Free shared memory.
         runs: The cluster file's folder of runs.
         stage: Its folder for copies of the data set; None if it names none.
         interfaces: Network interface -> state, as ``up``.
         adapters: InfiniBand adapter -> port -> state and rate, as ``4: ACTIVE, 100 Gb/sec (4X EDR)``.
+        usable_cores: Cores that a control group grants, which may be half a one; None if it grants all of ``cores``.
+        memory_limit: The control group that limits the memory, and its limit; None without one.
+        limits: The limits of a process that are set, by what ``ulimit`` calls them.
+        data: The cluster file's folder of data sets.
+        temporary: The folder of temporary files, by TMPDIR.
     """
 
     environment: Mapping[str, Any]
@@ -50,6 +57,11 @@ class MachineFacts:
     stage: FolderFacts | None
     interfaces: Mapping[str, str | None]
     adapters: Mapping[str, Mapping[str, str]]
+    usable_cores: float | None = None
+    memory_limit: str | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+    data: FolderFacts | None = None
+    temporary: FolderFacts | None = None
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,15 @@ Changes nothing on the machine; imports no framework.
 """
 
 import os
-import re
 import resource
 import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from configs.errors import UserError
 from configs.load import resolve_path
+from configs.machine_limits import available_memory_bytes, memory_limit, usable_cores
 from configs.schema import Cluster, Recipe
 from data.cache import resident_bytes
 from data.stage import dataset_bytes
@@ -20,21 +21,33 @@ from launch.doctor.facts import DatasetFacts, FolderFacts, MachineFacts
 from logs.environment import environment
 from train.dataset import local_folder
 
+LIMITS = {
+    "open files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC, "address space": resource.RLIMIT_AS,
+    "file size": resource.RLIMIT_FSIZE,
+}  # fmt: skip
+"""The limits of a process that a run may meet."""
+
 _SAMPLE_BYTES = 1 << 20
 """Bytes that are read at each end of a file of records."""
 
 
-def inspect_machine(cluster: Cluster) -> MachineFacts:
-    """Return facts about this machine."""
+def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
+    """Return facts about this machine, where ``proc``, ``sys`` and ``dev`` are below ``root``."""
+    cores, limit = usable_cores(root), memory_limit(root)
     return MachineFacts(
         environment=environment(),
-        memory_available_bytes=_available_memory(),
+        memory_available_bytes=available_memory_bytes(root),
         locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
-        shm_free_bytes=_free(Path("/dev/shm")),
+        shm_free_bytes=_free(root / "dev/shm"),
         runs=_folder_facts(resolve_path(cluster.paths.runs)),
         stage=None if cluster.paths.stage is None else _stage_facts(cluster.paths.stage),
-        interfaces={path.name: _read_line(path / "operstate") for path in Path("/sys/class/net").glob("*")},
-        adapters={path.name: _ports(path) for path in Path("/sys/class/infiniband").glob("*")},
+        interfaces={path.name: _read_line(path / "operstate") for path in (root / "sys/class/net").glob("*")},
+        usable_cores=cores if cores < len(os.sched_getaffinity(0)) else None,
+        memory_limit=None if limit is None else f"{limit.group} has {limit.limit_bytes / 1e9:.2f} GB",
+        limits={name: soft for name, which in LIMITS.items() if (soft := _limit(which)) is not None},
+        data=_folder_facts(resolve_path(cluster.paths.data)),
+        temporary=_folder_facts(Path(tempfile.gettempdir())),
+        adapters={path.name: _ports(path) for path in (root / "sys/class/infiniband").glob("*")},
     )
 
 
@@ -63,11 +76,6 @@ def _read_ends(path: Path) -> None:
         file.read(_SAMPLE_BYTES)
 
 
-def _available_memory() -> int | None:
-    found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
-    return int(found[1]) << 10 if found else None
-
-
 def _limit(which: int) -> int | None:
     soft, _ = resource.getrlimit(which)
     return None if soft == resource.RLIM_INFINITY else soft
@@ -76,7 +84,9 @@ def _limit(which: int) -> int | None:
 def _folder_facts(folder: Path) -> FolderFacts:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     is_writable = os.access(existing, os.W_OK | os.X_OK)
-    return FolderFacts(str(folder), free_bytes=_free(existing), is_writable=is_writable)
+    disk = os.statvfs(existing)
+    inodes = disk.f_favail if disk.f_files else None
+    return FolderFacts(str(folder), free_bytes=_free(existing), is_writable=is_writable, free_inodes=inodes)
 
 
 def _stage_facts(path: str) -> FolderFacts:

@@ -6,13 +6,19 @@ from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from launch.doctor.check_result import CheckResult, Level, ProbeReport
 from launch.doctor.facts import MachineFacts, RankFacts
 from launch.setup.gpu import NEEDS, Gpu, GpuNeeds, capability_of, driver_number
-
-_PROCESS_BYTES = 300_000_000
-"""Memory of a rank's interpreter and libraries, which the plan leaves out. Two ranks of ResNet-8 on the CPU packages
-used 578 MB."""
+from train.plan.memory import LIBRARY_BYTES, PROCESS_BYTES
 
 _SHM_BYTES = 64 << 20
 """Shared memory of one rank for NCCL or MPI. Containers often have 64 MB in all."""
+
+_NEEDED_LIMITS = {"open files": 256, "processes": 256, "address space": 16 << 30, "file size": 64 << 20}
+"""What a run may need of each limit of a process: sockets and record files; the threads of a user's ranks; addresses,
+of which the libraries map far more than they use; records, logs and traces. A checkpoint may be larger."""
+
+_SPARE_INODES = 1000
+"""Files of a run, with its checkpoints."""
+
+_TEMPORARY_BYTES = 100_000_000
 
 _RUN_BYTES = 1_000_000_000
 """Disk space for the logs, metrics and traces of a run."""
@@ -98,19 +104,21 @@ def _instruction_sets(report: ProbeReport, machine: MachineFacts, rank: RankFact
 def _cores(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
     cluster = report.cluster
     ours = [set(each.cores) for each in report.ranks if each.host == rank.host]
-    granted, threads = len(set().union(*ours)), cluster.ranks_per_node * cluster.engine.threads
+    granted, threads = float(len(set().union(*ours))), cluster.ranks_per_node * cluster.engine.threads
+    granted = min(granted, machine.usable_cores or granted)
     remedy = "ask the scheduler for whole nodes, or set cluster.node.cores and engine.threads to what is granted"
     if cluster.node.cores and granted < cluster.node.cores:
-        return CheckResult("WARN", "cores", f"{granted} granted, node.cores: {cluster.node.cores}", remedy)
+        return CheckResult("WARN", "cores", f"{granted:g} granted, node.cores: {cluster.node.cores}", remedy)
     level: Level = "WARN" if granted < threads else "OK"
-    words = f"{granted} granted for {threads} operator threads"
+    words = f"{granted:g} granted for {threads} operator threads"
     return CheckResult(level, "cores", words, remedy if level == "WARN" else "")
 
 
 def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
     cluster, free = report.cluster, machine.memory_available_bytes
     if report.plan is None:
-        words = f"{_gb(free)} free, not compared with a plan"
+        limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
+        words = f"{_gb(free)} free{limit}, not compared with a plan"
         return CheckResult("WARN", "memory", words, "name a recipe with --recipe")
     planned = report.plan.total_bytes
     on_gpu = cluster.device == "gpu"
@@ -120,14 +128,46 @@ def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
         level: Level = "FAIL" if report.plan.certain_bytes > smallest else "WARN"
         words = f"the plan needs {_gb(planned)} and a GPU has {_gb(smallest)}"
         return CheckResult(level, "memory", words, "lower batch.global_size or raise batch.accumulation_steps")
-    on_host = report.plan.pinned_bytes_per_node if on_gpu else cluster.ranks_per_node * planned
-    needed = cluster.ranks_per_node * _PROCESS_BYTES + on_host
+    per_rank, certain = planned, report.plan.certain_bytes
+    if on_gpu:
+        per_rank = certain = PROCESS_BYTES[cluster.engine.name] + LIBRARY_BYTES[cluster.engine.name]
+    pinned = report.plan.pinned_bytes_per_node if on_gpu else 0
+    needed, least = (cluster.ranks_per_node * each + pinned for each in (per_rank, certain))
+    limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
     if free is not None and needed > free:
-        words = f"{_gb(free)} free, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
-        return CheckResult(
-            "FAIL", "memory", words, "end other programs, lower the batch, or start fewer ranks per node"
-        )
-    return CheckResult("OK", "memory", f"{_gb(free)} free, about {_gb(needed)} needed")
+        words = f"{_gb(free)} free{limit}, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
+        remedy = "end other programs, lower the batch, or start fewer ranks a node"
+        return CheckResult("FAIL" if least > free else "WARN", "memory", words, remedy)
+    return CheckResult("OK", "memory", f"{_gb(free)} free{limit}, about {_gb(needed)} needed")
+
+
+def _limits(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    """Check the limits of a process; a checkpoint, a file of 12 bytes a parameter, must not exceed the file size."""
+    needed = dict(_NEEDED_LIMITS)
+    needed["file size"] += 12 * (report.plan.parameters if report.plan else 0)
+    short = [
+        f"{name}: {limit:,}, {needed[name]:,} needed" for name, limit in machine.limits.items() if limit < needed[name]
+    ]
+    if short:
+        return CheckResult("WARN", "limits", "; ".join(short), "raise them with ulimit, or in limits.conf")
+    return CheckResult(
+        "OK", "limits", ", ".join(f"{name} {limit:,}" for name, limit in machine.limits.items()) or "none"
+    )
+
+
+def _inodes(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    """Check the inodes of each folder that is written, and the folder of temporary files."""
+    folders = [each for each in (machine.runs, machine.data, machine.stage, machine.temporary) if each is not None]
+    for folder in folders:
+        if folder.free_inodes is not None and folder.free_inodes < _SPARE_INODES:
+            words = f"{folder.folder}: {folder.free_inodes} inodes free, {_SPARE_INODES} needed"
+            return CheckResult("WARN" if folder.free_inodes else "FAIL", "files", words, "remove some files")
+    temporary = machine.temporary
+    if temporary and not (temporary.is_writable and (temporary.free_bytes or 0) >= _TEMPORARY_BYTES):
+        words = f"{temporary.folder}: {_gb(temporary.free_bytes)} free, {_gb(_TEMPORARY_BYTES)} needed"
+        words = words if temporary.is_writable else f"{temporary.folder} is not writable"
+        return CheckResult("WARN", "files", words, "set TMPDIR to another folder")
+    return CheckResult("OK", "files", "inodes and temporary space are free")
 
 
 def _disk(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
@@ -217,4 +257,4 @@ def _gb(size: float | None) -> str:
 
 
 SOFTWARE_CHECKS = (_drivers, _libraries)
-HARDWARE_CHECKS = (_instruction_sets, _cores, _memory, _disk, _shared_memory, _links, _data, _stage)
+HARDWARE_CHECKS = (_instruction_sets, _cores, _memory, _limits, _disk, _inodes, _shared_memory, _links, _data, _stage)

@@ -53,6 +53,21 @@ def test_a_run_that_its_control_group_cannot_hold_is_refused_before_ranks_start(
 
 @pytest.mark.ranks
 @pytest.mark.slow
+def test_the_doctor_tells_the_memory_of_its_group_and_that_the_kernel_killed_its_ranks(
+    group: Path, tmp_path: Path
+) -> None:
+    _limit(group, 150 << 20)
+    command = [*INSIDE, str(group), sys.executable, "-m", "launch.doctor", "--recipe", "digits"]
+    done = subprocess.run(
+        [*command, "--set", f"cluster.paths.runs={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"GB free ({group} has 0.16 GB), 0.5 GB needed for 2 ranks" in done.stdout
+    assert f"processes because memory ran out ({group}, limit 0.16 GB); raise the limit" in done.stdout
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
 def test_a_rank_that_the_kernel_killed_for_memory_is_reported_with_the_group_and_its_limit(
     group: Path, tmp_path: Path, packed_digits: Path
 ) -> None:

@@ -17,6 +17,7 @@ from launch.doctor.facts import RankFacts
 Ranks = list[dict[str, Any]]
 
 _GPU = {"name": "A100", "driver_version": "535.104", "memory.total": "81251 MiB"}
+_FOLDER = {"folder": "/tmp", "free_bytes": 1e9, "is_writable": True, "free_inodes": 1000}
 CLUSTER = load_cluster("dgx-a100", ["cluster.ranks_per_node=2", "cluster.node.rank_cores=[]", "cluster.num_nodes=3"])
 PLAN = PlannedRun(
     total_bytes=10 * 10**9, certain_bytes=9 * 10**9, available_bytes=None, pinned_bytes_per_node=20 * 10**9,
@@ -142,7 +143,7 @@ TROUBLES = [
      "versions (node2): mxnet-cu112 1.9.0, elsewhere 1.9.1; start the program of all hosts from one folder or image"),
     (_set(4, "machine", "environment", "packages", "tqdm", to="4.67"), "WARN", "versions (node2): tqdm 4.67"),
     (_set(0, "machine", "environment", "git", "commit", to="def"), "FAIL", "versions (node0): commit def"),
-    (_set(2, "machine", "memory_available_bytes", to=1e8), "FAIL", "memory (node1): 0.1 GB free, 20.6 GB needed"),
+    (_set(2, "machine", "memory_available_bytes", to=1e8), "FAIL", "memory (node1): 0.1 GB free, 20.5 GB needed"),
     (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="8000 MiB"), "FAIL", "memory (node1): the plan"),
     (_set(2, "machine", "environment", "gpus", 0, "memory.total", to="9200 MiB"), "WARN", "memory (node1): the plan"),
     (_set(2, "machine", "runs", "free_bytes", to=0.41e9), "WARN", "disk (node1): 0.4 GB free at /runs, 4.1 GB needed"),
@@ -164,6 +165,13 @@ TROUBLES = [
      "driver (node1): 535.104, 2 A100; MIG is on"),
     (_set(2, "libraries", "MXNet", "has", "CUDA", to=False), "FAIL", "libraries (node1): this MXNet was built without"),
     (_set(2, "libraries", "MXNet", "has", "gpus", to=1), "FAIL", "libraries (node1): MXNet sees 1 GPUs for 2 ranks"),
+    (_set(2, "machine", "usable_cores", to=0.5), "WARN", "cores (node1): 0.5 granted, node.cores: 128"),
+    (_set(2, "machine", "limits", to={"open files": 255}), "WARN", "limits (node1): open files: 255, 256 needed"),
+    (_set(2, "machine", "limits", to={"file size": 300 << 20}), "WARN", "limits (node1): file size: 314,572,800, "),
+    (_set(2, "machine", "temporary", to=_FOLDER | {"free_inodes": 999}), "WARN", "files (node1): /tmp: 999 inodes"),
+    (_set(2, "machine", "data", to=_FOLDER | {"free_inodes": 0}), "FAIL", "files (node1): /tmp: 0 inodes free, 1000"),
+    (_set(2, "machine", "temporary", to=_FOLDER | {"free_bytes": 9e7}), "WARN", "files (node1): /tmp: 0.1 GB free"),
+    (_set(2, "machine", "temporary", to=_FOLDER | {"is_writable": False}), "WARN", "files (node1): /tmp is not writ"),
     (_set_cores(127), "WARN", "cores (node1): 127 granted, node.cores: 128"),
     (_set(2, "machine", "runs", "free_bytes", to=0.4e9), "FAIL", "disk (node1): 0.4 GB free at /runs, 4.1 GB needed"),
     (_set(2, "machine", "shm_free_bytes", to=None), "WARN", "shared memory (node1): unknown free"),
@@ -186,7 +194,8 @@ def test_a_sound_cluster_has_one_line_a_topic_and_no_trouble() -> None:
     results = _check(_sound())
     assert {result.level for result in results} == {"OK"}
     topics = [result.topic for result in results]
-    assert topics == ["ranks", "driver", "libraries", "versions", "cores", "memory", "disk", "shared memory", "links",
+    assert topics == ["ranks", "driver", "libraries", "versions", "cores", "memory", "limits", "disk", "files",
+                      "shared memory", "links",
                       "data", "clocks", "allreduce"]  # fmt: skip
 
 
@@ -337,15 +346,17 @@ def test_links_are_judged_by_what_the_cluster_file_names(sets: list[str], change
 @pytest.mark.parametrize(
     ("device", "planned", "certain", "free", "line"),
     [
-        ("gpu", 9e9, 9e9, None, "OK    memory: unknown free, about 20.6 GB needed"),
-        ("gpu", 81251 << 20, 9e9, 900e9, "OK    memory: 900.0 GB free, about 20.6 GB needed"),
+        ("gpu", 9e9, 9e9, None, "OK    memory: unknown free, about 20.5 GB needed"),
+        ("gpu", 81251 << 20, 9e9, 900e9, "OK    memory: 900.0 GB free, about 20.5 GB needed"),
         ("gpu", (81251 << 20) + 1, 81251 << 20, 900e9, "WARN  memory: the plan needs 85.2 GB and a GPU has 85.2 GB; "),
         ("gpu", (81251 << 20) + 1, (81251 << 20) + 1, 900e9, "FAIL  memory: the plan needs 85.2 GB and a GPU has"),
-        ("cpu", (81251 << 20) + 1, (81251 << 20) + 1, 900e9, "OK    memory: 900.0 GB free, about 171.0 GB needed"),
-        ("gpu", 7e9, 7e9, 20.6e9, "OK    memory: 20.6 GB free, about 20.6 GB needed"),
-        ("gpu", 7e9, 7e9, 20.6e9 - 1, "FAIL  memory: 20.6 GB free, 20.6 GB needed for 2 ranks; end other programs, "),
-        ("cpu", 7e9, 7e9, 14.6e9, "OK    memory: 14.6 GB free, about 14.6 GB needed"),
-        ("cpu", 7e9, 7e9, 14.6e9 - 1, "FAIL  memory: 14.6 GB free, 14.6 GB needed for 2 ranks; end other programs, "),
+        ("cpu", (81251 << 20) + 1, (81251 << 20) + 1, 900e9, "OK    memory: 900.0 GB free, about 170.4 GB needed"),
+        ("gpu", 7e9, 7e9, 20.46e9, "OK    memory: 20.5 GB free, about 20.5 GB needed"),
+        ("gpu", 7e9, 7e9, 20.46e9 - 1, "FAIL  memory: 20.5 GB free, 20.5 GB needed for 2 ranks; end other programs, "),
+        ("cpu", 7e9, 5e9, 14e9, "OK    memory: 14.0 GB free, about 14.0 GB needed"),
+        ("cpu", 7e9, 5e9, 14e9 - 1, "WARN  memory: 14.0 GB free, 14.0 GB needed for 2 ranks; "),
+        ("cpu", 7e9, 5e9, 10e9, "WARN  memory: 10.0 GB free, 14.0 GB needed for 2 ranks; "),
+        ("cpu", 7e9, 5e9, 10e9 - 1, "FAIL  memory: 10.0 GB free, 14.0 GB needed for 2 ranks; end other programs, "),
     ],
 )
 def test_a_host_holds_the_pinned_images_of_its_gpus_or_all_that_the_plan_says_of_its_cpu_ranks(

@@ -51,7 +51,7 @@ def test_what_the_kernel_says_of_the_machine_is_told_in_bytes(
     assert facts.interfaces["lo"] == Path("/sys/class/net/lo/operstate").read_text(encoding="ascii").strip()
 
 
-def test_adapters_and_memory_are_those_that_the_kernel_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_and_memory_are_those_that_the_kernel_lists(tmp_path: Path) -> None:
     files = {
         "proc/meminfo": "MemTotal:       9 kB\nMemAvailable:      5 kB\n",
         "sys/class/net/ib0/operstate": "up\n",
@@ -64,15 +64,31 @@ def test_adapters_and_memory_are_those_that_the_kernel_lists(tmp_path: Path, mon
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="ascii")
     (tmp_path / "sys/class/net/eth0").mkdir()
-    monkeypatch.setattr(machine, "Path", lambda path: tmp_path / str(path).lstrip("/"))
     cluster = load_both("digits", None, ["cluster.paths.stage=null"])[1]
-    facts = inspect_machine(cluster)
-    assert facts.memory_available_bytes == 5 * 1024
+    facts = inspect_machine(cluster, tmp_path)
+    assert (facts.memory_available_bytes, facts.memory_limit, facts.usable_cores) == (5 * 1024, None, None)
     assert facts.interfaces == {"ib0": "up", "eth0": None}
     assert facts.adapters == {"mlx5_0": {"1": "4: ACTIVE, 100 Gb/sec", "2": "1: DOWN, 40 Gb/sec (4X QDR)"}}
     assert facts.shm_free_bytes is None, "there is none"
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\n", encoding="ascii")
-    assert inspect_machine(cluster).memory_available_bytes is None
+    assert inspect_machine(cluster, tmp_path).memory_available_bytes is None
+
+
+def test_the_control_group_limits_cores_and_memory(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemAvailable: 900000 kB\n",
+        "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "proc/self/cgroup": "0::/job\n",
+        "sys/fs/cgroup/job/memory.max": f"{400 << 20}\n",
+        "sys/fs/cgroup/job/memory.current": f"{100 << 20}\n",
+        "sys/fs/cgroup/job/cpu.max": "50000 100000\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="ascii")
+    facts = inspect_machine(load_both("digits", None, [])[1], tmp_path)
+    assert (facts.memory_available_bytes, facts.usable_cores) == (300 << 20, 0.5)
+    assert facts.memory_limit == f"{tmp_path}/sys/fs/cgroup/job has 0.42 GB"
 
 
 def test_a_missing_data_set_is_a_problem_and_a_synthetic_one_has_no_folder(tmp_path: Path) -> None:
