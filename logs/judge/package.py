@@ -182,6 +182,9 @@ def _snapshot(destination: Path, runs: Sequence[_Run]) -> ToolFinding:
     destination.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         members = archive.getmembers()
+        archive.extraction_filter = getattr(
+            tarfile, "data_filter", None
+        )  # Python 3.10 and 3.11 got it in a later patch.
         archive.extractall(destination, [each for each in members if not _is_unfriendly(each.name)])
     left_out = [each.name for each in members if each.isfile() and _is_unfriendly(each.name)]
     kept = f", without {', '.join(left_out)}, whose names the repository checker refuses" if left_out else ""

@@ -22,6 +22,12 @@ def _ranks_that_wait_yield() -> Iterator[None]:
 
 
 @pytest.fixture
+def with_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let settings have MXNet's launchers and kinds of communication also where PyTorch alone is installed."""
+    monkeypatch.setattr("configs.registry.find_spec", lambda _package: True)
+
+
+@pytest.fixture
 def typed(tmp_path: Path) -> Iterator[None]:
     """Give this process a standard input with a word in it, which pytest takes away: whoever inherits it reads it."""
     (tmp_path / "typed").write_text("yes\n", encoding="utf-8")

@@ -14,6 +14,8 @@ from launch.doctor.check_result import CheckResult, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts
 
+pytestmark = pytest.mark.usefixtures("with_mxnet")
+
 Ranks = list[dict[str, Any]]
 
 _GPU = {"name": "A100", "driver_version": "535.104", "memory.total": "81251 MiB"}
@@ -396,7 +398,8 @@ def test_data_that_is_generated_needs_no_check() -> None:
     assert _on("data", ranks, cluster) == ["OK    data: generated in memory, nothing to read"]
 
 
-LAPTOP = load_cluster("laptop", ["cluster.ranks_per_node=3", "cluster.engine.threads=2", "cluster.node.cores=null"])
+_OF_LAPTOP = ("engine.name=mxnet", "ranks_per_node=3", "engine.threads=2", "node.cores=null")
+LAPTOP = load_cluster("laptop", [f"cluster.{key}" for key in _OF_LAPTOP])
 
 
 def test_a_node_of_cpus_needs_no_gpu_in_driver_and_libraries() -> None:

@@ -23,6 +23,8 @@ from launch.start.launcher import run_launcher
 from launch.start.link import can_shape, shaped
 from launch.start.local import Outcome
 
+pytestmark = pytest.mark.usefixtures("with_mxnet")
+
 PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communication.backend=mpi"]
 
 

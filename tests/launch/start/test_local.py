@@ -171,6 +171,7 @@ def _running(folder: Path) -> list[str]:
     return running
 
 
+@pytest.mark.usefixtures("with_mxnet")
 def test_the_local_launcher_binds_gpu_ranks_to_their_cores_and_leaves_cpu_ranks_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,12 +209,14 @@ def test_a_signal_reaches_a_gpu_rank_of_the_local_launcher_once(tmp_path: Path) 
     assert [(tmp_path / f"{rank}.got").read_text() for rank in (0, 1)] == ["x", "x"]
 
 
+@pytest.mark.usefixtures("with_mxnet")
 def test_other_launchers_refuse_what_they_cannot_start() -> None:
     cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.kind=parameter_server"])
     with pytest.raises(UserError, match=r"^communication\.kind: got 'parameter_server' under mpirun"):
         run_under(cluster, ["true"], {})
 
 
+@pytest.mark.usefixtures("with_mxnet")
 def test_train_refuses_mpirun_over_gloo_before_it_makes_a_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from launch.start.commands import launcher_command, require_launchable, require_
 from launch.start.launcher import run_launcher
 from launch.start.local import Outcome
 
+pytestmark = pytest.mark.usefixtures("with_mxnet")
+
 RANK = ["rank", "/runs/a"]
 
 

@@ -19,6 +19,8 @@ from launch.start.commands import launcher_command
 from launch.start.key_value_server import serve_values
 from launch.start.rendezvous import RENDEZVOUS, main, rendezvous_of
 
+pytestmark = pytest.mark.usefixtures("with_mxnet")
+
 _LISTENS = "0A"
 _LOOPBACK, _EVERYWHERE = "0100007F", "00000000"
 

@@ -10,6 +10,8 @@ from configs.load import load_cluster
 from launch.submit.jobspec import JobSpec
 from tests.launch.golden_jobs import CASES, job
 
+pytestmark = pytest.mark.usefixtures("with_mxnet")
+
 
 def _render(spec: JobSpec) -> str:
     return spec.scheduler.render(spec)

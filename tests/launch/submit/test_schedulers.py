@@ -15,6 +15,8 @@ from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
 from tests.launch.golden_jobs import job, script_of
 
+pytestmark = pytest.mark.usefixtures("with_mxnet")
+
 LIMIT = ["scheduler.wall_time_s=600"]
 GE = ["scheduler.kind=gridengine", "launcher=mpirun", "communication.backend=mpi", *LIMIT]
 SLURM = ["scheduler.kind=slurm", "launcher=srun", *LIMIT]

@@ -15,6 +15,8 @@ from configs.load import load_cluster
 from configs.schema import Cluster
 from tests.launch.golden_jobs import CASES, GOLDEN, golden_text, job
 
+pytestmark = pytest.mark.usefixtures("with_mxnet")
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_script_is_the_one_that_was_reviewed(name: str) -> None:

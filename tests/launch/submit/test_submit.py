@@ -5,6 +5,7 @@ import os
 import re
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from configs.load import load_both, load_run
 from launch.submit.__main__ import main
 from launch.submit.submission import submit_run
 from tests.launch.scheduled import SYNTHETIC
+
+pytestmark = pytest.mark.usefixtures("with_mxnet")
 
 _SLURM = ["--set", "cluster.scheduler.kind=slurm"]
 _LIMIT = ["--set", "cluster.scheduler.wall_time_s=600"]
@@ -321,6 +324,7 @@ def test_ctrl_c_ends_a_submission_with_130(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.ranks
+@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed")
 def test_a_list_of_hosts_runs_under_horovodrun(tmp_path: Path) -> None:
     short = [*SYNTHETIC, "run.max_steps=2"]
     sets = [word for each in [*short, "cluster.launcher=horovodrun"] for word in ("--set", each)]
