@@ -41,18 +41,13 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
     ("rows", "outcome", "rank", "message"),
     [
         ([ECHO, TORN], Outcome(1), 1, "rank 1 on node1 failed at step 7: torn"),
-        ([ECHO, TORN | {"step": 9}], Outcome(1), 1, "rank 1 on node1 failed at step 9: torn"),
         ([ECHO, TORN | {"step": None}], Outcome(1), 1, "rank 1 on node1 failed at or before step 7: torn"),
         ([TORN | {"step": None}], Outcome(1), 1, "rank 1 on node1 failed: torn"),
         ([ECHO, KILLED], Outcome(137), 1, "rank 1 on node1 was killed by signal 9 at or before step 7"),
-        ([ECHO, KILLED | {"step": 9}], Outcome(137), 1, "rank 1 on node1 was killed by signal 9 at or before step 7"),
-        ([KILLED], Outcome(137), 1, "rank 1 on node1 was killed by signal 9"),
         # Two ranks fail by themselves: the rank with the earlier time is named, wherever the report is in the list.
         ([_report(0, "torn"), TORN], Outcome(1), 0, "rank 0 on node0 failed at step 7: torn"),
         ([_report(0, "torn", time=5.0), TORN], Outcome(1, ((0, 1), (1, 1))), 1,
          "rank 1 on node1 failed at step 7: torn"),
-        ([_report(0, "torn", time=5.0), KILLED | {"time": 4.0}], Outcome(137), 1,
-         "rank 1 on node1 was killed by signal 9 at or before step 7"),
         # Another machine's script has counted the kills there; this machine's count is the launcher's.
         ([KILLED | {"ran_out_of_memory": "/job, limit 400 MB"}], Outcome(137), 1,
          "rank 1 on node1 was killed by signal 9: the kernel killed it because memory ran out (/job, limit 400 MB); "
@@ -66,9 +61,7 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
         # The launcher alone knows what became of a rank without a report.
         ([ECHO], Outcome(137, ((1, 137),)), 1, f"rank 1 on {HERE} was killed by signal 9 at or before step 7"),
         ([], Outcome(1, ((1, 137), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 9"),
-        ([], Outcome(1, ((1, 129), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 1"),
         ([], Outcome(1, ((1, 192), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 64"),
-        ([], Outcome(1, ((1, 193), (0, 1))), 1, f"rank 1 on {HERE} ended with status 193"),
         ([], Outcome(1, ((1, 128),)), 1, f"rank 1 on {HERE} ended with status 128"),
         # Ranks that wait are at the step of the rank that they wait for, or before it.
         ([ECHO | {"step": 9}, _report(2, "waits", second_hand=True, step=8)], Outcome(1, ((1, 137),)), 1,
@@ -95,10 +88,8 @@ def test_the_first_to_fail_is_named_with_host_and_step(
     ("outcome", "rows", "cause"),
     [
         (Outcome(130, interrupted_by=2), [TORN], {"message": "stopped by a signal"}),
-        (Outcome(130, interrupted_by=2, lost_server=3), [], {"message": "stopped by a signal"}),
         (Outcome(1, lost_server=0), [], {"message": "a parameter server ended with status 0 before the ranks did"}),
         (Outcome(75, stopped_by=10), [], {"message": "stopped by SIGUSR1"}),
-        (Outcome(143, stopped_by=15), [], {"message": "stopped by SIGTERM"}),
         (Outcome(75), [TOLD_TO_STOP], {"step": 7, "message": "told to stop"}),
         (Outcome(2), [], {"message": "the ranks refused to start"}),
         (Outcome(9), [], {"message": "the launcher ended with status 9"}),
@@ -144,12 +135,9 @@ def test_the_step_comes_from_the_metrics_if_no_rank_reported_one(tmp_path: Path)
         (Outcome(1), [TOLD_TO_STOP], True),  # horovodrun returns 1 for any status of a rank
         (Outcome(1), [TOLD_TO_STOP, TORN], False),
         (Outcome(0), [TOLD_TO_STOP], False),
-        (Outcome(75), [], False),
-        (Outcome(0, stopped_by=15), [], False),
         (Outcome(143, stopped_by=15), [], True),
         (Outcome(1, stopped_by=15), [TORN], False),
         # srun ends the other ranks when one fails, and returns the largest status: here the failed rank has no report.
-        (Outcome(75), [STOPPED_AT_START], False),
         (Outcome(75), [STOPPED_AT_START, REFUSED], False),
         (Outcome(1), [TOLD_TO_STOP, ECHO | {"rank": 1}], True),
         (Outcome(1, stopped_by=15), [STOPPED_AT_START, ECHO | {"rank": 1, "step": None}], True),

@@ -38,8 +38,6 @@ def _folder(path: Path, *sets: str, passes: bool = True) -> RunFolder:
         (SUCCESS, Outcome(0), True, 0, "end, digits: success"),
         (SUCCESS, Outcome(0), False, 1, "end, digits: success"),
         (replace(SUCCESS, resumed_from_step=3), Outcome(0), False, 0, "end, digits: success"),
-        (replace(SUCCESS, is_rehearsal=True), Outcome(0), False, 0, "end, digits: success"),
-        (ABORTED, Outcome(0), True, 1, "failure, digits: aborted: loss not finite"),
         (ABORTED, Outcome(9), False, 1, "failure, digits: aborted: loss not finite"),
         (ABORTED, Outcome(1, interrupted_by=2), False, 130, "failure, digits: aborted: loss not finite"),
         (ABORTED, Outcome(75, stopped_by=15), False, 75, "stop, digits: aborted: loss not finite"),

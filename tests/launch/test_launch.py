@@ -4,12 +4,9 @@ import contextlib
 import io
 import json
 import os
-import queue
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ from configs.rank_variables import rank_environment
 from configs.schema import Cluster
 from launch import run
 from launch.__main__ import main
-from launch.run import launch_run, open_run, pack_data_set
+from launch.run import launch_run, open_run
 from launch.start.local import Outcome
 from logs.checkpoints import SavedState
 from logs.claims import Claims
@@ -186,25 +183,6 @@ def test_a_launcher_that_lost_its_folder_leaves_it_to_the_other_one(
     assert left == {"config.yaml", "environment.json", "claims", "utilisation.jsonl"}
 
 
-def test_the_loss_of_a_folder_is_told_at_once(
-    tmp_path: Path, sets: list[str], ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    def wait_for_the_loss(folder: RunFolder) -> Outcome:
-        while not told.empty():
-            told.get()
-        loses_folder(1)(folder)
-        assert told.get(timeout=20).startswith(f"error: {folder}: taken over by ")
-        return Outcome(1)
-
-    monkeypatch.setattr("logs.claims.BEAT_S", 0.001)
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=told.put))
-    ranks.endings = [wait_for_the_loss]
-    assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 1
-    assert "ended" not in json.loads((tmp_path / "run" / "claims" / "1.json").read_text(encoding="utf-8"))
-
-
 def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_and_no_refusal(
     tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,17 +193,6 @@ def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_and_no_refusal(
     ranks.endings = [leave_a_full_disk]
     assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 1
     assert "summary.json: cannot be written: the disk is full; " in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_the_folder_is_claimed_while_the_ranks_run(tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
-    def look(folder: RunFolder) -> Outcome:
-        with pytest.raises(UserError, match="a run is active in it"):
-            launch_run(*load_both("digits", "laptop", sets), folder.path)
-        return succeeds(folder)
-
-    ranks.endings = [look]
-    assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 0
-    assert RunFolder(tmp_path / "run").claims.holder() is None
 
 
 def test_a_folder_in_which_somebody_trains_stays_as_it_is(tmp_path: Path, sets: list[str]) -> None:
@@ -256,7 +223,6 @@ def _begun(path: Path, sets: list[str], summary: Summary) -> RunFolder:
     [
         (Summary("digits", "success", steps=9), [], ENDED.format("success")),
         (Summary("digits", "success", steps=9), ["run.epochs=99"], ENDED.format("success")),
-        (Summary("digits", "aborted", steps=9), [], ENDED.format("aborted")),
         (Summary("digits", "aborted"), ["run.seed=2"], "run.seed: got 2, the run was started with 1"),
     ],
 )
@@ -361,6 +327,7 @@ def test_resume_refuses_a_folder_without_a_run_to_resume(
     assert str(refusal.value) == words.format(folder=tmp_path)
 
 
+@pytest.mark.usefixtures("with_mxnet")
 @pytest.mark.parametrize("change", ["cluster.launcher=mpirun", "cluster.ranks_per_node=3"])
 def test_what_cannot_start_is_refused_before_data_are_packed_or_a_folder_is_made(change: str, tmp_path: Path) -> None:
     with pytest.raises(UserError):
@@ -401,24 +368,11 @@ def test_the_folder_of_a_job_is_made_after_its_data_were_packed_and_holds_its_co
         open_run(*own, folder)
 
 
-@pytest.mark.usefixtures("_elsewhere")
-def test_a_data_set_is_packed_in_the_programs_own_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^there: the data set could not be packed"):
-        pack_data_set(["folders", "there", "--quality", "x"])
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["digits", "--run-dir", "{run}/new"], ("digits", "laptop", 0, 0, "new")),
         (["digits", "--trace", "--run-dir", "{run}/new"], ("digits", "laptop", 0, 3, "new")),
-        (["digits", "--max-restarts", "4", "--run-dir", "{run}/new"], ("digits", "laptop", 4, 0, "new")),
         (["--resume", "{run}/old"], ("digits-once", "a-lab", 0, 0, "old")),
         (["--resume", "{run}/old", "--cluster", "laptop"], ("digits-once", "laptop", 0, 0, "old")),
     ],

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import STOPPED_STATUS, UserError
-from configs.load import ROOT, load_cluster
-from configs.rank_variables import rank_environment
-from launch.start.commands import run_under
+from configs.errors import STOPPED_STATUS
+from configs.load import ROOT
 from tests.launch.faults.disturbed import WAYS, Way, require
 from tests.launch.scheduled import SYNTHETIC, has_begun, ranks, wait_until
 from tests.runs import FinishedRun, read_summary, train, train_command
@@ -65,9 +63,3 @@ def test_a_killed_launcher_or_a_closed_terminal_takes_every_rank_with_it(
         assert time.monotonic() - since < _GONE_S
     else:  # SIGHUP counts as the SIGTERM of a scheduler: other tests send that one
         assert "told to stop, state saved after step" in read_summary(folder)["failure"]
-
-
-def test_horovodrun_on_machines_that_nobody_names_is_refused() -> None:
-    cluster = load_cluster("laptop", ["cluster.launcher=horovodrun", "cluster.num_nodes=2"])
-    with pytest.raises(UserError, match=r"would start all 4 ranks on this machine.*submit --hosts A,B"):
-        run_under(cluster, ["true"], rank_environment(cluster))

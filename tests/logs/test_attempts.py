@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from configs.errors import UserError
-from logs.attempts import ATTEMPTS_FILE, Attempt, Attempts, bad_hosts
+from logs.attempts import ATTEMPTS_FILE, Attempt, Attempts
 from logs.checkpoints import CheckpointFolder, SavedState
 
 EMPTY = SavedState({}, {})
@@ -34,18 +33,15 @@ BY_HAND = _attempt("failed", 0, 1, goes_on=False)
     ("earlier", "last", "limit", "reason"),
     [
         ([], ("failed", 0, 4), 1, None),
-        ([], ("failed", 0, 4), 0, "it failed 1 time, and scheduler.max_restarts is 0"),
         ([("failed", 0, 4)], ("failed", 4, 6), 2, None),
         ([("failed", 0, 4)], ("failed", 4, 6), 1, "it failed 2 times, and scheduler.max_restarts is 1"),
         ([("failed", 0, 4), ("stopped", 4, 6)], ("lost", 6, 8), 2, None),
         ([("stopped", 0, 4)], ("lost", 4, 6), 1, "it was stopped or lost 2 times, and scheduler.max_requeues is 1"),
         ([("failed", 0, 4)], ("failed", 4, 4), 9, None),
         ([("failed", 4, 4)], ("lost", 4, 4), 9, "2 attempts in a row kept no step after step 4"),
-        ([("failed", 4, 2)], ("failed", 4, 2), 9, "2 attempts in a row kept no step after step 4"),
         ([("failed", 0, 0), ("failed", 0, 0)], ("failed", 0, 2), 9, None),
         # Attempts before a start by hand do not count.
         ([("failed", 0, 0), BY_HAND], ("failed", 0, 0), 1, None),
-        ([BY_HAND, ("failed", 0, 1), BY_HAND, ("failed", 1, 2)], ("failed", 2, 3), 2, None),
         ([BY_HAND, ("failed", 1, 2)], ("failed", 2, 3), 1, "it failed 2 times, and scheduler.max_restarts is 1"),
     ],
 )  # fmt: skip
@@ -90,17 +86,6 @@ def test_an_attempt_has_its_time_and_its_hosts_and_is_told_in_one_line(tmp_path:
     ]
 
 
-def test_a_host_that_failed_twice_is_bad_and_one_that_was_stopped_or_lost_is_not() -> None:
-    unknown = _attempt("failed", 0, 1, host=None)
-    failed = [_attempt("failed", 0, 1, host=host) for host in "dbeadba"]
-    assert bad_hosts([unknown, unknown, *failed, _attempt("lost", 0, 1, host="e")]) == ["a", "b", "d"]
-
-
-def test_the_hosts_that_are_left_out_are_those_of_all_attempts_in_order(tmp_path: Path) -> None:
-    _write(tmp_path, [_attempt("failed", 0, 1, leaves_out=list(hosts)) for hosts in ("db", "ca", "b")])
-    assert Attempts(tmp_path).left_out() == list("abcd")
-
-
 @pytest.mark.parametrize("line", ['{"time": "t"}', "5", "[]", "{", "", '{"cut off'])
 def test_a_line_that_is_no_attempt_hides_no_other_and_fields_of_later_versions_are_ignored(
     tmp_path: Path, line: str
@@ -109,8 +94,3 @@ def test_a_line_that_is_no_attempt_hides_no_other_and_fields_of_later_versions_a
     row = asdict(_attempt("lost", 1, 2)) | {"new": 1}
     (tmp_path / ATTEMPTS_FILE).write_text(f"{line}\n{json.dumps(row)}\n", encoding="utf-8")
     assert [each.kept_step for each in Attempts(tmp_path).read()] == [2]
-
-
-def test_an_attempt_that_cannot_be_recorded_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"gone/{ATTEMPTS_FILE}: cannot be written: the folder is missing"):
-        Attempts(tmp_path / "gone").add("lost", "cause", limit=1)

@@ -115,15 +115,3 @@ def test_a_full_disk_in_the_middle_of_a_checkpoint_is_one_error_and_no_more_come
     assert not unraisable
     assert not recwarn.list
     assert not list((tmp_path / "checkpoints").iterdir())
-
-
-def test_a_run_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the folder is missing, or was deleted during the run"):
-        CheckpointFolder(tmp_path / "gone").write(3, STATE, keep=1)
-
-
-def test_writing_checkpoints_leaves_no_file_open(tmp_path: Path) -> None:
-    CheckpointFolder(tmp_path).write(1, STATE, keep=1)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    CheckpointFolder(tmp_path).write(2, STATE, keep=1)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -129,16 +129,6 @@ def test_ranks_that_outlive_their_launcher_keep_the_folder(tmp_path: Path) -> No
     assert Claims(tmp_path).holder() is None
 
 
-def test_launcher_and_rank_hold_a_claim_together_and_the_last_of_them_frees_it(tmp_path: Path) -> None:
-    _of_a_dead_process(tmp_path)
-    with ExitStack() as launcher, ExitStack() as rank:
-        for each in (launcher, rank):
-            each.enter_context(Claims(tmp_path).held(print))
-        launcher.close()
-        assert _holder(tmp_path).endswith(", whose ranks are still ending")
-    assert Claims(tmp_path).holder() is None
-
-
 def test_the_owner_gives_signs_of_life_and_learns_once_that_it_was_succeeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,18 +198,6 @@ def test_a_taker_waits_for_a_lost_node_until_its_claim_is_stale(
     assert re.fullmatch(rf"{tmp_path}: takes over from .* on beta, .*, which is gone", told[1])
 
 
-def test_patience_ends_where_the_owner_neither_ends_nor_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Claims(tmp_path).take()
-    clock = Clock(monkeypatch)
-    with pytest.raises(UserError) as caught:
-        Claims(tmp_path).take(patience_s=32)
-    words = f"{tmp_path}: a run is active in it: {_holder(tmp_path)}; wait for its end, or give another folder"
-    assert str(caught.value) == words
-    assert 32 < sum(clock.waits) < 32 + 2 * 3.2
-
-
 def test_a_taker_with_patience_refuses_when_the_owner_gives_a_sign_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,24 +231,6 @@ def test_the_last_ranks_of_the_own_job_are_waited_for_though_they_give_signs_of_
                 Claims(tmp_path).take(patience_s=20)
     assert clock.waits == [2.0] * (3 if is_taken else 1)
     assert capsys.readouterr().err.count("whose ranks are still ending; waits for up to 20 s for its end\n") == 1
-
-
-def test_after_the_block_that_holds_a_claim_comes_no_sign_of_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, touch = threading.Event(), os.utime
-
-    def touch_slowly(path: Path) -> None:
-        begun.set()
-        time.sleep(0.2)
-        touch(path)
-
-    monkeypatch.setattr(claims, "BEAT_S", 0.001)
-    monkeypatch.setattr(os, "utime", touch_slowly)
-    Claims(tmp_path).take()
-    with Claims(tmp_path).held(print):
-        assert begun.wait(20)
-    assert not any(thread.name == "claim" for thread in threading.enumerate())
 
 
 def test_without_locks_and_in_spite_of_a_server_that_fails_once_the_signs_of_life_go_on(
@@ -346,20 +306,6 @@ def test_a_claim_whose_folder_is_gone_is_not_lost_and_needs_no_end(tmp_path: Pat
     assert not claim.path.exists()
     with pytest.raises(UserError, match=r"gone/claims/1\.json: cannot be written: the folder is missing"):
         Claims(tmp_path / "gone").take()
-
-
-def test_a_full_disk_hinders_no_release(tmp_path: Path) -> None:
-    claim = Claims(tmp_path).take()
-    claim.path.with_name(f".1.json.{os.getpid()}").symlink_to("/dev/full")
-    claim.release()
-    assert Claims(tmp_path).owned_by(os.getpid()) == claim
-
-
-def test_a_folder_without_a_claim_is_nobodys_and_is_held_by_nothing(tmp_path: Path) -> None:
-    assert (Claims(tmp_path).holder(), Claims(tmp_path).owned_by(os.getpid())) == (None, None)
-    with Claims(tmp_path).held(print):
-        assert not any(thread.name == "claim" for thread in threading.enumerate())
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"pid": ', "{}"])

@@ -18,15 +18,10 @@ from tests.disk_order import DiskOrder
     ("name", "words"),
     [
         ("ENOSPC", "the disk is full; free some space, or put"),
-        ("EDQUOT", "the disk quota is used up; free some space, or put"),
-        ("EFBIG", "the file would become larger than the file system or the user's limit allows; free some space, or"),
         ("EIO", "the disk or the file server reports an input/output error; check the disk or the file server, or"),
-        ("ESTALE", "the file server no longer knows the file (stale file handle); check the disk or the file server"),
         ("EROFS", "the file system is read-only; check the disk or the file server, or put paths.runs on another disk"),
-        ("ETIMEDOUT", "the file server does not answer; check the disk or the file server, or put paths.runs on"),
         ("ENOENT", "the folder is missing, or was deleted during the run; repeat the run without deleting the folder"),
         ("EACCES", "Permission denied; choose a folder that you may write to"),
-        ("EPERM", "Operation not permitted; choose a folder that you may write to"),
     ],
 )
 def test_each_error_has_its_reason_and_its_remedy(name: str, words: str, tmp_path: Path) -> None:

@@ -18,13 +18,6 @@ from logs.judge.compliance import write_verdict
 from logs.mlperf import MlperfLog
 
 
-def test_a_new_or_empty_folder_becomes_a_run(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "runs" / "one")
-    for _ in range(2):
-        folder.make()
-        assert folder.path.is_dir()
-
-
 def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "kept"
     file.write_text("a record")
@@ -119,14 +112,6 @@ def test_a_killed_run_is_closed_as_aborted_with_complete_logs_and_a_summary(tmp_
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_run_killed_before_it_wrote_anything_gets_only_a_summary(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.close_aborted("no rank came up", failed_rank=1, failed_step=0)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
-    expected = Summary("unknown", "aborted", failure="no rank came up", failed_rank=1, failed_step=0)
-    assert folder.summary() == expected
-
-
 def test_an_aborted_run_has_the_numbers_of_its_configuration(tmp_path: Path) -> None:
     waits = "{forward_s: 1, gradients_s: [1], update_s: 1, evaluation_s: 1, top1: [0.5]}"
     three = ["cluster.num_nodes=3", "cluster.ranks_per_node=1", "cluster.launcher=srun"]
@@ -143,19 +128,3 @@ def test_an_aborted_run_has_the_numbers_of_its_configuration(tmp_path: Path) -> 
             )
         )  # fmt: skip
         (tmp_path / "summary.json").unlink()
-
-
-def test_a_resumed_run_warns_that_its_last_bits_will_differ_on_another_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = RunFolder(tmp_path / "run")
-    folder.make()
-    folder.record_environment({"OMP_NUM_THREADS": "1"})
-    assert capsys.readouterr().err == ""
-    folder.record_environment({"OMP_NUM_THREADS": "2"})
-    assert re.fullmatch(
-        r"warning: run: the run is resumed with .*threads 2 instead of 1.*: the results will differ in their last bits "
-        r"from those of a run without a change; environment\.json keeps both\n",
-        capsys.readouterr().err,
-    )

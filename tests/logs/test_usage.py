@@ -40,12 +40,6 @@ def test_a_line_with_an_impossible_value_or_another_key_is_refused(tmp_path: Pat
         read_samples(tmp_path)
 
 
-@pytest.mark.parametrize("key", NUMBERS)
-def test_a_counter_may_go_back_by_a_moment(tmp_path: Path, key: str) -> None:
-    _write_samples(tmp_path, asdict(FULL) | {key: -1})
-    assert asdict(read_samples(tmp_path)[0])[key] == -1
-
-
 def test_totals_are_those_of_the_file_and_none_without_it(tmp_path: Path) -> None:
     assert read_usage(tmp_path) == {}
     for totals in (TOTALS, TOTALS | {"more": [-0.5]}, TOTALS | {"wall_s": [-1, 9.9e17]}):

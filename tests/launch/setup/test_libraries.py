@@ -63,9 +63,3 @@ def test_links_to_nvidias_libraries_are_made_anew_and_move_with_the_environment(
     for _ in range(2):
         assert link_nvidia_libraries(packages)
     assert (packages.rename(tmp_path / "final") / "mxnet" / library.name).is_file()
-
-
-def test_what_pytorch_does_not_find_is_named_too(tmp_path: Path) -> None:
-    absent = _compile(tmp_path / "absent" / "libabsent.so.3")
-    _compile(tmp_path / "torch" / "lib" / "libtorch_python.so", absent)
-    assert missing_libraries(tmp_path) == ["libtorch_python.so: libabsent.so.3"]

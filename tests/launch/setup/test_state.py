@@ -1,10 +1,7 @@
 """The record of an environment, the locks of set-up, and what changes in an environment that gets another path."""
 
 import errno
-import fcntl
-from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -14,23 +11,6 @@ from launch.setup.layout import CURRENT, Environment, Kind
 from launch.setup.state import State, rewrite_path
 
 MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
-
-
-@pytest.mark.parametrize("kind", [Kind(("mxnet",), "gpu", "/usr/bin/python3"), BOTH])
-def test_the_record_of_an_environment_is_read_as_it_was_written(tmp_path: Path, kind: Kind) -> None:
-    environment = Environment(tmp_path / "environment")
-    record = State(environment)
-    record.reset(MXNET, has_mpi=False)
-    record.finish("venv", "1")
-    record.begin("wheels", kind)
-    assert State(environment).kind == kind
-    assert State(environment).is_done("venv", "1")
-    assert not State(environment).is_done("venv", "2")
-    record.begin("venv", kind)
-    assert not State(environment).is_done("venv", "1"), "an interrupted stage counts as not done"
-    record.finish("venv", "1")
-    record.reset(kind, has_mpi=True)
-    assert not State(environment).is_done("venv", "1")
 
 
 @pytest.mark.parametrize(
@@ -55,58 +35,6 @@ def test_mpi_is_found_by_its_compiler_and_stays_known_where_there_is_none(
     assert State(environment).has_mpi
     (tmp_path / "mpicxx").touch(mode=0o755)
     assert State(Environment(tmp_path / "new")).has_mpi
-
-
-def _is_free(lock: Path, kind: int) -> bool:
-    with lock.open("a") as file:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_set_up_has_the_folder_for_itself_also_if_it_had_to_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], waits: bool
-) -> None:
-    lock = tmp_path / "lock"
-    monkeypatch.setattr(state, "SETUP_LOCK", lock)
-    shared: list[bool] = []
-
-    def set_up() -> None:
-        with state.only_one() as descriptor:
-            assert lock.samefile(f"/proc/self/fd/{descriptor}")
-            shared.append(_is_free(lock, fcntl.LOCK_SH))
-
-    with lock.open("a") as first:
-        fcntl.flock(first, fcntl.LOCK_EX if waits else fcntl.LOCK_UN)
-        second = Thread(target=set_up)
-        second.start()
-        second.join(0.01 if waits else 10)
-        assert bool(shared) != waits
-    second.join(10)
-    assert shared == [False]
-    assert _is_free(lock, fcntl.LOCK_EX)
-    waiting = "setup: another set-up is running in this folder; waiting for its end\n"
-    assert capsys.readouterr().err == (waiting if waits else "")
-
-
-def test_runs_share_the_environment_and_keep_set_up_out_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = tmp_path / "lock"
-    monkeypatch.setattr(state, "USED_LOCK", lock)
-    monkeypatch.setattr("sys.prefix", str(CURRENT.folder))
-    assert not state.is_used()
-    with ExitStack() as later:
-        with state.in_use():
-            later.enter_context(state.in_use())
-        assert state.is_used(), "the second run goes on when the first has ended"
-    assert not state.is_used()
-    lock.unlink()
-    monkeypatch.setattr("sys.prefix", str(tmp_path))
-    with state.in_use():
-        assert not state.is_used(), "a run in another environment"
-    assert not lock.exists()
 
 
 def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(

@@ -145,13 +145,6 @@ def test_the_most_accurate_at_the_first_seed_is_best(changes: dict[str, Any], tu
     assert best_cells(_study(), _results(**changes))["B", 64].tuned == tuned
 
 
-def test_of_runs_that_learned_nothing_the_smallest_value_is_best() -> None:
-    for top1, tuned in ((None, 0.5), (0.0, 0.5), (0.001, 2)):
-        results = {cell: Summary("digits", "success") for cell in TOP1}
-        results[Cell("B", 64, 2, 4)] = Summary("digits", "success", top1=top1)
-        assert best_cells(_study(), results)["B", 64].tuned == tuned
-
-
 def test_page_table_and_curves_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plotted: list[Any] = []
     monkeypatch.setattr("launch.study.accuracy.plot_study", lambda *told: plotted.append(told))

@@ -1,6 +1,5 @@
 """What a study takes for a run of its own, leaves beside its folder, and starts again."""
 
-import errno
 import os
 from pathlib import Path
 
@@ -65,15 +64,6 @@ def test_a_job_in_a_queue_is_handed_over_once_and_again_only_on_request(tmp_path
     assert run.state() == "failed; remove cell.submitted to try again"
     run.ticket.unlink()
     assert (run.start(), len(starter.started)) == (None, 2)
-
-
-def test_a_mark_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "touch", fail)
-    with pytest.raises(UserError, match=r"cell\.submitted: cannot be written: the disk is full"):
-        _cell(tmp_path, Starter(lambda _recipe: None, status=None)).start()
 
 
 def test_a_run_that_was_refused_names_its_folder_and_leaves_no_mark(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from launch.study.figures import cell_figures, course_figures
 from launch.study.rows import with_efficiency
 from logs.show.chart import BarChart, Captioned, LineChart
@@ -85,40 +83,6 @@ def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_ba
     named = [replace(row, framework=name) for name in "AB" for row in rows[:1]]
     (figure,) = dict(cell_figures(named))["Frameworks"]
     assert figure.caption == "Images/s by framework: n, fast, d"
-
-
-def test_sections_stand_in_their_order_and_a_cell_on_one_number_of_ranks_has_no_throughput() -> None:
-    rows = [scaling_row(10.0, ranks=1), scaling_row(18.0), scaling_row(9.0, network="m", batch=16, ranks=4)]
-    sections = dict(cell_figures(rows))
-    assert list(sections) == [
-        "Throughput", "Efficiency", "Strong scaling", "Epoch time", "Speed-up by batch", "Frameworks", "Kinds of data",
-    ]  # fmt: skip
-    assert [figure.caption for figure in sections["Throughput"]] == ["Images/s: n, d, batch 8 a rank"]
-    assert sections["Efficiency"] == [], "no row has an efficiency yet"
-    assert sections["Speed-up by batch"] == [], "two batches, but on unlike numbers of ranks"
-
-
-@pytest.mark.parametrize(
-    ("most", "scales"), [(15, {("linear", "linear")}), (16, {("log2", "log2"), ("log2", "linear")})]
-)
-def test_from_sixteen_times_the_ranks_on_the_axis_of_ranks_is_logarithmic(most: int, scales: set[Any]) -> None:
-    rows = [scaling_row(10.0 * ranks, ranks=ranks, efficiency=1.0) for ranks in (1, most)]
-    sections = dict(cell_figures(rows))
-    charts = [figure.chart for name in ("Throughput", "Efficiency") for figure in sections[name]]
-    assert {(chart.x_scale, chart.y_scale) for chart in charts if isinstance(chart, LineChart)} == scales
-    assert [chart.x_name for chart in charts] == ["ranks", "ranks"]
-    captions = [figure.caption for name in ("Throughput", "Efficiency") for figure in sections[name]]
-    assert captions == ["Images/s: n, d, batch 8 a rank", "Efficiency: fast, d, batch 8 a rank"]
-    efficiency = _lines(sections["Efficiency"][0])
-    assert efficiency["n"][2] == [(1, 1.0), (most, 1.0)]
-    assert efficiency["ideal"] == (5, "ideal", [(1, 1), (most, 1)])
-
-
-def test_a_line_joins_medians_in_the_order_of_ranks() -> None:
-    rows = [scaling_row(30.0, ranks=4)]
-    rows += [scaling_row(rate, ranks=1, repeat=number) for number, rate in enumerate((1.0, 10.0, 90.0))]
-    (figure,) = dict(cell_figures(rows))["Throughput"]
-    assert _lines(figure)["fast"] == (0, "measured", [(1, 10.0), (4, 30.0)])
 
 
 def test_courses_of_a_cell_s_ways_are_lines_of_one_chart_named_by_way_and_ranks(tmp_path: Path) -> None:

@@ -67,13 +67,3 @@ def test_a_study_that_is_not_there_is_refused_in_one_line(capsys: pytest.Capture
     assert told.startswith("error: ")
     assert "did you mean 'large-batch'" in told
     assert told.count("\n") == 1
-
-
-def test_ctrl_c_ends_with_the_status_of_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **_others: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("launch.study.scaling.run_scaling", interrupted)
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(SCALING), encoding="utf-8")
-    assert main(["sweep", str(path)]) == 130

@@ -82,9 +82,7 @@ def test_a_run_that_failed_or_has_no_samples_leaves_values_out(tmp_path: Path) -
         # 1,198 images are 18.7 batches of 64; a batch of tolerance, since the last one may be incomplete.
         (17, None, None, None),
         (18, 7.0, None, 0.97),
-        (35, 7.0, None, 0.97),
         (37, 7.0, 10.0, 0.97),
-        (150, 7.0, 10.0, 0.97),
     ],
 )
 @pytest.mark.parametrize("metric", ["top1", "mean_auc"])

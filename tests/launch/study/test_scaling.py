@@ -130,6 +130,7 @@ def test_a_dry_run_lists_predictions_and_every_repeat_and_starts_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("with_mxnet")
 def test_cells_beyond_the_machine_are_predicted_in_lines_along_the_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +170,7 @@ def test_cells_beyond_the_machine_are_predicted_in_lines_along_the_ranks(
         _run(scaling_study(**GPUS | {"set": {"run.seed": 9}}), tmp_path)
 
 
+@pytest.mark.usefixtures("with_mxnet")
 def test_a_prediction_that_fails_is_a_failure_without_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,21 +187,6 @@ def test_a_prediction_that_fails_is_a_failure_without_a_row(
     monkeypatch.setattr(Path, "mkdir", fail)
     with pytest.raises(UserError, match="r32-predicted: cannot be written: the file system is read-only"):
         _run(study, tmp_path, lambda *_: 1)
-
-
-def test_this_machine_is_measured_once_before_it_is_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr(scaling, "DESCRIPTION", tmp_path / "machine.yaml")
-    monkeypatch.setattr("subprocess.run", lambda command, **_: asked.append(command[-1:]))
-    study = scaling_study(**LAPTOP | {"set": {"cluster.engine.precision": "bfloat16"}, "ranks": [CORES + 1]})
-    assert _run(study, tmp_path, lambda *_: 1) == 1, "the simulator refuses 16 bits on this CPU, or the machine"
-    assert asked == [["--calibrate-here"]]
-    (tmp_path / "machine.yaml").touch()
-    assert _run(study, tmp_path, lambda *_: 1) == 1
-    assert asked == [["--calibrate-here"]]
-    assert "error: " in capsys.readouterr().err
 
 
 def test_a_cell_that_failed_is_a_row_and_the_others_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,6 +206,7 @@ def test_a_cell_that_failed_is_a_row_and_the_others_are_run(tmp_path: Path, caps
     assert _run(study, tmp_path / "stopped", Starter(lambda _: None, status=143)) == 143
 
 
+@pytest.mark.usefixtures("with_mxnet")
 @pytest.mark.parametrize(
     ("place", "sets", "is_run"),
     [

@@ -13,8 +13,7 @@ import pytest
 
 from logs.__main__ import main
 from logs.judge import compliance
-from logs.judge.evidence import impossible_times, is_own, problem_of
-from logs.read.record import RunRecord
+from logs.judge.evidence import problem_of
 from logs.show.reported_run import gather_run
 from logs.show.wording import lead, notes_of, state_of
 from logs.usage import SAMPLES_FILE, USAGE_FILE
@@ -105,14 +104,11 @@ def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: 
     ("name", "content", "words"),
     [
         ("startup.json", {"phases": [{"phase": "a", "thread": "b", "begin_s": 0}]}, "a row of phases is damaged"),
-        ("startup.json", {"phases": [{"phase": "a", "thread": "b", "begin_s": 0, "end_s": 1.1e9}]}, "a row of phases"),
         ("startup.json", {"phases": [{"phase": "a", "thread": "b", "begin_s": 0, "end_s": "1"}]}, "a row of phases"),
-        ("startup.json", {"phases": {}}, "a row of phases"),
         ("startup.json", {"phases": []}, ""),
         ("ranks.json", {"ranks": [{"rank": 0}, {"compute_median_s": 2}]}, "a row of ranks is damaged"),
         ("ranks.json", {"ranks": [{"rank": 0}]}, ""),
         ("environment.json", {"gpus": ["x"]}, "gpus is damaged"),
-        ("environment.json", {"git": "x"}, "git is damaged"),
         ("summary.json", {"recipe": "digits", "status": "success", "top1": "x"}, "is not a run's summary (top1: "),
         (USAGE_FILE, {"wall_s": [1.0]}, "a total is not one number per rank"),
         (SAMPLES_FILE, _SAMPLE | {"busy_cores": 1e308}, "line 1 has a value that is not a number, or impossible"),
@@ -134,23 +130,18 @@ def test_a_row_that_lacks_what_it_needs_is_damage(run: Path, name: str, content:
         (summary(top1=0.9800009), ""),
         (summary(top1=0.980002), f"accuracy is 0.980002 in summary.json, but 0.98 in {LOG}"),
         (summary(top1=0.5, mean_auc=0.98), ""),
-        (summary(mean_auc=0.97), f"accuracy is 0.97 in summary.json, but 0.98 in {LOG}"),
         (summary(epochs=3), f"last epoch is 3 in summary.json, but 8 in {LOG}"),
         (summary(steps=LAST_STEP + 1), ""),
         (summary(steps=LAST_STEP), f"steps is {LAST_STEP + 1} in metrics.jsonl, but {LAST_STEP} in summary.json"),
         (summary(recipe="other"), "recipe is other in summary.json, but digits in config.yaml"),
-        (summary(target=0.5), "target is 0.5 in summary.json, but 0.97 in config.yaml"),
-        (summary(world_size=2048), "world_size is 2048 in summary.json, but 2 in config.yaml"),
         (summary(seed=9), f"seed is 9 in summary.json, but 1 in {LOG}"),
         (summary(seed=None, recipe="digits", global_batch_size=64, world_size=2), ""),
         (edited("config.yaml", "seed: 1\n", "seed: 8\n"), f"seed is 8 in config.yaml, but 1 in {LOG}"),
         (edited(LOG, '"seed", "value": 1', '"seed", "value": 8'), f"seed is 1 in {OLD}, but 8 in {LOG}"),
-        (edited(LOG, '"train_samples", "value": 1198', '"train_samples", "value": 9'), "training images is 1198 in"),
         (edited(OLD, 'lars_opt_momentum: {"value": 0.9', 'lars_opt_momentum: {"value": 0.8'), "lars_opt_momentum is 0"),
         (edited(OLD, '"success"', '"aborted"'), f"status is aborted in {OLD}, but success in {LOG}"),
         (edited(LOG, '"value": 0.49', '"value": 0.48'), f"accuracy after epoch 4 is 0.49 in {OLD}, but 0.48 in {LOG}"),
         (without_lines(LOG, "eval_accuracy", "0.49"), f"evaluations is 2 in {OLD}, but 1 in {LOG}"),
-        (without_lines("metrics.jsonl", "evaluation", "0.49"), f"evaluations is 1 in metrics.jsonl, but 2 in {LOG}"),
         (edited("metrics.jsonl", '"top1": 0.49', '"top1": 0.5'), "accuracy after epoch 4 is 0.5 in metrics.jsonl, but"),
         (edited("metrics.jsonl", '"top1"', '"mean_auc"'), ""),
         (summary(status="aborted"), f"status is aborted in summary.json, but success in {LOG}"),
@@ -167,11 +158,6 @@ def test_the_files_of_a_run_tell_the_same_up_to_a_tolerance(run: Path, edit: Edi
     found = _words(run)
     assert found.startswith(words)
     assert bool(found) == bool(words)
-
-
-def test_a_run_exactly_at_its_target_or_without_one_has_no_problem(tmp_path: Path) -> None:
-    assert problem_of(samples.run_folder(tmp_path / "exact", best=0.97)) is None
-    assert problem_of(samples.run_folder(tmp_path / "none", overrides=("run.target_top1=null",))) is None
 
 
 def test_the_log_of_another_run_is_not_this_run_s(tmp_path: Path) -> None:
@@ -217,29 +203,6 @@ def test_an_aborted_run_may_lack_metrics_and_environment(tmp_path: Path) -> None
     assert problem_of(folder) is None
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "metrics.jsonl"])
-def test_one_file_of_this_program_makes_a_folder_its_own(tmp_path: Path, name: str) -> None:
-    (tmp_path / LOG).touch()
-    assert not is_own(tmp_path)
-    (tmp_path / name).symlink_to("nowhere")
-    assert is_own(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, ""), ({"status": None, "began_s": None}, ""), ({"began_s": 0.5}, ""),
-        ({"began_s": None}, "run_start is missing, or is before 1970"),
-        ({"began_s": 0.0}, "run_start is missing, or is before 1970"),
-        ({"time_to_train_s": None}, "run_stop is earlier than run_start, or has no time"),
-        ({"status": "aborted", "time_to_train_s": 0.0}, "run_stop is at the time of run_start"),
-    ],
-)  # fmt: skip
-def test_times_that_cannot_be_are_told_in_words(changes: dict[str, Any], words: str) -> None:
-    record: dict[str, Any] = {"status": "success", "began_s": 1.8e9, "time_to_train_s": 5.0, **changes}
-    assert impossible_times(RunRecord(Path(LOG), **record)) == words
-
-
 @pytest.mark.parametrize(
     ("pattern", "time", "words"),
     [
@@ -265,3 +228,8 @@ def test_a_run_folder_without_its_configuration_is_no_folder_of_others_logs(
     assert main(["report", str(run), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
     assert state_of(gather_run(run)) == ("missing files", False)
+
+
+def test_a_run_exactly_at_its_target_or_without_one_has_no_problem(tmp_path: Path) -> None:
+    assert problem_of(samples.run_folder(tmp_path / "exact", best=0.97)) is None
+    assert problem_of(samples.run_folder(tmp_path / "none", overrides=("run.target_top1=null",))) is None

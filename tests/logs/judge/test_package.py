@@ -243,7 +243,7 @@ def test_runs_may_differ_in_seed_and_paths_alone(
 ) -> None:
     runs = _five(tmp_path)
     other = samples.run_folder(tmp_path / "other", 9, best=0.98)
-    recipe, cluster = load_both("digits", "laptop", ["run.seed=9", *overrides])
+    recipe, cluster = load_both("digits", "laptop", ["run.seed=9", "cluster.engine.name=mxnet", *overrides])
     (other / "config.yaml").write_text(dump(recipe, cluster))
     assert main(["package", *runs[:4], str(other), "--org", "T", "--out", str(tmp_path / "out")]) == 2
     words = f"other: differs from {runs[0]} in {named}; give runs of one" if named else "fields are not recorded"

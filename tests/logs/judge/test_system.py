@@ -57,16 +57,6 @@ def test_a_description_holds_what_was_recorded() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [("onprem", "Available on-premise"), ("cloud", "Available cloud"), ("preview", "Preview"),
-     ("research", "Research, Development, or Internal (RDI)")],
-)  # fmt: skip
-def test_the_status_of_the_log_has_its_words(status: str, words: str) -> None:
-    cluster = load_cluster("dgx-a100", [f"cluster.submission.status={status}"])
-    assert _describe(RECORDED, {}, cluster=cluster)["status"] == words
-
-
 @pytest.mark.parametrize(("engine", "framework"), [("mxnet", "MXNet 1.9.1"), ("torch", "PyTorch 2.13.0")])
 def test_the_framework_is_that_of_the_engine_that_trained(engine: str, framework: str) -> None:
     recorded = {**RECORDED, "packages": {**RECORDED["packages"], "torch": "2.13.0", "nvidia-dali-cuda130": "2.4.0"}}
@@ -88,14 +78,6 @@ def test_what_no_run_records_is_asked_for_by_name() -> None:
     for name in ("number_of_nodes", "host_processors_per_node", "accelerators_per_node"):
         with pytest.raises(UserError, match=rf"{name}: got 'two', allowed: a whole number; give --field {name}=N"):
             _describe(RECORDED, {name: "two"})
-
-
-@pytest.mark.parametrize("lost", ["cpu_cores", "cpu_sockets"])
-def test_cores_that_nobody_counted_are_asked_for(lost: str) -> None:
-    for recorded in ({**RECORDED, lost: None}, {name: value for name, value in RECORDED.items() if name != lost}):
-        with pytest.raises(UserError, match="host_processor_core_count"):
-            _describe(recorded, {})
-        assert _describe(recorded, {"host_processor_core_count": "64", "host_processors_per_node": "2"})
 
 
 def test_fields_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:

@@ -58,14 +58,6 @@ def test_a_log_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.Captur
     assert "\x07" not in out
 
 
-def test_a_path_that_is_no_stream_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("-").write_text("a file of this name")
-    Path("log").touch()
-    for path in (Path("-"), Path("log"), tmp_path, Path("none")):
-        assert regular_file(path) == path
-
-
 def test_a_stream_that_cannot_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:

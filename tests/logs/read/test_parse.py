@@ -103,10 +103,6 @@ def test_a_run_ends_as_its_run_stop_says_whatever_its_accuracy(ruleset: str, sta
     assert parse(FORMATS[ruleset](samples.run_events(status=status, best=best))).status == status
 
 
-def test_v05_with_the_batch_of_one_worker_has_no_global_batch() -> None:
-    assert parse(samples.mlp(samples.run_events(batch=26))).global_batch_size is None
-
-
 def test_evaluations_before_run_start_are_left_out_as_warm_up() -> None:
     events = samples.run_events()
     start = next(at for at, key, *_ in events if key == "run_start")
@@ -249,12 +245,9 @@ def test_a_missing_log_is_a_user_error_and_an_empty_one_is_not(tmp_path: Path) -
     ("value", "metadata", "status"),
     [
         (None, {"status": "success"}, "success"),
-        (None, {"status": "aborted"}, "aborted"),
-        ({"success": True}, {}, "success"),
         ({"success": False}, {}, "aborted"),
         ({"status": "SUCCESS"}, {}, "success"),
         ({"other": 1}, {"status": "success"}, "success"),
-        ({"other": 1}, {}, "aborted"),
     ],
 )
 def test_the_status_is_in_the_metadata_or_else_in_the_value_or_else_in_the_accuracy(

@@ -1,5 +1,4 @@
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -31,12 +30,6 @@ def test_any_points_make_a_chart_within_its_frame(points: Any, low: float, width
     if chart.has_data:
         spots = re.findall(r' [xy]="([^"]*)"', to_svg(chart))
         assert all(-20 <= float(spot) <= 380 for spot in spots)
-
-
-@pytest.mark.parametrize(("begin", "end", "has_data"), [(0, 0, False), (0, 0.01, True), (2, 2.5, True), (3, 3, True)])
-def test_bars_are_drawn_if_their_axis_has_a_length(begin: float, end: float, has_data: bool) -> None:
-    bars = [Bar("empty", []), Bar("row", [Stretch(0, 0, 0, "nothing"), Stretch(begin, end, 0, "something")])]
-    assert BarChart("t", "s", bars).has_data == has_data
 
 
 @pytest.mark.parametrize(
@@ -86,26 +79,6 @@ def test_a_gap_interrupts_a_line_and_many_points_are_thinned_to_the_last() -> No
     assert path([(0, 1.0), (1, 1.0), (2, None), (3, 1.0), (4, 2.0)]).count("M") == 2
     many = path([(x, float(x % 7)) for x in range(100_000)])
     assert 100 < many.count("L") <= 301
-
-
-def test_thirty_six_series_all_look_different() -> None:
-    series = [Series("", number, ()) for number in range(36)]
-    assert len({(each.colour, each.dashes) for each in series}) == 36
-
-
-def test_an_axis_begins_at_zero_unless_the_chart_says_otherwise() -> None:
-    chart = _lines(Series("a", 0, [(60, 5.0), (90, 9.0)]))
-    assert to_svg(chart).count(">0<") == 2
-    assert to_svg(replace(chart, y_from_zero=False)).count(">0<") == 1
-
-
-def test_a_drawing_has_the_dashes_of_its_series() -> None:
-    dashed = Series("", 8, [(1, 1.0), (2, 2.0)])
-    assert dashed.dashes
-    assert [("stroke-dasharray" in to_svg(_lines(each))) for each in (dashed, replace(dashed, number=0))] == [
-        True,
-        False,
-    ]
 
 
 def test_an_svg_file_stands_alone_in_both_modes_with_axes_a_newcomer_can_read(tmp_path: Path) -> None:
@@ -159,17 +132,6 @@ def _corners(path: str) -> list[tuple[float, float]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def test_the_grid_marks_the_axis_of_values_that_of_bars_upright_and_that_of_lines_level() -> None:
-    bars = BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "first")])], ["one"])
-    for chart, fixed in ((bars, 0), (_lines(Series("a", 0, [(0, 0.0), (4, 2.0)])), 1)):
-        drawing = to_svg(chart)
-        grid = [_corners(path) for path in re.findall(r'<path d="([^"]*)" style="[^"]*var\(--grid\)', drawing)]
-        assert len(grid) > 3
-        assert [
-            line for line in grid if line[0][fixed] != line[1][fixed] or line[0][1 - fixed] == line[1][1 - fixed]
-        ] == []
-
-
 def test_a_spread_is_outlined_along_its_lowest_and_back_along_its_highest_values() -> None:
     series = Series("a", 0, [(1, 2.0), (2, 3.0), (4, 1.0)], spread=[(1, 3), (2, 4), (0, 2)])
     drawing = to_svg(_lines(series))
@@ -180,11 +142,3 @@ def test_a_spread_is_outlined_along_its_lowest_and_back_along_its_highest_values
     unit = y2 - y1
     expected = [(x1, y1), (x2, y2), (x4, y1 - unit), (x4, y2), (x2, y3 + unit), (x1, y3)]
     assert np.allclose(_corners(outline)[:6], expected, atol=0.02)
-
-
-def test_every_text_of_a_drawing_follows_the_colours_of_the_page() -> None:
-    series = [Series("s", 0, [(0, 1), (3, 2)])]
-    for chart in (LineChart("Above", "Below", series), LineChart("Above", "Below", series, [Band("y", 1, 1, "mark")])):
-        texts = re.findall(r"<text[^>]*>", to_svg(chart))
-        assert len(texts) > 6
-        assert [text for text in texts if "fill: var(--" not in text] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logs.read.record import Evaluation, RunRecord
-from logs.show.chart import Band, BarChart, Chart, LineChart, Series, in_short
+from logs.show.chart import Band, BarChart, Chart, LineChart, Series
 from logs.show.figures import figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.usage import Sample
@@ -78,13 +78,6 @@ def test_bars_are_stretches_end_to_end_in_percent_and_milliseconds(tmp_path: Pat
     assert colours["communicator"] != colours["interpreter"] == colours["data set"], "a colour a thread"
 
 
-def test_without_a_summary_the_shares_of_a_step_are_those_of_the_last_interval(tmp_path: Path) -> None:
-    folder = samples.run_folder(tmp_path / "run")
-    (folder / "summary.json").unlink()
-    (shares,) = _bars(_charts(gather_run(folder))["Where a step's time goes"]).values()
-    assert shares == _near((0, 71), (71, 92), (92, 100))
-
-
 def test_target_and_reference_are_marked_once_for_all_runs(tmp_path: Path) -> None:
     runs = [
         gather_run(samples.run_folder(tmp_path / str(seed), seed, "mlperf-b3264", epochs=36)) for seed in (1, 2)
@@ -127,38 +120,6 @@ def test_a_line_is_thinned_to_its_end_and_leaves_gaps_where_a_value_is_absurd() 
     assert chart.description == "Loss over epochs. few: ends at 2.5, lowest 1, highest 2.5; marked: one."
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0.12345, "0.1235"),
-        (9999, "9999"),
-        (12300, "12.3k"),
-        (999999, "1M"),
-        (9999.7, "10k"),
-        (1234567, "1.23M"),
-        (-20000, "-20k"),
-    ],
-)
-def test_numbers_are_written_in_few_characters(number: float, text: str) -> None:
-    assert in_short(number) == text
-
-
-def test_runs_of_unlike_sizes_get_logarithmic_axes_and_lines_without_points_no_legend(tmp_path: Path) -> None:
-    runs = []
-    for epoch_s, org in ((0.2, "fast"), (300.0, "slow")):
-        log = tmp_path / f"{org}.txt"
-        log.write_text(samples.mllog(samples.run_events(epoch_s=epoch_s, eval_s=0.1, org=org)))
-        runs.append(gather_run(log, org))
-    other = tmp_path / "other.txt"
-    other.write_text(samples.mllog(samples.run_events()).replace('"resnet"', '"bert"'))
-    drawn = figures([gather_run(other, "bert"), *runs])
-    found = {figure.caption: figure.chart for figure in drawn if isinstance(figure.chart, LineChart)}
-    assert found["Accuracy by time"].x_scale == "log10"
-    assert found["Accuracy by epoch"].x_scale == "linear"
-    assert [(each.name, each.number) for each in found["Accuracy by time"].series] == [("fast", 1), ("slow", 2)]
-    assert found["Throughput, images/s (logarithmic)"].y_scale == "log10"
-
-
 def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> None:
     shares: list[list[float | None]] = [[0.5, 0.9], [0.25, None]]
     rows = [
@@ -181,14 +142,6 @@ def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> Non
         many = [Sample(0.0, 1.0, 1.0, 1, gpu_share=0.7, gpu_shares=[0.7] * gpus)]
         (chart,) = (figure.chart for figure in utilisation({"run": many}) if figure.caption == "GPUs busy, share")
         assert isinstance(chart, LineChart) and [series.name for series in chart.series] == names
-
-
-@pytest.mark.parametrize(("ranks", "bars", "more"), [(16, 16, ""), (17, 16, "; the 8 slowest and fastest of 17")])
-def test_up_to_sixteen_ranks_are_all_drawn(tmp_path: Path, ranks: int, bars: int, more: str) -> None:
-    folder = samples.run_folder(tmp_path / "run")
-    samples.write_ranks(folder, [1.0] * (ranks - 1) + [1.25])
-    caption = f"Time of a step by rank: rank {ranks - 1} computes longest, 25.0% above the median{more}"
-    assert len(_bars(_charts(gather_run(folder))[caption])) == bars
 
 
 @pytest.mark.parametrize(

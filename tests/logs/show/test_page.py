@@ -11,7 +11,7 @@ import pytest
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
 from logs.read.record import Evaluation, RunRecord
-from logs.show.chart import Bar, BarChart, Captioned, Chart, LineChart, Series, Stretch
+from logs.show.chart import Captioned, Chart, LineChart, Series
 from logs.show.page import render, render_template
 from logs.show.reported_run import ReportedRun
 from tests.logs import samples
@@ -48,26 +48,6 @@ def _rendered(folder: Path, text: str, **values: Any) -> str:
     return render_template(folder / "template.html", **values)
 
 
-def test_a_page_has_its_title_its_style_and_no_script(tmp_path: Path) -> None:
-    page = _rendered(tmp_path, "{% call document('a <b>', css) %}<p>body</p>{% endcall %}")
-    assert page.startswith("<!doctype html>\n")
-    assert "<title>a &lt;b&gt;</title>" in page
-    assert "<p>body</p>" in page
-    assert "--c0: #1f6fb2" in page and ".charts {" in page, "the colours and the layout"
-    assert "<script" not in page
-    for count, title in ((1, "r0"), (3, "r0, r1, r2"), (4, "r0, r1, r2 …")):
-        assert f"<title>{title}</title>" in _page(*(_made(f"r{number}") for number in range(count)))
-
-
-def test_parts_are_named_for_those_who_hear_them_and_their_words_are_escaped(tmp_path: Path) -> None:
-    section = _rendered(tmp_path, "{% call section('Time of ranks') %}x{% endcall %}")
-    assert 'aria-labelledby="time-of-ranks"><h2 id="time-of-ranks">Time of ranks</h2>' in section
-    table = _rendered(tmp_path, "{% call scrolled('a<b') %}<i>t</i>{% endcall %}")
-    assert 'role="region" aria-label="a&lt;b" tabindex="0"><i>t</i></div>' in table
-    badges = _rendered(tmp_path, "{% for good in (true, false, none) %}{{ badge('a<b', good) }}{% endfor %}")
-    assert re.findall(r'class="badge (\w+)">a&lt;b<', badges) == ["good", "bad", "plain"]
-
-
 def _legend(folder: Path, chart: Chart) -> str:
     text = _rendered(folder, "{{ charts(figures) }}", figures=[Captioned("c", chart)])
     return text.partition("</svg>")[2].partition("<figcaption>")[0]
@@ -80,16 +60,6 @@ def test_a_legend_names_several_lines_and_is_folded_if_they_are_many(tmp_path: P
     )
     assert re.findall(r'<(\w+) class="key">', legend) == ([kind] if kind else [])
     assert re.findall("</svg>(.*?)</span>", legend) == ([f"line {n}" for n in range(count)] if kind else [])
-
-
-def test_a_sample_of_a_legend_has_colour_dashes_and_the_hollow_dot_of_a_prediction(tmp_path: Path) -> None:
-    lines = [Series("plain", 0, [(1, 1)]), Series("dashed", 7, [(1, 1)]), Series("told", 1, [(1, 1)], "predicted")]
-    legend = _legend(tmp_path, LineChart("t", "x", lines))
-    assert re.findall(r"stroke:var\((.*?)\)", legend) == ["--c0", "--c1", "--c1"]
-    assert re.findall(r'stroke-dasharray:(.*?)"', legend) == ["none", "3 1.5", "1.0 4.0"]
-    assert ["<circle" in span for span in legend.split("<span>")[1:]] == [False, False, True]
-    bars = BarChart("t", "s", [Bar("row", [Stretch(0, 1, 0, "")])], names=["one", "two"])
-    assert re.findall(r"var\(--c(\d)\)", _legend(tmp_path, bars)) == ["0", "1"]
 
 
 def test_a_row_has_each_number_under_its_heading() -> None:
@@ -126,28 +96,6 @@ def test_a_run_without_success_has_no_time_to_train_and_another_benchmark_no_epo
     assert (once["Epochs"], once["Accuracy"]) == ("\u2013", "2.6800 quality of bert target 2.69")
 
 
-@pytest.mark.parametrize(
-    ("batch", "epochs", "division", "words"),
-    [(3264, 36, "closed", "36 reference: normal"), (3264, 32, "closed", "32 reference: too fast"),
-     (86016, 88, "closed", "88"), (3264, 36, "open", "36")],
-)  # fmt: skip
-def test_a_row_has_the_outcome_of_a_comparison_that_has_a_reference(
-    tmp_path: Path, batch: int, epochs: int, division: str, words: str
-) -> None:
-    run = _made(status="success", global_batch_size=batch, train_samples=1281167, division=division,
-                evaluations=(Evaluation(epochs, 70.0, 0.76, None),))  # fmt: skip
-    assert _row(run)["Epochs"] == words
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(0.123456, "0.1235"), (99.94, "99.94"), (100, "100"), (1e6, "1 M"), (999999.4, "999 999"),
-     (2.345e7, "23.4 M")],
-)  # fmt: skip
-def test_numbers_of_a_page_have_few_digits(number: float, words: str) -> None:
-    assert _row(_made(global_batch_size=number))["Batch"] == words
-
-
 def _configuration(*runs: ReportedRun) -> str:
     return _section(_page(*runs), "Configuration")
 
@@ -173,21 +121,6 @@ def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None
     assert _text(_configuration(_made("e"))) == "The logs contain no settings."
     both = [_made("a", settings={"x": 1, "y": 1}), _made("b", settings={"x": 2, "y": 2})]
     assert "<p>2 settings differ.</p>" in _configuration(*both)
-
-
-@pytest.mark.parametrize(("runs", "settings", "is_turned"), [(6, 2, False), (7, 6, True), (7, 7, False), (8, 7, True)])
-def test_a_table_has_a_row_a_run_if_the_runs_are_more_than_six_and_than_the_settings(
-    runs: int, settings: int, is_turned: bool
-) -> None:
-    values = [[100 * min(run, 1) + key for key in range(settings)] for run in range(runs)]
-    made = [_made(f"r{n}", settings={f"s{key}": each for key, each in enumerate(row)}) for n, row in enumerate(values)]
-    table = _configuration(*made)
-    names, keys = [run.name for run in made], [f"s{key}" for key in range(settings)]
-    expected = (["Run", *keys], names) if is_turned else (["Setting", *names], keys)
-    assert (_heads(table, "col"), _heads(table, "row")) == expected
-    found = [[int(_text(cell)) for cell in re.findall("<td>(.*?)</td>", row)] for row in table.split("<tr>")[2:]]
-    assert found == (values if is_turned else [list(column) for column in zip(*values, strict=True)])
-    assert {int(value) for value in re.findall(r"<mark>(\d+)</mark>", table)} == set(values[0])
 
 
 def _noted(*runs: ReportedRun) -> list[tuple[str, str, list[str]]]:

@@ -1,6 +1,5 @@
 """What the pictures of plans, simulations and studies show, before anything is drawn."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,24 +62,3 @@ def test_collectives_are_drawn_over_bytes_and_over_ranks_in_milliseconds(shown: 
     assert _lines(over_ranks)[0] == ("ring", "measured", [(2, 8e6), (8, 32e6)])
     assert _lines(over_ranks)[1] == ("tree", "measured", [(2, 2000.0), (8, 2000.0)])
     assert [(chart.heading, chart.x_scale) for chart in shown] == [("8 ranks", "log10"), ("4,000 bytes", "log2")]
-
-
-@pytest.mark.parametrize(
-    ("draw", "lines", "names"),
-    [
-        (lambda path: plot.plot_learning_rate(path, [(0, 1.0, 9), (5, 0.5, 9)], "lr"),
-         [("learning rate", "measured", [(0, 1.0), (5, 0.5)])], ("learning rate", "step", "lr")),
-        (lambda path: plot.plot_study(path, {"b": [(64, 0.5, 0.4, 0.6)], "a": [(32, 0.7, 0.7, 0.7)]}, "batch", "top-1"),
-         [("b", "measured", [(64, 0.5)]), ("a", "measured", [(32, 0.7)])], ("top-1", "batch", "")),
-    ],
-)  # fmt: skip
-def test_curves_have_the_columns_of_their_rows(
-    shown: list[LineChart], draw: Callable[[Path], None], lines: Sequence[Any], names: tuple[str, str, str]
-) -> None:
-    draw(Path("a.svg"))
-    (chart,) = shown
-    assert _lines(chart) == lines
-    assert (chart.title, chart.x_name, chart.heading) == names
-    if chart.heading == "":
-        assert [each.spread for each in chart.series] == [[(0.4, 0.6)], [(0.7, 0.7)]]
-        assert (chart.x_ticks, chart.y_from_zero) == ([32, 64], False)

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from logs.__main__ import main
-from logs.show.chart import Captioned, LineChart, Series
-from logs.show.page import render_template
 from tests.logs import samples
 
 pytestmark = [
@@ -39,30 +37,4 @@ def test_runs_print_on_few_sheets(tmp_path: Path, runs: int, most: int) -> None:
     assert "Accuracy by epoch" in "".join(printed)
 
 
-PARTS = """{% from "parts.html" import charts, document, section with context %}
-{% call document("Many parts", css) %}
-{% for above_cm, figure in figures %}
-<div style="break-before: page; height: {{ above_cm }}cm"></div>
-{% call section("Part %s:" % loop.index0) %}{{ charts([figure]) }}{% endcall %}
-{% endfor %}
-{% endcall %}"""
 """Sections that begin further and further down on their sheets."""
-
-
-def _rendered(folder: Path, **values: object) -> str:
-    (folder / "template.html").write_text(PARTS, encoding="utf-8")
-    return render_template(folder / "template.html", **values)
-
-
-def test_a_heading_a_chart_and_its_legend_are_on_one_sheet(tmp_path: Path) -> None:
-    def part(number: int) -> tuple[float, Captioned]:
-        chart = LineChart("y", "x", [Series(f"{name} of {number}.", 0, [(0, 1), (1, 2)]) for name in ("First", "Last")])
-        return 18 + 0.3 * number, Captioned(f"Chart {number}.", chart)
-
-    page = tmp_path / "page.html"
-    page.write_text(_rendered(tmp_path, figures=list(map(part, range(24)))), encoding="utf-8")
-    printed = sheets(page)
-    for number in range(24):
-        (sheet,) = (text for text in printed if f"Part {number}:" in text)
-        assert f"Chart {number}." in sheet
-        assert f"Last of {number}." in sheet

@@ -128,13 +128,6 @@ def test_the_end_is_told_with_its_reason(tmp_path: Path) -> None:
     assert terminal.getvalue().endswith("ended: aborted, rank 1 died\n")
 
 
-@pytest.mark.parametrize(("top1", "style"), [(0.759, "good"), (0.7589, "plain")])
-def test_an_evaluation_at_the_target_has_reached_it(top1: float, style: str) -> None:
-    recipe = load_recipe("digits", ["run.target_top1=0.759"])
-    last = {"interval": {"step": 1, "images_per_s": 1.0}, "evaluation": {"top1": top1, "epoch": 1}}
-    assert describe_progress(recipe, 9, last, None)[2][1] == style
-
-
 def test_lines_that_are_no_rows_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(row(1) + "[1]\n5\n" + row(3) + "[" * 9 + "\n")
@@ -161,16 +154,6 @@ def test_a_read_that_fails_leaves_the_figures_and_the_next_update_goes_on(
     assert follower.last["interval"]["step"] == 1
     follower.update()
     assert follower.last["interval"]["step"] == 2
-
-
-@pytest.mark.parametrize(
-    ("epochs", "words"),
-    [(35.0, "target in 0m00s to 0m33s, if the run needs 35.2 epochs"), (36.0, "at most 0m40s left until the last")],
-)
-def test_beyond_the_epochs_of_the_reference_the_last_epoch_bounds_the_time(epochs: float, words: str) -> None:
-    recipe = load_recipe("mlperf-b3264", ["run.epochs=38"])
-    interval = json.loads(row(round(epochs * 1281167 / 3264) - 1, images_per_s=1281167 / 20))
-    assert words in _text(recipe, {"interval": interval})
 
 
 def _plain(text: str) -> str:
@@ -230,33 +213,6 @@ def test_an_update_overwrites_the_one_before_at_any_width(
     assert "\x1b[32mended: success\x1b[0m\n" in screen.getvalue()
     assert "left until" not in words
     assert " s ago" not in words
-
-
-@pytest.mark.parametrize(("told", "rows"), [(2, 1), (3, 2), (40, 4), (0, 4)])
-def test_an_update_leaves_the_last_row_of_the_screen_to_the_cursor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int, rows: int
-) -> None:
-    monkeypatch.setattr(os, "get_terminal_size", lambda _: (200, told))
-    screen = Screen(200)
-    watch(samples.run_folder(tmp_path / "run"), screen, every_s=1, once=True)
-    assert screen.getvalue().count("\n") == rows
-    monkeypatch.undo()
-    monkeypatch.setattr(Screen, "fileno", lambda _: io.StringIO().fileno())  # A terminal that knows no size.
-    watch(tmp_path / "run", screen := Screen(80), every_s=1, once=True)
-    assert max(map(len, screen.rows())) < 80
-
-
-@pytest.mark.parametrize(
-    ("images_per_s", "words"),
-    [(1198 / 59.4 * 10, "0m59s"), (1198 / 59.6 * 10, "1m00s"), (1198 / 3599 * 10, "59m59s"),
-     (1198 / 7384 * 10, "2h03m")],
-)  # fmt: skip
-def test_durations_are_in_minutes_and_from_an_hour_on_in_hours(images_per_s: float, words: str) -> None:
-    recipe = load_recipe("digits", ["run.epochs=12"])
-    # The run is at the end of epoch 2, so ten epochs are left.
-    last = {"step": 2 * 1198 / 64 - 1, "images_per_s": images_per_s}
-    lines = [text for text, _ in describe_progress(recipe, 300, {"interval": last}, now=5.0)]
-    assert lines[3] == f"  at most {words} left until the last epoch ends"
 
 
 @pytest.mark.parametrize(("step", "full"), [(0, 0), (7, 1), (149, 10), (299, 20), (400, 20)])

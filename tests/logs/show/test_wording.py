@@ -12,11 +12,8 @@ from logs.attempts import Attempt
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
 from logs.read.record import Evaluation, RunRecord
-from logs.show.chart import LineChart
-from logs.show.figures import figures
-from logs.show.reported_run import ReportedRun, gather_run
-from logs.show.wording import heading, in_seconds, is_compared, lead, notes_of, place_of, state_of
-from tests.logs import samples
+from logs.show.reported_run import ReportedRun
+from logs.show.wording import heading, lead, notes_of, place_of, state_of
 
 OWN = {"recipe.name": "digits", "cluster.name": "laptop"}
 ENDED: dict[str, Any] = {"ruleset": "4.0.0", "status": "success", "began_s": 1.79e9, "time_to_train_s": 82.0}
@@ -43,28 +40,6 @@ def test_a_mean_is_of_runs_that_are_alike_only() -> None:
         "6 of 6 runs reached their target, the fastest after <strong>10.00 s</strong>. No mean: the runs differ in "
         "submitter, global batch."
     )
-
-
-@pytest.mark.parametrize(
-    ("word", "changes"),
-    [
-        ("benchmark", {"benchmark": "resnet2"}), ("submitter", {"submitter": "B"}), ("platform", {"platform": "B"}),
-        ("recipe", {"settings": {"recipe.name": "b"}}), ("global batch", {"global_batch_size": 8}),
-        ("target", {"target": 0.5}), ("training images", {"train_samples": 8}),
-    ],
-)  # fmt: skip
-def test_what_runs_without_a_mean_differ_in_is_named(word: str, changes: dict[str, Any]) -> None:
-    assert lead([_ended(), _ended("b"), _ended("c", **changes)]).endswith(f"No mean: the runs differ in {word}.")
-
-
-def test_the_lead_of_one_run_has_its_time_or_its_outcome() -> None:
-    assert lead([_ended()]) == "<strong>82.00 s</strong> to train."
-    assert lead([_ended(attempts=2)]) == (
-        "<strong>82.00 s</strong> to train, in 2 attempts and with the time between them."
-    )
-    aborted = _run("a", status="aborted", began_s=1.0, time_to_train_s=1.0)
-    assert lead([aborted, _run("b"), _run("c")]) == "No run has reached its target: aborted, no run."
-    assert lead([replace(_ended(), problem=Problem("<x>", "w"))]) == "No run has reached its target: &lt;x&gt;."
 
 
 def _with_accuracy(reached: float | None, **more: Any) -> ReportedRun:
@@ -125,43 +100,6 @@ def test_headings_name_recipe_cluster_and_date_and_what_all_runs_share() -> None
     assert place_of(_run("a")) == ""
 
 
-def test_a_day_is_that_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "Etc/GMT-14")
-        time.tzset()
-        assert heading([_run(began_s=1.79e9)]) == "a, 21 September 2026"
-    time.tzset()
-
-
-@pytest.mark.parametrize(
-    ("run", "note"),
-    [
-        (_ended(benchmark="resnet"), "No images/s: the log does not have an epoch that has ended."),
-        (_ended(init_starts=(2, 0.25)), "2 ranks logged init_start, the last rank 0.250 s after the first."),
-        (_ended(unreadable=3), "3 records of the log could not be read."),
-        (_ended(benchmark="gpt3"), "This log is of MLPerf's benchmark gpt3: its epochs and quality are not those of"),
-        (_ended(attempts=2), "The run was stopped and resumed: 2 attempts."),
-        (_ended(division="open"), "The log is of the open division, which MLPerf does not compare with its reference"),
-        (_ended(global_batch_size=64), "Reference convergence: "),
-        (_ended(benchmark="resnet", train_samples=None), "The log does not say how many images it trains on; images/s "
-         "count ImageNet's 1,281,167."),
-        (_ended(benchmark="resnet", train_samples=1198), "The log counts 1,198 training images; ImageNet has 1,281"),
-        (_ended(time_to_train_s=0.0), "The times of the log cannot be: run_stop is at the time of run_start."),
-        (replace(_ended(), summary={"checkpoint_s": 0.01}), "Training waited 0.01 s for checkpoints."),
-        (replace(_ended(), problem=Problem("files disagree", "what was found")), "Files disagree: what was found."),
-    ],
-)  # fmt: skip
-def test_what_is_unusual_of_a_run_is_a_note_and_a_usual_run_has_none(run: ReportedRun, note: str) -> None:
-    assert [each for each in notes_of(run) if each.startswith(note)], notes_of(run)
-    spans: dict[str, Any] = {
-        "evaluations": (Evaluation(8, 80.0, 0.76, None),),
-        "train_samples": 1281167,
-        "benchmark": "resnet",
-    }
-    usual = replace(_ended(**spans, division="closed"), summary={"checkpoint_s": 0.009})
-    assert notes_of(usual) == []
-
-
 def test_all_notes_of_a_run_stand_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "rehearsal.txt").write_text("a step took 2 ms\n", encoding="utf-8")
     attempt = Attempt("t", "failed", cause="rank 1 broke", host="b", from_step=0, kept_step=1, goes_on=True)
@@ -190,14 +128,6 @@ def test_all_notes_of_a_run_stand_in_their_order(tmp_path: Path) -> None:
     assert [note[: len(begin)] for note, begin in zip(notes_of(run), begins, strict=True)] == begins
 
 
-def test_only_a_closed_or_unnamed_run_on_images_with_a_batch_is_compared() -> None:
-    assert is_compared(_run(global_batch_size=64))
-    assert is_compared(_run(global_batch_size=64, division="closed", benchmark="resnet"))
-    for record in ({"division": "closed"}, {"global_batch_size": 64, "division": "open"},
-                   {"global_batch_size": 64, "benchmark": "bert"}):  # fmt: skip
-        assert not is_compared(_run(**record))
-
-
 def test_the_rank_that_was_ready_last_is_named_if_there_are_several() -> None:
     last = {"rank": 1, "host": "b", "ready_s": 11.0, "median_s": 8.0, "phase": "data set", "phase_s": 6.0}
     whole = {**last, "phase_median_s": 0}
@@ -207,32 +137,3 @@ def test_the_rank_that_was_ready_last_is_named_if_there_are_several() -> None:
     )
     for ranks, found, is_told in ((2, whole, True), (1, whole, False), (2, last, False), (2, {}, False)):
         assert (words in notes_of(replace(_ended(), summary={"world_size": ranks}, last_start=found))) == is_told
-
-
-def test_the_images_of_a_run_of_this_program_need_no_note_and_the_log_alone_has_one(tmp_path: Path) -> None:
-    run = samples.run_folder(tmp_path / "run")
-    (tmp_path / "log").write_text((run / "result_0.txt").read_text())
-    noted = [any("training images" in note for note in notes_of(gather_run(path))) for path in (run, tmp_path / "log")]
-    assert noted == [False, True]
-
-
-def test_the_target_of_another_benchmark_is_on_no_chart_and_a_reference_only_of_a_division_that_is_compared() -> None:
-    evaluations = (Evaluation(8, 80.0, 0.76, None),)
-    images = {"global_batch_size": 3264, "train_samples": 1281167, "evaluations": evaluations}
-    runs = [_ended("a", target=0.97, **images), _ended("b", benchmark="gpt3", target=2.69)]
-    for division, others in (
-        (None, ["reference at batch 3264"]),
-        ("closed", ["reference at batch 3264"]),
-        ("open", []),
-    ):
-        runs[0] = _ended("a", target=0.97, division=division, **images)
-        chart = next(iter(figures(runs))).chart
-        assert isinstance(chart, LineChart)
-        assert [band.name for band in chart.bands] == ["target 0.97", *others]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(None, "\u2013"), (0.0, "0.00 s"), (599.99, "599.99 s"), (600, "10.00 min"), (90, "90.00 s")]
-)
-def test_durations_are_in_minutes_from_ten_minutes_on(seconds: float | None, words: str) -> None:
-    assert in_seconds(seconds) == words
