@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the command of one rank, passes signals on to it, and writes a failure report into the run folder if a signal
-# killed it or it could not be started. The rank cannot write that report itself. Launchers report the signal in words of their own, or they end
-# all ranks before any rank can report.
+# killed it or it could not be started. The rank cannot write that report itself. Launchers report the signal in words of
+# their own, or they end all ranks before any rank can report.
 # usage: supervise_rank.sh RANK HOST COMMAND [ARGUMENT ...] RUN_FOLDER
 set -euo pipefail
 
