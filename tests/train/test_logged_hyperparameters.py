@@ -197,11 +197,3 @@ def test_what_is_logged_follows_the_recipes_keys(tmp_path: Path) -> None:
         folder.mkdir()
         new, _ = _logged(folder, "digits", 2, [override])
         assert new == _approximately({**TABLE["digits"][1], **change}), override
-
-
-def test_the_span_of_batch_norm_is_a_micro_batch() -> None:
-    recipe = load_recipe("digits", ["batch.global_size=64", "batch.bn_span=8"])
-    plan = plan_run(recipe, 2)
-    logged = logged_hyperparameters(recipe, plan, resolve_schedule(recipe, plan), recipe.optimizer)
-    told = {key: logged[key] for key in ("global_batch_size", "gradient_accumulation_steps", "model_bn_span")}
-    assert told == {"global_batch_size": 64, "gradient_accumulation_steps": 4, "model_bn_span": 8}

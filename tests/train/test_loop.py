@@ -270,12 +270,6 @@ class Scores(NullMetrics):
             self.scores.append((fields["epoch"], fields["step"], fields["top1"]))
 
 
-def test_an_evaluation_is_reported_with_its_epoch_and_the_step_before_it() -> None:
-    log, scores = RememberingLog(), Scores()
-    dry_train(load_recipe("digits", SHORT), 1, [0.5, 0.97], log=log, blank=Remembered(log), metrics=scores)
-    assert scores.scores == [(2, 37, 0.5), (4, 74, 0.97)], "38 steps are two epochs, 75 are four"
-
-
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
@@ -288,7 +282,3 @@ def test_an_evaluation_is_reported_with_its_epoch_and_the_step_before_it() -> No
 def test_the_kind_of_an_error_is_told_once(cause: Exception, words: str) -> None:
     failed = RunFailed(5, cause)
     assert (str(failed), failed.step) == (words, 5)
-
-
-def test_the_step_that_an_error_knows_is_the_step_that_failed() -> None:
-    assert RunFailed(9, LossNotFinite(0, [1])).step == 0, "found steps later"

@@ -118,10 +118,6 @@ def test_a_cosine_ends_at_its_share_of_the_base_rate() -> None:
     assert schedule.end_lr == pytest.approx(0.3)
 
 
-def test_without_warmup_the_first_step_has_the_base_rate() -> None:
-    assert _schedule(["schedule.warmup_epochs=0", "schedule.base_lr=0.5"]).at(0).lr == 0.5
-
-
 def test_momentum_and_weight_decay_are_constant_without_warmup_and_without_a_lag() -> None:
     plain = LrSchedule(0.8, 0.1, 0, 10, lambda step: 0.8 - 0.07 * step, 0.9, 5e-5)
     assert plain.at(3) == HyperParameters(0.8 - 0.07 * 3, 0.9, 5e-5, 3)

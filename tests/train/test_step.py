@@ -146,12 +146,6 @@ def test_the_wish_to_stop_travels_with_the_first_bucket(told: bool) -> None:
     assert ("bucket_0", ["g3", "sum of 1.0", f"flag {told}"], 0) in calls
 
 
-def test_the_loss_travels_with_the_bucket_that_the_plan_says() -> None:
-    calls, _ = _take(BucketPlan(((3,), (2, 1), (0,)), riders=1))
-    assert ("bucket_0", ["g3"], 0) in calls
-    assert ("bucket_1", ["g2", "g1", "sum of 1.0", "flag False"], -1) in calls
-
-
 def test_deferred_buckets_and_the_one_before_them_share_an_array_that_orders_them() -> None:
     calls, _ = _take(BucketPlan(((3,), (0,), (1,), (2,)), num_deferred=2))
     reductions = [call for call in calls if isinstance(call, tuple) and str(call[0]).startswith("bucket")]

@@ -120,13 +120,6 @@ def test_sums_in_shared_memory_are_predicted_from_this_machines_description(
     assert found["gloo"] > 8.0
 
 
-def test_a_machine_without_a_prediction_says_so_once() -> None:
-    words = "--cluster dgx-a100 --set cluster.node.gpu=X1 --routes flat torus --sizes 4K 8K --rounds 1"
-    report = _measure(f"allreduce {words}", FakeJobs(answer=_allreduce))
-    assert len([note for note in report.notes if note.startswith("no prediction: node.gpu: got 'X1'")]) == 1
-    assert {row.figure.partition(" / ")[0] for row in report.rows} == {"allreduce_ms", "bus_gb_per_s"}
-
-
 # step
 
 
@@ -192,24 +185,6 @@ def test_all_cases_are_every_network_at_every_precision_of_the_device(
 
 
 # roofline
-
-
-def test_a_roofline_has_whole_steps_and_single_operators_of_every_size() -> None:
-    def answer(started: Started) -> Any:
-        return {"op" if started.task["operators"] else "step alone": [{"wall_ms": 2.0}, {"wall_ms": 4.0}]}
-
-    jobs = FakeJobs(answer=lambda started: answer(started) if started.task else {})
-    place = "cluster.communication.kind=horovod"
-    report = _measure(f"roofline --rounds 2 --image-sizes 64 96 --batch 4 --set {place}", jobs)
-    assert [(row.alternative, row.median, row.n, row.warmup) for row in report.rows] == [
-        (f"{size} px, {name}", 3.0, 2, 1) for size in (64, 96) for name in ("step alone", "op")
-    ]
-    single = ["cluster.engine.forward_bulk_nodes=1", "cluster.engine.backward_bulk_nodes=1"]
-    ranks = jobs.of(Program.ROOFLINE_OURS)
-    assert [each.place for each in ranks] == [[place], [place, *single]] * 2
-    common = {"model.name=resnet50", "batch.global_size=8", "data.train_samples=256", place}
-    assert all(common <= {*each.task["overrides"]} and each.task["rounds"] == 2 for each in ranks)
-    assert "model.image_size=96" in ranks[3].task["overrides"]
 
 
 # epoch
@@ -315,23 +290,6 @@ def test_every_peer_trains_the_same_network_on_the_same_images(peers: FakeJobs) 
     assert [each.task["is_channels_last"] for each in (ddp, last, data_parallel)] == [False, True, False]
     assert data_parallel.task["rate"] == {**rate, "batch_size": 300, "threads": 3}
     assert [each.place for each in (ddp, data_parallel)] == [["cluster.ranks_per_node=3"], ["cluster.ranks_per_node=1"]]
-
-
-def test_grey_images_have_one_channel_and_no_example_of_horovods(peers: FakeJobs) -> None:
-    report = _measure("peers --model mnist_small_cnn --rounds 1", replace(peers, answer=_counted("images_per_s")))
-    assert "Horovod's example is not measured: MXNet's model zoo has no mnist_small_cnn" in report.notes
-    ddp = peers.of(Program.PYTORCH_PEER)[0]
-    shape = {"name": "mnist_small_cnn", "num_classes": 10, "image_size": 28, "input_channels": 1}
-    assert ddp.task["rate"]["network"] == shape
-    assert {"model.input_channels=1", "model.num_classes=10", "data.train_samples=256"} <= {
-        *peers.of(Program.PEER_OURS)[0].task["overrides"]
-    }
-
-
-def test_large_images_are_measured_in_fewer_rounds_and_steps(peers: FakeJobs) -> None:
-    report = _measure("peers --image-size 128", peers)
-    assert {row.n for row in report.rows} == {2}
-    assert {(each.task["warmup"], each.task["steps"]) for each in peers.of(Program.PEER_OURS)} == {(1, 1)}
 
 
 @pytest.mark.parametrize("words", ["peers --rounds 1", "race --seeds 1"])
@@ -582,15 +540,3 @@ def test_no_measurement_begins_after_the_minutes_and_each_says_so(
     report = _measure(words, FakeJobs(answer=_gpu))
     assert {row.alternative for row in report.rows} == {"a run of 1000 steps on generated JPEGs"}
     assert report.notes[1:] == ("graphs: not measured, 1 minutes were over",) * 3
-
-
-def test_a_row_is_in_the_file_before_the_next_one_is_measured_and_earlier_rows_stay(tmp_path: Path) -> None:
-    seen: list[int] = []
-
-    def answer(started: Started) -> Any:
-        seen.append(len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()))
-        return _gpu(started)
-
-    for _ in range(2):
-        _measure(f"gpu --only graphs --folder {tmp_path}", FakeJobs(answer=answer))
-    assert seen == [0, 1, 2, 3, 4, 5]

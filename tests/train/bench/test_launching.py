@@ -92,10 +92,6 @@ def test_a_program_is_told_to_stop_when_it_is_ready(status: int, tmp_path: Path)
     assert told == f"on standard output {ROOT}\non standard error\n"
 
 
-def test_a_program_that_ends_before_it_is_ready_is_not_waited_for(tmp_path: Path) -> None:
-    assert JOBS.stop_when(lambda: False, _python("raise SystemExit(3)"), tmp_path / "log", 200).status == 3
-
-
 def test_a_program_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     usual = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which a program inherits
     try:

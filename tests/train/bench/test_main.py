@@ -203,12 +203,3 @@ def test_every_bench_has_a_quick_and_a_thorough_effort(name: str) -> None:
     assert asked(f"--{number}", "9") == 9
     with pytest.raises(UserError, match="not allowed with"):
         asked("--quick", f"--{number}", "9")
-
-
-def test_the_options_of_a_bench_are_the_words_of_the_command_line() -> None:
-    words = "race fashion-mnist --seeds 2 --install --json --output rows.json"
-    command = read_command(["bench", *words.split()])
-    assert (command.name, command.json, command.output) == ("race", True, Path("rows.json"))
-    assert command.options == BENCHES["race"].options("fashion-mnist", seeds=2, install=True)
-    given = read_command(["step", "--set", "a=1", "--cluster", "c", "--set", "b=2", "--cases", "x", "y"]).options
-    assert (given.cluster, given.overrides, given.cases, given.seconds) == ("c", ["a=1", "b=2"], ["x", "y"], 2.0)

@@ -116,22 +116,6 @@ def test_other_work_is_what_the_usable_cores_did_without_interrupts_and_without_
     assert [use.own_cores, use.other_cores, use.stolen_cores, use.cores] == pytest.approx([0.3, 0.9, 0.1, 1])
 
 
-def test_the_load_is_that_of_the_minute_before_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (0.5, 7.0, 9.0))
-    meter = MachineUseMeter()
-    monkeypatch.setattr("os.getloadavg", lambda: (4.0, 7.0, 9.0))
-    assert meter.read().load_before == 0.5
-
-
-def test_a_bench_that_is_bound_to_a_core_has_one_core() -> None:
-    usable = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(usable)})
-    try:
-        assert MachineUseMeter().read().cores == 1
-    finally:
-        os.sched_setaffinity(0, usable)
-
-
 def test_work_of_this_process_and_of_those_that_it_started_is_its_own() -> None:
     meter = MachineUseMeter()
     work = "import time\nwhile time.process_time() < 0.1: pass"
@@ -161,17 +145,3 @@ def test_figures_that_the_reference_lacks_or_has_as_zero_get_no_ratio() -> None:
     alternatives = {"ours": lambda: {"a_s": 1.0, "b_s": 2.0, "c_s": 3.0}, "theirs": lambda: {"a_s": 4.0, "b_s": 0.0}}
     rows = interleave(alternatives, n=2, reference="theirs")
     assert [row.figure for row in rows if "/" in row.figure] == ["a_s / theirs"]
-
-
-@pytest.mark.parametrize("is_dirty", [True, False])
-def test_a_report_names_the_packages_and_the_commit(is_dirty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = dict.fromkeys(("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus"), 7)
-    packages = {"Pillow": "9", "numpy": "1.2", "pytest": "8"}
-    found = {**machine, "python": "3.11.2 (main)", "packages": packages, "git": {"commit": "abc", "dirty": is_dirty}}
-    monkeypatch.setattr("logs.environment.environment", lambda: found)
-    report = make_report([])
-    commit = "abc, changed since" if is_dirty else "abc"
-    assert report.versions == {"python": "3.11.2", "Pillow": "9", "numpy": "1.2", "commit": commit}
-    assert report.machine == machine
-    monkeypatch.setattr("logs.environment.environment", lambda: {**found, "git": None})
-    assert "commit" not in make_report([]).versions

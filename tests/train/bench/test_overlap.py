@@ -8,8 +8,6 @@ from typing import Any, cast
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.load import load_cluster, load_recipe, load_run
 from tests.train.bench.fake_jobs import FakeJobs, Started
@@ -51,13 +49,6 @@ def _row(report: Report, name: str, figure: str) -> BenchRow:
 
 def _usual(transfer: Transfer) -> list[float]:
     return [{NONE: 100.0, SERIAL: 200.0, OVERLAPPED: 120.0}[transfer.when]] * 5
-
-
-@given(st.lists(st.integers(1, 1000), min_size=1), st.integers(1, 2000), st.sampled_from(["last", "first"]))
-def test_every_order_sends_every_gradient_once(sizes: list[int], cap: int, order: str) -> None:
-    buckets = Transfer(OVERLAPPED, cap, order).buckets(sizes).order
-    sent = [index for bucket in buckets for index in bucket]
-    assert sent == sorted(range(len(sizes)), reverse=order == "last")
 
 
 def test_the_first_layer_has_the_first_bucket_where_the_order_says_so() -> None:
@@ -107,22 +98,6 @@ def test_gradients_that_travel_in_16_bits_are_rounded_to_them() -> None:
     transfer = Transfer(OVERLAPPED, wire="float16")
     TransferCommunicator(SingleProcess(), cast(Engine, None), transfer).reduce("bucket_0", [gradient])
     assert gradient.asnumpy().tolist() == [float(np.float16(1 / 3)), 2.0]
-
-
-def test_each_transfer_reduces_under_names_of_its_own() -> None:
-    class Names(_Told):
-        def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
-            self.told.append(name)
-
-    names = Names()
-    transfers = [Transfer(SERIAL), Transfer(OVERLAPPED), Transfer(OVERLAPPED, order="first"),
-                 Transfer(OVERLAPPED, 1 << 14), Transfer(OVERLAPPED, deferred=0.3)]  # fmt: skip
-    for transfer in transfers:
-        communicator = TransferCommunicator(names, cast(Engine, names), transfer)
-        communicator.reduce("bucket_0", [])
-        communicator.complete()
-    reduced = {name for name in names.told if "bucket_0" in name}
-    assert len(reduced) == len(transfers)
 
 
 def test_the_hidden_fraction_is_the_part_of_serial_that_is_not_exposed() -> None:

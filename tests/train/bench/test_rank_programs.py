@@ -1,8 +1,7 @@
 """What the programs of the ranks measure: by a clock of the test's own, and on one real rank in this process."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,29 +128,6 @@ def test_peak_and_bandwidth_are_those_of_all_ranks(machine: _TwoRanks) -> None:
     assert copied_bytes_per_s(_rank(machine)) == pytest.approx(2 * 100 * 2 * (64 << 20))
 
 
-def test_steps_take_their_batches_from_a_source_or_the_one_in_memory_and_give_the_last_loss() -> None:
-    made: list[Any] = []
-    taken: list[Any] = []
-
-    def step(number: int, images: Any, hyper: Any) -> Any:
-        taken.append((number, images, hyper))
-        return SimpleNamespace(summed=f"loss {len(taken)}", own="own")
-
-    def make_step(_clock: Any, _on_step: Any, **given: Any) -> Any:
-        made.append(given)
-        return step
-
-    cluster = SimpleNamespace(engine=SimpleNamespace(run_ahead_steps=7))
-    rank = BenchRank(cast(Any, SimpleNamespace(engine=None, cluster=cluster, make_step=make_step)), cast(Any, "batch"))
-    assert cast(Any, rank.next_batch()) == "batch"
-    for source in (None, "source"):
-        taken.clear()
-        steps = bench_rank.steps_of(rank, cast(Any, "sums"), cast(Any, "buckets"), cast(Any, source))
-        assert steps(3) == "loss 3"
-        assert taken == [(0, source or rank, bench_rank.HYPER)] * 3
-    assert made == [{"communicator": "sums", "buckets": "buckets"}] * 2
-
-
 def test_a_batch_has_labels_of_the_networks_classes() -> None:
     rank = open_rank(ON_MXNET)
     assert rank.batch.images.shape == (16, 3, 16, 16)
@@ -208,43 +184,6 @@ class _Scripted:
     def time_s(self, action: Any) -> float:
         action()
         return next(self._seconds)
-
-
-def test_samples_are_taken_until_rank_0_says_stop_and_the_first_batch_of_an_evaluation_does_not_count(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers = iter([[1, 0], [0, 1]])
-    # Forward, backward, update, two steps; then the fold, folded and unfolded, and these in turn, the other way round
-    # in every second round.
-    sample = [0.25, 0.5, 0.125, 4.0, 5.0, 99, 99, 0.01, 0.1, 0.2, 0.02, 0.04, 0.4]
-    communicator = SimpleNamespace(gather=lambda *_: next(answers))
-    rank = _Scripted([5.0, 0.5, *sample, *sample], communicator=communicator)
-    rank.batch = cast(Any, _Batch("images", "labels"))
-    monkeypatch.setattr(step_ours, "open_rank", lambda *_, **_others: rank)
-    monkeypatch.setattr(step_ours, "steps_of", lambda _: rank.told.append)
-    monkeypatch.setattr(step_ours, "peak_operations_per_s", lambda _: 9600.0)
-    monkeypatch.setattr(step_ours, "warm_up", lambda engine, _model, _sums, size: rank.told.append((engine, size)))
-    step_ours.main("laptop", [], 99.0)
-    step = [("images", "labels"), "backward", bench_rank.HYPER, 2]
-    assert rank.told == [("engine", 3), 1, *step, *step]
-    found = read_samples(capsys.readouterr().out)
-    assert found["start"] == [{"warm_up_ms": 5000.0, "first_step_ms": 500.0}]
-    times = {"forward_ms": 250.0, "backward_ms": 500.0, "update_ms": 125.0, "step_ms": 2000.0}
-    # 8 images a second, each of 6 x 50 operations.
-    rates = {"images_per_s": 8.0, "gflop_per_s": 2.4e-6, "peak_fraction": 0.25}
-    evaluation = {"fold_ms": 5000.0, "evaluation_ms": 200.0, "unfolded_evaluation_ms": 20.0}
-    assert found["step"] == [pytest.approx({**times, **rates, **evaluation})] * 2
-
-
-class _Batch(tuple[str, str]):
-    __slots__ = ()
-
-    def __new__(cls, images: str, labels: str) -> "_Batch":
-        return super().__new__(cls, (images, labels))
-
-    @property
-    def images(self) -> str:
-        return self[0]
 
 
 # allreduce
@@ -316,26 +255,6 @@ def test_a_sample_of_a_transfer_is_a_steps_share_of_the_time_and_of_all_ranks_pr
     assert asked == [(each, 3) for each in (*TRANSFERS, *TRANSFERS[::-1], *TRANSFERS)]
 
 
-def test_a_transfer_reduces_by_its_own_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[Transfer, tuple[Any, Any]] = {}
-    rank = open_rank(ON_MXNET)
-    for transfer in TRANSFERS:
-
-        def steps_of(of: BenchRank, communicator: Any, buckets: Any, transfer: Transfer = transfer) -> Any:
-            assert of is rank
-            given[transfer] = communicator, buckets
-
-        monkeypatch.setattr(overlap_ours, "steps_of", steps_of)
-        overlap_ours.transfer_steps(rank, transfer)
-    assert type(given[TRANSFERS[0]][0]) is SingleProcess
-    assert all(isinstance(given[each][0], overlap_ours.TransferCommunicator) for each in TRANSFERS[1:])
-    sizes = [each.size * 4 for each in network_of(rank.parts.recipe.model).parameters]
-    for transfer, (_, buckets) in given.items():
-        assert sorted(index for bucket in buckets.order for index in bucket) == list(range(len(sizes)))
-        largest = max(sum(sizes[index] for index in bucket) for bucket in buckets.order if len(bucket) > 1)
-        assert largest <= transfer.bucket_bytes
-
-
 # roofline
 
 
@@ -380,35 +299,6 @@ def _roofline(rank: Any, monkeypatch: pytest.MonkeyPatch, *, operators: bool) ->
         lambda _, sums=None: lambda number: rank.told.append(("apart" if sums else "summed", number)),
     )
     roofline_ours.main([], 2, operators=operators)
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_step_of_each_variant_has_its_times_and_other_ranks_wait_while_the_first_is_measured_alone(
-    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ticks = itertools.count(0.0, 0.5)
-    monkeypatch.setattr(roofline_ours, "time", SimpleNamespace(process_time=lambda: next(ticks)))
-    rank: Any = _Scripted(range(12), identity=SimpleNamespace(rank=number, world_size=2))
-
-    @contextmanager
-    def reading_steps() -> Iterator[Any]:
-        yield lambda count: rank.told.append(("read", count))
-        rank.told.append("closed")
-
-    rank.reading_steps = reading_steps
-    _roofline(rank, monkeypatch, operators=False)
-    alone = [] if number else [("apart", 1)]
-    assert rank.told == [*[*alone, ("apart", 1), ("summed", 1), ("read", 1)] * 3, "closed"]
-    told = capsys.readouterr().out
-    if number:
-        assert told == ""
-        return
-    # The first round does not count; a second and its processor time for each variant, in turn.
-    assert read_samples(told) == {
-        f"step {name}": [{"wall_ms": 1e3 * (place + 4), "processor_ms": 500.0}, {"wall_ms": 1e3 * (place + 8),
-                                                                                  "processor_ms": 500.0}]
-        for place, name in enumerate(("alone", "apart", "summed", "read"))
-    }  # fmt: skip
 
 
 def test_the_time_of_a_kind_is_that_of_the_operators_that_began_in_the_step_beside_the_floor_of_a_core(

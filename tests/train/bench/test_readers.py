@@ -13,11 +13,8 @@ from PIL import Image
 
 from configs.load import load_both
 from configs.schema import Cluster, Crop, Recipe
-from data.prepare import prepare
 from data.recordio import RecordWriter, pack_image
-from data.sources.catalogue import open_source
-from data.sources.image_source import Settings
-from train.bench.readers import BATCH_SIZE, random_box, read_by_dali, read_by_mxnet, read_by_pillow
+from train.bench.readers import random_box, read_by_dali, read_by_mxnet, read_by_pillow
 
 CROP = Crop(area=(0.1, 1.0), aspect=(0.5, 2.0))
 _READERS: dict[str, Callable[[Recipe, Cluster, Path], Iterator[Any]]] = {
@@ -25,13 +22,6 @@ _READERS: dict[str, Callable[[Recipe, Cluster, Path], Iterator[Any]]] = {
     "mxnet": lambda recipe, _, folder: read_by_mxnet(recipe, folder),
     "pillow": lambda recipe, _, folder: read_by_pillow(recipe, folder),
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("packed") / "images"
-    prepare(open_source("generated", Settings(train=32, eval=2, classes=2)), path)
-    return path
 
 
 def _grey(number: int) -> bytes:
@@ -84,30 +74,6 @@ def test_a_reader_flips_left_and_right_only_if_the_recipe_does(name: str, flips:
     assert 16 < is_flipped.sum() < 48 if flips else not is_flipped.any()
 
 
-@pytest.mark.slow
-def test_all_readers_give_normalised_crops_of_the_same_images(folder: Path) -> None:
-    recipe, cluster = load_both(
-        "imagenet-smoke",
-        "laptop",
-        [
-            "model.image_size=48",
-            "data.eval_resize=null",
-            "data.train_samples=32",
-            "data.eval_samples=2",
-            "data.shuffle_buffer=32",
-            "data.crop.area=[0.9, 1.0]",
-        ],
-    )
-    means = {}
-    for name, read in _READERS.items():
-        batches = list(itertools.islice(read(recipe, cluster, folder), 6))
-        assert {batch.shape for batch in batches} == {(BATCH_SIZE, 3, 48, 48)}, name
-        means[name] = np.mean(batches, axis=(0, 1, 3, 4)), np.std(batches)
-    for name in ("mxnet", "pillow"):
-        np.testing.assert_allclose(means[name][0], means["dali"][0], atol=0.1, err_msg=name)
-        np.testing.assert_allclose(means[name][1], means["dali"][1], rtol=0.1, err_msg=name)
-
-
 class _Chosen:
     """Gives the chosen numbers, and notes between which ends each was asked for."""
 
@@ -140,9 +106,3 @@ def test_a_window_that_does_not_fit_is_drawn_again_and_the_whole_image_is_taken_
     random = _Chosen(*too_wide * 10)
     assert random_box(random, (100, 80), CROP) == (0, 0, 100, 80)
     assert len(random.ends) == 2 * 10
-
-
-def test_a_window_may_be_the_whole_image() -> None:
-    random: Any = _Chosen(1.0, 0.0, 0.0, 0.0)
-    assert random_box(random, (100, 100), CROP) == (0, 0, 100, 100)
-    assert len(random.ends) == 4

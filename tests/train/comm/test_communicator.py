@@ -61,7 +61,7 @@ def main(identity, ledger, connect):
     means = [array([float(rank), 4.0])]
     comm.average("mean", means)
     comm.average("mean", means)
-    total = comm.sum_integers("count", [rank, 2**40 + rank])
+    total = comm.sum_integers("count", [rank, 2**40 + rank, -1])
     seen = comm.gather("odd", 2**63 + rank)
     contents = [comm.gather_bytes(f"contents {case}", own[rank]) for case, own in enumerate(CONTENTS)]
     try:
@@ -151,7 +151,7 @@ def _check_answers(row: Any, kind: str, rank: int) -> None:
         assert row["weights"].tolist() == [2.0 + rank, 3.0 + rank]
     assert row["anew"].tolist() == [2 * number for number in range(300)]
     assert row["mean"].tolist() == [0.5, 4]
-    assert row["total"].tolist() == [1, 2**41 + 1]
+    assert row["total"].tolist() == [1, 2**41 + 1, -2]
     assert ast.literal_eval(str(row["contents"])) == CONTENTS
     assert row["seen"].tolist() == [2**63, 2**63 + 1]
     assert "before the run: the weights of rank 1" in str(row["words"])

@@ -14,7 +14,6 @@ from train.comm.communicator import (
     SingleProcess,
     WorldMismatch,
     first_collective,
-    libraries_of,
     start_communicator,
 )
 from train.comm.devices import run_ranks_here
@@ -63,17 +62,6 @@ def test_a_rank_may_end_while_its_communicator_is_still_coming_up() -> None:
     assert isinstance(pending.result(), SingleProcess)
 
 
-@pytest.mark.parametrize(("device", "kind"), [("cpu", "local"), ("gpu", "device")])
-def test_gpus_of_one_process_are_summed_on_the_gpus_and_nothing_else_there(
-    monkeypatch: pytest.MonkeyPatch, device: str, kind: str
-) -> None:
-    kinds: list[str] = []
-    monkeypatch.setattr(mx.kv, "create", kinds.append)
-    cluster = load_cluster("laptop", ["cluster.communication.kind=devices"]).model_copy(update={"device": device})
-    assert run_ranks_here(cluster, ALONE, Ledger(), lambda *_: 0) == 0
-    assert kinds == [kind]
-
-
 def test_a_process_of_one_rank_connects_as_its_cluster_file_says() -> None:
     cluster, process = load_cluster("laptop", ["cluster.communication.kind=none", "cluster.ranks_per_node=1"]), Ledger()
 
@@ -115,11 +103,6 @@ def test_the_first_collective_sees_every_rank_in_its_place() -> None:
     alone = SingleProcess()
     assert first_collective(alone, ALONE, ledger) is alone
     assert [row["phase"] for row in ledger.to_json()["phases"]][1:] == ["communicator: first collective"] * 2
-
-
-def test_a_communicator_without_a_library_has_none_for_the_doctor() -> None:
-    assert libraries_of("none") == {}
-    assert list(libraries_of("torch_distributed")) == ["torch.distributed"]
 
 
 @pytest.mark.parametrize("error", [OSError("record 7 is torn"), SystemExit(3)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -90,25 +90,6 @@ def test_a_bucket_is_one_grouped_sum_with_its_name_and_its_priority() -> None:
 
     numbers = [[[6.0, 6.0], [6.0, 6.0]], [30.0] * 3, [1.0, 4.0]]
     assert _together(step) == [(numbers, [("sum", "bucket", -4, 2), ("average", "mean", 0, 1)])] * 3
-
-
-def test_every_rank_is_told_the_integers_and_the_contents_of_all_in_their_order() -> None:
-    contents: Sequence[bytes] = [b"first", b"", bytes(range(256))]
-
-    def tell(communicator: HorovodCommunicator, rank: int, world: _Horovod) -> Any:
-        told = (
-            communicator.sum_integers("sums", [2**40 + rank, -1]),
-            communicator.gather("value", 2**63 + rank),
-            communicator.gather("small", 2**63 - 1),
-            communicator.gather_bytes("contents", contents[rank]),
-            communicator.gather_bytes("nothing", b""),
-        )
-        names = [name for (name,) in world.calls]
-        assert len(set(names)) == len(names), "Horovod tells sums apart by their names"
-        return told
-
-    values = [2**63, 2**63 + 1, 2**63 + 2], [2**63 - 1] * 3
-    assert _together(tell) == [([3 * 2**40 + 3, -3], *values, list(contents), [b""] * 3)] * 3
 
 
 def _connect(identity: Identity, ledger: Ledger) -> Any:

@@ -74,22 +74,6 @@ def test_three_ranks_sum_and_average_each_bucket_by_itself_in_every_step(monkeyp
     assert _together(3, step, monkeypatch) == [[{18.0}, {90.0}, {900.0}, {3 * 2048.0}]] * 3
 
 
-def test_every_rank_is_told_the_integers_and_the_contents_of_all_in_their_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    contents = [b"first", b"", bytes(range(256)) * 300]
-
-    def tell(communicator: Communicator, rank: int) -> tuple[Any, ...]:
-        return (
-            communicator.gather("value", 2**63 + rank),
-            communicator.sum_integers("sums", [2**40 + rank, -1]),
-            communicator.gather_bytes("contents", contents[rank]),
-        )
-
-    whole = [2**63, 2**63 + 1, 2**63 + 2], [3 * 2**40 + 3, -3], contents
-    assert _together(3, tell, monkeypatch) == [whole] * 3
-
-
 def test_a_single_rank_meets_nobody_and_others_for_as_long_as_the_cluster_file_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -86,22 +86,3 @@ def test_a_bucket_that_is_on_its_way_is_not_sent_again() -> None:
         return array.tolist()
 
     assert _together(step) == [[3.0] * 3] * 3
-
-
-def test_every_rank_is_told_the_means_the_integers_and_the_contents_of_all_in_their_order() -> None:
-    contents = [b"first", b"", bytes(range(256)) * 3]
-
-    def tell(communicator: TorchCommunicator, rank: int, _world: _World) -> Any:
-        mean = torch.tensor([float(rank), 4.0]).requires_grad_()
-        communicator.average("mean", [mean])
-        return (
-            mean.tolist(),
-            communicator.sum_integers("sums", [2**40 + rank, -1]),
-            communicator.gather("value", 2**63 + rank),
-            communicator.gather("small", 2**63 - 1),
-            communicator.gather_bytes("contents", contents[rank]),
-            communicator.gather_bytes("nothing", b""),
-        )
-
-    values = [2**63, 2**63 + 1, 2**63 + 2], [2**63 - 1] * 3
-    assert _together(tell) == [([1.0, 4.0], [3 * 2**40 + 3, -3], *values, contents, [b""] * 3)] * 3

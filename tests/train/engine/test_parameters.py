@@ -97,21 +97,6 @@ def test_foreign_names_are_taken_in_the_order_of_the_layers(trained: dict[str, n
         _load(_write(tmp_path / "shuffled.npz", shuffled))
 
 
-@pytest.mark.parametrize(("lost", "end"), [(5, " (wanted (16,)); only"), (6, " and 1 more; only")])
-def test_no_more_than_five_tensors_that_do_not_fit_are_named(
-    lost: int, end: str, trained: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    _, drawn = _table(10)
-    kept = {name: each for name, each in trained.items() if name not in list(drawn)[:lost]}
-    with pytest.raises(UserError) as refused:
-        _load(_write(tmp_path / "a.npz", kept))
-    assert f"{end} the classifier may differ" in str(refused.value)
-    assert str(refused.value).count("missing") == 5
-    grey = {**trained, "stem_weight": np.ones((16, 1, 3, 3), np.float32)}
-    with pytest.raises(UserError, match=r"stem_weight \(16, 1, 3, 3\) \(wanted \(16, 3, 3, 3\)\); only"):
-        _load(_write(tmp_path / "grey.npz", grey))
-
-
 TEXTS = b"no such file", pickle.dumps({"a": 1}), b"PK\x03\x04 cut off"
 
 

@@ -10,7 +10,7 @@ import pytest
 from logs.metrics import NullMetrics
 from train.engine.protocol import Engine
 from train.evaluate import top1_score
-from train.measure.progress import LossNotFinite, LossWindow, Progress, StepLoss
+from train.measure.progress import LossWindow, Progress, StepLoss
 from train.measure.timing import Clock
 from train.step import StepArrays
 
@@ -177,27 +177,3 @@ def test_a_quiet_rank_measures_but_shows_neither_bar_nor_line(
     progress.close()
     assert [row["kind"] for row in rows.rows] == ["interval", "evaluation"]
     assert (caplog.messages, terminal.getvalue()) == ([], "")
-
-
-def test_a_line_of_an_evaluation_stands_where_the_bar_was_and_the_bar_comes_back(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO, "train.measure.progress")
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    progress, _, _ = _progress(10, visible=True)
-    written: list[str] = []
-    monkeypatch.setattr(
-        "train.measure.progress.logger", SimpleNamespace(info=lambda *_: written.append(terminal.getvalue()))
-    )
-    progress.evaluated(1, 9, top1_score(30, 40), 1.5)
-    (before,) = written
-    assert before.split("\r")[-2].strip() == "", "the bar is removed first"
-    assert "0% |" in terminal.getvalue().removeprefix(before)
-    progress.close()
-
-
-def test_a_loss_that_is_not_finite_names_the_step_and_every_rank() -> None:
-    error = LossNotFinite(7, [1, 3])
-    assert str(error) == "loss not finite at step 7, first on rank 1, 3"
-    assert (error.step, error.ranks) == (7, (1, 3))

@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -53,29 +52,3 @@ def test_a_rank_that_is_a_thread_leaves_the_counting_to_the_first(tmp_path: Path
     (tmp_path / "usage.json").unlink()
     Usage().write(tmp_path, SingleProcess(), is_writer=False)
     assert read_usage(tmp_path) == {}
-
-
-def test_usage_is_a_difference_in_seconds_and_a_peak_in_bytes_under_names_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names: list[str] = []
-
-    class OneRank(SingleProcess):
-        def gather(self, name: str, value: int) -> list[int]:
-            assert isinstance(value, int)
-            names.append(name)
-            return [value]
-
-    children = iter([SimpleNamespace(ru_utime=1.0, ru_stime=0.5), SimpleNamespace(ru_utime=3.0, ru_stime=4.5)])
-    own = SimpleNamespace(ru_maxrss=2000)  # KiB
-    kinds = {"RUSAGE_CHILDREN": -1, "RUSAGE_SELF": 0}
-    fake = SimpleNamespace(**kinds, getrusage=lambda kind: own if kind == kinds["RUSAGE_SELF"] else next(children))
-    monkeypatch.setattr("train.measure.rank_usage.resource", fake)
-    moments = iter([10.0, 17.0])
-    seconds = iter([2.0, 5.0])
-    clock = SimpleNamespace(perf_counter=lambda: next(moments), process_time=lambda: next(seconds))
-    monkeypatch.setattr("train.measure.rank_usage.time", clock)
-    Usage().write(tmp_path, OneRank(), is_writer=True)
-    expected = {"wall_s": [7.0], "cpu_s": [3.0], "children_cpu_s": [6.0], "peak_memory_bytes": [2_048_000]}
-    assert read_usage(tmp_path) == expected
-    assert len(set(names)) == 4

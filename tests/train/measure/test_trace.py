@@ -84,20 +84,6 @@ def test_the_rows_of_a_trace_are_named_and_times_start_at_the_first_of_all_ranks
     assert {each["ph"] for each in trace["traceEvents"] if each["name"] == "thread_name"} == {"M"}
 
 
-def test_a_rank_that_recorded_nothing_has_a_name_and_no_bars() -> None:
-    trace = chrome_trace({0: [], 1: [Operator("a", 90, 91, False)]})
-    assert [(each["pid"], each["ts"]) for each in trace["traceEvents"] if each["ph"] == "X"] == [(1, 0)]
-    assert [each["name"] for each in chrome_trace({0: []})["traceEvents"]] == ["process_name"]
-
-
-def test_each_rank_records_into_a_file_of_its_own_even_from_the_first_step_on(tmp_path: Path) -> None:
-    begun: list[Path] = []
-    engine: Any = SimpleNamespace(begin_trace=begun.append)
-    for rank in (1, 12):
-        tracer_of(engine, tmp_path, rank, 3, 3)
-    assert begun == [tmp_path / "trace_1.json", tmp_path / "trace_12.json"]
-
-
 @pytest.mark.parametrize(("total", "steps"), [(100, (5, 8)), (7, (4, 7)), (2, (0, 2))])
 def test_settled_steps_are_traced_if_the_run_has_so_many(tmp_path: Path, total: int, steps: tuple[int, int]) -> None:
     ends: list[int] = []

@@ -16,13 +16,6 @@ def _plan(recipe: str, *overrides: str, cluster: str = "laptop") -> dict[str, An
     return plan_document(*load_both(recipe, cluster, overrides))
 
 
-@pytest.mark.parametrize(("recipe", "count"), [("digits", 6), ("imagenet-smoke", 5)])
-def test_buckets_grow_with_the_network(recipe: str, count: int) -> None:
-    plan = _plan(recipe)
-    assert len(plan["buckets"]) == count
-    assert max(each["bytes"] for each in plan["buckets"]) <= max(262144, plan["gradient_bytes"] / 4 + 1)
-
-
 def test_the_record_on_its_own_cluster() -> None:
     plan = _plan("abci-b86016", cluster="abci-v100")
     rates = {row[0]: row[1] for row in plan["schedule"]}
@@ -56,13 +49,6 @@ def test_every_recipe_can_be_planned_on_two_ranks(recipe: str) -> None:
     for verdict in plan["compliance"]["rulesets"].values():
         assert verdict["closed_allowed"] is not bool(verdict["broken_rules"])
         assert verdict["closed_allowed"] or plan["compliance"]["division"] == "open"
-
-
-def test_a_closed_recipe_logs_what_the_official_checker_wants() -> None:
-    keys = _plan("nvidia-v06-n96")["log_keys"]
-    assert keys["lars_opt_base_learning_rate"] == 40.7
-    assert keys["lars_opt_end_learning_rate"] == 0.0001
-    assert keys["lars_opt_learning_rate_decay_steps"] == 1254
 
 
 def test_a_machine_that_nobody_knows_is_planned_without_a_simulated_time() -> None:
@@ -113,17 +99,6 @@ def test_the_drawn_curve_reaches_the_top_where_the_rate_does() -> None:
     assert bottom.count("#") > 60
 
 
-def test_adam_is_planned_with_two_moments_and_logged_under_its_own_names() -> None:
-    plan, sgd = (_plan("chexnet", f"optimizer={{name: {name}, weight_decay: 0}}") for name in ("adam", "sgd"))
-    assert plan["parameters"] == 6_968_206
-    assert plan["memory"]["optimizer_bytes"] == 2 * sgd["memory"]["optimizer_bytes"] == 8 * 6_968_206
-    logged = {key: value for key, value in plan["log_keys"].items() if "adam" in str(key) or key.startswith("opt_")}
-    assert logged["opt_name"] == "adam"
-    assert (logged["opt_adam_beta_1"], logged["opt_adam_beta_2"], logged["opt_adam_epsilon"]) == (0.9, 0.999, 1e-8)
-    assert logged["opt_base_learning_rate"] == 4e-4
-    assert not any("momentum" in key for key in plan["log_keys"])
-
-
 def test_a_run_whose_epochs_do_not_reach_the_target_has_no_time_to_it() -> None:
     simulated = _plan("abci-b86016", "run.epochs=60", "data.plain_from_epoch=null", cluster="abci-v100")["simulated"]
     assert (simulated["epochs"], simulated["is_time_to_train"]) == (60, False)
@@ -153,18 +128,6 @@ def test_gradients_are_reduced_in_the_number_type_of_the_weights(engine: str, pr
     assert sum(bucket["bytes"] for bucket in plan["buckets"]) == plan["gradient_bytes"]
 
 
-def test_a_rate_of_zero_is_drawn_as_an_empty_chart() -> None:
-    lines = draw([[0, 0.0], [1, 0.0]])
-    assert not any("#" in line for line in lines)
-    assert lines[-1].split() == ["step", "0", "1"]
-
-
-def test_a_run_on_random_images_has_no_pipelines() -> None:
-    text = render(_plan("digits", "data.source=synthetic"))
-    assert "DALI: 0 pipelines" in text
-    assert "the pipelines are built" not in text
-
-
 def test_memory_fits_to_the_last_byte_and_a_rank_that_lacks_one_is_refused() -> None:
     total, certain = (_plan("digits")["memory"][f"{part}_bytes"] for part in ("total", "certain"))
     whole, tight, exact, short = (
@@ -179,38 +142,12 @@ def test_memory_fits_to_the_last_byte_and_a_rank_that_lacks_one_is_refused() -> 
     assert (short["certain_bytes"], short["available_bytes"]) == (certain, certain - 1)
 
 
-def test_the_log_begins_with_the_submission_and_ends_with_the_run() -> None:
-    keys = [*_plan("digits")["log_keys"]]
-    marks = ["cache_clear", "init_start", "seed", "init_stop", "run_start", "block_start", "epoch_start", "epoch_stop",
-             "eval_start", "eval_stop", "block_stop", "eval_accuracy", "tracked_stats", "run_stop"]  # fmt: skip
-    assert [key for key in keys if key in marks] == marks
-    assert keys[0].startswith("submission")
-
-
 def test_a_broken_rule_is_told_with_its_key_its_value_and_its_source() -> None:
     verdict = _plan("digits")["compliance"]["rulesets"]["4.0.0"]
     assert verdict["broken_rules"]
     for rule in verdict["broken_rules"]:
         assert rule.keys() == {"rule", "key", "got", "allowed", "source"}
         assert rule["source"]
-
-
-@pytest.mark.parametrize(("number", "epochs"), [(6, "1, 2, 3, 4, 5, 6"), (7, "1, 2, 3, ..., 6, 7")])
-def test_up_to_six_evaluations_are_listed(number: int, epochs: str) -> None:
-    text = render(_plan("digits") | {"eval_epochs": [*range(1, number + 1)]})
-    assert f"\nEvaluation\n  at most {number} evaluations, after epochs {epochs}\n" in text
-
-
-@pytest.mark.parametrize(
-    ("certain", "words"), [(8_000_000, "TIGHT: fits only if"), (8_100_000, "DOES NOT FIT: 0.1 MB too much; ")]
-)
-def test_what_the_libraries_take_makes_a_rank_tight_and_only_the_rest_makes_it_too_large(
-    certain: int, words: str
-) -> None:
-    plan = _plan("digits")
-    memory = {"available_bytes": 8_000_000, "fits": False, "certain_bytes": certain, "total_bytes": 9_000_000}
-    text = render(plan | {"memory": plan["memory"] | memory})
-    assert f"8.0 MB: {words}" in text
 
 
 @pytest.mark.parametrize(("steps", "stride"), [(50_000, 1), (50_001, 50)])

@@ -112,14 +112,6 @@ def test_every_pipeline_has_decoders_of_its_own_and_two_pinned_buffers_a_thread(
     assert threads["pinned_bytes_per_node"] == 2 * three["pinned_bytes_per_node"]
 
 
-def test_the_plan_reserves_what_the_pipeline_reserves() -> None:
-    from data.input import pipeline
-    from train.plan import memory
-
-    assert pipeline._GPU_DECODER["device_memory_padding"] == memory._NVJPEG_DEVICE_BYTES
-    assert pipeline._GPU_DECODER["host_memory_padding"] == memory._NVJPEG_HOST_BYTES
-
-
 @pytest.mark.parametrize(
     ("gigabytes", "words"), [(16, "fits"), (6, "TIGHT: fits only if the libraries take less"), (4, "DOES NOT FIT: ")]
 )
@@ -239,12 +231,6 @@ def test_inference_holds_a_layer_with_its_inputs_and_what_later_layers_read(
     rows = Rows(3, 8)
     rows.dense("classifier", rows_of(rows, rows.conv_bn("stem", "data", 4)), 10)
     assert inference_elements(Network("small", 8, 3, 10, tuple(rows.layers))) == elements
-
-
-def test_random_images_have_no_cache_of_decoded_ones() -> None:
-    cache = ["cluster.engine.stick_to_shard=true", "cluster.engine.decoded_cache_bytes=400000000"]
-    dali = plan_document(*load_both("imagenet-b256", "a100-node", ["data.source=synthetic", *cache]))["dali"]
-    assert (dali["decoder_bytes"], dali["pinned_bytes"]) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from configs.blocks.rehearsal import FAULTS, Rehearsal, Waits
+from configs.blocks.rehearsal import Rehearsal, Waits
 from configs.load import ROOT, load_both, load_run
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
@@ -70,15 +70,6 @@ def test_a_broken_link_ends_the_run(tmp_path: Path) -> None:
     summary = RunFolder(tmp_path / "run").summary()
     assert (summary.status, summary.is_rehearsal) == ("aborted", True)
     assert "log check" not in done.stdout, "no verdict on what is no result"
-
-
-def test_every_fault_is_in_the_help_and_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    told, page = capsys.readouterr().out, (ROOT / "docs/rehearsal.md").read_text(encoding="utf-8")
-    for what in FAULTS:
-        assert re.search(rf"\b{what}\b", told)
-        assert f"| `{what}` |" in page
 
 
 def _finish_run(folder: Path, summary: Summary) -> None:
@@ -191,14 +182,6 @@ def test_a_command_line_that_lacks_something_is_refused(
 ) -> None:
     assert main(words) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
-
-
-def test_ctrl_c_ends_with_the_status_of_a_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupted(*_: object, **_others: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("subprocess.run", interrupted)
-    assert main([*WORDS, "--ranks", "2", "--run-dir", str(tmp_path / "run")]) == 130
 
 
 def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

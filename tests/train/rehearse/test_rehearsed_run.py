@@ -6,7 +6,6 @@ from configs.blocks.rehearsal import MOST_SLOW, Rehearsal
 from configs.errors import UserError
 from configs.load import load_both
 from configs.plan import plan_run
-from configs.registry import communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
 from train.rehearse.rehearsed_run import Course, rehearsed_job, rehearsed_run
 
@@ -29,14 +28,6 @@ def test_a_rehearsed_record_has_the_records_steps_and_evaluations() -> None:
     assert plan.accumulation_steps == 1
     assert len(_rehearsal(cluster).waits.top1) == 90
     assert (_rehearsal(cluster).shrink, _rehearsal(cluster).speed) == (256, 1.0)
-
-
-def test_micro_batches_of_the_described_machine_become_one_here() -> None:
-    described = load_both("digits", "dgx-a100", ["cluster.ranks_per_node=2", "batch.accumulation_steps=2"])
-    recipe, cluster = rehearsed_run(*described, USUAL, ranks=2)
-    assert plan_run(described[0], 2).accumulation_steps == 2
-    assert plan_run(recipe, 2).accumulation_steps == 1
-    assert cluster.world_size == 2
 
 
 @pytest.mark.parametrize(
@@ -131,13 +122,6 @@ def test_what_the_described_machine_decides_is_kept_and_what_this_one_needs_is_s
     assert cluster.engine.update_groups == 3
     assert (cluster.paths.runs, cluster.paths.data) == ("/shared/runs", "/shared/data")
     assert not cluster.sample_gpus
-
-
-def test_gpus_of_one_process_are_rehearsed_over_the_engines_own_library() -> None:
-    described = load_both("digits", "dgx-a100", ["cluster.communication.kind=devices", "cluster.num_nodes=1"])
-    expected = communicators_of(installed_engine())[0]
-    for _, cluster in (rehearsed_run(*described, USUAL, ranks=2), rehearsed_job(*described, USUAL)):
-        assert cluster.communication.kind == expected
 
 
 @pytest.mark.parametrize(

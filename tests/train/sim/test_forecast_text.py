@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from configs.load import load_recipe
-from train.sim.constants import Interval, load_calibration
+from train.sim.constants import Interval
 from train.sim.forecast import Forecast, Scenario
 from train.sim.forecast_text import forecast_row, forecast_text, startup_text
 from train.sim.hardware import Machine, find_accelerator
@@ -81,15 +81,6 @@ def test_parts_that_take_no_time_are_left_out_and_a_run_without_a_reference_has_
     assert "time to train  " not in text
     assert text.splitlines()[-1].endswith("accelerator hours (355.9 to 367.6)")
     assert forecast_row(plain)["time_to_train_s"] is None
-
-
-def test_every_class_of_intervals_is_explained() -> None:
-    bases = ("seen", "larger", "unseen", "compiler", "measured")
-    lacks = ("own kernels", "float32", "another network", "tinygrad")
-    assert load_calibration().half_widths.keys() == {*bases, *lacks} - {"measured"}
-    told = {forecast_text(replace(FORECAST, interval=Interval(each, "", 0.1, 0.1)), {}, 0.9, None) for each in bases}
-    told |= {forecast_text(replace(FORECAST, interval=Interval("seen", each, 0, 0)), {}, 0.9, None) for each in lacks}
-    assert len(told) == len(bases) + len(lacks)
 
 
 def test_the_start_up_is_told_seeded_and_broadcast_overlapped_and_serial() -> None:

@@ -115,16 +115,6 @@ def test_every_number_of_a_data_sheet_is_taken_over() -> None:
     assert (bare.accelerator.name, bare.accelerator.link_kind) == ("dgx-a100", "pcie")
 
 
-def test_a_data_sheet_says_whether_the_units_multiply_matrices() -> None:
-    rates = "float16_flops: 1e14, float32_flops: 2e13, memory_bytes_per_s: 1e12"
-    for has_units in (True, False):
-        sheet = f"{{{rates}, cache_bytes: 6e6, units: 80, has_matrix_units: {str(has_units).lower()}}}"
-        machine = machine_of_cluster(
-            load_cluster("dgx-a100", ["cluster.node.gpu=X1", f"cluster.node.accelerator={sheet}"])
-        )
-        assert machine.uses_matrix_units is has_units
-
-
 def test_a_machine_is_seen_by_its_collectives_as_it_is() -> None:
     machine = replace(
         Machine(V100, 20, 8, V100.link, V100.nics, V100.nic),
@@ -146,9 +136,3 @@ def test_tf32_is_off_only_where_the_variable_is_zero() -> None:
     for value in (0, 1):
         sets = [f"cluster.environment={{NVIDIA_TF32_OVERRIDE: {value}}}"]
         assert machine_of_cluster(load_cluster("dgx-a100", sets)).tf32 is bool(value)
-
-
-def test_bfloat16_is_computed_as_16_bits_are() -> None:
-    sets = ["cluster.engine={name: torch, precision: bfloat16}", "cluster.communication.allreduce=flat"]
-    machine = machine_of_cluster(load_cluster("dgx-a100", sets))
-    assert (machine.half, machine.peak, machine.bytes_per_number) == (True, machine.accelerator.peak, 2)

@@ -66,12 +66,6 @@ def test_a_thread_that_looks_for_gradients_takes_its_share_of_a_core() -> None:
     assert MODEL.time_step(machine(1), 64, on_cpu, Software(cycle_s=1e-3)).overhead_s == 0
 
 
-def test_one_rank_neither_communicates_nor_waits() -> None:
-    step = MODEL.time_step(machine(1), 64, CONSTANTS, Software())
-    assert step.reductions == ()
-    assert step.total_s == pytest.approx(step.forward_s + step.backward_s + step.update_s)
-
-
 def test_the_records_buckets_have_the_published_sizes() -> None:
     buckets = MODEL.buckets(Software(boundaries=(3, 21, 57, 80)), 2)
     assert [round(one.size_bytes / 1e6) for one in buckets] == [4, 22, 20, 5]
@@ -85,12 +79,6 @@ def test_one_bucket_is_exposed_whole_and_many_hide_behind_backward() -> None:
     assert whole.exposed_s >= 0.99 * whole.communication_s
     assert many.exposed_s < 0.3 * many.communication_s
     assert many.contention_s > whole.contention_s == 0
-
-
-def test_a_slow_input_is_waited_for_and_a_fast_one_is_not() -> None:
-    slow = MODEL.time_step(machine(8), 64, CONSTANTS, Software(images_per_s=100.0))
-    assert slow.total_s == pytest.approx(64 / 100)
-    assert MODEL.time_step(machine(8), 64, CONSTANTS, Software(images_per_s=1e6)).input_s == 0
 
 
 @settings(max_examples=40, deadline=None)

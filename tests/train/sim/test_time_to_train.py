@@ -121,12 +121,6 @@ def test_a_start_up_is_its_phases(ranks: int, seeded: bool, overlapped: bool, to
     assert predict_startup(ranks, seeded=seeded, overlapped=overlapped).total_s == pytest.approx(total_s)
 
 
-def test_the_start_up_of_the_record_is_predicted() -> None:
-    found = predict_startup(2048)
-    assert found.total_s == pytest.approx(25.5 + 16.0, rel=0.1)
-    assert (found.communicator_s, found.pipeline_s) == pytest.approx((16.0, 4.35), rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("mlperf_round", "has_compiler", "warm_up_s"),
     [("0.5", False, 8), ("0.7", False, 8), ("1.0", False, 36), ("", False, 36), ("0.7", True, 100), ("2.0", True, 100)],

@@ -16,7 +16,6 @@ from train.engine.mxnet import bfloat16
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.protocol import open_engine
 from train.networks.arch import network_of
-from train.plan.document import plan_document
 
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 needs_avx512 = pytest.mark.skipif(not cpu_flags() >= AVX512, reason="this CPU has no AVX-512")
@@ -91,18 +90,6 @@ def test_a_step_comes_near_that_of_float32(name: str, side: int, apart: float) -
     # bfloat16 has 8 significant bits: one rounding is off by up to 0.4 %.
     for whole, half, limit in zip(*found, (0.02, apart, 0.03), strict=True):
         assert 0 < np.linalg.norm(half - whole) < limit * np.linalg.norm(whole)
-
-
-def test_ranks_sum_float32_gradients_which_can_share_memory() -> None:
-    found = []
-    for precision in ("float32", "bfloat16"):
-        sets = ["cluster.engine.name=mxnet", f"cluster.engine.precision={precision}"]
-        recipe, cluster = load_both("digits", "laptop", sets)
-        assert cluster.engine.gradient_precision == "float32"
-        assert cluster.communication.kind == "shared_memory"
-        told = plan_document(recipe, cluster)
-        found.append((told["gradient_bytes"], told["buckets"]))
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("precision", "asks"), [("bfloat16", True), ("float32", False)])

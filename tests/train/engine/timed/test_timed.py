@@ -14,7 +14,6 @@ import pytest
 from pydantic import ValidationError
 
 from configs.blocks.rehearsal import SLOWER, Fault, Rehearsal, Waits
-from configs.errors import ConfigError
 from configs.load import ROOT, load_both
 from configs.optimizers import HyperParameters
 from configs.plan import plan_run
@@ -26,7 +25,6 @@ from train.engine.protocol import Engine, open_engine
 from train.engine.timed.device import Course, Device, strike
 from train.engine.timed.network import TimedNetwork, TimedOptimizer
 from train.networks.arch import Network, build_network
-from train.plan.document import plan_document
 
 FORWARD_S, GAP_S = 0.03, 0.001
 
@@ -179,12 +177,6 @@ def test_a_process_that_is_struck_ends_by_the_faults_own_signal(kind: str, statu
     assert done.returncode == status
 
 
-@pytest.mark.parametrize("text", ["kill", "kill@0:1", "kill@3", "melt@3:1", "kill@-1:1", "kill@3:x"])
-def test_a_fault_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="WHAT@STEP:RANK"):
-        Fault.parse(text)
-
-
 def test_an_engine_of_waits_and_a_rehearsal_belong_together() -> None:
     _, cluster, _ = _rehearsed()
     tree = cluster.model_dump(mode="json")
@@ -202,13 +194,6 @@ def test_the_accuracy_of_many_ranks_is_never_above_the_invented_one_of_the_epoch
         assert 0.5004 * 64 * 11 - 64 < count <= 0.5004 * 64 * 11
 
 
-def test_the_faults_of_a_rank_come_in_the_order_of_their_steps() -> None:
-    waits = Waits(forward_s=0, gradients_s=(), update_s=0, evaluation_s=0, top1=())
-    rehearsal = Rehearsal(waits=waits, faults=("kill@9:1", "slow@2:0", "slow@3:1", "error@5:1"))
-    assert [(each.kind, each.step) for each in rehearsal.faults_of(1)] == [("slow", 3), ("error", 5), ("kill", 9)]
-    assert rehearsal.faults_of(2) == []
-
-
 def test_ranks_that_crowd_the_cores_wake_up_less_often(passing: _Time, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, cluster, engine = _rehearsed()
     crowded = cluster.model_copy(update={"ranks_per_node": 64})
@@ -222,23 +207,6 @@ def test_ranks_that_crowd_the_cores_wake_up_less_often(passing: _Time, monkeypat
 
     # 64 ranks on a core wait up to 16 ms for a gradient, and on 16 cores up to 1 ms.
     assert wakes(1) <= len(_table(recipe).parameters) * GAP_S / 16e-3 + 1 < wakes(16) / 2
-
-
-@pytest.mark.parametrize(("kind", "shape"), [("softmax", ()), ("sigmoid", (10,))])
-def test_labels_have_the_shape_of_the_loss(kind: str, shape: tuple[int, ...]) -> None:
-    recipe, cluster, engine = _rehearsed()
-    recipe = recipe.model_copy(update={"loss": recipe.loss.model_copy(update={"kind": kind})})
-    network = TimedNetwork(engine, _table(recipe), recipe, cluster, Device(1.0), ALONE)
-    assert (network.label_shape, network.image_shape) == (shape, (1,))
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.3])
-def test_a_rank_has_the_buckets_of_the_plan(fraction: float) -> None:
-    recipe, cluster, engine = _rehearsed()
-    limits = cluster.communication.model_copy(update={"bucket_bytes": 4096, "bucket_fraction": fraction})
-    cluster = cluster.model_copy(update={"communication": limits})
-    order = build_model(engine, recipe, cluster, plan_run(recipe, cluster.world_size)).buckets.order
-    assert [len(bucket) for bucket in order] == [each["tensors"] for each in plan_document(recipe, cluster)["buckets"]]
 
 
 def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_types(passing: _Time) -> None:

@@ -58,13 +58,3 @@ def test_an_operator_has_its_own_name_and_sums_over_the_ranks_are_told_apart(
     path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
     # 20.25 is rounded to 20, and the end, 25.75, to 26.
     assert read_operators(path) == [Operator(told, 20, 26, is_communication)]
-
-
-def test_operators_of_all_threads_are_ordered_by_their_beginnings(tmp_path: Path) -> None:
-    events = [
-        _event("aten::late", 30, 5, thread=1), _event("aten::first", 1, 99, thread=2), _event("aten::next", 2, 3),
-        _event("aten::called", 40, 10, thread=2),
-    ]  # fmt: skip
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
-    assert [each.name for each in read_operators(path)] == ["first", "next", "late"]

@@ -219,12 +219,6 @@ def test_held_out_errors_are_told_by_product_beside_the_affine_law() -> None:
     assert last.startswith("67% of the points are inside the 50% interval 'unseen', if only other folds set its width")
 
 
-def test_chips_with_a_compiler_have_twice_the_largest_error_of_the_others() -> None:
-    for point, basis, share in ((COMPILED, "compiler", "100%"), (TUNED, "unseen", "50%")):
-        hidden = [HeldOutPrediction(point, "family", fold, error) for fold, error in (("a", 0.1), ("b", -0.15))]
-        assert f"\n{share} of the points are inside the 90% interval '{basis}', if only" in held_out_text(hidden, 0.9)
-
-
 def test_the_worth_of_constants_is_told_with_the_sum_of_what_the_points_decide() -> None:
     rows = [
         ConstantWorth("latency", (0.5, 0.25), (0.4321, 0.0125), 0.9975, math.log(1.04)),

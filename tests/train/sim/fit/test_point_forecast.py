@@ -85,21 +85,6 @@ def test_separate_kernels_and_copies_between_layouts_slow_pytorch_as_published(
         one_point(tmp_path, **{**row, "layout": "NWHC"})
 
 
-def test_a_named_machine_has_the_links_of_its_description(tmp_path: Path) -> None:
-    row = {
-        "system": "3xDSS8440x8A100-PCIE-40GB",
-        "accelerator": "A100-PCIE-40GB",
-        "n_acc": "24",
-        "batch_per_acc": "256",
-    }
-    machine = one_point(tmp_path, **row).machine
-    assert (machine.nodes, machine.link_bytes_per_s, machine.nics, machine.nic_bytes_per_s) == (3, 12e9, 1, 12e9)
-    usual = one_point(tmp_path, **{**row, "system": "3xR750x8"}).machine
-    assert (usual.link_bytes_per_s, usual.nics) == (20e9, 2)
-    found = point_rate(one_point(tmp_path, **row), load_calibration().constants)
-    assert found == pytest.approx(55438, rel=0.03), "as measured"
-
-
 def test_tinygrads_runs_have_an_interval_of_their_own(tmp_path: Path) -> None:
     row = {"submitter": "tinycorp", "accelerator": "NVIDIA GeForce RTX 4090", "n_acc": "6", "batch_per_acc": "256"}
     forecasts = [
