@@ -188,3 +188,10 @@ def test_a_crash_of_dali_2_names_the_command_that_finds_damaged_images(
     message = find_cause(_folder(tmp_path, f"data.source={source}"), Outcome(139), [report])["message"]
     assert (f"./run.sh prepare --verify {tmp_path}/digits names" in message) == is_told
     assert message.startswith("rank 1 on node1 was killed by signal 11")
+
+
+def test_the_launcher_counts_where_the_report_of_a_killed_rank_does_not(tmp_path: Path) -> None:
+    cause = find_cause(_folder(tmp_path), Outcome(137, ran_out_of_memory=True), [KILLED])
+    assert str(cause["message"]).startswith(
+        "rank 1 on node1 was killed by signal 9: the kernel killed it because memory"
+    )

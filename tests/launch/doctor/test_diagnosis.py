@@ -33,6 +33,7 @@ def _machine() -> dict[str, Any]:
     return {
         "environment": environment, "memory_available_bytes": 900e9, "locked_memory_bytes": None,
         "shm_free_bytes": 500e9, "runs": {"folder": "/runs", "free_bytes": 900e9, "is_writable": True}, "stage": None,
+        "limits": {"open files": 256}, "temporary": _FOLDER,
         "interfaces": {"lo": "unknown", "eth0": "up"},
         "adapters": {name: {"1": "4: ACTIVE, 200 Gb/sec (4X HDR)"} for name in CLUSTER.node.hcas},
     }  # fmt: skip

@@ -280,4 +280,7 @@ def test_ranks_that_this_machine_or_its_control_group_cannot_hold_are_refused_wi
     by_mpi = ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
     for elsewhere in (["cluster.scheduler.kind=slurm"], by_mpi):
         assert shortage_here(*load_both("digits", "laptop", elsewhere), machine) is None
+    recipe, cluster = place
+    timed = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"name": "timed"})})
+    assert shortage_here(recipe, timed, machine) is None, "a rehearsal invents its network"
     assert shortage_here(*load_both("abci-b86016", "abci-v100", []), machine) is None
