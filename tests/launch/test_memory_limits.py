@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -105,3 +106,19 @@ def test_the_script_around_a_rank_tells_the_kernel_s_kill_from_anybody_else_s(
     report = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
     assert (report["rank"], report["host"], report["killed_by"]) == (3, "alpha", 9)
     assert report.get("ran_out_of_memory") == (f"{group}, limit 104 MB" if code == TAKE_ALL else None)
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_a_rank_that_somebody_else_killed_is_not_said_to_have_run_out_of_memory(
+    tmp_path: Path, packed_digits: Path
+) -> None:
+    folder = tmp_path / "run"
+    sets = [f"cluster.paths.data={packed_digits}", "run.epochs=5000", "run.target_top1=null"]
+    with subprocess.Popen(train_command(folder, *sets), cwd=ROOT, stderr=subprocess.DEVNULL) as run:
+        while run.poll() is None and not (folder / "startup.json").exists():
+            time.sleep(0.05)
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text(encoding="ascii").split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+    assert "was killed by signal 9 at or " in read_summary(folder)["failure"]
+    assert "memory" not in read_summary(folder)["failure"]
