@@ -44,7 +44,8 @@ def _memory(rank: BenchRank) -> dict[str, float]:
         return {}
     buffers = estimate_input(parts.recipe, parts.cluster, parts.plan)
     estimate = estimate_memory(parts.recipe, parts.cluster, parts.plan, network_of(parts.recipe.model), buffers)
-    step = estimate.certain_bytes - estimate.input_bytes - estimate.communication_bytes - estimate.evaluation_bytes
+    others = estimate.input_bytes + estimate.communication_bytes + estimate.evaluation_bytes + estimate.process_bytes
+    step = estimate.certain_bytes - others
     return {"memory_bytes": float(torch.cuda.max_memory_allocated()), "planned_bytes": float(step)}
 
 
