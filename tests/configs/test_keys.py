@@ -88,6 +88,9 @@ def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr().out
     assert re.search(r"run\.epochs +integer 1 to 100000 +epochs +required\n +Passes over", told)
     assert "run.seed" not in told
+    main(["card.purpose"])
+    heads, row = capsys.readouterr().out.splitlines()[5:7]
+    assert heads.index("DEFAULT") == row.index("required"), "also beside a column without values"
     main(["study"])
     assert "study (a file with the key swept)" in capsys.readouterr().out
 

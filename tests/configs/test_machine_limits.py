@@ -74,8 +74,8 @@ def test_the_tightest_group_around_a_process_counts(tmp_path: Path) -> None:
     root = _machine(tmp_path, "/job/step", {
         "job/memory.max": f"{500 << 20}\n", "job/memory.current": f"{300 << 20}\n",
         "job/memory.stat": f"anon 7\ninactive_file {100 << 20}\nactive_file 9\n",
-        "job/step/memory.max": "max\n", "job/step/memory.current": "1\n",
-        "job/cpu.max": "50000 100000\n", "job/step/cpu.max": "max 100000\n",
+        "job/step/memory.max": f"{450 << 20}\n", "job/step/memory.current": "1\n",
+        "job/cpu.max": "60000 100000\n", "job/step/cpu.max": "50000 100000\n", "cpu.max": "max 100000\n",
         "job/step/memory.events": "low 0\noom 2\noom_kill 2\n",
     })  # fmt: skip
     limit = memory_limit(root)
