@@ -6,7 +6,17 @@ import pytest
 import yaml
 
 from configs.errors import ConfigError, UserError
-from configs.load import ROOT, dump, load_both, load_cluster, load_recipe, load_run, parse_yaml
+from configs.load import (
+    ROOT,
+    dump,
+    load_both,
+    load_cluster,
+    load_recipe,
+    load_run,
+    parse_yaml,
+    resolve_path,
+    with_resolved_paths,
+)
 from configs.schema import Cluster, Recipe
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
@@ -267,3 +277,9 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes, told: st
         load_recipe(str(path))
     assert str(caught.value).startswith(f"{path}: {told}")
     assert "\n" not in str(caught.value)
+
+
+def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder() -> None:
+    assert [resolve_path(path) for path in ("~/data", "/data/x")] == [Path.home() / "data", Path("/data/x")]
+    paths = with_resolved_paths(load_cluster("laptop", ["cluster.paths.runs=r", "cluster.paths.stage=$TMPDIR/s"])).paths
+    assert (paths.data, paths.runs, paths.stage) == (f"{ROOT}/runs/data", f"{ROOT}/r", "$TMPDIR/s")
