@@ -109,6 +109,15 @@ def _made(path: Path) -> Path:
     return path
 
 
+def test_the_log_of_the_recipes_own_ruleset_decides_the_exit_status(tmp_path: Path) -> None:
+    """The log of ruleset 4.0.0 passes here, that of 0.6.0 is empty."""
+    for ruleset, status in (("4.0.0", 0), ("0.6.0", 1)):
+        (tmp_path / ruleset).mkdir()
+        folder = _folder(tmp_path / ruleset, f"mlperf.ruleset={ruleset}")
+        folder.write_summary(SUCCESS)
+        assert finish_run(folder, Outcome(0)) == status
+
+
 @pytest.mark.parametrize(
     ("figures", "lines"),
     [

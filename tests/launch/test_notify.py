@@ -52,3 +52,9 @@ def test_a_command_that_fails_or_hangs_is_a_warning(
         monkeypatch.setenv("PATH", path)
     notify(_folder(tmp_path, command), "end", "success")
     assert capsys.readouterr().err == f"warning: cluster.notify: {command!r} {trouble}\n"
+
+
+def test_a_warning_does_not_show_a_secret_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notify(_folder(tmp_path, "API_TOKEN=abcdefgh; exit 4"), "end", "success")
+    told = capsys.readouterr().err
+    assert "ended with status 4" in told and "abcdefgh" not in told

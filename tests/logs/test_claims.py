@@ -286,7 +286,8 @@ def test_a_claim_names_its_job_and_a_job_knows_whether_it_ended_its_claim(
 def test_the_newest_claim_is_that_of_the_highest_number_and_other_files_are_none(tmp_path: Path) -> None:
     first = Claims(tmp_path).take()
     first.release()
-    (tmp_path / "claims" / "10.json").write_text('{"ended": "then"}', encoding="utf-8")
+    for number in (9, 10):
+        (tmp_path / "claims" / f"{number}.json").write_text('{"ended": "then"}', encoding="utf-8")
     (tmp_path / "claims" / "note.json").write_text("{}", encoding="utf-8")
     owned = Claims(tmp_path).take()
     assert owned.path.name == "11.json"

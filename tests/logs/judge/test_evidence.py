@@ -151,6 +151,9 @@ def test_a_row_that_lacks_what_it_needs_is_damage(run: Path, name: str, content:
         (lambda run: [summary(status="aborted")(run), without_lines(LOG, "run_stop")(run)], ""),
         (lambda run: [edited(name, "0.98", "0.96")(run) for name in (LOG, OLD, "summary.json", "metrics.jsonl")],
          f"the last accuracy in {LOG} is 0.96, below the target of 0.97"),
+        (lambda run: [*(without_lines(name, "accuracy")(run) for name in (LOG, OLD)), summary(top1=None)(run),
+                      without_lines("metrics.jsonl", '"top1"')(run)],
+         f"the last accuracy in {LOG} is None, below the target of 0.97"),
     ],
 )  # fmt: skip
 def test_the_files_of_a_run_tell_the_same_up_to_a_tolerance(run: Path, edit: Edit, words: str) -> None:

@@ -139,6 +139,10 @@ def test_a_run_is_refused_where_a_rank_surely_needs_more_than_there_is(
     ):
         require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed - ranks}"]))
     require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}=null"]))
+    if key == "memory_bytes":  # the ranks of a node share its memory, however many nodes there are
+        more = ["cluster.num_nodes=2", "cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
+        needed = ranks * _memory(recipe, cluster, *more)["certain_bytes"]
+        require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed}", *more]))
 
 
 @pytest.mark.parametrize(("precision", "width"), [("float32", 4), ("bfloat16", 4), ("float16", 2)])
