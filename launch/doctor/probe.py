@@ -5,6 +5,10 @@ and again after each part, so that the file of a rank that hangs still shows how
 module as a command and imports it never, because it imports frameworks.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # The imports take seconds; Ctrl-C ends a rank there, too, without a word.
+
 import faulthandler
 import os
 import statistics
