@@ -21,6 +21,8 @@ from train.sim.time_to_train import (
 )
 
 _REFERENCE_TOP1 = 0.759
+_REFERENCE_OPTIMIZER = "lars"
+"""With SGD and steps of the learning rate, a run reaches the target after the last fall of the rate only."""
 _REFERENCE_IMAGES = 1_000_000
 """The convergence points are for ImageNet; a recipe for a smaller data set keeps its own epochs."""
 
@@ -84,7 +86,8 @@ class Forecast:
         efficiency: The rate relative to that of one accelerator with the same batch, times the number of ranks.
         epochs: Epochs of the run.
         convergence: ``reference`` if reference points say how many epochs the batch needs; ``more epochs`` if they say
-            that the recipe has too few; ``beyond`` if nobody is known to have converged at a batch as large, so that
+            that the recipe has too few; ``all epochs`` if the reference points are of another optimizer, so that the
+            recipe takes all of its epochs; ``beyond`` if nobody is known to have converged at a batch as large, so that
             the epochs are extrapolated; ``none`` if no reference applies to the recipe, which has no time to train.
         run: Parts of the timed run.
         startup: Parts of the start before the timed run.
@@ -254,6 +257,8 @@ def _epochs(scenario: Scenario) -> tuple[int, str]:
     if scenario.global_batch != scenario.recipe.batch.global_size:
         # Another batch needs another recipe, which would have the epochs that the batch needs.
         return needed, "reference"
+    if scenario.recipe.optimizer.name != _REFERENCE_OPTIMIZER:
+        return run.epochs, "all epochs"
     return min(needed, run.epochs), "reference" if needed <= run.epochs else "more epochs"
 
 

@@ -27,6 +27,7 @@ _LACKS = {
 _CONVERGENCE = {
     "reference": "",
     "more epochs": "; the target needs more at this batch",
+    "all epochs": ", all of the recipe: the known convergence points are of LARS",
     "beyond": f"; no run with more than {LARGEST_CONVERGED:,} images per step is known to have reached the target, so "
     "the epochs are extrapolated",
     "none": " of the recipe; no convergence reference applies, so there is no time to train",

@@ -37,6 +37,12 @@ def test_a_recipe_keeps_its_epochs_up_to_those_that_its_batch_needs(
     assert found.run.evaluations_s == pytest.approx(evaluations * (0.95 * 50_000 / found.images_per_s + 0.02))
 
 
+def test_a_recipe_of_another_optimizer_takes_all_of_its_epochs() -> None:
+    found = forecast(make_scenario(*load_both("imagenet-b256", "a100-node", []), CALIBRATION), CALIBRATION)
+    assert (found.epochs, found.convergence) == (90, "all epochs")
+    assert found.time_to_train_s == pytest.approx(90 * 1_281_167 / found.images_per_s, rel=0.02)
+
+
 def test_another_batch_has_the_epochs_that_it_needs_whatever_the_recipes_are() -> None:
     scenario = _record("run.epochs=40")
     smaller = forecast(replace(scenario, machine=scenario.machine.with_ranks(1024)), CALIBRATION)
