@@ -20,6 +20,7 @@ from data.shards import shard_range
 from data.stage import Staged, stage
 from data.verify import check_dataset
 from train.comm.communicator import Communicator
+from train.measure.chance import ClassCounts
 from train.rank.identity import Identity
 from train.rank.imports import dali_without_manual
 
@@ -35,10 +36,12 @@ class PreparedImages(NamedTuple):
     Attributes:
         checksums: SHA-256 of the record files by name, which identify the data set.
         is_cold: Whether no image is in memory, as far as this rank has looked.
+        class_counts: Images of each class. If None, all classes are equally large, or an image has several labels.
     """
 
     checksums: dict[str, str]
     is_cold: bool
+    class_counts: ClassCounts | None = None
 
 
 class Images(ABC):
@@ -132,7 +135,8 @@ class PackedImages(Images):
                 "%s: cache_clear is not logged, because the page cache could not be cleared: %s", self._folder, left
             )
         checksums = {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
-        return PreparedImages(checksums, is_cold=left is None)
+        counts = ClassCounts(manifest.train.class_counts, manifest.eval.class_counts)
+        return PreparedImages(checksums, left is None, None if manifest.has_label_vectors else counts)
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""

@@ -106,6 +106,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     try:
         source = run.source
         for epochs in blocks(plan, start.epoch):
+            losses: list[float] = []
             with log.block(epochs[0], len(epochs)):
                 for epoch in epochs:
                     with log.epoch(epoch):
@@ -114,15 +115,15 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                             hyper = run.schedule.at(done)
                             window.push(done, epoch, hyper.lr, step(done, source, hyper))
                             if (done + 1) % run.log_every_steps == 0:
-                                _report(run, window, progress, source, Position(epoch, done + 1))
-                _report(run, window, progress, source, Position(epoch, done + 1), is_last=True)
+                                losses += _report(run, window, progress, source, Position(epoch, done + 1))
+                losses += _report(run, window, progress, source, Position(epoch, done + 1), is_last=True)
                 with log.evaluation(epoch), step.clock.pause():
                     score, seconds = _timed(run.evaluate)
                     log.eval_accuracy(score.value, epoch)
                 progress.evaluated(epoch, done, score, seconds)
             if run.target_top1 is not None and score.value >= run.target_top1:
                 break
-            if stuck := run.stop_rule(done, score):
+            if stuck := run.stop_rule(done, score, losses):
                 break
             run.checkpoints.evaluated(source, Position(epoch + 1, done + 1))
         reached = run.target_top1 is None or score.value >= run.target_top1
@@ -150,8 +151,8 @@ def _report(
     at: Position,
     *,
     is_last: bool = False,
-) -> None:
-    """Read and report the losses of finished steps; stop the run here if any rank was told to stop.
+) -> list[float]:
+    """Read, report and return the mean losses of finished steps; stop the run here if any rank was told to stop.
 
     Every rank reads the same steps at the same point, so all ranks stop together. They stop at the end of an interval,
     so a resumed run reports the same intervals as a run that was never stopped.
@@ -165,6 +166,7 @@ def _report(
         progress.steps(_read(window, 0, run.step.communicator))
         run.checkpoints.stopped(source, at)
         raise RunStopped(at.step)
+    return [loss.mean for loss in losses]
 
 
 def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:

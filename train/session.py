@@ -25,7 +25,7 @@ from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
 from train.dataset import images_of, require_cold
 from train.engine.init import checksum, require_equal
-from train.measure.chance import stop_rule_of
+from train.measure.chance import StopRule, stop_rule_of
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
 from train.measure.trace import Tracer, tracer_of
@@ -74,7 +74,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     plan = plan_run(recipe, identity.world_size)
     images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
-        checksums, is_cold = images.prepare()
+        checksums, is_cold, class_counts = images.prepare()
     # The watchdog starts only now, because copying has no time limit.
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     facts = {**fixed_settings(recipe, cluster), "data set": checksums}
@@ -111,6 +111,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             folder=run_folder,
             rank=rank,
             initial=initial,
+            stop_rule=stop_rule_of(recipe, cluster, plan, class_counts),
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
         )
@@ -199,6 +200,7 @@ class _Training:
     folder: RunFolder
     rank: Composition
     initial: InitialState
+    stop_rule: StopRule
     checkpoints: Checkpoints
     tracer: Tracer
 
@@ -236,7 +238,7 @@ class _Training:
                 target_top1=goal.target_top1,
                 log_every_steps=goal.log_every_steps,
                 run_ahead_steps=rank.cluster.engine.run_ahead_steps,
-                stop_rule=stop_rule_of(rank.recipe, rank.plan),
+                stop_rule=self.stop_rule,
                 checkpoints=self.checkpoints,
                 start=start,
             )

@@ -177,6 +177,12 @@ class Run(Section):
         description="Top-1 accuracy, the share of evaluation images classified correctly, that ends the run with "
         "success. If null, the run takes all epochs.",
     )
+    stop_at_chance: bool = Field(
+        True,
+        description="Whether a run with a target ends early when it learns nothing: for half of its steps after "
+        "the warm-up, and at least 200 steps and 3 evaluations, top-1 is no better than guessing and the training loss "
+        "does not fall. If false, such a run takes all epochs.",
+    )
     eval_every_epochs: int = Field(
         1, ge=1, description="Epochs between two evaluations. Larger values save time but may detect the target later."
     )

@@ -166,10 +166,15 @@ def test_what_changed_when_a_run_was_resumed_is_in_its_summary_and_in_its_checkp
 
 @pytest.mark.medium
 def test_a_run_that_learns_nothing_ends_early_and_is_no_success(tmp_path: Path) -> None:
-    sets = ["run.target_top1=0.99", "schedule.base_lr=0.0001"]
-    assert _train(tmp_path / "run", *sets) == 1
+    long = [
+        "run.epochs=60",
+        "run.eval_every_epochs=10",
+        "run.eval_first_epoch=10",
+        "cluster.checkpoint.every_epochs=60",
+    ]
+    assert _train(tmp_path / "run", *long, "run.target_top1=0.99", "schedule.base_lr=1e-9") == 1
     summary = RunFolder(tmp_path / "run").summary()
-    assert (summary.status, summary.epochs) == ("aborted", 3)
+    assert (summary.status, summary.epochs) == ("aborted", 50)
     assert (summary.failure or "").startswith("stuck at chance at step ")
 
 

@@ -1,58 +1,141 @@
-"""Ending a run that learns nothing: top-1 at chance level in two evaluations in a row after the warm-up. Pure."""
+"""Ending a run that learns nothing: top-1 at chance level and a flat training loss, for half of the run. Pure."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, variance
+from typing import NamedTuple
 
 from configs.plan import RunPlan
-from configs.schema import Recipe
+from configs.schema import Cluster, Loss, Recipe
+from train.engine.formulas import smoothing_weights
 from train.evaluate import Score
 
-_DEVIATIONS = 3.0
-"""A top-1 so many standard deviations of guessing above chance counts as learning; 1 of 700 guessers reaches it."""
+StopRule = Callable[[int, Score, Sequence[float]], str | None]
+"""Takes the 0-based step of an evaluation, its score, and the mean training loss of each step since the last one;
+returns the reason to end the run early, or None. The answer is the same on every rank, because the arguments are."""
 
-StopRule = Callable[[int, Score], str | None]
-"""Takes the 0-based step and the score of each evaluation; returns the reason to end the run early, or None."""
+_DEVIATIONS = 2.0
+"""A top-1 so many standard deviations of guessing above chance is not chance; 1 of 44 guessers gets there."""
+
+_LEAST_EVALUATIONS = 3
+_LEAST_STEPS = 200
+_LEAST_SHARE = 0.5
+"""How long a run must look stuck: so many evaluations and steps, and this share of the steps after the warm-up. A
+network that learns may stay on a plateau for long before its top-1 rises; the shortest runs are never ended."""
+
+_LEARNED = 0.05
+"""Share of the way from the loss of guessing to the least loss after which a network has learned something."""
+
+
+class ClassCounts(NamedTuple):
+    """Images of each class among the training and among the evaluation images."""
+
+    train: Sequence[int]
+    eval: Sequence[int]
 
 
 @dataclass
 class ChanceWatch:
-    """Count evaluations whose top-1 is at chance level.
+    """Ends a run that cannot be told from guessing, neither by its evaluations nor by its training loss.
+
+    A run is stuck if, in the last evaluations after the warm-up, all of this holds: top-1 is no better than that of a
+    constant answer or of guessing, the training loss is no lower than without looking at the images, and the loss does
+    not fall. Too few evaluation images to tell a network that is always right from a guesser end no run.
 
     Attributes:
-        num_classes: Width of the classifier.
+        chance: Top-1 of the best answer without looking at the image: the share of the largest class.
+        guess_loss: Training loss of the best prediction without looking at the image, in nats.
+        least_loss: Training loss of a network that is always right, in nats; more than 0 with label smoothing.
         warmup_steps: Steps of the warm-up; evaluations before its end do not count.
-        in_a_row: Number of the last evaluations in a row at chance level.
+        patience_steps: Steps for which a run must look stuck.
+        window: Losses of the last evaluations in a row at chance level, one sequence for each evaluation.
     """
 
-    num_classes: int
+    chance: float
+    guess_loss: float
+    least_loss: float
     warmup_steps: int
-    in_a_row: int = 0
+    patience_steps: int
+    window: list[Sequence[float]] = field(default_factory=list)
 
-    def __call__(self, step: int, score: Score) -> str | None:
+    def __call__(self, step: int, score: Score, losses: Sequence[float]) -> str | None:
         """See `StopRule`."""
-        chance, total = 1 / self.num_classes, score.row["total"]
-        most = total * chance + _DEVIATIONS * math.sqrt(total * chance * (1 - chance))
-        is_chance = step + 1 > self.warmup_steps and score.row["correct"] <= most
-        self.in_a_row = self.in_a_row + 1 if is_chance else 0
-        if self.in_a_row < 2:  # noqa: PLR2004 (a single one may be bad luck)
+        if step + 1 <= self.warmup_steps or not self._is_chance(score):
+            self.window.clear()
+            return None
+        self.window.append(losses)
+        while self._is_long_enough(self.window[1:]):
+            del self.window[0]
+        flat = [loss for losses in self.window for loss in losses]
+        if not self._is_long_enough(self.window) or self._learns(flat):
             return None
         return (
-            f"stuck at chance at step {step}: {score} of {self.num_classes} classes, twice in a row after the warm-up; "
-            "lower schedule.base_lr, lengthen the warm-up, or look at the data"
+            f"stuck at chance at step {step}: for {len(flat)} steps, {score} (a constant answer: {self.chance:.4f}) "
+            f"and a flat training loss of {fmean(flat):.4f} (a constant answer: {self.guess_loss:.4f}); lower "
+            "schedule.base_lr, lengthen the warm-up, or look at images and labels; run.stop_at_chance=false trains on"
         )
 
+    def _is_chance(self, score: Score) -> bool:
+        correct, total = int(score.row["correct"]), int(score.row["total"])
+        most = total * self.chance + _DEVIATIONS * math.sqrt(total * self.chance * (1 - self.chance))
+        return correct <= most < total
 
-def never_stop(_step: int, _score: Score) -> str | None:
+    def _is_long_enough(self, window: Sequence[Sequence[float]]) -> bool:
+        return len(window) >= _LEAST_EVALUATIONS and sum(map(len, window)) >= self.patience_steps
+
+    def _learns(self, losses: Sequence[float]) -> bool:
+        """Return whether the loss is lower than without looking at the images, or falls by more than it scatters."""
+        middle = len(losses) // 2
+        earlier, later = losses[:middle], losses[middle:]
+        scatter = math.sqrt(variance(earlier) / len(earlier) + variance(later) / len(later))
+        if fmean(earlier) - fmean(later) > scatter:
+            return True
+        return fmean(later) < self.guess_loss - _LEARNED * (self.guess_loss - self.least_loss)
+
+
+def never_stop(_step: int, _score: Score, _losses: Sequence[float]) -> str | None:
     """Return None: the run goes on."""
     return None
 
 
-def stop_rule_of(recipe: Recipe, plan: RunPlan) -> StopRule:
+def stop_rule_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, counts: ClassCounts | None) -> StopRule:
     """Return the rule that may end a run early.
 
-    A run without a target may learn nothing, and with several labels an image chance level is not defined.
+    A run without a target may learn nothing, a rehearsal does not learn, with several labels an image chance level is
+    not defined, and asynchronous ranks do not know each other's losses.
+
+    Args:
+        recipe: What is trained.
+        cluster: Where it is trained.
+        plan: The steps of the run.
+        counts: Images of each class. If None, all classes are equally large.
     """
-    if recipe.run.target_top1 is None or recipe.loss.kind == "sigmoid":
+    is_asked = recipe.run.target_top1 is not None and recipe.run.stop_at_chance and cluster.rehearsal is None
+    if not is_asked or recipe.loss.kind == "sigmoid" or not cluster.communication.is_synchronous:
         return never_stop
-    return ChanceWatch(recipe.model.num_classes, plan.warmup_steps)
+    num_classes = recipe.model.num_classes
+    train, evaluation = counts or ClassCounts([1] * num_classes, [1] * num_classes)
+    guess_loss, least_loss = _loss_levels(recipe.loss, [count / sum(train) for count in train], num_classes)
+    return ChanceWatch(
+        chance=max(evaluation) / sum(evaluation),
+        guess_loss=guess_loss,
+        least_loss=least_loss,
+        warmup_steps=plan.warmup_steps,
+        patience_steps=max(_LEAST_STEPS, math.ceil(_LEAST_SHARE * (plan.total_steps - plan.warmup_steps))),
+    )
+
+
+def _loss_levels(loss: Loss, shares: Sequence[float], num_classes: int) -> tuple[float, float]:
+    """Return the least cross-entropy of a prediction that is the same for all images, and of any prediction, in nats.
+
+    Both are entropies: of the smoothed labels' mean, and of one smoothed label.
+    """
+    label, other = smoothing_weights(loss, num_classes)
+    absent = [0.0] * (num_classes - len(shares))
+    mean = [share * label + (1 - share) * other for share in (*shares, *absent)]
+    return _entropy(mean), _entropy([label, *[other] * (num_classes - 1)])
+
+
+def _entropy(shares: Sequence[float]) -> float:
+    return -math.fsum(share * math.log(share) for share in shares if share > 0)

@@ -1,50 +1,156 @@
-"""Top-1 at chance ends a run, but not too early, and not by bad luck."""
+"""A run that only guesses ends. One that learns, or whose sample cannot tell learning from guessing, does not."""
 
-from configs.load import load_recipe
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pytest
+
+from configs.load import load_both
 from configs.plan import plan_run
 from train.evaluate import top1_score
-from train.measure.chance import ChanceWatch, never_stop, stop_rule_of
+from train.measure.chance import ClassCounts, StopRule, never_stop, stop_rule_of
+
+LN_10 = math.log(10)
+FLAT = [LN_10 - 0.01, LN_10 + 0.01] * 50
+"""Losses of 100 steps of a network that guesses among 10 classes."""
 
 
-def test_two_evaluations_at_chance_after_the_warm_up_end_it_with_the_step() -> None:
-    watch = ChanceWatch(num_classes=10, warmup_steps=40)
-    assert watch(19, top1_score(60, 600)) is None
-    assert watch(39, top1_score(60, 600)) is None, "still warming up"
-    assert watch(59, top1_score(60, 600)) is None, "one may be bad luck"
-    stuck = watch(79, top1_score(59, 600))
-    assert stuck == (
-        "stuck at chance at step 79: top-1 0.0983 of 10 classes, twice in a row after the warm-up; lower "
-        "schedule.base_lr, lengthen the warm-up, or look at the data"
+def _rule(*overrides: str, counts: ClassCounts | None = None) -> StopRule:
+    """Return the rule of a run of 6 epochs of 100 steps, the first one warm-up, unless overridden."""
+    long = ["data.train_samples=6400", "run.epochs=6", "loss.label_smoothing=0", *overrides]
+    recipe, cluster = load_both("digits", "laptop", long)
+    return stop_rule_of(recipe, cluster, plan_run(recipe, 1), counts)
+
+
+def _told(rule: StopRule, evaluations: Iterable[tuple[int, Sequence[float]]], total: int) -> list[bool]:
+    """Return after which evaluations, of (right answers, losses of the steps before it), the rule would end the run."""
+    told, done = [], 0
+    for correct, losses in evaluations:
+        done += len(losses)
+        told.append(rule(done - 1, top1_score(correct, total), losses) is not None)
+    return told
+
+
+def test_three_evaluations_at_chance_with_a_flat_loss_end_the_run_with_figures_and_remedies() -> None:
+    rule = _rule()
+    said = [rule(100 * epoch - 1, top1_score(60, 600), FLAT) for epoch in range(1, 5)]
+    assert said[:3] == [None] * 3, "the warm-up, then 200 steps of the 500 that follow"
+    assert said[3] == (
+        "stuck at chance at step 399: for 300 steps, top-1 0.1000 (a constant answer: 0.1000) and a flat training loss "
+        "of 2.3026 (a constant answer: 2.3026); lower schedule.base_lr, lengthen the warm-up, or look at images and "
+        "labels; run.stop_at_chance=false trains on"
     )
 
 
-def test_one_better_than_guessing_starts_the_count_anew() -> None:
-    watch = ChanceWatch(num_classes=10, warmup_steps=0)
-    # 600 guesses get 60 right, give or take 7.3.
-    assert [
-        watch(step, top1_score(correct, 600)) for step, correct in ((1, 82), (2, 83), (3, 82), (4, 83), (5, 60))
-    ] == [None] * 5
-    assert watch(6, top1_score(60, 600))
+@pytest.mark.parametrize(
+    ("overrides", "steps", "evaluations"),
+    [
+        (["run.epochs=9", "data.train_samples=32000"], 500, 5),  # half of 4,500 steps is 2,250
+        (["run.epochs=4", "data.train_samples=32000"], 500, 3),  # 2,000 steps, but two evaluations are too few
+        (["run.epochs=30", "data.train_samples=640"], 10, 20),  # 300 steps: half are 150, fewer than 200
+        (["run.epochs=10", "data.train_samples=640"], 10, None),  # 100 steps in all
+    ],
+)
+def test_a_run_is_watched_for_half_of_it_and_200_steps_before_it_is_ended(
+    overrides: list[str], steps: int, evaluations: int | None
+) -> None:
+    rule = _rule(*overrides, "schedule.warmup_epochs=0")
+    epochs = next(int(word.removeprefix("run.epochs=")) for word in overrides if "epochs" in word)
+    told = _told(rule, [(60, FLAT[:2] * (steps // 2))] * epochs, 600)
+    assert (told.index(True) + 1 if True in told else None) == evaluations
 
 
-def test_three_deviations_of_guessing_are_chance_and_one_answer_more_is_learning() -> None:
-    # 36 guesses of two classes get 18 right, with a standard deviation of sqrt(36 / 4) = 3.
-    for correct, is_stuck in ((27, True), (28, False)):
-        watch = ChanceWatch(num_classes=2, warmup_steps=0)
-        assert [bool(watch(step, top1_score(correct, 36))) for step in range(2)] == [False, is_stuck]
+@pytest.mark.parametrize(
+    ("correct", "total", "overrides", "is_ended"),
+    [
+        (74, 600, [], True),  # 600 guesses get 60 right, with a standard deviation of 7.35
+        (75, 600, [], False),
+        (24, 36, ["model.num_classes=2"], True),  # 18, with 3
+        (25, 36, ["model.num_classes=2"], False),
+        (4, 4, ["model.num_classes=2"], False),  # 2, with 1: nobody who is always right would be believed
+        (0, 4, ["model.num_classes=2"], False),
+        (100, 50_000, ["model.num_classes=1000"], False),
+        (50, 50_000, ["model.num_classes=1000"], True),
+    ],
+)
+def test_two_deviations_above_a_constant_answer_are_learning_and_a_sample_that_cannot_tell_ends_no_run(
+    correct: int, total: int, overrides: list[str], is_ended: bool
+) -> None:
+    classes = int(overrides[0].partition("=")[2]) if overrides else 10
+    flat = [math.log(classes) - 0.01, math.log(classes) + 0.01] * 50
+    assert any(_told(_rule(*overrides), [(correct, flat)] * 9, total)) is is_ended
 
 
-def test_half_a_percent_of_a_thousand_classes_is_learning() -> None:
-    watch = ChanceWatch(num_classes=1000, warmup_steps=0)
-    assert not any(watch(step, top1_score(100, 50_000)) for step in range(5))
-    assert [bool(watch(step, top1_score(50, 50_000))) for step in range(2)] == [False, True]
+def test_one_evaluation_above_chance_starts_the_count_anew() -> None:
+    few, many = (60, FLAT), (90, FLAT)
+    assert _told(_rule(), [few, few, few, many, few, few, few], 600) == [False] * 6 + [True]
 
 
-def test_a_run_without_a_target_or_with_several_labels_may_learn_nothing() -> None:
-    for name, overrides, watch in (
-        ("digits", [], ChanceWatch(num_classes=10, warmup_steps=19)),
-        ("digits", ["run.target_top1=null"], never_stop),
-        ("chexnet", [], never_stop),
-    ):
-        recipe = load_recipe(name, overrides)
-        assert stop_rule_of(recipe, plan_run(recipe, 2)) == watch
+def test_a_loss_that_falls_or_that_has_fallen_keeps_a_run_whose_evaluation_is_at_chance() -> None:
+    falling = [(60, [loss - 0.002 * epoch for loss in FLAT]) for epoch in range(9)]
+    assert not any(_told(_rule(), falling, 600)), "by a tenth of what it scatters"
+    # Of ln(10), 5 % are 0.115.
+    for fallen, is_ended in ((0.12, False), (0.11, True)):
+        assert any(_told(_rule(), [(60, [loss - fallen for loss in FLAT])] * 9, 600)) is is_ended
+    rising = [(60, [loss + 0.01 * epoch for loss in FLAT]) for epoch in range(9)]
+    assert any(_told(_rule(), rising, 600))
+    diverged = [(60, [9 - epoch + loss for loss in FLAT]) for epoch in range(4)] + [(60, FLAT)] * 9
+    assert _told(_rule(), diverged, 600).index(True) == 6, "the loss has come back to that of guessing, and stays there"
+
+
+def test_label_smoothing_narrows_what_a_network_can_learn() -> None:
+    # With a = 0.9 and 10 classes the label has 0.19 and the others 0.09: the least loss is 2.266, 0.036 below ln(10).
+    least = -0.19 * math.log(0.19) - 9 * 0.09 * math.log(0.09)
+    for share, is_ended in ((0.04, True), (0.06, False)):
+        level = LN_10 - share * (LN_10 - least)
+        flat = [(60, [level - 1e-6, level + 1e-6] * 50)] * 9
+        assert any(_told(_rule("loss.label_smoothing=0.9"), flat, 600)) is is_ended
+
+
+def test_always_naming_the_largest_class_is_no_learning() -> None:
+    counts = ClassCounts(train=[800, 100, 100], eval=[480, 60, 60])
+    entropy = -0.8 * math.log(0.8) - 0.2 * math.log(0.1)
+    for level, is_ended in ((entropy, True), (0.9 * entropy, False)):
+        rule = _rule("model.num_classes=3", counts=counts)
+        assert any(_told(rule, [(480, [level - 0.01, level + 0.01] * 50)] * 9, 600)) is is_ended
+
+
+def test_simulated_learners_train_on_and_simulated_guessers_end_early() -> None:
+    """Sets of 2 to 20 classes and 4 to 500 evaluation images; late learners, whose top-1 rises after their loss."""
+    random = np.random.default_rng(1)
+    ended = {"guesser": 0, "learner": 0}
+    for _ in range(50):
+        classes, total = int(random.integers(2, 21)), int(random.integers(4, 501))
+        shares = random.dirichlet([1] * classes) if random.random() < 0.5 else np.full(classes, 1 / classes)
+        counts = ClassCounts(*(np.maximum(1, np.round(shares * each)).astype(int).tolist() for each in (2000, total)))
+        total = sum(counts.eval)
+        train_shares = np.array(counts.train) / sum(counts.train)
+        least, entropy = float(max(counts.eval)) / total, float(-(train_shares * np.log(train_shares)).sum())
+        middle, width = random.uniform(0.05, 0.6), random.uniform(0.03, 0.1)
+        for kind in ended:
+            rule = _rule(f"model.num_classes={classes}", "run.epochs=30", "data.train_samples=1280", counts=counts)
+            evaluations = []
+            for epoch in range(30):
+                progress = 1 / (1 + math.exp((middle - epoch / 30) / width)) if kind == "learner" else 0.0
+                losses = entropy * (1 - 0.9 * progress) + random.normal(0, 0.02 * entropy, 20)
+                top1 = least + (0.95 - least) * max(0.0, 2 * progress - 1)
+                evaluations.append((random.binomial(total, max(least, top1)), losses.tolist()))
+            ended[kind] += any(_told(rule, evaluations, total))
+    assert ended["learner"] == 0
+    assert ended["guesser"] > 40, "the others have too few images to tell, or a lucky guess in between"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "is_watched"),
+    [
+        ("digits", [], True),
+        ("digits", ["run.stop_at_chance=false"], False),
+        ("digits", ["run.target_top1=null"], False),
+        ("chexnet", [], False),
+        ("digits", ["cluster.communication.kind=parameter_server_async", "cluster.engine.name=mxnet"], False),
+    ],
+)
+def test_a_run_that_may_learn_nothing_is_not_watched(name: str, overrides: list[str], is_watched: bool) -> None:
+    recipe, cluster = load_both(name, "laptop", overrides)
+    assert (stop_rule_of(recipe, cluster, plan_run(recipe, 2), None) is not never_stop) is is_watched
