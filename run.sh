@@ -34,17 +34,16 @@ print_help() {
 runs_python() { "$1" -E -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $2))" &>/dev/null; }
 
 # find_python NEWEST: finds the Python of .venv, unless that is a link, or 3.10 to 3.NEWEST on the PATH, where some may
-# fail. 3.11 comes first, because MXNet and PyTorch can share an environment there. MXNet has no 3.13.
+# fail. 3.11 comes first, because MXNet and PyTorch can share an environment there. MXNet has no 3.13: set-up then takes
+# PyTorch.
 find_python() {
   python=$venv_python
   [[ -L $root/.venv ]] || ! runs_python "$python" 13 || return 0
   for python in python3.11 python3.12 python3.10 python3.13 python3; do
     runs_python "$python" "$1" && return
   done
-  local wanted='3.10 to 3.12 is needed for MXNet' other='./run.sh setup --engine torch makes an environment of PyTorch for 3.13 too, or '
-  [[ $1 == 12 ]] || wanted='3.10 to 3.13 is needed' other=
-  printf 'error: Python %s, found: %s; %s%s\n' "$wanted" "$(python3 --version 2>/dev/null || echo none)" "$other" \
-    'install one beside it: apt-get install python3.11 python3.11-venv' >&2
+  printf 'error: Python 3.10 to 3.%s is needed, found: %s; install one beside it\n' "$1" \
+    "$(python3 --version 2>/dev/null || echo none)" >&2
   exit 2
 }
 
@@ -61,8 +60,8 @@ for row in "${verbs[@]}"; do
     [[ $verb != test ]] || { printf 'usage: ./run.sh test [FILE ...] [-m quick] [-k WORDS] [any argument of pytest]\n' && exit; }
     run_bare -m "$module" "$@"
   fi
-  newest=12
-  [[ $verb != setup || ! "$*" =~ --engine[\ =]torch ]] || newest=13
+  newest=13
+  [[ $verb != setup || ! "$*" =~ --engine[\ =]mxnet ]] || newest=12
   find_python "$newest"
   [[ $verb != setup ]] || { cd -- "$root" && exec "$python" -E -m "$module" "$@"; }
   # -I: a train.py in the caller's folder or PYTHONPATH must not come before ours. pytest starts in the root instead.

@@ -44,7 +44,8 @@ class Options:
     """What the user asks for.
 
     Attributes:
-        engine: The engine. If None, those of the environment, or else MXNet.
+        engine: The engine. If None, those of the environment, or else MXNet, or PyTorch where MXNet has no build for
+            this Python.
         variant: The variant. If None, that of the environment, or else what this machine has.
         system: The interpreter that has the site's own MXNet; empty for one on the PATH. If None, an environment that
             has all packages itself, or the one that is there.
@@ -160,6 +161,8 @@ def choose_kind(options: Options, remembered: Kind | None) -> Kind:
             raise UserError("--system uses the site's own MXNet: leave out --engine torch")
         return choose_base(base or (remembered.base if remembered else ""))
     engines = choose_engines(options, remembered)
+    if remembered is None and options.engine is None and engines != ("mxnet",):
+        sys.stderr.write("setup: Python {}.{}: MXNet has no build for it; taking PyTorch\n".format(*sys.version_info))
     if options.variant == "cpu":
         return Kind(engines, "cpu")
     if options.variant is None and remembered:
@@ -184,7 +187,7 @@ def choose_engines(options: Options, remembered: Kind | None) -> tuple[Engine, .
     """
     wanted = options.engine
     if remembered is None:
-        return (wanted or "mxnet",)
+        return (wanted or default_engine(),)
     is_cpu = (options.variant or remembered.variant) == "cpu" == remembered.variant
     both: tuple[Engine, ...] = tuple(name for name in ENGINES if name == wanted or name in remembered.engines)
     if len(both) == 1 or (is_cpu and sys.version_info[:2] <= min(NEWEST_PYTHON[name] for name in both)):
@@ -192,6 +195,11 @@ def choose_engines(options: Options, remembered: Kind | None) -> tuple[Engine, .
     if wanted is None:
         raise UserError(f"an environment for GPUs has one engine: name it with --engine, {' or '.join(ENGINES)}")
     return (wanted,)
+
+
+def default_engine() -> Engine:
+    """Return the engine of a new environment if the user names none: MXNet where it runs on this Python."""
+    return "mxnet" if sys.version_info[:2] <= NEWEST_PYTHON["mxnet"] else "torch"
 
 
 def _plan(kind: Kind, extras: Collection[str]) -> tuple[Environment, list[Stage], list[Stage]]:
@@ -246,7 +254,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--engine",
         choices=list(ENGINES),
-        help="mxnet (the default; Python 3.10 to 3.12, compiles Horovod) or torch (Python 3.10 to 3.13, compiles "
+        help="mxnet (the default with Python 3.10 to 3.12; compiles Horovod) or torch (the default with 3.13; compiles "
         "nothing); an environment for CPUs with Python 3.10 to 3.12 can have both",
     )
     choice = parser.add_mutually_exclusive_group()

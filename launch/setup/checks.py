@@ -40,7 +40,8 @@ def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes
     if not kind.base and sys.version_info[:2] > newest:
         problems.append(
             f"this Python is {platform.python_version()} ({sys.executable}), and {names} needs 3.10 to 3.{newest[1]}: "
-            "rm -r .venv if it is there, then ./run.sh setup with an older Python (apt-get install python3.11-venv)"
+            "leave --engine out to take PyTorch, or install such a Python, rm -r .venv if it is there, and run "
+            "./run.sh setup"
         )
     if "venv" in stages and not kind.base and not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
         package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"

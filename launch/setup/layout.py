@@ -9,7 +9,7 @@ Variant = Literal["cpu", "gpu"]
 Engine = Literal["mxnet", "torch"]
 
 ENGINES: dict[Engine, str] = {"mxnet": "MXNet", "torch": "PyTorch"}
-"""The engines for which set-up makes environments, with their names in messages; the first is the default. The table
+"""The engines for which set-up makes environments, with their names in messages. The table
 of the program itself, `configs.registry.ENGINES`, needs packages."""
 
 NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 12), "torch": (3, 13)}

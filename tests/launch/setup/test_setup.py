@@ -49,7 +49,8 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
         found.append("no CUDA 11 toolkit")
     assert [line.partition(": ")[2] for line in found[:3]] == [
         "use such a machine or container",
-        "rm -r .venv if it is there, then ./run.sh setup with an older Python (apt-get install python3.11-venv)",
+        "leave --engine out to take PyTorch, or install such a Python, rm -r .venv if it is there, and run "
+        "./run.sh setup",
         "apt-get install python3.14-venv",
     ]
     assert found[0].startswith("this is Linux aarch64; MXNet 1.9.1 and DALI have wheels for Linux x86_64 only")
@@ -73,7 +74,9 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
 @pytest.mark.parametrize(
     ("options", "remembered", "python", "engines"),
     [
-        (Options(), None, (3, 11), ("mxnet",)),
+        (Options(), None, (3, 12), ("mxnet",)),
+        (Options(), None, (3, 13), ("torch",)),
+        (Options("mxnet"), None, (3, 13), ("mxnet",)),
         (Options(), TORCH, (3, 13), ("torch",)),
         (Options("torch"), MXNET, (3, 12), ("mxnet", "torch")),
         (Options("mxnet"), TORCH, (3, 12), ("mxnet", "torch")),
@@ -82,7 +85,7 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
         (Options("torch", "cpu"), Kind(("mxnet",), "gpu"), (3, 12), ("torch",)),
     ],
 )
-def test_a_second_engine_is_added_to_an_environment_for_cpus_with_a_python_for_both(
+def test_engines_follow_the_options_the_environment_and_the_python(
     options: Options, remembered: Kind | None, python: tuple[int, int], engines: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
