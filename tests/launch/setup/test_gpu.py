@@ -6,6 +6,7 @@ writes the page.
 """
 
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
 
 _PAGE = ROOT / "docs" / "gpu.md"
+_WORDS = {"setup:": "taken", "error:": "refused", "OK": "good", "WARN": "warns", "FAIL": "fails"}
+"""First word of a message -> what stands in the table."""
 
 
 @pytest.fixture
@@ -54,15 +57,29 @@ def _doctor_says() -> str:
     return str(found)
 
 
+def _general(said: str, machine: GpuMachine) -> str:
+    """Return a message without what differs from machine to machine of the same answer."""
+    for given, name in ((machine.name, "GPU"), (machine.driver, "DRIVER"), (f"{machine.count} x ", "N x ")):
+        said = said.replace(given, name)
+    said = re.sub(r"compute capability \d+\.\d+\)", "compute capability C)", said)
+    return re.sub(rf"{machine.count} GPU", "N GPU", said)
+
+
 @pytest.mark.ranks
 def test_the_page_tells_what_set_up_and_doctor_say(
     imitate: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "_packages", dict)
-    lines = ["| GPUs, driver | set-up | set-up with `--engine torch` | doctor, of MXNet |", "| --- | --- | --- | --- |"]
+    numbers: dict[str, int] = {}
+    lines = ["| GPUs, driver | set-up | with `--engine torch` | doctor, of MXNet |", "| --- | --- | --- | --- |"]
     for machine in MACHINES:
         machine.install(imitate)
-        lines.append(f"| {machine} | {_set_up_says('mxnet')} | {_set_up_says('torch')} | {_doctor_says()} |")
+        cells = []
+        for said in (_set_up_says("mxnet"), _set_up_says("torch"), _doctor_says()):
+            general = _general(said, machine)
+            cells.append(f"{_WORDS[said.split()[0]]} ({numbers.setdefault(general, len(numbers) + 1)})")
+        lines.append(f"| {machine} | {' | '.join(cells)} |")
+    lines += ["", *(f"{number}. `{general}`" for general, number in numbers.items())]
     head, title, _ = _PAGE.read_text(encoding="utf-8").partition("## What set-up says\n\n")
     page = head + title + "\n".join(lines) + "\n"
     if name := request.config.getoption("--gpu-table"):
