@@ -9,7 +9,7 @@ Optimizers and decays are blocks of keys, so their registration is the list of c
 """
 
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -65,7 +65,7 @@ class EngineEntry(NamedTuple):
 
     Attributes:
         module: Package with a function ``open_engine(cluster, identity)``.
-        package: The framework's own package, whose presence tells whether the environment has the engine.
+        packages: The frameworks' own packages, any of which is enough for the engine.
         title: The framework's name in messages, and in the log.
         distributions: The names under which pip may have installed the framework.
         precisions: The values of ``engine.precision`` on a GPU.
@@ -78,7 +78,7 @@ class EngineEntry(NamedTuple):
     """
 
     module: str
-    package: str
+    packages: tuple[str, ...]
     title: str
     distributions: tuple[str, ...]
     precisions: tuple[str, ...]
@@ -93,7 +93,7 @@ class EngineEntry(NamedTuple):
 ENGINES: Mapping[str, EngineEntry] = {
     "mxnet": EngineEntry(
         module="train.engine.mxnet",
-        package="mxnet",
+        packages=("mxnet",),
         title="MXNet",
         distributions=("mxnet", "mxnet-cu112"),
         precisions=("float32", "float16"),
@@ -105,7 +105,7 @@ ENGINES: Mapping[str, EngineEntry] = {
     ),
     "torch": EngineEntry(
         module="train.engine.torch",
-        package="torch",
+        packages=("torch",),
         title="PyTorch",
         distributions=("torch",),
         precisions=("float32", "float16", "bfloat16"),
@@ -115,7 +115,7 @@ ENGINES: Mapping[str, EngineEntry] = {
     ),
     "timed": EngineEntry(
         module="train.engine.timed",
-        package="mxnet",
+        packages=("mxnet", "torch"),
         title="waits",
         distributions=(),
         precisions=(),
@@ -151,11 +151,15 @@ def gradient_precision(engine: str, precision: str) -> str:
 
 def has_engine(name: str) -> bool:
     """Return whether this environment has an engine's framework."""
-    return find_spec(ENGINES[name].package) is not None
+    return any(find_spec(package) for package in ENGINES[name].packages)
 
 
-def require_engine(name: str) -> None:
+def require_engine(name: str, settings: Callable[[str], Sequence[str]] = lambda _: ()) -> None:
     """Raise if this environment does not have an engine.
+
+    Args:
+        name: The engine.
+        settings: Gives what else has to be set, as KEY=VALUE, to train with another engine instead.
 
     Raises:
         ConfigError: The engine's framework is not installed.
@@ -165,7 +169,8 @@ def require_engine(name: str) -> None:
     found = [other for other, entry in ENGINES.items() if entry.computes and has_engine(other)]
     remedy = f"./run.sh setup --engine {name} adds {ENGINES[name].title}"
     if found:
-        remedy += f", or train by --set cluster.engine.name={found[0]}"
+        words = [f"cluster.engine.name={found[0]}", *settings(found[0])]
+        remedy += f", or train by {' '.join(f'--set {word}' for word in words)}"
     raise ConfigError("engine.name", name, f"{' or '.join(found) or 'none'} in this environment", remedy)
 
 

@@ -5,13 +5,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT
 from configs.programs import Program, command_of
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
-from configs.registry import COMMUNICATORS, require_engine
+from configs.registry import COMMUNICATORS, communicators_of, require_engine
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
 from launch.start.launcher import run_launcher
@@ -154,7 +155,7 @@ def require_startable(cluster: Cluster) -> None:
         UserError: The engine or the launcher is not installed, or the launcher cannot start this kind of
             communication, or would start the ranks of several nodes on this one.
     """
-    require_engine(cluster.engine.name)
+    require_engine_of(cluster)
     require_launchable(cluster)
     if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and "LSB_JOBID" not in os.environ:
         raise UserError(
@@ -166,6 +167,25 @@ def require_startable(cluster: Cluster) -> None:
             f"launcher: {cluster.launcher} is not on this machine; install it, or use --set cluster.launcher=local on "
             f"one machine"
         )
+
+
+def require_engine_of(cluster: Cluster) -> None:
+    """Raise if this environment does not have the cluster's engine.
+
+    Raises:
+        ConfigError: The engine's framework is not installed; the message says what to set for another one.
+    """
+    require_engine(cluster.engine.name, partial(_settings_for, cluster))
+
+
+def _settings_for(cluster: Cluster, engine: str) -> list[str]:
+    """Return what of the cluster's communication another engine cannot have, and what it has instead."""
+    communication, kinds, settings = cluster.communication, communicators_of(engine), []
+    if communication.kind not in (*kinds, communicators_of(cluster.engine.name)[0]):  # a default follows the engine
+        settings.append(f"cluster.communication.kind={kinds[0]}")
+    if kinds[0] == "torch_distributed" and communication.allreduce != "flat":
+        settings.append("cluster.communication.allreduce=flat")
+    return settings
 
 
 def _search_path() -> str:

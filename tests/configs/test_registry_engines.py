@@ -63,6 +63,9 @@ def test_waits_stand_in_for_every_engine_and_are_no_remedy(monkeypatch: pytest.M
     _only(monkeypatch, "mxnet")
     with pytest.raises(ConfigError, match=r"allowed: mxnet in this environment; .*adds PyTorch, or train by .*=mxnet$"):
         require_engine("torch")
+    for package in ("mxnet", "torch"):  # whose arrays they reduce
+        _only(monkeypatch, package)
+        require_engine("timed")
     timed = ENGINES["timed"]
     assert (timed.precisions, timed.layouts, timed.distributions) == ((), (), ())
     assert (timed.cpu_precisions, timed.cpu_layouts) == (("float32", "float16", "bfloat16"), ("NCHW", "NHWC"))

@@ -175,7 +175,7 @@ def _cluster(engine: str, **submission: str) -> Cluster:
 
 def _framework(engine: str) -> str:
     try:
-        return f"{ENGINES[engine].title} {version(ENGINES[engine].package)}" if ENGINES[engine].computes else "none"
+        return f"{ENGINES[engine].title} {version(*ENGINES[engine].packages)}" if ENGINES[engine].computes else "none"
     except PackageNotFoundError:
         return "none"
 

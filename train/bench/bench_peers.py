@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from configs.errors import UserError, nearest
 from configs.networks import IMAGE_SIZES, NETWORKS
 from configs.programs import Program
-from configs.registry import ENGINES, installed_engine, possible_precisions
+from configs.registry import ENGINES, has_engine, installed_engine, possible_precisions
 from train.bench.bench_step import GREY
 from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, effort, generated_images, option
@@ -196,7 +196,7 @@ def _own_engines() -> dict[str, tuple[str, str]]:
 
     engines = {}
     for engine, entry in ENGINES.items():
-        if entry.computes and find_spec(entry.package):
+        if entry.computes and has_engine(engine):
             title = _OURS if engine == installed_engine() else f"{_OURS}, {entry.title}"
             for precision in possible_precisions(engine, cpu_flags()):
                 engines[title if precision == _PRECISION else f"{title}, {precision}"] = (engine, precision)

@@ -12,13 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from configs.load import ROOT, load_both
-from configs.registry import ENGINES
+from configs.registry import ENGINES, has_engine
 from data.recordio import MIN_RECORD_BYTES, RecordFile
 from launch.run import open_run
 from launch.submit.submission import make_job, submit_command
@@ -159,7 +158,7 @@ def victim_of(phase: str) -> int:
 def require(way: Way) -> None:
     """Skip where the launcher is not installed."""
     missing = [command for command in way.needs if shutil.which(command) is None]
-    missing += [] if find_spec(ENGINES[way.engine].package) else [ENGINES[way.engine].title]
+    missing += [] if has_engine(way.engine) else [ENGINES[way.engine].title]
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed here")
 

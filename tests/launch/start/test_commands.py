@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from configs import registry
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment, rank_environment
@@ -157,15 +158,25 @@ def test_a_launcher_that_cannot_start_the_ranks_is_refused_with_a_remedy(
     sets: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launch.start.commands._search_path", lambda: str(tmp_path))
-    monkeypatch.setattr("launch.start.commands.require_engine", lambda _name: None)
+    monkeypatch.setattr("launch.start.commands.require_engine", lambda *_: None)
     monkeypatch.delenv("LSB_JOBID", raising=False)
     with pytest.raises(UserError) as refusal:
         require_startable(load_cluster("laptop", sets))
     assert str(refusal.value) == words
 
 
+def test_an_engine_that_is_not_here_is_refused_with_all_that_another_one_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = load_cluster("laptop", ["cluster.engine.name=mxnet", "cluster.communication.kind=devices"])
+    monkeypatch.setattr(registry, "find_spec", lambda package: package if package == "torch" else None)
+    with pytest.raises(ConfigError) as refusal:
+        require_startable(cluster)
+    remedy = "--set cluster.engine.name=torch --set cluster.communication.kind=torch_distributed"
+    assert str(refusal.value).endswith(f", or train by {remedy}")
+    require_startable(load_cluster("laptop", remedy.split()[1::2]))
+
+
 def test_a_job_of_lsf_tells_horovodrun_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.start.commands.require_engine", lambda _name: None)
+    monkeypatch.setattr("launch.start.commands.require_engine", lambda *_: None)
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/horovodrun")
     monkeypatch.setenv("LSB_JOBID", "7")
     require_startable(load_cluster("laptop", ["cluster.launcher=horovodrun", "cluster.num_nodes=3"]))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from configs import registry
 from configs.load import load_run
 from launch.submit.__main__ import main
 from logs.attempts import Attempt
@@ -94,6 +95,21 @@ def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) 
     assert main(["submit", "digits", "--cluster", "laptop", "--run-dir", str(other), "--repeat", "3", *words]) == 0
     seeds = {each.parent.name: load_run(each)[0].run.seed for each in run.parent.glob("other*/config.yaml")}
     assert seeds == {"other-1": 7, "other-2": 8, "other-3": 9}
+
+
+def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs_in_an_image(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda package: package if package == "torch" else None)
+    other = run.parent / "other"
+    words = ["submit", "imagenet-b256", "--cluster", "dgx-a100", "--run-dir"]
+    capsys.readouterr()
+    assert main([*words, str(other)]) == 2
+    remedy = ["--set", "cluster.engine.name=torch", "--set", "cluster.communication.allreduce=flat"]
+    assert capsys.readouterr().err.endswith(f" adds MXNet, or train by {' '.join(remedy)}\n")
+    assert not other.exists()
+    image = ["--set", "cluster.container={runtime: apptainer, image: x.sif}"]
+    assert [main([*words, f"{other}-{number}", *more]) for number, more in enumerate((remedy, image))] == [0, 0]
 
 
 @pytest.mark.parametrize("stream", ["", " >&2"])
