@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from configs.errors import ConfigError
 from configs.load import load_both, load_cluster, read_tree
 from configs.plan import plan_run
+from configs.registry import COMMUNICATORS, ENGINES, communicators_of
 from configs.schema import Cluster, Recipe
 from configs.section import Section
 from configs.validate import validate
@@ -250,22 +251,38 @@ class ScalingStudy(_AnyStudy):
         """Yield the cells of the grid, then the cells of strong scaling that the grid does not have.
 
         Left out are the cells that ``leave_out`` describes, and the cells that cannot exist: several ranks with
-        communication ``none``, and ``devices`` on several machines.
+        communication ``none``, ``devices`` on several machines, and those of `cells_of_other_engines`.
 
         Raises:
             ConfigError: The study sets a value that a recipe or a cluster refuses.
         """
+        return (cell for cell, engine, kind in self._grid() if _has_kind(engine, kind))
+
+    def cells_of_other_engines(self) -> Iterator[tuple[ScalingCell, str, str]]:
+        """Yield the cells whose engine cannot communicate as they ask, the engine, and the kind of communication.
+
+        Raises:
+            ConfigError: The study sets a value that a recipe or a cluster refuses.
+        """
+        return ((cell, engine, kind) for cell, engine, kind in self._grid() if not _has_kind(engine, kind))
+
+    def _grid(self) -> Iterator[tuple[ScalingCell, str, str]]:
+        """Yield each cell that is not left out, with its engine and its kind of communication."""
         base = self.base_cluster
         axes = (self.framework or {"": {}}, self.network, self.communication, self.data, self._sizes)
         for framework, network, communication, data, (batch, ranks) in itertools.product(*axes):
             placement = _placement(ranks, base)
-            values = {**self.set, **self.communication[communication]}
-            kind = values.get("cluster.communication.kind", base.communication.kind)
+            values = {**self.set, **self.framework.get(framework, {}), **self.communication[communication]}
+            engine = str(values.get("cluster.engine.name", base.engine.name))
+            default = (
+                base.communication.kind if engine == base.engine.name else next(iter(communicators_of(engine)), "")
+            )
+            kind = str(values.get("cluster.communication.kind", default))
             if (kind == "none" and ranks > 1) or (kind == "devices" and placement["cluster.num_nodes"] > 1):
                 continue
             cell = ScalingCell(framework, network, communication, data, batch, ranks)
             if not any(each.matches(cell) for each in self.leave_out):
-                yield cell
+                yield cell, engine, kind
 
     def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:
         """Return the recipe and the cluster of one run.
@@ -301,6 +318,11 @@ class ScalingStudy(_AnyStudy):
         """The pairs of batch and ranks: the grid, then those of strong scaling that the grid does not have."""
         split = [(size // ranks, ranks) for size in self.global_batch for ranks in self.ranks if size % ranks == 0]
         return list(dict.fromkeys([*itertools.product(self.batch, self.ranks), *split]))
+
+
+def _has_kind(engine: str, kind: str) -> bool:
+    """Return whether an engine can sum by a kind of communication; names that do not exist are refused elsewhere."""
+    return engine not in ENGINES or kind not in COMMUNICATORS or kind in communicators_of(engine)
 
 
 def _require_known(key: str, values: tuple[str | int, ...], known: Any) -> None:

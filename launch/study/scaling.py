@@ -11,7 +11,7 @@ from configs.errors import UserError
 from configs.load import ROOT, dump, resolve_path
 from configs.machine_limits import usable_cores
 from configs.programs import Program, command_of
-from configs.registry import ENGINES, has_engine
+from configs.registry import COMMUNICATORS, ENGINES, has_engine
 from configs.schema import Cluster, Recipe
 from configs.study import ScalingCell, ScalingStudy
 from launch.run import pack_data_set
@@ -96,9 +96,21 @@ def _pack_missing_data(study: ScalingStudy) -> None:
 
 def _skipped(study: ScalingStudy) -> Iterator[ScalingRow]:
     """Yield a row for each cell that cannot be run here, and that the simulator could not replace either."""
+    for cell, engine, kind in study.cells_of_other_engines():
+        yield _skipped_row(cell, _why_impossible(engine, kind))
     for cell in study.cells():
         if why := _why_skipped(cell, study.load(cell)[1], study.base_cluster):
-            yield ScalingRow(**vars(cell), repeat=0, basis="measured", status="skipped", note=why)
+            yield _skipped_row(cell, why)
+
+
+def _skipped_row(cell: ScalingCell, why: str) -> ScalingRow:
+    return ScalingRow(**vars(cell), repeat=0, basis="measured", status="skipped", note=why)
+
+
+def _why_impossible(engine: str, kind: str) -> str:
+    able = next(name for name in COMMUNICATORS[kind].engines if ENGINES[name].computes)
+    how = f"set cluster.engine.name: {able}" if has_engine(able) else f"./run.sh setup --engine {able} adds it"
+    return f"{ENGINES[able].title} has communication.kind {kind}, {ENGINES[engine].title} does not: {how}"
 
 
 def _why_skipped(cell: ScalingCell, cluster: Cluster, place: Cluster) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from configs import registry
 from configs.errors import ConfigError
 from configs.load import ROOT, dump, load_cluster, load_recipe
 from configs.study import Cell, ScalingCell, ScalingStudy, Study, load_study
@@ -273,7 +274,7 @@ def test_the_name_of_a_cell_is_the_name_of_a_folder() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_study_that_we_ship_can_be_run(path: Path) -> None:
+def test_every_study_that_we_ship_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = load_study(path.stem)
     assert study.name == path.stem
     if isinstance(study, Study):
@@ -288,3 +289,11 @@ def test_every_study_that_we_ship_can_be_run(path: Path) -> None:
         # The studies have real images, and cells that two cores cannot run, which the simulator predicts.
         assert {recipe.data.source for recipe, _ in loaded} & {"idx", "table"}
         assert max(cell.ranks for cell in cells) > 2
+        # PyTorch has no devices and no parameter servers, and runs all the other cells.
+        monkeypatch.setattr(registry, "find_spec", lambda package: package if package == "torch" else None)
+        alone = load_study(path.stem)
+        assert isinstance(alone, ScalingStudy)
+        apart = [cell for cell, _, _ in alone.cells_of_other_engines()]
+        assert {cell.communication for cell in apart} <= {"devices", "parameter server"}
+        assert {*alone.cells(), *apart} == {*cells}
+        assert {alone.load(cell)[1].engine.name for cell in alone.cells()} == {"torch"}

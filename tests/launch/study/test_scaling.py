@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from configs import registry
-from configs.errors import UserError
+from configs.errors import ConfigError, UserError
 from configs.load import ROOT, dump
 from configs.schema import Cluster, Recipe
 from configs.study import ScalingStudy
@@ -249,6 +249,31 @@ def test_a_framework_that_is_not_here_is_named_and_the_other_one_runs(
         "not run: 2 cells: PyTorch is not in this environment: ./run.sh setup --engine torch adds it",
         f"   1/1  {'MXNet-plain-alone-real-b32-r1-1':48}  to run",
     ]
+
+
+@pytest.mark.parametrize(
+    ("installed", "how"),
+    [("mxnet torch", "set cluster.engine.name: mxnet"), ("torch", "./run.sh setup --engine mxnet adds it")],
+)
+def test_a_communication_that_an_engine_does_not_have_is_left_out_by_name_and_the_rest_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, installed: str, how: str
+) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda package: package if package in installed.split() else None)
+    ways = {"alone": {}, "server": {"cluster.communication.kind": "parameter_server"}}
+    changes = LAPTOP | {"communication": ways, "set": {"cluster.engine.name": "torch"}}
+    assert _run(scaling_study(**changes), tmp_path) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"not run: 1 cell: MXNet has communication.kind parameter_server, PyTorch does not: {how}",
+        f"   1/1  {'plain-alone-real-b32-r1-1':48}  to run",
+    ]
+    assert _run(scaling_study(**changes), tmp_path, lambda *_: 1) == 1
+    rows = [(row["communication"], row["status"]) for row in _table(tmp_path)]
+    assert rows == [("server", "skipped"), ("alone", "failed")]
+    with pytest.raises(ConfigError, match=r"communication\.kind: got 'parameter'"):
+        _run(
+            scaling_study(**changes | {"communication": {"typo": {"cluster.communication.kind": "parameter"}}}),
+            tmp_path,
+        )
 
 
 def test_a_cell_whose_link_cannot_be_shaped_is_predicted_and_the_page_says_why(
