@@ -12,6 +12,7 @@ import numpy as np
 from configs.errors import UserError
 from configs.plan import RunPlan, plan_run
 from configs.rank_variables import rank_environment
+from configs.registry import ENGINES
 from configs.rules import broken_rules
 from configs.schema import Cluster, Communication, Recipe
 from data.shards import shard_range
@@ -216,6 +217,8 @@ def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSched
     """Return the keys of a run's MLPerf log in their order, key -> value; None if only the run can know the value."""
     log = _KeyCollector({})
     log.submission(cluster, recipe.mlperf)
+    # The framework's version is that of the environment in which the run will be, which may be another one.
+    log.values["submission_entry"]["framework"] = ENGINES[cluster.engine.name].title
     log.cache_clear()
     log.init_start()
     log.seed(recipe.run.seed)
