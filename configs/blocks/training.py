@@ -213,6 +213,10 @@ class Run(Section):
 class Mlperf(Section):
     """What the MLPerf log says of the run, and by which rules the run is judged."""
 
+    submits: bool = Field(
+        False,
+        description="Whether the run is meant for an MLPerf submission, so that its log is part of its verdict.",
+    )
     benchmark: Literal["resnet"] = Field("resnet", description="Name of the benchmark in the log.")
     division: Literal["open", "closed"] = Field(
         "open",
