@@ -29,6 +29,22 @@ class MemoryLimit(NamedTuple):
     group: Path
 
 
+def gpu_shortage(found: int, ranks_per_node: int) -> tuple[str, str] | None:
+    """Return what is wrong and a remedy if a machine has fewer GPUs than ranks; None if it has enough.
+
+    Args:
+        found: The GPUs that the ranks of the machine can see.
+        ranks_per_node: The ranks of the machine, each of which takes one GPU.
+    """
+    if found >= ranks_per_node:
+        return None
+    if not found:
+        remedy = "take machines with GPUs and NVIDIA's driver, or a cluster for CPUs (--cluster laptop)"
+        return "no GPU can be seen", remedy
+    words = f"{found} {'GPU' if found == 1 else 'GPUs'} for {ranks_per_node} ranks per node"
+    return words, f"ask for whole nodes, see CUDA_VISIBLE_DEVICES, or set cluster.ranks_per_node={found}"
+
+
 def usable_cores(root: Path = Path("/")) -> float:
     """Return how many processors this process may use at a time; a quota of a control group may be half a core.
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from configs.errors import UserError
+from configs.machine_limits import gpu_shortage
 from configs.plan import RunPlan, plan_run
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
@@ -127,12 +129,14 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
         weights: Weights and running statistics of a checkpoint. If None, the recipe's.
 
     Raises:
-        UserError: The recipe does not fit the world size, or its parameters cannot be read.
+        UserError: The recipe does not fit the world size, its parameters cannot be read, or the host has too
+            few GPUs.
         WorldMismatch: The communication library sees another world than the launcher.
     """
     plan = plan or plan_run(recipe, identity.world_size)
     with ledger.phase(f"import of {ENGINES[cluster.engine.name].title}"):
         engine = open_engine(cluster, identity)
+    _require_gpus(engine, cluster, identity)
     if images is not None:
         with ledger.phase("import of input"):
             images.load()
@@ -149,3 +153,12 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
     with ledger.phase(WAITING):
         communicator = pending.result()
     return Composition(recipe, cluster, plan, identity, engine, communicator, model, training, evaluation)
+
+
+def _require_gpus(engine: Engine, cluster: Cluster, identity: Identity) -> None:
+    """Raise, on every rank of the host alike, if the framework does not see a GPU for each of them."""
+    if cluster.device == "cpu":
+        return
+    if shortage := gpu_shortage(engine.features()["gpus"], cluster.ranks_per_node):
+        words, remedy = shortage
+        raise UserError(f"{ENGINES[cluster.engine.name].title} on {identity.host}: {words}; {remedy}")

@@ -19,10 +19,10 @@ from configs.schema import Cluster, Recipe
 from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
-from launch.setup.gpu import NEEDS
 from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under
+from launch.start.gpus import without_cuda
 from launch.submit.schedulers import SCHEDULERS
 from logs.folder import CONFIG_FILE
 from train.plan.document import plan_document
@@ -147,8 +147,8 @@ def _set_up(cluster: Cluster) -> CheckResult:
             f"./run.sh setup --engine {engine}",
         )
         return CheckResult("FAIL", "set-up", words, remedy)
-    if state.kind and cluster.device == "gpu" and state.kind.variant == "cpu":
-        return CheckResult("FAIL", "set-up", "the environment is for a CPU", f"{NEEDS[engine].command} --gpu")
+    if problem := without_cuda(cluster):
+        return CheckResult("FAIL", "set-up", *problem)
     if state.kind is None:
         return CheckResult("WARN", "set-up", f"{short_path(ROOT / '.venv')} was not made by set-up", "./run.sh setup")
     stages = make_stages(state.kind, has_mpi=state.has_mpi, extras=())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from configs.machine_limits import gpu_shortage
 from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from launch.doctor.check_result import CheckResult, Level, ProbeReport
 from launch.doctor.facts import MachineFacts, RankFacts
@@ -28,12 +29,9 @@ def _drivers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Che
     if report.cluster.device == "cpu":
         return None
     gpus = machine.environment["gpus"]
-    if not gpus:
-        remedy = "install NVIDIA's driver, or ask for nodes with GPUs"
-        return CheckResult("FAIL", "driver", "nvidia-smi finds no GPU", remedy)
     wanted = report.cluster.ranks_per_node
-    if len(gpus) < wanted:
-        return CheckResult("FAIL", "driver", f"{len(gpus)} GPUs for {wanted} ranks per node", "ask for whole nodes")
+    if shortage := gpu_shortage(len(gpus or ()), wanted):
+        return CheckResult("FAIL", "driver", *shortage)
     if report.base:
         words = (
             f"{gpus[0]['driver_version']}, {len(gpus)} {gpus[0]['name']}; not compared with the MXNet of {report.base}"
@@ -78,9 +76,9 @@ def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> C
     if cluster.device == "gpu" and not framework.get("CUDA"):
         remedy = f"{NEEDS[cluster.engine.name].command} --gpu"
         return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", remedy)
-    if cluster.device == "gpu" and framework["gpus"] < cluster.ranks_per_node:
-        words = f"{title} sees {framework['gpus']} GPUs for {cluster.ranks_per_node} ranks per node"
-        return CheckResult("FAIL", "libraries", words, "check CUDA_VISIBLE_DEVICES")
+    if cluster.device == "gpu" and (shortage := gpu_shortage(framework["gpus"], cluster.ranks_per_node)):
+        words, remedy = shortage
+        return CheckResult("FAIL", "libraries", f"{title}: {words}", remedy)
     backend, found = cluster.communication.backend, dict(framework)
     for name in libraries.keys() - {title, "DALI"}:
         found |= features[name]

@@ -15,6 +15,7 @@ from configs.rank_variables import binding_environment, meets_by_mpi, meets_over
 from configs.registry import COMMUNICATORS, communicators_of, require_engine
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
+from launch.start.gpus import require_gpus
 from launch.start.launcher import run_launcher
 from launch.start.launcher_signals import STOP_FILE
 from launch.start.local import Outcome, run_ranks, run_ranks_on_link
@@ -152,11 +153,12 @@ def require_startable(cluster: Cluster) -> None:
     """Raise if the cluster's launcher cannot start the ranks from this machine.
 
     Raises:
-        UserError: The engine or the launcher is not installed, or the launcher cannot start this kind of
-            communication, or would start the ranks of several nodes on this one.
+        UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
+            would start the ranks of several nodes on this one, or there is no GPU for each rank.
     """
     require_engine_of(cluster)
     require_launchable(cluster)
+    require_gpus(cluster)
     if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and "LSB_JOBID" not in os.environ:
         raise UserError(
             f"launcher: horovodrun would start all {cluster.world_size} ranks on this machine, since it does not know "

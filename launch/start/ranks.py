@@ -13,7 +13,7 @@ from configs.arguments import Parser, add_place, exit_status, parse
 from configs.errors import UserError
 from configs.load import load_cluster
 from configs.rank_variables import rank_environment
-from launch.start.commands import run_under
+from launch.start.commands import require_startable, run_under
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ def _run(options: _Options) -> int:
     if not command:
         raise UserError("COMMAND is missing; give the command of every rank after --")
     cluster = load_cluster(options.cluster, options.overrides)
+    require_startable(cluster)
     return run_under(cluster, command, rank_environment(cluster)).exit_status
 
 

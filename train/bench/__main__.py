@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from configs.arguments import Parser, exit_status, parse
-from configs.errors import UserError, nearest
+from configs.errors import REFUSED_STATUS, UserError, nearest
 from train.bench import (
     bench_allreduce,
     bench_epoch,
@@ -126,7 +126,7 @@ def _run(command: BenchCommand) -> int:
     from logs.disk import explain_disk_errors, write_json
     from train.bench.launching import Jobs
     from train.bench.machine_use import MachineUseMeter
-    from train.bench.samples import MeasurementFailed
+    from train.bench.samples import MeasurementFailed, MeasurementRefused
 
     bench = BENCHES[command.name]
     if bench.needs:
@@ -136,7 +136,7 @@ def _run(command: BenchCommand) -> int:
         report = bench.measure(command.options, Jobs()).with_use(meter.read())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
-        return 1
+        return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1
     now = datetime.now()
     output = command.output or RESULTS / f"{command.name}-{now:%Y%m%d-%H%M%S}.json"
     tree = {"bench": command.name, "time": now.astimezone().isoformat(), **report.to_json()}

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from configs.arguments import override_words
+from configs.errors import REFUSED_STATUS
 from configs.load import ROOT, resolve_path
 from configs.programs import Program, command_of
 from configs.registry import packing_words
 from configs.schema import Cluster, Recipe
-from train.bench.samples import Figures, MeasurementFailed, excerpt, read_samples
+from train.bench.samples import Figures, MeasurementFailed, MeasurementRefused, excerpt, read_samples
 
 _REQUIREMENTS = "train/bench/programs/requirements.txt"
 _POLL_S = 0.1
@@ -44,8 +45,12 @@ class Finished:
         """Return the program itself.
 
         Raises:
+            MeasurementRefused: The program was refused, for a reason of one line.
             MeasurementFailed: The exit status is not 0; the text has the first error and the last lines of the output.
         """
+        last = (self.output.strip().splitlines() or [""])[-1]
+        if self.status == REFUSED_STATUS and last.startswith("error: "):
+            raise MeasurementRefused(last.removeprefix("error: "))
         if self.status:
             command = " ".join(self.command)
             raise MeasurementFailed(f"{command} ended with exit status {self.status}:\n{excerpt(self.output)}")

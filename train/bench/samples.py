@@ -28,6 +28,10 @@ class MeasurementFailed(RuntimeError):
     """A program that was to be measured failed; the text says which, with its first error and its last lines."""
 
 
+class MeasurementRefused(MeasurementFailed):
+    """A program that was to be measured was refused before it began; the text is the program's own line."""
+
+
 def run_task(main: Callable[..., None]) -> None:
     """Call a program's main function with the values of its task as keyword arguments."""
     main(**json.loads(sys.argv[1]))

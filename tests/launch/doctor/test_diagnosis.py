@@ -136,7 +136,7 @@ def _set_cores(number: int) -> Callable[[Ranks], None]:
 
 TROUBLES = [
     (_lost, "FAIL", "ranks: 1 of 6 did not report: 3;"),
-    (_no_driver, "FAIL", "driver (node1): nvidia-smi finds no GPU;"),
+    (_no_driver, "FAIL", "driver (node1): no GPU can be seen;"),
     (_old_driver("470.57.02"), "WARN", "driver (node0, node1, node2): 470.57.02, 2 A100: older than R520, so"),
     (_old_driver("440.33"), "FAIL", "driver (node0, node1, node2): 440.33, 2 A100: too old for CUDA 11;"),
     (_newer_gpu, "FAIL", "driver (node1): 535.104, 2 NVIDIA H100 80GB HBM3: MXNet 1.9.1 has no kernels for this GPU;"),
@@ -163,11 +163,11 @@ TROUBLES = [
     (_fails, "FAIL", "allreduce: rank 5 on node2: Connection refused;"),
     (_set(5, "allreduce", "is_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
     (_set(5, "allreduce", "bus_bytes_per_s", to=19e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 19.00 GB/s"),
-    (_set(2, "machine", "environment", "gpus", to=[_GPU]), "FAIL", "driver (node1): 1 GPUs for 2 ranks per node;"),
+    (_set(2, "machine", "environment", "gpus", to=[_GPU]), "FAIL", "driver (node1): 1 GPU for 2 ranks per node;"),
     (_set(2, "machine", "environment", "gpus", to=[_GPU, {**_GPU, "mig.mode.current": "Enabled"}]), "FAIL",
      "driver (node1): 535.104, 2 A100; MIG is on"),
     (_set(2, "libraries", "MXNet", "has", "CUDA", to=False), "FAIL", "libraries (node1): this MXNet was built without"),
-    (_set(2, "libraries", "MXNet", "has", "gpus", to=1), "FAIL", "libraries (node1): MXNet sees 1 GPUs for 2 ranks"),
+    (_set(2, "libraries", "MXNet", "has", "gpus", to=1), "FAIL", "libraries (node1): MXNet: 1 GPU for 2 ranks"),
     (_set(2, "machine", "usable_cores", to=0.5), "WARN", "cores (node1): 0.5 granted, node.cores: 128"),
     (_set(2, "machine", "limits", to={"open files": 255}), "WARN", "limits (node1): open files: 255, 256 needed"),
     (_set(2, "machine", "limits", to={"file size": 300 << 20}), "WARN", "limits (node1): file size: 314,572,800, "),
