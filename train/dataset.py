@@ -37,11 +37,13 @@ class PreparedImages(NamedTuple):
         checksums: SHA-256 of the record files by name, which identify the data set.
         is_cold: Whether no image is in memory, as far as this rank has looked.
         class_counts: Images of each class. If None, all classes are equally large, or an image has several labels.
+        class_names: Name of each class; empty where images are made in memory.
     """
 
     checksums: dict[str, str]
     is_cold: bool
     class_counts: ClassCounts | None = None
+    class_names: tuple[str, ...] = ()
 
 
 class Images(ABC):
@@ -136,7 +138,8 @@ class PackedImages(Images):
             )
         checksums = {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
         counts = ClassCounts(manifest.train.class_counts, manifest.eval.class_counts)
-        return PreparedImages(checksums, left is None, None if manifest.has_label_vectors else counts)
+        names = tuple(manifest.class_names)
+        return PreparedImages(checksums, left is None, None if manifest.has_label_vectors else counts, names)
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""

@@ -5,6 +5,7 @@ The metric is top-1 for one class an image, and mean ROC-AUC for several labels 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,12 @@ from configs.schema import Loss
 from data.input.batches import EvaluationSource
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, TrainableNetwork
+
+MOST_CONFUSED = 50
+"""Of more classes, a table of every class against every other could no longer be read."""
+_LOSS_UNIT = 1e-6
+_MOST_LOSS = 1e9
+"""A rank's summed loss from which on it counts as infinite: 9,000 ranks' sums in millionths still fit into 63 bits."""
 
 
 class Evaluator:
@@ -40,6 +47,7 @@ class Evaluator:
     ) -> None:
         self._network, self._source, self._communicator = network, source, communicator
         self._new_metric, self._on_batch = new_metric, on_batch
+        self._last: Metric | None = None
 
     def __call__(self) -> Score:
         """Return the score over all ranks; waits for the result."""
@@ -51,7 +59,12 @@ class Evaluator:
         for images, labels, num_valid in self._source.batches():
             metric.add(predict(images), labels, num_valid)
             self._on_batch()
+        self._last = metric
         return metric.score(self._communicator)
+
+    def by_class(self, num_classes: int) -> dict[str, Any] | None:
+        """Return the counts of the last evaluation by class, see `Metric`; None without an evaluation."""
+        return None if self._last is None else self._last.by_class(self._communicator, num_classes)
 
 
 @dataclass(frozen=True)
@@ -84,35 +97,72 @@ class Metric(Protocol):
     def score(self, communicator: Communicator) -> Score:
         """Return the score over all ranks' images; waits. Every rank must call it, also a rank without images."""
 
+    def by_class(self, communicator: Communicator, num_classes: int) -> dict[str, Any] | None:
+        """Return counts over all ranks' images by class, after `score`; None if an image has several labels.
+
+        It needs a collective of its own, so a run calls it once, after the timed part.
+        """
+
 
 def metric_of(engine: Engine, loss: Loss, rank: int) -> Callable[[], Metric]:
     """Return the function that begins an evaluation on ``rank`` of a network trained on ``loss``."""
     return partial(MeanAuc, engine, rank) if loss.kind == "sigmoid" else partial(Top1, engine)
 
 
-def top1_score(correct: int, total: int) -> Score:
-    """Return the score of ``correct`` right answers out of ``total``."""
+def top1_score(correct: int, total: int, loss: float | None = None) -> Score:
+    """Return the score of ``correct`` right answers out of ``total``; ``loss`` is the mean cross-entropy, if known."""
     top1 = correct / total
-    return Score("top-1", top1, {"top1": top1, "correct": correct, "total": total}, f"{correct} of {total}")
+    row = {"top1": top1, "correct": correct, "total": total}
+    return Score("top-1", top1, row if loss is None else {**row, "eval_loss": loss}, f"{correct} of {total}")
 
 
 class Top1:
-    """Share of images whose most likely class is the right one, from integer counts summed over the ranks."""
+    """Share of images whose most likely class is the right one, from integer counts summed over the ranks.
+
+    The loss travels in the same sum, as a whole number of millionths: sums of integers are exact in any order, so that
+    all ranks have the same loss.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._counts: list[Array] = []
-        self._total = 0
+        self._queued: list[Array] = []
+        self._rows = np.zeros((0, 3), np.float32)
 
     def add(self, logits: Array, labels: Array, num_valid: int) -> None:
         """See `Metric`; logits have shape (batch, classes), labels (batch,)."""
-        self._counts.append(self._engine.count_correct(logits, labels, num_valid))
-        self._total += num_valid
+        self._queued.append(self._engine.judge(logits, labels, num_valid))
 
     def score(self, communicator: Communicator) -> Score:
         """See `Metric`."""
-        correct = sum(int(self._engine.to_number(count)) for count in self._counts)
-        return top1_score(*communicator.sum_integers("evaluation", [correct, self._total]))
+        self._rows = np.concatenate([self._rows, *map(self._engine.to_host, self._queued)])
+        self._queued.clear()
+        labels, found, log_likelihoods = self._rows.T
+        loss = -float(log_likelihoods.sum(dtype=np.float64))
+        is_countable = bool(loss < _MOST_LOSS)  # false for NaN too
+        own = [int((labels == found).sum()), len(labels), round(loss / _LOSS_UNIT) if is_countable else 0]
+        correct, total, units, diverged = communicator.sum_integers("evaluation", [*own, int(not is_countable)])
+        return top1_score(correct, total, math.inf if diverged else units * _LOSS_UNIT / total)
+
+    def by_class(self, communicator: Communicator, num_classes: int) -> dict[str, Any]:
+        """See `Metric`.
+
+        Returns:
+            By class, ``images`` of the class, those ``predicted`` to be of the class, and ``correct``: those that are
+            both. Of at most `MOST_CONFUSED` classes also ``confusion``: a row for each class of a label, with a column
+            for each class predicted.
+        """
+        labels, found = self._rows[:, :2].T.astype(np.int64)
+        if num_classes <= MOST_CONFUSED:
+            counts = np.bincount(labels * num_classes + found, minlength=num_classes**2)
+            table = np.reshape(communicator.sum_integers("confusion", counts.tolist()), (num_classes, num_classes))
+            images, predicted, correct = table.sum(axis=1), table.sum(axis=0), table.diagonal()
+        else:
+            each = (labels, found, labels[labels == found])
+            own = np.concatenate([np.bincount(some, minlength=num_classes) for some in each])
+            images, predicted, correct = np.reshape(communicator.sum_integers("by class", own.tolist()), (3, -1))
+            table = None
+        counted = {"images": images.tolist(), "predicted": predicted.tolist(), "correct": correct.tolist()}
+        return counted if table is None else {**counted, "confusion": table.tolist()}
 
 
 class MeanAuc:
@@ -144,8 +194,13 @@ class MeanAuc:
             raise RuntimeError(f"no class is both present and absent among {len(labels)} evaluation images: no ROC-AUC")
         mean = sum(known) / len(known)
         of = f"{len(known)} classes" if len(known) == len(aucs) else f"{len(known)} of {len(aucs)} classes"
-        row = {"mean_auc": mean, "class_auc": aucs, "total": len(labels)}
+        # The mean over the classes, as in training; of a logit x and a label y it is log(1 + exp(x)) - x y.
+        loss = float((np.logaddexp(0, logits, dtype=np.float64) - logits * labels).mean())
+        row = {"mean_auc": mean, "class_auc": aucs, "total": len(labels), "eval_loss": loss}
         return Score("mean ROC-AUC", mean, row, f"{of}, {len(labels)} images")
+
+    def by_class(self, communicator: Communicator, num_classes: int) -> None:
+        """See `Metric`."""
 
     def _gather(self, communicator: Communicator) -> tuple[np.ndarray, np.ndarray]:
         """Return logits and labels of all images: each rank fills its rows of a table of zeros, which is summed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from configs.plan import Position, RunPlan, plan_run
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
+from logs.classes import write_classes
 from logs.disk import write_json
 from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
@@ -39,6 +40,7 @@ from train.schedule import logged_hyperparameters, resolve_schedule
 from train.warmup import warm_up
 
 if TYPE_CHECKING:
+    from train.evaluate import Evaluator
     from train.loop import Result
     from train.measure.timing import Clock
 
@@ -74,13 +76,13 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     plan = plan_run(recipe, identity.world_size)
     images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
-        checksums, is_cold, class_counts = images.prepare()
+        prepared = images.prepare()
     # The watchdog starts only now, because copying has no time limit.
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
-    facts = {**fixed_settings(recipe, cluster), "data set": checksums}
+    facts = {**fixed_settings(recipe, cluster), "data set": prepared.checksums}
     initial = InitialState.read(run_folder.checkpoints.resume_point(), facts, plan)
     resumed_from = initial.resumed_from_step
-    with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=is_cold) as log:
+    with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:
         begin = time.monotonic()
         rank = compose(
             recipe,
@@ -93,7 +95,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             connect=connect,
             weights=initial.weights(identity.rank),
         )
-        require_cold(rank.communicator, is_cold=is_cold)
+        require_cold(rank.communicator, is_cold=prepared.is_cold)
         with ledger.phase("warm-up"):
             warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size, images.image_type)
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
@@ -111,17 +113,19 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             folder=run_folder,
             rank=rank,
             initial=initial,
-            stop_rule=stop_rule_of(recipe, cluster, plan, class_counts),
+            stop_rule=stop_rule_of(recipe, cluster, plan, prepared.class_counts),
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
+            class_names=prepared.class_names,
         )
         usage = Usage()
         if cluster.communication.is_synchronous:
             signals.wait_for_step()
         watchdog.expect(cluster.watchdog_s)
-        result, clock = training.run(log, watchdog, signals)
+        evaluate = rank.make_evaluator(watchdog)
+        result, clock = training.run(evaluate, log, watchdog, signals)
     usage.write(folder, rank.communicator, is_writer=identity.rank == 0)
-    training.conclude(result, clock, init_s)
+    training.conclude(result, evaluate, clock, init_s)
     watchdog.rest()
     return 0 if result.success else 1
 
@@ -203,8 +207,9 @@ class _Training:
     stop_rule: StopRule
     checkpoints: Checkpoints
     tracer: Tracer
+    class_names: Sequence[str]
 
-    def run(self, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
+    def run(self, evaluate: Evaluator, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
         """Train and return the result and the clock that measured the run."""
         from train.loop import TrainingRun, train  # noqa: PLC0415 (imported while nothing waits)
         from train.measure.progress import Progress  # noqa: PLC0415
@@ -234,7 +239,7 @@ class _Training:
                 schedule=resolve_schedule(rank.recipe, rank.plan),
                 step=rank.make_step(clock, on_step, told_to_stop=signals.told_to_stop),
                 source=rank.training,
-                evaluate=rank.make_evaluator(watchdog),
+                evaluate=evaluate,
                 target_top1=goal.target_top1,
                 log_every_steps=goal.log_every_steps,
                 run_ahead_steps=rank.cluster.engine.run_ahead_steps,
@@ -248,13 +253,16 @@ class _Training:
             progress.close()
         return result, clock
 
-    def conclude(self, result: Result, clock: Clock, init_s: float) -> None:
-        """Compare the ranks' weights and times, write the last checkpoint and the summary."""
+    def conclude(self, result: Result, evaluate: Evaluator, clock: Clock, init_s: float) -> None:
+        """Compare the ranks' weights and times, write the last checkpoint, the counts by class and the summary."""
         final_checksum = _common_checksum(self.rank, "after the run")
         ranks = gather_ranks(self.rank.communicator, clock.samples)
+        by_class = evaluate.by_class(self.rank.recipe.model.num_classes)
         self.checkpoints.finished(Position(result.epochs + 1, result.steps))
         if self.rank.identity.rank:
             return
+        if by_class is not None and self.rank.cluster.rehearsal is None:
+            write_classes(self.folder.path, result.epochs, self.class_names, by_class)
         self.tracer.merge()
         write_json(self.folder / RANKS_FILE, {"ranks": ranks})
         slowest, excess = slowest_rank(ranks)

@@ -207,7 +207,9 @@ def _evaluation(row: dict[str, Any], target: float | None) -> Line:
         return "  last evaluation: none yet", "plain"
     goal = "" if target is None else f", target {target:g}"
     reached = target is not None and top1 >= target
-    return f"  last evaluation: top-1 {top1:.4f} after epoch {row.get('epoch')}{goal}", "good" if reached else "plain"
+    loss = "" if "eval_loss" not in row else f", validation loss {_in_short(row['eval_loss'])}"
+    words = f"  last evaluation: top-1 {top1:.4f}{loss} after epoch {row.get('epoch')}{goal}"
+    return words, "good" if reached else "plain"
 
 
 def _bar(share: float) -> str:

@@ -200,8 +200,12 @@ class Engine(Protocol):
     def overwrite(self, target: Array, source: Array) -> None:
         """Queue a copy of ``source`` into ``target``, converted to the type of ``target``."""
 
-    def count_correct(self, logits: Array, labels: Array, num_valid: int) -> Array:
-        """Queue the count of images, among the first ``num_valid``, whose largest logit is that of their label."""
+    def judge(self, logits: Array, labels: Array, num_valid: int) -> Array:
+        """Queue the judgement of a batch's first ``num_valid`` images, in float32, shape (num_valid, 3).
+
+        An image's row has the class of its label, the class of its largest logit, and the logarithm of the probability
+        that the network gives to the label: minus the cross-entropy without label smoothing.
+        """
 
     def wait(self, array: Array) -> None:
         """Wait until an array is computed."""

@@ -139,7 +139,8 @@ class Progress:
         self._metrics.row(kind="evaluation", step=step, epoch=epoch, **score.row, seconds=seconds, time=time.time())
         self._metrics.flush()
         if self._visible:
-            self._say("epoch %d  %s (%s) in %.2f s", epoch, score, score.basis, seconds)
+            loss = "" if (value := score.row.get("eval_loss")) is None else f", validation loss {value:.4f}"
+            self._say("epoch %d  %s (%s)%s in %.2f s", epoch, score, score.basis, loss, seconds)
 
     def _say(self, text: str, *values: object) -> None:
         self._bar.clear()

@@ -42,10 +42,17 @@ def test_arrays_and_copies_keep_their_values_when_the_original_changes(name: str
 
 
 @each_engine
-def test_only_valid_images_count(name: str) -> None:
+@pytest.mark.parametrize("number_type", ["float16", "float32"])
+def test_each_valid_image_is_judged_by_label_class_and_likelihood(name: str, number_type: str) -> None:
     engine = cpu_engine(name)
-    logits, labels = engine.from_host(np.eye(4, dtype=np.float32)), engine.from_host(np.array([0, 1, 0, 3], np.float32))
-    assert [engine.to_number(engine.count_correct(logits, labels, valid)) for valid in (1, 2, 3, 4)] == [1, 2, 2, 3]
+    values, labels = np.array([[4, 0, 1], [0, 2, 0], [1, 6, 0], [9, 9, 9]], number_type), [0, 1, 2, 7]
+    arrays = engine.from_host(values), engine.from_host(np.array(labels, np.float32))
+    for valid in (1, 3):
+        rows = engine.to_host(engine.judge(*arrays, valid))
+        exact = values[:valid].astype(np.float64)
+        likely = exact[range(valid), labels[:valid]] - np.log(np.exp(exact).sum(axis=1))
+        assert (rows.dtype, rows[:, 0].tolist(), rows[:, 1].tolist()) == (np.float32, labels[:valid], [0, 1, 1][:valid])
+        np.testing.assert_allclose(rows[:, 2], likely, rtol=1e-4)  # oneDNN's exponential has an error of 4e-5
 
 
 @each_engine

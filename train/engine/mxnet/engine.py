@@ -149,10 +149,11 @@ class MxnetEngine:
         """See `Engine`."""
         source.copyto(target)
 
-    def count_correct(self, logits: Any, labels: Any, num_valid: int) -> Any:
-        """Count on the labels' device."""
-        hits = logits.as_in_context(labels.context).argmax(axis=-1) == labels
-        return hits[:num_valid].sum()
+    def judge(self, logits: Any, labels: Any, num_valid: int) -> Any:
+        """Judge on the labels' device."""
+        logits = logits.as_in_context(labels.context).astype("float32", copy=False)
+        columns = labels.astype("float32", copy=False), logits.argmax(axis=-1), logits.log_softmax(axis=-1).pick(labels)
+        return mx.nd.stack(*columns, axis=-1)[:num_valid]
 
     def wait(self, array: Any) -> None:
         """See `Engine`."""

@@ -15,7 +15,7 @@ from train.engine.timed.device import Device, strike
 from train.networks.arch import Network, Parameter
 from train.rank.identity import Identity
 
-_LOSS = 1.0
+INVENTED_LOSS = 1.0
 """Invented loss of an image."""
 _TICK_S = 1e-3
 """Longest time by which a gradient arrives late, so that a rank wakes up for several at once: waking up costs as much
@@ -70,7 +70,9 @@ class TimedNetwork:
         self._faults = rehearsal.faults_of(identity.rank)
         self.summed_ranks = identity.world_size
         # Arrays that a step needs are made once: making them anew took a quarter of this thread's processor time.
-        self._loss = engine.from_host(np.array([_LOSS * recipe.batch.global_size / identity.world_size], np.float32))
+        self._loss = engine.from_host(
+            np.array([INVENTED_LOSS * recipe.batch.global_size / identity.world_size], np.float32)
+        )
         self._steps_per_epoch = recipe.data.train_samples / recipe.batch.global_size
         lengths = [max(1, each.size // rehearsal.shrink) for each in self.parameters]
         self.weights = self.masters = [engine.zeros((length,)) for length in lengths]

@@ -146,9 +146,11 @@ class TorchEngine:
         """See `Engine`."""
         target.copy_(source)
 
-    def count_correct(self, logits: Any, labels: Any, num_valid: int) -> Any:
-        """See `Engine`."""
-        return (logits.to(labels.device).argmax(dim=-1) == labels)[:num_valid].sum()
+    def judge(self, logits: Any, labels: Any, num_valid: int) -> Any:
+        """Judge on the labels' device."""
+        logits, labels = logits.to(labels.device)[:num_valid].float(), labels[:num_valid]
+        likely = logits.log_softmax(dim=-1).gather(1, labels.long().unsqueeze(1)).squeeze(1)
+        return torch.stack((labels.float(), logits.argmax(dim=-1).float(), likely), dim=-1)
 
     def wait(self, array: Any) -> None:
         """Wait until an array is computed; of a GPU's array without a mark, for everything queued."""

@@ -1,0 +1,77 @@
+"""How well a run tells each class: ``classes.json``, written by rank 0 after the last evaluation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+from logs.disk import read_object, write_json
+
+CLASSES_FILE = "classes.json"
+
+
+@dataclass(frozen=True)
+class ClassResults:
+    """Counts of the last evaluation's images by class.
+
+    Attributes:
+        epoch: The epoch after which the evaluation came.
+        names: Name of each class; its number where the data set has no names.
+        images: By class, the images whose label it is.
+        predicted: By class, the images whose most likely class it is.
+        correct: By class, the images that are in both.
+        confusion: A row for each class of a label, with a column for each class predicted. None if the classes are too
+            many for a table.
+    """
+
+    epoch: int
+    names: tuple[str, ...]
+    images: tuple[int, ...]
+    predicted: tuple[int, ...]
+    correct: tuple[int, ...]
+    confusion: tuple[tuple[int, ...], ...] | None = None
+
+    def accuracy(self, index: int) -> float | None:
+        """Return the share of a class's images that were recognised; None if there is none of them."""
+        return self.correct[index] / self.images[index] if self.images[index] else None
+
+
+def write_classes(folder: Path, epoch: int, names: Sequence[str], counts: Mapping[str, Any]) -> None:
+    """Write ``classes.json``.
+
+    Args:
+        folder: The run folder.
+        epoch: The epoch after which the evaluation came.
+        names: Name of each class. If empty, the classes are numbered from 0.
+        counts: ``images``, ``predicted``, ``correct`` and perhaps ``confusion``, see `ClassResults`.
+    """
+    numbered = [str(number) for number in range(len(counts["images"]))]
+    write_json(folder / CLASSES_FILE, {"epoch": epoch, "names": list(names) or numbered, **counts})
+
+
+def read_classes(folder: Path) -> ClassResults | None:
+    """Return the counts in ``classes.json``; None if there is no such file, as in the folder of an older run.
+
+    Raises:
+        UserError: The file cannot be read, or is not what `write_classes` writes.
+    """
+    path = folder / CLASSES_FILE
+    if not path.is_file():
+        return None
+    tree = read_object(path)
+    try:
+        names, table = tuple(map(str, tree["names"])), tree.get("confusion")
+        images, predicted, correct = (_integers(tree[key], len(names)) for key in ("images", "predicted", "correct"))
+        confusion = None if table is None else tuple(_integers(row, len(names)) for row in table)
+        if confusion is not None and len(confusion) != len(names):
+            raise ValueError(f"{len(confusion)} rows for {len(names)} classes")
+        return ClassResults(int(tree["epoch"]), names, images, predicted, correct, confusion)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: is not a table of classes ({error}); remove the file") from None
+
+
+def _integers(values: Sequence[Any], length: int) -> tuple[int, ...]:
+    if len(values) != length:
+        raise ValueError(f"{len(values)} values for {length} classes")
+    return tuple(map(int, values))

@@ -1,0 +1,36 @@
+"""The counts by class of a run folder: written and read back, and damage in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from logs.classes import CLASSES_FILE, read_classes, write_classes
+
+COUNTS = {"images": [3, 0], "predicted": [2, 1], "correct": [2, 0], "confusion": [[2, 1], [0, 0]]}
+
+
+def test_counts_come_back_with_the_accuracy_of_each_class(tmp_path: Path) -> None:
+    assert read_classes(tmp_path) is None, "a folder of an older run has none"
+    write_classes(tmp_path, 4, ["cat", "dog"], COUNTS)
+    found = read_classes(tmp_path)
+    assert found is not None
+    assert (found.epoch, found.names, found.confusion) == (4, ("cat", "dog"), ((2, 1), (0, 0)))
+    assert [found.accuracy(index) for index in (0, 1)] == [pytest.approx(2 / 3), None]
+    write_classes(tmp_path, 4, (), {**COUNTS, "confusion": None})
+    numbered = read_classes(tmp_path)
+    assert numbered is not None
+    assert (numbered.names, numbered.confusion) == (("0", "1"), None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", '{"epoch": 1, "names": ["a"], "images": [1, 2], "predicted": [1], "correct": [1]}',
+     '{"epoch": 1, "names": ["a"], "images": [1], "predicted": [1], "correct": ["x"]}',
+     '{"epoch": 1, "names": ["a"], "images": [1], "predicted": [1], "correct": [1], "confusion": []}'],
+)  # fmt: skip
+def test_a_damaged_file_is_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / CLASSES_FILE).write_text(text)
+    with pytest.raises(UserError, match=r"classes\.json") as refused:
+        read_classes(tmp_path)
+    assert "\n" not in str(refused.value)
