@@ -16,14 +16,15 @@ def require_submittable(spec: JobSpec) -> None:
     """Raise UserError if no job script could work on the job's cluster.
 
     Raises:
-        UserError: There is neither a scheduler nor a list of hosts, the job has no time limit, or the scheduler does
-            not go with the launcher, the container or the communication.
+        UserError: There is neither a scheduler nor a list of hosts, the job has no time limit, the scheduler does not
+            go with the launcher, the container or the communication, or the job would be granted no GPU.
     """
     _require_machines(spec)
     if spec.scheduler.has_time_limit and spec.cluster.scheduler.wall_time_s is None:
         raise ConfigError("cluster.scheduler.wall_time_s", None, "seconds", "a job needs a time limit: add the key")
     _require_launcher(spec)
     _require_container(spec)
+    _require_gpu_request(spec)
 
 
 def _require_machines(spec: JobSpec) -> None:
@@ -70,3 +71,13 @@ def _require_container(spec: JobSpec) -> None:
     if runtime == "enroot" and cluster.launcher != "srun":
         allowed = "srun with container.runtime: enroot, because pyxis adds containers to srun only"
         raise ConfigError("cluster.launcher", cluster.launcher, allowed)
+
+
+def _require_gpu_request(spec: JobSpec) -> None:
+    """Raise if a job of Grid Engine asks for no GPU. The other schedulers have an option for it, which scripts use."""
+    cluster, scheduler = spec.cluster, spec.cluster.scheduler
+    has_request = any(word.startswith("-l ") or word[:1] != "-" for word in spec.resources)
+    if scheduler.kind == "gridengine" and cluster.device == "gpu" and not (has_request or scheduler.queue):
+        allowed = "the site's request for the GPUs of a node, for example [gpu=8] or [rt_F={num_nodes}]"
+        remedy = "each site has its own: see qconf -sc; or name a queue of GPU nodes in cluster.scheduler.queue"
+        raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)

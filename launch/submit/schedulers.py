@@ -20,6 +20,10 @@ _PBS_NAME_CHARACTERS = 15
 """Longest job name that every PBS accepts."""
 
 
+_SLURM_GPU_OPTIONS = ("--gpus", "-G", "--gres", "--tres-per-")
+"""Options by which a cluster file asks for GPUs itself; ``--gres=none`` asks for none, where Slurm knows no GPUs."""
+
+
 def _slurm(spec: JobSpec) -> str:
     """Return the script for sbatch."""
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
@@ -37,6 +41,8 @@ def _slurm(spec: JobSpec) -> str:
         options.append(f"--signal=B:USR1@{scheduler.notice_s}")
     if cluster.node.cores:
         options.append(f"--cpus-per-task={max(1, cluster.node.cores // cluster.ranks_per_node)}")
+    if cluster.device == "gpu" and not any(word.startswith(_SLURM_GPU_OPTIONS) for word in spec.resources):
+        options.append(f"--gpus-per-node={cluster.ranks_per_node}")
     if scheduler.queue:
         options.append(f"--partition={scheduler.queue}")
     if scheduler.account:

@@ -8,6 +8,7 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@120
 #SBATCH --cpus-per-task=16
+#SBATCH --gpus-per-node=8
 #SBATCH --partition=batch
 #SBATCH --account=vision
 #SBATCH --exclude=bad7

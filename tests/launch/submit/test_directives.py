@@ -76,6 +76,12 @@ def test_a_job_asks_for_the_gpus_of_its_ranks() -> None:
     gpus = ("cluster.device=gpu", "cluster.communication.backend=nccl", "cluster.communication.kind=horovod")
     assert '#BSUB -gpu "num=4/host"\n' in _script("lsf.sh", *gpus, "cluster.ranks_per_node=4")
     assert ":ngpus=4\n" in _script("pbs-apptainer.sh")
+    assert "#SBATCH --gpus-per-node=8\n" in _script("slurm-pyxis.sh")
+    assert "gpu" not in _script("slurm-gloo.sh"), "these ranks compute on the CPU"
+    for own in ("--gres=gpu:8", "--gpus=16", "-G 16", "--tres-per-node=gres/gpu:8", "--gres=none"):
+        script = _script("slurm-pyxis.sh", f"cluster.scheduler.resources=['{own}']")
+        assert f"#SBATCH {own}\n" in script
+        assert "--gpus-per-node" not in script
 
 
 def test_lsf_takes_a_resource_as_a_requirement_unless_it_is_an_option() -> None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("with_mxnet")
 _SLURM = ["--set", "cluster.scheduler.kind=slurm"]
 _LIMIT = ["--set", "cluster.scheduler.wall_time_s=600"]
 _SRUN = ["--set", "cluster.launcher=srun"]
+_GPUS_OF_GRID_ENGINE = ["--set", "cluster.device=gpu", "--set", "cluster.scheduler.kind=gridengine", *_LIMIT]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,10 @@ _SRUN = ["--set", "cluster.launcher=srun"]
          "train limits the loopback"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--run-dir", "a\"b", "--dry-run"], "the scheduler does not accept a path with "
          "'\"' in it; give another folder with --run-dir"),
+        ([*_GPUS_OF_GRID_ENGINE, "--set", "cluster.scheduler.resources=['-pe mpi 2']"],
+         "cluster.scheduler.resources: got ['-pe mpi 2'], allowed: the site's request for the GPUs of a node, for "
+         "example [gpu=8] or [rt_F={num_nodes}]; each site has its own: see qconf -sc; or name a queue of GPU nodes in "
+         "cluster.scheduler.queue"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.node.rank_cores=['0']"], "cluster.node.rank_cores: got ['0']"),
     ],
 )  # fmt: skip
@@ -81,6 +86,17 @@ def test_a_job_that_cannot_run_is_refused_in_one_line(
     assert captured.err.startswith(f"error: {message}") or message in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "request_for_gpus", ["resources=['-pe mpi 2', gpu=2]", "resources=['-l gpu=2']", "queue=gpu.q"]
+)
+def test_a_job_of_grid_engine_gets_gpus_by_a_request_or_a_queue_of_the_site(
+    request_for_gpus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*_GPUS_OF_GRID_ENGINE, "--set", f"cluster.scheduler.{request_for_gpus}", "--dry-run"]
+    assert main(["submit", "digits", "--cluster", "laptop", *words]) == 0
+    assert re.search(r"^#\$ (-l gpu=2|-q gpu\.q)$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_dry_run_prints_script_and_command_and_makes_nothing(
