@@ -17,6 +17,7 @@ readonly verbs=(
   "package|logs|write the submission tree of five runs, judged by the official tools"
   "submit|launch.submit|write the job script of a recipe and submit it to the scheduler (--dry-run)"
   "export|train.export|write a run's network in its framework's format and as ONNX, and evaluate both"
+  "predict|train.export.predict|name the class of images and its probability, by the network of a run"
   "doctor|launch.doctor|check this node, or all nodes of an allocation, before a run (--cluster C, --recipe R, --step)"
   "sweep|launch.study|run a study: its runs one after another, resumable, then its table and plot"
   "simulate|train.sim|predict the time to train on a described machine"

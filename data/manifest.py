@@ -40,12 +40,19 @@ class SplitManifest(_ManifestBlock):
 
 
 class Manifest(_ManifestBlock):
-    """The whole data set. ``seed`` decides the order of the training records, and the pixels of generated images."""
+    """The whole data set.
+
+    Attributes:
+        seed: Decides the order of the training records, and the pixels of generated images.
+        packed_side: Shorter side to which the images were scaled, px. None if the bytes of files were kept, or if an
+            older version packed the data set.
+    """
 
     format_version: Literal[1]
     source: SourceManifest
     seed: int
     class_names: tuple[str, ...]
+    packed_side: int | None = Field(None, ge=1)
     train: SplitManifest
     eval: SplitManifest
 

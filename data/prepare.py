@@ -114,7 +114,14 @@ def prepare(
     try:
         with _partial_folder(destination) as partial:
             splits = {name: _pack(source, name, partial, seed, workers) for name in SPLITS}
-            manifest = Manifest(format_version=1, source=wanted, seed=seed, class_names=source.class_names, **splits)
+            manifest = Manifest(
+                format_version=1,
+                source=wanted,
+                seed=seed,
+                class_names=source.class_names,
+                packed_side=source.eval.size,
+                **splits,
+            )
             manifest.save(partial)
             partial.rename(destination)
     except OSError as error:

@@ -79,7 +79,7 @@ def _with_labels(source: Source, folder: Path, path: Path) -> Source:
     vectors = [tuple(int(name in table[each]) for name in names) for each in classes]
 
     def relabelled(split: SourceSplit) -> SourceSplit:
-        return SourceSplit([vectors[label] for label in split.labels], split.jpeg)  # type: ignore[index]
+        return SourceSplit([vectors[label] for label in split.labels], split.jpeg, size=split.size)  # type: ignore[index]
 
     return Source(
         kind="table",

@@ -53,7 +53,7 @@ class SourceSplit:
         labels: The class of each image; in a source with several labels an image, a 0 or 1 for each class.
         jpeg: Returns the encoded bytes of the image at an index. Several processes call it at the same time.
         files: The user's files that the images are made of, in the same order; empty if the program makes them.
-        size: Shorter side that the files are scaled to, px. If None, their bytes are kept.
+        size: Shorter side that the images are scaled to, px. If None, the bytes of files are kept.
     """
 
     labels: Sequence[int] | Sequence[tuple[int, ...]]
@@ -133,7 +133,7 @@ def array_split(images: Pixels, labels: Pixels, size: int, quality: int) -> Sour
     def jpeg(index: int) -> bytes:
         return encode_jpeg(resize_image(Image.fromarray(images[index]), size).convert("RGB"), quality)
 
-    return SourceSplit(labels.tolist(), jpeg)
+    return SourceSplit(labels.tolist(), jpeg, size=size)
 
 
 def check_size(size: int, least: int) -> None:

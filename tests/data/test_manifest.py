@@ -15,8 +15,8 @@ SPLIT: dict[str, Any] = {
 }  # fmt: skip
 SOURCE = {"kind": "digits", "description": "made", "fingerprint": "none"}
 TREE: dict[str, Any] = {
-    "format_version": 1, "source": SOURCE, "seed": 5, "class_names": ("a", "b"), "train": SPLIT,
-    "eval": SPLIT | {"records": 1, "class_counts": (1, 0)},
+    "format_version": 1, "source": SOURCE, "seed": 5, "class_names": ("a", "b"), "packed_side": 32,
+    "train": SPLIT, "eval": SPLIT | {"records": 1, "class_counts": (1, 0)},
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ weights among the inputs of the graph.
 
 import importlib.util
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from train.networks.arch import Layer, Network
 
 logger = logging.getLogger(__name__)
 
-_OPSET, _IR_VERSION = 13, 8
+OPSET, INPUT, OUTPUT = 13, "data", "logits"
+"""Version of ONNX's operators, and the names of the only input and the only output of a graph."""
+
+_IR_VERSION = 8
 _OPERATORS = {
     "conv": "Conv", "bn": "BatchNormalization", "relu": "Relu", "add": "Add", "concat": "Concat",
     "max_pool": "MaxPool", "avg_pool": "AveragePool", "global_pool": "GlobalAveragePool", "dropout": "Identity",
@@ -41,11 +45,13 @@ def export_onnx(
     path = f"{prefix}.onnx"
     write_onnx(table, tensors, epsilon, path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    yield "ONNX", lambda images: session.run(None, {"data": images})[0]
+    yield "ONNX", lambda images: session.run(None, {INPUT: images})[0]
 
 
 def write_onnx(table: Network, tensors: Mapping[str, np.ndarray], epsilon: float, path: str) -> None:
-    """Write the network in inference, from ``data``, images [N, C, H, W], to ``logits``, and check the file.
+    """Write the network in inference, from ``data``, images [N, C, H, W], to ``logits``, and check it.
+
+    The file gets its name when it is whole.
 
     Args:
         table: The layers.
@@ -62,7 +68,7 @@ def write_onnx(table: Network, tensors: Mapping[str, np.ndarray], epsilon: float
         if layer.kind == "dense":
             nodes.append(helper.make_node("Flatten", inputs, [f"{layer.name}_input"], axis=1))
             inputs = [f"{layer.name}_input"]
-        outputs = ["logits" if layer is table.layers[-1] else layer.name]
+        outputs = [OUTPUT if layer is table.layers[-1] else layer.name]
         inputs += _tensor_names(layer, tensors)
         attributes = _attributes(layer, epsilon)
         nodes.append(helper.make_node(_OPERATORS[layer.kind], inputs, outputs, name=layer.name, **attributes))
@@ -70,13 +76,15 @@ def write_onnx(table: Network, tensors: Mapping[str, np.ndarray], epsilon: float
     graph = helper.make_graph(
         nodes,
         table.name,
-        [helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, ["N", table.input_channels, side, side])],
-        [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", table.num_classes])],
+        [helper.make_tensor_value_info(INPUT, onnx.TensorProto.FLOAT, ["N", table.input_channels, side, side])],
+        [helper.make_tensor_value_info(OUTPUT, onnx.TensorProto.FLOAT, ["N", table.num_classes])],
         [numpy_helper.from_array(np.ascontiguousarray(values), name) for name, values in tensors.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION)
     onnx.checker.check_model(model)
-    onnx.save(model, path)
+    partial = f"{path}.{os.getpid()}"
+    onnx.save(model, partial)
+    Path(partial).replace(path)
 
 
 def _tensor_names(layer: Layer, tensors: Mapping[str, np.ndarray]) -> list[str]:

@@ -14,14 +14,18 @@ import pytest
 from configs.load import ROOT, dump, load_both, load_cluster
 from configs.plan import plan_run
 from configs.registry import installed_engine
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
 from tests.runs import FinishedRun
 from train.dataset import images_of
 from train.engine.protocol import open_engine
 from train.evaluate import Score
-from train.export import evaluate, export_network, main, on_cpu
+from train.export.__main__ import main
+from train.export.formats import evaluate, export_network, on_cpu
 from train.rank.identity import Identity
+from train.rehearse.rehearsed_run import Course, rehearsed_job
 
 OWN, FILES = {
     "mxnet": (["MXNet"], {"network-symbol.json", "network-0000.params"}),
@@ -58,18 +62,43 @@ def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp
     assert inputs == ["data"], "weights are no inputs"
 
 
-@pytest.mark.ranks
-def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path) -> None:
+@pytest.fixture(scope="module")
+def exported(run: Path) -> tuple[Path, str]:
+    """Export a run by the command; return the folder, and what the command printed."""
     done = subprocess.run(
         [sys.executable, "-m", "train.export", "export", str(run)], cwd=ROOT, capture_output=True, text=True,
         check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return run / "export", done.stdout
+
+
+@pytest.mark.ranks
+def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path, exported: tuple[Path, str]) -> None:
+    folder, printed = exported
     top1 = json.loads((run / "summary.json").read_text(encoding="utf-8"))["top1"]
-    assert done.stdout.count(f"top-1 {top1:.4f}") == 2 + len(OWN)
-    names = {path.name for path in (run / "export").iterdir()}
-    assert names == {"network.json", "network.onnx", *FILES}
-    assert json.loads((run / "export" / "network.json").read_text(encoding="utf-8"))["top1"] == top1
+    assert printed.count(f"top-1 {top1:.4f}") == 2 + len(OWN)
+    assert {path.name for path in folder.iterdir()} == {"network.json", "network.onnx", "classify.py", *FILES}
+    assert json.loads((folder / "network.json").read_text(encoding="utf-8"))["score"]["top1"] == top1
+
+
+@pytest.mark.ranks
+def test_the_program_beside_the_network_gives_the_accuracy_that_the_export_claims(
+    exported: tuple[Path, str], tmp_path: Path
+) -> None:
+    alone = shutil.copytree(exported[0], tmp_path / "alone")
+    split = open_source("digits", Settings()).eval
+    files = [tmp_path / f"{number}.jpg" for number in range(len(split.labels))]
+    for number, file in enumerate(files):
+        file.write_bytes(split.jpeg(number))
+    done = subprocess.run(
+        [sys.executable, "-I", "alone/classify.py", *files], cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = [int(line.split(": ")[1].split()[0]) for line in done.stdout.splitlines()]
+    claimed = json.loads((alone / "network.json").read_text(encoding="utf-8"))["score"]
+    assert (claimed["total"], len(found)) == (599, 599)
+    # docs/predict.md allows one image of 599: another kernel may round a sum otherwise.
+    assert abs(sum(a == b for a, b in zip(found, split.labels, strict=True)) - claimed["correct"]) <= 1
 
 
 @pytest.mark.ranks
@@ -111,34 +140,58 @@ def test_an_exported_network_is_scored_by_the_runs_own_metric(kind: str, value: 
     assert (score.value, score.row["total"]) == (value, 12)
 
 
-@pytest.mark.parametrize(("name", "off", "status", "channels"), [
-    ("ONNX", -4e-4, 0, 4), ("ONNX", 6e-4, 1, 3), ("MXNet", -6e-4, 1, 3),
-])  # fmt: skip
+def _begun(folder: Path, *overrides: str) -> Path:
+    """Make the folder of a run with an empty checkpoint."""
+    given = ["data.source=synthetic", f"cluster.paths.data={folder}", "model.image_size=8", *overrides]
+    (folder / "config.yaml").write_text(dump(*load_both("digits", "laptop", given)), encoding="utf-8")
+    RunFolder(folder).checkpoints.write(3, SavedState({}, {}), keep=1)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "off", "status"), [("ONNX", -4e-4, 0), ("ONNX", 6e-4, 1), ("MXNet", -6e-4, 1)])
 def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failure(
-    name: str, off: float, status: int, channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, off: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ["data.source=synthetic", f"cluster.paths.data={tmp_path}", "model.image_size=8"]
-    given.append(f"model.input_channels={channels}")
-    pair = load_both("digits", "laptop", given)
-    (tmp_path / "config.yaml").write_text(dump(*pair), encoding="utf-8")
-    RunFolder(tmp_path).checkpoints.write(3, SavedState({}, {}), keep=1)
+    _begun(tmp_path)
     values = {"trained": 0.9, "MXNet": 0.9, "ONNX": 0.9}
     values[name] += off
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "network.json").write_text("of an earlier export", encoding="utf-8")
     # No format is off by that little in earnest, so the accuracies are given.
-    monkeypatch.setattr("train.export.export_network", lambda *_: values.items())
-    monkeypatch.setattr("train.export.evaluate", lambda *words: Score("top-1", words[-1], {"top1": words[-1]}, ""))
+    monkeypatch.setattr("train.export.formats.export_network", lambda *_: values.items())
+    monkeypatch.setattr(
+        "train.export.formats.evaluate", lambda *words: Score("top-1", words[-1], {"top1": words[-1]}, "")
+    )
     assert main(["export", str(tmp_path)]) == status
-    assert json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8")) == {
-        "recipe": "digits",
-        "checkpoint": "step-00000003.ckpt",
-        "num_classes": 10,
-        "input": ["N", channels, 8, 8],
-        "channels": {3: "RGB", 4: "RGB, zero"}[channels],
-        "mean": [80.0, 80.0, 80.0],
-        "std": [90.0, 90.0, 90.0],
-        "eval_resize": None,
-        "output": "logits",
-        "top1": 0.9,
-    }
+    assert json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))["score"] == {"top1": 0.9}
+
+
+def test_where_the_data_set_has_gone_the_command_says_what_to_do_and_the_remedies_work(
+    tmp_path: Path, shared_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _begun(tmp_path, "data.source=digits")
+    monkeypatch.setattr("train.export.formats.export_network", lambda *_: {"trained": 0.9}.items())
+    monkeypatch.setattr("train.export.formats.evaluate", lambda *_: Score("top-1", 0.9, {"top1": 0.9}, ""))
+    assert main(["export", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(
+        f"error: {tmp_path}/digits: no such data set; run ./run.sh prepare digits {tmp_path}/digits;"
+    )
+    assert told.endswith("or give --data DIR if the data sets are elsewhere, --no-evaluation to export without them\n")
+    assert not (tmp_path / "export").exists()
+    for words, score, names in (
+        (["--no-evaluation"], None, None),
+        (["--data", str(shared_digits.parent)], {"top1": 0.9}, list("0123456789")),
+    ):
+        assert main(["export", str(tmp_path), *words]) == 0
+        found = json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))
+        assert (found["score"], found["class_names"]) == (score, names)
+
+
+def test_a_rehearsal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, cluster = rehearsed_job(*load_both("digits", "a100-node"), Course(shrink=1))
+    (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+    assert main(["export", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path}: is a rehearsal, which trains no network; give the folder of a run\n"
+    )

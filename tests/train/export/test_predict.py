@@ -1,0 +1,167 @@
+"""``./run.sh predict``: class and probability of images, by a run or an export; a line for each that is none."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image
+
+from configs.load import dump, load_both
+from logs.checkpoints import SavedState
+from logs.folder import RunFolder
+from train.engine.init import initial_weights
+from train.export.predict import main
+from train.networks.arch import network_of
+
+NAMES = ["hut", "mast\x1b[31m", "quay"]
+
+
+def _begin_run(folder: Path, *, kind: str = "softmax", step: int = 3, seed: int = 1) -> Path:
+    """Make the folder of a run that has drawn weights, and of its data set the names of the classes."""
+    origin = "folders" if kind == "softmax" else "table"
+    given = [
+        f"data={{name: mine, source: {origin}, train_samples: 6, eval_samples: 3}}", "data.crop={kind: none}",
+        "data.mean=[0, 0, 0]", "data.std=[255, 255, 255]",
+        "model={name: mnist_small_cnn, num_classes: 3, image_size: 28, classifier_std: 0.5}", f"run.seed={seed}",
+        f"loss={{kind: {kind}}}", "run.target_top1=null", f"cluster.paths.data={folder}/data",
+    ]  # fmt: skip
+    recipe, cluster = load_both("digits", "laptop", given)
+    (folder / "data" / "mine").mkdir(parents=True, exist_ok=True)
+    split = {"records": 1, "rec_bytes": 1, "rec_sha256": "0" * 64, "idx_bytes": 1, "idx_sha256": "0" * 64}
+    counts = {"class_counts": [1, 0, 0]}
+    source = {"kind": origin, "description": "", "fingerprint": ""}
+    manifest: dict[str, Any] = {"format_version": 1, "source": source, "seed": 1, "class_names": NAMES}
+    manifest |= {"train": split | counts, "eval": split | counts}
+    (folder / "data" / "mine" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    run = folder / "run"
+    run.mkdir(exist_ok=True)
+    (run / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+    drawn = initial_weights(network_of(recipe.model), recipe.model, recipe.run.seed)
+    weights = {f"weights/{name}": each for name, each in drawn.items()}
+    RunFolder(run).checkpoints.write(step, SavedState({}, weights), keep=1)
+    return run
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    """Three images of 28 px, one below a folder."""
+    folder = tmp_path / "images"
+    (folder / "more").mkdir(parents=True)
+    files = [folder / "a.png", folder / "b.png", folder / "more" / "c.png"]
+    for number, file in enumerate(files):
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (28, 28, 3), np.uint8)).save(file)
+    return files
+
+
+def _logits(run: Path, images: Sequence[Path]) -> np.ndarray:
+    """Return the logits of images that have the network's size already, by onnxruntime alone."""
+    values = [np.asarray(Image.open(each), np.float32).transpose(2, 0, 1) / 255 for each in images]
+    session = onnxruntime.InferenceSession(run / "export" / "network.onnx", providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"data": np.stack(values)})[0], np.float64)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_each_image_gets_its_class_and_probabilities(
+    tmp_path: Path, images: list[Path], kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _begin_run(tmp_path, kind=kind)
+    assert main(["predict", str(run), str(tmp_path / "images"), "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == f"exported to {run}/export, without an evaluation (./run.sh export {run} evaluates)\n"
+    logits = _logits(run, images)
+    powers = np.exp(logits)
+    wanted = powers / powers.sum(axis=1, keepdims=True) if kind == "softmax" else powers / (1 + powers)
+    for row, file, values in zip(map(json.loads, told.out.splitlines()), images, wanted, strict=True):
+        assert row["file"] == str(file)
+        assert [each["class"] for each in row["predictions"]] == [NAMES[each] for each in np.argsort(-values)]
+        found = [each["probability"] for each in row["predictions"]]
+        np.testing.assert_allclose(found, np.sort(values)[::-1], rtol=1e-5)
+    # The export is enough: run and data set may be gone. A table for people has no control characters.
+    alone = shutil.move(run / "export", tmp_path / "alone")
+    shutil.rmtree(run)
+    shutil.rmtree(tmp_path / "data")
+    best = NAMES[wanted[1].argmax()].replace("\x1b", " ")
+    assert main(["predict", str(alone), str(images[1]), "--top", "1"]) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.split() == ["file", "class", "probability"]
+    assert line == f"{images[1]}  {best:8}  {wanted[1].max():.4f}"
+    assert main(["predict", str(alone), str(images[1]), "--top", "2"]) == 0
+    *_, other, probability = capsys.readouterr().out.split()
+    assert (other in NAMES[wanted[1].argsort()[-2]], probability) == (True, f"{np.sort(wanted[1])[-2]:.4f}")
+
+
+def test_what_cannot_be_read_is_one_line_each(
+    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _begin_run(tmp_path)
+    images[0].write_bytes(images[0].read_bytes()[:600])
+    Image.new("RGB", (9, 9)).save(tmp_path / "images" / "d.gif")
+    (tmp_path / "images" / ".hidden").touch()
+    (tmp_path / "images" / "notes.txt").write_text("no image", encoding="utf-8")
+    assert main(["predict", str(run), str(tmp_path / "images"), str(tmp_path / "none.png")]) == 1
+    told = capsys.readouterr()
+    assert [line.split()[0] for line in told.out.splitlines()] == ["file", *map(str, images[1:])]
+    lines = told.err.splitlines()[1:]
+    problems = {
+        images[0]: "cannot be decoded: ",
+        tmp_path / "images" / "d.gif": "is a GIF image, allowed: JPEG or PNG; convert it",
+        tmp_path / "images" / "notes.txt": "is neither a JPEG nor a PNG image",
+        tmp_path / "none.png": "no such file",
+    }
+    for line, (file, problem) in zip(lines, problems.items(), strict=True):
+        assert line.startswith(f"error: {file}: {problem}")
+    assert main(["predict", str(run), str(images[0]), "--json"]) == 2
+    row = json.loads(capsys.readouterr().out)
+    assert (row["file"], row["error"][:18]) == (str(images[0]), "cannot be decoded:")
+
+
+def test_a_run_that_has_gone_on_is_exported_again(
+    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _begin_run(tmp_path)
+    words = ["predict", str(run), str(images[0])]
+    assert main(words) == 0
+    first = capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr() == (first.out, "")
+    _begin_run(tmp_path, step=5, seed=2)
+    assert main(words) == 0
+    again = capsys.readouterr()
+    assert again.err == first.err
+    assert again.out != first.out
+    (run / "export" / "network.json").write_text('{"top1": 0.9}', encoding="utf-8")
+    assert main(words) == 0
+    assert capsys.readouterr() == again
+
+
+def test_what_is_no_run_and_no_export_is_refused_in_one_line(
+    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refusal(*words: Any) -> str:
+        assert main(["predict", *map(str, words)]) == 2
+        told = capsys.readouterr()
+        assert (told.out, told.err.count("\n")) == ("", 1)
+        return told.err
+
+    run = _begin_run(tmp_path)
+    (tmp_path / "empty").mkdir()
+    folder = tmp_path / "empty"
+    assert refusal(folder, images[0]) == (
+        f"error: {folder}: neither the folder of a run nor of an export; give one that has a checkpoint\n"
+    )
+    assert refusal(run, images[0], "--top", 0) == "error: --top: got 0, allowed: 1 or more\n"
+    assert main(["predict", str(run), str(images[0])]) == 0
+    capsys.readouterr()
+    assert refusal(run, folder) == f"error: {folder}: no file in it; give an image or a folder of images\n"
+    export = run / "export"
+    (export / "network.onnx").write_bytes(b"damaged")
+    assert f"error: {export}: the network cannot be loaded (" in refusal(export, images[0])
+    (export / "network.json").write_text("{}", encoding="utf-8")
+    assert refusal(export, images[0]) == (
+        f"error: {export}/network.json: comes from another version of this program; export the network again\n"
+    )

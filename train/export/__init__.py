@@ -1,0 +1,1 @@
+"""Trained networks for other programs: files of every format, their description, and predictions from them."""

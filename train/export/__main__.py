@@ -1,0 +1,88 @@
+"""Write the trained network of a run in the formats of other programs, then load and evaluate each file.
+
+The newest checkpoint is written in the formats of its engine (MXNet: network-symbol.json and network-0000.params;
+PyTorch: network.pt with the state, network.pt2 with the program) and as network.onnx. network.json says what is done to
+an image before the network sees it, and classify.py does that. All files hold float32; images are [N, C, H, W].
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from configs.arguments import Parser, exit_status, parse
+from configs.errors import UserError
+
+if TYPE_CHECKING:
+    from train.export.exported_run import ExportedRun
+
+_MOST_OFF = 5e-4
+"""Largest share of images that a loaded network may classify otherwise, because other kernels round differently."""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh export``."""
+
+    run: Path
+    dest: Path | None
+    data: Path | None
+    no_evaluation: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Export, and evaluate every format; return the exit status.
+
+    1 if a format has another accuracy; otherwise see `configs.arguments.exit_status`.
+    """
+    return exit_status(lambda: _export(parse(_parser(), _Options, arguments)))
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="./run.sh export", description=__doc__)
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run that has a checkpoint")
+    parser.add_argument("--dest", metavar="DIR", type=Path, help="folder to write to (default: RUN/export)")
+    place = "folder of the packed data sets, if they have moved (default: paths.data of the run)"
+    parser.add_argument("--data", metavar="DIR", type=Path, help=place)
+    parser.add_argument("--no-evaluation", action="store_true", help="evaluate nothing; needs no images")
+    return parser
+
+
+def _export(options: _Options) -> int:
+    from train.export.exported_run import ExportedRun
+    from train.export.formats import evaluate, export_network
+
+    run = ExportedRun.open(options.run, options.data)
+    if not options.no_evaluation:
+        _prepare_images(run)
+    destination = run.make_folder(options.dest)
+    scores = {}
+    for name, predict in export_network(run.recipe, run.cluster, run.checkpoint, destination):
+        if options.no_evaluation:
+            sys.stdout.write(f"{name}: not evaluated\n")
+        else:
+            scores[name] = score = evaluate(run.recipe, run.cluster, predict)
+            sys.stdout.write(f"{name}: {score} ({score.basis})\n")
+    run.describe(destination, scores["trained"].row if scores else None)
+    sys.stdout.write(f"{destination}\n")
+    return int(any(abs(each.value - scores["trained"].value) > _MOST_OFF for each in scores.values()))
+
+
+def _prepare_images(run: ExportedRun) -> None:
+    """Check the evaluation images before anything is written."""
+    from configs.plan import plan_run
+    from train.dataset import images_of
+    from train.export.formats import ALONE
+
+    try:
+        images_of(run.recipe, run.cluster, plan_run(run.recipe, run.cluster.world_size), ALONE).prepare()
+    except UserError as error:
+        remedy = "--data DIR if the data sets are elsewhere, --no-evaluation to export without them"
+        raise UserError(f"{error}; or give {remedy}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

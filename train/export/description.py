@@ -1,0 +1,90 @@
+"""``network.json``: everything that a program needs to use ``network.onnx`` as this one evaluates it. Pure.
+
+`train.export.classify` reads it, and a copy of that file lies beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+from configs.schema import Recipe
+from logs.disk import read_object
+from train.engine.onnx_graph import INPUT, OPSET, OUTPUT
+
+DESCRIPTION_FILE = "network.json"
+
+_VERSION = 2
+_CHANNELS = {1: "grey", 3: "RGB", 4: "RGB, zero"}
+
+
+def describe(
+    recipe: Recipe,
+    *,
+    checkpoint: str,
+    onnx_file: str | None,
+    class_names: tuple[str, ...] | None,
+    packed_side: int | None,
+    score: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the content of ``network.json``.
+
+    Args:
+        recipe: The network and its images.
+        checkpoint: Name of the checkpoint that holds the weights.
+        onnx_file: Name of the ONNX file. If None, there is none.
+        class_names: Name of each class. If None, the classes have no names.
+        packed_side: Shorter side to which images were scaled before they were packed, px. If None, they were packed as
+            they are.
+        score: Metric and counts of an evaluation of the network. If None, it was not evaluated.
+    """
+    model, data = recipe.model, recipe.data
+    channels = min(model.input_channels, 3)
+    return {
+        "version": _VERSION,
+        "recipe": recipe.name,
+        "checkpoint": checkpoint,
+        "onnx": onnx_file and {"file": onnx_file, "opset": OPSET, "input": INPUT, "output": OUTPUT},
+        "input": ["N", model.input_channels, model.image_size, model.image_size],
+        "layout": "NCHW",
+        "dtype": "float32",
+        "output": "logits",
+        "activation": recipe.loss.kind,
+        "num_classes": model.num_classes,
+        "class_names": class_names,
+        "packed": {
+            "shorter_side": packed_side,
+            "interpolation": None if packed_side is None else "bicubic, antialiased (Pillow)",
+            "orientation_tag": "ignored" if packed_side is None else "followed",
+        },
+        "channels": _CHANNELS[model.input_channels],
+        "grey": "BT.601: the luma of a JPEG; otherwise (299 R + 587 G + 114 B) / 1000, rounded down"
+        if model.input_channels == 1
+        else None,
+        "resize": {
+            "shorter_side": data.eval_resize or model.image_size,
+            "longer_side": "scaled by the same factor, rounded to whole pixels; the centres of both images coincide",
+            "interpolation": "linear",
+            "antialias": False,
+            "rounding": "to whole numbers from 0 to 255",
+        },
+        "crop": {"side": model.image_size, "place": "centre; of an odd margin, the larger half lies before the crop"},
+        "mean": data.mean[:channels],
+        "std": data.std[:channels],
+        "normalised": "(value - mean) / std for values from 0 to 255",
+        "score": score,
+    }
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Return the content of ``network.json`` in an export.
+
+    Raises:
+        UserError: The file is missing or damaged, or an older version of this program wrote it.
+    """
+    path = folder / DESCRIPTION_FILE
+    found = read_object(path)
+    if found.get("version") != _VERSION:
+        raise UserError(f"{path}: comes from another version of this program; export the network again")
+    return found

@@ -1,0 +1,139 @@
+"""A run whose network is exported: its settings, its newest checkpoint, and what its data set says of the classes."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+from configs.load import resolve_path
+from configs.schema import Cluster, Recipe
+from data.manifest import Manifest, load_manifest
+from logs.checkpoints import read
+from logs.disk import explain_disk_errors, write_json
+from logs.folder import CONFIG_FILE, RunFolder
+from train.checkpoint import weights_of
+from train.engine.onnx_graph import write_onnx
+from train.export.description import DESCRIPTION_FILE, describe, read_description
+from train.export.formats import PREFIX, on_cpu
+from train.networks.arch import network_of
+
+_ONNX_FILE = f"{PREFIX}.onnx"
+_PROGRAM = "classify.py"
+
+
+@dataclass(frozen=True)
+class ExportedRun:
+    """A run with a checkpoint.
+
+    Attributes:
+        folder: Of the run.
+        recipe: Of the run.
+        cluster: Of the run, on a CPU; see `on_cpu`.
+        checkpoint: The newest one that is not damaged.
+    """
+
+    folder: Path
+    recipe: Recipe
+    cluster: Cluster
+    checkpoint: Path
+
+    @classmethod
+    def open(cls, path: Path, data: Path | None = None) -> ExportedRun:
+        """Find settings and checkpoint of a run.
+
+        Args:
+            path: The folder of the run.
+            data: The folder of the packed data sets. If None, that of the run.
+
+        Raises:
+            UserError: The folder holds no run, a rehearsal, or no complete checkpoint.
+        """
+        folder = RunFolder(path)
+        if not folder.is_begun:
+            raise UserError(f"{path}: no {CONFIG_FILE} in it; give the folder of a run")
+        recipe, cluster = folder.settings
+        if cluster.rehearsal is not None:
+            raise UserError(f"{path}: is a rehearsal, which trains no network; give the folder of a run")
+        checkpoint, _ = folder.checkpoints.newest_valid()
+        if checkpoint is None:
+            raise UserError(f"{path}: no complete checkpoint in it; a run writes one when it ends")
+        if data is not None:
+            paths = cluster.paths.model_copy(update={"data": str(data.absolute())})
+            cluster = cluster.model_copy(update={"paths": paths})
+        return cls(path, recipe, on_cpu(cluster), checkpoint)
+
+    def make_folder(self, destination: Path | None = None) -> Path:
+        """Make and return the folder of the export: ``destination`` or, if None, ``export`` in the run's folder.
+
+        Raises:
+            UserError: It cannot be made.
+        """
+        folder = destination or self.folder / "export"
+        with explain_disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def describe(self, destination: Path, score: dict[str, Any] | None) -> None:
+        """Write ``network.json``, and ``classify.py`` if there is an ONNX file.
+
+        Args:
+            destination: The folder of the export.
+            score: Metric and counts of an evaluation. If None, there was none.
+
+        Raises:
+            UserError: The disk is full, or a file cannot be written.
+        """
+        has_onnx = (destination / _ONNX_FILE).is_file()
+        if has_onnx:
+            with explain_disk_errors(destination / _PROGRAM):
+                shutil.copyfile(Path(__file__).with_name(_PROGRAM), destination / _PROGRAM)
+        manifest = self._manifest
+        content = describe(
+            self.recipe,
+            checkpoint=self.checkpoint.name,
+            onnx_file=_ONNX_FILE if has_onnx else None,
+            class_names=None if manifest is None else manifest.class_names,
+            packed_side=None if manifest is None else manifest.packed_side,
+            score=score,
+        )
+        write_json(destination / DESCRIPTION_FILE, content)
+
+    def onnx_export(self) -> tuple[Path, bool]:
+        """Return the folder of an export with an ONNX file of the checkpoint; write one if there is none.
+
+        No framework is imported, and nothing is evaluated.
+
+        Returns:
+            The folder, and whether it was written now.
+
+        Raises:
+            UserError: A file cannot be written.
+        """
+        folder = self.folder / "export"
+        if self._is_current(folder):
+            return folder, False
+        self.make_folder()
+        with explain_disk_errors(folder / _ONNX_FILE):
+            tensors = weights_of(read(self.checkpoint))
+            write_onnx(network_of(self.recipe.model), tensors, self.recipe.model.bn_epsilon, f"{folder}/{_ONNX_FILE}")
+        self.describe(folder, None)
+        return folder, True
+
+    def _is_current(self, folder: Path) -> bool:
+        try:
+            found = read_description(folder)
+        except UserError:
+            return False
+        return found["checkpoint"] == self.checkpoint.name and (folder / _ONNX_FILE).is_file()
+
+    @cached_property
+    def _manifest(self) -> Manifest | None:
+        """The manifest of the run's data set; None where the images are made in memory, or the data set is gone."""
+        try:
+            return load_manifest(resolve_path(self.cluster.paths.data) / self.recipe.data.name)
+        except UserError:
+            return None

@@ -1,0 +1,64 @@
+"""The trained network of a checkpoint in every format, loaded again, and its score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from configs.plan import plan_run
+from configs.schema import Cluster, Recipe
+from logs.checkpoints import read
+from train.checkpoint import weights_of
+from train.comm.communicator import SingleProcess
+from train.dataset import images_of
+from train.engine.build import build_model
+from train.engine.protocol import open_engine
+from train.evaluate import metric_of
+from train.rank.identity import Identity
+
+if TYPE_CHECKING:
+    from train.engine.protocol import Predict
+    from train.evaluate import Score
+
+PREFIX = "network"
+"""Beginning of the names of an export's files."""
+
+ALONE = Identity(rank=0, world_size=1, local_rank=0, local_size=1, host="localhost", launcher="none")
+"""The one rank of an export."""
+
+
+def on_cpu(cluster: Cluster) -> Cluster:
+    """Return the same cluster with one rank's engine on a CPU, in float32 and NCHW."""
+    engine = cluster.engine.model_copy(update={"precision": "float32", "layout": "NCHW"})
+    return cluster.model_copy(update={"device": "cpu", "engine": engine})
+
+
+def export_network(
+    recipe: Recipe, cluster: Cluster, checkpoint: Path, destination: Path
+) -> Iterator[tuple[str, Predict]]:
+    """Write each format; yield its name and a function from normalised images to logits of the loaded network.
+
+    Args:
+        recipe: The network and its images.
+        cluster: A cluster as `on_cpu` returns it.
+        checkpoint: The checkpoint that holds the weights.
+        destination: An existing folder.
+    """
+    engine = open_engine(cluster, ALONE)
+    plan = plan_run(recipe, cluster.world_size)
+    network = build_model(engine, recipe, cluster, plan, weights_of(read(checkpoint))).network
+    yield from engine.export_formats(network, destination / PREFIX)
+
+
+def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
+    """Return the score over all evaluation images, counted as in a run."""
+    engine = open_engine(cluster, ALONE)
+    images = images_of(recipe, cluster, plan_run(recipe, cluster.world_size), ALONE)
+    images.load()
+    source = images.open_evaluation(engine)
+    metric = metric_of(engine, recipe.loss, 0)()
+    for batch in source.batches():
+        metric.add(engine.from_host(predict(batch.images)), batch.labels, batch.num_valid)
+    source.close()
+    return metric.score(SingleProcess())

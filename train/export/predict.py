@@ -1,0 +1,187 @@
+"""Say what is in images: the most probable class of each, its probability, and the runners-up.
+
+IMAGE is a JPEG or PNG file, or a folder, of which all files are taken. The network is that of a run, exported as ONNX,
+and each image is treated as an evaluation of the run treated its images. A run without an export is exported first.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from configs.arguments import Parser, exit_status, parse, printable
+from configs.errors import UserError
+
+if TYPE_CHECKING:
+    from train.export.classify import Classifier
+
+_EXAMPLES = """\
+examples:
+  ./run.sh predict runs/digits-20261122-161105 photo.jpg
+  ./run.sh predict runs/digits-20261122-161105/export my-photos --top 1
+exit status: 0 done, 1 some images could not be read, 2 wrong input or no image could be read, 130 interrupted
+"""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The command line of ``./run.sh predict``."""
+
+    run: Path
+    images: list[Path]
+    top: int
+    json: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Predict, and return the exit status.
+
+    1 if some of the images could not be read, 2 if none could; otherwise see `configs.arguments.exit_status`.
+    """
+    return exit_status(lambda: _predict(parse(_parser(), _Options, arguments)))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="./run.sh predict",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run, or of an export (./run.sh export)")
+    parser.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="JPEG or PNG files, and folders of them")
+    parser.add_argument("--top", metavar="K", type=int, default=3, help="classes to name per image (default: 3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line for each image")
+    return parser
+
+
+def _predict(options: _Options) -> int:
+    if options.top < 1:
+        raise UserError(f"--top: got {options.top}, allowed: 1 or more")
+    classifier = _open_classifier(options.run)
+    files = [file for image in options.images for file in _files_of(image)]
+    write = _JsonLines() if options.json else _Table(files, classifier, options.top)
+    num_failed = 0
+    for file in files:
+        problem = _problem_of(file, classifier.network["packed"]["shorter_side"])
+        if problem is None:
+            (row,) = classifier.probabilities([file])
+            best = [int(each) for each in row.argsort(kind="stable")[::-1][: options.top]]
+            write.prediction(file, [(classifier.class_name(each), float(row[each])) for each in best])
+        else:
+            num_failed += 1
+            write.failure(file, problem)
+    if num_failed == len(files):
+        return 2
+    return int(num_failed > 0)
+
+
+def _open_classifier(path: Path) -> "Classifier":
+    """Return the network of a run, which is exported if it is not, or of an export.
+
+    Raises:
+        UserError: The folder is neither, or its network cannot be loaded.
+    """
+    from logs.folder import RunFolder
+    from train.export.description import DESCRIPTION_FILE, read_description
+
+    try:
+        from train.export.classify import Classifier
+    except ModuleNotFoundError as error:
+        raise UserError(f"predict needs the package {error.name}; ./run.sh setup installs it") from None
+    folder = path
+    if RunFolder(path).is_begun:
+        from train.export.exported_run import ExportedRun
+
+        folder, is_new = ExportedRun.open(path).onnx_export()
+        if is_new:
+            sys.stderr.write(f"exported to {folder}, without an evaluation (./run.sh export {path} evaluates)\n")
+    elif not (path / DESCRIPTION_FILE).is_file():
+        raise UserError(f"{path}: neither the folder of a run nor of an export; give one that has a checkpoint")
+    if read_description(folder)["onnx"] is None:
+        raise UserError(f"{folder}: has no ONNX file; export the network again where onnx is installed")
+    try:
+        return Classifier(folder)
+    except Exception as error:  # noqa: BLE001 (onnxruntime's errors have no public base class)
+        reason = " ".join(str(error).split())
+        raise UserError(f"{folder}: the network cannot be loaded ({reason}); export it again") from None
+
+
+def _files_of(image: Path) -> Iterator[Path]:
+    """Yield a file, or all files of a folder and its folders, but not hidden ones, in the order of their names.
+
+    Raises:
+        UserError: There is no such path, or no file in the folder.
+    """
+    if not image.is_dir():
+        yield image
+        return
+    found = False
+    for path in sorted(image.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(image).parts):
+            found = True
+            yield path
+    if not found:
+        raise UserError(f"{image}: no file in it; give an image or a folder of images")
+
+
+def _problem_of(file: Path, packed_side: int | None) -> str | None:
+    """Return why a file cannot be classified; None if it can."""
+    from data.images import image_problem
+
+    try:
+        if not file.is_file():
+            return "is not a file" if file.exists() else "no such file"
+        with file.open("rb") as opened:
+            return image_problem(opened, packed_side)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+class _JsonLines:
+    """Writes an object a line: ``file``, and ``predictions`` or ``error``."""
+
+    def prediction(self, file: Path, best: list[tuple[str, float]]) -> None:
+        predictions = [{"class": name, "probability": probability} for name, probability in best]
+        self._write({"file": str(file), "predictions": predictions})
+
+    def failure(self, file: Path, problem: str) -> None:
+        self._write({"file": str(file), "error": problem})
+
+    @staticmethod
+    def _write(row: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(row) + "\n")
+
+
+class _Table:
+    """Writes a row a file; what could not be classified goes to the standard error.
+
+    Args:
+        files: The files to come, for the width of their column.
+        classifier: Has the names of the classes.
+        top: Number of classes that a row names.
+    """
+
+    def __init__(self, files: Sequence[Path], classifier: "Classifier", top: int) -> None:
+        classes = (classifier.class_name(number) for number in range(classifier.network["num_classes"]))
+        self._widths = [max(len(printable(str(each))) for each in [*column]) for column in (files, [*classes, "class"])]
+        self._row("file", "class", "probability", "runners-up" if top > 1 else "")
+
+    def prediction(self, file: Path, best: list[tuple[str, float]]) -> None:
+        (name, probability), *others = best
+        runners_up = ", ".join(f"{printable(other)} {value:.4f}" for other, value in others)
+        self._row(printable(str(file)), printable(name), f"{probability:.4f}", runners_up)
+
+    def failure(self, file: Path, problem: str) -> None:
+        sys.stderr.write(f"error: {printable(str(file))}: {problem}\n")
+
+    def _row(self, file: str, name: str, probability: str, runners_up: str) -> None:
+        left, right = self._widths
+        sys.stdout.write(f"{file:{left}}  {name:{right}}  {probability:11}  {runners_up}".rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
