@@ -3,6 +3,7 @@
 Every mistake of the user becomes one `UserError` of one line.
 """
 
+import json
 import pickle
 import re
 from collections.abc import Sequence
@@ -141,12 +142,25 @@ def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -
             ``laptop``.
         overrides: Words ``a.b=c`` and ``cluster.a.b=c``, as ``--set`` takes them.
 
+    A recipe file beside the ``manifest.json`` of a packed data set is for that data set, wherever the folder lies: the
+    folder gives data.name and cluster.paths.data, unless ``overrides`` have them.
+
     Raises:
         ConfigError: As for `load_recipe`.
         UserError: As for `load_recipe`.
     """
+    overrides = [*_data_beside(recipe), *overrides]
     cluster = cluster or (recipe if Path(recipe).name == "config.yaml" else "laptop")
     return load_recipe(recipe, overrides), load_cluster(cluster, overrides)
+
+
+def _data_beside(recipe: str) -> list[str]:
+    """Return the words that name the packed data set in which a recipe file lies; none if it lies in no data set."""
+    folder = Path(recipe).absolute().parent
+    if not (Path(recipe).is_file() and (folder / "manifest.json").is_file()):
+        return []
+    places = {"data.name": folder.name, "cluster.paths.data": str(folder.parent)}
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in places.items()]
 
 
 def load_run(path: Path) -> tuple[Recipe, Cluster]:

@@ -55,8 +55,9 @@ class Data(Section):
     """The images: which data set, how many, and what is done to each image before the network sees it."""
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Name of the packed data set, which is a folder in the cluster's paths.data.",
+        pattern=r"^[^/.\s][^/\x00-\x1f]*$",
+        description="Name of the packed data set: a folder in the cluster's paths.data. A recipe file that lies in a "
+        "data set takes both from there.",
     )
     source: DataSource = Field(
         description="Source that the data set was packed from; a data set from another source is refused. synthetic "
