@@ -8,10 +8,10 @@ import io
 import logging
 import warnings
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from configs.errors import UserError
 
@@ -63,8 +63,24 @@ def image_problem(file: BinaryIO, size: int | None = None, *, is_decoded: bool =
     return None
 
 
+class FileFacts(NamedTuple):
+    """What the header of an image file says: its shorter side, px, and whether a tag turns or mirrors it."""
+
+    shorter_side: int
+    is_turned: bool
+
+
+def file_facts(path: Path) -> FileFacts | None:
+    """Return what the header of a file says; None if it is no image that can be read."""
+    try:
+        with Image.open(path) as image:
+            return FileFacts(min(image.size), image.getexif().get(ExifTags.Base.Orientation, 1) != 1)
+    except Exception:  # noqa: BLE001 (as above; `image_problem` tells what is wrong)
+        return None
+
+
 def read_image(path: Path, size: int | None = None, quality: int = DEFAULT_QUALITY) -> bytes:
-    """Return the bytes of an image file as they are or, if ``size`` is given, a JPEG of that shorter side.
+    """Return the bytes of an image file as they are or, if ``size`` is given, an upright JPEG of that shorter side.
 
     Args:
         path: A file.
@@ -79,10 +95,15 @@ def read_image(path: Path, size: int | None = None, quality: int = DEFAULT_QUALI
         if size is None:
             return content
         with Image.open(io.BytesIO(content)) as image:
-            return encode_jpeg(resize_image(to_rgb(image), size), quality)
+            return encode_jpeg(resize_image(upright(image), size), quality)
     except Exception as error:  # noqa: BLE001 (as above)
         reason = getattr(error, "strerror", None) or image_problem(io.BytesIO(content), size) or error
         raise UserError(f"{path}: cannot be packed: {reason}; repair or remove it") from None
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Return an image as `to_rgb` does, turned and mirrored as its orientation tag (Exif) says."""
+    return to_rgb(ImageOps.exif_transpose(image))
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

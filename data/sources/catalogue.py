@@ -5,9 +5,10 @@ from typing import cast
 
 from configs.errors import UserError, nearest
 from configs.registry import BUILT_IN_SOURCES, SOURCES, module_of
+from data.sources.class_folders import explain_no_layout
 from data.sources.image_source import Settings, Source, SourceModule
 
-_OPTIONS = ("size", "quality", "train", "eval", "classes", "labels")
+_OPTIONS = ("size", "quality", "train", "eval", "classes", "labels", "eval_share")
 
 
 def open_source(name: str, settings: Settings) -> Source:
@@ -27,7 +28,7 @@ def open_source(name: str, settings: Settings) -> Source:
     for option in _OPTIONS:
         if getattr(settings, option) is not None and option not in modules[kind].OPTIONS:
             takers = ", ".join(taker for taker, module in modules.items() if option in module.OPTIONS)
-            raise UserError(f"--{option} does not apply to {kind}, only to {takers}; leave it out")
+            raise UserError(f"--{option.replace('_', '-')} does not apply to {kind}, only to {takers}; leave it out")
     return modules[kind].open_source(name, settings)
 
 
@@ -41,6 +42,8 @@ def _load(kind: str) -> SourceModule:
 
 
 def _explain_unknown(name: str, modules: dict[str, SourceModule]) -> str:
+    if Path(name).exists() and (told := explain_no_layout(Path(name))):
+        return f"source {name}: {told}"
     if not Path(name).is_dir():
         names = " and ".join(BUILT_IN_SOURCES)
         return f"source {name!r}: no such folder, and sources by name are {names}; {nearest(name, BUILT_IN_SOURCES)}"

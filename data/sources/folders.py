@@ -1,58 +1,57 @@
-"""A folder of train/<class>/* and val/<class>/* with JPEG or PNG images, the layout of ImageNet.
+"""A folder of JPEG or PNG images with a folder for each class: train/<class>/* and val/<class>/*, or <class>/* alone.
 
-The bytes of the files are kept. With --size, the images become JPEGs with that shorter side; --quality sets their
-quality.
+The evaluation part may be called val, valid, validation or test. Where there is none, --eval-share PERCENT of each
+class is held out for it (20), chosen by --seed. Photographs whose shorter side is above 512 px, as from a phone, are
+scaled to 256 px and turned upright; of smaller images, as ImageNet's, the bytes are kept. --size N sets another shorter
+side, --size keep keeps the bytes, --quality sets the quality of scaled JPEGs.
 """
 
-import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from configs.errors import UserError
+from data.sources.class_folders import Layout, Listing, find_layout, list_classes, require_whole
+from data.sources.held_out import DEFAULT_PERCENT, hold_out
 from data.sources.image_source import (
     Settings,
     Source,
     file_split,
     fingerprint,
     form_of,
-    is_utf8,
     name_some,
-    shown,
     spelling_hint,
+    with_size,
 )
 
-LAYOUT = "train/<class>/*.jpg with val/<class>/*.jpg"
-OPTIONS = ("size", "quality")
+LAYOUT = "a folder of images for each class (in train and val, or alone)"
+OPTIONS = ("size", "quality", "eval_share")
 
-_SUFFIXES = (".jpg", ".jpeg", ".png")
+_FEW_IMAGES, _FEW_TESTS, _IMBALANCE = 10, 50, 10
+_PARTS = frozenset({"train", "val", "valid", "validation", "test"})
 
 
 def recognises(name: str) -> bool:
     """See `SourceModule`."""
-    return (Path(name) / "train").is_dir() and (Path(name) / "val").is_dir()
+    return Path(name).is_dir() and find_layout(Path(name)) is not None
 
 
 def open_source(name: str, settings: Settings) -> Source:
     """See `SourceModule`; labels count the sorted names of the class folders of train."""
-    folder, form = Path(name), form_of(settings)
-    train, val = _list_split(folder / "train"), _list_split(folder / "val")
-    names = train.class_names
-    problems = [*train.problems, *val.problems]
-    if unknown := sorted(set(val.class_names) - set(names)):
-        named = name_some([each + spelling_hint(each, names) for each in unknown])
-        problems.append(f"{folder / 'val'}: classes that train does not have: {named}; rename or remove")
-    notes = []
-    if absent := sorted(set(names) - set(val.class_names)):
-        notes.append(f"{folder / 'val'}: no image of {name_some(absent)}: the accuracy does not cover these classes")
-    if all(map(str.isdecimal, names)) and sorted(names, key=int) != [*names]:
-        third = f"class {names[2]!r} has label 2"
-        notes.append(f"{folder / 'train'}: class names are sorted as texts, not as numbers: {third}")
+    folder, layout = Path(name), find_layout(Path(name))
+    assert layout is not None
+    require_whole(folder)
+    train, evaluation, problems, notes = _read_layout(folder, layout, settings)
+    names = tuple(sorted({name for name, _, _ in train.images}))
+    notes += _notes_on_names(train, names)
+    settings, told = with_size(settings, [*train.paths(), *evaluation.paths()])
+    form = form_of(settings)
     numbers = {each: number for number, each in enumerate(names)}
-    labels = [[numbers.get(name, 0) for name, _, _ in split.images] for split in (train, val)]
+    labels = [[numbers.get(name, 0) for name, _, _ in part.images] for part in (train, evaluation)]
     listing = {
         split: [(file, label, size) for (_, file, size), label in zip(each.images, numbered, strict=True)]
-        for split, each, numbered in zip(("train", "val"), (train, val), labels, strict=True)
+        for split, each, numbered in zip(("train", "val"), (train, evaluation), labels, strict=True)
     }
     kept = () if settings.size is None else (form,)
     return Source(
@@ -60,102 +59,93 @@ def open_source(name: str, settings: Settings) -> Source:
         description=f"class folders {folder.resolve().name}, {form}",
         fingerprint=fingerprint("folders", names, listing, *kept),
         class_names=names,
-        train=file_split(train.paths(folder / "train"), labels[0], settings),
-        eval=file_split(val.paths(folder / "val"), labels[1], settings),
+        train=file_split(train.paths(), labels[0], settings),
+        eval=file_split(evaluation.paths(), labels[1], settings),
         problems=tuple(problems),
-        notes=tuple(notes),
+        notes=(*notes, *told, *_notes_on_counts(names, labels)),
     )
 
 
-class _Listing(NamedTuple):
-    """The class folders of a split.
+class _Part(NamedTuple):
+    """The images of a split.
 
     Attributes:
-        class_names: Sorted names of the folders that are classes.
-        images: (class, file name, bytes) of each image, sorted by class and then by file name.
-        problems: What is wrong, a line each.
+        folder: The folder of the class folders.
+        images: (class, file name, bytes) of each image.
     """
 
-    class_names: tuple[str, ...]
+    folder: Path
     images: list[tuple[str, str, int]]
-    problems: list[str]
 
-    def paths(self, folder: Path) -> list[Path]:
+    def paths(self) -> list[Path]:
         """Return the path of each image."""
-        return [folder / name / file for name, file, _ in self.images]
+        return [self.folder / name / file for name, file, _ in self.images]
 
 
-def _list_split(folder: Path) -> _Listing:
-    """List the classes and the images of a split, and everything that does not belong there."""
-    names: list[str] = []
-    images: list[tuple[str, str, int]] = []
-    problems: list[str] = []
-    files: list[str] = []
-    for entry in _entries(folder, problems):
-        if entry.name.startswith("."):
-            problems.append(f"{folder}: {shown(entry.name)}: hidden entries are not classes; remove it")
-        elif not is_utf8(entry.name):
-            problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
-        elif not Path(entry.path).is_dir():
-            files.append(_why_no_file(entry) or shown(entry.name))
-        else:
-            found = _list_class(Path(entry.path), problems)
-            images += [(entry.name, *each) for each in found]
-            if found:
-                names.append(entry.name)
-            else:
-                problems.append(f"{folder}: {shown(entry.name)}: a class folder without an image; fill or remove it")
-    if files:
-        problems.append(f"{folder}: files where class folders should be: {name_some(files)}; sort them into folders")
-    if not images and not problems:
-        raise UserError(f"{folder}: no class folder in it; make one for each class")
-    problems += [f"{folder}: {each}" for each in _alike(names)]
-    return _Listing(tuple(names), images, problems)
+def _read_layout(folder: Path, layout: Layout, settings: Settings) -> tuple[_Part, _Part, list[str], list[str]]:
+    """Return training part, evaluation part, problems and notes."""
+    listed = list_classes(layout.train, is_root=layout.train == folder)
+    names, problems, left_out = listed.class_names, listed.problems, listed.left_out
+    problems += [f"{layout.train}: {name}: a class folder without an image; fill or remove it" for name in listed.empty]
+    if layout.train == folder and _PARTS.issuperset(map(str.casefold, names)):
+        problems.append(f"{folder}: images lie directly in {name_some(names)}; move them into a folder for each class")
+    elif len(names) == 1:
+        problems.append(f"{layout.train}: one class ({names[0]}), allowed: at least two; add the folder of another one")
+    if layout.eval is None:
+        share = settings.eval_share or DEFAULT_PERCENT
+        is_eval = hold_out(listed.images, layout.train, share, settings.seed)
+        both = [
+            [each for each, held in zip(listed.images, is_eval, strict=True) if held == wanted]
+            for wanted in (False, True)
+        ]
+        train, evaluation = (_Part(layout.train, images) for images in both)
+        notes = [f"{share} % of each class is held out for evaluation (--eval-share)"]
+        if not problems and not evaluation.images:
+            problems.append(f"{layout.train}: no class has two different images, one of them for evaluation; add some")
+    else:
+        if settings.eval_share is not None:
+            raise UserError(
+                f"--eval-share {settings.eval_share}: {layout.eval} has the evaluation images; leave it out"
+            )
+        tests = list_classes(layout.eval)
+        train, evaluation = _Part(layout.train, listed.images), _Part(layout.eval, tests.images)
+        problems += [*tests.problems, *_problems_of_evaluation(layout.eval, names, tests)]
+        left_out += tests.left_out
+        notes = [f"{folder / each}: not used; {layout.eval.name} has the evaluation images" for each in layout.unused]
+    if absent := [name for name in names if name not in {each for each, _, _ in evaluation.images}]:
+        where = evaluation.folder if layout.eval else "evaluation"
+        notes.append(f"{where}: no image of {name_some(absent)}: the accuracy does not cover these classes")
+    if left_out:
+        notes.append(f"{folder}: left out, as hidden or no image: {name_some(left_out)}")
+    return train, evaluation, problems, notes
 
 
-def _list_class(folder: Path, problems: list[str]) -> list[tuple[str, int]]:
-    """Return (file name, bytes) of each image of a class, sorted; add what is no image to ``problems``."""
-    images: list[tuple[str, int]] = []
-    refused: list[str] = []
-    for entry in _entries(folder, problems):
-        reason = _why_no_file(entry)
-        if reason is None and entry.name.startswith("."):
-            reason = f"{shown(entry.name)} (hidden)"
-        if reason is None and not entry.name.lower().endswith(_SUFFIXES):
-            reason = shown(entry.name)
-        if reason is None:
-            images.append((entry.name, entry.stat().st_size))
-        else:
-            refused.append(reason)
-    if refused:
-        suffixes = ", ".join(_SUFFIXES)
-        problems.append(f"{folder}: not image files ({suffixes}): {name_some(refused)}; convert or remove them")
-    return images
+def _problems_of_evaluation(folder: Path, names: Sequence[str], tests: Listing) -> list[str]:
+    """Return what is wrong with the classes of the evaluation part, a line each."""
+    if not tests.images and not tests.problems:
+        return [f"{folder}: no image in its class folders; fill them, or remove {folder} to have images held out"]
+    unknown = sorted(set(tests.class_names) - set(names))
+    named = name_some([each + spelling_hint(each, names) for each in unknown])
+    remedy = "rename or remove" if named else ""
+    return [f"{folder}: classes that train does not have: {named}; {remedy}"] if unknown else []
 
 
-def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder, sorted by name; none if it cannot be read, which is a problem."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        problems.append(f"{folder}: cannot be read: {error.strerror}")
+def _notes_on_names(train: _Part, names: Sequence[str]) -> list[str]:
+    if not all(map(str.isdecimal, names)) or sorted(names, key=int) == [*names]:
         return []
+    return [f"{train.folder}: class names are sorted as texts, not as numbers: class {names[2]!r} has label 2"]
 
 
-def _why_no_file(entry: os.DirEntry[str]) -> str | None:
-    """Return the name of an entry and why it is no regular file; None if it is one."""
-    try:
-        if entry.is_file():
-            return None
-        if entry.is_symlink() and not Path(entry.path).exists():
-            return f"{shown(entry.name)} (a broken link)"
-        return f"{shown(entry.name)} ({'a folder' if entry.is_dir() else 'not a regular file'})"
-    except OSError as error:  # for example a loop of links
-        return f"{shown(entry.name)} ({error.strerror})"
-
-
-def _alike(names: Sequence[str]) -> list[str]:
-    """Return a line for each class that differs from an earlier one in the Unicode form of its name only."""
-    hints = ((name, spelling_hint(name, names[:number])) for number, name in enumerate(names))
-    return [f"{name!r} occurs twice{hint}" for name, hint in hints if "Unicode" in hint]
+def _notes_on_counts(names: Sequence[str], labels: Sequence[Sequence[int]]) -> list[str]:
+    """Return what the numbers of images mean for training and for the accuracy, a line each."""
+    counts = {name: Counter(labels[0])[number] for number, name in enumerate(names)}
+    notes = []
+    if few := [f"{name} ({count})" for name, count in counts.items() if count < _FEW_IMAGES]:
+        notes.append(f"few training images of {name_some(few)}: fewer than {_FEW_IMAGES} hardly make a class")
+    if counts and max(counts.values()) >= _IMBALANCE * min(counts.values()):
+        most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+        uneven = f"{counts[most]:,} of {most}, {counts[least]:,} of {least}"
+        notes.append(f"uneven classes ({uneven}): a network may name the frequent ones too often")
+    if 0 < len(labels[1]) < _FEW_TESTS:
+        notes.append(f"{len(labels[1])} evaluation images: one of them is {1 / len(labels[1]):.1%} of the accuracy")
+    return notes

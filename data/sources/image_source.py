@@ -5,7 +5,7 @@ import json
 import os
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,9 +15,11 @@ from PIL import Image
 
 from configs.errors import UserError
 from configs.registry import PackedSource
-from data.images import DEFAULT_QUALITY, encode_jpeg, read_image, resize_image
+from data.images import DEFAULT_QUALITY, encode_jpeg, file_facts, read_image, resize_image
 
 _NAMED_AT_MOST = 5
+_LOOKED_AT = 64
+_LARGEST_KEPT, _SCALED_TO = 512, 256
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -27,13 +29,14 @@ class Settings:
     """The options of ``./run.sh prepare`` that change what a source gives; None where the user gave none.
 
     Attributes:
-        size: Shorter side of the packed images, px.
+        size: Shorter side of the packed images, px; 0 keeps the bytes of files, whatever their size.
         quality: JPEG quality, 50 to 100.
         train: Number of training images.
         eval: Number of evaluation images.
         classes: Number of classes.
         labels: Table of class -> labels, which gives every image several labels (`data.sources.tables`).
-        seed: Seed of generated images.
+        eval_share: Share of each class that is held out for evaluation, percent.
+        seed: Seed of generated images, and of the choice of images that are held out.
     """
 
     size: int | None = None
@@ -42,6 +45,7 @@ class Settings:
     eval: int | None = None
     classes: int | None = None
     labels: Path | None = None
+    eval_share: int | None = None
     seed: int = 1
 
 
@@ -146,6 +150,32 @@ def name_some(names: Sequence[str]) -> str:
     """Return the first names and the number of those that are left out, for a message."""
     more = f" and {len(names) - _NAMED_AT_MOST:,} more" if len(names) > _NAMED_AT_MOST else ""
     return ", ".join(names[:_NAMED_AT_MOST]) + more
+
+
+def with_size(settings: Settings, files: Sequence[Path]) -> tuple[Settings, list[str]]:
+    """Return the settings with the size that the files get, None to keep their bytes, and notes on the choice.
+
+    If the user chose no size, photographs are scaled: decoding 12 megapixels takes 0.1 s of a CPU in every epoch.
+
+    Args:
+        settings: What the user set; size 0 keeps the bytes.
+        files: Images of the user; some of them are looked at.
+    """
+    facts = [fact for file in files[:: -(-len(files) // _LOOKED_AT) or 1] if (fact := file_facts(file)) is not None]
+    side = int(np.median([fact.shorter_side for fact in facts])) if facts else 0
+    if settings.size is None and side > _LARGEST_KEPT:
+        told = f"images of {side:,} px (shorter side, median) are scaled to {_SCALED_TO} px; --size keep keeps them"
+        return replace(settings, size=_SCALED_TO), [told]
+    if settings.size:
+        return settings, []
+    notes = []
+    if side > _SCALED_TO:
+        notes.append(
+            f"images of {side:,} px (shorter side, median) are kept: --size {_SCALED_TO} makes training on a CPU faster"
+        )
+    if any(fact.is_turned for fact in facts):
+        notes.append("orientation tags are not followed where bytes are kept: --size turns these images upright")
+    return replace(settings, size=None), notes
 
 
 def file_split(

@@ -2,8 +2,7 @@
 
 A CSV table has a header, then one row per file: its name, and its labels separated by |. Further columns are ignored,
 so the list of the NIH chest X-rays can be used unchanged. A JSON table is an object of file -> list of labels. An empty
-cell, an empty list and "No Finding" mean that the image has no label. The bytes of the files are kept. With --size, the
-images become JPEGs with that shorter side; --quality sets their quality.
+cell, an empty list and "No Finding" mean that the image has no label. --size and --quality as for class folders.
 """
 
 import csv
@@ -22,6 +21,7 @@ from data.sources.image_source import (
     form_of,
     name_some,
     spelling_hint,
+    with_size,
 )
 
 LAYOUT = "the tables train.csv and val.csv (or .json)"
@@ -38,15 +38,20 @@ _FEWEST_COLUMNS = 2
 
 def recognises(name: str) -> bool:
     """See `SourceModule`."""
-    return all(_find_table(Path(name), split) is not None for split in ("train", "val"))
+    has = [_find_table(Path(name), split) is not None for split in ("train", "val")]
+    return all(has) or (has[0] and not (Path(name) / "train").is_dir())
 
 
 def open_source(name: str, settings: Settings) -> Source:
     """See `SourceModule`; the classes are the sorted labels of the training table."""
     folder = Path(name)
     paths = {split: path for split in ("train", "val") if (path := _find_table(folder, split)) is not None}
+    if "val" not in paths:
+        remedy = "add it, or take the table away if class folders are meant"
+        raise UserError(f"{folder}: val.csv (or .json) is missing beside {paths['train'].name}; {remedy}")
     tables = {split: read_table(path) for split, path in paths.items()}
     names, problems = _class_names(paths, tables)
+    settings, notes = with_size(settings, [folder / file for table in tables.values() for file in table])
     form = form_of(settings)
     for split, table in tables.items():
         missing = [file for file in table if not (folder / file).is_file()]
@@ -67,6 +72,7 @@ def open_source(name: str, settings: Settings) -> Source:
         train=_split(folder, names, tables["train"], settings),
         eval=_split(folder, names, tables["val"], settings),
         problems=tuple(problems),
+        notes=tuple(notes),
     )
 
 

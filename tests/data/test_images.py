@@ -152,10 +152,15 @@ def test_every_kind_of_image_has_the_pixels_of_the_page_packed_as_it_is_and_with
     words = [] if size is None else ["--size", str(size), "--quality", "100"]
     assert main(["prepare", str(_folder(tmp_path / "in", PACKED)), str(tmp_path / "out"), *words]) == 0
     images = _images(tmp_path / "out", len(PACKED))
+    upright = {"turned": lambda pixels: np.rot90(pixels, -1), "mirrored": lambda pixels: pixels[:, ::-1]}
+    wanted = {
+        name: next((turn(pixels) for word, turn in upright.items() if size and word in name), pixels)
+        for name, (_, pixels) in PACKED.items()
+    }
     # The colours of a second JPEG are rounded again, and black and white have edges that no JPEG keeps.
     far = {
         name: np.abs(image - pixels).mean()
-        for (name, (_, pixels)), image in zip(PACKED.items(), images, strict=True)
+        for (name, pixels), image in zip(wanted.items(), images, strict=True)
         if np.abs(image - pixels).mean() > (1 if size is None else 3)
     }
     assert far == {}
@@ -172,12 +177,11 @@ def test_what_is_no_image_is_refused_by_name_and_all_of_it_at_once(
 ) -> None:
     kinds = REFUSED if words else REFUSED | DAMAGED
     folder = _folder(tmp_path / "in", kinds)
-    (folder / "train" / ".hidden").mkdir()
-    count = 2 * len(kinds) + 1
+    count = 2 * len(kinds)
     told = f"{folder}: {count} problems{', the first 20 shown' if count > 20 else ''}"
     assert main(["prepare", str(folder), str(tmp_path / "out"), "--workers", "1", *words]) == 2
     packing = capsys.readouterr()
-    assert packing.err.splitlines() == [f"error: {told}; nothing was packed"]
+    assert packing.err.splitlines()[-1] == f"error: {told}; nothing was packed"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["in"]
     assert main(["prepare", "--check", str(folder), "--workers", "1", *words]) == 1
     checking = capsys.readouterr().out.splitlines()

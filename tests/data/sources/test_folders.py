@@ -3,9 +3,13 @@
 import io
 import itertools
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -83,12 +87,6 @@ def test_a_renamed_class_is_another_data_set(class_folders: Path) -> None:
     assert after.fingerprint != before.fingerprint
 
 
-def test_a_folder_with_training_images_alone_is_not_taken_for_class_folders(class_folders: Path) -> None:
-    shutil.rmtree(class_folders / "val")
-    with pytest.raises(UserError, match=r"neither .*; give the folder that holds them"):
-        open_source(str(class_folders), Settings())
-
-
 def flat_validation(root: Path) -> None:
     (root / "val/ILSVRC2012_val_00000001.JPEG").write_bytes(jpeg(1))
 
@@ -102,15 +100,6 @@ def strange_classes(root: Path) -> None:
     for name in ("n10", "n09", "n08", "n07", "n06", "n05"):
         (root / "val" / name).mkdir()
         (root / "val" / name / "a.png").write_bytes(b"")
-
-
-def hidden_class(root: Path) -> None:
-    (root / "train/.ipynb_checkpoints").mkdir()
-    (root / "train/.ipynb_checkpoints/a.jpg").write_bytes(jpeg(1))
-
-
-def hidden_image(root: Path) -> None:
-    (root / "train/n01/._c.jpeg").write_bytes(b"")
 
 
 def empty_class(root: Path) -> None:
@@ -167,8 +156,6 @@ def no_images(root: Path) -> None:
             strange_classes,
             "/val: classes that train does not have: n05, n06, n07, n08, n09 and 1 more; rename or remove",
         ),
-        (hidden_class, "/train: .ipynb_checkpoints: hidden entries are not classes; remove it"),
-        (hidden_image, "/train/n01: not image files (.jpg, .jpeg, .png): ._c.jpeg (hidden); convert or remove"),
         (empty_class, "/train: n03: a class folder without an image; fill or remove it"),
         (folder_in_class, "/train/n01: not image files (.jpg, .jpeg, .png): more.jpg (a folder); convert or remove"),
         (broken_link, "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg (a broken link); convert"),
@@ -178,7 +165,7 @@ def no_images(root: Path) -> None:
         (unicode_form, "cafe\u0301 (train spells it in another Unicode form: 'cafe\\u0301', not 'caf\\xe9'); rename"),
         (twice, "/train: 'caf\u00e9' occurs twice (train spells it in another Unicode form: 'caf\\xe9', not 'cafe"),
         (letter_case, "train does not have: N02 (train has 'n02': letter case and spaces count); rename or remove"),
-        (no_images, "/val: n01: a class folder without an image; fill or remove it"),
+        (no_images, "/val: no image in its class folders; fill them, or remove"),
     ],
 )
 def test_what_does_not_belong_in_class_folders_is_named(
@@ -206,13 +193,178 @@ def test_numbers_as_class_names_are_noted_where_their_order_is_that_of_texts(tmp
         (tmp_path / split / name / "a.jpg").write_bytes(jpeg(1))
     source = open_source(str(tmp_path), Settings())
     assert source.class_names == ("1", "10", "2")
-    assert source.notes == (
-        f"{tmp_path}/train: class names are sorted as texts, not as numbers: class '2' has label 2",
-    )
+    told = f"{tmp_path}/train: class names are sorted as texts, not as numbers: class '2' has label 2"
+    assert told in source.notes
 
 
 def test_a_class_without_evaluation_images_is_noted(class_folders: Path) -> None:
     shutil.rmtree(class_folders / "val/n01")
     source = open_source(str(class_folders), Settings())
     assert source.problems == ()
-    assert source.notes == (f"{class_folders}/val: no image of n01: the accuracy does not cover these classes",)
+    told = f"{class_folders}/val: no image of n01: the accuracy does not cover these classes"
+    assert told in source.notes
+    (class_folders / "val/n01").mkdir()  # a class folder for evaluation that is empty is the same
+    again = open_source(str(class_folders), Settings())
+    assert (again.problems, again.notes) == ((), source.notes)
+
+
+def images_in(root: Path, *names: str) -> Path:
+    """Make different images in class folders of 12 x 10 px."""
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(jpeg(number % 250) + bytes(number))
+    return root
+
+
+ONE_CLASS = [f"{number} \u00e4.jpg" for number in range(10)]
+
+
+@pytest.mark.parametrize("train", [".", "train", "Train"])
+def test_without_an_evaluation_part_a_share_of_each_class_is_held_out(tmp_path: Path, train: str) -> None:
+    names = [f"{train}/my cats/{name}" for name in ONE_CLASS] + [
+        f"{train}/d\u00f6gs/{number}.PNG" for number in range(3)
+    ]
+    images_in(tmp_path, *names, f"{train}/one/a.jpg")
+
+    def held_out(**settings: Any) -> set[bytes]:
+        source = open_source(str(tmp_path), Settings(**settings))
+        assert source.problems == ()
+        assert source.class_names == ("d\u00f6gs", "my cats", "one")
+        parts = [{split.jpeg(index) for index in range(len(split.labels))} for split in (source.train, source.eval)]
+        assert parts[0].isdisjoint(parts[1])
+        assert parts[0] | parts[1] == {(tmp_path / name).read_bytes() for name in [*names, f"{train}/one/a.jpg"]}
+        shares.append([list(source.eval.labels).count(label) for label in range(3)])
+        return parts[1]
+
+    shares: list[list[int]] = []
+    assert held_out() == held_out(eval_share=20) != held_out(seed=2)
+    assert held_out(eval_share=50) > held_out()  # a larger share takes more of the same order
+    held_out(eval_share=90)
+    # 20 % of 3 is less than an image, 90 % would be all of them, and a single image is for training.
+    assert shares == [[1, 2, 0]] * 3 + [[2, 5, 0], [1, 2, 0], [2, 9, 0]]
+
+
+def test_equal_files_are_held_out_together(tmp_path: Path) -> None:
+    images_in(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg")
+    for number in range(20):
+        for name in ("1", "2"):
+            shutil.copy(tmp_path / f"a/{name}.jpg", tmp_path / f"a/{name} copy {number}.jpg")
+    for seed in range(5):
+        source = open_source(str(tmp_path), Settings(seed=seed))
+        train, evaluation = (
+            {split.jpeg(number) for number in range(len(split.labels))} for split in (source.train, source.eval)
+        )
+        assert train.isdisjoint(evaluation)
+        assert list(source.eval.labels) == [0] * 21 + [1]
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "Validation", "test"])
+def test_the_evaluation_part_has_several_names(tmp_path: Path, name: str) -> None:
+    images_in(tmp_path, "train/a/1.jpg", "train/b/2.jpg", f"{name}/b/3.jpg")
+    source = open_source(str(tmp_path), Settings())
+    assert (source.train.labels, source.eval.labels) == ([0, 1], [1])
+    with pytest.raises(UserError, match=f"--eval-share 30: .*/{name} has the evaluation images; leave it out"):
+        open_source(str(tmp_path), Settings(eval_share=30))
+
+
+def test_of_val_and_test_the_first_is_the_evaluation_part_and_the_second_is_said_to_be_unused(tmp_path: Path) -> None:
+    images_in(tmp_path, "train/a/1.jpg", "train/b/2.jpg", "val/b/3.jpg", "test/a/4.jpg", "test/a/5.jpg")
+    source = open_source(str(tmp_path), Settings())
+    assert source.eval.labels == [1]
+    assert f"{tmp_path}/test: not used; val has the evaluation images" in source.notes
+    images_in(tmp_path, "valid/a/1.jpg")
+    with pytest.raises(UserError, match="evaluation images in val and valid, allowed: one such folder; rename"):
+        open_source(str(tmp_path), Settings())
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    source = open_source(str(images_in(tmp_path, "train/1.jpg", "bus/2.jpg", "bus/3.jpg", "train/4.jpg")), Settings())
+    assert (source.class_names, source.problems) == (("bus", "train"), ())
+
+
+def test_hidden_files_and_those_of_operating_systems_are_left_out_with_a_note(class_folders: Path) -> None:
+    (class_folders / "train/.ipynb_checkpoints").mkdir()
+    (class_folders / "train/.ipynb_checkpoints/a.jpg").write_bytes(jpeg(1))
+    for name in ("train/n01/._c.jpeg", "val/n02/Thumbs.db", "val/desktop.ini", "train/n02/.DS_Store"):
+        (class_folders / name).write_bytes(b"")
+    source = open_source(str(class_folders), Settings())
+    assert (source.problems, len(source.train.labels), len(source.eval.labels)) == ((), 3, 2)
+    names = ".ipynb_checkpoints, n01/._c.jpeg, n02/.DS_Store, desktop.ini, n02/Thumbs.db"
+    assert f"{class_folders}: left out, as hidden or no image: {names}" in source.notes
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "message"),
+    [
+        (["1.jpg", "2.jpg"], ".", "holds images, but no class folders; make a folder in it for each class, and move"),
+        (["in/a/1.jpg", "in/b/1.jpg"], ".", "class folders lie further down; give {root}/in"),
+        (["a/1.jpg", "b/1.jpg"], "a", "holds images, but no class folders; if it is one class of {root}, give"),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "train/a", "one class of {root}, give that folder"),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "val", "is one part of a data set, .*; give {root}$"),
+        (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "train", "is one part of a data set, .*; give {root}$"),
+        (["a/1.jpg"], "a/1.jpg", "is a file; give the folder that holds a folder of images for each class"),
+    ],
+)
+def test_a_folder_of_the_wrong_level_is_refused_with_the_right_one(
+    tmp_path: Path, names: list[str], given: str, message: str
+) -> None:
+    images_in(tmp_path / "set", *names)
+    with pytest.raises(UserError, match=message.format(root=tmp_path / "set")) as caught:
+        open_source(str(tmp_path / "set" / given), Settings())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["zip", "gztar"])
+def test_an_archive_is_refused_with_a_command_that_unpacks_it(tmp_path: Path, form: str) -> None:
+    images_in(tmp_path / "in", "a/1.jpg", "b/1.jpg", "b/2.jpg")
+    archive = shutil.make_archive(str(tmp_path / "my images"), form, tmp_path / "in")
+    with pytest.raises(UserError, match="is an archive") as caught:
+        open_source(archive, Settings())
+    command, _, folder = str(caught.value).partition("unpack it by: ")[2].partition(", and give ")
+    _, *words = shlex.split(command)
+    subprocess.run([sys.executable, *words], check=True)
+    assert open_source(folder, Settings()).class_names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["a/1.jpg", "a/2.jpg"], ": one class (a), allowed: at least two; add the folder of another one"),
+        (["train/1.jpg", "val/2.jpg"], ": images lie directly in train, val; move them into a folder for each class"),
+        (["a/1.jpg", "b/1.jpg", "c.jpg"], ": files where class folders should be: c.jpg; sort them into folders"),
+    ],
+)
+def test_images_that_make_no_classes_are_a_problem(tmp_path: Path, names: list[str], problem: str) -> None:
+    assert open_source(str(images_in(tmp_path, *names)), Settings()).problems == (f"{tmp_path}{problem}",)
+
+
+def test_classes_of_few_images_uneven_ones_and_a_small_evaluation_are_noted(tmp_path: Path) -> None:
+    images_in(
+        tmp_path, *[f"train/a/{number}.jpg" for number in range(20)], "train/b/1.jpg", "val/a/1.jpg", "val/b/1.jpg"
+    )
+    assert open_source(str(tmp_path), Settings()).notes == (
+        "few training images of b (1): fewer than 10 hardly make a class",
+        "uneven classes (20 of a, 1 of b): a network may name the frequent ones too often",
+        "2 evaluation images: one of them is 50.0% of the accuracy",
+    )
+
+
+@pytest.mark.parametrize(
+    ("side", "size", "packed", "note"),
+    [
+        (600, None, 256, "images of 600 px (shorter side, median) are scaled to 256 px; --size keep keeps them"),
+        (600, 0, 600, "images of 600 px (shorter side, median) are kept: --size 256 makes training on a CPU faster"),
+        (600, 64, 64, None),
+        (500, None, 500, "images of 500 px (shorter side, median) are kept: --size 256 makes training on a CPU faster"),
+        (200, None, 200, None),
+    ],
+)
+def test_photographs_are_scaled_unless_one_says_otherwise(
+    tmp_path: Path, side: int, size: int | None, packed: int, note: str | None
+) -> None:
+    for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (side + 40, side)).save(tmp_path / name)
+    source = open_source(str(tmp_path), Settings(size=size))
+    assert min(Image.open(io.BytesIO(source.train.jpeg(0))).size) == packed
+    assert [each for each in source.notes if "px" in each] == ([] if note is None else [note])

@@ -171,7 +171,7 @@ def test_a_table_of_both_kinds_is_read_from_csv_and_one_table_is_not_enough(fold
     (folder / "train.json").write_text("torn")
     assert len(open_source(str(folder), Settings()).train.labels) == 4
     (folder / "val.json").unlink()
-    with pytest.raises(UserError, match=r"neither .*; give the folder that holds them"):
+    with pytest.raises(UserError, match=r"val\.csv \(or \.json\) is missing beside train\.csv; add it, or take"):
         open_source(str(folder), Settings())
 
 

@@ -1,0 +1,218 @@
+"""Which folders are classes, and which files are their images: layouts, listings, and everything that does not fit."""
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from configs.errors import UserError
+from data.sources.image_source import is_utf8, name_some, shown, spelling_hint
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+_TRAIN = "train"
+_EVAL_NAMES = ("val", "valid", "validation", "test")
+_SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir"})
+_ARCHIVES = {"zipfile": (".zip",), "tarfile": (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")}
+_DEEPEST, _MOST_FOLDERS = 3, 200
+
+
+class Layout(NamedTuple):
+    """Where the class folders lie.
+
+    Attributes:
+        train: The folder of the class folders for training.
+        eval: That of the class folders for evaluation; None if images must be held out for it.
+        unused: Names of folders beside the two that look like an evaluation part, and are not used.
+    """
+
+    train: Path
+    eval: Path | None
+    unused: tuple[str, ...] = ()
+
+
+class Listing(NamedTuple):
+    """The class folders of a split.
+
+    Attributes:
+        class_names: Sorted names of the folders that are classes.
+        images: (class, file name, bytes) of each image, sorted by class and then by file name.
+        problems: What is wrong, a line each.
+        left_out: Names of hidden entries and of files of the operating system, which are no images.
+        empty: Names of class folders without an image.
+    """
+
+    class_names: tuple[str, ...]
+    images: list[tuple[str, str, int]]
+    problems: list[str]
+    left_out: list[str]
+    empty: list[str]
+
+
+def find_layout(folder: Path) -> Layout | None:
+    """Return the layout of a folder, by the names in it alone; None if it has no class folders.
+
+    Raises:
+        UserError: Two folders may be the evaluation part.
+    """
+    subfolders = {path.name.casefold(): path for path in _subfolders(folder)}
+    train = subfolders.get(_TRAIN)
+    if train is not None and (any(_subfolders(train)) or not _holds_images(train)):
+        found = [name for name in _EVAL_NAMES if name in subfolders]
+        parts = found[:-1] if len(found) > 1 and found[-1] == "test" else found
+        if len(parts) > 1:
+            several = " and ".join(subfolders[name].name for name in parts)
+            raise UserError(f"{folder}: evaluation images in {several}, allowed: one such folder; rename the others")
+        unused = tuple(subfolders[name].name for name in found[1:])
+        return Layout(train, subfolders[parts[0]] if parts else None, unused)
+    return Layout(folder, None) if any(map(_holds_images, subfolders.values())) else None
+
+
+def explain_no_layout(source: Path) -> str | None:
+    """Return what to give instead of a folder or a file that has no class folders; None if there are no images."""
+    if source.is_file():
+        return _explain_file(source)
+    below = [path for path in _below(source) if find_layout(path)]
+    if below:
+        return f"class folders lie further down; give {' or '.join(map(str, below[:3]))}"
+    if not _holds_images(source):
+        return None
+    parent = source.absolute().parent
+    if len([path for path in _subfolders(parent) if _holds_images(path)]) > 1:
+        whole = parent.parent if _is_part(parent) else parent
+        return f"holds images, but no class folders; if it is one class of {whole}, give that folder"
+    return "holds images, but no class folders; make a folder in it for each class, and move the images there"
+
+
+def _explain_file(file: Path) -> str:
+    """Return what to do with a file that was given for a folder."""
+    name = file.name.lower()
+    module = next((module for module, endings in _ARCHIVES.items() if name.endswith(endings)), None)
+    if module is None:
+        return "is a file; give the folder that holds a folder of images for each class"
+    unpacked = str(file.with_name(f"{file.name.partition('.')[0]}-unpacked"))
+    command = shlex.join(["python3", "-m", module, "-e", str(file), unpacked])
+    return f"is an archive; unpack it by: {command}, and give {unpacked}"
+
+
+def require_whole(folder: Path) -> None:
+    """Raise UserError if the class folders of ``folder`` are one part of a data set whose other part lies beside it."""
+    if _is_part(folder.absolute()):
+        parent = folder.absolute().parent
+        raise UserError(f"{folder}: is one part of a data set, whose other part lies beside it; give {parent}")
+
+
+def _is_part(folder: Path) -> bool:
+    around = find_layout(folder.parent) if folder.name.casefold() in (_TRAIN, *_EVAL_NAMES) else None
+    return around is not None and around.eval is not None
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the folders below a folder, level by level, as far as a look takes no time."""
+    level = [folder]
+    for _ in range(_DEEPEST):
+        level = [each for path in level for each in islice(_subfolders(path), _MOST_FOLDERS)][:_MOST_FOLDERS]
+        yield from level
+
+
+def _subfolders(folder: Path) -> Iterator[Path]:
+    return (Path(entry.path) for entry in _entries(folder, []) if not is_hidden(entry.name) and Path(entry).is_dir())
+
+
+def _holds_images(folder: Path) -> bool:
+    return any(
+        entry.name.lower().endswith(SUFFIXES) and not is_hidden(entry.name) and Path(entry).is_file()
+        for entry in _entries(folder, [])
+    )
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether an entry is hidden, or made by an operating system: ``.DS_Store``, ``Thumbs.db``."""
+    return name.startswith(".") or name.lower() in _SYSTEM_FILES
+
+
+def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
+    """List the classes and the images of a split, and everything that does not belong there.
+
+    Args:
+        folder: The folder of the class folders.
+        is_root: Whether this is the folder that the user gave, where files that are no images may lie about.
+
+    Raises:
+        UserError: The folder has no class folder, and nothing else is wrong with it.
+    """
+    names: list[str] = []
+    images: list[tuple[str, str, int]] = []
+    problems: list[str] = []
+    files: list[str] = []
+    left_out: list[str] = []
+    empty: list[str] = []
+    for entry in _entries(folder, problems):
+        if is_hidden(entry.name):
+            left_out.append(shown(entry.name))
+        elif not is_utf8(entry.name):
+            problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
+        elif not Path(entry.path).is_dir():
+            is_image = entry.name.lower().endswith(SUFFIXES)
+            (left_out if is_root and not is_image else files).append(_why_no_file(entry) or shown(entry.name))
+        else:
+            found = _list_class(Path(entry.path), problems, left_out)
+            images += [(entry.name, *each) for each in found]
+            (names if found else empty).append(entry.name)
+    if files:
+        problems.append(f"{folder}: files where class folders should be: {name_some(files)}; sort them into folders")
+    if not images and not problems and not empty:
+        raise UserError(f"{folder}: no class folder in it; make one for each class")
+    problems += [f"{folder}: {each}" for each in _alike(names)]
+    return Listing(tuple(names), images, problems, left_out, empty)
+
+
+def _list_class(folder: Path, problems: list[str], left_out: list[str]) -> list[tuple[str, int]]:
+    """Return (file name, bytes) of each image of a class, sorted; add what is no image to the two lists."""
+    images: list[tuple[str, int]] = []
+    refused: list[str] = []
+    for entry in _entries(folder, problems):
+        if is_hidden(entry.name):
+            left_out.append(f"{folder.name}/{shown(entry.name)}")
+            continue
+        reason = _why_no_file(entry)
+        if reason is None and not entry.name.lower().endswith(SUFFIXES):
+            reason = shown(entry.name)
+        if reason is None:
+            images.append((entry.name, entry.stat().st_size))
+        else:
+            refused.append(reason)
+    if refused:
+        suffixes = ", ".join(SUFFIXES)
+        problems.append(f"{folder}: not image files ({suffixes}): {name_some(refused)}; convert or remove them")
+    return images
+
+
+def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, sorted by name; none if it cannot be read, which is a problem."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        problems.append(f"{folder}: cannot be read: {error.strerror}")
+        return []
+
+
+def _why_no_file(entry: os.DirEntry[str]) -> str | None:
+    """Return the name of an entry and why it is no regular file; None if it is one."""
+    try:
+        if entry.is_file():
+            return None
+        if entry.is_symlink() and not Path(entry.path).exists():
+            return f"{shown(entry.name)} (a broken link)"
+        return f"{shown(entry.name)} ({'a folder' if entry.is_dir() else 'not a regular file'})"
+    except OSError as error:  # for example a loop of links
+        return f"{shown(entry.name)} ({error.strerror})"
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Return a line for each class that differs from an earlier one in the Unicode form of its name only."""
+    hints = ((name, spelling_hint(name, names[:number])) for number, name in enumerate(names))
+    return [f"{name!r} occurs twice{hint}" for name, hint in hints if "Unicode" in hint]
