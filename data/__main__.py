@@ -12,16 +12,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from configs.arguments import Parser, exit_status, parse, printable
 from configs.errors import UserError
 from configs.machine_limits import default_workers
 from configs.registry import BUILT_IN_SOURCES, SOURCES
 
+if TYPE_CHECKING:
+    from data.first_recipe.write import FirstRecipe
+    from data.manifest import Manifest
+
 _ROOT = Path(__file__).parents[1]
 _SHOWN_FINDINGS = 20
-_SETTINGS = ("size", "quality", "train", "eval", "classes", "labels", "seed")
+_SHOWN_CLASSES = 20
+_SETTINGS = ("size", "quality", "train", "eval", "classes", "labels", "eval_share", "seed")
 _USAGE = """./run.sh prepare SOURCE DEST [options]
        ./run.sh prepare --check SOURCE [options]
        ./run.sh prepare --verify DEST [--workers N]"""
@@ -32,10 +37,12 @@ SOURCE is one of
 {sources}
 
 Every file is decoded before the first image is packed, and all problems are listed at once (docs/images.md has the
-rules). DEST appears only when it is complete. Packing the same source again is fast and changes nothing.
+rules). DEST appears only when it is complete. Packing the same source again is fast and changes nothing. At the end,
+DEST/recipe.yaml is written, unless you have changed it: a small network and a schedule that suit the images.
 """
 _EXAMPLES = """\
 examples:
+  ./run.sh prepare my-images runs/data/mine          # then: ./run.sh train runs/data/mine/recipe.yaml
   ./run.sh prepare digits runs/data/digits
   ./run.sh prepare /usr/share/datasets/fashion-mnist runs/data/fashion-mnist   # Debian: dataset-fashion-mnist
   ./run.sh prepare /data/imagenet runs/data/imagenet --workers 32
@@ -63,6 +70,8 @@ class _Options:
     eval: int | None
     classes: int | None
     labels: Path | None
+    eval_share: int | None
+    no_recipe: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,14 +120,21 @@ def _parser() -> Parser:
         default=default_workers(),
         help="processes (default: %(default)s)",
     )
-    add("--seed", metavar="S", type=_whole_number(0, 2**31 - 1), help="order of the training images (default: 1)")
+    add("--no-recipe", action="store_true", help="pack the images, but write no recipe.yaml")
+    add(
+        "--seed",
+        metavar="S",
+        type=_whole_number(0, 2**31 - 1),
+        help="order of the training images, and choice of those held out (default: 1)",
+    )
     group = parser.add_argument_group("options of some sources (see the list above)")
     add = group.add_argument
-    add("--size", metavar="PX", type=_whole_number(8, 1024), help="shorter side of the packed images")
+    add("--size", metavar="PX", type=_size, help="shorter side of the packed images, px; keep: bytes as they are")
     add("--quality", metavar="Q", type=_whole_number(50, 100), help="JPEG quality (default: 95)")
     add("--train", metavar="N", type=_whole_number(1, 10_000_000), help="number of training images")
     add("--eval", metavar="N", type=_whole_number(1, 10_000_000), help="number of evaluation images")
     add("--classes", metavar="K", type=_whole_number(2, 1_000_000), help="number of classes")
+    add("--eval-share", metavar="PERCENT", type=_whole_number(1, 90), help="share of images held out for evaluation")
     add("--labels", metavar="CSV", type=Path, help="table of class -> labels (class,label|label)")
     return parser
 
@@ -144,7 +160,16 @@ def _whole_number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def _size(text: str) -> int:
+    """Return the number of pixels of ``--size``; 0 for ``keep``."""
+    try:
+        return 0 if text == "keep" else _whole_number(8, 1024)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or keep") from None
+
+
 def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _Options) -> int:
+    from data.first_recipe.write import write_recipe
     from data.prepare import SourceRefused, prepare
     from data.sources.catalogue import open_source
     from data.sources.image_source import Settings
@@ -159,14 +184,37 @@ def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _O
         )
     except SourceRefused as refused:
         raise UserError(f"{name}: {_print_findings(refused.problems, 'problem')}; nothing was packed") from None
-    manifest = done.manifest
-    size_mb = (manifest.train.rec_bytes + manifest.eval.rec_bytes) / 1e6
     took = "up to date" if done.was_up_to_date else f"packed in {time.monotonic() - start:.1f} s"
-    print(
-        f"{destination}: {manifest.train.records:,} training and {manifest.eval.records:,} evaluation images of "
-        f"{len(manifest.class_names):,} classes, {size_mb:,.1f} MB, {took}"
-    )
+    _print_counts(destination, done.manifest, took)
+    if not options.no_recipe:
+        _print_recipe(write_recipe(destination, done.manifest))
     return 0
+
+
+def _print_counts(folder: Path, manifest: "Manifest", took: str) -> None:
+    size_mb = (manifest.train.rec_bytes + manifest.eval.rec_bytes) / 1e6
+    names, counts = manifest.class_names, (manifest.train.class_counts, manifest.eval.class_counts)
+    print(
+        f"{folder}: {manifest.train.records:,} training and {manifest.eval.records:,} evaluation images of "
+        f"{len(names):,} classes, {size_mb:,.1f} MB, {took}"
+    )
+    rows = [
+        ("class", "training", "evaluation"),
+        *((n, f"{t:,}", f"{e:,}") for n, t, e in zip(names, *counts, strict=True)),
+    ]
+    width = max(len(name) for name, _, _ in rows[: _SHOWN_CLASSES + 1])
+    for name, train, evaluation in rows[: _SHOWN_CLASSES + 1]:
+        print(f"  {printable(name):{width}} {train:>9} {evaluation:>11}")
+    if len(names) > _SHOWN_CLASSES:
+        print(f"  and {len(names) - _SHOWN_CLASSES:,} more classes")
+
+
+def _print_recipe(recipe: "FirstRecipe") -> None:
+    kept = "kept, because it differs from the one that would be written; remove it to get a new one"
+    print(f"{recipe.path}: {kept if recipe.state == 'kept' else recipe.state}")
+    if recipe.state != "kept":
+        print(*(f"  {reason}" for reason in recipe.reasons), sep="\n")
+    print(f"next: {recipe.command}")
 
 
 def _check(name: str, given: Mapping[str, Any], options: _Options) -> int:

@@ -122,7 +122,9 @@ def pack_data_set(arguments: Sequence[str]) -> None:
     Raises:
         UserError: The data set cannot be packed.
     """
-    if subprocess.run(command_of(Program.PREPARE_VERB, "prepare", *arguments), cwd=ROOT, check=False).returncode:
+    if subprocess.run(
+        command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe"), cwd=ROOT, check=False
+    ).returncode:
         raise UserError(f"{arguments[1]}: the data set could not be packed, for the reason given above")
 
 

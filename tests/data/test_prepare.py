@@ -112,18 +112,19 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
     assert run(capsys, tmp_path / "in", out)[0] == 0
     before = (out / "train.rec").stat()
     status, text, _ = run(capsys, tmp_path / "in", out)
-    assert (status, text) == (0, f"{out}: 3 training and 2 evaluation images of 2 classes, 0.0 MB, up to date\n")
+    assert status == 0
+    assert text.startswith(f"{out}: 3 training and 2 evaluation images of 2 classes, 0.0 MB, up to date\n")
     assert (out / "train.rec").stat() == before
     assert "training order of seed 1" in run(capsys, tmp_path / "in", out, "--seed", 2)[2]
     Image.new("RGB", (9, 9)).save(tmp_path / "in/train/n01/new.jpg")
     status, _, error = run(capsys, tmp_path / "in", out)
-    assert (status, error.count("\n")) == (2, 1)
+    assert status == 2
     assert f"{out} exists and holds another or an older data set" in error
     assert "move it away or name another folder" in error
     (tmp_path / "in/train/n01/new.jpg").write_bytes(b"")
     status, told, error = run(capsys, tmp_path / "in", tmp_path / "other", "--workers", 2)
     assert (status, told) == (2, f"{tmp_path}/in/train/n01/new.jpg: is empty\n")
-    assert error == f"error: {tmp_path}/in: 1 problem; nothing was packed\n"
+    assert error.splitlines()[-1] == f"error: {tmp_path}/in: 1 problem; nothing was packed"
     assert left_in(tmp_path) == ["in", "out"]
     (out / "eval.idx").unlink()
     assert "is not a complete data set" in run(capsys, tmp_path / "in", out)[2]
@@ -142,7 +143,10 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("digits", "--verify", "x"), "--verify takes one folder"),
         (("--size", "8", "--verify", "x"), "--verify takes one folder"),
         (("--seed", "0", "--verify", "x"), "--verify takes one folder"),
-        ((str(ROOT / "configs"), "out"), "nor train/<class>/*.jpg with val/<class>/*.jpg; give the folder"),
+        (
+            (str(ROOT / "configs"), "out"),
+            "nor a folder of images for each class (in train and val, or alone); give the folder",
+        ),
         (("digits", "out", "--workers", "0"), "--workers: got '0', allowed: whole numbers 1 to 1024"),
         (("digits", "out", "--seed", "2147483648"), "--seed: got '2147483648', allowed: whole numbers 0 to 2147483647"),
         (("digits", "out", "--size", "7"), "--size: got '7', allowed: whole numbers 8 to 1024"),
@@ -184,7 +188,7 @@ def test_a_source_that_was_moved_is_the_same_data_set(tmp_path: Path, capsys: py
     idx_files(source)
     assert run(capsys, source, out, "--size", 9, "--seed", 3)[0] == 0
     status, told, _ = run(capsys, source.rename(tmp_path / "after"), out, "--seed", 3, "--size", 9)
-    assert (status, told.endswith("up to date\n")) == (0, True)
+    assert (status, told.splitlines()[0].endswith("up to date")) == (0, True)
 
 
 def test_a_seed_of_nought_is_a_seed_and_missing_folders_are_made(

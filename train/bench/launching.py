@@ -193,7 +193,7 @@ class Jobs:
         if not (folder / "manifest.json").is_file():
             counts = {"train": data.train_samples, "eval": data.eval_samples, "classes": classes}
             arguments = packing_words(data.source, str(folder), **counts)
-            self.run(command_of(Program.PREPARE_VERB, "prepare", *arguments)).check()
+            self.run(command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe")).check()
         return folder
 
     @property

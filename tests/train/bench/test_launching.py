@@ -147,7 +147,7 @@ def test_a_data_set_is_packed_where_none_is_complete(is_packed: bool, tmp_path: 
     place = [f"cluster.paths.data={tmp_path}", "data.name=images", "data.source=generated"]
     folder = jobs.pack(*load_both("imagenet-smoke", "laptop", [*place, *counts]))
     assert folder == tmp_path / "images"
-    words = ["prepare", "generated", str(folder), "--train", "24", "--eval", "3", "--classes", "2"]
+    words = ["prepare", "generated", str(folder), "--train", "24", "--eval", "3", "--classes", "2", "--no-recipe"]
     expected = [] if is_packed else [command_of(Program.PREPARE_VERB, *words)]
     assert [each.command for each in jobs.started] == expected
 

@@ -1,0 +1,112 @@
+"""Measure the packed images, and write ``recipe.yaml`` beside them, unless the user has changed that file."""
+
+import contextlib
+import io
+import shlex
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import yaml
+from PIL import Image
+
+from configs.errors import UserError
+from configs.schema import Recipe
+from configs.validate import validate
+from data.first_recipe.choose import Facts, choose
+from data.images import to_rgb
+from data.manifest import Manifest
+from data.recordio import RecordFile, unpack_image
+
+NAME = "recipe.yaml"
+
+_MEASURED, _MEASURED_PX, _DECODED_PX, _WIDTH = 200, 64, 256, 120
+_HEADER = (
+    "# ./run.sh prepare wrote this recipe for the images beside it. Change it as you like: a changed file is kept.\n"
+)
+
+
+class FirstRecipe(NamedTuple):
+    """The recipe of a data set.
+
+    Attributes:
+        path: The file.
+        state: Whether the file was written, was there with the same content, or was kept since it has another.
+        reasons: What was chosen and why, a line each.
+        command: The command that trains with it.
+    """
+
+    path: Path
+    state: Literal["written", "up to date", "kept"]
+    reasons: tuple[str, ...]
+    command: str
+
+
+def write_recipe(folder: Path, manifest: Manifest) -> FirstRecipe:
+    """Write the first recipe of a data set.
+
+    Args:
+        folder: The data set.
+        manifest: Its manifest.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    path = folder / NAME
+    command = shlex.join(["./run.sh", "train", str(path)])
+    choice = choose(_measure(folder, manifest), command)
+    validate(Recipe, choice.recipe)
+    text = _HEADER + yaml.safe_dump(
+        choice.recipe, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True
+    )
+    try:
+        if path.exists():
+            state: Literal["up to date", "kept"] = "up to date" if path.read_text(encoding="utf-8") == text else "kept"
+            return FirstRecipe(path, state, choice.reasons, command)
+        partial = folder / f".{NAME}.partial"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be written: {error}; the images are packed, a recipe must be given") from None
+    return FirstRecipe(path, "written", choice.reasons, command)
+
+
+def _as_yaml(key: str, value: Any) -> str:
+    """Return a block of the recipe: the card line by line, other blocks of few words in one line."""
+    style = False if key == "card" else None
+    text: str = yaml.safe_dump(
+        {key: value}, sort_keys=False, default_flow_style=style, width=_WIDTH, allow_unicode=True
+    )
+    return text
+
+
+def _measure(folder: Path, manifest: Manifest) -> Facts:
+    """Return what the manifest and the first training images, whose order is random, say of a data set."""
+    sides, pixels = [], []
+    with RecordFile(folder / "train.rec") as records:
+        offsets = (folder / "train.idx").read_text().splitlines()[:_MEASURED]
+        for line in offsets:
+            encoded = unpack_image(records.read(int(line.split("\t")[1]))).image
+            with contextlib.suppress(OSError, SyntaxError), Image.open(io.BytesIO(encoded)) as image:  # --no-decode
+                side = min(image.size)
+                image.draft("RGB", (_DECODED_PX, _DECODED_PX))  # decodes large JPEGs at a fraction of the size
+                every = max(1, min(image.size) // _MEASURED_PX)
+                pixels.append(np.asarray(to_rgb(image), np.float64)[::every, ::every].reshape(-1, 3))
+                sides.append(side)
+    if not sides:
+        raise UserError(f"{folder}: none of the first images can be decoded; ./run.sh prepare --verify lists them")
+    values = np.concatenate(pixels)
+    is_grey = bool((values == values[:, :1]).all())
+    mean, std = (np.rint(each).astype(int).tolist() for each in (values.mean(axis=0), values.std(axis=0)))
+    return Facts(
+        name=folder.absolute().name,
+        source=manifest.source.description,
+        kind=manifest.source.kind,
+        train=manifest.train.records,
+        eval=manifest.eval.records,
+        classes=max(2, len(manifest.class_names)),
+        shorter_side=int(np.median(sides)),
+        is_grey=is_grey,
+        mean=(mean[0], mean[1], mean[2]),
+        std=tuple(max(1, each) for each in std),
+    )
