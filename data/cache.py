@@ -16,6 +16,8 @@ _WINDOW_BYTES = 1 << 30
 _TRIES, _PAUSE_S = 10, 0.1
 """A page that another run reads at this moment cannot be dropped; a little later it can."""
 
+_NOT_TOLD = "the kernel tells only the owner of these files how much of them is in memory"
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -36,8 +38,27 @@ def clear_dataset(folder: Path) -> str | None:
             break
         time.sleep(_PAUSE_S)
     if left is None:
-        return "the kernel reports only to the owner of these files how much of them is cached"
+        return _NOT_TOLD
     return f"{left:,} bytes stay cached: another process reads them, or the folder is a tmpfs" if left else None
+
+
+def known_obstacle(folder: Path) -> str | None:
+    """Return why no program of this user can clear the page cache of a folder's images, as far as a glance tells.
+
+    Args:
+        folder: A packed data set, or a folder that is still to be made.
+    """
+    if not all(_is_told(path) for path in folder.glob("*.rec")):
+        return _NOT_TOLD
+    place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    return "the folder is a tmpfs, whose files are always in memory" if _is_tmpfs(place) else None
+
+
+def _is_tmpfs(place: Path) -> bool:
+    device = place.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    rows = [row.split() for row in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
+    return any(row[2] == wanted and row[row.index("-") + 1] == "tmpfs" for row in rows)
 
 
 def drop_pages(paths: Iterable[Path]) -> None:
@@ -70,13 +91,17 @@ def resident_bytes(paths: Iterable[Path]) -> int | None:
     """
     pages = 0
     for path in paths:
-        if not (os.stat(path).st_uid == os.geteuid() or os.access(path, os.W_OK)):  # noqa: PTH116
+        if not _is_told(path):
             return None
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             for begin in range(0, size, _WINDOW_BYTES):
                 pages += _resident_pages(file.fileno(), begin, min(_WINDOW_BYTES, size - begin))
     return pages * mmap.PAGESIZE
+
+
+def _is_told(path: Path) -> bool:
+    return path.stat().st_uid == os.geteuid() or os.access(path, os.W_OK)
 
 
 def _resident_pages(descriptor: int, begin: int, length: int) -> int:

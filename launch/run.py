@@ -28,6 +28,7 @@ from launch.start.local import Outcome
 from launch.start.monitor import monitored
 from logs.claims import CLAIMS_FOLDER
 from logs.folder import RunFolder
+from train.plan.cold_images import missing_cache_clear
 from train.plan.memory import shortage_here
 
 
@@ -103,7 +104,10 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
 
 
 def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
-    """Check the batch and this machine's memory, and pack a data set that the program can make and that is missing."""
+    """Check the batch and this machine's memory, and pack a data set that the program can make and that is missing.
+
+    If the run is meant for a submission and its log would fail the check for a reason that is known now, warn.
+    """
     plan_run(recipe, cluster.world_size)
     if problem := shortage_here(recipe, cluster):
         raise UserError(problem)
@@ -111,6 +115,8 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     if data.source in BUILT_IN_SOURCES and not (destination / "manifest.json").is_file():
         sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}
         pack_data_set(packing_words(data.source, str(destination), **sizes))
+    if problem := missing_cache_clear(recipe, cluster):
+        sys.stderr.write(f"warning: {problem}\n")
 
 
 def pack_data_set(arguments: Sequence[str]) -> None:

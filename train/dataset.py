@@ -132,7 +132,7 @@ class PackedImages(Images):
             if self._staged.copied_s is not None:
                 logger.info("data set copied to %s in %.1f s", self._folder, self._staged.copied_s)
         left = clear_dataset(self._folder) if self._identity.local_rank == 0 else None
-        if left is not None:
+        if left is not None and self._recipe.mlperf.submits:
             logger.warning(
                 "%s: cache_clear is not logged, because the page cache could not be cleared: %s", self._folder, left
             )

@@ -74,7 +74,7 @@ class DatasetFacts:
         exists: Whether the folder is there.
         records: Images for training and evaluation.
         bytes: Their size.
-        is_cache_told: Whether the kernel tells this user how much of the data set the page cache holds.
+        stays_cached: Why the log of a run that submits will lack ``cache_clear``, with a remedy, or None.
     """
 
     folder: str | None
@@ -82,7 +82,7 @@ class DatasetFacts:
     exists: bool = True
     records: int = 0
     bytes: int = 0
-    is_cache_told: bool = True
+    stays_cached: str | None = None
 
 
 @dataclass(frozen=True)

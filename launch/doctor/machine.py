@@ -14,12 +14,12 @@ from configs.errors import UserError
 from configs.load import resolve_path
 from configs.machine_limits import available_memory_bytes, memory_limit, usable_cores
 from configs.schema import Cluster, Recipe
-from data.cache import resident_bytes
 from data.stage import dataset_bytes
 from data.verify import check_dataset
 from launch.doctor.facts import DatasetFacts, FolderFacts, MachineFacts
 from logs.environment import environment
 from train.dataset import local_folder
+from train.plan.cold_images import missing_cache_clear
 
 LIMITS = {
     "open files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC, "address space": resource.RLIMIT_AS,
@@ -60,13 +60,13 @@ def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
         manifest = check_dataset(folder, recipe.data, recipe.model.num_classes)
         for path in folder.glob("*.rec"):
             _read_ends(path)
-        is_cache_told = resident_bytes([folder / "eval.rec"]) is not None
+        stays_cached = missing_cache_clear(recipe, cluster)
     except UserError as error:
         return DatasetFacts(str(folder), problem=str(error), exists=folder.exists())
     except OSError as error:
         return DatasetFacts(str(folder), problem=f"{error.filename}: {error.strerror}")
     records = manifest.train.records + manifest.eval.records
-    return DatasetFacts(str(folder), records=records, bytes=dataset_bytes(manifest), is_cache_told=is_cache_told)
+    return DatasetFacts(str(folder), records=records, bytes=dataset_bytes(manifest), stays_cached=stays_cached)
 
 
 def _read_ends(path: Path) -> None:

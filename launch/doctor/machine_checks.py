@@ -226,9 +226,8 @@ def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckR
     if data.problem:
         return CheckResult("FAIL", "data", data.problem)
     words = f"{data.folder}: {data.records:,} records; sizes and index as in the manifest, both ends readable"
-    if not data.is_cache_told and report.cluster.paths.stage is None:
-        words += "; the kernel reports cached pages only to the owner of the files, so the log gets no cache_clear"
-        return CheckResult("WARN", "data", words, "set cluster.paths.stage to a local disk, or own the files")
+    if data.stays_cached:
+        return CheckResult("WARN", "data", words, data.stays_cached)
     return CheckResult("OK", "data", words)
 
 

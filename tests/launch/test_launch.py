@@ -107,6 +107,20 @@ def test_ranks_get_the_recorded_variables_and_the_whole_path_of_a_folder_below_t
     assert told.out.splitlines()[-1] == "  runs/one"
 
 
+@pytest.mark.parametrize("submits", [True, False])
+def test_whoever_submits_is_told_before_the_run_that_its_log_will_fail_the_check(
+    submits: bool, tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("no /dev/shm here")
+    ranks.endings = [succeeds]
+    sets = [*sets, "cluster.paths.stage=/dev/shm", f"mlperf.submits={str(submits).lower()}"]
+    assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 0
+    *told, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("digits on laptop: 2 ranks, ")
+    assert [line.partition(", whose ")[0] for line in told] == ["warning: /dev/shm: the folder is a tmpfs"] * submits
+
+
 def test_ranks_that_refuse_leave_no_folder(tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
     ranks.endings = [ends(REFUSED_STATUS)]
     folder = tmp_path / "run"

@@ -19,6 +19,7 @@ from data.shards import shard_range
 from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
+from train.plan.cold_images import missing_cache_clear
 from train.plan.memory import (
     BYTES_PER_NUMBER,
     InputBuffers,
@@ -66,7 +67,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "shards": _shards(recipe, plan),
         "environment": rank_environment(cluster),
         "log_keys": _log_keys(recipe, cluster, plan, schedule),
-        "compliance": _compliance(recipe),
+        "compliance": _compliance(recipe, cluster),
         "simulated": _simulated(recipe, cluster),
     }
 
@@ -235,8 +236,8 @@ def _log_keys(recipe: Recipe, cluster: Cluster, plan: RunPlan, schedule: LrSched
     return log.values
 
 
-def _compliance(recipe: Recipe) -> dict[str, Any]:
-    """Return the rules of the closed division that the recipe breaks, by ruleset.
+def _compliance(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
+    """Return the rules of the closed division that the recipe breaks, by ruleset, and what the log would lack here.
 
     A recipe that breaks none may run in the closed or in the open division.
     """
@@ -253,4 +254,8 @@ def _compliance(recipe: Recipe) -> dict[str, Any]:
             for rule in broken_rules(recipe, ruleset)
         ]
         verdicts[ruleset] = {"closed_allowed": not broken, "broken_rules": broken}
-    return {"division": recipe.mlperf.division, "ruleset": recipe.mlperf.ruleset, "rulesets": verdicts}
+    return {
+        **recipe.mlperf.model_dump(include={"submits", "division", "ruleset"}),
+        "here": missing_cache_clear(recipe, cluster),
+        "rulesets": verdicts,
+    }

@@ -175,7 +175,12 @@ def _verdict(memory: Mapping[str, Any]) -> str:
 
 
 def _compliance(compliance: Mapping[str, Any]) -> list[str]:
-    lines = [f"this recipe runs in the {compliance['division']} division under ruleset {compliance['ruleset']}"]
+    place = f"in the {compliance['division']} division under ruleset {compliance['ruleset']}"
+    is_wanted = (
+        "this recipe runs" if compliance["submits"] else "not for submission (mlperf.submits), though the log is"
+    )
+    lines = [f"{is_wanted} {place}"]
+    lines += [f"this machine: {compliance['here']}"] if compliance["here"] else []
     reasons: dict[str, list[str]] = {}
     for ruleset, verdict in compliance["rulesets"].items():
         broken = verdict["broken_rules"]

@@ -52,7 +52,7 @@ def _sound() -> Ranks:
         }  # fmt: skip
         if rank % 2 == 0:
             row["machine"] = _machine()
-            row["data"] = {"folder": "/data", "problem": None, "records": 7, "bytes": 150e9, "is_cache_told": True}
+            row["data"] = {"folder": "/data", "problem": None, "records": 7, "bytes": 150e9, "stays_cached": None}
         ranks.append(row)
     return ranks
 
@@ -156,7 +156,7 @@ TROUBLES = [
     (_set(4, "machine", "adapters", to={}), "FAIL", "links (node2): mlx5_0 missing, mlx5_1 missing"),
     (_set(4, "machine", "locked_memory_bytes", to=65536), "WARN", "links (node2): adapters are up, but locked memory"),
     (_set(2, "data", "problem", to="train.rec: gone; run it"), "FAIL", "data (node1): train.rec: gone; run it"),
-    (_set(2, "data", "is_cache_told", to=False), "WARN", "data (node1): /data: 7 records"),
+    (_set(2, "data", "stays_cached", to="own the images"), "WARN", "data (node1): /data: 7 records"),
     (_set(2, "machine", "stage", to={"folder": "/ssd", "free_bytes": 1e9, "is_writable": True}), "FAIL",
      "stage (node1): 1.0 GB free at /ssd, the data set needs 150.0 GB;"),
     (_set(0, "clock_offsets_s", 3, to=-2.5), "WARN", "clocks: node1 is 2.500 s behind node0; start chronyd"),
@@ -450,14 +450,6 @@ def test_a_disk_holds_ten_checkpoints_and_what_a_run_writes(plan: Any, free: int
 
 def test_each_rank_of_a_node_has_its_64_mib_of_shared_memory() -> None:
     assert _on("shared memory", *_host(shm_free_bytes=128 << 20)) == ["OK    shared memory: 0.1 GB free at /dev/shm"]
-
-
-@pytest.mark.parametrize(("stage", "told", "level"), [(None, False, "WARN"), ("/ssd", False, "OK"), (None, True, "OK")])
-def test_what_the_kernel_caches_matters_only_without_a_stage(stage: str | None, told: bool, level: str) -> None:
-    ranks, _ = _host()
-    ranks[0]["data"]["is_cache_told"] = told
-    cluster = CLUSTER.model_copy(update={"paths": CLUSTER.paths.model_copy(update={"stage": stage})})
-    assert [line.split()[0] for line in _on("data", ranks, cluster)] == [level]
 
 
 @pytest.mark.parametrize(("wanted", "level"), [(1, "WARN"), (2, "FAIL")])

@@ -106,20 +106,10 @@ def test_a_sound_data_set_is_told_in_records_and_bytes_and_a_broken_one_by_its_f
 ) -> None:
     shutil.copytree(shared_digits, tmp_path / "digits")
     recipe, cluster = load_both("digits", None, [f"cluster.paths.data={tmp_path}"])
-    asked: list[list[Path]] = []
-    for resident in (None, 0):
-
-        def resident_in(paths: list[Path], told: int | None = resident) -> int | None:
-            asked.append(paths)
-            return told
-
-        monkeypatch.setattr(machine, "resident_bytes", resident_in)
-        facts = inspect_dataset(recipe, cluster)
-        assert (facts.folder, facts.problem) == (str(tmp_path / "digits"), None)
-        assert facts.records == recipe.data.train_samples + recipe.data.eval_samples
-        assert facts.bytes >= sum(path.stat().st_size for path in (tmp_path / "digits").glob("*.rec"))
-        assert facts.is_cache_told is (resident is not None)
-    assert asked == [[tmp_path / "digits" / "eval.rec"]] * 2
+    facts = inspect_dataset(recipe, cluster)
+    assert (facts.folder, facts.problem, facts.stays_cached) == (str(tmp_path / "digits"), None, None)
+    assert facts.records == recipe.data.train_samples + recipe.data.eval_samples
+    assert facts.bytes >= sum(path.stat().st_size for path in (tmp_path / "digits").glob("*.rec"))
     (tmp_path / "digits" / "more.rec").mkdir()
     facts = inspect_dataset(recipe, cluster)
     assert (facts.problem, facts.exists) == (f"{tmp_path / 'digits' / 'more.rec'}: Is a directory", True)
