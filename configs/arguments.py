@@ -140,6 +140,15 @@ def add_place(
     parser.add_argument("--set", metavar="KEY=VALUE", dest="overrides", action="append", default=[], help=words)
 
 
+def add_from(parser: argparse.ArgumentParser) -> None:
+    """Add ``--from``, as ``start_from``; `logs.weights.starting_weights` makes a value of the recipe of it."""
+    words = (
+        "begin with these weights (fine-tuning): the folder of a run, whose newest checkpoint is taken, or a file of "
+        "weights (.ckpt, .onnx, .npz); a classifier of another shape is drawn new"
+    )
+    parser.add_argument("--from", metavar="RUN|FILE", dest="start_from", type=Path, help=words)
+
+
 def override_words(overrides: Sequence[str]) -> list[str]:
     """Return the words of a command line that set these values: ``--set KEY=VALUE`` for each."""
     return [word for override in overrides for word in ("--set", override)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_place, add_recipe, exit_status, parse
+from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, parse
 from configs.errors import UserError
 
 _TRACE_STEPS = 3
@@ -21,6 +21,7 @@ class _Options:
     max_restarts: str | None
     run_dir: Path | None
     resume: Path | None
+    start_from: Path | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +42,7 @@ def _parser() -> Parser:
     parser = Parser(prog="./run.sh train", description=about)
     add_recipe(parser, is_optional=True)
     add_place(parser)
+    add_from(parser)
     parser.add_argument(
         "--trace",
         dest="overrides",
@@ -64,7 +66,10 @@ def _train(options: _Options) -> int:
     from launch.run import launch_run
     from launch.setup.state import in_use
     from logs.folder import CONFIG_FILE
+    from logs.weights import starting_weights
 
+    if options.resume and options.start_from:
+        raise UserError("--from begins a new run, --resume continues one with its own weights; leave one of them out")
     recorded = None if options.resume is None else str(options.resume / CONFIG_FILE)
     name = options.recipe or recorded
     if name is None:
@@ -72,7 +77,8 @@ def _train(options: _Options) -> int:
             "RECIPE is missing: give a name in configs/recipes, for example digits; see ./run.sh train --help"
         )
     restarts = [] if options.max_restarts is None else [f"cluster.scheduler.max_restarts={options.max_restarts}"]
-    recipe, cluster = load_both(name, options.cluster or recorded, [*options.overrides, *restarts])
+    overrides = [*starting_weights(options.start_from), *options.overrides, *restarts]
+    recipe, cluster = load_both(name, options.cluster or recorded, overrides)
     with in_use():
         return launch_run(recipe, cluster, options.resume or options.run_dir, must_resume=options.resume is not None)
 

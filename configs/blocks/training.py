@@ -66,8 +66,8 @@ class Model(Section):
     parameters: str | None = Field(
         None,
         min_length=1,
-        description="File of trained parameters to start from, in the cluster's paths.data. If null, the weights are "
-        "drawn from run.seed.",
+        description="File of trained parameters to start from; a relative path starts in the cluster's paths.data. "
+        "./run.sh train --from RUN or FILE sets it. If null, the weights are drawn from run.seed.",
     )
 
 

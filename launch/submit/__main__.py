@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_place, add_recipe, exit_status, parse
+from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, parse
 from configs.errors import UserError
 
 
@@ -27,6 +27,7 @@ class _Options:
     resume: Path | None
     status: Path | None
     cancel: Path | None
+    start_from: Path | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +43,7 @@ def _parser() -> Parser:
     parser = Parser(prog="./run.sh submit", description=__doc__)
     add_recipe(parser, is_optional=True)
     add_place(parser, default_name=None)
+    add_from(parser)
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="the run's folder (default: runs/RECIPE-DATE-TIME)")
     parser.add_argument("--repeat", metavar="N", type=int, default=1, help="N runs with N seeds in one job")
     parser.add_argument(
@@ -72,9 +74,11 @@ def _submit(options: _Options) -> int:
     from launch.submit.hosts import parse_hosts
     from launch.submit.submission import make_job, submit_command, submit_job
     from logs.folder import RunFolder
+    from logs.weights import starting_weights
     from train.rehearse.rehearsed_run import Course, rehearsed_job
 
-    recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
+    overrides = [*starting_weights(options.start_from), *options.overrides]
+    recipe, cluster = load_both(options.recipe, options.cluster, overrides)
     if options.rehearse:
         recipe, cluster = rehearsed_job(recipe, cluster, Course(shrink=1))
     hosts = () if options.hosts is None else parse_hosts(options.hosts, cluster.ranks_per_node)
@@ -91,7 +95,8 @@ def _act_on_submitted(options: _Options, folder: Path) -> int:
     from launch.submit.submission import cancel, resubmit, status
     from logs.folder import RunFolder
 
-    if options.recipe or options.cluster or options.overrides or options.run_dir or options.hosts or options.dry_run:
+    others = (options.recipe, options.cluster, options.overrides, options.run_dir, options.hosts, options.start_from)
+    if any(others) or options.dry_run:
         raise UserError("--resume, --status and --cancel take no other option: the run folder has all settings")
     run = RunFolder(folder)
     if options.resume:

@@ -1,4 +1,4 @@
-"""Parameters to start training from: a file of this program's or of Gluon's model zoo; the classifier may differ."""
+"""Parameters to start training from: a checkpoint or another file of weights; the classifier may differ."""
 
 import logging
 import zipfile
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from configs.errors import UserError
+from logs.checkpoints import read
+from train.checkpoint import weights_of
 from train.networks.arch import Network
 
 logger = logging.getLogger(__name__)
@@ -36,7 +38,11 @@ def _read_onnx(path: Path) -> dict[str, np.ndarray]:
     return {each.name: np.array(onnx.numpy_helper.to_array(each)) for each in model.graph.initializer}
 
 
-_READERS = {".npz": _read_arrays, ".onnx": _read_onnx}
+def _read_checkpoint(path: Path) -> dict[str, np.ndarray]:
+    return weights_of(read(path))
+
+
+_READERS = {".npz": _read_arrays, ".onnx": _read_onnx, ".ckpt": _read_checkpoint}
 """Ending of a file -> function that reads the named arrays of such a file, float32 and in OIHW."""
 
 
@@ -48,8 +54,8 @@ def load_parameters(
 ) -> dict[str, np.ndarray]:
     """Return the weights and running statistics to start from: those of a file, for fine-tuning.
 
-    The classifier's tensors are taken from the file where their shapes are the same. Otherwise they stay as drawn, and
-    the log says so.
+    If a tensor of the classifier has another shape in the file, the whole classifier stays as drawn, and the log says
+    so.
 
     Args:
         path: A file of named arrays in OIHW. If its names are not this program's (Gluon's, for example), the arrays
@@ -63,8 +69,8 @@ def load_parameters(
     """
     if not path.is_file():
         raise UserError(
-            f"model.parameters: no file {path}; give a .onnx or .npz file, a .params file under MXNet, or a .pt file "
-            "under PyTorch, relative to cluster.paths.data"
+            f"model.parameters: no file {path}; give a .ckpt, .onnx or .npz file, a .params file under MXNet, or a .pt "
+            "file under PyTorch; relative paths start in cluster.paths.data"
         )
     classifier = {each.name for each in network.layers[-1].parameters}
     wanted = _wanted(network)
@@ -73,10 +79,10 @@ def load_parameters(
     refused = [name for name in differing if name not in classifier]
     if refused:
         raise UserError(_explain(path, network.name, refused, {name: wanted[name] for name in refused}, found))
-    kept = sorted(set(differing))
-    new = f"; newly initialised: {', '.join(kept)}" if kept else ""
-    logger.info("parameters from %s: %d of %d tensors%s", path, len(wanted) - len(kept), len(wanted), new)
-    return dict(drawn) | {name: found[name].astype(np.float32) for name in wanted if name not in kept}
+    new = sorted(classifier) if differing else []
+    told = f"; the classifier has another shape and is drawn new: {', '.join(new)}" if new else ""
+    logger.info("weights from %s: %d of %d tensors%s", path, len(wanted) - len(new), len(wanted), told)
+    return dict(drawn) | {name: found[name].astype(np.float32) for name in wanted if name not in new}
 
 
 def _wanted(network: Network) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import Parser, add_place, add_recipe, exit_status, override_words, parse
+from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, override_words, parse
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class _Options:
     overrides: list[str]
     json: bool
     plot: Path | None
+    start_from: Path | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +38,7 @@ def _parser() -> Parser:
     )
     add_recipe(parser)
     add_place(parser)
+    add_from(parser)
     parser.add_argument(
         "--json", action="store_true", help="print the plan as JSON, with the learning rate of every step"
     )
@@ -47,10 +49,12 @@ def _parser() -> Parser:
 def _print_plan(options: _Options) -> int:
     """Print the plan as text or as one line of JSON, and draw the learning rate if ``--plot`` asks for it."""
     from configs.load import load_both
+    from logs.weights import starting_weights
     from train.plan.document import plan_document
     from train.plan.text import render
 
-    recipe, cluster = load_both(options.recipe, options.cluster, options.overrides)
+    overrides = [*starting_weights(options.start_from), *options.overrides]
+    recipe, cluster = load_both(options.recipe, options.cluster, overrides)
     document: dict[str, Any] = plan_document(recipe, cluster)
     if options.plot:
         # Matplotlib takes a second to load.
@@ -58,7 +62,9 @@ def _print_plan(options: _Options) -> int:
 
         plot_learning_rate(options.plot, document["schedule"], f"{recipe.name}: learning rate")
     place = ["--cluster", options.cluster] if options.cluster else []
-    document["command"] = shlex.join(["./run.sh", "train", options.recipe, *place, *override_words(options.overrides)])
+    start = ["--from", str(options.start_from)] if options.start_from else []
+    words = [*place, *start, *override_words(options.overrides)]
+    document["command"] = shlex.join(["./run.sh", "train", options.recipe, *words])
     sys.stdout.write(json.dumps(document) + "\n" if options.json else render(document))
     return 0
 

@@ -215,6 +215,7 @@ def test_a_damaged_record_of_a_job_is_refused_like_none(run: Path, capsys: pytes
         (["digits"], "give RECIPE and --cluster C, or --resume, --status or --cancel with a run"),
         (["digits", "--resume", "{run}"], "--resume, --status and --cancel take no other option"),
         (["--resume", "{run}", "--hosts", "a,b"], "--resume, --status and --cancel take no other option"),
+        (["--resume", "{run}", "--from", "a"], "--resume, --status and --cancel take no other option"),
         (["--resume", "{run}", "--run-dir", "a"], "--resume, --status and --cancel take no other option"),
         (["--status", "{run}", "--cluster", "laptop"], "--resume, --status and --cancel take no other option"),
         (["--cancel", "{run}", "--set", "run.seed=2"], "--resume, --status and --cancel take no other option"),

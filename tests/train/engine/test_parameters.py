@@ -13,6 +13,7 @@ from configs.errors import UserError
 from configs.load import ROOT, load_both
 from configs.plan import plan_run
 from configs.schema import Model
+from logs.checkpoints import CheckpointFolder, SavedState
 from tests.engines import cpu_engine, each_engine, randomize
 from train.engine.build import build_model
 from train.engine.init import initial_weights
@@ -48,6 +49,13 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> Path:
     """Write arrays in the format that the ending of the path names."""
     if path.suffix == ".npz":
         np.savez(path, **arrays)
+    elif path.suffix == ".ckpt":
+        # Statistics are those of two ranks, of which an evaluation takes the mean.
+        statistics = {name: each for name, each in arrays.items() if "_moving_" in name}
+        held = {f"weights/{name}": each for name, each in arrays.items() if name not in statistics}
+        held |= {f"statistics/{name}": np.stack([0.5 * each, 1.5 * each]) for name, each in statistics.items()}
+        written = CheckpointFolder(path.parent).write(1, SavedState({}, held), keep=1)
+        return written.rename(path)
     elif path.suffix == ".onnx":
         onnx = pytest.importorskip("onnx")
         constants = [onnx.numpy_helper.from_array(values, name) for name, values in arrays.items()]
@@ -62,7 +70,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-FORMATS = [(".npz", None), (".onnx", None), (".params", "mxnet"), (".pt", "torch")]
+FORMATS = [(".npz", None), (".ckpt", None), (".onnx", None), (".params", "mxnet"), (".pt", "torch")]
 
 
 def _load(path: Path, engine: str | None = None, num_classes: int = 10) -> dict[str, np.ndarray]:
@@ -81,11 +89,19 @@ def test_every_tensor_but_those_of_another_classifier_comes_from_the_file(
     assert all(values.flags.writeable for values in whole.values())
     with caplog.at_level(logging.INFO):
         loaded = _load(path, engine, num_classes=3)
-    told = f"parameters from {path}: {len(trained) - 2} of {len(trained)} tensors"
-    assert f"{told}; newly initialised: classifier_bias, classifier_weight" in caplog.text
+    told = f"weights from {path}: {len(trained) - 2} of {len(trained)} tensors; the classifier has another shape"
+    assert f"{told} and is drawn new: classifier_bias, classifier_weight" in caplog.text
     _, drawn = _table(3)
     for name, values in loaded.items():
         np.testing.assert_array_equal(values, (drawn if name.startswith("classifier") else trained)[name], name)
+
+
+def test_a_classifier_of_another_shape_is_drawn_as_a_whole(trained: dict[str, np.ndarray], tmp_path: Path) -> None:
+    wider = trained | {"classifier_weight": np.zeros((10, 7), np.float32)}
+    loaded = _load(_write(tmp_path / "wider.npz", wider))
+    _, drawn = _table(10)
+    for name in ("classifier_weight", "classifier_bias"):
+        np.testing.assert_array_equal(loaded[name], drawn[name])
 
 
 def test_foreign_names_are_taken_in_the_order_of_the_layers(trained: dict[str, np.ndarray], tmp_path: Path) -> None:

@@ -48,6 +48,15 @@ def test_the_command_of_the_run_has_its_cluster_and_its_changes(capsys: pytest.C
     assert shlex.split(json.loads(capsys.readouterr().out)["command"]) == ["./run.sh", "train", *words]
 
 
+def test_the_command_of_the_run_has_the_weights_that_it_begins_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "network.onnx").touch()
+    assert main(["plan", "digits", "--from", str(tmp_path), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert shlex.split(plan["command"]) == ["./run.sh", "train", "digits", "--from", str(tmp_path)]
+
+
 def test_the_command_of_the_run_names_the_users_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tmp_path / "own digits.yaml"
     own.write_text((ROOT / "configs/recipes/digits.yaml").read_text(encoding="utf-8"), encoding="utf-8")

@@ -1,0 +1,40 @@
+"""The weights with which a run begins, as ``--from RUN|FILE`` names them."""
+
+import json
+from pathlib import Path
+
+from configs.errors import UserError
+from logs.folder import RunFolder
+
+_EXPORTED = "network.onnx"
+
+
+def starting_weights(start_from: Path | None) -> list[str]:
+    """Return ``--from`` as words ``a.b=c`` that change a recipe, as ``--set`` takes them.
+
+    Args:
+        start_from: The folder of a run or of an export, or a file of weights; relative paths start in the current
+            folder. If None, there is nothing to change.
+
+    Raises:
+        UserError: There are no weights.
+    """
+    if start_from is None:
+        return []
+    # Not resolve(): another node may reach the file by the same link, and not by its target.
+    return [f"model.parameters={json.dumps(str(_weights_file(start_from).absolute()), ensure_ascii=False)}"]
+
+
+def _weights_file(path: Path) -> Path:
+    """Return the newest complete checkpoint of a run, or else its export, or the file itself."""
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise UserError(f"--from: no such file or folder: {path}; give the folder of a run or a file of weights")
+    folder = RunFolder(path)
+    checkpoint, _ = folder.checkpoints.newest_valid()
+    for found in (checkpoint, path / "export" / _EXPORTED, path / _EXPORTED):
+        if found is not None and found.is_file():
+            return found
+    missing = "no complete checkpoint" if folder.is_begun else "no run and no export"
+    raise UserError(f"--from {path}: {missing} in it; give the folder of a run that has ended, or a file of weights")
