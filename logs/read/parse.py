@@ -4,11 +4,12 @@ The parser keeps epochs, evaluations and hyperparameters, so that memory does no
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from logs.read.lines import Event, read_events, ruleset_at, to_number
-from logs.read.record import EpochSpan, Evaluation, RunRecord, as_integer, elapsed
+from logs.read.record import EpochSpan, Evaluation, Pause, RunRecord, as_integer, elapsed
 
 _Status = Literal["success", "aborted"] | None
 
@@ -216,7 +217,10 @@ def _between(evaluations: Sequence[Evaluation]) -> tuple[EpochSpan, ...]:
 
 
 class _Parser:
-    """Collects events. Times are Unix seconds until `record` turns them into seconds since run_start."""
+    """Collects events. Times are Unix seconds until `record` turns them into seconds since run_start.
+
+    Of a resumed run, times after a pause are earlier by the length of the pause, as if the run had gone on at once.
+    """
 
     def __init__(self) -> None:
         self.unreadable = 0
@@ -245,6 +249,9 @@ class _Parser:
         self.spans = _Spans()
         self.evaluations = _Evaluations()
         self.throughputs: dict[float, float] = {}
+        self.pauses: list[Pause] = []
+        self._resumed_at: Event | None = None
+        self._paused_s = 0.0
 
     def add(self, event: Event | None) -> None:
         """Add the next event of the file."""
@@ -256,21 +263,36 @@ class _Parser:
             self.points.setdefault("submission_benchmark", event.benchmark)
         if event.time_s is not None:
             self.first_s = event.time_s if self.first_s is None else self.first_s
+        event = self._without_pauses(event)
         if event.key == "resumed_from_step":
             # A key of this program: the earlier attempt was stopped, and the same run continues here.
             self.at.pop("run_stop", None)
             self.evaluations.resume()
+            self._resumed_at = event
             self.attempts += 1
             self.init_starts, self.init_spread_s, self._first_init_s = 0, 0.0, None
         elif event.key in self._handlers:
             # After run_stop, a slow rank or a second run in the same file may still log.
             if not self._came_later(event, "run_stop"):
                 self._handlers[event.key](event)
-                self.last_s = max(self.last_s or 0.0, event.time_s or 0.0) or None
+                if self._resumed_at is None:
+                    self.last_s = max(self.last_s or 0.0, event.time_s or 0.0) or None
         elif event.key.startswith(_SETTINGS) and event.is_short:
             self.settings[event.key] = event.value
         elif event.key.startswith(_KEPT) and event.is_short:
             self.points[event.key] = event.value
+
+    def _without_pauses(self, event: Event) -> Event:
+        """Return an event with the pauses before it taken off its time; the run_start of a resumed run ends a pause."""
+        if event.time_s is None:
+            return event
+        if event.key == "run_start" and self._resumed_at is not None:
+            if "run_start" in self.at and self.last_s is not None:
+                begin_s = self.last_s + self._paused_s
+                self.pauses.append(Pause(begin_s, event.time_s, to_number(self._resumed_at.value)))
+                self._paused_s += max(event.time_s - begin_s, 0.0)
+            self._resumed_at = None
+        return replace(event, time_s=event.time_s - self._paused_s) if self._paused_s else event
 
     def _init_start(self, event: Event) -> None:
         is_running = "run_stop" not in self.at and self.attempts == 1
@@ -335,6 +357,7 @@ class _Parser:
             seeds=tuple(self.seeds),
             began_s=start,
             attempts=self.attempts,
+            pauses=tuple(self.pauses),
             init_starts=(self.init_starts, self.init_spread_s),
             init_s=elapsed(self._time("init_start"), self._time("init_stop")),
             time_to_train_s=elapsed(start, stop),

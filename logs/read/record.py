@@ -42,12 +42,26 @@ class EpochSpan:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """The time between the end of an attempt at a run and the run_start of the next one, with its initialisation.
+
+    Attributes:
+        begin_s: Unix time at which it begins; ``end_s`` likewise.
+        step: Steps done when the run went on.
+    """
+
+    begin_s: float
+    end_s: float
+    step: float | None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """One evaluation.
 
     Attributes:
         epoch: Number of epochs trained before the evaluation.
-        at_s: Seconds since run_start.
+        at_s: Seconds since run_start, without pauses.
         accuracy: Top-1 accuracy (0 to 1); None if the logged value is not a number.
         seconds: Duration; None if the log does not contain it.
     """
@@ -97,6 +111,7 @@ class RunRecord:
     began_s: float | None = None
     init_s: float | None = None
     attempts: int = 1
+    pauses: tuple[Pause, ...] = ()
     init_starts: tuple[int, float] = (0, 0.0)
     time_to_train_s: float | None = None
     elapsed_s: float | None = None
@@ -106,6 +121,18 @@ class RunRecord:
     throughputs: tuple[tuple[float, float], ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     unreadable: int = 0
+
+    def since_start(self, time_s: float) -> float | None:
+        """Return the seconds from run_start to a Unix time, without pauses; a time within one counts as its begin."""
+        if self.began_s is None:
+            return None
+        paused_s = sum(min(time_s, each.end_s) - each.begin_s for each in self.pauses if time_s > each.begin_s)
+        return time_s - self.began_s - paused_s
+
+    def epochs_of(self, steps: float) -> float | None:
+        """Return how many epochs so many steps are; None if the log has no batch size or no number of images."""
+        size, images = self.global_batch_size, self.images_per_epoch
+        return steps * size / images if size and images else None
 
     @property
     def epochs(self) -> int | float | None:

@@ -48,11 +48,12 @@ def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     targets = _targets(runs)
     seconds, loss = "seconds since run_start", _metric("loss")
     bands = [*targets, *_references(runs)]
+    by_epoch, by_time = _resumes(runs, "epochs"), _resumes(runs, seconds)
     found = [
-        Captioned("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", runs, _accuracy, bands)),
-        Captioned("Accuracy by time", _chart("Top-1 accuracy", seconds, runs, _accuracy, targets)),
-        Captioned("Training loss by epoch", _chart("Loss", "epochs", runs, loss)),
-        Captioned("Training loss by time", _chart("Loss", seconds, runs, loss)),
+        Captioned("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", runs, _accuracy, [*bands, *by_epoch])),
+        Captioned("Accuracy by time", _chart("Top-1 accuracy", seconds, runs, _accuracy, [*targets, *by_time])),
+        Captioned("Training loss by epoch", _chart("Loss", "epochs", runs, loss, by_epoch)),
+        Captioned("Training loss by time", _chart("Loss", seconds, runs, loss, by_time)),
     ]
     yield from _with_data(found)
 
@@ -172,12 +173,11 @@ def _metric(key: str) -> Callable[[ReportedRun], list[_Sample]]:
 
     def samples(run: ReportedRun) -> list[_Sample]:
         record = run.record
-        size, images, began = record.global_batch_size, record.images_per_epoch, record.began_s
         found: list[_Sample] = []
         for row in run.intervals:
             step, when = to_number(row.get("step")), to_number(row.get("time"))
-            epoch = (step + 1) * size / images if step is not None and size and images else row.get("epoch")
-            found.append((epoch, when - began if when is not None and began is not None else None, row.get(key)))
+            epoch = row.get("epoch") if step is None else record.epochs_of(step + 1) or row.get("epoch")
+            found.append((epoch, None if when is None else record.since_start(when), row.get(key)))
         return found
 
     return samples
@@ -213,6 +213,20 @@ def _references(runs: Sequence[ReportedRun]) -> list[Band]:
 def _targets(runs: Sequence[ReportedRun]) -> list[Band]:
     targets = sorted({run.target for run in runs if run.target is not None and run.record.is_of_images})
     return [Band("y", target, target, f"target {target:g}") for target in targets]
+
+
+def _resumes(runs: Sequence[ReportedRun], x_name: str) -> list[Band]:
+    """Return a mark at each place where a run was resumed, by epochs or by seconds without the pauses."""
+    marks = []
+    for run in runs:
+        for pause in run.record.pauses:
+            if x_name == "epochs":
+                at = None if pause.step is None else run.record.epochs_of(pause.step)
+            else:
+                at = run.record.since_start(pause.begin_s)
+            if at:
+                marks.append(Band("x", at, at, "resumed" if len(runs) == 1 else f"resumed: {run.name}"))
+    return marks
 
 
 def _step_shares(runs: Sequence[ReportedRun]) -> BarChart:

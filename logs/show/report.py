@@ -3,11 +3,13 @@
 import csv
 import io
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from configs.arguments import printable
 from configs.errors import UserError
 from logs.disk import explain_disk_errors, write_text
 from logs.judge.evidence import is_own
@@ -17,7 +19,7 @@ from logs.show.chart import LineChart
 from logs.show.drawing import save_charts
 from logs.show.figures import course, samples_of
 from logs.show.page import render
-from logs.show.reported_run import ReportedRun, gather_run, summarise
+from logs.show.reported_run import NoRun, ReportedRun, gather_run, summarise
 
 _OUTPUTS = (".html", ".htm", ".svg", ".png", ".csv")
 """Files of these kinds in a run folder are earlier pages and pictures, which may be replaced."""
@@ -167,8 +169,26 @@ def _require_replaceable(option: str, file: Path, paths: Sequence[Path]) -> None
 
 
 def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
-    files = [file for path in paths for file in _expand(regular_file(path))]
-    return [gather_run(file, name) for file, name in zip(files, _names(files), strict=True)]
+    """Return the runs under ``paths``; what is no run is left out with a note, as the shell's ``runs/*`` may name it.
+
+    Raises:
+        UserError: None of the paths leads to a run, or one of them does not exist.
+    """
+    found = [_gathered(file) for path in paths for file in _expand(regular_file(path))]
+    runs = [each for each in found if isinstance(each, ReportedRun)]
+    refused = [each for each in found if isinstance(each, NoRun)]
+    if not runs:
+        raise refused[0]
+    for reason in refused:
+        sys.stderr.write(f"note: {printable(str(reason).partition(';')[0])}; it is left out\n")
+    return [replace(run, name=name) for run, name in zip(runs, _names([run.path for run in runs]), strict=True)]
+
+
+def _gathered(path: Path) -> ReportedRun | NoRun:
+    try:
+        return gather_run(path)
+    except NoRun as reason:
+        return reason
 
 
 def _expand(path: Path) -> list[Path]:

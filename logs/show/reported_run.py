@@ -28,6 +28,10 @@ _Content = TypeVar("_Content")
 _RANK_TIMES = {"compute_median_s", "compute_p95_s", "comm_wait_median_s", "input_wait_median_s"}
 
 
+class NoRun(UserError):
+    """A path that leads to no run: a folder without a log or settings, or a file without an event of training."""
+
+
 @dataclass(frozen=True)
 class ReportedRun:
     """One run of a report.
@@ -115,16 +119,19 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         name: The run's name in the report. If None, the name of the folder, or of the file without its suffix.
 
     Raises:
-        UserError: If there is no such file or folder, or the folder is not a run folder.
+        NoRun: The path leads to no run.
+        UserError: If there is no such file or folder, or it cannot be read.
     """
     if path.is_file():
         record = parse_log(path)
+        if record.ruleset is None:
+            raise NoRun(f"{path}: contains no event of an MLPerf log; give run folders or logs of training")
         return ReportedRun(name or path.stem, path, path, record, settings=_logged(record))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give run folders or logs")
     log = _main_log(path)
     if log is None and not (path / CONFIG_FILE).is_file():
-        raise UserError(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
+        raise NoRun(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
     record = parse_log(log) if log else RunRecord(path)
     start: dict[str, Any] = _or(read_object, path / STARTUP_FILE, {})
     ranks: list[dict[str, Any]] = _or(read_ranks, path / RANKS_FILE, [])

@@ -57,23 +57,46 @@ def lead(runs: Sequence[ReportedRun]) -> Markup:
     """Return a sentence with the time to train; a mean only over runs that are alike."""
     reached = [run for run in runs if state_of(run)[1]]
     times = sorted(run.record.time_to_train_s for run in reached if run.record.time_to_train_s)
+    without = sum(_has_no_target(run) for run in reached)
     if not times:
         states = ", ".join(dict.fromkeys(state_of(run)[0] for run in runs))
-        return Markup("No run has reached its target: {}.").format(states)
+        goal = "has succeeded" if all(map(_has_no_target, runs)) else "has reached its target"
+        return Markup("No run {}: {}.").format(goal, states)
     if len(runs) == 1:
-        attempts = runs[0].record.attempts
-        resumed = f", in {attempts} attempts and with the time between them" if attempts > 1 else ""
-        return Markup("<strong>{}</strong> to train{}.").format(in_seconds(times[0]), resumed)
+        goal = "of training to the last epoch, without a target" if without else "to train"
+        return Markup("<strong>{}</strong> {}{}.").format(in_seconds(times[0]), goal, _attempts(runs[0]))
     if differing := _differing(reached):
-        sentence = Markup("{} of {} runs reached their target, the fastest after <strong>{}</strong>. ")
-        sentence = sentence.format(len(reached), len(runs), in_seconds(times[0]))
+        sentence = Markup("{} of {} runs {}, the fastest after <strong>{}</strong>. ")
+        sentence = sentence.format(len(reached), len(runs), _ended(len(reached), without), in_seconds(times[0]))
         return sentence + f"No mean: the runs differ in {', '.join(differing)}."
     sentence = Markup("<strong>{}</strong> to train: median of ").format(in_seconds(median(times)))
-    sentence += (
-        f"{len(times)} runs that reached the target, out of {len(runs)}; fastest {in_seconds(times[0])}, slowest "
-    )
+    ended = "without a target" if without else "that reached the target"
+    sentence += f"{len(times)} runs {ended}, out of {len(runs)}; fastest {in_seconds(times[0])}, slowest "
     olympic = f"; olympic mean {in_seconds(mean(times[1:-1]))}" if len(times) >= _SUBMISSION_RUNS else ""
     return sentence + f"{in_seconds(times[-1])}{olympic}."
+
+
+def _has_no_target(run: ReportedRun) -> bool:
+    """Return whether a run of this program trains to its last epoch; other submitters' logs seldom name the target."""
+    return run.path.is_dir() and run.target is None
+
+
+def _ended(succeeded: int, without_target: int) -> str:
+    """Return how the runs that succeeded ended, in words."""
+    if not without_target:
+        return "reached their target"
+    if without_target == succeeded:
+        return "ran to their last epoch, without a target"
+    return f"succeeded ({succeeded - without_target} reached their target, {without_target} had none)"
+
+
+def _attempts(run: ReportedRun) -> str:
+    """Return in how many attempts a resumed run trained, and how long it paused; empty if it was not resumed."""
+    pauses = run.record.pauses
+    if run.record.attempts == 1:
+        return ""
+    paused_s = sum(pause.end_s - pause.begin_s for pause in pauses)
+    return f", in {run.record.attempts} attempts" + (f", without pauses of {in_seconds(paused_s)}" if pauses else "")
 
 
 def _differing(runs: Sequence[ReportedRun]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from logs.read.lines import parse_text, ruleset_at
 from logs.read.parse import parse_events
-from logs.read.record import RunRecord
+from logs.read.record import Pause, RunRecord
 
 PUBLISHED = {
     "0.7.0": "2020-07-29", "1.0.0": "2021-06-30", "1.1.0": "2021-12-01", "2.0.0": "2022-06-29", "2.1.0": "2022-11-09",
@@ -137,6 +137,8 @@ def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
         (50, "run_stop", None, {"status": "aborted"}),
     ]
     again: list[Told] = [
+        (80, "resumed_from_step", 40, {}),
+        (81, "init_start", None, {}),  # of an attempt that did not get as far as run_start
         (100, "resumed_from_step", 40, {}),
         (101, "init_start", None, {}),
         (105, "run_start", None, {}),
@@ -144,9 +146,15 @@ def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
         (150, "run_stop", None, {"status": "success"}),
     ]
     record = _record(*first, *again)
-    assert (record.status, record.time_to_train_s, record.final_accuracy, record.epochs) == ("success", 150, 0.76, 4)
-    assert [(each.epoch, each.accuracy) for each in record.evaluations] == [(2, 0.2), (4, 0.76)], "4 was done again"
-    assert _record(*first, *again[1:]).status == "aborted", "a second run in the same file"
+    # 50 s before the pause and 45 s after it, in which epoch 4 was evaluated again.
+    assert (record.status, record.time_to_train_s, record.final_accuracy, record.epochs) == ("success", 95, 0.76, 4)
+    assert [(each.epoch, each.accuracy, each.at_s) for each in record.evaluations] == [(2, 0.2, 20), (4, 0.76, 85)]
+    assert record.pauses == (Pause(BEGIN_S + 50, BEGIN_S + 105, 40),)
+    assert [record.since_start(BEGIN_S + at) for at in (20, 50, 70, 105, 140)] == [20, 50, 50, 50, 85]
+    later = (170, "run_stop", None, {"status": "success"})
+    twice = _record(*first, *again[:-1], (145, "resumed_from_step", 50, {}), (165, "run_start", None, {}), later)
+    assert (twice.time_to_train_s, len(twice.pauses), twice.since_start(BEGIN_S + 170)) == (90, 2, 90)
+    assert _record(*first, *again[3:]).status == "aborted", "a second run in the same file"
 
 
 @pytest.mark.parametrize("head", [":::MLLOG ", ":::MLL 1.6e9 note: ", ":::MLPv0.5.0 resnet 1.6e9 (a.py:1) note: "])

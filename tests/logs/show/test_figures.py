@@ -1,5 +1,6 @@
 """The numbers in a report's charts, from runs whose numbers are known."""
 
+import json
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -176,3 +177,37 @@ def test_an_axis_is_logarithmic_if_the_runs_differ_more_than_twentyfold_and_then
     ]  # fmt: skip
     assert [len(series.points) for series in (*chart(1.0, 3.0).series, *chart(1.0, 30.0).series)] == [2, 2, 1, 1]
     assert chart(1.0, 30.0).x_name == "seconds since run_start, logarithmic"
+
+
+def test_a_resumed_run_has_no_pause_but_a_mark_where_it_went_on(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    log = folder / "result_0.txt"
+    lines = log.read_text().splitlines(keepends=True)
+    stop = next(index for index, line in enumerate(lines) if '"eval_stop"' in line) + 1
+    # Epochs 1 to 4 end with 41 s; after 1000 s the run goes on where it stopped, at step 75 of 18.7 an epoch.
+    moved = [_later(line, 1000) for line in lines[stop:]]
+    resumed = [("resumed_from_step", 75), ("init_start", None), ("run_start", None)]
+    at = samples.BEGIN_S + 20 + 41 + 1000
+    log.write_text("".join(lines[:stop]) + samples.mllog([(at, *event, {}) for event in resumed]) + "".join(moved))
+    metrics = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    late = [{**row, "time": row["time"] + 1000} if row.get("epoch", 0) > 4 and "time" in row else row for row in rows]
+    metrics.write_text("".join(f"{json.dumps(row)}\n" for row in late))
+    charts = _charts(gather_run(folder))
+    assert _points(charts["Accuracy by time"]) == _near((41, 0.485), (82, 0.97))
+    assert [at for at, _ in _points(charts["Training loss by time"])] == pytest.approx([10, 20, 30, 40, 51, 61, 71, 81])
+    marks = {
+        caption: [(band.low, band.high) for band in chart.bands if band.name == "resumed"]
+        for caption, chart in charts.items()
+        if isinstance(chart, LineChart) and caption.startswith(("Accuracy", "Training loss"))
+    }
+    by_epoch, by_time = [pytest.approx((75 * 64 / 1198,) * 2)], [pytest.approx((41, 41))]
+    assert marks == {
+        "Accuracy by epoch": by_epoch, "Training loss by epoch": by_epoch,
+        "Accuracy by time": by_time, "Training loss by time": by_time,
+    }  # fmt: skip
+
+
+def _later(line: str, seconds: int) -> str:
+    row = json.loads(line.partition(" ")[2])
+    return f":::MLLOG {json.dumps({**row, 'time_ms': row['time_ms'] + 1000 * seconds})}\n"

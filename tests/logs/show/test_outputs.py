@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import json
 import os
 import re
 import subprocess
@@ -91,7 +92,7 @@ def test_a_page_is_in_the_folder_of_a_single_run_and_else_in_the_working_folder(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["."], r"\.: contains neither result_\*.txt nor config.yaml; give a run folder"),
+        (["empty"], r"empty: contains neither result_\*.txt nor config.yaml; give a run folder"),
         (
             ["log.txt", "--out", "."],
             r"--out: got \., which cannot be a file; give a file name, for example report.html",
@@ -100,6 +101,9 @@ def test_a_page_is_in_the_folder_of_a_single_run_and_else_in_the_working_folder(
             ["log.txt", "--out", "log.txt/x.html"],
             r"--out: got log.txt/x.html, which cannot be a file \(File exists\); ",
         ),
+        (["words.txt", "--out", "x.html"], "words.txt: contains no event of an MLPerf log; give run folders or logs"),
+        (["words.txt", "empty", "--json"], "words.txt: contains no event of an MLPerf log; give run folders or logs"),
+        (["log.txt", "none.txt"], "none.txt: no such file or folder"),
         (["log.txt", "log.txt", "--plot", "x.svg"], "log.txt, log.txt: no evaluation and no loss to draw"),
         (["log.txt", "--csv", "log.txt/x.csv"], "--csv: log.txt/x.csv cannot be written"),
     ],
@@ -108,10 +112,29 @@ def test_report_with_a_wrong_argument_is_one_line_and_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("log.txt").touch()
+    Path("log.txt").write_text(samples.mllog(samples.run_events(epochs=1)[:3]))
+    Path("empty").mkdir()
+    Path("words.txt").write_text("root:x:0:0\n")
     assert main(["report", *arguments]) == 2
     error = capsys.readouterr().err
     assert re.match(f"error: {words}", error), error
+
+
+def test_what_is_no_run_among_runs_is_left_out_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/one", "runs/two"):
+        samples.run_folder(Path(name))
+    Path("runs/data").mkdir()
+    Path("runs/notes.txt").write_text("to do\n")
+    assert main(["report", *map(str, sorted(Path("runs").iterdir())), "--json"]) == 0
+    said = capsys.readouterr()
+    assert [figures["log"] for figures in json.loads(said.out)] == ["runs/one/result_0.txt", "runs/two/result_0.txt"]
+    assert said.err == (
+        "note: runs/data: contains neither result_*.txt nor config.yaml; it is left out\n"
+        "note: runs/notes.txt: contains no event of an MLPerf log; it is left out\n"
+    )
 
 
 def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(

@@ -11,7 +11,7 @@ import pytest
 from logs.attempts import Attempt
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
-from logs.read.record import Evaluation, RunRecord
+from logs.read.record import Evaluation, Pause, RunRecord
 from logs.show.reported_run import ReportedRun
 from logs.show.wording import heading, lead, notes_of, place_of, state_of
 
@@ -40,6 +40,28 @@ def test_a_mean_is_of_runs_that_are_alike_only() -> None:
         "6 of 6 runs reached their target, the fastest after <strong>10.00 s</strong>. No mean: the runs differ in "
         "submitter, global batch."
     )
+
+
+def test_a_run_without_a_target_reached_none(tmp_path: Path) -> None:
+    own, foreign = (replace(_ended(name), path=path) for name, path in (("own", tmp_path), ("log", Path("log"))))
+    aimed = replace(own, summary={"target": 0.75, "status": "success"})
+    assert lead([own]) == "<strong>82.00 s</strong> of training to the last epoch, without a target."
+    assert lead([foreign]) == lead([aimed]) == "<strong>82.00 s</strong> to train."
+    assert lead([own, own]).startswith(
+        "<strong>82.00 s</strong> to train: median of 2 runs without a target, out of 2;"
+    )
+    assert lead([own, own, aimed]).startswith("3 of 3 runs succeeded (1 reached their target, 2 had none), the fastest")
+    other = replace(own, settings={"recipe.name": "other"})
+    assert lead([own, other]).startswith("2 of 2 runs ran to their last epoch, without a target, the fastest after")
+    assert lead([replace(own, summary={"status": "aborted"})]) == "No run has succeeded: aborted."
+    assert lead([replace(aimed, summary={"target": 0.75, "status": "aborted"})]) == (
+        "No run has reached its target: aborted."
+    )
+
+
+def test_the_time_of_a_resumed_run_is_that_without_its_pauses() -> None:
+    resumed = _ended(attempts=3, pauses=(Pause(1.79e9 + 1, 1.79e9 + 21, 7), Pause(1.79e9 + 40, 1.79e9 + 50, 9)))
+    assert lead([resumed]) == "<strong>82.00 s</strong> to train, in 3 attempts, without pauses of 30.00 s."
 
 
 def _with_accuracy(reached: float | None, **more: Any) -> ReportedRun:
