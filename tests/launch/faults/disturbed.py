@@ -197,7 +197,8 @@ def _wait_for(phase: str, folder: Path, launcher: subprocess.Popen[bytes]) -> No
         if _is_in(phase, folder) and _rank(folder, victim_of(phase)):
             return
         time.sleep(0.0005 if phase == "checkpoint" else 0.01)  # to look costs a fifth of a core at 0.0005
-    pytest.fail(f"the run was never seen in its {phase}: {(folder.parent.parent / 'output').read_text()}")
+    how = "did not come in time to" if launcher.poll() is None else f"ended with {launcher.poll()} before"
+    pytest.fail(f"the run {how} its {phase}: {(folder.parent.parent / 'output').read_text(encoding='utf-8')}")
 
 
 def _is_in(phase: str, folder: Path) -> bool:

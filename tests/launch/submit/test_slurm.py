@@ -35,6 +35,17 @@ node: {cores: 1}
 scheduler: {kind: slurm, wall_time_s: 600, requeue: true}
 communication: {bucket_bytes: 262144}
 """
+GPUS = (
+    CLUSTER.replace("launcher: srun", "launcher: srun\ndevice: gpu")
+    .replace("262144", "262144, backend: gloo")
+    .replace("cores: 1", "cores: 1, gpu: V100-SXM2-16GB")
+)
+SLOW_STEPS = [
+    "model.name=resnet56", "model.image_size=64", "batch.global_size=1024", "data.train_samples=12288",
+    "run.eval_every_epochs=1", "run.eval_first_epoch=1", "run.log_every_steps=1",
+]  # fmt: skip
+"""Epochs of 12 steps of which each takes a V100 0.16 s. In a rehearsal ranks sleep that long: however busy the machine
+is, whoever watches them has the time to look, and they cost nothing."""
 STUDY = """
 name: queued
 title: Queued
@@ -87,7 +98,7 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    job = submit(CLUSTER, folder, overrides=["run.max_steps=60"])
+    job = submit(GPUS, folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=5"])
     wait_until(lambda: has_begun(folder), folder / "job.log")
     ask("scancel", "--signal=USR1", "--batch", job)
     wait_until(lambda: _state(job)[0] == "PENDING", folder / "job.log")
@@ -242,9 +253,9 @@ def _has_kept_more(folder: Path) -> bool:
 
 def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_without_a_hand(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    cluster = CLUSTER.replace("num_nodes: 2\nranks_per_node: 1", "num_nodes: 1\nranks_per_node: 2")
+    cluster = GPUS.replace("num_nodes: 2\nranks_per_node: 1", "num_nodes: 1\nranks_per_node: 2")
     cluster = cluster.replace("requeue: true", "requeue: true, max_restarts: 5")
-    job = submit(cluster, folder, overrides=["run.epochs=6", "run.eval_every_epochs=1", "run.log_every_steps=1"])
+    job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=6"])
     for number in (1, 2):
         wait_until(lambda: len(ranks(folder)) == 2 and _has_kept_more(folder), folder / "job.log")
         os.kill(ranks(folder)[0], signal.SIGKILL)
@@ -262,11 +273,7 @@ def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_wit
 
 def test_a_rehearsed_job_goes_the_way_of_the_real_one_and_is_no_result(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    cluster = CLUSTER.replace("launcher: srun", "launcher: srun\ndevice: gpu").replace(
-        "262144", "262144, backend: gloo"
-    )
-    cluster = cluster.replace("cores: 1", "cores: 1, gpu: V100-SXM2-16GB")
-    job = submit(cluster, folder, "--rehearse", overrides=["run.max_steps=8"])
+    job = submit(GPUS, folder, "--rehearse", overrides=["run.max_steps=8"])
     wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert _state(job)[:2] == ("COMPLETED", "0:0"), log
