@@ -27,9 +27,10 @@ _NOT_QUICK = {"gpu", "medium", "ranks", "scheduler", "slow"}
 def pytest_configure(config: pytest.Config) -> None:
     """Undo what a shell or nohup does to a job in its background: ignore Ctrl-C and SIGHUP, for its children too.
 
-    In the quick loop, properties are tried on fewer examples, and without the constants of this program's source, which
-    Hypothesis collects for half a second in each process (two seconds in a new clone). OpenBLAS gets one thread, as two
-    that wait for each other beside other processes were a sixth of the time of tests/logs.
+    Properties have no deadline, as a busy machine can take a second for any example. In the quick loop, they are tried
+    on fewer examples, and without the constants of this program's source, which Hypothesis collects for half a second
+    in each process (two seconds in a new clone). OpenBLAS gets one thread, as two that wait for each other beside other
+    processes were a sixth of the time of tests/logs.
 
     A sweep that predicts measures this machine first, which seems slow beside the other tests: what is measured here is
     not left to the user's next forecast.
@@ -37,7 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     from hypothesis import settings
     from hypothesis.internal.conjecture import providers
 
-    settings.register_profile("quick", max_examples=25)
+    settings.register_profile("usual", deadline=None)
+    settings.register_profile("quick", parent=settings.get_profile("usual"), max_examples=25)
+    settings.load_profile("usual")
     if config.option.markexpr == "quick":
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         settings.load_profile("quick")

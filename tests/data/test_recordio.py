@@ -40,7 +40,7 @@ def write_with_mxnet(folder: Path, payloads: list[bytes]) -> None:
 
 
 @pytest.mark.medium
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(PAYLOADS | st.binary(min_size=1, max_size=40), min_size=1, max_size=5))
 def test_files_are_byte_for_byte_those_of_mxnet_and_read_back(payloads: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -49,7 +49,10 @@ def _on_host(folder: Path, hosts: str, variables: dict[str, str]) -> subprocess.
     script = f"hostname alpha && mount --bind {folder}/hosts /etc/hosts && exec {ROOT}/launch/rank.sh env"
     told = {**_SLURM, "HOROVOD_CONTROLLER": "gloo", "RANK_LOCAL_SIZE": "2", "PATH": os.environ["PATH"], **variables}
     command = ["unshare", "--uts", "--mount", "bash", "-c", script]
-    return subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+    if done.stderr.startswith(("unshare: ", "hostname: ", "mount: ")):
+        pytest.skip(f"a host name of one's own is not allowed here: {done.stderr.strip()}")
+    return done
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")

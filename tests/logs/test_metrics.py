@@ -22,7 +22,7 @@ def not_json(text: str) -> None:
     raise AssertionError(f"{text} is not JSON")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows=st.lists(st.dictionaries(st.sampled_from(["loss", "lr", "note"]), VALUES), max_size=4))
 def test_rows_come_back_as_they_were_from_strict_json(rows: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

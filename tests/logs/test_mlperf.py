@@ -108,7 +108,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) 
         log.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     value=st.text(CHARACTERS) | st.floats(allow_nan=False) | st.lists(st.integers()),
     key=st.text("abxyz_", min_size=1),
@@ -137,7 +137,7 @@ def test_a_resumed_run_that_is_killed_is_closed_although_the_attempt_before_was(
         assert ["run_stop" in line for line in lines] == [True, False, True]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cut=st.floats(0, 1), ruleset=st.sampled_from(sorted(RESULT_FILES)))
 def test_a_log_cut_off_anywhere_is_closed_as_aborted_once(cut: float, ruleset: str) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -28,7 +28,7 @@ def figures(record: RunRecord) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     ruleset=st.sampled_from(sorted(FORMATS)), blocks=st.integers(1, 6), every=st.integers(1, 4),
     seconds=st.tuples(st.floats(0.1, 5000), st.floats(0.01, 100), st.floats(0, 1000)), batch=st.integers(512, 90_000),
@@ -111,7 +111,7 @@ def test_evaluations_before_run_start_are_left_out_as_warm_up() -> None:
 
 
 @pytest.mark.medium
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data(), ranks=st.integers(2, 4))
 def test_interleaved_ranks_and_text_before_the_token_change_nothing(data: Any, ranks: int) -> None:
     events = samples.run_events()
@@ -196,13 +196,13 @@ PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(PIECES | st.text(samples.CHARACTERS, max_size=20), max_size=25))
 def test_no_text_crashes_the_parser(pieces: list[str]) -> None:
     figures(parse("".join(pieces)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), ruleset=st.sampled_from(sorted(FORMATS)))
 def test_no_damage_to_a_log_crashes_the_parser(
     tmp_path_factory: pytest.TempPathFactory, data: Any, ruleset: str

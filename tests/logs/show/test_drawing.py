@@ -18,7 +18,7 @@ def _lines(*series: Series, **options: Any) -> LineChart:
     return LineChart("y", "x", series, **options)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     points=st.lists(st.tuples(st.floats(-1e9, 1e9), st.none() | st.floats()), max_size=20),
     low=st.floats(-1e6, 1e6),

@@ -81,7 +81,7 @@ def test_one_bucket_is_exposed_whole_and_many_hide_behind_backward() -> None:
     assert many.contention_s > whole.contention_s == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 250), st.integers(2, 400))
 def test_larger_batches_take_longer_but_less_an_image_and_more_ranks_never_speed_a_step(batch: int, nodes: int) -> None:
     one, two = (MODEL.time_step(machine(8), size, CONSTANTS, Software()).total_s for size in (batch, 2 * batch))
