@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.registry import has_engine
 from tests.launch.machines import Machine, hosts_table, start_slurm, two_machines
 from tests.runs import SHORT, FinishedRun, read_summary
 
@@ -18,10 +19,11 @@ pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("machines")]
 
 _REFUSED_S = 30
 _HOSTS, _BY_MPI = ("--hosts", "alpha,beta"), "cluster.communication.backend=mpi"
+_MPIRUN = ["cluster.launcher=mpirun", *([_BY_MPI] if has_engine("mxnet") else [])]  # PyTorch's wheels have no MPI
 _SLURM = [f"cluster.{key}" for key in ("launcher=srun", "scheduler.kind=slurm", "scheduler.wall_time_s=600")]
 _WAYS = {
     "horovodrun": ["cluster.launcher=horovodrun"],
-    "mpirun": ["cluster.launcher=mpirun", _BY_MPI],
+    "mpirun": _MPIRUN,
     "srun": [*_SLURM, "cluster.communication.backend=gloo"],
     "srun over MPI": [*_SLURM, _BY_MPI],
 }
@@ -75,7 +77,9 @@ def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
     data: str,
     request: pytest.FixtureRequest,
 ) -> None:
-    needed = ["horovodrun"] if way == "horovodrun" else ["mpirun"] if _BY_MPI in _WAYS[way] else []
+    needed = {"horovodrun": ["horovodrun"], "mpirun": ["mpirun"], "srun over MPI": ["mpirun", "horovodrun"]}.get(
+        way, []
+    )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     if missing := [launcher for launcher in needed if shutil.which(launcher, path=path) is None]:
         pytest.skip(f"{missing[0]} is not installed here")

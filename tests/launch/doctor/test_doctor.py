@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT
+from configs.registry import has_engine
 from launch.doctor.__main__ import main
 from launch.setup.gpu import search_gpus
 
@@ -75,8 +76,9 @@ def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path, packed_digits
 def test_a_part_that_fails_on_one_rank_ends_the_step_on_all(tmp_path: Path, shared_digits: Path) -> None:
     data = shutil.copytree(shared_digits, tmp_path / "data" / "digits")
     with (data / "train.rec").open("r+b") as file:
-        file.seek(int((data / "train.rec").stat().st_size * 0.9))
-        file.write(b"\0" * 4096)  # records of rank 1
+        size = (data / "train.rec").stat().st_size
+        file.seek(int(size * 0.55))
+        file.write(b"\0" * int(size * 0.45))  # nearly all records of rank 1, whatever the order of the images
     sets = ["--set", f"cluster.paths.data={tmp_path / 'data'}", "--set", "data.shuffle_buffer=1000"]
     status, document, _ = _doctor(tmp_path, "--recipe", "digits", "--step", *sets, *_SMALL)
     words = _words(document, "step")
@@ -100,7 +102,7 @@ def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path:
     assert (status, document["ok"]) == (1, False)
     assert {"driver", "libraries", "data", "links", "allreduce"} <= failed
     assert "./run.sh prepare digits" in _words(document, "data")
-    assert "./run.sh setup --gpu" in _words(document, "libraries")
+    assert ("./run.sh setup --gpu" if has_engine("mxnet") else "NVIDIA driver") in _words(document, "libraries")
     assert "nowhere0 missing" in _words(document, "links")
 
 

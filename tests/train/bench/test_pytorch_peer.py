@@ -65,6 +65,7 @@ def test_a_relu_overwrites_what_nothing_else_reads_and_batch_norms_have_our_cons
 # The update
 
 
+@pytest.mark.medium  # an optimizer of PyTorch's imports its compiler
 @pytest.mark.parametrize(("has_trust_ratio", "own_decay"), [(True, None), (True, 0.5), (True, 0.0), (False, None)])
 def test_several_updates_equal_the_paper(has_trust_ratio: bool, own_decay: float | None) -> None:
     from train.bench.programs.pytorch_peer import MomentumUpdate
@@ -226,6 +227,7 @@ def _race(folder: Path, identity: Any = ALONE, *sets: str, is_channels_last: boo
     return Race({**race, "data": str(folder), **changes}, identity, order)
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("_alone")
 def test_the_peer_begins_with_our_weights_loss_and_share_of_the_images(tmp_path: Path) -> None:
     run = _race(tmp_path, SECOND, "loss.label_smoothing=0.21", "model.bn_momentum=0.7", "run.seed=3")
