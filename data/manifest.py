@@ -91,13 +91,17 @@ class Manifest(_ManifestBlock):
             os.fsync(file.fileno())
 
 
-def load_manifest(folder: Path) -> Manifest:
+def load_manifest(folder: Path, name: str = _NAME) -> Manifest:
     """Read the manifest of a data set.
+
+    Args:
+        folder: The folder of the data set, or another one that has a copy of the manifest.
+        name: Name of the file.
 
     Raises:
         UserError: The folder has no manifest, or the manifest is damaged.
     """
-    path = folder / _NAME
+    path = folder / name
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except OSError as error:

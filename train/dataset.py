@@ -16,6 +16,7 @@ from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from data.cache import clear_dataset
 from data.input.cached_batches import CachedBatches
+from data.manifest import Manifest
 from data.shards import shard_range
 from data.stage import Staged, stage
 from data.verify import check_dataset
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DATASET_FILE = "dataset.json"
+"""A file of the run folder: the manifest of the data set, which tells the names of the classes when the set is gone."""
+
 
 class PreparedImages(NamedTuple):
     """Facts about a data set that is ready.
@@ -37,13 +41,13 @@ class PreparedImages(NamedTuple):
         checksums: SHA-256 of the record files by name, which identify the data set.
         is_cold: Whether no image is in memory, as far as this rank has looked.
         class_counts: Images of each class. If None, all classes are equally large, or an image has several labels.
-        class_names: Name of each class; empty where images are made in memory.
+        manifest: That of the data set. If None, the images are made in memory.
     """
 
     checksums: dict[str, str]
     is_cold: bool
     class_counts: ClassCounts | None = None
-    class_names: tuple[str, ...] = ()
+    manifest: Manifest | None = None
 
 
 class Images(ABC):
@@ -138,8 +142,7 @@ class PackedImages(Images):
             )
         checksums = {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
         counts = ClassCounts(manifest.train.class_counts, manifest.eval.class_counts)
-        names = tuple(manifest.class_names)
-        return PreparedImages(checksums, left is None, None if manifest.has_label_vectors else counts, names)
+        return PreparedImages(checksums, left is None, None if manifest.has_label_vectors else counts, manifest)
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""

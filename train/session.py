@@ -24,7 +24,7 @@ from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWr
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
-from train.dataset import images_of, require_cold
+from train.dataset import DATASET_FILE, images_of, require_cold
 from train.engine.init import checksum, require_equal
 from train.measure.chance import StopRule, stop_rule_of
 from train.measure.rank_times import gather_ranks, slowest_rank
@@ -111,6 +111,8 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
         init_s = time.monotonic() - begin
         if identity.rank == 0:
             write_json(folder / STARTUP_FILE, {**ledger.to_json(), **starts})
+            if prepared.manifest is not None:
+                write_json(folder / DATASET_FILE, prepared.manifest.model_dump(mode="json"))
         training = _Training(
             folder=run_folder,
             rank=rank,
@@ -118,7 +120,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             stop_rule=stop_rule_of(recipe, cluster, plan, prepared.class_counts),
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
-            class_names=prepared.class_names,
+            class_names=() if prepared.manifest is None else prepared.manifest.class_names,
         )
         usage = Usage()
         if cluster.communication.is_synchronous:

@@ -208,7 +208,7 @@ def test_an_engine_that_computes_nothing_gets_blank_batches_of_this_ranks_shard_
         images = _images(tmp_path, f"data.source={source}", engine=settings)
         assert isinstance(images, BlankImages)
         images.load()
-        assert images.prepare() == ({}, True, None, ())
+        assert images.prepare() == ({}, True, None, None)
         # Of 5 images, the second of two ranks has those from 5 // 2 on, in batches of up to 4.
         assert [batch.num_valid for batch in images.open_evaluation(cpu_engine()).batches()] == [3]
         training = images.open_training(cpu_engine(), b"7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from logs.checkpoints import read
 from logs.disk import explain_disk_errors, write_json
 from logs.folder import CONFIG_FILE, RunFolder
 from train.checkpoint import weights_of
+from train.dataset import DATASET_FILE
 from train.engine.onnx_graph import write_onnx
 from train.export.description import DESCRIPTION_FILE, describe, read_description
 from train.export.formats import PREFIX, on_cpu
@@ -132,8 +134,12 @@ class ExportedRun:
 
     @cached_property
     def _manifest(self) -> Manifest | None:
-        """The manifest of the run's data set; None where the images are made in memory, or the data set is gone."""
-        try:
-            return load_manifest(resolve_path(self.cluster.paths.data) / self.recipe.data.name)
-        except UserError:
-            return None
+        """The manifest of the run's data set: the run's own copy, or, where an older version trained, the data set's.
+
+        None if there is neither, for example because the images are made in memory.
+        """
+        data = resolve_path(self.cluster.paths.data) / self.recipe.data.name
+        for place in ((self.folder, DATASET_FILE), (data,)):
+            with suppress(UserError):
+                return load_manifest(*place)
+        return None
