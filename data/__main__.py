@@ -90,7 +90,7 @@ def _run(options: _Options) -> int:
         if names:
             raise UserError("--check takes one source and no DEST; see ./run.sh prepare --help")
         return _check(options.check, given, options)
-    if options.source is None or options.dest is None:
+    if not options.source or options.dest is None:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     try:
         return _prepare(options.source, options.dest, given, options)

@@ -116,6 +116,7 @@ def choose(facts: Facts, command: str) -> Choice:
             "seed": 1,
             "log_every_steps": max(1, steps // epochs * every // _ROWS_AN_EVALUATION),
         },
+        "mlperf": {"submits": False},
     }
     moved = "cropped and mirrored at random" if is_photo else "moved by a few pixels, not mirrored"
     reasons = (

@@ -12,6 +12,7 @@ from data.sources.image_source import is_utf8, name_some, shown, spelling_hint
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
+_OTHER_FORMATS = (".heic", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".svg", ".dng", ".cr2", ".nef")
 _TRAIN = "train"
 _EVAL_NAMES = ("val", "valid", "validation", "test")
 _SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir"})
@@ -78,12 +79,14 @@ def explain_no_layout(source: Path) -> str | None:
     if below:
         return f"class folders lie further down; give {' or '.join(map(str, below[:3]))}"
     if not _holds_images(source):
-        return None
+        strange = [path for path in (source, *_below(source)) if _holds_images(path, _OTHER_FORMATS)]
+        return f"the images in {strange[0]} are neither JPEG nor PNG; convert them" if strange else None
+    remedy = "make a folder in it for each class, and move the images there"
     parent = source.absolute().parent
     if len([path for path in _subfolders(parent) if _holds_images(path)]) > 1:
         whole = parent.parent if _is_part(parent) else parent
-        return f"holds images, but no class folders; if it is one class of {whole}, give that folder"
-    return "holds images, but no class folders; make a folder in it for each class, and move the images there"
+        return f"holds images, but no class folders; if it is one class of {whole}, give that folder, or {remedy}"
+    return f"holds images, but no class folders; {remedy}"
 
 
 def _explain_file(file: Path) -> str:
@@ -118,14 +121,21 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _subfolders(folder: Path) -> Iterator[Path]:
-    return (Path(entry.path) for entry in _entries(folder, []) if not is_hidden(entry.name) and Path(entry).is_dir())
+    return (Path(entry.path) for entry in _entries(folder, []) if not is_hidden(entry.name) and _is_folder(entry))
 
 
-def _holds_images(folder: Path) -> bool:
+def _holds_images(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
     return any(
-        entry.name.lower().endswith(SUFFIXES) and not is_hidden(entry.name) and Path(entry).is_file()
+        entry.name.lower().endswith(suffixes) and not is_hidden(entry.name) and not _is_folder(entry)
         for entry in _entries(folder, [])
     )
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # for example a loop of links, or a link that may not be followed
+        return False
 
 
 def is_hidden(name: str) -> bool:
@@ -150,11 +160,11 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
     left_out: list[str] = []
     empty: list[str] = []
     for entry in _entries(folder, problems):
-        if is_hidden(entry.name):
+        if is_hidden(entry.name) or (Path(entry.path) / "manifest.json").is_file():  # a data set packed into its source
             left_out.append(shown(entry.name))
         elif not is_utf8(entry.name):
             problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
-        elif not Path(entry.path).is_dir():
+        elif not _is_folder(entry):
             is_image = entry.name.lower().endswith(SUFFIXES)
             (left_out if is_root and not is_image else files).append(_why_no_file(entry) or shown(entry.name))
         else:
@@ -175,7 +185,7 @@ def _list_class(folder: Path, problems: list[str], left_out: list[str]) -> list[
     refused: list[str] = []
     for entry in _entries(folder, problems):
         if is_hidden(entry.name):
-            left_out.append(f"{folder.name}/{shown(entry.name)}")
+            left_out.append(shown(entry.name))
             continue
         reason = _why_no_file(entry)
         if reason is None and not entry.name.lower().endswith(SUFFIXES):

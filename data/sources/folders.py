@@ -116,7 +116,8 @@ def _read_layout(folder: Path, layout: Layout, settings: Settings) -> tuple[_Par
         where = evaluation.folder if layout.eval else "evaluation"
         notes.append(f"{where}: no image of {name_some(absent)}: the accuracy does not cover these classes")
     if left_out:
-        notes.append(f"{folder}: left out, as hidden or no image: {name_some(left_out)}")
+        named, count = name_some(sorted(set(left_out))), f"{len(left_out):,} file{'s' * (len(left_out) > 1)}"
+        notes.append(f"{folder}: left out, as hidden or no image: {named} ({count})")
     return train, evaluation, problems, notes
 
 
@@ -147,5 +148,5 @@ def _notes_on_counts(names: Sequence[str], labels: Sequence[Sequence[int]]) -> l
         uneven = f"{counts[most]:,} of {most}, {counts[least]:,} of {least}"
         notes.append(f"uneven classes ({uneven}): a network may name the frequent ones too often")
     if 0 < len(labels[1]) < _FEW_TESTS:
-        notes.append(f"{len(labels[1])} evaluation images: one of them is {1 / len(labels[1]):.1%} of the accuracy")
+        notes.append(f"few evaluation images ({len(labels[1])}): each is {1 / len(labels[1]):.1%} of the accuracy")
     return notes

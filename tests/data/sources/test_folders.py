@@ -277,6 +277,13 @@ def test_of_val_and_test_the_first_is_the_evaluation_part_and_the_second_is_said
         open_source(str(tmp_path), Settings())
 
 
+def test_a_data_set_that_was_packed_into_its_source_is_no_class(tmp_path: Path) -> None:
+    images_in(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg")
+    before = open_source(str(tmp_path), Settings())
+    prepare(before, tmp_path / "packed")
+    assert prepare(open_source(str(tmp_path), Settings()), tmp_path / "packed").was_up_to_date
+
+
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     source = open_source(str(images_in(tmp_path, "train/1.jpg", "bus/2.jpg", "bus/3.jpg", "train/4.jpg")), Settings())
     assert (source.class_names, source.problems) == (("bus", "train"), ())
@@ -289,8 +296,8 @@ def test_hidden_files_and_those_of_operating_systems_are_left_out_with_a_note(cl
         (class_folders / name).write_bytes(b"")
     source = open_source(str(class_folders), Settings())
     assert (source.problems, len(source.train.labels), len(source.eval.labels)) == ((), 3, 2)
-    names = ".ipynb_checkpoints, n01/._c.jpeg, n02/.DS_Store, desktop.ini, n02/Thumbs.db"
-    assert f"{class_folders}: left out, as hidden or no image: {names}" in source.notes
+    names = ".DS_Store, ._c.jpeg, .ipynb_checkpoints, Thumbs.db, desktop.ini"
+    assert f"{class_folders}: left out, as hidden or no image: {names} (5 files)" in source.notes
 
 
 @pytest.mark.parametrize(
@@ -302,6 +309,7 @@ def test_hidden_files_and_those_of_operating_systems_are_left_out_with_a_note(cl
         (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "train/a", "one class of {root}, give that folder"),
         (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "val", "is one part of a data set, .*; give {root}$"),
         (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "train", "is one part of a data set, .*; give {root}$"),
+        (["a/1.HEIC", "b/1.heic"], ".", "the images in {root}/a are neither JPEG nor PNG; convert them"),
         (["a/1.jpg"], "a/1.jpg", "is a file; give the folder that holds a folder of images for each class"),
     ],
 )
@@ -345,7 +353,7 @@ def test_classes_of_few_images_uneven_ones_and_a_small_evaluation_are_noted(tmp_
     assert open_source(str(tmp_path), Settings()).notes == (
         "few training images of b (1): fewer than 10 hardly make a class",
         "uneven classes (20 of a, 1 of b): a network may name the frequent ones too often",
-        "2 evaluation images: one of them is 50.0% of the accuracy",
+        "few evaluation images (2): each is 50.0% of the accuracy",
     )
 
 
