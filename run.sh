@@ -23,12 +23,13 @@ readonly verbs=(
   "simulate|train.sim|predict the time to train on a described machine"
   "rehearse|train.rehearse|rehearse a run of many ranks on this machine, with sleeps instead of compute"
   "bench|train.bench|measure the answer to one question: a table, and JSON rows (bench --help lists them)"
-  "keys|configs.keys|list every key of recipe, cluster and study files, or print a JSON Schema for editors (--json)"
+  "recipes|configs.shipped|list the recipes that come with the program: data, time, hardware"
+  "keys|configs.keys|explain the keys of recipe, cluster and study files, or find one by a word (keys WORD)"
   "test|pytest|run the test suite; arguments go to pytest"
 )
 
 print_help() {
-  printf 'usage: ./run.sh [VERB] [ARGUMENTS]\n       ./run.sh VERB --help explains a verb\n\n'
+  printf 'usage: ./run.sh [VERB] [ARGUMENTS]\n       ./run.sh VERB --help explains a verb, ./run.sh --version the version\n\n'
   printf '%s\n' "${verbs[@]}" | while IFS='|' read -r name _ purpose; do printf '  %-9s %s\n' "$name" "$purpose"; done
 }
 
@@ -52,6 +53,7 @@ find_python() {
 run_bare() { find_python 99 && cd -- "$root" && exec "$python" -B -E -s "$@"; }
 [[ $# -gt 0 ]] || set -- train digits
 readonly verb=$1 && shift
+[[ $verb != --version ]] || { sed -n 's/^version = "\(.*\)"$/resnet-records \1/p' "$root/pyproject.toml" && exit; }
 [[ $verb != help && $verb != --help && $verb != -h ]] || { print_help && exit; }
 for row in "${verbs[@]}"; do
   IFS='|' read -r name module _ <<<"$row"

@@ -1,17 +1,20 @@
 """The command line of every program: options that several verbs share, exit statuses, and text for a terminal.
 
-Imports only `configs.errors` and the standard library, so that ``--help`` works before anything is installed.
+Imports only `configs.errors`, `configs.synonyms` and the standard library, so that ``--help`` works before anything is
+installed.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 from configs.errors import UserError, nearest
+from configs.synonyms import synonym
 
 T = TypeVar("T")
 
@@ -71,8 +74,11 @@ class Parser(argparse.ArgumentParser):
         """
         options, unknown = super().parse_known_args(arguments, namespace)
         if unknown:
-            word = unknown[0].partition("=")[0]
+            word, equals, value = unknown[0].partition("=")
             flags = [flag for action in self._actions for flag in action.option_strings]
+            key = synonym(word) if word.startswith("--") else word if equals else None
+            if key and "--set" in flags and not get_close_matches(word, flags, cutoff=_ALIKE):
+                self.error(f"{word!r} is not expected here; write --set {key}={value or 'VALUE'}")
             hint = f"; {nearest(word, flags, cutoff=_ALIKE)}" if word.startswith("-") else ""
             self.error(f"{word!r} is not expected here{hint}")
         return options, unknown
@@ -99,14 +105,14 @@ def exit_status(work: Callable[[], int]) -> int:
     """Do the work of a program and return the exit status of its process.
 
     Returns:
-        What ``work`` returns; 2 after a `UserError`, whose one line goes to stderr; 130 after Ctrl-C; 1 if the reader
+        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr; 130 after Ctrl-C; 1 if the reader
         of the output, as ``head`` or a pager, ended before the output did.
     """
     try:
         status = work()
         sys.stdout.flush()
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
         return 2
     except KeyboardInterrupt:
         return 130

@@ -1,7 +1,7 @@
 """The errors that a user can cause, and exit statuses of ranks that stopped or refused. Imports nothing of ours."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 STOPPED_STATUS = 75
 """Exit status of a run that was told to stop and can be resumed (sysexits: EX_TEMPFAIL). Schedulers requeue on it."""
@@ -13,7 +13,8 @@ REFUSED_STATUS = 2
 class UserError(ValueError):
     """A mistake that the user can correct. The message is one line: what is wrong, what is allowed, what to do.
 
-    Entry points print the message without a traceback and exit with status 2, before a run starts.
+    The message of several mistakes in one file has a line for each. Entry points print the message without a traceback
+    and exit with status 2, before a run starts.
     """
 
 
@@ -23,17 +24,26 @@ class ConfigError(UserError):
     Args:
         key: Dotted path of the key, for example ``optimizer.momentum``.
         got: The value as the user gave it.
-        allowed: The accepted values, in words.
+        allowed: The accepted values, in words. If empty, the key itself is the mistake, and ``remedy`` says why.
         remedy: What to do; empty if ``allowed`` says enough.
     """
 
     def __init__(self, key: str, got: object, allowed: str, remedy: str = "") -> None:
         self.key, self.got, self.allowed, self.remedy = key, got, allowed, remedy
-        text = f"{key}: got {got!r}, allowed: {allowed}"
-        super().__init__(f"{text}; {remedy}" if remedy else text)
+        parts = [f"got {got!r}, allowed: {allowed}" if allowed or not remedy else "", remedy]
+        super().__init__(f"{key}: {'; '.join(filter(None, parts))}")
 
 
-def nearest(word: str, choices: Iterable[str], *, cutoff: float = 0.5) -> str:
+class ConfigErrors(ConfigError):
+    """Several mistakes in one file, of which the attributes describe the first."""
+
+    def __init__(self, mistakes: Sequence[ConfigError]) -> None:
+        first = mistakes[0]
+        super().__init__(first.key, first.got, first.allowed, first.remedy)
+        self.args = ("\n".join(map(str, mistakes)),)
+
+
+def nearest(word: str, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return a hint for a mistyped word: ``did you mean 'lars'?``, or all ``choices`` if none is as similar as that."""
     known = sorted(choices)
     match = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)

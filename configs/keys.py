@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError, nearest
+from configs.synonyms import synonym
 
 if TYPE_CHECKING:
     from configs.json_schema import Block, Key
@@ -65,7 +67,10 @@ def _parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    words = "recipe, cluster, study, a block (model, cluster.communication) or a key (run.epochs); default: all keys"
+    words = (
+        "recipe, cluster, study, a block (model, cluster.communication), a key (run.epochs), or a word to look for in "
+        "names and descriptions (lr, momentum); default: all keys"
+    )
     parser.add_argument("block", metavar="BLOCK", nargs="?", help=words)
     parser.add_argument("--json", action="store_true", help="print a JSON Schema instead of the listing")
     return parser
@@ -82,7 +87,7 @@ def _json(wanted: str | None) -> str:
 
     if wanted is None or wanted in KINDS:
         return json.dumps(json_schema(wanted), indent=2) + "\n"
-    (kind, blocks), *_ = _find(wanted).items()
+    (kind, blocks), *_ = _find(wanted, may_search=False).items()
     found = [block.schema for block in blocks if block.path == wanted]
     found = found or [key.schema for block in blocks for key in block.keys if key.path == wanted]
     schema = found[0] if len(found) == 1 else {"anyOf": found}
@@ -91,11 +96,11 @@ def _json(wanted: str | None) -> str:
 
 def _text(wanted: str | None) -> str:
     """Return the listing of a kind of file, a block or a key; if None, of all keys."""
-    parts = [f"{kind}: {_FILES[kind]}\n\n{_listing(blocks)}" for kind, blocks in _find(wanted).items()]
+    parts = [f"{kind}: {_FILES[kind]}\n\n{_listing(blocks)}" for kind, blocks in _find(wanted, may_search=True).items()]
     return "\n".join(parts)
 
 
-def _find(wanted: str | None) -> dict[str, Sequence[Block]]:
+def _find(wanted: str | None, *, may_search: bool) -> dict[str, Sequence[Block]]:
     """Return the blocks at and below a dotted path, by kind of file. A key's path gives its block with that key only.
 
     Raises:
@@ -110,12 +115,27 @@ def _find(wanted: str | None) -> dict[str, Sequence[Block]]:
         return {wanted: every[wanted]}
     parts = {kind: [part for block in blocks for part in _part(block, wanted)] for kind, blocks in every.items()}
     found = {kind: blocks for kind, blocks in parts.items() if blocks}
+    if not found and may_search:
+        parts = {
+            kind: [part for block in blocks for part in _matching(block, wanted)] for kind, blocks in every.items()
+        }
+        found = {kind: blocks for kind, blocks in parts.items() if blocks}
     if not found:
         known = {path for blocks in every.values() for block in blocks for path in (block.path, *_paths(block))}
         same_ending = sorted(path for path in known if path.endswith(f".{wanted}"))
         hint = f"did you mean {' or '.join(map(repr, same_ending))}?" if same_ending else nearest(wanted, known)
+        if not hint.startswith("did you mean"):
+            hint = "no name and no description has this word; ./run.sh keys lists all keys"
         raise UserError(f"{wanted}: no such block or key; {hint}")
     return dict(found)
+
+
+def _matching(block: Block, word: str) -> list[Block]:
+    """Return the block with the keys in whose name or description a word begins so; nothing if there is none."""
+    beginning = re.compile(rf"(?<![^\W_]){re.escape(word)}", re.IGNORECASE)
+    meant = synonym(word)
+    keys = tuple(key for key in block.keys if key.path == meant or beginning.search(f"{key.path} {key.sentence}"))
+    return [replace(block, keys=keys)] if keys else []
 
 
 def _part(block: Block, wanted: str) -> list[Block]:

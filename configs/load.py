@@ -6,16 +6,18 @@ Every mistake of the user becomes one `UserError` of one line.
 import json
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
-from configs.errors import ConfigError, UserError, nearest
+from configs.errors import ConfigError, UserError
 from configs.schema import Cluster, Recipe
-from configs.validate import validate
+from configs.validate import kept_keys, validate
 
 ROOT = Path(__file__).resolve().parent.parent
 """The program's folder, at which relative paths in cluster files start."""
@@ -37,6 +39,9 @@ class _FastYaml(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[
 
 _FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml's writer, where PyYAML has it: a run's configuration takes 1 ms instead of 4."""
+
+_ALIKE = 0.6
+"""How similar the name of a file must be to be suggested."""
 
 _DEEP = 1_000
 """libyaml's composer recurses without a limit and overflows the stack, so texts that may be deeper are not for it."""
@@ -91,10 +96,24 @@ def parse_yaml(text: str, name: str) -> Any:
         return yaml.load(text, Loader=_FastYaml if len(_OPENING.findall(text)) < _DEEP else _Yaml)
     except UserError:
         raise
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(text, name, error) from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise UserError(f"{name}: not YAML: brackets or blocks are nested too deeply; write fewer levels") from None
+
+
+def _not_yaml(text: str, name: str, error: yaml.MarkedYAMLError) -> UserError:
+    """Return our error for the place at which YAML's grammar is broken."""
+    mark = error.problem_mark
+    assert mark is not None
+    line = [*text.splitlines(), ""][mark.line]
+    place = f"{name}: not YAML: line {mark.line + 1}, column {mark.column + 1}"
+    if line[mark.column : mark.column + 1] == "\t":
+        return UserError(f"{place}: a tab, and YAML indents by spaces only; write two spaces instead")
+    remedy = "look there and in the line before for a missing colon, comma, quote or bracket, and at the indentation"
+    return UserError(f"{place}: {error.problem}; {remedy}")
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -109,9 +128,10 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         UserError: The file cannot be read or is not YAML.
     """
     tree = read_tree("recipe", name)
-    for override in overrides:
-        if not override.startswith("cluster."):
-            _set(tree, override)
+    own = [override for override in overrides if not override.startswith("cluster.")]
+    # A name first: it decides which keys its block has.
+    for override in sorted(own, key=lambda word: not word.partition("=")[0].endswith(".name")):
+        _set(tree, override, Recipe)
     return validate(Recipe, tree)
 
 
@@ -129,7 +149,7 @@ def load_cluster(name: str, overrides: Sequence[str] = ()) -> Cluster:
     tree = read_tree("cluster", name)
     for override in overrides:
         if override.startswith("cluster."):
-            _set(tree, override.removeprefix("cluster."))
+            _set(tree, override.removeprefix("cluster."), Cluster)
     return validate(Cluster, tree, "cluster.")
 
 
@@ -207,19 +227,68 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
     if not path.is_file():
         path = Path(name)
     if not path.is_file():
-        known = [entry.stem for entry in folder.glob("*.yaml")]
-        raise ConfigError(kind, name, f"a name in configs/{folder.name} or a YAML file", nearest(name, known))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    tree = pickle.loads(_parse_once(text, str(path)))
+        raise _no_file(kind, name)
+    tree = pickle.loads(_parse_once(_read_text(path), str(path)))
     if isinstance(tree, dict) and {kind, "recipe", "cluster"} <= tree.keys():
         tree = tree[kind]
     if not isinstance(tree, dict):
         found = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
         raise UserError(f"{path}: a {kind} is a block of keys, but the file holds {found}; see ./run.sh keys {kind}")
+    _require_kind(kind, path, tree)
     return tree
+
+
+def _no_file(kind: str, name: str) -> ConfigError:
+    """Return the error for a name that is neither a shipped file nor a file."""
+    shipped = FOLDERS[kind]
+    allowed, path = f"a name in configs/{shipped} or a YAML file", Path(name)
+    if path.is_dir():
+        inside = [path / file for file in ("recipe.yaml", "config.yaml") if (path / file).is_file()]
+        what = "the folder of a data set" if (path / "manifest.json").is_file() else "a folder"
+        return ConfigError(kind, name, allowed, f"this is {what}" + (f": give {inside[0]}" if inside else ""))
+    # Of paths, only the names are compared: folders and endings are alike in any case.
+    known = sorted(entry.stem for entry in (ROOT / "configs" / shipped).glob("*.yaml"))
+    names = {entry.stem: str(entry) for entry in path.parent.glob("*.y*ml")} | {each: each for each in known}
+    if match := get_close_matches(path.stem, names, n=1, cutoff=_ALIKE):
+        return ConfigError(kind, name, allowed, f"did you mean {names[match[0]]!r}?")
+    remedy = "./run.sh recipes lists them" if kind == "recipe" else f"choose one of {', '.join(known)}"
+    return ConfigError(kind, name, allowed, f"there is no such file; {remedy}")
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        UserError: The file cannot be read, or is not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line}: not UTF-8; save the file in that encoding") from None
+
+
+_TELLING_KEYS = {
+    "recipe": {"model", "optimizer", "schedule", "run"},
+    "cluster": {"device", "launcher", "num_nodes", "ranks_per_node"},
+    "study": {"recipe", "title", "repeats", "seeds"},
+}
+"""Kind of file -> keys that no other kind has."""
+
+_USES = {"recipe": "./run.sh train {}", "cluster": "--cluster {}", "study": "./run.sh sweep {}"}
+
+
+def _require_kind(kind: str, path: Path, tree: Mapping[str, Any]) -> None:
+    """Raise if the keys of a file are those of another kind of file."""
+    if tree.keys() & _TELLING_KEYS[kind]:
+        return
+    for other, keys in _TELLING_KEYS.items():
+        if len(tree.keys() & keys) > 1:
+            use = _USES[other].format(path)
+            raise UserError(f"{path}: got the file of a {other}, allowed: that of a {kind}; its use is {use}")
 
 
 # A study loads its recipe and its cluster for each of its cells: parsing each time took 7 s for 432 cells (EPYC core).
@@ -229,8 +298,11 @@ def _parse_once(text: str, name: str) -> bytes:
     return pickle.dumps(parse_yaml(text, name))
 
 
-def _set(tree: dict[str, Any], override: str) -> None:
-    """Set the value of one ``a.b=c`` in a tree of dictionaries, and add blocks that are missing on the way."""
+def _set(tree: dict[str, Any], override: str, schema: type[BaseModel]) -> None:
+    """Set the value of one ``a.b=c`` in a tree of dictionaries, and add blocks that are missing on the way.
+
+    A new ``name`` that chooses another class for its block (an optimizer, a decay) drops the keys of the old class.
+    """
     key, equals, text = override.partition("=")
     parts = key.split(".")
     if not equals or not all(parts):
@@ -241,4 +313,9 @@ def _set(tree: dict[str, Any], override: str) -> None:
         if not isinstance(child, dict):
             raise ConfigError("--set", override, f"{part!r} is a value, not a block")
         node = child
-    node[parts[-1]] = parse_yaml(text, f"--set {key}")
+    value = parse_yaml(text, f"--set {key}")
+    if parts[-1] == "name":
+        kept = kept_keys(schema, parts[:-1], node, value)
+        node.clear()
+        node.update(kept)
+    node[parts[-1]] = value

@@ -139,9 +139,13 @@ def _durations(recipe: Recipe, samples_per_rank: int, samples_per_step: int) -> 
         warmup = round(schedule.warmup_epochs * _steps(samples_per_rank, samples_per_step))
     planned = _steps(recipe.run.epochs * samples_per_rank, samples_per_step)
     if warmup >= planned:
-        raise ConfigError(
-            "schedule.warmup", f"{warmup} steps", f"fewer than the run's {planned} steps", "shorten it or add epochs"
+        key, given = (
+            ("warmup_steps", schedule.warmup_steps)
+            if schedule.warmup_epochs is None
+            else ("warmup_epochs", schedule.warmup_epochs)
         )
+        allowed = f"fewer steps than the run has ({planned}, by run.epochs: {recipe.run.epochs})"
+        raise ConfigError(f"schedule.{key}", given, allowed, f"set schedule.{key}=0, too, or run more epochs")
     return warmup, schedule.decay.length(planned - warmup)
 
 

@@ -59,7 +59,7 @@ class Recipe(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
         description="Name of the recipe: letters, digits, dots, dashes and underscores. Run folders begin with it.",
     )
-    card: Card
+    card: Card = Card()
     model: Model
     data: Data
     batch: Batch
@@ -102,11 +102,10 @@ class Recipe(Section):
             )
         plain = self.data.plain_from_epoch
         if plain is not None and plain > self.run.epochs:
-            raise ConfigError("data.plain_from_epoch", plain, f"2 to run.epochs ({self.run.epochs})")
+            allowed = f"2 to run.epochs ({self.run.epochs})"
+            raise ConfigError("data.plain_from_epoch", plain, allowed, "set data.plain_from_epoch=null, too")
         if plain is not None and self.data.keep_batches:
             raise ConfigError("data.keep_batches", True, "false with data.plain_from_epoch, which changes the images")
-        if self.run.eval_first_epoch > self.run.epochs:
-            raise ConfigError("run.eval_first_epoch", self.run.eval_first_epoch, f"1 to run.epochs ({self.run.epochs})")
         if self.batch.global_size > self.data.train_samples * 100:
             allowed = f"at most 100 times data.train_samples ({self.data.train_samples})"
             raise ConfigError("batch.global_size", self.batch.global_size, allowed)

@@ -1,16 +1,19 @@
-"""Check the plain values of a file against a schema, and turn a mistake into one `ConfigError` of one line.
+"""Check the plain values of a file against a schema, and turn every mistake into one line of a `ConfigError`.
 
-Recipes, cluster files and studies are all checked here. This module imports nothing of ours but `configs.errors`.
+Recipes, cluster files and studies are all checked here.
 """
 
+import difflib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from configs.errors import ConfigError, nearest
+from configs.errors import ConfigError, ConfigErrors, nearest
+from configs.synonyms import synonym
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -24,19 +27,44 @@ def validate(schema: type[Schema], tree: Mapping[str, Any], prefix: str = "") ->
         prefix: What messages write before a key's path, for example ``cluster.``.
 
     Raises:
-        ConfigError: A key is unknown or missing, or a value has the wrong type or range. An unknown key is reported
-            before a missing one, because a misspelt required key causes both.
+        ConfigError: A key is unknown or missing, or a value has the wrong type or range.
     """
     try:
         return schema.model_validate(tree)
     except ValidationError as error:
-        problems = error.errors()
-        first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
-        raise _explain(schema, first, prefix, len(problems)) from None
+        mistakes = _mistakes(schema, error.errors(), prefix)
+        raise mistakes[0] if len(mistakes) == 1 else ConfigErrors(mistakes) from None
 
 
-def _explain(schema: type[BaseModel], problem: Any, prefix: str, count: int) -> ConfigError:
-    """Return our error for one of the ``count`` complaints that pydantic has about a file."""
+def _mistakes(schema: type[BaseModel], problems: Sequence[Any], prefix: str) -> list[ConfigError]:
+    """Return our errors for all complaints that pydantic has about a file: unknown keys, wrong values, missing keys.
+
+    Keys that are missing from one block are one mistake, and none if a key of that block is unknown: a misspelt key
+    causes both.
+    """
+    wrong, missing, misspelt = [], defaultdict[str, list[str]](list), set()
+    # Unknown keys first: an unknown key is often the cause of other mistakes.
+    for problem in sorted(problems, key=lambda each: each["type"] != "extra_forbidden"):
+        location, _, _ = _locate(schema, problem["loc"])
+        block = ".".join(location[:-1])
+        if problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
+            missing[block].append(location[-1])
+            continue
+        if problem["type"] == "extra_forbidden":
+            misspelt.add(block)
+        wrong.append(_explain(schema, problem, prefix))
+    lacking = [_missing(prefix, block, keys) for block, keys in missing.items() if block not in misspelt]
+    return [*wrong, *lacking][:_MOST]
+
+
+def _missing(prefix: str, block: str, keys: Sequence[str]) -> ConfigError:
+    names = ", ".join(f"{prefix}{block}{'.' if block else ''}{key}" for key in keys)
+    explained = f"{prefix}{block.partition('.')[0]}".strip(".") or "recipe"
+    return ConfigError(names, None, "", f"required, and missing; ./run.sh keys {explained} explains")
+
+
+def _explain(schema: type[BaseModel], problem: Any, prefix: str) -> ConfigError:
+    """Return our error for one of pydantic's complaints about a value or an unknown key."""
     location, blocks, value_type = _locate(schema, problem["loc"])
     key = prefix + ".".join(location)
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
@@ -46,20 +74,59 @@ def _explain(schema: type[BaseModel], problem: Any, prefix: str, count: int) -> 
         return ConfigError(prefix + ".".join(names), inner.got, inner.allowed, inner.remedy)
     if kind == "extra_forbidden":
         known = {name for block in blocks for name in block.model_fields}
-        return ConfigError(key, got, "no such key", nearest(location[-1], known))
-    if kind == "missing" and isinstance(problem["loc"][-1], int):
-        return ConfigError(prefix + ".".join(location[:-1]), got, f"more than {problem['loc'][-1]} values")
-    if kind == "missing":
-        return ConfigError(key, None, "this key is required", "add it")
+        return ConfigError(key, got, "", f"no such key; {_hint(key, known)}")
+    if kind == "missing":  # a value of a list, because `_mistakes` has the keys
+        *_, list_type = _locate(schema, problem["loc"][:-1])
+        return ConfigError(prefix + ".".join(location[:-1]), got, f"{len(get_args(list_type))} values")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         names = [str(name) for block in _alternatives(value_type) for name in _names(block)]
         name = str(context.get("tag", ""))
         allowed = "one of " + ", ".join(names)
-        return ConfigError(f"{key}.name", name or None, allowed, nearest(name, names) if name else "add it")
+        return ConfigError(f"{key}.name", name or None, allowed, _near(name, names) if name else "add it")
     allowed = _allowed(kind, problem["msg"], context)
-    is_name = kind == "literal_error" and isinstance(got, str)
-    others = f"and {count - 1} more to correct" if count > 1 else ""
-    return ConfigError(key, got, allowed, nearest(got, re.findall(r"'([^']*)'", allowed)) if is_name else others)
+    return ConfigError(key, got, allowed, _remedy(key, got, allowed, _alternatives(value_type), context))
+
+
+def _remedy(key: str, got: object, allowed: str, blocks: Sequence[type[BaseModel]], context: Mapping[str, Any]) -> str:
+    """Return what to write instead of a value, where that can be told; else nothing."""
+    if blocks and isinstance(got, str) and any("name" in block.model_fields for block in blocks):
+        return f"did you mean {key}.name={got}?"
+    if blocks and (meant := synonym(key)):
+        return f"did you mean {meant!r}?"
+    if blocks:
+        return f"see ./run.sh keys {key}"
+    if context.get("lt") == 1 and isinstance(got, int | float) and 1 < got <= _PERCENT:
+        return f"a share, so that {got:g} % is {got / _PERCENT:g}"
+    return _near(got, re.findall(r"'([^']*)'", allowed)) if isinstance(got, str) else ""
+
+
+def _near(word: str, names: Sequence[str]) -> str:
+    """Return a hint for a mistyped name; nothing if none is near, because the message has all of them already."""
+    near = nearest(word, names)
+    return near if near.startswith("did you mean") else ""
+
+
+def _hint(path: str, siblings: Collection[str]) -> str:
+    """Return what may have been meant by a key that does not exist.
+
+    Args:
+        path: The dotted path that the user wrote, with ``cluster.`` or ``study.`` before that of such a file.
+        siblings: The keys of the block that the path names.
+    """
+    from configs.json_schema import list_blocks  # noqa: PLC0415 (imports the schema, which imports the checks)
+
+    word = path.rpartition(".")[2]
+    near = difflib.get_close_matches(word, siblings, n=1, cutoff=_ALIKE)
+    if not path.startswith("study."):
+        known = sorted({key.path for kind in ("recipe", "cluster") for each in list_blocks(kind) for key in each.keys})
+        ends = {known_path.rpartition(".")[2]: known_path for known_path in known}
+        same = [known_path for known_path in known if known_path.rpartition(".")[2] == word]
+        also = difflib.get_close_matches(word, ends, n=1, cutoff=_VERY_ALIKE)
+        found = [meant] if (meant := synonym(word)) else same if len(same) <= _FEW else []
+        found = found or near or [ends[each] for each in also]
+        if found:
+            return f"did you mean {' or '.join(map(repr, found))}?"
+    return nearest(word, siblings, cutoff=_ALIKE)
 
 
 def _allowed(kind: str, message: str, context: Mapping[str, Any]) -> str:
@@ -68,12 +135,27 @@ def _allowed(kind: str, message: str, context: Mapping[str, Any]) -> str:
         return f"a text that matches {context['pattern']}"
     if kind in ("too_short", "too_long"):
         return f"{context['min_length']} or more values" if kind == "too_short" else f"{context['max_length']} values"
-    return _ALLOWED.get(kind) or re.sub(r"^(Input|Value) should be ", "", message)
+    return _ALLOWED.get(kind) or re.sub(r"^(Input|Value) should be (a valid )?", "", message)
 
+
+_ALIKE, _VERY_ALIKE = 0.6, 0.8
+"""How similar a key of the same block, and one of another block, must be to be suggested."""
+
+_FEW = 3
+"""Blocks that have a key of the same name, up to which all of them are suggested."""
+
+_MOST = 10
+"""Mistakes that are told at once; more of them mean that the file is something else."""
+
+_PERCENT = 100
 
 _ALLOWED = {
+    "bool_type": "true or false",
     "dict_type": "a block of keys",
     "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_from_float": "an integer",
+    "int_type": "an integer",
     "model_attributes_type": "a block of keys",
     "model_type": "a block of keys",
     "string_too_short": "a text that is not empty",
@@ -81,6 +163,28 @@ _ALLOWED = {
     "tuple_type": "a list",
 }
 """Pydantic's kind of problem -> the allowed values."""
+
+
+def kept_keys(schema: type[BaseModel], path: Sequence[str], block: Mapping[str, Any], name: object) -> dict[str, Any]:
+    """Return the keys of a block that stay when its ``name`` chooses another class than before.
+
+    Args:
+        schema: The class of the whole file.
+        path: The keys on the way to the block.
+        block: The block's content.
+        name: The name that is to be chosen.
+
+    Returns:
+        The keys that mean the same under both names, because the classes inherit them; all keys if one of the names is
+        unknown or both are the same.
+    """
+    *_, value_type = _locate(schema, path)
+    chosen = {str(each): alternative for alternative in _alternatives(value_type) for each in _names(alternative)}
+    old, new = chosen.get(str(block.get("name"))), chosen.get(str(name))
+    if old is None or new is None or old is new:
+        return dict(block)
+    common = next(each for each in old.__mro__ if issubclass(new, each))
+    return {key: value for key, value in block.items() if key in getattr(common, "model_fields", ())}
 
 
 def _locate(schema: type[BaseModel], location: Sequence[int | str]) -> tuple[list[str], list[type[BaseModel]], Any]:

@@ -71,10 +71,12 @@ def _train(options: _Options) -> int:
     if options.resume and options.start_from:
         raise UserError("--from begins a new run, --resume continues one with its own weights; leave one of them out")
     recorded = None if options.resume is None else str(options.resume / CONFIG_FILE)
+    if recorded is not None and not Path(recorded).is_file():
+        raise UserError(f"--resume: got {options.resume}, allowed: the folder of a run; it has no {CONFIG_FILE}")
     name = options.recipe or recorded
     if name is None:
         raise UserError(
-            "RECIPE is missing: give a name in configs/recipes, for example digits; see ./run.sh train --help"
+            "RECIPE is missing: give a name, for example digits, or your own file; ./run.sh recipes lists the names"
         )
     restarts = [] if options.max_restarts is None else [f"cluster.scheduler.max_restarts={options.max_restarts}"]
     overrides = [*starting_weights(options.start_from), *options.overrides, *restarts]

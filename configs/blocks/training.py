@@ -13,9 +13,9 @@ from configs.section import Section
 
 
 class Card(Section):
-    """What a recipe is for, in words for a newcomer. Nothing but ``./run.sh plan`` reads the card."""
+    """What a recipe is for, in words for a newcomer. ``./run.sh plan`` and ``./run.sh recipes`` print the card."""
 
-    purpose: str = Field(description="Purpose of the recipe.")
+    purpose: str = Field("", description="Purpose of the recipe.")
     source: str = Field("", description="Where the hyperparameters and the data come from: paper, log, code.")
     expected: str = Field("", description="The accuracy to expect, after how many epochs, and in how many runs.")
     time: str = Field("", description="How long a run takes, and on which machine.")
@@ -116,9 +116,11 @@ class Schedule(Section):
 
     @model_validator(mode="after")
     def _one_spelling_of_warmup(self) -> Schedule:
-        if (self.warmup_epochs is None) == (self.warmup_steps is None):
-            got = {"warmup_epochs": self.warmup_epochs, "warmup_steps": self.warmup_steps}
-            raise ConfigError("warmup", got, "exactly one of warmup_epochs and warmup_steps", "remove the other")
+        if self.warmup_epochs is None and self.warmup_steps is None:
+            raise ConfigError("warmup_epochs", None, "a number here or in schedule.warmup_steps; 0 is no warm-up")
+        if self.warmup_epochs is not None and self.warmup_steps is not None:
+            allowed = f"null beside schedule.warmup_epochs ({self.warmup_epochs:g})"
+            raise ConfigError("warmup_steps", self.warmup_steps, allowed, "set one of the two to null")
         if self.end_lr > self.base_lr:
             raise ConfigError("decay.end_lr", self.end_lr, f"at most schedule.base_lr ({self.base_lr:g})")
         return self
@@ -189,7 +191,8 @@ class Run(Section):
     eval_first_epoch: int = Field(
         1,
         ge=1,
-        description="First epoch, counted from 1, that ends with an evaluation. The last epoch always ends with one.",
+        description="First epoch, counted from 1, that ends with an evaluation. The last epoch always ends with one, "
+        "also if there are fewer epochs.",
         json_schema_extra={"unit": "epoch"},
     )
     seed: int = Field(

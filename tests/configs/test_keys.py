@@ -88,7 +88,7 @@ def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr().out
     assert re.search(r"run\.epochs +integer 1 to 100000 +epochs +required\n +Passes over", told)
     assert "run.seed" not in told
-    main(["card.purpose"])
+    main(["run.target_top1"])
     heads, row = capsys.readouterr().out.splitlines()[5:7]
     assert heads.index("DEFAULT") == row.index("required"), "also beside a column without values"
     main(["study"])
@@ -98,12 +98,9 @@ def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
-        ("run.epoch", "run.epochs"),
-        ("cluster.engin", "cluster.engine"),
+        ("run.epohcs", "run.epochs"),
+        ("cluster.egnine", "cluster.engine"),
         ("optimiser", "optimizer"),
-        ("bucket_bytes", "cluster.communication.bucket_bytes"),
-        ("epochs", "run.epochs"),
-        ("kind", "cluster.communication.kind' or 'cluster.scheduler.kind' or 'data.crop.kind' or 'loss.kind"),
     ],
 )
 def test_an_unknown_block_is_one_line_with_the_nearest_one(
@@ -113,6 +110,26 @@ def test_an_unknown_block_is_one_line_with_the_nearest_one(
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == f"error: {word}: no such block or key; did you mean '{hint}'?\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "found", "others"),
+    [
+        ("lr", ["schedule.base_lr", "schedule.warmup_epochs"], ["cluster.communication.allreduce"]),
+        ("gpus", ["cluster.ranks_per_node", "cluster.sample_gpus"], ["cluster.name"]),
+        ("momentum", ["optimizer.momentum", "model.bn_momentum"], ["run.epochs"]),
+        ("Learning Rate", ["schedule.base_lr"], ["run.epochs"]),
+        ("bucket_b", ["cluster.communication.bucket_bytes"], ["run.seed"]),
+        ("run.epoch", ["run.epochs"], ["run.seed"]),
+    ],
+)
+def test_a_word_is_looked_for_in_names_descriptions_and_names_of_other_programs(
+    word: str, found: list[str], others: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", word]) == 0
+    told = {line.split()[0] for line in capsys.readouterr().out.splitlines() if re.match(r"  [a-z]\S*\.\S", line)}
+    assert told >= set(found)
+    assert not told & set(others)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from configs.load import (
     resolve_path,
     with_resolved_paths,
 )
+from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
@@ -41,16 +42,16 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("run.epoch=3", "run.epoch: got 3, allowed: no such key; did you mean 'epochs'?"),
-        ("optimizer.momentun=0.9", "optimizer.momentun: got 0.9, allowed: no such key; did you mean 'momentum'?"),
+        ("run.epoch=3", "run.epoch: no such key; did you mean 'run.epochs'?"),
+        ("optimizer.momentun=0.9", "optimizer.momentun: no such key; did you mean 'momentum'?"),
         ("model.parameters=''", "model.parameters: got '', allowed: "),
         ("run..epochs=3", "--set: got 'run..epochs=3', allowed: key=value with dots between blocks"),
         ("run.epochs", "--set: got 'run.epochs', allowed: key=value with dots between blocks"),
-        ("run.seed=many", "run.seed: got 'many', allowed: a valid integer"),
+        ("run.seed=many", "run.seed: got 'many', allowed: an integer"),
         ("run.seed=-1", "run.seed: got -1, allowed: greater than or equal to 0"),
-        ("data.flip=no", "data.flip: got 'no', allowed: a valid boolean"),
-        ("run.epochs=12:30", "run.epochs: got '12:30', allowed: a valid integer"),
-        ("run.epochs=2.5", "run.epochs: got 2.5, allowed: a valid integer"),
+        ("data.flip=no", "data.flip: got 'no', allowed: true or false"),
+        ("run.epochs=12:30", "run.epochs: got '12:30', allowed: an integer"),
+        ("run.epochs=2.5", "run.epochs: got 2.5, allowed: an integer"),
         ("model.name=resnet51", "did you mean 'resnet56'?"),
         ("optimizer.name=lasr", "optimizer.name: got 'lasr', allowed: one of lars, sgd, adam; did you mean 'lars'?"),
         ("data.crop.area=[0.9, 0.5]", "data.crop.area: got [0.9, 0.5], allowed: 0 < low <= high <= 1"),
@@ -66,8 +67,11 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
         ("loss={kind: sigmoid, label_smoothing: 0.1}", "loss.label_smoothing: got 0.1, allowed: 0 where loss.kind is"),
         ("loss={kind: sigmoid}", "data.source: got 'digits', allowed: table or synthetic where loss.kind is sigmoid"),
         ("data.source=table", "loss.kind: got 'softmax', allowed: sigmoid for data.source: table"),
-        ("schedule.warmup_steps=3", "schedule.warmup: got"),
-        ("run.eval_first_epoch=99", "run.eval_first_epoch: got 99, allowed: 1 to run.epochs (6)"),
+        (
+            "schedule.warmup_steps=3",
+            "schedule.warmup_steps: got 3, allowed: null beside schedule.warmup_epochs (1); set one",
+        ),
+        ("schedule.warmup_epochs=null", "schedule.warmup_epochs: got None, allowed: a number here or in"),
         ("run", "--set: got 'run', allowed: key=value"),
         ("run.seed.x=1", "--set: got 'run.seed.x=1', allowed: 'seed' is a value, not a block"),
         ("cluster.device=tpu", "cluster.device: got 'tpu', allowed: 'cpu' or 'gpu'"),
@@ -156,7 +160,10 @@ def test_text_that_is_not_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_missing_key_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "short.yaml"
     path.write_text("name: short\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="card: got None, allowed: this key is required; add it"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^model, data, batch, optimizer, schedule, run: required, and missing; \./run\.sh keys recipe explains$",
+    ):
         load_recipe(str(path))
 
 
@@ -224,7 +231,7 @@ def test_a_value_of_a_cluster_may_have_equals_signs_too() -> None:
 @pytest.mark.parametrize("word", ["clusters.notify=x", "cluster=x", "clusterx=1"])
 def test_only_words_that_begin_with_the_clusters_name_and_a_dot_are_the_clusters(word: str) -> None:
     assert load_cluster("laptop", [word]) == load_cluster("laptop")
-    with pytest.raises(ConfigError, match=rf"^{word.partition('=')[0].partition('.')[0]}: got .*no such key"):
+    with pytest.raises(ConfigError, match=rf"^{word.partition('=')[0].partition('.')[0]}: no such key"):
         load_recipe("digits", [word])
 
 
@@ -257,7 +264,7 @@ def test_only_the_config_of_a_run_brings_its_cluster(tmp_path: Path) -> None:
     assert load_both(str(path), None)[1].name == "laptop"
     assert load_cluster(str(path)).name == "a100-node"
     path.write_text("recipe: {name: x}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^recipe: got .*no such key"):
+    with pytest.raises(ConfigError, match=r"^recipe: no such key"):
         load_recipe(str(path))
 
 
@@ -267,7 +274,17 @@ def test_only_the_config_of_a_run_brings_its_cluster(tmp_path: Path) -> None:
         (b"- 1\n", "a recipe is a block of keys, but the file holds a list; see ./run.sh keys recipe"),
         (b"", "a recipe is a block of keys, but the file holds nothing; see"),
         (b"3\n", "a recipe is a block of keys, but the file holds a single value; see"),
-        (b"name: \xff\n", "cannot be read: 'utf-8' codec"),
+        (b"name: a\n\xff\n", "line 2: not UTF-8; save the file in that encoding"),
+        (
+            b"device: cpu\nlauncher: local\n",
+            "got the file of a cluster, allowed: that of a recipe; its use is --cluster ",
+        ),
+        (
+            b"recipe: digits\ntitle: a\n",
+            "got the file of a study, allowed: that of a recipe; its use is ./run.sh sweep ",
+        ),
+        (b"a:\n  b: 1\n\tc: 2\n", "not YAML: line 3, column 1: a tab, and YAML indents by spaces only; write two "),
+        (b"a: {b: 1\nc: 2\n", "not YAML: line 2, column 2: did not find expected ',' or '}'; look there and in the "),
     ],
 )
 def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
@@ -283,3 +300,35 @@ def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder() -> Non
     assert [resolve_path(path) for path in ("~/data", "/data/x")] == [Path.home() / "data", Path("/data/x")]
     paths = with_resolved_paths(load_cluster("laptop", ["cluster.paths.runs=r", "cluster.paths.stage=$TMPDIR/s"])).paths
     assert (paths.data, paths.runs, paths.stage) == (f"{ROOT}/runs/data", f"{ROOT}/r", "$TMPDIR/s")
+
+
+def test_a_folder_and_a_name_that_is_no_file_are_refused_with_what_to_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, file in (("empty", "x"), ("run", "config.yaml"), ("packed", "manifest.json"), ("own", "recipe.yaml")):
+        Path(folder).mkdir()
+        Path(folder, file).touch()
+    Path("own", "manifest.json").touch()
+    Path("flowers.yaml").touch()
+    allowed = "allowed: a name in configs/recipes or a YAML file; "
+    for name, told in {
+        "empty": "this is a folder",
+        "run": "this is a folder: give run/config.yaml",
+        "packed": "this is the folder of a data set",
+        "own": "this is the folder of a data set: give own/recipe.yaml",
+        "flower": "did you mean 'flowers.yaml'?",
+        "other/flowers.yaml": "there is no such file; ./run.sh recipes lists them",
+        "Digits": "did you mean 'digits'?",
+        "digits.yaml": "did you mean 'digits'?",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            load_recipe(name)
+        assert str(caught.value) == f"recipe: got {name!r}, {allowed}{told}"
+    with pytest.raises(ConfigError, match="there is no such file; choose one of a100-kubernetes, a100-node, abci"):
+        load_cluster("zzz")
+
+
+def test_an_evaluation_that_would_come_first_after_the_last_epoch_comes_after_the_last() -> None:
+    recipe = load_recipe("digits", ["run.epochs=2", "run.eval_first_epoch=3"])
+    assert plan_run(recipe, 2).eval_epochs == (2,)

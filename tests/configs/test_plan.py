@@ -94,7 +94,11 @@ def test_a_cut_is_what_the_recipe_says_or_refused(
             "x 1 accumulation steps = 32; set batch.global_size to 32",
         ),
         (["data.train_samples=1", "batch.global_size=2"], 2, "at least one image per rank (2 ranks)"),
-        (["schedule.warmup_epochs=6"], 2, "fewer than the run's 113 steps"),
+        (
+            ["schedule.warmup_epochs=6"],
+            2,
+            "schedule.warmup_epochs: got 6.0, allowed: fewer steps than the run has (113, by run.epochs: 6); set",
+        ),
     ],
 )
 def test_arithmetic_that_does_not_divide_is_refused_with_numbers_that_do(

@@ -417,7 +417,8 @@ def test_train_without_a_recipe_is_refused_and_ctrl_c_has_its_own_status(
 ) -> None:
     assert main(["train"]) == 2
     assert capsys.readouterr().err == (
-        "error: RECIPE is missing: give a name in configs/recipes, for example digits; see ./run.sh train --help\n"
+        "error: RECIPE is missing: give a name, for example digits, or your own file; ./run.sh recipes lists the "
+        "names\n"
     )
 
     def interrupt(_: RunFolder) -> Outcome:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,10 @@ def test_help_lists_every_verb_of_the_table_and_the_module_of_each_exists() -> N
     assert {"setup", "train", "prepare", "check", "keys", "test"} <= set(listed)
     assert [module for _, module in _ROWS if importlib.util.find_spec(module) is None] == []
     assert run(ROOT / "run.sh", "help").stdout == text
+
+
+def test_the_version_is_that_of_the_installed_program() -> None:
+    assert run(ROOT / "run.sh", "--version").stdout == f"resnet-records {metadata.version('resnet-records')}\n"
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def _head(document: Mapping[str, Any]) -> list[str]:
     real = document["steps_per_epoch_real"]
     spread = f"{real['fewest']} to {real['most']}" if real["fewest"] != real["most"] else f"{real['most']}"
     return [
-        document["card"]["purpose"],
+        *filter(None, [document["card"]["purpose"]]),
         *(line for name in ("source", "expected", "gains") for line in _card_lines(name, document["card"][name])),
         f"ranks      {document['world_size']:,} = {document['num_nodes']:,} nodes x {document['ranks_per_node']}",
         f"batch      {document['global_batch_size']:,} = {document['world_size']:,} ranks"

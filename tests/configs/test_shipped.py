@@ -1,0 +1,23 @@
+"""``./run.sh recipes`` lists what comes with the program."""
+
+import pytest
+
+from configs.load import ROOT
+from configs.shipped import main
+
+
+def test_every_recipe_is_listed_with_its_data_time_and_hardware(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    told = capsys.readouterr().out
+    names = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
+    assert [line for line in told.splitlines() if line and not line.startswith(" ")] == names
+    assert "  data      digits, 1,198 and 599 images of 10 classes\n" in told
+    assert "  network   resnet20 at 8 px, batch 64\n" in told
+    assert max(map(len, told.splitlines())) <= 100
+
+
+def test_a_word_narrows_the_list_and_a_word_of_no_recipe_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "Handwritten"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line[:1] != " "] == ["digits"]
+    assert main(["recipes", "zebra"]) == 2
+    assert capsys.readouterr().err == "error: zebra: in no recipe; ./run.sh recipes lists all of them\n"
