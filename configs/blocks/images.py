@@ -55,7 +55,6 @@ class Data(Section):
     """The images: which data set, how many, and what is done to each image before the network sees it."""
 
     name: str = Field(
-        pattern=r"^[^/.\s][^/\x00-\x1f]*$",
         description="Name of the packed data set: a folder in the cluster's paths.data. A recipe file that lies in a "
         "data set takes both from there.",
     )
@@ -116,6 +115,13 @@ class Data(Section):
         "stop",
         description="What happens if a training image cannot be decoded: the run stops, or the image is left out.",
     )
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_that_of_a_folder(cls, value: str) -> str:
+        if value in {"", ".", ".."} or "/" in value or not value.isprintable():
+            raise ConfigError("name", value, "the name of a folder in paths.data, without a slash")
+        return value
 
     @field_validator("std")
     @classmethod
