@@ -111,6 +111,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # Pillow's own conversion would cut off at 255.
         scaled = np.rint(np.asarray(image, np.float64) / _SIXTEEN_BITS)
         image = Image.fromarray(scaled.astype(np.uint8))
+    if image.mode == "P":  # Without this step, Pillow warns of a palette with transparent colours.
+        image = image.convert("RGBA")
     return image.convert("RGB")
 
 

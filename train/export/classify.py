@@ -67,7 +67,7 @@ def _pixels(image: Image.Image, network: dict[str, Any]) -> np.ndarray:
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion would cut off at 255
         image = Image.fromarray(np.rint(np.asarray(image, np.float64) / 257).astype(np.uint8))
     if image.mode == "P":
-        image = image.convert("RGBA")  # without this step, Pillow warns of transparent colours
+        image = image.convert("RGBA")  # without this step, Pillow warns of a palette with transparent colours
     if image.mode != "L" or not is_grey:
         image = image.convert("RGB")
     if packed_side is not None and packed_side != min(image.size):

@@ -66,14 +66,11 @@ def _predict(options: _Options) -> int:
     write = _JsonLines() if options.json else _Table(files, classifier, options.top)
     num_failed = 0
     for file in files:
-        problem = _problem_of(file, classifier.network["packed"]["shorter_side"])
-        if problem is None:
-            (row,) = classifier.probabilities([file])
-            best = [int(each) for each in row.argsort(kind="stable")[::-1][: options.top]]
-            write.prediction(file, [(classifier.class_name(each), float(row[each])) for each in best])
-        else:
+        try:
+            write.prediction(file, _best(classifier, file, options.top))
+        except UserError as error:  # noqa: PERF203 (decoding takes far longer than the try)
             num_failed += 1
-            write.failure(file, problem)
+            write.failure(file, str(error))
     if num_failed == len(files):
         return 2
     return int(num_failed > 0)
@@ -128,15 +125,31 @@ def _files_of(image: Path) -> Iterator[Path]:
         raise UserError(f"{image}: no file in it; give an image or a folder of images")
 
 
-def _problem_of(file: Path, packed_side: int | None) -> str | None:
-    """Return why a file cannot be classified; None if it can."""
+def _best(classifier: "Classifier", file: Path, top: int) -> list[tuple[str, float]]:
+    """Return names and probabilities of the most probable classes of an image, the most probable one first.
+
+    Raises:
+        UserError: The file cannot be classified; the text says why, without the name of the file.
+    """
+    if not file.is_file():  # opening a pipe would wait for its writer
+        raise UserError("is not a file" if file.exists() else "no such file")
+    if problem := _problem_of(file, classifier, is_decoded=False):
+        raise UserError(problem)
+    try:
+        (row,) = classifier.probabilities([file])
+    except Exception as error:  # noqa: BLE001 (what Pillow raises depends on the place of the damage)
+        raise UserError(_problem_of(file, classifier, is_decoded=True) or f"cannot be classified: {error}") from None
+    best = [int(each) for each in row.argsort(kind="stable")[::-1][:top]]
+    return [(classifier.class_name(each), float(row[each])) for each in best]
+
+
+def _problem_of(file: Path, classifier: "Classifier", *, is_decoded: bool) -> str | None:
+    """Return why a file could not be packed and trained on; None if it could."""
     from data.images import image_problem
 
     try:
-        if not file.is_file():
-            return "is not a file" if file.exists() else "no such file"
         with file.open("rb") as opened:
-            return image_problem(opened, packed_side)
+            return image_problem(opened, classifier.network["packed"]["shorter_side"], is_decoded=is_decoded)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
 
