@@ -6,6 +6,7 @@ for them for ever.
 
 import faulthandler
 import os
+import re
 import signal
 import warnings
 from collections.abc import Callable, Generator, Mapping
@@ -114,6 +115,20 @@ def kill_processes_with(variables: Mapping[str, str]) -> None:
         for pid in victims:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def processes_like(pattern: str) -> list[int]:
+    """List the other processes of whose command line a part matches a regular expression; a zombie has none any more.
+
+    As ``pgrep -f``, which a bare machine does not have and which takes ten times longer.
+    """
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes().removesuffix(b"\0").replace(b"\0", b" ").decode(errors="replace")
+            if re.search(pattern, words) and int(path.parent.name) != os.getpid():
+                found.append(int(path.parent.name))
+    return sorted(found)
 
 
 def processes_with(variables: Mapping[str, str]) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from configs.load import ROOT
@@ -170,8 +171,7 @@ def _start(stack: ExitStack, name: str, keys: Path, folder: Path) -> int:
         assert outer.poll() is None, text
         assert time.monotonic() < begin + _READY_S, text
         time.sleep(0.02)
-    inner = subprocess.run(["pgrep", "-P", str(outer.pid)], capture_output=True, text=True, check=True)
-    return int(inner.stdout.split()[0])
+    return int(psutil.Process(outer.pid).children()[0].pid)
 
 
 def _connect(one: int, other: int) -> None:

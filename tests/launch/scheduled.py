@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
-from tests.limits import kill_processes_with
+from tests.limits import kill_processes_with, processes_like
 
 _GIVE_UP_S = 300
 SYNTHETIC = [
@@ -129,9 +129,7 @@ def has_begun(folder: Path) -> bool:
 
 def ranks(folder: Path) -> list[int]:
     """List the ranks of the run in ``folder``, whoever started them; launchers carry a rank's command line too."""
-    pattern = rf"^[^ ]*python[^ ]* -I -u -m train {folder}$"
-    found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
+    return processes_like(rf"^[^ ]*python[^ ]* -I -u -m train {folder}$")
 
 
 def ask(*command: str) -> str:

@@ -15,6 +15,7 @@ from configs.load import ROOT
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
 from tests.launch.scheduled import SYNTHETIC
+from tests.limits import processes_like
 from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
 
 pytestmark = pytest.mark.ranks
@@ -31,8 +32,7 @@ def _losses(folder: Path) -> list[float]:
 
 
 def _ranks_of(folder: Path) -> list[int]:
-    found = subprocess.run(["pgrep", "-f", f"train {folder}$"], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
+    return processes_like(f"train {folder}$")
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from launch.submit.submission import make_job, submit_command
 from logs.checkpoints import CHECKPOINT_FOLDER
 from logs.folder import RunFolder
 from tests.launch.scheduled import ranks
+from tests.limits import processes_like
 from train.rank.identity import read_identity
 
 FAULTS = {"kill -9": signal.SIGKILL, "kill -STOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
@@ -132,12 +133,12 @@ def disturb(way: Way, folder: Path, data: Path, fault: str, phase: str) -> Ended
             segments |= segments_of(folder)
             time.sleep(0.2)
         status = launcher.wait(timeout=0)
-        while _processes(f"{folder}$") and time.monotonic() < begin + _GIVE_UP_S:
+        while processes_like(f"{folder}$") and time.monotonic() < begin + _GIVE_UP_S:
             time.sleep(0.05)
         seconds = time.monotonic() - begin
-        assert not _processes(f"{folder}$"), "somebody is left"
+        assert not processes_like(f"{folder}$"), "somebody is left"
     finally:
-        for pid in (launcher.pid, *_processes(f"{folder}$")):
+        for pid in (launcher.pid, *processes_like(f"{folder}$")):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     if never_ends and (folder / CHECKPOINT_FOLDER).exists():
@@ -166,7 +167,7 @@ def require(way: Way) -> None:
 def segments_of(folder: Path) -> set[Path]:
     """List the shared memory that the run's processes have mapped; that of others on the machine does not count."""
     found = set()
-    for pid in _processes(f"{folder}$"):
+    for pid in processes_like(f"{folder}$"):
         with contextlib.suppress(OSError):
             rows = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
             found |= {Path(row[row.index("/dev/shm/") :]) for row in rows if "/dev/shm/" in row}
@@ -245,8 +246,3 @@ def _rank(folder: Path, number: int) -> int | None:
             if read_identity(dict(word.split("=", 1) for word in words if "=" in word)).rank == number:
                 return pid
     return None
-
-
-def _processes(pattern: str) -> list[int]:
-    found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import psutil
+
 from logs.folder import RunFolder
 from tests.launch.faults.disturbed import WAYS
 from tests.launch.faults.scene import (
@@ -96,8 +98,7 @@ def _kill_ranks(count: int | None = None) -> Callable[[Scene, subprocess.Popen[b
 
 
 def _children(launcher: subprocess.Popen[bytes]) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
+    return [child.pid for child in psutil.Process(launcher.pid).children()]
 
 
 def _kill_foreign_launcher(_: Scene, launcher: subprocess.Popen[bytes]) -> None:

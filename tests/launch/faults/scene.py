@@ -18,6 +18,7 @@ from logs.folder import RunFolder
 from tests.launch.faults.disturbed import Way
 from tests.launch.machines import Machine, two_machines
 from tests.launch.scheduled import ranks
+from tests.limits import processes_like
 from tests.runs import read_summary, train_command
 
 SETTINGS = [
@@ -101,7 +102,7 @@ class Scene:
 
     def processes_left(self) -> bool:
         """Return whether a process on any machine has the run folder in its command line."""
-        return subprocess.run(["pgrep", "-f", str(self.folder)], capture_output=True, check=False).returncode == 0
+        return bool(processes_like(str(self.folder)))
 
     def begin(self, *words: str, in_terminal: bool = False) -> subprocess.Popen[bytes]:
         """Start the run and wait for its first checkpoint."""
