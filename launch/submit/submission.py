@@ -13,6 +13,7 @@ from typing import Any
 from configs.arguments import short_path
 from configs.errors import UserError
 from configs.load import ROOT, with_resolved_paths
+from configs.plan import plan_run
 from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster, Recipe
 from launch.resume import require_unfinished
@@ -46,6 +47,7 @@ def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folde
     """
     spec = _described(recipe, cluster, hosts, run_folders)
     require_submittable(spec)
+    plan_run(recipe, cluster.world_size)
     require_memory(recipe, cluster)
     return spec
 

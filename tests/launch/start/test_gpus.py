@@ -12,6 +12,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import dump, load_both, load_cluster
 from configs.programs import Program, command_of
+from configs.registry import installed_engine
 from launch.__main__ import main as train_verb
 from launch.start.gpus import require_gpus
 from launch.start.ranks import main as ranks_verb
@@ -95,6 +96,7 @@ def test_train_bench_and_what_starts_its_ranks_refuse_before_they_make_or_start_
     machine.become(0, "", "cpu")
     runs = machine.folder / "runs"
     place = ["--cluster", "a100-node", "--set", f"cluster.paths.runs={runs}"]
+    place += ["--set", f"cluster.engine.name={installed_engine()}"]
     assert train_verb(["digits", *place]) == 2
     assert ranks_verb([*place, "--", "touch", str(runs)]) == 2
     assert bench_verb(["step", *place, "--output", str(runs)]) == 2

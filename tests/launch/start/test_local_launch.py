@@ -82,7 +82,7 @@ def test_mpirun_takes_adapters_for_gpus_shared_memory_on_one_machine_and_else_tc
 
 @pytest.mark.parametrize("kind", ["devices", "parameter_server", "shared_memory", "horovod"])
 def test_the_local_launcher_starts_every_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "require_engine", lambda _name: None)
+    monkeypatch.setattr(commands, "require_engine", lambda *_: None)
     monkeypatch.setenv("PATH", "/nowhere")
     cluster = load_cluster("laptop", [f"cluster.communication.kind={kind}"])
     require_launchable(cluster)

@@ -128,7 +128,8 @@ def test_a_launcher_that_lingers_has_the_time_of_the_local_one_and_its_end_is_to
 
 
 def test_a_rank_has_the_variables_and_open_files_of_its_start_and_a_session_of_its_own(tmp_path: Path) -> None:
-    script = "stat -Lc %F /proc/self/fd/$RANK_STORE_FD; echo $$; ps -o sid= -p $$; echo $RANK $MASTER_ADDR $A $B"
+    asks = "stat -Lc %F /proc/self/fd/$RANK_STORE_FD; echo $$; cut -d' ' -f6 /proc/$$/stat"
+    script = f"{asks}; echo $RANK $MASTER_ADDR $A $B"
     command = ["bash", "-c", f"({script}) >{tmp_path}/$RANK 2>&1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("A", "of all")

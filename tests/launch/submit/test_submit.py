@@ -314,7 +314,7 @@ def _job_of(folder: Path) -> str:
 def test_a_job_on_hosts_outlives_its_terminal_reads_nothing_and_adds_to_the_log_of_its_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _client(tmp_path, "bash", 'cat; ps -o sid= -p $$; echo "$*" >&2', monkeypatch)
+    _client(tmp_path, "bash", 'cat; cut -d" " -f6 /proc/$$/stat; echo "$*" >&2', monkeypatch)
     runs = [tmp_path / f"a run-{number}" for number in (1, 2)]
     words = ["--hosts", "b", "--set", "cluster.launcher=horovodrun", "--run-dir", str(tmp_path / "a run")]
     assert main(["submit", "digits", "--cluster", "laptop", "--repeat", "2", *words]) == 0

@@ -12,6 +12,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import ROOT, load_both
+from configs.registry import has_engine
 from train.networks.arch import Network, Rows, build_network
 from train.plan.document import plan_document
 from train.plan.memory import inference_elements, require_memory, shortage_here
@@ -60,6 +61,7 @@ def _growth(network: str, batch: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not has_engine("mxnet"), reason="mxnet is not installed: ./run.sh setup --engine mxnet")
 @pytest.mark.parametrize("network", ["resnet50", "densenet121"])
 def test_the_activations_of_an_image_are_those_that_mxnet_allocates(network: str) -> None:
     # Many more images, because what a process takes besides them differs by tens of megabytes from start to start.
