@@ -37,6 +37,10 @@ class Problem:
 
 def problem_of(folder: Path) -> Problem | None:
     """Return the first problem of a run folder; None if there is none, or if the folder is another submitter's."""
+    if denied := [name for name in _readers() if (folder / name).is_file() and not os.access(folder / name, os.R_OK)]:
+        return Problem(
+            "permission denied", f"{', '.join(denied)}: only the owner may read this; the owner can chmod a+r"
+        )
     if damaged := _damaged(folder):
         return Problem("damaged files", "; ".join(damaged))
     log = next((folder / name for name in RESULT_FILES.values() if (folder / name).is_file()), None)
@@ -65,9 +69,9 @@ def impossible_times(record: RunRecord) -> str:
     return "" if record.time_to_train_s != 0 else "run_stop is at the time of run_start"
 
 
-def _damaged(folder: Path) -> list[str]:
-    """Return a message on each file of a run that is no file, or cannot be read as what it should be."""
-    readers: dict[str, Callable[[Path], object]] = {
+def _readers() -> dict[str, Callable[[Path], object]]:
+    """Return the files of a run, and what reads each of them or raises a `UserError`."""
+    return {
         CONFIG_FILE: load_run,
         SUMMARY_FILE: lambda path: RunFolder(path.parent).summary(),
         METRICS_FILE: read_metrics,
@@ -78,8 +82,12 @@ def _damaged(folder: Path) -> list[str]:
         SAMPLES_FILE: lambda path: read_samples(path.parent),
         **dict.fromkeys(RESULT_FILES.values(), lambda _: None),
     }
+
+
+def _damaged(folder: Path) -> list[str]:
+    """Return a message on each file of a run that is no file, or cannot be read as what it should be."""
     found = []
-    for name, read in readers.items():
+    for name, read in _readers().items():
         if os.path.lexists(folder / name):
             try:
                 if not (folder / name).is_file():

@@ -91,6 +91,16 @@ def test_a_file_that_is_damaged_is_named_in_one_line(run: Path, name: str) -> No
         assert "\n" not in problem.words
 
 
+def test_a_file_that_only_its_owner_may_read_is_not_called_damaged(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_read, private = os.access, {run / "environment.json", run / "config.yaml"}
+    # Root may read every file, so the system's answer is imitated.
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in private and may_read(path, mode))
+    problem = problem_of(run)
+    assert problem is not None
+    assert problem.kind == "permission denied"
+    assert problem.words == "config.yaml, environment.json: only the owner may read this; the owner can chmod a+r"
+
+
 @pytest.mark.parametrize("name", [*JSON_FILES, "config.yaml", "metrics.jsonl", SAMPLES_FILE, LOG])
 @pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.name)])
 def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: Edit) -> None:
