@@ -105,7 +105,8 @@ def exit_status(work: Callable[[], int]) -> int:
     """Do the work of a program and return the exit status of its process.
 
     Returns:
-        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr; 130 after Ctrl-C; 1 if the reader
+        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, and where a file is
+        not permitted; 130 after Ctrl-C; 1 if the reader
         of the output, as ``head`` or a pager, ended before the output did.
     """
     try:
@@ -113,6 +114,9 @@ def exit_status(work: Callable[[], int]) -> int:
         sys.stdout.flush()
     except UserError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
+        return 2
+    except PermissionError as error:  # By whatever look at a file in a folder of another user.
+        sys.stderr.write(f"error: {error.filename}: permission denied; ask the owner, or take another path\n")
         return 2
     except KeyboardInterrupt:
         return 130
