@@ -5,10 +5,11 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from logs.redaction import is_secret, redact_lines
 ENVIRONMENT_FILE = "environment.json"
 """The file of a run folder that holds the surroundings of the newest attempt."""
 
+_STARTING_VERBS = ("train", "sweep", "rehearse")
 _PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "DALI_", "CUDA_", *NUMERICS_PREFIXES)
 _DIFF_CHARACTERS = 200_000
 _HEADER = re.compile(r"^(Name|Version): *(.*?) *$", re.MULTILINE)
@@ -73,11 +75,41 @@ def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
     path = folder / ENVIRONMENT_FILE
     surroundings = environment()
     surroundings["variables"] |= {name: value for name, value in variables.items() if not is_secret(name, value)}
+    surroundings["command"] = _recorded_command(path) or command_given(sys.orig_argv)
     earlier = _earlier_attempts(path)
     if earlier:
         surroundings["earlier_attempts"] = earlier
     write_json(path, surroundings, is_private=True)
     return arithmetic_changes(earlier[0], arithmetic_of(surroundings)) if earlier else []
+
+
+def command_given(words: Sequence[str]) -> str | None:
+    """Return the command line of ``./run.sh`` that started a process, without secrets; None if it was another one.
+
+    Args:
+        words: The process's command line, with Python's own options, as in ``sys.orig_argv``.
+    """
+    given = list(words[words.index("-m") + 2 :]) if "-m" in words else []
+    if not given or given[0] not in _STARTING_VERBS:
+        return None
+    return shlex.join(["./run.sh", *map(redact_lines, given)])
+
+
+def machine_in_words(surroundings: Mapping[str, Any]) -> str:
+    """Return the machine of an ``environment.json`` as ``AMD EPYC, 2 cores, 8 A100``; empty if it names none."""
+    cores, gpus = surroundings.get("usable_cores"), surroundings.get("gpus") or []
+    names = [str(gpu["name"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("name")]
+    kinds = [f"{names.count(name)} {name}" for name in dict.fromkeys(names)]
+    return ", ".join([*filter(None, [str(surroundings.get("cpu") or ""), f"{cores:g} cores" if cores else ""]), *kinds])
+
+
+def _recorded_command(path: Path) -> str | None:
+    """Return the command that began the run, from its first attempt; None if the file is missing or damaged."""
+    try:
+        command = json.loads(path.read_text(encoding="utf-8")).get("command")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return command if isinstance(command, str) else None
 
 
 def _earlier_attempts(path: Path) -> list[dict[str, Any]]:

@@ -110,7 +110,8 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
         log.init_stop()
         init_s = time.monotonic() - begin
         if identity.rank == 0:
-            write_json(folder / STARTUP_FILE, {**ledger.to_json(), **starts})
+            count = sum(each.size for each in rank.model.network.parameters)
+            write_json(folder / STARTUP_FILE, {**ledger.to_json(), **starts, "parameters": count})
             if prepared.manifest is not None:
                 write_json(folder / DATASET_FILE, prepared.manifest.model_dump(mode="json"))
         training = _Training(

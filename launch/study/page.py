@@ -12,7 +12,7 @@ from launch.study.comparisons import MARGIN, compare, disturbing_cores, simulato
 from launch.study.figures import cell_figures, course_figures
 from launch.study.rows import ScalingRow, grouped, with_efficiency
 from logs.disk import write_text
-from logs.environment import ENVIRONMENT_FILE
+from logs.environment import ENVIRONMENT_FILE, machine_in_words
 from logs.show.chart import LineChart
 from logs.show.page import render_template
 
@@ -97,12 +97,9 @@ def _cells(
 
 
 def _machine(file: Path) -> str:
-    """Return the machine of a run as ``AMD EPYC, 2 cores``; empty for a run that recorded none."""
+    """Return the machine of a run, see `machine_in_words`; empty for a run that recorded none."""
     try:
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""
-    cores, gpus = found.get("usable_cores"), found.get("gpus") or []
-    names = [str(gpu["name"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("name")]
-    kinds = [f"{names.count(name)} {name}" for name in dict.fromkeys(names)]
-    return ", ".join([*filter(None, [str(found.get("cpu") or ""), f"{cores:g} cores" if cores else ""]), *kinds])
+    return machine_in_words(found)

@@ -33,9 +33,10 @@ _KINDS: Mapping[str, type] = {
     "packages": dict,
     "git": dict,
     "gpus": list,
+    "command": str,
     **dict.fromkeys(("memory_bytes", "cores", "cpu_sockets", "cpu_cores"), int),
 }
-"""Keys of ``environment.json`` that a submission reads -> type of the value, unless it is null."""
+"""Keys of ``environment.json`` that a submission or a page reads -> type of the value, unless it is null."""
 
 
 def required_fields() -> list[str]:

@@ -141,6 +141,13 @@ class LineChart:
         return any(not math.isnan(y) for each in self.series for _, y in each.drawable)
 
     @property
+    def single_values(self) -> list[tuple[Series, float, float]]:
+        """The x and y of each series if none has more than one point, so that there is no line to draw; else empty."""
+        found = [(each, [point for point in each.drawable if not math.isnan(point[1])]) for each in self.series]
+        is_single = self.has_data and all(len(points) <= 1 for _, points in found)
+        return [(each, *points[0]) for each, points in found if points] if is_single else []
+
+    @property
     def description(self) -> str:
         """The chart in a sentence, for readers who cannot see it."""
         parts = [each.in_words for each in self.series if each.in_words]

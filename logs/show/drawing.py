@@ -33,6 +33,8 @@ _RIGHT, _TOP, _BOTTOM = 14, 8, 40
 """Margins of a page's chart in pixels. Automatic margins would measure all labels, and double a drawing's time."""
 _FILE_WIDTH, _FILE_HEIGHT = 560, 380
 """Size of each chart of an image file in CSS pixels."""
+_COUNTS = ("epochs", "ranks")
+"""Horizontal axes whose ticks are whole numbers."""
 _ROW = 24
 """Height of a row of a bar chart in pixels."""
 _CHARACTER = 6.2
@@ -175,7 +177,7 @@ def _set_axes(axes: Axes, chart: LineChart) -> None:
     _set_axis(axes, "y", chart.y_scale, ys, from_zero=chart.y_from_zero)
     if chart.x_ticks:
         axes.xaxis.set_major_locator(FixedLocator(chart.x_ticks))
-    elif chart.x_name == "epochs":
+    elif chart.x_scale == "linear" and chart.x_name in _COUNTS:
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10), integer=True))
 
 
@@ -185,7 +187,9 @@ def _set_axis(axes: Axes, name: Literal["x", "y"], scale: Scale, values: Sequenc
     if scale == "linear":
         low = min(low, 0.0) if from_zero else low
         room = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
-        axes.set(**{f"{name}lim": (low if from_zero and low == 0 else low - room, high + room)})
+        # An axis that would begin just above 0 begins at 0.
+        is_at_zero = low == 0 or 0 < low <= room
+        axes.set(**{f"{name}lim": (0.0 if is_at_zero else low - room, high + room)})
         axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)))
     else:
         axes.set(**{f"{name}scale": "log", f"{name}lim": (low / 1.1, high * 1.1)})

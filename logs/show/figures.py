@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
@@ -25,42 +26,66 @@ _MOST_OWN_CHARTS = 4
 
 
 def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
-    """Yield every chart that the runs have data for; logs of other benchmarks than image classification have none."""
+    """Yield every chart that the runs have data for; logs of other benchmarks than image classification have none.
+
+    Lines come first and bars last: charts of lines are equally high and fill the rows of a page.
+    """
     yield from course(runs)
     by_epoch = [
         Captioned("Learning rate", _chart("Learning rate", "epochs", runs, _metric("lr"))),
         Captioned("Throughput, images/s", _chart("Training images a second", "epochs", runs, _throughput)),
-        Captioned("Where a step's time goes", _step_shares(runs)),
         Captioned("Evaluation time, s", _chart("Seconds of an evaluation", "epochs", runs, _evaluation_s)),
     ]
     yield from _with_data(by_epoch)
-    for run in _with_own_chart(runs, _startup_s):
-        whose = f": {run.name}{_one_of(runs, 'longest')}" if len(runs) > 1 else ""
-        yield from _with_data([Captioned(f"Start-up{whose}", _startup(run))])
     yield from utilisation({run.name: run.samples for run in runs})
+    yield from _with_data([Captioned("Where a step's time goes", _step_shares(runs))])
     for run in _with_own_chart(runs, lambda run: _rank_excess(run)[1]):
         whose = f"{run.name}{_one_of(runs, 'most uneven')}; " if len(runs) > 1 else ""
         yield from _with_data([Captioned(f"Time of a step by rank: {whose}{_slowest(run)}", _rank_times(run))])
+    for run in _with_own_chart(runs, _startup_s):
+        whose = f": {run.name}{_one_of(runs, 'longest')}" if len(runs) > 1 else ""
+        yield from _with_data([Captioned(f"Start-up{whose}", _startup(run))])
 
 
 def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield the charts of accuracy and loss, by epoch and by time, that the runs have data for."""
     targets = _targets(runs)
     seconds, loss = "seconds since run_start", _metric("loss")
-    bands = [*targets, *_references(runs)]
     by_epoch, by_time = _resumes(runs, "epochs"), _resumes(runs, seconds)
+    top1 = partial(_chart, "Top-1 accuracy", runs=runs, samples=_accuracy, is_fitted=True)
+    losses = partial(_chart, "Loss", runs=runs, is_fitted=True)
     found = [
-        Captioned("Accuracy by epoch", _chart("Top-1 accuracy", "epochs", runs, _accuracy, [*bands, *by_epoch])),
-        Captioned("Accuracy by time", _chart("Top-1 accuracy", seconds, runs, _accuracy, [*targets, *by_time])),
-        Captioned("Training loss by epoch", _chart("Loss", "epochs", runs, loss, by_epoch)),
-        Captioned("Training loss by time", _chart("Loss", seconds, runs, loss, by_time)),
+        Captioned("Accuracy by epoch", top1("epochs", bands=[*targets, *_references(runs), *by_epoch])),
+        Captioned("Accuracy by time", top1(seconds, bands=[*targets, *by_time])),
     ]
+    trained = losses("epochs", samples=loss, bands=by_epoch)
+    if len(runs) == 1 and _validation_loss(runs[0]):
+        found.append(Captioned("Loss by epoch", _both_losses(runs[0], trained)))
+    else:
+        found.append(Captioned("Training loss by epoch", trained))
+        found.append(Captioned("Validation loss by epoch", losses("epochs", samples=_validation_loss, bands=by_epoch)))
+    found.append(Captioned("Training loss by time", losses(seconds, samples=loss, bands=by_time)))
     yield from _with_data(found)
 
 
+def _both_losses(run: ReportedRun, trained: LineChart) -> LineChart:
+    """Return the chart of a run's training loss with a line for the validation loss."""
+    smoothing = to_number(run.settings.get("recipe.loss.label_smoothing"))
+    # The loss of smoothed labels has a floor above 0, so that it stays above that of plain labels.
+    name = f"training, with label smoothing {smoothing:g}" if smoothing else "training"
+    validated = Series("validation", 1, [(to_number(epoch) or 0.0, value) for epoch, _, value in _validation_loss(run)])
+    series = [*(replace(each, name=name) for each in trained.series), validated]
+    return replace(trained, series=series, y_from_zero=_is_near_zero(series))
+
+
 def _with_data(figures: Sequence[Captioned]) -> Iterator[Captioned]:
-    """Yield the figures that have data; the caption names a logarithmic vertical axis, of which a page has no title."""
+    """Yield the figures that have data; the caption names a logarithmic vertical axis, of which a page has no title.
+
+    Of charts of the same values by epoch and by time, one is enough if no run has more than one value.
+    """
     for figure in figures:
+        if figure.caption.endswith("by time") and isinstance(figure.chart, LineChart) and figure.chart.single_values:
+            continue
         is_log = isinstance(figure.chart, LineChart) and figure.chart.y_scale != "linear"
         if figure.chart.has_data:
             yield replace(figure, caption=f"{figure.caption} (logarithmic)") if is_log else figure
@@ -82,6 +107,7 @@ def samples_of(run: ReportedRun) -> dict[str, list[_Sample]]:
     return {
         "accuracy": _accuracy(run),
         "loss": _metric("loss")(run),
+        "validation_loss": _validation_loss(run),
         "learning_rate": _metric("lr")(run),
         "images_per_s": _throughput(run),
         "evaluation_s": _evaluation_s(run),
@@ -128,10 +154,21 @@ def _chart(
     runs: Sequence[ReportedRun],
     samples: Callable[[ReportedRun], list[_Sample]],
     bands: Sequence[Band] = (),
+    *,
+    is_fitted: bool = False,
 ) -> LineChart:
     """Return a chart with a line for each run, by epoch or by time; an axis is logarithmic if the runs differ widely.
 
     Points whose place is no number are left out, and on a logarithmic axis those that are not above zero.
+
+    Args:
+        title: What the vertical axis shows.
+        x_name: ``epochs``, or the seconds since a moment.
+        runs: The runs.
+        samples: Returns the points of a run.
+        bands: Marked ranges of an axis.
+        is_fitted: Whether a vertical axis from 0 is cut where it would hide the course of the values. A rate or a time
+            is not to look more uneven than it is; an accuracy or a loss is.
     """
     series = []
     for number, run in enumerate(runs):
@@ -149,7 +186,13 @@ def _chart(
 
     shown = [replace(each, points=[point for point in each.points if is_shown(*point)]) for each in series]
     name = x_name if x_scale == "linear" else f"{x_name}, logarithmic"
-    return LineChart(title, name, shown, bands, x_scale, y_scale)
+    return LineChart(title, name, shown, bands, x_scale, y_scale, y_from_zero=not is_fitted or _is_near_zero(shown))
+
+
+def _is_near_zero(series: Sequence[Series]) -> bool:
+    """Return whether an axis from 0 leaves at least half of its height to the values, so that their course is seen."""
+    ys = [y for each in series for _, y in each.points if y is not None]
+    return not ys or min(ys) < max(ys) / 2
 
 
 def _scale(sizes: Sequence[float]) -> Scale:
@@ -181,6 +224,16 @@ def _metric(key: str) -> Callable[[ReportedRun], list[_Sample]]:
         return found
 
     return samples
+
+
+def _validation_loss(run: ReportedRun) -> list[_Sample]:
+    """Return the mean loss of the evaluation images; older runs have none."""
+    rows = [row for row in run.evaluations if to_number(row.get("eval_loss")) is not None]
+    times = [to_number(row.get("time")) for row in rows]
+    return [
+        (row.get("epoch"), None if when is None else run.record.since_start(when), to_number(row["eval_loss"]))
+        for row, when in zip(rows, times, strict=True)
+    ]
 
 
 def _throughput(run: ReportedRun) -> list[_Sample]:

@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -15,8 +15,10 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from configs.arguments import printable
-from logs.show.chart import Chart, Series, colour_of
+from logs.show.chart import Captioned, Chart, LineChart, Series, colour_of, in_short
+from logs.show.class_tables import class_tables
 from logs.show.figures import figures
+from logs.show.identity import common_and_differing
 from logs.show.reported_run import ReportedRun
 from logs.show.wording import NOTHING, heading, in_seconds, is_compared, lead, notes_of, place_of, state_of
 
@@ -30,7 +32,7 @@ _HEADS = ("Run", "Outcome", "Time to train", "Initialisation", "Epochs", "Accura
 
 @dataclass(frozen=True)
 class _Settings:
-    """A table of settings: ``rows`` are (name, cells), and a cell is (value, whether it is unusual)."""
+    """A table of settings and other facts: ``rows`` are (name, cells), and a cell is (value, whether it is unusual)."""
 
     settings: int
     heads: Sequence[str]
@@ -41,9 +43,11 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
     """Return the page of one or several runs; links are relative to ``destination``, the file of the page."""
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     known = {key: [str(run.settings[key]) for run in runs if key in run.settings] for key in keys}
+    shared, facts = common_and_differing(runs)
     differing = [key for key in keys if len(set(known[key])) > 1]
     partial = [key for key in keys if len(known[key]) < len(runs) and key not in differing]
     same = [key for key in keys if len(known[key]) == len(runs) and key not in differing]
+    drawn = list(figures(runs))
     return render_template(
         _FOLDER / "report.html",
         title=", ".join(run.name for run in runs[:3]) + (" …" if len(runs) > 3 else ""),  # noqa: PLR2004
@@ -53,8 +57,11 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
         runs=runs,
         lines=[Series("", number, ()) for number in range(len(runs))],
         notes=list(_notes(runs)),
-        figures=list(figures(runs)),
-        differing=_settings(runs, differing),
+        identity=shared,
+        figures=[figure for figure in drawn if not _numbers(figure)],
+        numbers=[(figure.caption, found) for figure in drawn if (found := _numbers(figure))],
+        classes=list(class_tables(runs)),
+        differing=_settings(runs, differing, facts),
         partial=_settings(runs, partial),
         same=_settings(runs[:1], same),
         files=list(_files(runs, destination)),
@@ -72,19 +79,37 @@ def _notes(runs: Sequence[ReportedRun]) -> Iterator[tuple[str, list[str], Markup
         yield run.name, own, folded if state_of(run)[1] else Markup(" open")
 
 
-def _settings(runs: Sequence[ReportedRun], keys: Sequence[str]) -> _Settings:
-    """Return a table of settings: a row a setting and a column a run, or the other way round if the runs are many."""
-    lines = [[run.settings.get(key) for run in runs] for key in keys]
+def _numbers(figure: Captioned) -> list[str]:
+    """Return the values of a figure in which no run has two, in words; empty if there is a line or a bar to draw."""
+    if not isinstance(figure.chart, LineChart):
+        return []
+    values = figure.chart.single_values
+    at = "epoch {}" if figure.chart.x_name.startswith("epochs") else "{} s"
+    whose = [f" ({each.name})" if len(figure.chart.series) > 1 else "" for each, _, _ in values]
+    return [f"{in_short(y)} at {at.format(in_short(x))}{name}" for (_, x, y), name in zip(values, whose, strict=True)]
+
+
+def _settings(
+    runs: Sequence[ReportedRun], keys: Sequence[str], facts: Mapping[str, Sequence[str | None]] | None = None
+) -> _Settings:
+    """Return a table of settings: a row a setting and a column a run, or the other way round if the runs are many.
+
+    Args:
+        runs: The runs.
+        keys: The settings.
+        facts: Further rows, before the settings: name -> the value of each run.
+    """
+    lines = [*map(list, (facts or {}).values()), *([run.settings.get(key) for run in runs] for key in keys)]
+    heads, names = [*(facts or ()), *keys], [run.name for run in runs]
     usual = [max(line, key=line.count) for line in lines]
     cells = [
         [(NOTHING if value is None else value, value != common) for value in line]
         for line, common in zip(lines, usual, strict=True)
     ]
-    names = [run.name for run in runs]
-    if len(runs) > max(len(keys), _MOST_COLUMNS):
+    if len(runs) > max(len(heads), _MOST_COLUMNS):
         rows = [list(column) for column in zip(*cells, strict=True)]
-        return _Settings(len(keys), ("Run", *keys), list(zip(names, rows, strict=True)) if rows else [])
-    return _Settings(len(keys), ("Setting", *names), list(zip(keys, cells, strict=True)))
+        return _Settings(len(keys), ("Run", *heads), list(zip(names, rows, strict=True)) if rows else [])
+    return _Settings(len(keys), ("Setting", *names), list(zip(heads, cells, strict=True)))
 
 
 def _files(runs: Sequence[ReportedRun], destination: Path) -> Iterator[tuple[str, str]]:

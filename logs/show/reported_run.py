@@ -13,11 +13,13 @@ from configs.errors import UserError
 from configs.load import parse_yaml
 from configs.rules import TARGET_TOP1
 from logs.attempts import Attempt, Attempts
+from logs.classes import ClassResults, read_classes
 from logs.disk import read_object
 from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, judge, read_verdicts
 from logs.judge.evidence import Problem, problem_of, read_phases, read_ranks
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
+from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
@@ -42,8 +44,12 @@ class ReportedRun:
         log: The log file; None if the run has written none.
         record: Content of the log.
         intervals: Rows of kind ``interval`` in ``metrics.jsonl``.
+        evaluations: Rows of kind ``evaluation`` there.
+        classes: Content of ``classes.json``; None before the run's end, and of older runs.
         startup: Phases in ``startup.json``.
         last_start: What ``startup.json`` says of the rank that was ready last.
+        parameters: Number of the network's parameters, from ``startup.json``; None in folders of older runs.
+        environment: Content of ``environment.json``.
         ranks: Rows of ``ranks.json``.
         samples: Rows of ``utilisation.jsonl``.
         summary: Content of ``summary.json``.
@@ -57,8 +63,12 @@ class ReportedRun:
     log: Path | None
     record: RunRecord
     intervals: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    classes: ClassResults | None = None
     startup: list[dict[str, Any]] = field(default_factory=list)
     last_start: dict[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -142,8 +152,12 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         log=log,
         record=record,
         intervals=[row for row in rows if row.get("kind") == "interval"],
+        evaluations=[row for row in rows if row.get("kind") == "evaluation"],
+        classes=_or(read_classes, path, None),
         startup=_or(read_phases, path / STARTUP_FILE, []),
         last_start=last if isinstance(last := start.get("last"), dict) else {},
+        parameters=count if isinstance(count := start.get("parameters"), int) else None,
+        environment=_or(read_environment, path, {}),
         ranks=[row for row in ranks if all(isinstance(row.get(key), int | float) for key in _RANK_TIMES)],
         samples=_or(read_samples, path, []),
         summary=_or(read_object, path / SUMMARY_FILE, {}),

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from logs.judge.complaints import explain
+from logs.judge.compliance import Verdict
 from logs.judge.evidence import impossible_times
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
@@ -21,6 +22,8 @@ _SUBMISSION_RUNS = 5
 _SILENT_S = 600.0
 """A run without an end whose files were last written longer ago is not called running."""
 _REHEARSED = "This run is a rehearsal, not a result: ranks slept instead of computing, and the accuracies are invented."
+_MOST_COMPLAINTS = 3
+"""Complaints of the checker that a page shows of a log; a log of a resumed run has a dozen, all for one reason."""
 _LEAST_STALL_S = 0.01
 """A shorter wait for checkpoints is not told."""
 
@@ -182,8 +185,18 @@ def notes_of(run: ReportedRun) -> list[str]:
     if record.unreadable:
         notes.append(f"{record.unreadable} records of the log could not be read.")
     for verdict in run.verdicts:
-        notes += [f"{verdict.ruleset}: {explain(message)}." for message in verdict.messages]
+        notes += _complaints(run, verdict)
     return notes
+
+
+def _complaints(run: ReportedRun, verdict: Verdict) -> list[str]:
+    """Return the first complaints of the official checker, in words; how many there are if the run is not to submit."""
+    count, command = len(verdict.messages), f"./run.sh check {run.path.name} explains"
+    if count and run.settings.get("recipe.mlperf.submits") is False:
+        return [f"{verdict.ruleset}: the log fails MLPerf's check, and the recipe does not submit; {command} why."]
+    shown = [f"{verdict.ruleset}: {explain(message)}." for message in verdict.messages[:_MOST_COMPLAINTS]]
+    left = count - len(shown)
+    return [*shown, f"{verdict.ruleset}: {left} more; {command} {'them' if left > 1 else 'it'}."] if left else shown
 
 
 def _about_start(run: ReportedRun) -> list[str]:

@@ -6,6 +6,9 @@ import pytest
 
 from configs.errors import UserError
 from logs.classes import CLASSES_FILE, read_classes, write_classes
+from logs.disk import read_object
+from logs.metrics import read_metrics
+from tests.runs import FinishedRun
 
 COUNTS = {"images": [3, 0], "predicted": [2, 1], "correct": [2, 0], "confusion": [[2, 1], [0, 0]]}
 
@@ -34,3 +37,21 @@ def test_a_damaged_file_is_one_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"classes\.json") as refused:
         read_classes(tmp_path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.ranks
+def test_a_run_of_two_ranks_counts_each_evaluation_image_once(short_run: FinishedRun) -> None:
+    found = read_classes(short_run.folder)
+    assert found is not None and found.confusion is not None
+    last = [row for row in read_metrics(short_run.folder / "metrics.jsonl") if row["kind"] == "evaluation"][-1]
+    # Every third of scikit-learn's digits is for evaluation; its labels are known.
+    from sklearn.datasets import load_digits
+
+    labels = [int(label) for label in load_digits().target[2::3]]
+    assert found.images == tuple(labels.count(digit) for digit in range(10))
+    assert (found.names, found.epoch) == (tuple("0123456789"), last["epoch"])
+    assert (sum(found.images), sum(found.correct), sum(found.predicted)) == (599, last["correct"], 599)
+    assert [sum(row) for row in found.confusion] == list(found.images)
+    assert 0 < last["eval_loss"] < 3
+    # 0.27 million parameters, as the paper that describes this network says (He et al., table 6).
+    assert read_object(short_run.folder / "startup.json")["parameters"] == 272_474

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from logs.environment import ENVIRONMENT_FILE, cpu_flags, environment, write_environment
+from logs.environment import ENVIRONMENT_FILE, command_given, cpu_flags, environment, write_environment
 from logs.redaction import REDACTED
 
 
@@ -214,3 +214,25 @@ def test_a_program_that_does_not_end_has_no_output(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PROGRAM_REVISION", "0123abc")
     monkeypatch.setattr(subprocess, "run", hang)
     assert environment()["git"]["commit"] == "0123abc"
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("python -I -m launch train digits --set a.b=[1, 2]", "./run.sh train digits --set 'a.b=[1, 2]'"),
+        ("python -I -m launch.study sweep laptop", "./run.sh sweep laptop"),
+        ("python -m launch.submit.job begin runs/a", None),
+        ("python script.py train", None),
+        ("python -I -m launch train d --set cluster.environment.HF_TOKEN=abc", f"./run.sh train d --set 'c{REDACTED}'"),
+    ],
+)
+def test_the_command_is_that_of_the_door_without_secrets(words: str, command: str | None) -> None:
+    given = [each.replace("_", " ") if "[" in each else each for each in words.replace(", ", ",_").split(" ")]
+    assert command_given(given) == command
+
+
+def test_a_resumed_run_keeps_the_command_that_began_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in ("train digits", "train --resume runs/d"):
+        monkeypatch.setattr("sys.orig_argv", ["python", "-m", "launch", *words.split()])
+        write_environment(tmp_path, {})
+    assert _recorded(tmp_path)["command"] == "./run.sh train digits"

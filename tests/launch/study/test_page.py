@@ -55,8 +55,10 @@ def test_the_lead_counts_what_ran_failed_and_was_not_run(page: Page) -> None:
     assert _lead(page(rows, repeats=2)) == (
         "2 runs, 2 for each cell, made by ./run.sh sweep grid; 1 failed; 2 cells were not run: no &lt;link&gt;; 1 cell "
         "was not run: no GPU. Points are medians of the repeats; the table also has the lowest and the highest value. "
-        "Hollow points on dotted lines were predicted by the simulator: no measured value went into them. In cells "
-        "with both, the predicted images/s are 2.00 (2.00 to 2.00) times the measured images/s. Other programs kept "
+        "Hollow points on dotted lines were predicted by the simulator: no measured value went into them. Lines "
+        "called ideal grow with the ranks from the measured value at the fewest ranks, so that predictions lie above "
+        "them where the simulator expects more of one rank than was measured. In cells with both, the predicted "
+        "images/s are 2.00 (2.00 to 2.00) times the measured images/s. Other programs kept "
         "0.31 (0.12 to 0.50) cores of the machine busy during the runs: repeat the study on an idle machine."
     )
     assert _lead(page([scaling_row(1.0)], repeats=3)) == (

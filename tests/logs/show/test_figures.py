@@ -10,7 +10,7 @@ import pytest
 
 from logs.read.record import Evaluation, RunRecord
 from logs.show.chart import Band, BarChart, Chart, LineChart, Series
-from logs.show.figures import figures, utilisation
+from logs.show.figures import figures, samples_of, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.usage import Sample
 from tests.logs import samples
@@ -163,7 +163,11 @@ def test_shares_of_a_step_are_never_negative_and_none_is_made_up(
 def test_an_axis_is_logarithmic_if_the_runs_differ_more_than_twentyfold_and_then_has_points_above_zero_alone() -> None:
     def chart(*lengths: float) -> LineChart:
         made = [
-            RunRecord(Path("a"), began_s=1.0, evaluations=(Evaluation(0, 0.0, 0.1, None), Evaluation(1, s, 0.5, None)))
+            RunRecord(
+                Path("a"),
+                began_s=1.0,
+                evaluations=tuple(Evaluation(n, n * s / 2, 0.1 + n / 4, None) for n in range(3)),
+            )
             for s in lengths
         ]
         found = _charts(*(ReportedRun(str(n), Path("a"), None, each) for n, each in enumerate(made)))[
@@ -175,7 +179,7 @@ def test_an_axis_is_logarithmic_if_the_runs_differ_more_than_twentyfold_and_then
     assert [chart(*each).x_scale for each in ((1.0, 20.0, 3.0), (1.0, 20.1, 3.0), (1000.0,))] == [
         "linear", "log10", "linear",
     ]  # fmt: skip
-    assert [len(series.points) for series in (*chart(1.0, 3.0).series, *chart(1.0, 30.0).series)] == [2, 2, 1, 1]
+    assert [len(series.points) for series in (*chart(1.0, 3.0).series, *chart(1.0, 30.0).series)] == [3, 3, 2, 2]
     assert chart(1.0, 30.0).x_name == "seconds since run_start, logarithmic"
 
 
@@ -211,3 +215,40 @@ def test_a_resumed_run_has_no_pause_but_a_mark_where_it_went_on(tmp_path: Path) 
 def _later(line: str, seconds: int) -> str:
     row = json.loads(line.partition(" ")[2])
     return f":::MLLOG {json.dumps({**row, 'time_ms': row['time_ms'] + 1000 * seconds})}\n"
+
+
+def _validated(*rows: tuple[int, float | None], name: str = "run", smoothing: float = 0.0) -> ReportedRun:
+    record = RunRecord(Path("a"), began_s=100.0, global_batch_size=10, train_samples=100)
+    losses = [{"step": 10 * epoch - 1, "epoch": epoch, "loss": 3.0 / epoch, "time": 100.0 + epoch} for epoch in (1, 2)]
+    evaluated = [{"epoch": epoch, "eval_loss": loss, "time": 100.5 + epoch} for epoch, loss in rows]
+    settings = {"recipe.loss.label_smoothing": smoothing}
+    return ReportedRun(name, Path("a"), None, record, intervals=losses, evaluations=evaluated, settings=settings)
+
+
+def test_the_validation_loss_of_one_run_is_beside_its_training_loss_and_of_several_in_a_chart_of_its_own() -> None:
+    run = _validated((1, 2.5), (2, None), (3, 2.0))
+    chart = _charts(run)["Loss by epoch"]
+    assert isinstance(chart, LineChart)
+    assert [series.name for series in chart.series] == ["training", "validation"]
+    assert (_points(chart), _points(chart, 1)) == ([(1, 3.0), (2, 1.5)], [(1, 2.5), (3, 2.0)])
+    smoothed = _charts(_validated((1, 2.5), smoothing=0.1))["Loss by epoch"]
+    assert isinstance(smoothed, LineChart)
+    assert smoothed.series[0].name == "training, with label smoothing 0.1"
+    several = _charts(run, _validated((1, 1.0), (2, 0.5), name="other"))
+    assert _points(several["Validation loss by epoch"], 1) == [(1, 1.0), (2, 0.5)]
+    assert _points(several["Training loss by epoch"]) == [(1, 3.0), (2, 1.5)]
+    assert "Loss by epoch" not in several
+    assert "Training loss by epoch" in _charts(_validated()), "an older run has no validation loss"
+    assert samples_of(run)["validation_loss"] == [(1, 1.5, 2.5), (3, 3.5, 2.0)]
+
+
+def test_an_axis_of_accuracies_begins_at_nought_only_if_that_leaves_half_of_it_to_them() -> None:
+    def from_zero(*accuracies: float, caption: str = "Accuracy by epoch") -> bool:
+        evaluations = tuple(Evaluation(n, float(n), top1, top1) for n, top1 in enumerate(accuracies, start=1))
+        chart = _charts(ReportedRun("a", Path("a"), None, RunRecord(Path("a"), began_s=1.0, evaluations=evaluations)))
+        found = chart[caption]
+        assert isinstance(found, LineChart)
+        return found.y_from_zero
+
+    assert [from_zero(low, 0.8) for low in (0.39, 0.4, 0.7)] == [True, False, False]
+    assert from_zero(0.7, 0.8, caption="Evaluation time, s"), "a time is not to look more uneven than it is"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from logs.classes import ClassResults
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
 from logs.read.record import Evaluation, RunRecord
@@ -107,7 +108,7 @@ def _heads(table: str, scope: str) -> list[str]:
 def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None:
     runs = [_made(name, settings={"lr": lr, "same": 1}) for name, lr in (("a", 1), ("b", 2), ("c", 1))]
     runs.append(_made("d", settings={"lr": 1, "same": 1, "own": "<u>"}))
-    html = _configuration(*runs)
+    html = _section(_page(*runs), "What differs") + _configuration(*runs)
     assert html.strip().startswith("<p>1 setting differs.</p>")
     assert re.findall("<mark>(.*?)</mark>", html)[0] == "2"
     assert _heads(html, "row") == ["lr", "own", "same"]
@@ -120,7 +121,7 @@ def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None
     assert "No setting differs" not in _configuration(runs[0])
     assert _text(_configuration(_made("e"))) == "The logs contain no settings."
     both = [_made("a", settings={"x": 1, "y": 1}), _made("b", settings={"x": 2, "y": 2})]
-    assert "<p>2 settings differ.</p>" in _configuration(*both)
+    assert "<p>2 settings differ.</p>" in _section(_page(*both), "What differs")
 
 
 def _noted(*runs: ReportedRun) -> list[tuple[str, str, list[str]]]:
@@ -191,3 +192,134 @@ def test_only_runs_that_reached_the_target_count_for_the_time_to_train(tmp_path:
     assert "fastest 82.00 s, slowest 13.37 min" in text
     assert "olympic" not in text, "a submission has five runs"
     assert re.findall(r'<span class="badge (\w+)">(?:success|aborted)</span>', page) == ["good"] * 3 + ["bad"]
+
+
+OWN: dict[str, Any] = {
+    "recipe.name": "digits", "recipe.mlperf.division": "open", "recipe.model.name": "resnet20",
+    "recipe.model.num_classes": 10, "recipe.model.image_size": 8, "recipe.data.name": "digits",
+    "recipe.data.train_samples": 1198, "recipe.data.eval_samples": 599, "recipe.run.seed": 7, "cluster.num_nodes": 3,
+    "cluster.ranks_per_node": 2, "cluster.engine.name": "torch", "cluster.engine.precision": "bfloat16",
+}  # fmt: skip
+
+
+def _facts(*runs: ReportedRun) -> dict[str, str]:
+    head = _page(*runs).partition("<header>")[2].partition("</header>")[0]
+    return {
+        _text(name): _text(value) for name, value in re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", head, re.DOTALL)
+    }
+
+
+def test_the_head_tells_what_a_run_is() -> None:
+    surroundings = {
+        "command": "./run.sh train digits --set a=<b>", "git": {"commit": "0123456789abcdef", "dirty": True},
+        "cpu": "A CPU", "usable_cores": 2.0, "gpus": [{"name": "A100"}] * 2, "packages": {"torch": "2.13.0+cpu"},
+    }  # fmt: skip
+    run = replace(
+        _made(settings=OWN, began_s=1.79e9, seeds=(7,)), parameters=272474, environment=surroundings
+    )  # fmt: skip
+    assert _facts(run) == {
+        "Recipe": "digits, open division", "Network": "resnet20, 272,474 parameters",
+        "Data": "digits: 1,198 training and 599 evaluation images of 8 px, 10 classes",
+        "Commit": "0123456789ab with changes", "Machine": "6 ranks on 3 nodes; A CPU, 2 cores, 2 A100",
+        "Engine": "PyTorch 2.13.0+cpu, bfloat16", "Seed": "7", "Began": "21 September 2026, 14:13:20 UTC",
+        "Command": "./run.sh train digits --set a=<b>",
+    }  # fmt: skip
+    bare = _facts(replace(run, environment={}, parameters=None))
+    assert (bare["Network"], bare["Machine"], bare["Engine"]) == ("resnet20", "6 ranks on 3 nodes", "PyTorch, bfloat16")
+    assert not {"Commit", "Command"} & bare.keys()
+
+
+def test_of_several_runs_the_head_has_what_they_share_and_a_table_what_differs() -> None:
+    git = {"commit": "0123456789abcdef"}
+    one = replace(_made("one", settings=OWN), environment={"git": git, "command": "./run.sh train a"})
+    other = replace(
+        _made("two", settings=OWN | {"recipe.run.seed": 8}), environment={"git": git, "command": "./run.sh train b"}
+    )
+    facts = _facts(one, other)
+    assert (facts["Commit"], facts["Network"]) == ("0123456789ab", "resnet20")
+    assert not {"Command", "Seed"} & facts.keys()
+    differing = _section(_page(one, other), "What differs")
+    rows = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', differing, re.DOTALL)
+    assert [(name, _text(cells)) for name, cells in rows] == [
+        ("Command", "./run.sh train a ./run.sh train b"), ("recipe.run.seed", "7 8"),
+    ]  # fmt: skip
+
+
+def test_another_submitters_log_is_identified_by_what_it_tells() -> None:
+    log = _made(
+        "log", submitter="Org", platform="box", benchmark="resnet", division="closed", ruleset="0.7.0",
+        train_samples=1281167, eval_samples=50000, seeds=(3, 4),
+    )  # fmt: skip
+    assert _facts(log) == {
+        "Submitter": "Org", "Platform": "box", "Benchmark": "resnet, closed division", "Rules": "0.7.0",
+        "Data": "1,281,167 training and 50,000 evaluation samples",
+    }  # fmt: skip
+
+
+def test_values_that_were_measured_once_are_told_instead_of_drawn() -> None:
+    once = [
+        _made(name, began_s=1.0, evaluations=(Evaluation(4, 41.0, top1, 1.5),))
+        for name, top1 in (("a", 0.5), ("b", 0.25))
+    ]
+    charts = _section(_page(*once), "Charts")
+    assert [_text(each) for each in re.findall("<li>(.*?)</li>", charts)] == [
+        "Accuracy by epoch, measured once: 0.5 at epoch 4 (a); 0.25 at epoch 4 (b)",
+        "Evaluation time, s, measured once: 1.5 at epoch 4 (a); 1.5 at epoch 4 (b)",
+    ]
+    assert "<figure" not in charts
+    twice = _made("c", began_s=1.0, evaluations=(Evaluation(4, 41.0, 0.5, None), Evaluation(8, 81.0, 0.6, None)))
+    assert "Accuracy by epoch, measured once" not in _section(_page(once[0], twice), "Charts")
+
+
+def _classes(names: tuple[str, ...], table: list[list[int]] | None, **counts: Any) -> ReportedRun:
+    if table is not None:
+        columns = [sum(row[index] for row in table) for index in range(len(table))]
+        right = [row[index] for index, row in enumerate(table)]
+        counts = {"images": [sum(row) for row in table], "predicted": columns, "correct": right, "confusion": table}
+    return replace(_made("run"), classes=ClassResults(6, names, **counts))
+
+
+def test_a_confusion_matrix_has_a_row_for_each_class_and_the_share_that_was_recognised() -> None:
+    run = _classes(("cat", "<dog>", "emu"), [[3, 1, 0], [0, 4, 0], [0, 0, 0]])
+    html = _section(_page(run), "Classes")
+    assert "Confusion matrix after epoch 6" in _text(html)
+    assert (
+        "Of 2 classes, “cat” is recognised least (75.0% of its images) and “<dog>” most (100.0%); the median class is "
+        "at 87.5%. 1 class has no evaluation image."
+    ) in _text(html)
+    rows = re.findall("<tr>(.*?)</tr>", html.partition("<tbody>")[2], re.DOTALL)
+    assert [_text(row) for row in rows] == ["cat 3 1 75.0%", "<dog> 4 100.0%", "emu"]
+    kinds = re.findall('title="([^"]*)" class="(right|wrong)" style="--strength:([0-9.]+)"', html)
+    assert [(unescape(words), kind) for words, kind, _ in kinds] == [
+        ("3 of 4 images of cat taken for cat", "right"), ("1 of 4 images of cat taken for <dog>", "wrong"),
+        ("4 of 4 images of <dog> taken for <dog>", "right"),
+    ]  # fmt: skip
+    right, wrong, all_right = (float(strength) for *_, strength in kinds)
+    assert right < all_right == wrong, "the strongest colour of each kind is the largest share of its kind"
+    assert ">Classes</h2>" not in _page(*[replace(run, name=str(number)) for number in range(5)])
+
+
+def test_of_many_classes_the_ten_that_are_recognised_least_are_shown() -> None:
+    images, correct = [10] * 60, [10 - (number % 12) // 2 for number in range(60)]
+    images[59], correct[59] = 0, 0
+    run = _classes(tuple(f"c{number}" for number in range(60)), None, images=images, predicted=images, correct=correct)
+    html = _section(_page(run), "Classes")
+    rows = [_text(row).split() for row in re.findall("<tr>(.*?)</tr>", html.partition("<tbody>")[2], re.DOTALL)]
+    # Numbers 10 and 11 of each dozen have 5 of 10 right; number 59 is the last of them, and has no image.
+    worst = [f"c{number}" for number in (10, 11, 22, 23, 34, 35, 46, 47, 58)]
+    assert rows == [*([name, "10", "5", "50.0%"] for name in worst), ["c8", "10", "6", "60.0%"]]
+
+
+def test_the_checkers_complaints_are_cut_short_and_one_line_where_the_recipe_does_not_submit() -> None:
+    verdict = Verdict("4.0.0", passed=False, messages=tuple(f"CLOSED: complaint {n}" for n in range(5)))
+    for submits, notes in ((True, 4), (False, 1)):
+        run = _made("run", settings={"recipe.mlperf.submits": submits})
+        run.__dict__["verdicts"] = [verdict]
+        ((_, _, found),) = _noted(run)
+        about = [note for note in found if note.startswith("4.0.0: ")]
+        assert len(about) == notes
+        assert "./run.sh check run explains" in about[-1]
+    run = _made("run")
+    run.__dict__["verdicts"] = [replace(verdict, messages=verdict.messages[:3])]
+    ((_, _, found),) = _noted(run)
+    assert "explains" not in " ".join(found)

@@ -65,9 +65,9 @@ def test_the_page_of_several_runs_has_their_times_and_charts(
     assert "1 setting differs." in page.text
     assert "recipe.run.seed" in page.text
     captions = [page.text.find(words) for words in (
-        "Results", "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Learning rate", "Throughput",
-        "Where a step's time goes", "Evaluation time", "Start-up: run-1, the longest of 5",
-        "Time of a step by rank: run-1, the most uneven of 5; rank 1",
+        "Results", "What differs", "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Learning rate",
+        "Throughput", "Evaluation time", "Where a step's time goes",
+        "Time of a step by rank: run-1, the most uneven of 5; rank 1", "Start-up: run-1, the longest of 5",
         "Configuration", "Files",
     )]  # fmt: skip
     assert captions == sorted(captions)
