@@ -53,5 +53,8 @@ def test_a_run_of_two_ranks_counts_each_evaluation_image_once(short_run: Finishe
     assert (sum(found.images), sum(found.correct), sum(found.predicted)) == (599, last["correct"], 599)
     assert [sum(row) for row in found.confusion] == list(found.images)
     assert 0 < last["eval_loss"] < 3
-    # 0.27 million parameters, as the paper that describes this network says (He et al., table 6).
-    assert read_object(short_run.folder / "startup.json")["parameters"] == 272_474
+    # ResNet-8: a convolution of 3 channels, a block of two each with 16, 32 and 64 channels, the last two blocks with a
+    # shortcut of 1x1, two parameters a channel of batch norm, and a classifier.
+    stem, head = 9 * 3 * 16 + 2 * 16, 64 * 10 + 10
+    blocks = [2 * 9 * 16 * 16 + 4 * 16, *(9 * c * c // 2 + 9 * c * c + 4 * c + c * c // 2 + 2 * c for c in (32, 64))]
+    assert read_object(short_run.folder / "startup.json")["parameters"] == stem + sum(blocks) + head == 78_042
