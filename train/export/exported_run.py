@@ -11,6 +11,7 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.load import resolve_path
+from configs.registry import has_engine, installed_engine
 from configs.schema import Cluster, Recipe
 from data.manifest import Manifest, load_manifest
 from logs.checkpoints import read
@@ -34,7 +35,7 @@ class ExportedRun:
     Attributes:
         folder: Of the run.
         recipe: Of the run.
-        cluster: Of the run, on a CPU; see `on_cpu`.
+        cluster: Of the run, on a CPU (`on_cpu`), with the installed engine if its own is not installed here.
         checkpoint: The newest one that is not damaged.
     """
 
@@ -66,6 +67,9 @@ class ExportedRun:
         if data is not None:
             paths = cluster.paths.model_copy(update={"data": str(data.absolute())})
             cluster = cluster.model_copy(update={"paths": paths})
+        if not has_engine(cluster.engine.name):  # checkpoints hold weights of no engine
+            engine = cluster.engine.model_copy(update={"name": installed_engine()})
+            cluster = cluster.model_copy(update={"engine": engine})
         return cls(path, recipe, on_cpu(cluster), checkpoint)
 
     def make_folder(self, destination: Path | None = None) -> Path:
@@ -75,8 +79,11 @@ class ExportedRun:
             UserError: It cannot be made.
         """
         folder = destination or self.folder / "export"
-        with explain_disk_errors(folder):
+        try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = f"export elsewhere: ./run.sh export {self.folder} --dest DIR"
+            raise UserError(f"{folder}: cannot be made: {error.strerror}; {remedy}") from None
         return folder
 
     def describe(self, destination: Path, score: dict[str, Any] | None) -> None:

@@ -216,6 +216,7 @@ def test_a_damaged_record_of_a_job_is_refused_like_none(run: Path, capsys: pytes
         (["digits", "--resume", "{run}"], "--resume, --status and --cancel take no other option"),
         (["--resume", "{run}", "--hosts", "a,b"], "--resume, --status and --cancel take no other option"),
         (["--resume", "{run}", "--from", "a"], "--resume, --status and --cancel take no other option"),
+        (["digits", "--cluster", "laptop", "--from", "{run}/none"], "--from: no such file or folder: "),
         (["--resume", "{run}", "--run-dir", "a"], "--resume, --status and --cancel take no other option"),
         (["--status", "{run}", "--cluster", "laptop"], "--resume, --status and --cancel take no other option"),
         (["--cancel", "{run}", "--set", "run.seed=2"], "--resume, --status and --cancel take no other option"),

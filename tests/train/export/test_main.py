@@ -13,7 +13,7 @@ import pytest
 
 from configs.load import ROOT, dump, load_both, load_cluster
 from configs.plan import plan_run
-from configs.registry import installed_engine
+from configs.registry import has_engine, installed_engine
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from logs.checkpoints import SavedState
@@ -23,6 +23,7 @@ from train.dataset import images_of
 from train.engine.protocol import open_engine
 from train.evaluate import Score
 from train.export.__main__ import main
+from train.export.exported_run import ExportedRun
 from train.export.formats import evaluate, export_network, on_cpu
 from train.rank.identity import Identity
 from train.rehearse.rehearsed_run import Course, rehearsed_job
@@ -186,6 +187,22 @@ def test_where_the_data_set_has_gone_the_command_says_what_to_do_and_the_remedie
         assert main(["export", str(tmp_path), *words]) == 0
         found = json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))
         assert (found["score"], found["class_names"]) == (score, names)
+
+
+@pytest.mark.parametrize("name", ["mxnet", "torch"])
+def test_a_run_of_an_engine_that_is_not_installed_is_exported_by_the_one_that_is(name: str, tmp_path: Path) -> None:
+    # The communicator is that of the engine, which the configuration of a run names too.
+    _begun(tmp_path, f"cluster.engine.name={name}", "cluster.communication.kind=shared_memory")
+    assert ExportedRun.open(tmp_path).cluster.engine.name == (name if has_engine(name) else installed_engine())
+
+
+def test_a_folder_that_cannot_be_made_is_reported_with_another_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (_begun(tmp_path) / "export").touch()
+    assert main(["export", str(tmp_path), "--no-evaluation"]) == 2
+    told = f"cannot be made: File exists; export elsewhere: ./run.sh export {tmp_path} --dest DIR"
+    assert capsys.readouterr().err == f"error: {tmp_path}/export: {told}\n"
 
 
 def test_a_rehearsal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,9 +134,18 @@ def test_a_run_that_has_gone_on_is_exported_again(
     again = capsys.readouterr()
     assert again.err == first.err
     assert again.out != first.out
+    # Where the data set was packed again with other classes, those of the run's own copy of the manifest hold.
+    manifest = (tmp_path / "data" / "mine" / "manifest.json").read_text(encoding="utf-8")
+    (run / "dataset.json").write_text(manifest.replace("hut", "fen").replace("quay", "ria"), encoding="utf-8")
+    shutil.rmtree(run / "export")
+    assert main([*words, "--json"]) == 0
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert {each["class"] for each in row["predictions"]} == {"fen", NAMES[1], "ria"}
+    assert main(words) == 0
+    again = capsys.readouterr()
     (run / "export" / "network.json").write_text('{"top1": 0.9}', encoding="utf-8")
     assert main(words) == 0
-    assert capsys.readouterr() == again
+    assert capsys.readouterr() == (again.out, first.err)
 
 
 def test_what_is_no_run_and_no_export_is_refused_in_one_line(

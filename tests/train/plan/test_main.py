@@ -55,6 +55,7 @@ def test_the_command_of_the_run_has_the_weights_that_it_begins_with(
     assert main(["plan", "digits", "--from", str(tmp_path), "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert shlex.split(plan["command"]) == ["./run.sh", "train", "digits", "--from", str(tmp_path)]
+    assert main(["plan", "digits", "--from", str(tmp_path / "none")]) == 2
 
 
 def test_the_command_of_the_run_names_the_users_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
