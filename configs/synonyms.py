@@ -1,4 +1,4 @@
-"""The names that other programs have for our keys. Imports nothing, because command lines are read before set-up."""
+"""The names that other programs have for our keys and values. Imports nothing: command lines are read before set-up."""
 
 _KEYS_BY_NAME = {
     "schedule.base_lr": "lr learning_rate max_lr peak_lr",
@@ -39,6 +39,14 @@ _KEYS_BY_NAME = {
 
 SYNONYMS = {name: key for key, names in _KEYS_BY_NAME.items() for name in names.split()}
 """Name of another program, in small letters with underscores -> key."""
+
+VALUE_SYNONYMS = {
+    "fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "single": "float32",
+    "cuda": "gpu", "gpus": "gpu", "pytorch": "torch", "sge": "gridengine", "uge": "gridengine", "k8s": "kubernetes",
+    "cross_entropy": "softmax", "crossentropy": "softmax", "ce": "softmax", "bce": "sigmoid", "adamw": "adam",
+    "momentum": "sgd", "nesterov": "sgd", "multistep": "step", "linear": "polynomial", "poly": "polynomial",
+}  # fmt: skip
+"""Name of another program's value, in small letters -> value of a key."""
 
 
 def synonym(word: str) -> str | None:

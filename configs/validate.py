@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from configs.errors import ConfigError, ConfigErrors, nearest
-from configs.synonyms import synonym
+from configs.synonyms import VALUE_SYNONYMS, synonym
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -84,6 +84,8 @@ def _explain(schema: type[BaseModel], problem: Any, prefix: str) -> ConfigError:
         allowed = "one of " + ", ".join(names)
         return ConfigError(f"{key}.name", name or None, allowed, _near(name, names) if name else "add it")
     allowed = _allowed(kind, problem["msg"], context)
+    if kind == "tuple_type" and Ellipsis not in (parts := get_args(value_type)):
+        allowed = f"a list of {len(parts)} values"
     return ConfigError(key, got, allowed, _remedy(key, got, allowed, _alternatives(value_type), context))
 
 
@@ -95,6 +97,8 @@ def _remedy(key: str, got: object, allowed: str, blocks: Sequence[type[BaseModel
         return f"did you mean {meant!r}?"
     if blocks:
         return f"see ./run.sh keys {key}"
+    if isinstance(got, float) and allowed == "an integer" and got.is_integer():
+        return f"write {got:.0f}"
     if context.get("lt") == 1 and isinstance(got, int | float) and 1 < got <= _PERCENT:
         return f"a share, so that {got:g} % is {got / _PERCENT:g}"
     return _near(got, re.findall(r"'([^']*)'", allowed)) if isinstance(got, str) else ""
@@ -102,7 +106,8 @@ def _remedy(key: str, got: object, allowed: str, blocks: Sequence[type[BaseModel
 
 def _near(word: str, names: Sequence[str]) -> str:
     """Return a hint for a mistyped name; nothing if none is near, because the message has all of them already."""
-    near = nearest(word, names)
+    meant = VALUE_SYNONYMS.get(word.lower(), word)
+    near = nearest(meant if meant in names else word, names)
     return near if near.startswith("did you mean") else ""
 
 

@@ -8,7 +8,7 @@ from configs.errors import ConfigError
 from configs.json_schema import list_blocks
 from configs.load import ROOT, load_both, load_cluster, load_recipe
 from configs.study import load_study
-from configs.synonyms import SYNONYMS
+from configs.synonyms import SYNONYMS, VALUE_SYNONYMS
 
 GRID = (ROOT / "configs" / "studies" / "chainermn-laptop.yaml").read_text(encoding="utf-8")
 CURVES = (ROOT / "configs" / "studies" / "large-batch.yaml").read_text(encoding="utf-8")
@@ -89,7 +89,11 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
         ("run=3", "run: got 3, allowed: a block of keys; see ./run.sh keys run"),
         ("optimizer=lars", "optimizer: got 'lars', allowed: a block of keys; did you mean optimizer.name=lars?"),
         ("optimizer={momentum: 1}", "optimizer.name: got None, allowed: one of lars, sgd, adam; add it"),
-        ("data.mean=3", "data.mean: got 3, allowed: a list"),
+        ("data.mean=3", "data.mean: got 3, allowed: a list of 3 values"),
+        ("schedule.decay={name: step, boundaries: 30}", "schedule.decay.boundaries: got 30, allowed: a list"),
+        ("run.seed=1e3", "run.seed: got 1000.0, allowed: an integer; write 1000"),
+        ("loss.kind=CE", "loss.kind: got 'CE', allowed: 'softmax' or 'sigmoid'; did you mean 'softmax'?"),
+        ("optimizer.name=adamw", "optimizer.name: got 'adamw', allowed: one of lars, sgd, adam; did you mean 'adam'?"),
         ("data.mean=[1, 2]", "data.mean: got [1, 2], allowed: 3 values"),
         ("data.mean=[1, 2, 3, 4]", "data.mean: got [1, 2, 3, 4], allowed: 3 values"),
         ("schedule.decay={name: step, boundaries: []}", "schedule.decay.boundaries: got [], allowed: 1 or more values"),
@@ -149,6 +153,12 @@ def test_a_key_by_the_name_of_other_programs_or_of_another_block_is_found(word: 
 def test_every_key_with_another_name_exists() -> None:
     known = {key.path for kind in ("recipe", "cluster") for block in list_blocks(kind) for key in block.keys}
     assert set(SYNONYMS.values()) <= known
+
+
+def test_every_value_with_another_name_exists() -> None:
+    blocks = [block for kind in ("recipe", "cluster") for block in list_blocks(kind)]
+    texts = " ".join(str(key.schema) for block in blocks for key in block.keys)
+    assert [value for value in VALUE_SYNONYMS.values() if f"'{value}'" not in texts] == []
 
 
 def test_another_name_drops_the_keys_of_the_old_one_and_keeps_what_both_inherit() -> None:
