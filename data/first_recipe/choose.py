@@ -10,11 +10,12 @@ from typing import Any
 
 from configs.registry import SOURCES_WITH_LABEL_VECTORS
 
-_NETWORK, _SMALL_NETWORK, _PHOTO_SIDE = "resnet18", "resnet8", 64
-_PASSES, _FEWEST_EPOCHS, _MOST_EPOCHS = 7_200, 12, 60
+_NETWORK, _SMALLEST, _LARGEST = "resnet20", 8, 32
+_PHOTO_SIDE = 64
+_PASSES, _FEWEST_EPOCHS, _MOST_EPOCHS = 40_000, 12, 60
 _EVALUATIONS, _ROWS_AN_EVALUATION = 10, 4
 _STEPS_AN_EPOCH, _LARGEST_BATCH, _RANKS = 15, 64, 2
-_IMAGES_PER_S = {_NETWORK: 110, _SMALL_NETWORK: 900}
+_IMAGES_PER_S = 500
 _START_S = 15
 _MINUTE_S = 60
 
@@ -69,13 +70,12 @@ def choose(facts: Facts, command: str) -> Choice:
         command: The command that runs the recipe, for its card.
     """
     is_photo = facts.shorter_side >= _PHOTO_SIDE
-    network = _NETWORK if is_photo else _SMALL_NETWORK
-    side = _PHOTO_SIDE if is_photo else max(8, facts.shorter_side)
+    side = min(max(_SMALLEST, facts.shorter_side), _LARGEST)
     batch = _batch(facts.train)
     epochs = min(max(_PASSES // facts.train, _FEWEST_EPOCHS), _MOST_EPOCHS)
     steps = epochs * max(1, facts.train // batch)
     every = max(1, epochs // _EVALUATIONS)
-    duration = _duration(epochs * facts.train / _rate(network, side))
+    duration = _duration(epochs * facts.train / _IMAGES_PER_S * (side / _LARGEST) ** 2)
     has_one_label = facts.kind not in SOURCES_WITH_LABEL_VECTORS
     crop = {"kind": "resized", "area": [0.35, 1.0]} if is_photo else {"kind": "shift", "padding": max(1, side // 16)}
     recipe = {
@@ -89,7 +89,7 @@ def choose(facts: Facts, command: str) -> Choice:
             "command": command,
         },
         "model": {
-            "name": network,
+            "name": _NETWORK,
             "num_classes": facts.classes,
             "image_size": side,
             **({"input_channels": 1} if facts.is_grey else {}),
@@ -106,7 +106,7 @@ def choose(facts: Facts, command: str) -> Choice:
         },
         "batch": {"global_size": batch},
         "optimizer": {"name": "adam"},
-        "schedule": {"base_lr": 0.001, "warmup_epochs": 1, "decay": {"name": "cosine"}},
+        "schedule": {"base_lr": 0.003, "warmup_epochs": 1, "decay": {"name": "cosine"}},
         "loss": {"label_smoothing": 0.1} if has_one_label else {"kind": "sigmoid"},
         "run": {
             "epochs": epochs,
@@ -120,7 +120,7 @@ def choose(facts: Facts, command: str) -> Choice:
     }
     moved = "cropped and mirrored at random" if is_photo else "moved by a few pixels, not mirrored"
     reasons = (
-        f"{network} at {side} px: the images have {facts.shorter_side} px (shorter side, median)",
+        f"{_NETWORK} at {side} px; the packed images have {facts.shorter_side} px (shorter side, median)",
         f"batch {batch}, {epochs} epochs, images {moved}: about {duration} on two CPU cores",
         f"mean and deviation of the pixels are measured{', colours dropped' if facts.is_grey else ''}",
     )
@@ -133,12 +133,6 @@ def _batch(train: int) -> int:
     while batch > _RANKS and batch * _STEPS_AN_EPOCH > train:
         batch //= 2
     return batch
-
-
-def _rate(network: str, side: int) -> float:
-    """Return the images a second on two CPU cores."""
-    base = _PHOTO_SIDE if network == _NETWORK else 28
-    return _IMAGES_PER_S[network] * (base / side) ** 2
 
 
 def _duration(training_s: float) -> str:

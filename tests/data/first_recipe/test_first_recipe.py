@@ -84,7 +84,9 @@ def test_any_number_of_images_and_classes_gets_a_recipe(tmp_path: Path) -> None:
     for number in range(8):
         classes, each, side = draw.randint(2, 20), draw.choice([2, 3, 9, 30]), draw.choice([8, 9, 31, 64, 90])
         folder = tmp_path / f"{number}"
-        require_fit(*prepared(class_folders(tmp_path / f"in{number}", classes, each, side), folder), folder)
+        recipe, cluster = prepared(class_folders(tmp_path / f"in{number}", classes, each, side), folder)
+        require_fit(recipe, cluster, folder)
+        assert recipe.data.flip == (side >= 64)  # small images may be digits or letters
 
 
 def test_the_mean_and_the_deviation_are_those_of_the_pixels(tmp_path: Path) -> None:
