@@ -210,7 +210,7 @@ def _print_counts(folder: Path, manifest: "Manifest", took: str) -> None:
 
 
 def _print_recipe(recipe: "FirstRecipe") -> None:
-    kept = "kept, because it differs from the one that would be written; remove it to get a new one"
+    kept = "kept, because it was changed; remove it to get a new one"
     print(f"{recipe.path}: {kept if recipe.state == 'kept' else recipe.state}")
     if recipe.state != "kept":
         print(*(f"  {reason}" for reason in recipe.reasons), sep="\n")

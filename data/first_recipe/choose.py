@@ -14,7 +14,7 @@ _NETWORK, _SMALLEST, _LARGEST = "resnet20", 8, 32
 _PHOTO_SIDE = 64
 _PASSES, _FEWEST_EPOCHS, _MOST_EPOCHS = 40_000, 12, 60
 _EVALUATIONS, _ROWS_AN_EVALUATION = 10, 4
-_STEPS_AN_EPOCH, _LARGEST_BATCH, _RANKS = 15, 64, 2
+_STEPS_AN_EPOCH, _LARGEST_BATCH, _RANKS = 3, 32, 2
 _IMAGES_PER_S = 500
 _START_S = 15
 _MINUTE_S = 60
@@ -128,7 +128,7 @@ def choose(facts: Facts, command: str) -> Choice:
 
 
 def _batch(train: int) -> int:
-    """Return a power of two that gives an epoch about 15 steps, from one image a rank up."""
+    """Return a power of two that gives an epoch three steps or more, from one image a rank up."""
     batch = _LARGEST_BATCH
     while batch > _RANKS and batch * _STEPS_AN_EPOCH > train:
         batch //= 2

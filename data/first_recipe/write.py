@@ -11,6 +11,7 @@ import yaml
 from PIL import Image
 
 from configs.errors import UserError
+from configs.load import load_recipe
 from configs.schema import Recipe
 from configs.validate import validate
 from data.first_recipe.choose import Facts, choose
@@ -55,25 +56,32 @@ def write_recipe(folder: Path, manifest: Manifest) -> FirstRecipe:
     path = folder / NAME
     command = shlex.join(["./run.sh", "train", str(path)])
     choice = choose(_measure(folder, manifest), command)
-    validate(Recipe, choice.recipe)
-    text = _HEADER + yaml.safe_dump(
-        choice.recipe, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True
-    )
+    recipe = validate(Recipe, choice.recipe)
+    text = _HEADER + "".join(_as_yaml(key, value) for key, value in choice.recipe.items())
     try:
         if path.exists():
-            state: Literal["up to date", "kept"] = "up to date" if path.read_text(encoding="utf-8") == text else "kept"
-            return FirstRecipe(path, state, choice.reasons, command)
+            return FirstRecipe(path, "up to date" if _is_same(path, recipe) else "kept", choice.reasons, command)
         partial = folder / f".{NAME}.partial"
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be written: {error}; the images are packed, a recipe must be given") from None
+    except OSError as error:
+        told = f"{path}: cannot be written: {error.strerror}; the images are packed: with --no-recipe, this is no error"
+        raise UserError(told) from None
     return FirstRecipe(path, "written", choice.reasons, command)
+
+
+def _is_same(path: Path, recipe: Recipe) -> bool:
+    """Return whether a file is this recipe, but for the card and the names, which change when the folder is moved."""
+    names: Any = {"name": True, "card": True, "data": {"name"}}
+    try:
+        return load_recipe(str(path)).model_dump(exclude=names) == recipe.model_dump(exclude=names)
+    except UserError:
+        return False
 
 
 def _as_yaml(key: str, value: Any) -> str:
     """Return a block of the recipe: the card line by line, other blocks of few words in one line."""
-    style = False if key == "card" else None
+    style = None if isinstance(value, dict) and key != "card" else False
     text: str = yaml.safe_dump(
         {key: value}, sort_keys=False, default_flow_style=style, width=_WIDTH, allow_unicode=True
     )

@@ -111,8 +111,11 @@ def test_a_recipe_that_the_user_has_changed_is_kept(tmp_path: Path, capsys: pyte
     recipe, _ = prepared(source, folder)
     told = capsys.readouterr().out
     assert (recipe.run.seed, path.read_text(encoding="utf-8")) == (7, changed)
-    assert f"{path}: kept, because it differs from the one that would be written; remove it to get a new one\n" in told
+    assert f"{path}: kept, because it was changed; remove it to get a new one\n" in told
     assert told.endswith(f"next: ./run.sh train {path}\n")
+    path.write_text("torn: {", encoding="utf-8")
+    assert main(["prepare", str(source), str(folder)]) == 0
+    assert f"{path}: kept, because it was changed" in capsys.readouterr().out
     path.unlink()
     prepared(source, folder)
     assert path.read_text(encoding="utf-8") == written
@@ -127,10 +130,14 @@ def test_a_recipe_that_the_user_has_changed_is_kept(tmp_path: Path, capsys: pyte
     ]
 
 
-def test_a_data_set_may_be_moved_with_its_recipe_and_settings_come_first(tmp_path: Path) -> None:
+def test_a_data_set_may_be_moved_with_its_recipe_and_settings_come_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prepared(class_folders(tmp_path / "in"), tmp_path / "a/b")
     moved = (tmp_path / "a").rename(tmp_path / "c") / "b"
     moved = moved.rename(moved.parent / "2024")
+    prepared(tmp_path / "in", moved)
+    assert f"{moved}/recipe.yaml: up to date\n" in capsys.readouterr().out
     for name in ("recipe.yaml", "mine.yaml"):
         (moved / "recipe.yaml").rename(moved / name)
         require_fit(*load_both(str(moved / name), None), moved)
