@@ -194,6 +194,10 @@ def test_the_first_rank_of_each_host_clears_the_cache_and_says_what_stays_if_the
         found = images_of(recipe, cluster, plan_run(recipe, 4), identity).prepare()
         assert found.is_cold is (local_rank == 1 or stays is None)
         files = ((packed / "set" / name).read_bytes() for name in ("train.rec", "eval.rec"))
+        manifest = json.loads((packed / "set" / "manifest.json").read_text(encoding="utf-8"))
+        assert found.class_counts is not None
+        assert list(found.class_counts.train) == manifest["train"]["class_counts"]
+        assert list(found.class_counts.eval) == manifest["eval"]["class_counts"]
         assert list(found.checksums.values()) == [hashlib.sha256(each).hexdigest() for each in files]
     assert cleared == [packed / "set"] * 2
     told = f"{packed / 'set'}: cache_clear is not logged, because the page cache could not be cleared: {stays}"

@@ -69,6 +69,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         # These start ranks elsewhere: a login node needs no GPU.
         (0, None, "gpu", "launcher=srun", None),
         (0, None, "gpu", "launcher=mpirun", None),
+        (0, None, "gpu", "launcher=horovodrun num_nodes=2", None),
         (0, None, "cpu", "launcher=srun", FOR_A_CPU),
         (0, None, "cpu", "device=cpu engine.precision=float32 engine.layout=NCHW", None),
     ],

@@ -109,11 +109,11 @@ def test_label_smoothing_narrows_what_a_network_can_learn() -> None:
 
 
 def test_always_naming_the_largest_class_is_no_learning() -> None:
-    counts = ClassCounts(train=[800, 100, 100], eval=[480, 60, 60])
+    counts = ClassCounts(train=[800, 100, 100], eval=[60, 360, 180])
     entropy = -0.8 * math.log(0.8) - 0.2 * math.log(0.1)
-    for level, is_ended in ((entropy, True), (0.9 * entropy, False)):
+    for correct, level, is_ended in ((360, entropy, True), (360, 0.9 * entropy, False), (420, entropy, False)):
         rule = _rule("model.num_classes=3", counts=counts)
-        assert any(_told(rule, [(480, [level - 0.01, level + 0.01] * 50)] * 9, 600)) is is_ended
+        assert any(_told(rule, [(correct, [level - 0.01, level + 0.01] * 50)] * 9, 600)) is is_ended
 
 
 def test_simulated_learners_train_on_and_simulated_guessers_end_early() -> None:
