@@ -14,7 +14,7 @@ _NETWORK, _SMALLEST, _LARGEST = "resnet20", 8, 32
 _PHOTO_SIDE = 64
 _PASSES, _FEWEST_EPOCHS, _MOST_EPOCHS = 40_000, 12, 60
 _EVALUATIONS, _ROWS_AN_EVALUATION = 10, 4
-_STEPS_AN_EPOCH, _LARGEST_BATCH, _RANKS = 3, 32, 2
+_FEWEST_STEPS, _LARGEST_BATCH, _RANKS = 300, 32, 2
 _IMAGES_PER_S = 500
 _START_S = 15
 _MINUTE_S = 60
@@ -72,8 +72,8 @@ def choose(facts: Facts, command: str) -> Choice:
     is_photo = facts.shorter_side >= _PHOTO_SIDE
     side = min(max(_SMALLEST, facts.shorter_side), _LARGEST)
     batch = _batch(facts.train)
-    epochs = min(max(_PASSES // facts.train, _FEWEST_EPOCHS), _MOST_EPOCHS)
-    steps = epochs * max(1, facts.train // batch)
+    steps_an_epoch = max(1, facts.train // batch)
+    epochs = max(min(_PASSES // facts.train, _MOST_EPOCHS), _FEWEST_EPOCHS, -(-_FEWEST_STEPS // steps_an_epoch))
     every = max(1, epochs // _EVALUATIONS)
     duration = _duration(epochs * facts.train / _IMAGES_PER_S * (side / _LARGEST) ** 2)
     has_one_label = facts.kind not in SOURCES_WITH_LABEL_VECTORS
@@ -114,7 +114,7 @@ def choose(facts: Facts, command: str) -> Choice:
             "eval_every_epochs": every,
             "eval_first_epoch": every,
             "seed": 1,
-            "log_every_steps": max(1, steps // epochs * every // _ROWS_AN_EVALUATION),
+            "log_every_steps": max(1, steps_an_epoch * every // _ROWS_AN_EVALUATION),
         },
         "mlperf": {"submits": False},
     }
@@ -128,9 +128,9 @@ def choose(facts: Facts, command: str) -> Choice:
 
 
 def _batch(train: int) -> int:
-    """Return a power of two that gives an epoch three steps or more, from one image a rank up."""
+    """Return the largest power of two, from 2 to 32, of which an epoch has one."""
     batch = _LARGEST_BATCH
-    while batch > _RANKS and batch * _STEPS_AN_EPOCH > train:
+    while batch > _RANKS and batch > train:
         batch //= 2
     return batch
 
