@@ -26,6 +26,8 @@ from train.networks.arch import network_of
 
 _ONNX_FILE = f"{PREFIX}.onnx"
 _PROGRAM = "classify.py"
+_OWN_FORMATS = tuple(f"{PREFIX}{ending}" for ending in ("-symbol.json", "-0000.params", ".pt", ".pt2"))
+_FILES = (DESCRIPTION_FILE, _PROGRAM, _ONNX_FILE, *_OWN_FORMATS)
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,16 @@ class ExportedRun:
     def make_folder(self, destination: Path | None = None) -> Path:
         """Make and return the folder of the export: ``destination`` or, if None, ``export`` in the run's folder.
 
+        Files of an earlier export are removed, because they may be those of another checkpoint.
+
         Raises:
             UserError: It cannot be made.
         """
         folder = destination or self.folder / "export"
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for name in _FILES:
+                (folder / name).unlink(missing_ok=True)
         except OSError as error:
             remedy = f"export elsewhere: ./run.sh export {self.folder} --dest DIR"
             raise UserError(f"{folder}: cannot be made: {error.strerror}; {remedy}") from None

@@ -129,11 +129,13 @@ def test_a_run_that_has_gone_on_is_exported_again(
     first = capsys.readouterr()
     assert main(words) == 0
     assert capsys.readouterr() == (first.out, "")
+    (run / "export" / "network.pt").touch()
     _begin_run(tmp_path, step=5, seed=2)
     assert main(words) == 0
     again = capsys.readouterr()
     assert again.err == first.err
     assert again.out != first.out
+    assert not (run / "export" / "network.pt").exists(), "it is of another checkpoint"
     # Where the data set was packed again with other classes, those of the run's own copy of the manifest hold.
     manifest = (tmp_path / "data" / "mine" / "manifest.json").read_text(encoding="utf-8")
     (run / "dataset.json").write_text(manifest.replace("hut", "fen").replace("quay", "ria"), encoding="utf-8")
