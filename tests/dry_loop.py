@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from configs.load import dump, load_cluster
 from configs.plan import RunPlan, plan_run
+from configs.registry import installed_engine
 from configs.schema import Recipe
 from data.input.batches import TrainingBatch
 from logs.disk import write_json
@@ -141,7 +142,8 @@ def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float], cluster_overrid
     """Write the folder of a run whose evaluations gave ``tops``, on as many GPUs as its ``batch.bn_span`` asks for."""
     assert recipe.batch.bn_span
     nodes = recipe.batch.global_size // recipe.batch.bn_span // 8
-    overrides = [f"cluster.num_nodes={nodes}", f"cluster.submission.org={ORG}", *cluster_overrides]
+    here = [f"cluster.engine.name={installed_engine()}", "cluster.communication.allreduce=flat"]
+    overrides = [f"cluster.num_nodes={nodes}", f"cluster.submission.org={ORG}", *here, *cluster_overrides]
     cluster = load_cluster("dgx-a100", overrides)
     folder.mkdir(parents=True)
     (folder / CONFIG_FILE).write_text(dump(recipe, cluster))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
+from configs.registry import has_engine
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
 from tests.launch.scheduled import SYNTHETIC
@@ -142,6 +143,7 @@ def test_a_corrupt_jpeg_stops_the_run_and_is_named(tmp_path: Path, digits: Path)
     assert f"record {number}" in str(read_summary(done.folder)["failure"])
 
 
+@pytest.mark.skipif(not has_engine("mxnet"), reason="DALI 2, of PyTorch's environment, may crash at such an image")
 def test_a_corrupt_jpeg_is_skipped_where_the_recipe_says_so(tmp_path: Path, digits: Path) -> None:
     number = _spoil(digits, 700)
     skip = ["data.bad_record=skip", "cluster.ranks_per_node=1"]
@@ -181,4 +183,7 @@ def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run:
         text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode != 0
-    assert "started rank 1 of 2, but Horovod sees rank 0 of 1: this would train separate models" in done.stderr
+    why = "but Horovod sees rank 0 of 1: this would train separate models"
+    if not has_engine("mxnet"):
+        why = "but MASTER_ADDR and MASTER_PORT do not give the rendezvous address"
+    assert f"started rank 1 of 2, {why}" in done.stderr

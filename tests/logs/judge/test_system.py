@@ -67,7 +67,7 @@ def test_the_framework_is_that_of_the_engine_that_trained(engine: str, framework
 
 def test_a_cpu_has_no_accelerators_and_what_is_given_comes_first() -> None:
     found = _describe({**RECORDED, "gpus": []}, {"cooling": "air", "host_memory_capacity": "2 TB"},
-                      cluster=load_cluster("laptop"))  # fmt: skip
+                      cluster=load_cluster("laptop", ["cluster.engine.name=mxnet"]))  # fmt: skip
     assert (found["accelerators_per_node"], found["accelerator_model_name"]) == ("0", "none")
     assert (found["cooling"], found["host_memory_capacity"]) == ("air", "2 TB")
 
