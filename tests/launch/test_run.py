@@ -117,7 +117,7 @@ def _wait_for(path: Path, word: str, process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["run.epoch=3"], "error: run.epoch: no such key; did you mean 'epochs'?"),
+        (["run.epoch=3"], "error: run.epoch: no such key; did you mean 'run.epochs'?"),
         (["cluster.ranks_per_node=3"], "error: batch.global_size: got 64, allowed: a multiple of 3 ranks = 3"),
         (["data.train_samples=1000"], "1198 records, the recipe says data.train_samples: 1000"),
         (["cluster.ranks_per_node=1", "cluster.node.memory_bytes=9999999"], "got 9999999, allowed: at least "),
