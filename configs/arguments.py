@@ -129,7 +129,7 @@ def exit_status(work: Callable[[], int]) -> int:
 
 def add_recipe(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
     """Add the argument RECIPE, as ``recipe``."""
-    words = "a name in configs/recipes, a YAML file, or the config.yaml of a run"
+    words = "a name (./run.sh recipes lists them), a YAML file, or the config.yaml of a run"
     parser.add_argument("recipe", metavar="RECIPE", nargs="?" if is_optional else None, help=words)
 
 

@@ -72,8 +72,8 @@ class ChanceWatch:
             return None
         return (
             f"stuck at chance at step {step}: for {len(flat)} steps, {score} (a constant answer: {self.chance:.4f}) "
-            f"and a flat training loss of {fmean(flat):.4f} (a constant answer: {self.guess_loss:.4f}); lower "
-            "schedule.base_lr, lengthen the warm-up, or look at images and labels; run.stop_at_chance=false trains on"
+            f"and a flat training loss of {fmean(flat):.4f} (a constant answer: {self.guess_loss:.4f}); try "
+            "another schedule.base_lr or a longer warm-up, look at images and labels, or set run.stop_at_chance=false"
         )
 
     def _is_chance(self, score: Score) -> bool:

@@ -38,8 +38,8 @@ def test_three_evaluations_at_chance_with_a_flat_loss_end_the_run_with_figures_a
     assert said[:3] == [None] * 3, "the warm-up, then 200 steps of the 500 that follow"
     assert said[3] == (
         "stuck at chance at step 399: for 300 steps, top-1 0.1000 (a constant answer: 0.1000) and a flat training loss "
-        "of 2.3026 (a constant answer: 2.3026); lower schedule.base_lr, lengthen the warm-up, or look at images and "
-        "labels; run.stop_at_chance=false trains on"
+        "of 2.3026 (a constant answer: 2.3026); try another schedule.base_lr or a longer warm-up, look at images and "
+        "labels, or set run.stop_at_chance=false"
     )
 
 
