@@ -41,7 +41,8 @@ class ChanceWatch:
 
     A run is stuck if, in the last evaluations after the warm-up, all of this holds: top-1 is no better than that of a
     constant answer or of guessing, the training loss is no lower than without looking at the images, and the loss does
-    not fall. Too few evaluation images to tell a network that is always right from a guesser end no run.
+    not fall. Too few evaluation images to tell a network that is always right from a guesser end no run. A resumed
+    run is watched anew.
 
     Attributes:
         chance: Top-1 of the best answer without looking at the image: the share of the largest class.
