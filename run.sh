@@ -73,5 +73,6 @@ for row in "${verbs[@]}"; do
   (cd -- "$root" && "$python" -E -m launch.setup --quiet "${extra[@]}")
   exec "$venv_python" "$isolation" -m "$module" "$@"
 done
-run_bare -c 'import sys; from configs.errors import nearest; verb, *known = sys.argv[1:]
-sys.stderr.write(f"error: {verb}: no such verb; {nearest(verb, known)}\n"); sys.exit(2)' "$verb" "${verbs[@]%%|*}"
+run_bare -c 'import sys; from os.path import exists; from configs.errors import nearest; verb, *known = sys.argv[1:]
+hint = f"write ./run.sh train {verb}" if exists(f"configs/recipes/{verb}.yaml") else nearest(verb, known)
+sys.stderr.write(f"error: {verb}: no such verb; {hint}\n"); sys.exit(2)' "$verb" "${verbs[@]%%|*}"

@@ -82,6 +82,7 @@ def test_an_unknown_verb_is_answered_with_the_nearest_one(tree: Path) -> None:
     done = run(tree / "run.sh", "checks")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: checks: no such verb; did you mean 'check'?\n"
+    assert run(tree / "run.sh", "digits").stderr == "error: digits: no such verb; write ./run.sh train digits\n"
 
 
 def test_it_works_through_a_symlink_and_from_any_folder(tree: Path, tmp_path: Path) -> None:
