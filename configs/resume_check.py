@@ -17,9 +17,12 @@ _ENGINE_KEY = "cluster.engine.name"
 
 
 def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
-    """Return the settings that a run's loss curve depends on. Texts, folders and thread counts are not among them."""
+    """Return the settings that a run's loss curve depends on.
+
+    Texts, folders, thread counts and what becomes of the log are not among them.
+    """
     return {
-        **recipe.model_dump(mode="json", exclude={"card"}),
+        **recipe.model_dump(mode="json", exclude={"card": True, "mlperf": {"submits"}}),
         "cluster": {
             "device": cluster.device,
             "num_nodes x ranks_per_node": cluster.world_size,

@@ -10,7 +10,7 @@ from typing import Any
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS
 from configs.load import resolve_path
 from configs.machine_limits import memory_limit
-from launch.start.local import Outcome
+from launch.start.local import STOP_S, Outcome
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import STARTUP_FILE, RunFolder
 from logs.metrics import METRICS_FILE
@@ -45,13 +45,10 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
     Returns:
         A mapping with ``message`` and, where they are known, ``rank``, ``host`` and ``step``.
     """
-    if outcome.interrupted_by or outcome.lost_server is not None:
-        lost = f"a parameter server ended with status {outcome.lost_server} before the ranks did"
-        return {"message": "stopped by a signal" if outcome.interrupted_by else lost}
-    if was_stopped(outcome, reports, folder.cluster.world_size):
-        by = f"stopped by {signal.Signals(outcome.stopped_by).name}" if outcome.stopped_by else ""
-        told = next((report for report in reports if report["status"] == STOPPED_STATUS), None)
-        return {"step": told["step"], "message": told["message"]} if told else {"message": by}
+    if outcome.lost_server is not None and not outcome.interrupted_by:
+        return {"message": f"a parameter server ended with status {outcome.lost_server} before the ranks did"}
+    if outcome.interrupted_by or was_stopped(outcome, reports, folder.cluster.world_size):
+        return _stop_of(outcome, reports)
     steps = {report["rank"]: report["step"] for report in reports}
     step, when = _last_known_step(folder, steps.values())
     if first := _first_of_its_own(reports):
@@ -77,6 +74,21 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
         lost = "; mpirun has lost a host, or the network to it" if outcome.exit_status == _LOST_DAEMON else ""
         message = f"the launcher ended with status {outcome.exit_status}{lost}"
     return {"message": message}
+
+
+def _stop_of(outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return how a run was told to stop, with the step after which the ranks saved its state."""
+    if outcome.interrupted_by == signal.SIGINT:
+        return {"message": "ended at once by a second Ctrl-C"}
+    if outcome.interrupted_by:
+        by = signal.Signals(outcome.interrupted_by).name
+        return {"message": f"told to stop by {by}, but the state was not saved within {STOP_S:.0f} s"}
+    told = next((report for report in reports if report["status"] == STOPPED_STATUS), None)
+    if told and (told["step"] is not None or outcome.stopped_by is None):
+        return {"step": told["step"], "message": told["message"]}
+    assert outcome.stopped_by is not None, "else a rank has told why"
+    by = "Ctrl-C" if outcome.stopped_by == signal.SIGINT else signal.Signals(outcome.stopped_by).name
+    return {"message": f"stopped by {by}"}
 
 
 def was_stopped(outcome: Outcome, reports: Sequence[Mapping[str, Any]], world_size: int) -> bool:

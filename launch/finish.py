@@ -1,17 +1,19 @@
 """The end of a run: its log is closed and checked, and a few lines say how the run ended."""
 
+import shlex
+import signal
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from configs.arguments import painted
-from configs.errors import REFUSED_STATUS, STOPPED_STATUS
+from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
+from configs.load import ROOT
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
 from logs.folder import SUMMARY_FILE, RunFolder, Summary
-from logs.judge.complaints import explain
-from logs.judge.compliance import Verdict, write_verdict
+from logs.judge.compliance import Verdict, asks_for_log, write_verdict
 from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
@@ -20,29 +22,38 @@ from logs.read.parse import parse_log
 def finish_run(folder: RunFolder, outcome: Outcome) -> int:
     """Close the log of a run that failed, check the log, and print how the run ended.
 
+    A run's own success decides the exit status. The judgement of its MLPerf log belongs to the verdict only if the
+    recipe submits, see `logs.judge.compliance.asks_for_log`.
+
     Returns:
         The exit status; see `launch.__main__.main`.
     """
     recipe, cluster = folder.settings
     rows = read_failures(folder)
-    if not (folder / SUMMARY_FILE).exists():
+    # Rank 0 has written the summary of a run that came to its end, whatever happened to a launcher afterwards.
+    has_ended = (folder / SUMMARY_FILE).exists()
+    if not has_ended:
         cause = find_cause(folder, outcome, rows)
         folder.close_aborted(cause["message"], failed_rank=cause.get("rank"), failed_step=cause.get("step"))
     summary = _with_reference(folder)
     verdicts = write_verdict(folder.path)
-    sys.stdout.write(_report(folder, summary, verdicts))
-    has_stopped = bool(outcome.exit_status) and was_stopped(outcome, rows, cluster.world_size)
-    is_success = summary.status == "success"
-    message = f"{summary.recipe}: {summary.status}" + (f": {summary.failure}" if summary.failure else "")
-    notify(folder, "end" if is_success else "stop" if has_stopped else "failure", message)
-    if outcome.interrupted_by:
-        return 128 + outcome.interrupted_by
-    if outcome.exit_status:
-        return STOPPED_STATUS if has_stopped else 1
-    # The log of a resumed run cannot pass the check, although nothing is wrong with the run.
-    is_no_result = summary.resumed_from_step is not None or summary.is_rehearsal
-    passed = verdicts[recipe.mlperf.ruleset].passed or is_no_result
-    return 0 if is_success and passed else 1
+    has_stopped = not has_ended and (
+        outcome.interrupted_by is not None or was_stopped(outcome, rows, cluster.world_size)
+    )
+    verdict = verdicts[recipe.mlperf.ruleset] if asks_for_log(recipe, summary) else None
+    passed = summary.status == "success" and (verdict is None or verdict.passed)
+    if summary.status == "success" and outcome.exit_status:
+        sys.stderr.write(f"warning: the launcher ended with status {outcome.exit_status} after the run's success\n")
+    sys.stdout.write(_report(folder, summary, verdict, has_stopped=has_stopped))
+    why = summary.failure or ("" if passed or verdict is None else _judgement(verdict))
+    outcome_words = why if has_stopped else f"{summary.status}: {why}" if why else summary.status
+    message = f"{summary.recipe}: {outcome_words}"
+    notify(folder, "end" if passed else "stop" if has_stopped else "failure", message)
+    if has_stopped and not outcome.interrupted_by and outcome.stopped_by != signal.SIGINT:
+        return STOPPED_STATUS
+    if has_stopped:
+        return 128 + (outcome.interrupted_by or signal.SIGINT)
+    return 0 if passed else 1
 
 
 def close_refused(folder: RunFolder, outcome: Outcome) -> int:
@@ -68,24 +79,27 @@ def _with_reference(folder: RunFolder) -> Summary:
     if is_real and data.source == "folders" and data.train_samples == IMAGENET_SAMPLES:
         found = compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])])
         summary = replace(summary, rcp=asdict(found))
-        folder.write_summary(summary)
+        try:
+            folder.write_summary(summary)
+        except UserError as error:  # A full disk, for example: the summary without the comparison stays.
+            sys.stderr.write(f"warning: {error}\n")
     return summary
 
 
-def _report(folder: RunFolder, summary: Summary, verdicts: Mapping[str, Verdict]) -> str:
+def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has_stopped: bool) -> str:
     """Return a few lines on how a run ended."""
     rehearsed = " (rehearsal: nothing was trained, accuracies are invented)" if summary.is_rehearsal else ""
-    outcome = painted(summary.status, "good" if summary.status == "success" else "bad", sys.stdout)
-    lines = [f"{summary.recipe}: {outcome}{rehearsed}" + (f": {summary.failure}" if summary.failure else "")]
+    outcome = painted(summary.status, "good" if summary.status == "success" else "bad", sys.stdout) + rehearsed
+    outcome += f": {summary.failure}" if summary.failure else ""
+    lines = [f"{summary.recipe}: {summary.failure if has_stopped else outcome}"]
     if summary.top1 is not None:
         target = "" if summary.target is None else f" (target {summary.target:g})"
         lines.append(f"  top-1 {summary.top1:.4f}{target} after epoch {summary.epochs}, step {summary.steps}")
     if summary.mean_auc is not None:
         lines.append(f"  mean ROC-AUC {summary.mean_auc:.4f} after epoch {summary.epochs}, step {summary.steps}")
     if summary.resumed_from_step is not None:
-        lines.append(
-            f"  resumed from step {summary.resumed_from_step}: not for submission; times and rates are of the last part"
-        )
+        unfit = "not for submission; " if folder.recipe.mlperf.submits else ""
+        lines.append(f"  resumed from step {summary.resumed_from_step}: {unfit}times and rates are of the last part")
     lines += [f"  resumed with {change}" for change in summary.changes or ()]
     lines += [f"  an attempt {attempt.description}" for attempt in folder.attempts.read()]
     if summary.run_s is not None:
@@ -98,11 +112,25 @@ def _report(folder: RunFolder, summary: Summary, verdicts: Mapping[str, Verdict]
             f"  waiting for input {summary.input_wait_fraction:.1%} of a step, "
             f"communication exposed {summary.comm_exposed_fraction:.1%}"
         )
-    if summary.rcp is not None:
-        lines.append(f"  reference convergence: {summary.rcp['words']}")
-    for ruleset, verdict in verdicts.items() if not summary.is_rehearsal else ():
-        judgement = painted("passes", "good", sys.stdout)
-        if not verdict.passed:
-            judgement = painted("fails", "bad", sys.stdout) + f": {explain(verdict.messages[0])}"
-        lines.append(f"  MLPerf training {ruleset} log check: {judgement}")
+    if verdict is not None:
+        convergence = "" if summary.rcp is None else f"; reference convergence: {summary.rcp['words']}"
+        lines.append(f"  {_judgement(verdict)}{convergence}")
+    if has_stopped:
+        lines.append(f"  {_how_to_go_on(folder)}")
     return "\n".join([*lines, f"  {folder.shown}", ""])
+
+
+def _judgement(verdict: Verdict) -> str:
+    """Return what the official checker says of a log, in one line."""
+    words = painted("passes", "good", sys.stdout)
+    if not verdict.passed:
+        words = painted("fails", "bad", sys.stdout) + f": {verdict.explained[0]}"
+    return f"MLPerf training {verdict.ruleset} log check: {words}"
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    """Return the command that continues a stopped run; a run without a checkpoint can only be started anew."""
+    if folder.checkpoints.newest_valid()[0] is None:
+        return "no state was saved: give the same command again to start anew"
+    door = "./run.sh" if Path.cwd() == ROOT else shlex.quote(str(ROOT / "run.sh"))
+    return f"continue with {door} train --resume {shlex.quote(folder.shown)}"

@@ -79,39 +79,55 @@ def _run_verb(arguments: Sequence[str]) -> int:
 
 
 def _check(options: _CheckOptions) -> int:
-    """Print a line for each log and ruleset, below it each complaint in words; keep the verdicts in run folders.
+    """Print a line for each run, log and ruleset, below it each complaint in words; keep the verdicts in run folders.
 
     A run folder whose log contradicts its other files fails too: the official checker reads the log alone.
     """
     # Imported here, as in the other verbs, so that --help works before anything is installed.
     from logs.folder import CONFIG_FILE, VERDICT_FILE
-    from logs.judge.complaints import explain
     from logs.judge.compliance import find_logs, judge_all, keep_verdicts
-    from logs.judge.evidence import impossible_times, problem_of
+    from logs.judge.evidence import impossible_times, judge_run
     from logs.read.files import regular_file
     from logs.read.parse import parse_log
 
     paths = [regular_file(path) for path in options.paths]
-    pairs = [pair for path in paths for pair in find_logs(path, options.ruleset)]
-    verdicts = judge_all(pairs, options.division)
-    for (log, _), verdict in zip(pairs, verdicts, strict=True):
-        print(f"{_coloured(verdict.passed)}  {verdict.ruleset}  {printable(str(log))}")
-        for message in verdict.messages:
-            print(f"      {printable(explain(message))}")
-            if options.raw:
-                print(f"        {printable(message)}")
-    if options.ruleset is None and options.division is None:
-        judged = [(log, verdict) for (log, _), verdict in zip(pairs, verdicts, strict=True)]
-        for path in paths:
-            # Other people's run folders may be read-only; the verdict is then only printed.
-            if (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK) and not (path / VERDICT_FILE).is_dir():
-                keep_verdicts(path, judged)
-    found = [("files", path, problem.words) for path in paths if (problem := problem_of(path))]
-    logs = dict.fromkeys(log for log, _ in pairs)
-    found += [("times", log, words) for log in logs if (words := impossible_times(parse_log(log)))]
-    for what, path, words in found:
-        print(f"{_coloured(False)}  {what}  {printable(str(path))}\n      {printable(words)}")
-    return 0 if all(verdict.passed for verdict in verdicts) and not found else 1
+    found = {path: find_logs(path, options.ruleset) for path in paths}
+    pairs = [pair for logs in found.values() for pair in logs]
+    verdicts = dict(zip(pairs, judge_all(pairs, options.division), strict=True))
+    has_failed = False
+    for path, logs in found.items():
+        run = judge_run(path)
+        # Without a run's own verdict, or if the user names the rules, every log decides.
+        decides = None if run is None or options.ruleset or options.division else run.rulesets
+        if run is not None:
+            _print_verdict(run.passed, run.kind, path, run.words)
+            has_failed |= not run.passed
+        for pair in logs:
+            verdict = verdicts[pair]
+            counts = decides is None or verdict.ruleset in decides
+            pairs_of_words = zip(verdict.explained, verdict.messages, strict=True)
+            lines = [f"{words}\n  {message}" if options.raw else words for words, message in pairs_of_words]
+            if run is not None and not run.passed and not counts:
+                lines = []  # Why the log of a run that did not come to its end is incomplete, its own line says.
+            _print_verdict(True if verdict.passed else False if counts else None, verdict.ruleset, pair[0], *lines)
+            has_failed |= counts and not verdict.passed
+        # Other people's run folders may be read-only; the verdict is then only printed.
+        is_own = (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK) and not (path / VERDICT_FILE).is_dir()
+        if is_own and options.ruleset is None and options.division is None:
+            keep_verdicts(path, [(log, verdicts[log, ruleset]) for log, ruleset in logs])
+    for log in dict.fromkeys(log for log, _ in pairs):
+        if words := impossible_times(parse_log(log)):
+            _print_verdict(False, "times", log, words)
+            has_failed = True
+    return int(has_failed)
+
+
+def _print_verdict(passed: bool | None, what: str, path: Path, *lines: str) -> None:
+    """Print a verdict, and what it rests on; None is shown as dashes: the verdict decides nothing."""
+    print(f"{_coloured(passed)}  {what:<5}  {printable(str(path))}")
+    for line in lines:
+        for each in line.splitlines():
+            print(f"      {printable(each)}")
 
 
 def _coloured(passed: bool | None) -> str:
@@ -176,7 +192,11 @@ def _watch(options: _WatchOptions) -> int:
 
 
 def _check_parser() -> Parser:
-    words = "Judge MLPerf logs with the official compliance checker, and explain each complaint."
+    words = (
+        "Judge runs, and MLPerf logs with the official compliance checker, and explain each complaint. Exit status 0 "
+        "if all pass. A run passes if it succeeded and its files agree; as in ./run.sh train, its log decides, too, if "
+        "the recipe submits (mlperf.submits), or with --ruleset or --division."
+    )
     parser = Parser(prog="./run.sh check", description=words)
     parser.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and logs of any submitter")
     parser.add_argument(

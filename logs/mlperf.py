@@ -28,6 +28,7 @@ RESULT_FILES = {"4.0.0": "result_0.txt", "0.6.0": "result_0.mll.txt"}
 """Ruleset -> the file in a run folder that is written for this ruleset."""
 
 _TOKEN = ":::MLLOG "
+_RESUMED = re.compile(rb'"key": "resumed_from_step"|^:::MLL [\d.]+ resumed_from_step:', re.MULTILINE)
 _NOT_CALLERS = (__file__, contextlib.__file__)
 """Source files with stack frames between mllog and the code that logs; contextlib runs blocks, epochs, evaluations."""
 
@@ -214,6 +215,11 @@ class MlperfLog(EventLog):
                 stack.enter_context(file)
 
 
+def is_resumed(log: bytes) -> bool:
+    """Return whether a log is that of a run which was stopped and resumed."""
+    return _RESUMED.search(log) is not None
+
+
 def close_log(path: Path, ruleset: str) -> None:
     """Append ``run_stop`` with status aborted to the log of a killed run, if the log has no ``run_stop`` yet.
 
@@ -229,9 +235,7 @@ def close_log(path: Path, ruleset: str) -> None:
     if not path.is_file():
         return
     whole, _, _torn = path.read_bytes().rpartition(b"\n")
-    *_, last_attempt = re.split(
-        rb'"key": "resumed_from_step"|^:::MLL [\d.]+ resumed_from_step:', whole, flags=re.MULTILINE
-    )
+    *_, last_attempt = _RESUMED.split(whole)
     if re.search(rb'"key": "run_stop"|^:::MLL [\d.]+ run_stop:', last_attempt, re.MULTILINE):
         return
     line = _Encoder().encode("stop", "run_stop", None, {"status": "aborted"})

@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import UserError, nearest
+from configs.schema import Recipe
 from logs.disk import read_object, write_json
-from logs.folder import VERDICT_FILE
-from logs.judge.complaints import complaints_of
-from logs.mlperf import RESULT_FILES
+from logs.folder import VERDICT_FILE, Summary
+from logs.judge.complaints import complaints_of, explain
+from logs.mlperf import RESULT_FILES, is_resumed
 from logs.read.files import foreign_content, logs_in
 from logs.read.lines import find_ruleset
 
@@ -33,6 +34,7 @@ _REHEARSAL = re.compile(rb'"key": "rehearsal"|^:::MLL [\d.]+ rehearsal:', re.MUL
 _REHEARSAL_WORDS = "this is the log of a rehearsal: nothing was trained, and the accuracies are invented"
 _HEAD_BYTES = 4096
 """A rehearsal's log says in its first line what it is."""
+_RESUMED_WORDS = "the run was resumed, and a submission needs a run in one piece; train it again without a stop"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,20 @@ class Verdict:
     passed: bool
     messages: tuple[str, ...]
     log_sha256: str | None = None
+
+    @property
+    def explained(self) -> tuple[str, ...]:
+        """The complaints in plain words, each with a remedy."""
+        return tuple(explain(message, self.ruleset) for message in self.messages)
+
+
+def asks_for_log(recipe: Recipe, summary: Summary) -> bool:
+    """Return whether the judgement of a run's log belongs to the run's verdict.
+
+    It does if the recipe submits, and the run is one that can be submitted: a success in one piece, which was trained.
+    """
+    is_whole = summary.status == "success" and summary.resumed_from_step is None and not summary.is_rehearsal
+    return recipe.mlperf.submits and is_whole
 
 
 def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
@@ -85,6 +101,8 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         return Verdict(ruleset, passed=False, messages=(_REHEARSAL_WORDS,), log_sha256=digest)
     if done.returncode == 0:
         return Verdict(ruleset, passed=True, messages=(), log_sha256=digest)
+    if is_resumed(log.read_bytes()):
+        return Verdict(ruleset, passed=False, messages=(_RESUMED_WORDS,), log_sha256=digest)
     if foreign := foreign_content(log):
         return Verdict(ruleset, passed=False, messages=(foreign,), log_sha256=digest)
     messages = tuple(complaints_of(words, log, ruleset, inserted=division is not None))
@@ -150,7 +168,10 @@ def keep_verdicts(run_folder: Path, judged: Iterable[tuple[Path, Verdict]]) -> d
         or Verdict(ruleset, passed=False, messages=(f"no {name} was written",))
         for ruleset, name in RESULT_FILES.items()
     }
-    write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
+    try:
+        write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
+    except UserError as error:  # A full disk, for example; the run is none the worse for it.
+        sys.stderr.write(f"warning: {error}\n")
     return verdicts
 
 

@@ -14,6 +14,7 @@ from configs.load import load_run
 from logs.disk import read_object
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, Summary
+from logs.judge.compliance import asks_for_log
 from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -51,6 +52,42 @@ def problem_of(folder: Path) -> Problem | None:
         return Problem("missing files", missing)
     words = _disagreement(RunFolder(folder), log, record)
     return Problem("files disagree", words) if words else None
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """The verdict on a run of this program, as ``train`` gave it.
+
+    Attributes:
+        kind: What the verdict rests on: ``run``, or ``files`` if the files of the run do not support its result.
+        passed: Whether the run is a success and its files agree.
+        words: How the run ended, or what is wrong.
+        rulesets: Rulesets whose judgement of the log belongs to the verdict; all if None.
+    """
+
+    kind: str
+    passed: bool
+    words: str
+    rulesets: Set[str] | None
+
+
+def judge_run(path: Path) -> RunVerdict | None:
+    """Return the verdict on a run; None for anything else, and for a rehearsal, where the logs decide."""
+    if path.is_dir() and (problem := problem_of(path)):
+        return RunVerdict("files", passed=False, words=problem.words, rulesets=None)
+    run = RunFolder(path)
+    if not run.is_begun or (run.has_summary and run.summary().is_rehearsal):
+        return None
+    if not run.has_summary:
+        return RunVerdict("run", passed=False, words="has not ended", rulesets=frozenset())
+    recipe, summary = run.recipe, run.summary()
+    if asks_for_log(recipe, summary):
+        return RunVerdict("run", passed=True, words="success", rulesets={recipe.mlperf.ruleset})
+    words = summary.failure or summary.status
+    if summary.status == "success":
+        why = "the run was resumed" if recipe.mlperf.submits else "the recipe does not submit (mlperf.submits: false)"
+        words += f"; {why}, so the log decides nothing"
+    return RunVerdict("run", passed=summary.status == "success", words=words, rulesets=frozenset())
 
 
 def is_own(folder: Path) -> bool:

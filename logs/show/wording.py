@@ -8,7 +8,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from logs.judge.complaints import explain
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import impossible_times
 from logs.metrics import METRICS_FILE
@@ -194,7 +193,7 @@ def _complaints(run: ReportedRun, verdict: Verdict) -> list[str]:
     count, command = len(verdict.messages), f"./run.sh check {run.path.name} explains"
     if count and run.settings.get("recipe.mlperf.submits") is False:
         return [f"{verdict.ruleset}: the log fails MLPerf's check, and the recipe does not submit; {command} why."]
-    shown = [f"{verdict.ruleset}: {explain(message)}." for message in verdict.messages[:_MOST_COMPLAINTS]]
+    shown = [f"{verdict.ruleset}: {words}." for words in verdict.explained[:_MOST_COMPLAINTS]]
     left = count - len(shown)
     return [*shown, f"{verdict.ruleset}: {left} more; {command} {'them' if left > 1 else 'it'}."] if left else shown
 

@@ -55,7 +55,7 @@ def test_what_decides_the_last_bits_is_compared_and_nothing_else(changed: dict[s
 
 def test_threads_folders_and_words_may_change_but_the_recipe_may_not() -> None:
     begun = fixed_settings(*load_both("digits", None, []))
-    for free in ("cluster.engine.threads=2", "cluster.paths.runs=/elsewhere"):
+    for free in ("cluster.engine.threads=2", "cluster.paths.runs=/elsewhere", "mlperf.submits=false"):
         assert require_unchanged(begun, fixed_settings(*load_both("digits", None, [free])), "run") == []
     for fixed, message in (
         ("run.epochs=5", "run.epochs: got 5, the run was started with 6"),

@@ -87,7 +87,12 @@ def test_the_first_to_fail_is_named_with_host_and_step(
 @pytest.mark.parametrize(
     ("outcome", "rows", "cause"),
     [
-        (Outcome(130, interrupted_by=2), [TORN], {"message": "stopped by a signal"}),
+        (Outcome(130, interrupted_by=2), [TORN], {"message": "ended at once by a second Ctrl-C"}),
+        (Outcome(138, interrupted_by=10), [TORN],
+         {"message": "told to stop by SIGUSR1, but the state was not saved within 60 s"}),
+        (Outcome(130, stopped_by=2), [], {"message": "stopped by Ctrl-C"}),
+        (Outcome(130, stopped_by=2), [STOPPED_AT_START | {"step": None}], {"message": "stopped by Ctrl-C"}),
+        (Outcome(130, stopped_by=2), [TOLD_TO_STOP], {"step": 7, "message": "told to stop"}),
         (Outcome(1, lost_server=0), [], {"message": "a parameter server ended with status 0 before the ranks did"}),
         (Outcome(75, stopped_by=10), [], {"message": "stopped by SIGUSR1"}),
         (Outcome(75), [TOLD_TO_STOP], {"step": 7, "message": "told to stop"}),

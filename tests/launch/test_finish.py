@@ -1,6 +1,8 @@
 """The end of a run: its exit status, what is told of it, and the lines that it ends with."""
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,13 @@ import pytest
 from configs.load import load_both, load_recipe
 from launch.finish import finish_run
 from launch.start.local import Outcome
+from logs.__main__ import main as check
 from logs.attempts import ATTEMPTS_FILE
 from logs.folder import RunFolder, Summary
+from logs.judge import compliance
+from logs.judge.compliance import Verdict
 from tests.dry_loop import dry_run
+from tests.logs import samples
 from tests.logs.conftest import ToyRun
 
 STOPPED = {"rank": 0, "host": "here", "step": 7, "message": "told to stop", "second_hand": False, "status": 75,
@@ -32,17 +38,33 @@ def _folder(path: Path, *sets: str, passes: bool = True) -> RunFolder:
     return folder
 
 
+CHECK = "MLPerf training 4.0.0 log check: fails: no result_0.txt was written"
+
+
 @pytest.mark.parametrize(
     ("summary", "outcome", "passes", "status", "told"),
     [
         (SUCCESS, Outcome(0), True, 0, "end, digits: success"),
-        (SUCCESS, Outcome(0), False, 1, "end, digits: success"),
+        (SUCCESS, Outcome(0), False, 1, f"failure, digits: success: {CHECK}"),
+        # Rank 0 has written the summary of an end; what becomes of its launcher or of signals then, changes nothing.
+        *(
+            (SUCCESS, late, True, 0, "end, digits: success")
+            for late in (
+                Outcome(9),
+                Outcome(130, interrupted_by=2),
+                Outcome(130, stopped_by=2),
+                Outcome(143, stopped_by=15),
+            )
+        ),
         (replace(SUCCESS, resumed_from_step=3), Outcome(0), False, 0, "end, digits: success"),
         (ABORTED, Outcome(9), False, 1, "failure, digits: aborted: loss not finite"),
-        (ABORTED, Outcome(1, interrupted_by=2), False, 130, "failure, digits: aborted: loss not finite"),
-        (ABORTED, Outcome(75, stopped_by=15), False, 75, "stop, digits: aborted: loss not finite"),
+        (ABORTED, Outcome(130, stopped_by=2), False, 1, "failure, digits: aborted: loss not finite"),
+        (None, Outcome(130, interrupted_by=2), False, 130, "stop, digits: ended at once by a second Ctrl-C"),
+        (None, Outcome(130, stopped_by=2), False, 130, "stop, digits: told to stop"),
+        (None, Outcome(1, stopped_by=2), False, 130, "stop, digits: told to stop"),
         (None, Outcome(9), False, 1, "failure, digits: aborted: the launcher ended with status 9"),
-        (None, Outcome(1), False, 75, "stop, digits: aborted: told to stop"),
+        (None, Outcome(1), False, 75, "stop, digits: told to stop"),
+        (None, Outcome(75, stopped_by=15), False, 75, "stop, digits: told to stop"),
     ],
 )
 def test_the_end_of_a_run_makes_the_exit_status_and_is_told(
@@ -58,7 +80,8 @@ def test_the_end_of_a_run_makes_the_exit_status_and_is_told(
     assert (tmp_path / "told").read_text(encoding="utf-8") == f"{told}\n"
     if summary is None:
         made = folder.summary()
-        assert (made.failed_rank, made.failed_step) == (None, 7 if told.startswith("stop") else None)
+        saved = told == "stop, digits: told to stop"
+        assert (made.failed_rank, made.failed_step) == (None, 7 if saved else None)
 
 
 def test_the_summary_of_a_run_that_failed_names_rank_and_step_of_the_report(
@@ -74,11 +97,11 @@ def test_the_summary_of_a_run_that_failed_names_rank_and_step_of_the_report(
     assert capsys.readouterr().out.splitlines()[0] == f"digits: aborted: {made.failure}"
 
 
-def test_a_run_ends_with_its_figures_and_verdicts(
+def test_a_run_ends_with_its_figures_and_no_word_on_a_log_that_nobody_submits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = _folder(_made(tmp_path / "runs" / "one"))
+    folder = _folder(_made(tmp_path / "runs" / "one"), "mlperf.submits=false")
     attempt = {"time": "t", "outcome": "lost", "cause": "gone", "host": None, "from_step": 0, "kept_step": 19}
     (folder / ATTEMPTS_FILE).write_text(json.dumps(attempt | {"goes_on": True}) + "\n", encoding="utf-8")
     folder.write_summary(
@@ -92,14 +115,11 @@ def test_a_run_ends_with_its_figures_and_verdicts(
     assert capsys.readouterr().out.splitlines() == [
         "digits: success",
         "  top-1 0.9833 (target 0.97) after epoch 8, step 150",
-        "  resumed from step 19: not for submission; times and rates are of the last part",
+        "  resumed from step 19: times and rates are of the last part",
         "  resumed with 4 ranks instead of 2",
         "  an attempt lost: gone; from step 0, kept step 19, was restarted automatically",
         "  12.3 s of training, 3.2 s of start-up, 1,234.6 images/s on 2 ranks",
         "  waiting for input 1.2% of a step, communication exposed 21.0%",
-        "  reference convergence: normal: 36 epochs",
-        "  MLPerf training 4.0.0 log check: passes",
-        "  MLPerf training 0.6.0 log check: fails: the file is empty; give the log of a run",
         "  runs/one",
     ]
 
@@ -109,13 +129,95 @@ def _made(path: Path) -> Path:
     return path
 
 
-def test_the_log_of_the_recipes_own_ruleset_decides_the_exit_status(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "summary", "status", "lines"),
+    [
+        (["mlperf.ruleset=4.0.0"], SUCCESS, 0, ["  MLPerf training 4.0.0 log check: passes"]),
+        (
+            ["mlperf.ruleset=0.6.0"],
+            replace(SUCCESS, rcp={"words": "normal"}),
+            1,
+            [
+                "  MLPerf training 0.6.0 log check: fails: the file is empty; give the log of a run; reference "
+                "convergence: normal"
+            ],
+        ),
+        (["mlperf.ruleset=0.6.0", "mlperf.submits=false"], replace(SUCCESS, rcp={"words": "normal"}), 0, []),
+        (
+            ["mlperf.ruleset=0.6.0"],
+            replace(SUCCESS, resumed_from_step=9),
+            0,
+            ["  resumed from step 9: not for submission; times and rates are of the last part"],
+        ),
+        (["mlperf.ruleset=4.0.0"], replace(ABORTED, failure="why"), 1, []),
+    ],
+)
+def test_the_log_of_the_recipes_own_ruleset_decides_and_is_told_if_a_run_in_one_piece_submits(
+    settings: list[str], summary: Summary, status: int, lines: list[str], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """The log of ruleset 4.0.0 passes here, that of 0.6.0 is empty."""
-    for ruleset, status in (("4.0.0", 0), ("0.6.0", 1)):
-        (tmp_path / ruleset).mkdir()
-        folder = _folder(tmp_path / ruleset, f"mlperf.ruleset={ruleset}")
-        folder.write_summary(SUCCESS)
-        assert finish_run(folder, Outcome(0)) == status
+    folder = _folder(tmp_path, *settings)
+    folder.write_summary(summary)
+    assert finish_run(folder, Outcome(0)) == status
+    assert capsys.readouterr().out.splitlines()[1:] == [*lines, f"  {tmp_path}"]
+    assert not json.loads((tmp_path / "verdict.json").read_text(encoding="utf-8"))["0.6.0"]["passed"]
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "rows"),
+    [
+        (([], {}, ()), 0, ["PASS  run  ", "PASS  0.6.0", "PASS  4.0.0"]),
+        (([], {}, ("4.0.0",)), 1, ["PASS  run  ", "PASS  0.6.0", "FAIL  4.0.0"]),
+        (([], {}, ("0.6.0",)), 0, ["PASS  run  ", "----  0.6.0", "PASS  4.0.0"]),
+        ((["mlperf.ruleset=0.6.0"], {}, ("0.6.0",)), 1, ["PASS  run  ", "FAIL  0.6.0", "PASS  4.0.0"]),
+        ((["mlperf.submits=false"], {}, ("0.6.0", "4.0.0")), 0, ["PASS  run  ", "----  0.6.0", "----  4.0.0"]),
+        (([], {"resumed_from_step": 3}, ("4.0.0",)), 0, ["PASS  run  ", "PASS  0.6.0", "----  4.0.0"]),
+        (([], {"status": "aborted"}, ("4.0.0",)), 1, ["FAIL  run  ", "PASS  0.6.0", "----  4.0.0"]),
+    ],
+)
+def test_check_gives_a_run_the_exit_status_that_train_gave_it(
+    case: tuple[list[str], dict[str, Any], Sequence[str]], status: int, rows: list[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A case is what is set, what else is so of the run, and whose check its logs fail."""
+    settings, change, fails = case
+
+    def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
+        found = samples.passed(log, ruleset, division)
+        complaint = "Required EXACTLY_ONE occurrence of 'seed' but found 0"
+        return replace(found, passed=False, messages=(complaint,)) if ruleset in fails else found
+
+    monkeypatch.setattr(compliance, "judge", judge)
+    ended = change.get("status", "success")
+    run = RunFolder(samples.run_folder(tmp_path / "run", overrides=tuple(settings), best=0.98, status=ended))
+    run.write_summary(replace(run.summary(), world_size=2, init_s=1.0, images_per_s=1.0, **change))
+    assert finish_run(run, Outcome(0)) == status
+    capsys.readouterr()
+    assert check(["check", str(run)]) == status
+    told = capsys.readouterr().out.splitlines()
+    assert [line[:11] for line in told if not line.startswith("      ")] == rows
+    remedy = "      seed is missing; log seed once, from rank 0, with another value in each run"
+    assert (remedy in told) == bool(fails and ended == "success")
+    assert check(["check", str(run), "--ruleset", "4.0.0"]) == int("4.0.0" in fails)
+
+
+def test_a_run_that_goes_on_has_not_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = samples.run_folder(tmp_path / "run", overrides=("mlperf.submits=false",), best=0.98)
+    for name in ("result_0.txt", "result_0.mll.txt"):
+        text = (run / name).read_text(encoding="utf-8")
+        (run / name).write_text("".join(line for line in text.splitlines(keepends=True) if "run_stop" not in line))
+    (run / "summary.json").unlink()
+    assert check(["check", str(run)]) == 1
+    assert capsys.readouterr().out.startswith(f"FAIL  run    {run}\n      has not ended\n")
+
+
+def test_a_verdict_that_cannot_be_written_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _folder(tmp_path)
+    folder.write_summary(SUCCESS)
+    (tmp_path / f".verdict.json.{os.getpid()}").symlink_to("/dev/full")
+    assert finish_run(folder, Outcome(0)) == 0
+    assert capsys.readouterr().err.startswith("warning: ")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +257,7 @@ def test_a_run_on_all_of_imagenet_that_reached_its_target_is_compared_with_the_r
     rcp = finished({}).rcp
     assert rcp is not None
     assert (rcp["outcome"], rcp["normalisation"], rcp["words"]) == ("too fast", 1.0, found)
-    assert f"  reference convergence: {found}" in capsys.readouterr().out.splitlines()
+    assert f"; reference convergence: {found}" in capsys.readouterr().out
     others: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {"status": "aborted"}),
         ({}, {"is_rehearsal": True}),

@@ -230,6 +230,15 @@ def test_a_rehearsals_log_is_refused_in_this_programs_words(tmp_path: Path, rule
     assert (verdict.passed, verdict.log_sha256) == (False, hashlib.sha256(log.read_bytes()).hexdigest())
 
 
+def test_the_log_of_a_resumed_run_is_refused_for_that_alone(tmp_path: Path) -> None:
+    for ruleset, write in (("4.0.0", samples.mllog), ("0.6.0", samples.mll)):
+        now, *_ = samples.run_events()[0]
+        log = tmp_path / ruleset
+        log.write_text(write([*samples.run_events(), (now, "resumed_from_step", 9, {}), *samples.run_events()]))
+        words = "the run was resumed, and a submission needs a run in one piece; train it again without a stop"
+        assert judge(log, ruleset).explained == (words,)
+
+
 def test_logs_are_judged_each_by_its_ruleset_and_the_verdicts_stand_in_the_order_of_the_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
