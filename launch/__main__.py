@@ -31,14 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments of the command line, with or without the verb. If None, the process's own.
 
     Returns:
-        0 success, 1 a failed run or log check, 2 a wrong command line, 75 a run that was stopped and can be resumed,
-        130 Ctrl-C.
+        0 success, 1 a failed run, or a failed log check of a recipe that submits, 2 a wrong command line, 75 a run that
+        was stopped and can be resumed, 130 Ctrl-C.
     """
     return exit_status(lambda: _train(parse(_parser(), _Options, arguments)))
 
 
 def _parser() -> Parser:
-    about = "Train RECIPE to its target, check the log with the official checker, and print a summary."
+    about = (
+        "Train RECIPE to its target and print a summary. Ctrl-C saves the state and ends the run, a second one ends it "
+        "at once. Exit status: 0 success; 1 the run failed, or the recipe submits (mlperf.submits) and its log fails "
+        "the official MLPerf check; 2 wrong input; 75 stopped by a scheduler, with its state saved; 130 Ctrl-C."
+    )
     parser = Parser(prog="./run.sh train", description=about)
     add_recipe(parser, is_optional=True)
     add_place(parser)

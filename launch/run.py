@@ -4,6 +4,7 @@ Data sets are packed and ranks are started as commands, because they need librar
 """
 
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Cluster, Recipe
 from launch.failure_cause import has_refused, read_failures
 from launch.finish import close_refused, finish_run
+from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import prepare_attempt, prepared
 from launch.start.commands import require_startable, run_under
@@ -27,9 +29,11 @@ from launch.start.launcher_signals import forwarded_signals
 from launch.start.local import Outcome
 from launch.start.monitor import monitored
 from logs.claims import CLAIMS_FOLDER
-from logs.folder import RunFolder
+from logs.folder import STARTUP_FILE, RunFolder
 from train.plan.cold_images import missing_cache_clear
 from train.plan.memory import shortage_here
+
+_AT_INTERRUPT = "Ctrl-C: the run saves its state and ends; press Ctrl-C again to end it at once"
 
 
 def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, must_resume: bool = False) -> int:
@@ -53,7 +57,7 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
     folder = RunFolder(run_folder) if run_folder else RunFolder.new(recipe, cluster)
     _check_and_pack(recipe, cluster)
     # From here on a signal must not end this process alone: the run would go on, or the claim and the log stay open.
-    with forwarded_signals(), prepared(folder, recipe, cluster, must_resume=must_resume) as claim:
+    with forwarded_signals(_AT_INTERRUPT), prepared(folder, recipe, cluster, must_resume=must_resume) as claim:
         folder.write_settings(recipe, cluster)
         outcome = _run_ranks(folder)
         while not claim.is_lost() and may_restart(folder, outcome):
@@ -63,12 +67,19 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
             sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
             return 1
         reports = read_failures(folder)
+        is_begun = folder.checkpoints.resume_point() or folder.attempts.read()
+        if signal.SIGINT in (outcome.stopped_by, outcome.interrupted_by) and not is_begun and not _has_trained(folder):
+            notify(folder, "stop", f"{recipe.name}: stopped by Ctrl-C before training began")
+            _remove_unbegun(folder)
+            sys.stderr.write(
+                f"{recipe.name}: stopped by Ctrl-C before training began: nothing was saved, nothing is left\n"
+            )
+            return 128 + signal.SIGINT
         if has_refused(outcome, reports) and not folder.has_summary:
-            is_begun = folder.checkpoints.resume_point() or folder.attempts.read()
             if is_begun or not all(report["status"] == REFUSED_STATUS for report in reports):
                 return close_refused(folder, outcome)
             # Every rank has printed why.
-            _remove_refused(folder)
+            _remove_unbegun(folder)
             return REFUSED_STATUS
         try:
             return finish_run(folder, outcome)
@@ -134,8 +145,13 @@ def pack_data_set(arguments: Sequence[str]) -> None:
         raise UserError(f"{arguments[1]}: the data set could not be packed, for the reason given above")
 
 
-def _remove_refused(folder: RunFolder) -> None:
-    """Delete the files of a run that the ranks refused to begin, so that the same command can be given again."""
+def _has_trained(folder: RunFolder) -> bool:
+    """Return whether the ranks have come to the first step, by which they leave a ledger of their start."""
+    return folder.has_summary or (folder / STARTUP_FILE).is_file()
+
+
+def _remove_unbegun(folder: RunFolder) -> None:
+    """Delete the files of a run that has not begun, so that the same command can be given again."""
     for path in folder.path.iterdir():
         if path.is_file():
             path.unlink()

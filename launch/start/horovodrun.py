@@ -17,7 +17,7 @@ _SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
 
 
 def main() -> int:
-    """Run horovodrun with the arguments of this process; return 0, or raise what it raises."""
+    """Run horovodrun with the arguments of this process; return 0, or 1 if a rank ended with another status."""
     launch_gloo, find_port = gloo_run.launch_gloo, http_server.find_port
 
     def launch_where_told(*arguments: Any) -> None:
@@ -28,7 +28,11 @@ def main() -> int:
     gloo_run.launch_gloo = launch_where_told
     launch.gloo_built = lambda **_: True
     remote.SSH_COMMAND_PREFIX = _SSH
-    launch.run_commandline()
+    try:
+        launch.run_commandline()
+    except RuntimeError as error:  # The ranks have told why they ended, and a traceback of horovodrun tells nothing.
+        sys.stderr.write(" ".join(str(error).split()) + "\n")
+        return 1
     return 0
 
 

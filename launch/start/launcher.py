@@ -67,11 +67,13 @@ def run_launcher(
             outlived.look()
             if last_signal() not in (None, passed_on):
                 passed_on = last_signal()
-                if passed_on in STOP_SIGNALS and stop_file and stop_file.parent.is_dir():
+                if passed_on == signal.SIGKILL:
+                    _end_at_once(process)
+                elif stop_file and stop_file.parent.is_dir():
                     stop_file.touch()
-                    deadline_s = time.monotonic() + STOP_S
+                    deadline_s = None if passed_on == signal.SIGINT else time.monotonic() + STOP_S
                 else:
-                    process.send_signal(signal.SIGTERM if passed_on == signal.SIGINT else stop_signal)
+                    process.send_signal(stop_signal)
             if deadline_s is not None and time.monotonic() > deadline_s:
                 process.send_signal(stop_signal)
                 deadline_s = None
@@ -79,7 +81,16 @@ def run_launcher(
     status = 128 - process.returncode if process.returncode < 0 else process.returncode
     if passed_on in STOP_SIGNALS:
         return Outcome(status, stopped_by=passed_on)
-    return Outcome(status, interrupted_by=passed_on)
+    return Outcome(status, interrupted_by=None if passed_on is None else signal.SIGINT)
+
+
+def _end_at_once(process: subprocess.Popen[bytes]) -> None:
+    """End a launcher with its ranks. srun and mpirun take two SIGINTs within a second as an order to kill the ranks."""
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.3 if number == signal.SIGINT else KILL_S)
+            return
 
 
 class OutlivedLauncher:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""Signals on which ranks save their state and end."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+"""Signals on which ranks save their state and end. Ranks get SIGTERM in place of SIGINT, which ends them at once."""
 
 STOP_FILE = "stop"
 """A file of the run folder that tells the ranks of horovodrun to save their state and end.
@@ -21,13 +21,19 @@ _outer: list[Callable[[], int | None]] = []
 
 
 @contextmanager
-def forwarded_signals() -> Iterator[Callable[[], int | None]]:
+def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | None]]:
     """Record SIGINT, SIGTERM, SIGUSR1 and SIGHUP while the block runs, so that they do not end this process.
 
     Within another such block, the signals of the outer one count too, so that none is lost on the way to the ranks.
 
     SIGHUP, which a terminal sends when it closes, counts as SIGTERM: the ranks save their state and end. Under nohup
-    SIGHUP stays ignored.
+    SIGHUP stays ignored. A second SIGINT counts as SIGKILL: the user wants the ranks to end at once.
+
+    If a signal has arrived, this process is about to end, and signals that follow after the block are ignored: they
+    would change the exit status, or kill Python while it ends.
+
+    Args:
+        at_interrupt: A line for the terminal at the first SIGINT.
 
     Yields:
         A function that returns the last signal that arrived, or None.
@@ -40,9 +46,14 @@ def forwarded_signals() -> Iterator[Callable[[], int | None]]:
     def record(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             _leave_terminal()
-        received.append(signal.SIGTERM if number == signal.SIGHUP else number)
+            number = signal.SIGTERM
+        if number == signal.SIGINT and number in received:
+            number = signal.SIGKILL
+        elif number == signal.SIGINT and at_interrupt:
+            os.write(2, f"\n{at_interrupt}\n".encode())  # A handler may interrupt a print.
+        received.append(number)
 
-    numbers = [signal.SIGINT, *STOP_SIGNALS]
+    numbers = list(STOP_SIGNALS)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, record) for number in numbers}
@@ -52,7 +63,7 @@ def forwarded_signals() -> Iterator[Callable[[], int | None]]:
     finally:
         _outer.clear()
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if received else handler)
 
 
 def _leave_terminal() -> None:

@@ -46,7 +46,8 @@ class Outcome:
     Attributes:
         exit_status: 0, or the status of a failed rank: 128 + n if signal n killed it.
         failed: Rank and status of each rank that failed before the launcher ended any rank.
-        interrupted_by: The signal that stopped the launcher, if there was one.
+        interrupted_by: SIGINT if the user pressed Ctrl-C twice, so that the ranks were killed; or another signal that
+            ended the launcher before its ranks could save their state.
         lost_server: Status of a parameter server that ended while ranks needed it.
         stopped_by: The signal by which the ranks were told to save their state and end, if there was one.
         ran_out_of_memory: Whether the kernel killed a process of this machine meanwhile because memory ran out.
@@ -70,8 +71,8 @@ def run_ranks(
 ) -> Outcome:
     """Run ``command`` once for each rank on this machine and wait for all of them.
 
-    A rank that fails ends the run: the others get `GRACE_S` to end by themselves, then SIGTERM, then SIGKILL. SIGINT,
-    SIGTERM and SIGUSR1 to this process are passed on to the ranks.
+    A rank that fails ends the run: the others get `GRACE_S` to end by themselves, then SIGTERM, then SIGKILL. SIGTERM
+    and SIGUSR1 to this process are passed on to the ranks, the first SIGINT as SIGTERM, the second as SIGKILL.
 
     Args:
         command: The command of a rank.
@@ -188,6 +189,8 @@ class _Supervisor:
             while any(rank.poll() is None for rank in self.ranks):
                 self._look_for_failures()
                 self._pass_signal_on()
+                if self.is_ending and self.deadline_s is None and any(rank.poll() is not None for rank in self.ranks):
+                    self.deadline_s = time.monotonic() + STOP_S
                 if self.deadline_s is not None and time.monotonic() > self.deadline_s:
                     self._signal_ranks(signal.SIGKILL if self.is_ending else signal.SIGTERM, KILL_S)
                 time.sleep(_POLL_S)
@@ -209,7 +212,10 @@ class _Supervisor:
         received = self.last_signal()
         if received is not None and received != self.passed_on:
             self.passed_on = received
-            self._signal_ranks(received, STOP_S if received in STOP_SIGNALS else self.grace_s)
+            self._signal_ranks(signal.SIGTERM if received == signal.SIGINT else received, STOP_S)
+            if received == signal.SIGINT:
+                # A step may take minutes, and the user is there to press Ctrl-C again.
+                self.deadline_s = None
 
     def _signal_ranks(self, number: int, patience_s: float) -> None:
         _send(self.ranks, number)
@@ -218,13 +224,16 @@ class _Supervisor:
     def _outcome(self) -> Outcome:
         interrupted, statuses = self.last_signal(), {_status(rank) for rank in self.ranks}
         # A rank whose interpreter was still starting could not handle the signal, and was killed by it.
-        if interrupted in STOP_SIGNALS and statuses <= {0, STOPPED_STATUS, 128 + interrupted}:
-            return Outcome(STOPPED_STATUS if any(statuses) else 0, stopped_by=interrupted)
-        if interrupted in STOP_SIGNALS and 128 + signal.SIGKILL not in statuses:
+        sent = {0, STOPPED_STATUS, 128 + (signal.SIGTERM if interrupted == signal.SIGINT else interrupted or 0)}
+        if interrupted in STOP_SIGNALS and statuses <= sent:
+            stopped = 128 + signal.SIGINT if interrupted == signal.SIGINT else STOPPED_STATUS
+            return Outcome(stopped if any(statuses) else 0, stopped_by=interrupted)
+        if interrupted == signal.SIGINT or (interrupted in STOP_SIGNALS and 128 + signal.SIGKILL not in statuses):
             # A rank failed meanwhile; the ranks' reports tell which one.
             return Outcome(max(statuses - {STOPPED_STATUS}), stopped_by=interrupted)
         if interrupted:
-            return Outcome(128 + interrupted, interrupted_by=interrupted)
+            by = signal.SIGINT if interrupted == signal.SIGKILL else interrupted
+            return Outcome(128 + by, interrupted_by=by)
         if self.lost_server is not None:
             return Outcome(self.lost_server, lost_server=self.lost_server)
         if not self.is_ending:

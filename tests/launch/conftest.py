@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,16 @@ def _ranks_that_wait_yield() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
         yield
+
+
+@pytest.fixture(autouse=True)
+def _signal_handlers() -> Iterator[None]:
+    """Put the handlers of signals back: a launcher that was signalled is about to end, and ignores all that follow."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -121,6 +121,28 @@ def test_whoever_submits_is_told_before_the_run_that_its_log_will_fail_the_check
     assert [line.partition(", whose ")[0] for line in told] == ["warning: /dev/shm: the folder is a tmpfs"] * submits
 
 
+@pytest.mark.parametrize("outcome", [Outcome(130, stopped_by=2), Outcome(130, interrupted_by=2)])
+def test_ctrl_c_before_the_first_step_leaves_no_folder_and_after_it_says_how_to_go_on(
+    outcome: Outcome, tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both, folder = load_both("digits", "laptop", sets), tmp_path / "the run"
+    ranks.endings = [lambda _: outcome] * 2
+    assert launch_run(*both, folder) == 130
+    assert not folder.exists()
+    told = "digits: stopped by Ctrl-C before training began: nothing was saved, nothing is left"
+    assert capsys.readouterr().err.splitlines()[1:] == [told]
+    folder.mkdir()
+    RunFolder(folder).write_settings(*both)
+    RunFolder(folder).checkpoints.write(3, SavedState({}, {}), keep=1)
+    assert launch_run(*both, folder, must_resume=True) == 130
+    assert capsys.readouterr().out.splitlines() == [
+        "digits: " + ("stopped by Ctrl-C" if outcome.stopped_by else "ended at once by a second Ctrl-C"),
+        f"  continue with ./run.sh train --resume '{folder}'",
+        f"  {folder}",
+    ]
+    assert RunFolder(folder).checkpoints.files()
+
+
 def test_ranks_that_refuse_leave_no_folder(tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
     ranks.endings = [ends(REFUSED_STATUS)]
     folder = tmp_path / "run"
@@ -433,7 +455,12 @@ def test_a_second_signal_does_not_keep_the_log_from_being_closed(
     number: signal.Signals, tmp_path: Path, sets: list[str], ranks: Ranks
 ) -> None:
     """The user's own command sends the signal, while the launcher closes the run."""
-    ranks.endings = [lambda _: Outcome(130, interrupted_by=signal.SIGINT)]
+
+    def is_interrupted(folder: RunFolder) -> Outcome:
+        (folder / "startup.json").touch()  # which ranks leave that have begun to train
+        return Outcome(130, interrupted_by=signal.SIGINT)
+
+    ranks.endings = [is_interrupted]
     notify = f"cluster.notify=kill -{number:d} $PPID; touch $RUN_FOLDER/told"
     assert launch_run(*load_both("digits", "laptop", [*sets, notify]), tmp_path / "run") == 130
     assert (tmp_path / "run" / "told").exists()

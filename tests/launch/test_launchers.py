@@ -62,4 +62,4 @@ def test_a_killed_launcher_or_a_closed_terminal_takes_every_rank_with_it(
     if number == signal.SIGKILL:
         assert time.monotonic() - since < _GONE_S
     else:  # SIGHUP counts as the SIGTERM of a scheduler: other tests send that one
-        assert "told to stop, state saved after step" in read_summary(folder)["failure"]
+        assert "stopped, state saved after step" in read_summary(folder)["failure"]

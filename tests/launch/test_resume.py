@@ -97,7 +97,7 @@ def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of
     folder = tmp_path / "run"
     stopped = _stop(folder, signal.SIGHUP, 1, tiny)
     assert stopped.status == 75, stopped.errors
-    assert "told to stop, state saved after step" in stopped.output
+    assert "stopped, state saved after step" in stopped.output
     summary = read_summary(folder)
     assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
     assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]

@@ -151,7 +151,7 @@ class Remembering(NoCheckpoints):
 def test_a_stop_comes_at_an_intervals_end_with_the_state_kept_and_the_log_aborted() -> None:
     log, keeper = RememberingLog(), Remembering()
     blank = Remembered(log)
-    with pytest.raises(RunStopped, match="state saved after step 25; the same command resumes"):
+    with pytest.raises(RunStopped, match=r"^stopped, state saved after step 25$"):
         _run(blank, log, [], [0.5], checkpoints=keeper, stop_from=22)
     assert keeper.kept == [("stopped", Position(2, 25))]
     assert blank.batches == 25

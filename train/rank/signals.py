@@ -29,7 +29,7 @@ class RunStopped(Exception):
 
     def __init__(self, step: int) -> None:
         self.step = step
-        super().__init__(f"told to stop, state saved after step {step}; the same command resumes the run there")
+        super().__init__(f"stopped, state saved after step {step}")
 
 
 class StopSignals:

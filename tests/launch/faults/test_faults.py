@@ -151,7 +151,7 @@ def _judge(way: Way, fault: str, phase: str, ended: Ended) -> None:
         assert "aborted" in ended.last_event
     elif fault == "SIGTERM":
         assert ended.status == 75, failure
-        assert ("stopped by SIGTERM" if phase == "start-up" else "told to stop") in failure
+        assert ("stopped by SIGTERM" if phase == "start-up" else "stopped, state saved") in failure
         assert "aborted" in ended.last_event
     else:
         victim = victim_of(phase)

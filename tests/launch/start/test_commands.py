@@ -191,7 +191,7 @@ def test_a_launcher_ends_with_its_status_or_128_and_its_signal(end: str, status:
 
 
 _TIDY = "trap 'exit 75' USR1; trap 'exit 3' TERM; kill -{signal} $PPID; while true; do sleep 0.01; done"
-_TOLD = "kill -TERM $PPID; until test -e {folder}/stop; do sleep 0.01; done; exit 75"
+_TOLD = "kill -{signal} $PPID; until test -e {folder}/stop; do sleep 0.01; done; exit 75"
 
 
 @pytest.mark.parametrize(
@@ -200,18 +200,31 @@ _TOLD = "kill -TERM $PPID; until test -e {folder}/stop; do sleep 0.01; done; exi
         (_TIDY.format(signal="TERM"), False, Outcome(75, stopped_by=signal.SIGTERM)),
         (_TIDY.format(signal="USR1"), False, Outcome(75, stopped_by=signal.SIGUSR1)),
         (_TIDY.format(signal="HUP"), False, Outcome(75, stopped_by=signal.SIGTERM)),
-        (_TIDY.format(signal="INT"), True, Outcome(3, interrupted_by=signal.SIGINT)),
+        (_TIDY.format(signal="INT"), False, Outcome(75, stopped_by=signal.SIGINT)),
         (_TIDY.format(signal="TERM"), True, Outcome(75, stopped_by=signal.SIGTERM)),
-        (_TOLD, True, Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TOLD.format(signal="TERM", folder="{folder}"), True, Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TOLD.format(signal="INT", folder="{folder}"), True, Outcome(75, stopped_by=signal.SIGINT)),
     ],
 )
 def test_a_launcher_is_told_to_stop_by_the_file_if_it_has_one_and_else_or_later_by_its_signal(
     program: str, has_file: bool, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.start.launcher.STOP_S", 60 if program == _TOLD else 0.1)
+    monkeypatch.setattr("launch.start.launcher.STOP_S", 60 if "stop" in program else 0.1)
     command = ["bash", "-c", program.format(folder=tmp_path), str(tmp_path)]
     assert run_launcher(command, {}, signal.SIGUSR1, tmp_path / "stop" if has_file else None) == outcome
-    assert (tmp_path / "stop").exists() == (has_file and outcome.interrupted_by is None)
+    assert (tmp_path / "stop").exists() == has_file
+
+
+@pytest.mark.parametrize("ends", ["exit 3", ":"])
+def test_a_second_ctrl_c_ends_a_launcher_by_two_of_its_own_and_else_by_a_kill(
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.start.launcher.KILL_S", 0.1)
+    traps = f"trap 'kill -INT $PPID' USR1; trap : TERM; trap 'echo >>{tmp_path}/got; {ends}' INT"
+    script = f"{traps}; kill -INT $PPID; while true; do sleep 0.01; done"
+    outcome = run_launcher(["bash", "-c", script, str(tmp_path)], {}, signal.SIGUSR1, None)
+    assert outcome == Outcome(3 if ends == "exit 3" else 137, interrupted_by=signal.SIGINT)
+    assert (tmp_path / "got").read_text(encoding="utf-8") == "\n" * (1 if ends == "exit 3" else 2)
 
 
 @pytest.mark.usefixtures("typed")

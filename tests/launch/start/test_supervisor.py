@@ -30,7 +30,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
 
         def sleep(_seconds: float) -> None:
             time.sleep(0.005)
-            has_begun[0] = has_begun[0] or is_so()
+            has_begun[0] = is_so() or has_begun[0]
             now_s[0] += 0.5 * has_begun[0]
 
         def killpg(process: int, number: int) -> None:
@@ -68,11 +68,9 @@ def test_ranks_beside_one_that_failed_have_eight_seconds_and_five_after_sigterm(
     assert killed_s - asked_s == 5.5
 
 
-@pytest.mark.parametrize(
-    ("number", "patience_s"), [(signal.SIGTERM, 60.0), (signal.SIGUSR1, 60.0), (signal.SIGINT, 8.0)]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_is_passed_on_once_and_ranks_that_stay_are_killed_after_their_time(
-    number: int, patience_s: float, tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent]
+    number: int, tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent]
 ) -> None:
     is_signalled: list[bool] = []
 
@@ -87,7 +85,36 @@ def test_a_signal_is_passed_on_once_and_ranks_that_stay_are_killed_after_their_t
     assert run_ranks(command, 2, {}, kind="shared_memory") == Outcome(128 + number, interrupted_by=number)
     (passed_on_s, passed_on), (killed_s, killed), *_ = sent
     assert (passed_on, killed) == (number, signal.SIGKILL)
-    assert killed_s - passed_on_s == patience_s + 0.5
+    assert killed_s - passed_on_s == 60.5
+
+
+@pytest.mark.parametrize("is_pressed_again", [True, False])
+def test_ctrl_c_is_a_stop_without_a_time_limit_until_a_second_one_or_the_end_of_a_rank(
+    is_pressed_again: bool, tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent]
+) -> None:
+    """Both ranks ignore the stop. After 100 s, Ctrl-C is pressed again, or rank 1 ends."""
+    looks: list[None] = []
+
+    def press() -> bool:
+        if (tmp_path / "0").exists() and (tmp_path / "1").exists():
+            looks.append(None)
+        if len(looks) == 1 or (len(looks) == 200 and is_pressed_again):
+            os.kill(os.getpid(), signal.SIGINT)
+        if len(looks) == 200 and not is_pressed_again:
+            (tmp_path / "end").touch()
+        return bool(looks)
+
+    sent = clock(press)
+    waits = STUBBORN.format(folder=tmp_path).replace("true", f"[ $RANK = 0 -o ! -e {tmp_path}/end ]")
+    outcome = run_ranks(["bash", "-c", waits], 2, {}, kind="shared_memory")
+    (told_s, told), (killed_s, killed), *_ = sent
+    assert (told, killed) == (signal.SIGTERM, signal.SIGKILL)
+    if is_pressed_again:
+        assert outcome == Outcome(130, interrupted_by=signal.SIGINT)
+        assert 99 <= killed_s - told_s <= 101
+    else:
+        assert outcome == Outcome(137, stopped_by=signal.SIGINT)
+        assert killed_s - told_s > 160
 
 
 def test_ranks_that_lost_a_server_are_told_at_once_and_have_the_time_of_a_failure(
