@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -73,6 +73,12 @@ class Cluster(Section):
         "",
         description="Shell command that runs when a run ends, fails, is stopped or restarts its ranks. Its variables "
         "are RUN_EVENT (end, failure, stop, restart), RUN_MESSAGE and RUN_FOLDER. If empty, no command runs.",
+    )
+    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Field(strict=False)] = Field(
+        (),
+        description="Live trackers that ./run.sh train sends a run's numbers to at each evaluation, if their packages "
+        "are installed: tensorboard (event files in the run folder), wandb (Weights & Biases, also with "
+        "WANDB_MODE=offline), mlflow. For a job, use ./run.sh watch RUN --track NAME.",
     )
     node: Node = Node()
     fabric: Fabric = Fabric()

@@ -27,6 +27,7 @@ class Program(Enum):
     HOROVODRUN = "launch.start.horovodrun"
     RENDEZVOUS = "launch.start.rendezvous"
     JOB = "launch.submit.job"
+    TRACKER = "logs.track"
     REACH = "launch.submit.reach"
     ALLREDUCE_OURS = "train.bench.programs.allreduce_ours"
     EPOCH_OURS = "train.bench.programs.epoch_ours"

@@ -28,8 +28,10 @@ from launch.start.commands import require_startable, run_under
 from launch.start.launcher_signals import forwarded_signals
 from launch.start.local import Outcome
 from launch.start.monitor import monitored
+from launch.start.tracking import tracked
 from logs.claims import CLAIMS_FOLDER
 from logs.folder import STARTUP_FILE, RunFolder
+from logs.track.trackers import require_installed
 from train.plan.cold_images import missing_cache_clear
 from train.plan.memory import shortage_here
 
@@ -54,6 +56,7 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
             the folder is taken, or data cannot be packed.
     """
     require_startable(cluster)
+    require_installed(cluster.trackers)
     folder = RunFolder(run_folder) if run_folder else RunFolder.new(recipe, cluster)
     _check_and_pack(recipe, cluster)
     # From here on a signal must not end this process alone: the run would go on, or the claim and the log stay open.
@@ -97,7 +100,7 @@ def _run_ranks(folder: RunFolder) -> Outcome:
     command = command_of(Program.RANK, str(folder.path.absolute()))
     gpus = cluster.ranks_per_node if cluster.device == "gpu" and cluster.sample_gpus else 0
     kills = oom_kills()
-    with monitored(folder.path, gpus=gpus):
+    with monitored(folder.path, gpus=gpus), tracked(folder, cluster.trackers):
         outcome = run_under(cluster, command, variables)
     return replace(outcome, ran_out_of_memory=oom_kills() > kills)
 

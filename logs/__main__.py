@@ -60,6 +60,7 @@ class _WatchOptions:
     run_folder: Path
     every: float
     once: bool
+    track: list[str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -188,7 +189,7 @@ def _watch(options: _WatchOptions) -> int:
     """Show a running job's figures until the run ends."""
     from logs.show.watch import watch
 
-    return watch(options.run_folder, sys.stdout, every_s=options.every, once=options.once)
+    return watch(options.run_folder, sys.stdout, every_s=options.every, once=options.once, trackers=options.track)
 
 
 def _check_parser() -> Parser:
@@ -272,6 +273,13 @@ def _watch_parser() -> Parser:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder, also one on a network file system")
     parser.add_argument("--every", type=_pause_s, default=2.0, metavar="S", help="seconds between updates (default: 2)")
     parser.add_argument("--once", action="store_true", help="print the progress once and exit")
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        choices=("tensorboard", "wandb", "mlflow"),
+        help="also send the run's numbers to this tracker, for example from a login node; repeatable",
+    )
     return parser
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from logs.disk import explain_disk_errors, strict_json, write_text
 METRICS_FILE = "metrics.jsonl"
 RANKS_FILE = "ranks.json"
 """A file whose key ``ranks`` holds a row for each rank: median and 95th percentile of the rank's times in a step."""
+
+_MOST_BYTES = 1 << 24
+"""Maximum number of bytes that one update of a follower reads; a longer file takes several updates."""
 
 
 class NullMetrics:
@@ -105,3 +109,39 @@ def _row(line: str, where: str) -> dict[str, Any]:
         return row | {key: float(text) for key, text in row.pop("not_finite", {}).items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{where} is not a row of metrics; the file was changed, remove that line") from None
+
+
+@dataclass
+class MetricsFollower:
+    """Reads a growing ``metrics.jsonl``, and keeps the last row of each kind in ``last``."""
+
+    path: Path
+    last: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _offset: int = 0
+
+    def update(self) -> list[dict[str, Any]]:
+        """Return the rows added since the last update; a file that became shorter is read from the start."""
+        try:
+            if not self.path.is_file():  # None yet; opening a pipe would wait for its writer.
+                return []
+            with self.path.open("rb") as file:
+                if file.seek(0, 2) < self._offset:
+                    self._offset = 0
+                    self.last.clear()
+                file.seek(self._offset)
+                added = file.read(_MOST_BYTES)
+        except OSError:
+            # A stale handle of a network file system: the next update tries again.
+            return []
+        whole, newline, _ = added.rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        rows = []
+        for line in whole.splitlines():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                self.last[str(row.get("kind"))] = row
+                rows.append(row)
+        return rows

@@ -20,6 +20,9 @@ def require_submittable(spec: JobSpec) -> None:
             go with the launcher, the container or the communication, or the job would be granted no GPU.
     """
     _require_machines(spec)
+    if trackers := spec.cluster.trackers:
+        remedy = f"leave the key out, and follow the job with ./run.sh watch RUN --track {trackers[0]}"
+        raise ConfigError("cluster.trackers", list(trackers), "[] in a job", remedy)
     if spec.scheduler.has_time_limit and spec.cluster.scheduler.wall_time_s is None:
         raise ConfigError("cluster.scheduler.wall_time_s", None, "seconds", "a job needs a time limit: add the key")
     _require_launcher(spec)

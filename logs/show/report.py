@@ -123,19 +123,19 @@ def write_events(paths: Sequence[Path], folder: Path) -> Path:
     """
     runs = _gather_all(paths)
     try:
-        from tensorboardX import SummaryWriter  # noqa: PLC0415 (an extra that most installations lack)
+        from logs.track.tensorboard import TensorboardRun  # noqa: PLC0415 (an extra that most installations lack)
     except ImportError:
         words = "the package tensorboardX is not installed; run ./run.sh setup --extra tensorboard"
         raise UserError(f"--tensorboard: {words}") from None
     for run in runs:
         place = folder / "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in run.name)
         try:
-            writer = SummaryWriter(logdir=str(place))
+            writer = TensorboardRun(place)
         except OSError as error:
             raise UserError(f"--tensorboard: {place} cannot be made ({error.strerror}); give another folder") from None
         for curve, epoch, seconds, value in _points(run):
             step = None if epoch is None else round(1000 * epoch)
-            writer.add_scalar(curve, value, step, walltime=(run.record.began_s or 0.0) + (seconds or 0.0))
+            writer.add(curve, value, step, (run.record.began_s or 0.0) + (seconds or 0.0))
         writer.close()
     return folder
 

@@ -3,14 +3,13 @@
 If a file is missing or damaged, only the part of the page that needs this file is missing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from configs.errors import UserError
-from configs.load import parse_yaml
 from configs.rules import TARGET_TOP1
 from logs.attempts import Attempt, Attempts
 from logs.classes import ClassResults, read_classes
@@ -24,6 +23,7 @@ from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
+from logs.settings import read_settings
 from logs.usage import Sample, read_samples
 
 _Content = TypeVar("_Content")
@@ -161,7 +161,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         ranks=[row for row in ranks if all(isinstance(row.get(key), int | float) for key in _RANK_TIMES)],
         samples=_or(read_samples, path, []),
         summary=_or(read_object, path / SUMMARY_FILE, {}),
-        settings=_or(_settings, path / CONFIG_FILE, {}) or _logged(record),
+        settings=_or(read_settings, path / CONFIG_FILE, {}) or _logged(record),
         restarts=_or(lambda folder: Attempts(folder).read(), path, []),
         problem=problem_of(path),
     )
@@ -200,23 +200,7 @@ def _or(read: Callable[[Path], _Content], path: Path, empty: _Content) -> _Conte
         return empty
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    tree = parse_yaml(path.read_text(encoding="utf-8"), path.name) if path.is_file() else None
-    return dict(_flat(tree)) if isinstance(tree, dict) else {}
-
-
 def _logged(record: RunRecord) -> dict[str, Any]:
     """Return the settings of a run without a run folder, from the log."""
     batch = {"global_batch_size": record.global_batch_size, "seed": ", ".join(map(str, record.seeds)) or None}
     return batch | record.settings
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return (dotted key, value) pairs, without the recipe's card, which has no settings."""
-    rows: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            rows += _flat(value, f"{prefix}{key}.")
-        elif not f"{prefix}{key}".startswith("recipe.card."):
-            rows.append((f"{prefix}{key}", value))
-    return rows

@@ -4,12 +4,10 @@ The files may be on a network file system. Each update opens a file anew and rea
 line. No file is locked, mapped or watched by the kernel. If a read fails, the previous figures stay.
 """
 
-import json
 import os
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,51 +19,23 @@ from logs.attempts import Attempt
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.judge.evidence import problem_of
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
-from logs.metrics import METRICS_FILE
+from logs.metrics import METRICS_FILE, MetricsFollower
 from logs.read.lines import to_number
+from logs.track.follow import Sender
+from logs.track.trackers import open_tracker, require_installed
 
 Line = tuple[str, Style]
 """A line of the terminal and its style."""
 
-_MOST_BYTES = 1 << 24
-"""Maximum number of bytes that one update reads; a longer file takes several updates."""
-
-
-@dataclass
-class MetricsFollower:
-    """Reads a growing ``metrics.jsonl``, and keeps the last row of each kind in ``last``."""
-
-    path: Path
-    last: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _offset: int = 0
-
-    def update(self) -> None:
-        """Read the lines added since the last update; a file that became shorter is read from the start."""
-        try:
-            if not self.path.is_file():  # None yet; opening a pipe would wait for its writer.
-                return
-            with self.path.open("rb") as file:
-                if file.seek(0, 2) < self._offset:
-                    self._offset = 0
-                    self.last.clear()
-                file.seek(self._offset)
-                added = file.read(_MOST_BYTES)
-        except OSError:
-            # A stale handle of a network file system: the next update tries again.
-            return
-        whole, newline, _ = added.rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        for line in whole.splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
-                self.last[str(row.get("kind"))] = row
-
 
 def watch(
-    folder: Path, terminal: TextIO, *, every_s: float, once: bool, sleep: Callable[[float], None] = time.sleep
+    folder: Path,
+    terminal: TextIO,
+    *,
+    every_s: float,
+    once: bool,
+    trackers: Sequence[str] = (),
+    sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Show a run's progress until the run ends.
 
@@ -74,23 +44,28 @@ def watch(
         terminal: The output. On a terminal, each update overwrites the previous one, at any width.
         every_s: Seconds between updates.
         once: Print the progress once and return.
+        trackers: Live trackers that get the run's numbers, too.
         sleep: Function that waits.
 
     Returns:
         0 if the run reached its target, 1 if not or if the run is still running.
 
     Raises:
-        UserError: If ``folder`` is not a run folder.
+        UserError: If ``folder`` is not a run folder, or a tracker's package is not installed.
     """
     run = RunFolder(folder)
     if not run.is_begun:
         raise UserError(f"{folder}: contains no {CONFIG_FILE}; give a run folder")
+    require_installed(trackers)
+    senders = [Sender(folder, name, open_tracker(name, folder)) for name in dict.fromkeys(trackers)]
     total_steps = plan_run(run.recipe, run.cluster.world_size).total_steps
     follower = MetricsFollower(run / METRICS_FILE)
     shown: list[Line] = []
     while True:
         ended = run.has_summary
-        follower.update()
+        rows = follower.update()
+        for sender in senders:
+            sender.send(rows)
         lines = describe_progress(run.recipe, total_steps, follower.last, None if ended else time.time())
         lines += [
             (f"  attempt {number} {each.description}", "bad") for number, each in enumerate(_attempts(run), start=1)
@@ -99,10 +74,10 @@ def watch(
             words, is_good = _outcome(run)
             lines.append((words, "good" if is_good else "bad"))
         shown = _redraw(terminal, shown, lines)
-        if ended:
-            return 0 if is_good else 1
-        if once:
-            return 1
+        if ended or once:
+            for sender in senders:
+                sender.close(is_success=is_good if ended else None)
+            return 0 if ended and is_good else 1
         sleep(every_s)
 
 

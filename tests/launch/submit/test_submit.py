@@ -30,6 +30,9 @@ _GPUS_OF_GRID_ENGINE = ["--set", "cluster.device=gpu", "--set", "cluster.schedul
         ([], "cluster laptop has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here "
          "with ./run.sh train"),
         (_SLURM, "cluster.scheduler.wall_time_s: got None, allowed: seconds; a job needs a time limit: add the key"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.trackers=[wandb]"],
+         "cluster.trackers: got ['wandb'], allowed: [] in a job; leave the key out, and follow the job with ./run.sh "
+         "watch RUN --track wandb"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.launcher=horovodrun"],
          "cluster.launcher: got 'horovodrun', allowed: srun or mpirun or local with scheduler slurm"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.launcher=mpirun"],

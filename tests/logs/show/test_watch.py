@@ -11,8 +11,9 @@ from configs.errors import UserError
 from configs.load import load_recipe
 from configs.schema import Recipe
 from logs.__main__ import main
+from logs.metrics import MetricsFollower
 from logs.show.reported_run import gather_run
-from logs.show.watch import MetricsFollower, describe_progress, watch
+from logs.show.watch import describe_progress, watch
 from logs.show.wording import notes_of
 from tests.logs import samples
 
