@@ -134,7 +134,12 @@ def _parser() -> Parser:
     add("--train", metavar="N", type=_whole_number(1, 10_000_000), help="number of training images")
     add("--eval", metavar="N", type=_whole_number(1, 10_000_000), help="number of evaluation images")
     add("--classes", metavar="K", type=_whole_number(2, 1_000_000), help="number of classes")
-    add("--eval-share", metavar="PERCENT", type=_whole_number(1, 90), help="share of images held out for evaluation")
+    add(
+        "--eval-share",
+        metavar="PERCENT",
+        type=_whole_number(1, 90),
+        help="share of each class that is held out, where the source has no evaluation part (default: 20)",
+    )
     add("--labels", metavar="CSV", type=Path, help="table of class -> labels (class,label|label)")
     return parser
 

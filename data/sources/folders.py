@@ -127,8 +127,7 @@ def _problems_of_evaluation(folder: Path, names: Sequence[str], tests: Listing) 
         return [f"{folder}: no image in its class folders; fill them, or remove {folder} to have images held out"]
     unknown = sorted(set(tests.class_names) - set(names))
     named = name_some([each + spelling_hint(each, names) for each in unknown])
-    remedy = "rename or remove" if named else ""
-    return [f"{folder}: classes that train does not have: {named}; {remedy}"] if unknown else []
+    return [f"{folder}: classes that train does not have: {named}; rename or remove"] if unknown else []
 
 
 def _notes_on_names(train: _Part, names: Sequence[str]) -> list[str]:
