@@ -19,6 +19,14 @@ of 23 (32 images, one core of an Intel Xeon). After a reshape, the gradient has 
 are not affected, and the reshape would cost them up to 5 %.
 """
 
+_LARGEST_POOL = 8
+"""Largest side of the input of a global pool that oneDNN pools.
+
+From 9 x 9 pixels on, oneDNN 2.4 orders the gradient of one long row, too, as it likes, and the gradients of a residual
+block then cannot be added: resnet20 failed at 33 px and more ("could not create a primitive descriptor for a sum
+primitive"). MXNet's own mean keeps the order.
+"""
+
 
 TRAINING_ROWS = 880_801
 """Most images of a batch norm in training. *Source*: the guard in PyTorch's ``aten/native/Normalization.cpp``; whether
@@ -141,6 +149,8 @@ def layer_symbol(  # noqa: PLR0911 (one return per kind)
     if layer.kind in ("max_pool", "avg_pool"):
         return mx.sym.Pooling(inputs[0], pool_type=layer.kind.removesuffix("_pool"), name=layer.name, **geometry)
     if layer.kind == "global_pool":
+        if layout == "NCHW" and layer.in_size > _LARGEST_POOL:
+            return mx.sym.mean(inputs[0], axis=(2, 3), keepdims=True, name=layer.name)
         is_flat = layout == "NCHW" and layer.in_size > _SMALL_POOL
         data = mx.sym.reshape(inputs[0], shape=(0, 0, -1, 1)) if is_flat else inputs[0]
         return mx.sym.Pooling(data, pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name)
