@@ -40,9 +40,9 @@ class ChanceWatch:
     """Ends a run that cannot be told from guessing, neither by its evaluations nor by its training loss.
 
     A run is stuck if, in the last evaluations after the warm-up, all of this holds: top-1 is no better than that of a
-    constant answer or of guessing, the training loss is no lower than without looking at the images, and the loss does
-    not fall. Too few evaluation images to tell a network that is always right from a guesser end no run. A resumed
-    run is watched anew.
+    constant answer or of guessing, the training loss is no lower than without looking at the images, and the loss
+    neither falls nor has fallen since its beginning. Too few evaluation images to tell a network that is always right
+    from a guesser end no run. A resumed run is watched anew.
 
     Attributes:
         chance: Top-1 of the best answer without looking at the image: the share of the largest class.
@@ -50,6 +50,7 @@ class ChanceWatch:
         least_loss: Training loss of a network that is always right, in nats; more than 0 with label smoothing.
         warmup_steps: Steps of the warm-up; evaluations before its end do not count.
         patience_steps: Steps for which a run must look stuck.
+        beginning: Losses of the first evaluation after the warm-up.
         window: Losses of the last evaluations in a row at chance level, one sequence for each evaluation.
     """
 
@@ -58,11 +59,15 @@ class ChanceWatch:
     least_loss: float
     warmup_steps: int
     patience_steps: int
+    beginning: Sequence[float] = ()
     window: list[Sequence[float]] = field(default_factory=list)
 
     def __call__(self, step: int, score: Score, losses: Sequence[float]) -> str | None:
         """See `StopRule`."""
-        if step + 1 <= self.warmup_steps or not self._is_chance(score):
+        if step + 1 <= self.warmup_steps:
+            return None
+        self.beginning = self.beginning or losses
+        if not self._is_chance(score):
             self.window.clear()
             return None
         self.window.append(losses)
@@ -86,13 +91,22 @@ class ChanceWatch:
         return len(window) >= _LEAST_EVALUATIONS and sum(map(len, window)) >= self.patience_steps
 
     def _learns(self, losses: Sequence[float]) -> bool:
-        """Return whether the loss is lower than without looking at the images, or falls by more than it scatters."""
+        """Return whether the loss falls, has fallen, or is lower than without looking at the images.
+
+        A loss that came down to that of guessing, for example after it had diverged, has not fallen.
+        """
         middle = len(losses) // 2
         earlier, later = losses[:middle], losses[middle:]
-        scatter = math.sqrt(variance(earlier) / len(earlier) + variance(later) / len(later))
-        if fmean(earlier) - fmean(later) > scatter:
+        if fmean(earlier) - fmean(later) > _scatter(earlier, later):
+            return True
+        if min(fmean(self.beginning), self.guess_loss) - fmean(later) > _scatter(self.beginning, later):
             return True
         return fmean(later) < self.guess_loss - _LEARNED * (self.guess_loss - self.least_loss)
+
+
+def _scatter(*parts: Sequence[float]) -> float:
+    """Return the standard error of a difference between the means of two parts; a part of one value adds nothing."""
+    return math.sqrt(sum(variance(part) / len(part) for part in parts if len(part) > 1))
 
 
 def never_stop(_step: int, _score: Score, _losses: Sequence[float]) -> str | None:

@@ -93,6 +93,9 @@ def test_a_loss_that_falls_or_that_has_fallen_keeps_a_run_whose_evaluation_is_at
     # Of ln(10), 5 % are 0.115.
     for fallen, is_ended in ((0.12, False), (0.11, True)):
         assert any(_told(_rule(), [(60, [loss - fallen for loss in FLAT])] * 9, 600)) is is_ended
+    # After the warm-up, an epoch of 100 steps; of the later ones, 150 count: a standard error of 0.0013.
+    for fallen, is_ended in ((0.0015, False), (0.001, True)):
+        assert any(_told(_rule(), [(60, FLAT)] * 2 + [(60, [loss - fallen for loss in FLAT])] * 9, 600)) is is_ended
     rising = [(60, [loss + 0.01 * epoch for loss in FLAT]) for epoch in range(9)]
     assert any(_told(_rule(), rising, 600))
     diverged = [(60, [9 - epoch + loss for loss in FLAT]) for epoch in range(4)] + [(60, FLAT)] * 9
