@@ -1,7 +1,7 @@
 """The command line of every program: options that several verbs share, exit statuses, and text for a terminal.
 
-Imports only `configs.errors`, `configs.synonyms` and the standard library, so that ``--help`` works before anything is
-installed.
+Imports only `configs.errors`, `configs.interrupts`, `configs.synonyms` and the standard library, so that ``--help``
+works before anything is installed.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 from configs.errors import UserError, nearest
+from configs.interrupts import ChildInterrupted
 from configs.synonyms import synonym
 
 T = TypeVar("T")
@@ -105,8 +106,8 @@ def exit_status(work: Callable[[], int]) -> int:
     """Do the work of a program and return the exit status of its process.
 
     Returns:
-        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, and where a file is
-        not permitted; 130 after Ctrl-C; 1 if the reader
+        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, and where a file is not permitted; 130
+        after Ctrl-C, of which one line tells, with the text of the `KeyboardInterrupt` if it has one; 1 if the reader
         of the output, as ``head`` or a pager, ended before the output did.
     """
     try:
@@ -118,7 +119,11 @@ def exit_status(work: Callable[[], int]) -> int:
     except PermissionError as error:  # By whatever look at a file in a folder of another user.
         sys.stderr.write(f"error: {error.filename}: permission denied; ask the owner, or take another path\n")
         return 2
-    except KeyboardInterrupt:
+    except ChildInterrupted:
+        return 130
+    except KeyboardInterrupt as error:
+        after_echo = "\n" if sys.stderr.isatty() else ""  # The terminal has written ^C.
+        sys.stderr.write(after_echo + ": ".join(["stopped by Ctrl-C", *map(str, error.args)]) + "\n")
         return 130
     except BrokenPipeError:
         # Python would report the broken pipe once more when it flushes stdout at exit.

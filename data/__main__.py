@@ -95,8 +95,7 @@ def _run(options: _Options) -> int:
     try:
         return _prepare(options.source, options.dest, given, options)
     except KeyboardInterrupt:
-        print("\ninterrupted; nothing was left behind", file=sys.stderr)
-        raise
+        raise KeyboardInterrupt("nothing was left behind") from None
 
 
 def _parser() -> Parser:

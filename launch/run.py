@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs.errors import REFUSED_STATUS, UserError
+from configs.interrupts import interrupt_left_to_child
 from configs.load import ROOT, resolve_path
 from configs.machine_limits import oom_kills
 from configs.plan import plan_run
@@ -31,6 +32,7 @@ from launch.start.monitor import monitored
 from launch.start.tracking import tracked
 from logs.claims import CLAIMS_FOLDER
 from logs.folder import STARTUP_FILE, RunFolder
+from logs.track.trackers import FOLDER as TRACKERS_FOLDER
 from logs.track.trackers import require_installed
 from train.plan.cold_images import missing_cache_clear
 from train.plan.memory import shortage_here
@@ -142,9 +144,10 @@ def pack_data_set(arguments: Sequence[str]) -> None:
     Raises:
         UserError: The data set cannot be packed.
     """
-    if subprocess.run(
-        command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe"), cwd=ROOT, check=False
-    ).returncode:
+    command = command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe")
+    with interrupt_left_to_child(says_so=True):
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if status:
         raise UserError(f"{arguments[1]}: the data set could not be packed, for the reason given above")
 
 
@@ -158,6 +161,7 @@ def _remove_unbegun(folder: RunFolder) -> None:
     for path in folder.path.iterdir():
         if path.is_file():
             path.unlink()
-    shutil.rmtree(folder / CLAIMS_FOLDER)
+    for name in (CLAIMS_FOLDER, TRACKERS_FOLDER):
+        shutil.rmtree(folder / name, ignore_errors=True)
     if not any(folder.path.iterdir()):
         folder.path.rmdir()

@@ -93,9 +93,11 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         command += ["--ruleset", ruleset, "--log_output", str(report), str(judged)]
         # The checker lists alternatives (x or y) in the order of a set, which follows the hash seed.
         environment = os.environ | {"PYTHONHASHSEED": "0"}
+        # In a session of its own: Ctrl-C on the terminal must not make a good log one that the checker failed on.
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False
-        )
+            command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False,
+            start_new_session=True,
+        )  # fmt: skip
         words = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
     if _is_rehearsal(log):
         return Verdict(ruleset, passed=False, messages=(_REHEARSAL_WORDS,), log_sha256=digest)

@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_no_file_and_no_process(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=_GIVE_UP_S)
     assert process.returncode == 130
-    assert error.strip() == "interrupted; nothing was left behind"
+    assert error.strip() == "stopped by Ctrl-C: nothing was left behind"
     assert left_in(tmp_path) == []
     wait_for(lambda: group_is_gone(process.pid))
 

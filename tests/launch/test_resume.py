@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -122,6 +124,35 @@ def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of
     assert not json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["4.0.0"]["passed"]
     record = parse_log(folder / "result_0.txt")
     assert (record.status, [each.epoch for each in record.evaluations]) == ("success", [1, 2])
+
+
+def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goes_on_to_the_same_bits(
+    tmp_path: Path, whole: Path, tiny: list[str]
+) -> None:
+    folder = tmp_path / "run"
+    terminal, end = os.openpty()
+    command = ["setsid", "--ctty", "--wait", *train_command(folder, *tiny)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=end, stdout=end, stderr=end) as launcher:
+        os.close(end)
+        log, is_pressed, told = folder / "result_0.txt", False, b""
+        with contextlib.suppress(OSError):  # Linux ends a terminal that nobody writes to any more with an error.
+            while True:
+                told += os.read(terminal, 65536) if select.select([terminal], [], [], 0.01)[0] else b""
+                if not is_pressed and log.exists() and "epoch_start" in log.read_text(encoding="utf-8"):
+                    os.write(terminal, b"\x03")
+                    is_pressed = True
+        os.close(terminal)
+    lines = told.decode().splitlines()
+    assert launcher.returncode == 130, lines
+    assert not ranks(folder)
+    assert "mlperf" not in told.decode().lower()
+    assert read_summary(folder)["failure"].startswith("stopped, state saved after step ")
+    (words,) = (line.partition(" continue with ./run.sh ")[2] for line in lines if " continue with " in line)
+    pasted = [sys.executable, "-I", "-m", "launch", *shlex.split(words)]
+    done = subprocess.run(pasted, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
+    assert _course(folder) == _course(whole)
 
 
 def _train_and_kill_twice(folder: Path, overrides: list[str]) -> FinishedRun:

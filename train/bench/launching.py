@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.arguments import override_words
 from configs.errors import REFUSED_STATUS
+from configs.interrupts import interrupt_left_to_child
 from configs.load import ROOT, resolve_path
 from configs.programs import Program, command_of
 from configs.registry import packing_words
@@ -87,17 +88,18 @@ class Jobs:
         """
         begun_s, begin = time.time(), time.monotonic()
         try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **(environment or {})},
-                text=True,
-                errors="replace",
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                check=False,
-                timeout=timeout_s,
-            )
+            with interrupt_left_to_child(says_so=False):
+                done = subprocess.run(
+                    command,
+                    cwd=ROOT,
+                    env={**os.environ, **(environment or {})},
+                    text=True,
+                    errors="replace",
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                    timeout=timeout_s,
+                )
         except subprocess.TimeoutExpired:
             raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
         return Finished(command, done.returncode, done.stdout, begun_s, time.monotonic() - begin)

@@ -154,13 +154,15 @@ def _launcher(wanted: str | None, ranks: int) -> str:
 
 
 def _run(recipe: "Recipe", cluster: "Cluster", folder: Path) -> int:
+    from configs.interrupts import interrupt_left_to_child
     from configs.load import dump
 
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
         config = Path(temporary) / "config.yaml"
         config.write_text(dump(recipe, cluster), encoding="utf-8")
         command = command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder))
-        return subprocess.run(command, check=False).returncode
+        with interrupt_left_to_child(says_so=True):
+            return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

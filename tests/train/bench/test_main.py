@@ -93,7 +93,7 @@ def test_rows_go_to_a_file_with_the_name_of_the_bench_where_no_other_is_named(
     [
         ("badly", 1, "error: no rank was started\n"),
         ("empty", 1, "error: nothing was measured\n"),
-        ("interrupted", 130, ""),
+        ("interrupted", 130, "stopped by Ctrl-C\n"),
         ("other", 2, "error: argument --end: invalid choice: 'other' (choose from 'well', 'badly', 'empty', "
                    "'interrupted'); see ./run.sh bench quick --help\n"),
     ],

@@ -1,0 +1,45 @@
+"""Ctrl-C in a program that waits for another one, which gets it too: the other ends first, and one line tells of it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from configs.arguments import exit_status
+from configs.interrupts import interrupt_left_to_child
+
+SLOW_TO_END = "import os, signal, sys, time\n"
+SLOW_TO_END += (
+    "signal.signal(signal.SIGINT, lambda *_: (time.sleep(0.5), print('tidied up', flush=True), sys.exit()))\n"
+)
+SLOW_TO_END += "os.kill(os.getppid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("says_so", "line"), [(True, ""), (False, "stopped by Ctrl-C\n")])
+def test_a_program_that_was_started_ends_by_itself_and_ctrl_c_is_told_once(
+    says_so: bool, line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        with interrupt_left_to_child(says_so=says_so):
+            return subprocess.run([sys.executable, "-c", SLOW_TO_END], check=False).returncode
+
+    before = signal.getsignal(signal.SIGINT)
+    assert exit_status(work) == 130
+    assert capfd.readouterr() == ("tidied up\n", line)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_without_ctrl_c_nothing_changes_and_words_of_an_interrupt_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(words: str) -> int:
+        with interrupt_left_to_child(says_so=True):
+            os.getpid()
+        if words:
+            raise KeyboardInterrupt(words)
+        return 3
+
+    assert exit_status(lambda: work("")) == 3
+    assert exit_status(lambda: work("nothing is left")) == 130
+    assert capsys.readouterr().err == "stopped by Ctrl-C: nothing is left\n"
