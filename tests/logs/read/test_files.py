@@ -45,7 +45,7 @@ def test_a_log_may_come_through_a_pipe_or_standard_input(tmp_path: Path, capsys:
     done = subprocess.run(command, input=TEXT, capture_output=True, text=True, cwd=ROOT, check=True)
     assert '"time_to_train_s": 82.0' in done.stdout
     assert '/stdin"' in done.stdout
-    assert main(["report", "/dev/null", "--json"]) == 0
+    assert main(["report", "/dev/null", "--json"]) == 2, "a log that tells nothing is no run"
 
 
 def test_a_log_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
