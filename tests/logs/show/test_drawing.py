@@ -142,3 +142,19 @@ def test_a_spread_is_outlined_along_its_lowest_and_back_along_its_highest_values
     unit = y2 - y1
     expected = [(x1, y1), (x2, y2), (x4, y1 - unit), (x4, y2), (x2, y3 + unit), (x1, y3)]
     assert np.allclose(_corners(outline)[:6], expected, atol=0.02)
+
+
+def _ticks(chart: LineChart) -> list[float]:
+    """Return the numbers in a drawing: the ticks of the horizontal axis, then those of the vertical axis."""
+    texts = ElementTree.fromstring(to_svg(chart)).iter("{http://www.w3.org/2000/svg}text")
+    return [float(each.text) for each in texts if each.text and re.fullmatch(r"[0-9.]+", each.text)]
+
+
+def test_epochs_and_ranks_are_marked_by_whole_numbers_and_an_axis_that_is_fitted_shows_its_values() -> None:
+    line = [Series("a", 0, [(1.0, 970.0), (2.0, 980.0)])]
+    for name in ("epochs", "ranks"):
+        ticks = _ticks(LineChart("y", name, line))
+        assert [tick for tick in ticks if tick < 100] == [0, 1, 2, 0], f"{name}, and the vertical axis from 0"
+    assert 0.5 in _ticks(LineChart("y", "seconds", line))
+    fitted = [tick for tick in _ticks(LineChart("y", "epochs", line, y_from_zero=False)) if tick > 2]
+    assert len(fitted) >= 3 and all(969 < tick < 981 for tick in fitted)
