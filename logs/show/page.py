@@ -20,7 +20,7 @@ from logs.show.class_tables import class_tables
 from logs.show.figures import figures
 from logs.show.identity import common_and_differing
 from logs.show.reported_run import ReportedRun
-from logs.show.wording import NOTHING, heading, in_seconds, is_compared, lead, notes_of, place_of, state_of
+from logs.show.wording import NOTHING, heading, in_seconds, is_compared, lead, notes_of, place_of, state_of, verdicts_of
 
 _FOLDER = Path(__file__).parent
 _MAX_LINKS = 40
@@ -163,4 +163,5 @@ _ENVIRONMENT.filters |= {
     "seconds": in_seconds,
     "state": state_of,
     "svg": _svg,
+    "verdicts": verdicts_of,
 }

@@ -123,12 +123,22 @@ def state_of(run: ReportedRun) -> tuple[str, bool | None]:
     if doubt := _doubt(run, status):
         return doubt, False
     if status in ("success", "aborted"):
-        return status, status == "success"
+        return ("stopped", None) if _was_stopped(run) else (status, status == "success")
     if run.log is not None and run.record.ruleset is None:
         return "no event in the log", None
     if run.record.began_s is None:
         return ("not started" if run.settings else "no run"), None
     return ("running" if _is_written_now(run) else "no end in the log"), None
+
+
+def verdicts_of(run: ReportedRun) -> list[Verdict]:
+    """Return the checker's verdicts that mean something: a run that was stopped has none before its end."""
+    return [] if _was_stopped(run) else run.verdicts
+
+
+def _was_stopped(run: ReportedRun) -> bool:
+    """Return whether the last attempt was told to stop, and nothing failed."""
+    return run.summary.get("status") == "aborted" and str(run.summary.get("failure")).startswith("stopped")
 
 
 def _doubt(run: ReportedRun, status: str) -> str:
@@ -183,7 +193,7 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"{ranks} ranks logged init_start, the last rank {spread:.3f} s after the first.")
     if record.unreadable:
         notes.append(f"{record.unreadable} records of the log could not be read.")
-    for verdict in run.verdicts:
+    for verdict in verdicts_of(run):
         notes += _complaints(run, verdict)
     return notes
 
@@ -191,6 +201,8 @@ def notes_of(run: ReportedRun) -> list[str]:
 def _complaints(run: ReportedRun, verdict: Verdict) -> list[str]:
     """Return the first complaints of the official checker, in words; how many there are if the run is not to submit."""
     count, command = len(verdict.messages), f"./run.sh check {run.path.name} explains"
+    if count and run.record.attempts > 1:
+        return [f"{verdict.ruleset}: the log fails MLPerf's check: a resumed run is not for submission; {command} why."]
     if count and run.settings.get("recipe.mlperf.submits") is False:
         return [f"{verdict.ruleset}: the log fails MLPerf's check, and the recipe does not submit; {command} why."]
     shown = [f"{verdict.ruleset}: {words}." for words in verdict.explained[:_MOST_COMPLAINTS]]

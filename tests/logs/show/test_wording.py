@@ -13,7 +13,7 @@ from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
 from logs.read.record import Evaluation, Pause, RunRecord
 from logs.show.reported_run import ReportedRun
-from logs.show.wording import heading, lead, notes_of, place_of, state_of
+from logs.show.wording import heading, lead, notes_of, place_of, state_of, verdicts_of
 
 OWN = {"recipe.name": "digits", "cluster.name": "laptop"}
 ENDED: dict[str, Any] = {"ruleset": "4.0.0", "status": "success", "began_s": 1.79e9, "time_to_train_s": 82.0}
@@ -89,6 +89,21 @@ def test_the_summary_s_status_is_told_before_the_log_s_and_a_problem_before_both
     assert state_of(late) == ("impossible times", False)
 
 
+def test_a_run_that_was_stopped_has_not_failed_and_is_not_judged() -> None:
+    run = replace(_run(**ENDED | {"status": "aborted"}), summary={"status": "aborted", "failure": "rank 1 died"})
+    run.__dict__["verdicts"] = [Verdict("4.0.0", passed=False, messages=("CLOSED: a complaint",))]
+    assert (state_of(run), len(verdicts_of(run))) == (("aborted", False), 1)
+    stopped = replace(run, summary={"status": "aborted", "failure": "stopped, state saved after step 57"})
+    stopped.__dict__["verdicts"] = run.verdicts
+    assert (state_of(stopped), verdicts_of(stopped)) == (("stopped", None), [])
+    assert not [note for note in notes_of(stopped) if note.startswith("4.0.0")]
+    resumed = replace(run, record=replace(run.record, attempts=2))
+    resumed.__dict__["verdicts"] = run.verdicts
+    assert [note for note in notes_of(resumed) if note.startswith("4.0.0")] == [
+        "4.0.0: the log fails MLPerf's check: a resumed run is not for submission; ./run.sh check a explains why."
+    ]
+
+
 def test_a_run_that_has_not_ended_is_called_by_what_its_files_say(tmp_path: Path) -> None:
     log = tmp_path / "result_0.txt"
     assert state_of(replace(_run(), log=log)) == ("no event in the log", None)
@@ -145,7 +160,7 @@ def test_all_notes_of_a_run_stand_in_their_order(tmp_path: Path) -> None:
         "The run was stopped and resumed: 2 attempts.", "Training waited 0.50 s for checkpoints.",
         "Rank 1 on b was ready last, 1.00 s after", "Attempt 1 failed", "Attempt 2 failed",
         "The log is of the open division, which MLPerf does not", "2 ranks logged init_start, the last rank 0.250 s",
-        "3 records of the log could not be read.", "4.0.0: seed is missing; log seed once",
+        "3 records of the log could not be read.", "4.0.0: the log fails MLPerf's check: a resumed run",
     ]  # fmt: skip
     assert [note[: len(begin)] for note, begin in zip(notes_of(run), begins, strict=True)] == begins
 
