@@ -4,6 +4,7 @@ import pytest
 
 from configs import registry
 from configs.errors import ConfigError
+from configs.load import ROOT, load_cluster
 from configs.registry import (
     ENGINES,
     communicators_of,
@@ -23,6 +24,16 @@ def test_the_first_installed_engine_is_the_default(monkeypatch: pytest.MonkeyPat
     for packages, name in ((("mxnet", "torch"), "mxnet"), (("torch",), "torch"), ((), "mxnet")):
         _only(monkeypatch, *packages)
         assert installed_engine() == name
+
+
+def test_a_shipped_cluster_of_gpus_is_the_same_whatever_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a forecast for it is."""
+    for path in (ROOT / "configs" / "clusters").glob("*.yaml"):
+        found = []
+        for packages in (("mxnet", "torch"), ("torch",)):
+            _only(monkeypatch, *packages)
+            found.append(load_cluster(path.stem))
+        assert found[0].device == "cpu" or found[0] == found[1], path
 
 
 def test_an_engine_that_is_not_installed_is_refused_with_both_remedies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,8 +82,9 @@ _GPUS_OF_GRID_ENGINE = ["--set", "cluster.device=gpu", "--set", "cluster.schedul
     ],
 )  # fmt: skip
 def test_a_job_that_cannot_run_is_refused_in_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", "")  # no scheduler is asked
     assert main(["submit", "digits", "--cluster", "laptop", *words]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"error: {message}") or message in captured.err

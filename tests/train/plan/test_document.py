@@ -38,6 +38,8 @@ def test_the_record_on_its_own_cluster() -> None:
     assert simulated["run_s"][1] < 70.4 < simulated["run_s"][2]
     assert plan["log_keys"]["lars_opt_end_learning_rate"] == 0.0325
     assert plan["log_keys"]["eval_accuracy"] is None
+    # Without a version, which is that of the environment in which the run will be.
+    assert plan["log_keys"]["submission_entry"] == {"hardware": "ABCI-512xV100x4", "framework": "MXNet"}
     assert {"init_start", "init_stop", "run_start", "run_stop", "block_start", "epoch_start"} <= plan["log_keys"].keys()
 
 
