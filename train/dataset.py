@@ -39,7 +39,7 @@ class PreparedImages(NamedTuple):
 
     Attributes:
         checksums: SHA-256 of the record files by name, which identify the data set.
-        is_cold: Whether no image is in memory, as far as this rank has looked.
+        is_cold: Whether no image is in memory, as far as this rank has looked, and the log may say so.
         class_counts: Images of each class. If None, all classes are equally large, or an image has several labels.
         manifest: That of the data set. If None, the images are made in memory.
     """
@@ -140,9 +140,11 @@ class PackedImages(Images):
             logger.warning(
                 "%s: cache_clear is not logged, because the page cache could not be cleared: %s", self._folder, left
             )
+        # A claim that other hosts may belie is worth the refusal of the run only if somebody wants the log.
+        is_cold = left is None and (self._recipe.mlperf.submits or self._cluster.num_nodes == 1)
         checksums = {"train.rec": manifest.train.rec_sha256, "eval.rec": manifest.eval.rec_sha256}
         counts = ClassCounts(manifest.train.class_counts, manifest.eval.class_counts)
-        return PreparedImages(checksums, left is None, None if manifest.has_label_vectors else counts, manifest)
+        return PreparedImages(checksums, is_cold, None if manifest.has_label_vectors else counts, manifest)
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""

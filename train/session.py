@@ -77,14 +77,12 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
         prepared = images.prepare()
-    # A claim that other hosts may belie is worth the refusal of the run only if somebody wants the log.
-    is_cold = prepared.is_cold and (recipe.mlperf.submits or cluster.num_nodes == 1)
     # The watchdog starts only now, because copying has no time limit.
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     facts = {**fixed_settings(recipe, cluster), "data set": prepared.checksums}
     initial = InitialState.read(run_folder.checkpoints.resume_point(), facts, plan)
     resumed_from = initial.resumed_from_step
-    with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=is_cold) as log:
+    with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:
         begin = time.monotonic()
         rank = compose(
             recipe,
@@ -97,7 +95,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             connect=connect,
             weights=initial.weights(identity.rank),
         )
-        require_cold(rank.communicator, is_cold=is_cold)
+        require_cold(rank.communicator, is_cold=prepared.is_cold)
         with ledger.phase("warm-up"):
             warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size, images.image_type)
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them

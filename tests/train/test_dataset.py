@@ -200,6 +200,10 @@ def test_the_first_rank_of_each_host_clears_the_cache_and_says_what_stays_if_the
         assert list(found.class_counts.eval) == manifest["eval"]["class_counts"]
         assert list(found.checksums.values()) == [hashlib.sha256(each).hexdigest() for each in files]
     assert cleared == [packed / "set"] * 2
+    recipe, cluster = load_both("imagenet-smoke", "laptop", [*SMALL, submits, f"cluster.paths.data={packed}"])
+    identity = Identity(rank=0, world_size=4, local_rank=1, local_size=2, host="a", launcher="none")
+    two_hosts = images_of(recipe, cluster.model_copy(update={"num_nodes": 2}), plan_run(recipe, 4), identity)
+    assert two_hosts.prepare().is_cold is is_wanted, "of other hosts this rank knows nothing"
     told = f"{packed / 'set'}: cache_clear is not logged, because the page cache could not be cleared: {stays}"
     assert caplog.messages == ([told] * 2 if stays and is_wanted else [])
 

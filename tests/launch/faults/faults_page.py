@@ -32,6 +32,7 @@ MXNet unless the title of a table says PyTorch.
 | 1 | a rank failed, or a rank refused to start under horovodrun and the disk is too full for its report |
 | 2 | a rank refused to start |
 | 75 | the run was told to stop, and its state, if it had any, was saved |
+| 130 | Ctrl-C: the same at a user's wish |
 
 Launchers return a status of their own: srun the largest of its ranks, horovodrun always 1. So the ranks' failure
 reports in the run folder decide the status, and name rank, host and reason.
