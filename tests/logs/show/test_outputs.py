@@ -230,7 +230,7 @@ def test_each_run_has_a_folder_of_events_with_epochs_in_thousandths_and_unix_tim
     refused = str(samples.run_folder(tmp_path / "refused"))
     assert main(["report", refused, "--tensorboard", str(tmp_path)]) == 2
     assert "refused cannot be made (Permission denied); give another folder" in capsys.readouterr().err
-    monkeypatch.delitem(sys.modules, "logs.track.tensorboard")  # which has the writer of this test
+    del sys.modules["logs.track.tensorboard"]  # which has the writer of this test
 
 
 def test_runs_and_logs_have_as_many_folders_in_their_names_as_tell_them_apart_and_else_numbers(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_wandb_gets_the_settings_without_secrets_and_finds_the_run_of_an_earlier
         tracker = open_tracker("wandb", run)
         tracker.log(5, 3.0, {"loss": 1.0})
         tracker.close(is_success=is_success)
-    monkeypatch.delitem(sys.modules, "logs.track.wandb_run")
+    del sys.modules["logs.track.wandb_run"]
     logged = (5, {"loss": 1.0, "time": 3.0})
     assert told == [logged, 0, logged, 1, logged, 1]
     assert (asked["id"], asked["resume"], asked["project"], asked["name"]) == ("run--1", "allow", "mine", "run +1")
