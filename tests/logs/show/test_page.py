@@ -87,6 +87,9 @@ def test_a_row_has_verdicts_in_their_order_its_problem_and_dashes_for_what_the_l
     assert row.pop("Log check") == "passes 4.0.0 fails <5>"
     assert row.pop("Outcome") == "damaged files"
     assert set(row.values()) == {"\u2013"}
+    assert 'badge bad">fails' in page
+    run.settings["recipe.mlperf.submits"] = False
+    assert 'badge plain">fails' in _page(run), "nobody asked for the log"
 
 
 def test_a_run_without_success_has_no_time_to_train_and_another_benchmark_no_epochs() -> None:
