@@ -8,7 +8,7 @@ ARG SITE_BASE=nvcr.io/nvidia/mxnet:24.04-py3
 FROM scratch AS setup-files
 WORKDIR /opt/resnet-records
 COPY run.sh pyproject.toml requirements.lock requirements-py312.lock requirements-torch.lock ./
-COPY configs/__init__.py configs/arguments.py configs/errors.py configs/machine_limits.py configs/synonyms.py configs/
+COPY configs/__init__.py configs/arguments.py configs/errors.py configs/interrupts.py configs/machine_limits.py configs/synonyms.py configs/
 COPY launch/__init__.py launch/
 COPY launch/setup launch/setup
 

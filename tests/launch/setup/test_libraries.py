@@ -1,5 +1,6 @@
 """The check of linked libraries, on this environment and on libraries that the test compiles."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from launch.setup.libraries import link_nvidia_libraries, main, missing_librarie
 
 
 def _compile(library: Path, *linked: Path) -> Path:
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed here")
     library.parent.mkdir(parents=True, exist_ok=True)
     words = ["g++", "-shared", "-Wl,--no-as-needed,-rpath,$ORIGIN", f"-Wl,-soname,{library.name}"]
     subprocess.run([*words, *map(str, linked), "-o", str(library)], check=True)

@@ -111,7 +111,7 @@ def test_the_variant_is_what_was_asked_for_or_is_there_or_suits_the_engine(
     assert choose_kind(options, remembered) == Kind(("torch",), variant)  # type: ignore[arg-type]
     assert ("setup: 1 x H100" in capsys.readouterr().err) == (variant == "gpu")
     with pytest.raises(UserError, match=r"MXNet 1\.9\.1 has kernels for"):
-        choose_kind(Options(), None)
+        choose_kind(Options("mxnet"), None)
 
 
 def test_an_environment_over_a_base_stays_one_until_another_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,6 +263,7 @@ def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     jobs.peers_python.touch()
     monkeypatch.setattr("logs.environment.cpu_flags", frozenset)
     monkeypatch.setattr("train.bench.bench_peers.find_spec", lambda package: package != "torch")
+    monkeypatch.setattr("train.bench.bench_peers.has_engine", lambda engine: engine == "mxnet")
     return jobs
 
 

@@ -1,6 +1,7 @@
 """``./run.sh bench``: its help, its rows in a table and a file, and what it refuses."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -94,15 +95,16 @@ def test_rows_go_to_a_file_with_the_name_of_the_bench_where_no_other_is_named(
         ("badly", 1, "error: no rank was started\n"),
         ("empty", 1, "error: nothing was measured\n"),
         ("interrupted", 130, "stopped by Ctrl-C\n"),
-        ("other", 2, "error: argument --end: invalid choice: 'other' (choose from 'well', 'badly', 'empty', "
-                   "'interrupted'); see ./run.sh bench quick --help\n"),
+        ("other", 2, "error: argument --end: invalid choice: 'other' (choose from well, badly, empty, "
+                   "interrupted); see ./run.sh bench quick --help\n"),
     ],
 )  # fmt: skip
 def test_the_exit_status_says_how_a_bench_ended(
     end: str, status: int, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "quick", "--end", end, "--output", str(tmp_path / "rows.json")]) == status
-    assert capsys.readouterr().err == error
+    told = capsys.readouterr().err
+    assert told == error or re.sub(r"'(\w+)'(?=[,)])", r"\1", told) == error  # newer Pythons quote no choice
     assert (tmp_path / "rows.json").exists() is (end == "empty"), "its notes say why there are no rows"
 
 

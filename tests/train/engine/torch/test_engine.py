@@ -69,6 +69,7 @@ def test_a_gpus_rank_waits_for_the_mark_of_an_array_and_without_one_for_the_queu
 def test_a_gpus_rank_takes_its_own_gpu_and_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", told.append)
     monkeypatch.setattr(torch.cuda, "Stream", told.append)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
