@@ -9,6 +9,7 @@ from pathlib import Path
 from configs.arguments import painted
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import ROOT
+from configs.schema import Recipe
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
@@ -117,6 +118,8 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
         lines.append(f"  {_judgement(verdict)}{convergence}")
     if has_stopped:
         lines.append(f"  {_how_to_go_on(folder)}")
+    elif summary.status == "success" and _is_of_own_images(folder.recipe) and not summary.is_rehearsal:
+        lines.append(f"  next: {_door()} predict {shlex.quote(folder.shown)} IMAGE ...")
     return "\n".join([*lines, f"  {folder.shown}", ""])
 
 
@@ -132,5 +135,14 @@ def _how_to_go_on(folder: RunFolder) -> str:
     """Return the command that continues a stopped run; a run without a checkpoint can only be started anew."""
     if folder.checkpoints.newest_valid()[0] is None:
         return "no state was saved: give the same command again to start anew"
-    door = "./run.sh" if Path.cwd() == ROOT else shlex.quote(str(ROOT / "run.sh"))
-    return f"continue with {door} train --resume {shlex.quote(folder.shown)}"
+    return f"continue with {_door()} train --resume {shlex.quote(folder.shown)}"
+
+
+def _door() -> str:
+    """Return the command before a verb, as it can be pasted in the current folder."""
+    return "./run.sh" if Path.cwd() == ROOT else shlex.quote(str(ROOT / "run.sh"))
+
+
+def _is_of_own_images(recipe: Recipe) -> bool:
+    """Return whether a recipe trains files of the user's, to use the network rather than to submit the run."""
+    return recipe.data.source == "folders" and not recipe.mlperf.submits

@@ -150,6 +150,8 @@ def _made(path: Path) -> Path:
             ["  resumed from step 9: not for submission; times and rates are of the last part"],
         ),
         (["mlperf.ruleset=4.0.0"], replace(ABORTED, failure="why"), 1, []),
+        (["data.source=folders", "mlperf.submits=false"], SUCCESS, 0, ["  next: ./run.sh predict {run} IMAGE ..."]),
+        (["data.source=folders", "mlperf.submits=false"], replace(ABORTED, failure="why"), 1, []),
     ],
 )
 def test_the_log_of_the_recipes_own_ruleset_decides_and_is_told_if_a_run_in_one_piece_submits(
@@ -160,7 +162,7 @@ def test_the_log_of_the_recipes_own_ruleset_decides_and_is_told_if_a_run_in_one_
     folder = _folder(tmp_path, *settings)
     folder.write_summary(summary)
     assert finish_run(folder, Outcome(0)) == status
-    assert capsys.readouterr().out.splitlines()[1:] == [*lines, f"  {tmp_path}"]
+    assert capsys.readouterr().out.splitlines()[1:] == [*(line.format(run=tmp_path) for line in lines), f"  {tmp_path}"]
     assert not json.loads((tmp_path / "verdict.json").read_text(encoding="utf-8"))["0.6.0"]["passed"]
 
 
