@@ -108,7 +108,7 @@ def _open_classifier(path: Path) -> "Classifier":
 
 
 def _files_of(image: Path) -> Iterator[Path]:
-    """Yield a file, or all files of a folder and its folders, but not hidden ones, in the order of their names.
+    """Yield a file, or all files below a folder in the order of their names, but no hidden or system files.
 
     Raises:
         UserError: There is no such path, or no file in the folder.
@@ -116,9 +116,11 @@ def _files_of(image: Path) -> Iterator[Path]:
     if not image.is_dir():
         yield image
         return
+    from data.sources.class_folders import is_hidden
+
     found = False
     for path in sorted(image.rglob("*")):
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(image).parts):
+        if path.is_file() and not any(map(is_hidden, path.relative_to(image).parts)):
             found = True
             yield path
     if not found:

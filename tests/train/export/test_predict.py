@@ -102,6 +102,7 @@ def test_what_cannot_be_read_is_one_line_each(
     images[0].write_bytes(images[0].read_bytes()[:600])
     Image.new("RGB", (9, 9)).save(tmp_path / "images" / "d.gif")
     (tmp_path / "images" / ".hidden").touch()
+    (tmp_path / "images" / "Thumbs.db").touch()
     (tmp_path / "images" / "notes.txt").write_text("no image", encoding="utf-8")
     assert main(["predict", str(run), str(tmp_path / "images"), str(tmp_path / "none.png")]) == 1
     told = capsys.readouterr()
