@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Prepares a stage of the Dockerfile: `image.sh build PACKAGE ...` installs what set-up needs there; `image.sh run` installs
+# what a run needs, and makes the user and the folders of the program. The bases are Debian's or Ubuntu's.
+set -euo pipefail
+
+install() {
+  apt-get update -q
+  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+  rm -rf /var/lib/apt/lists/*
+}
+
+# The ssh server is for Kubernetes, whose pods reach each other by it. Every pod makes a host key of its own, so the image
+# has none, and no pod can know the others' keys.
+prepare_run() {
+  install libgomp1 libquadmath0 openmpi-bin openssh-client openssh-server python3
+  rm -f /etc/ssh/ssh_host_*
+  mkdir -p /run/sshd
+  printf 'StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n' >/etc/ssh/ssh_config.d/pods.conf
+  printf 'StrictModes no\n' >/etc/ssh/sshd_config.d/pods.conf
+  ! getent passwd ubuntu >/dev/null || userdel --remove ubuntu # Ubuntu's images have it, with UID 1000.
+  useradd --create-home --uid 1000 trainer
+  # A container may run as any user, and writes its runs here unless a folder is mounted.
+  mkdir -p /opt/resnet-records/runs
+  chown -R trainer:trainer /opt/resnet-records
+  chmod 1777 /opt/resnet-records/runs
+}
+
+readonly stage=${1:?build or run}
+shift
+case $stage in
+  build) install ca-certificates python3 python3-venv "$@" ;;
+  run) prepare_run ;;
+esac
