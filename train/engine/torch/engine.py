@@ -38,9 +38,8 @@ class TorchEngine:
         self._is_gpu = cluster.device == "gpu"
         self.device = torch.device("cuda", identity.local_rank) if self._is_gpu else torch.device("cpu")
         self._recorder = Recorder()
-        if (
-            self._is_gpu and identity.local_rank < torch.cuda.device_count()
-        ):  # too few are refused by who asks for ranks
+        # `train.compose` refuses a rank without a GPU of its own in one line; CUDA would do so here by a traceback.
+        if self._is_gpu and identity.local_rank < torch.cuda.device_count():
             torch.cuda.set_device(self.device)
             # Copies of batches wait for nothing but themselves, so they have a stream of their own.
             self._input_stream = torch.cuda.Stream(self.device)
