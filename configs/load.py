@@ -242,16 +242,17 @@ def _no_file(kind: str, name: str) -> ConfigError:
     """Return the error for a name that is neither a shipped file nor a file."""
     shipped = FOLDERS[kind]
     allowed, path = f"a name in configs/{shipped} or a YAML file", Path(name)
+    known = sorted(entry.stem for entry in (ROOT / "configs" / shipped).glob("*.yaml"))
+    remedy = "./run.sh recipes lists them" if kind == "recipe" else f"choose one of {', '.join(known)}"
     if path.is_dir():
         inside = [path / file for file in ("recipe.yaml", "config.yaml") if (path / file).is_file()]
         what = "the folder of a data set" if (path / "manifest.json").is_file() else "a folder"
-        return ConfigError(kind, name, allowed, f"this is {what}" + (f": give {inside[0]}" if inside else ""))
+        told = f"this is {what}: give {inside[0]}" if inside else f"this is {what}; {remedy}"
+        return ConfigError(kind, name, allowed, told)
     # Of paths, only the names are compared: folders and endings are alike in any case.
-    known = sorted(entry.stem for entry in (ROOT / "configs" / shipped).glob("*.yaml"))
     names = {entry.stem: str(entry) for entry in path.parent.glob("*.y*ml")} | {each: each for each in known}
     if match := get_close_matches(path.stem, names, n=1, cutoff=_ALIKE):
         return ConfigError(kind, name, allowed, f"did you mean {names[match[0]]!r}?")
-    remedy = "./run.sh recipes lists them" if kind == "recipe" else f"choose one of {', '.join(known)}"
     return ConfigError(kind, name, allowed, f"there is no such file; {remedy}")
 
 

@@ -313,9 +313,9 @@ def test_a_folder_and_a_name_that_is_no_file_are_refused_with_what_to_give(
     Path("flowers.yaml").touch()
     allowed = "allowed: a name in configs/recipes or a YAML file; "
     for name, told in {
-        "empty": "this is a folder",
+        "empty": "this is a folder; ./run.sh recipes lists them",
         "run": "this is a folder: give run/config.yaml",
-        "packed": "this is the folder of a data set",
+        "packed": "this is the folder of a data set; ./run.sh recipes lists them",
         "own": "this is the folder of a data set: give own/recipe.yaml",
         "flower": "did you mean 'flowers.yaml'?",
         "other/flowers.yaml": "there is no such file; ./run.sh recipes lists them",
