@@ -1,7 +1,8 @@
 """Say what is in images: the most probable class of each, its probability, and the runners-up.
 
-IMAGE is a JPEG or PNG file, or a folder, of which all files are taken. The network is that of a run, exported as ONNX,
-and each image is treated as an evaluation of the run treated its images. A run without an export is exported first.
+IMAGE is a JPEG or PNG file, or a folder, of which all files but hidden ones are taken. The network is that of a run,
+exported as ONNX, and each image is treated as an evaluation of the run treated its images. A run without an export is
+exported first.
 """
 
 import argparse
