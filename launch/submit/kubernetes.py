@@ -26,6 +26,19 @@ _LONGEST_NAME = 44
 
 _SHARED_MEMORY = "shared-memory"
 
+_NAMES_S = 120
+"""Longest wait for the names of the workers. Kubernetes serves a name of an MPIJob only when its pod is ready."""
+
+_WAIT_FOR_NAMES = f"""\
+# A pod is ready some moments before its name is served, and ssh looks a name up once.
+for host in "${{hosts[@]}}"; do
+  until getent hosts "$host" >/dev/null; do
+    [[ $SECONDS -lt {_NAMES_S} ]] ||
+      {{ printf 'error: %s: no such name after {_NAMES_S} s; see the events of the pod\\n' "$host" >&2 && exit 2; }}
+    sleep 1
+  done
+done"""
+
 _ROOT_MAY_RUN_MPI = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
@@ -60,6 +73,7 @@ def mpi_job(spec: JobSpec) -> str:
         hosts="awk '{ print $1 }' /etc/mpi/hostfile",
         job_id='"$(hostname)"',
         redirection='exec > >(tee -a "$folder/job.log") 2>&1',
+        reach=_WAIT_FOR_NAMES,
     )
     script = _container(spec) | {"command": ["bash", "-c", _LiteralText(job_script(spec, [], inside))]}
     limits: dict[str, int | str] = {"nvidia.com/gpu": cluster.ranks_per_node} if cluster.device == "gpu" else {}
@@ -86,7 +100,8 @@ def mpi_job(spec: JobSpec) -> str:
             **({"namespace": scheduler.queue} if scheduler.queue else {}),
         },
         "spec": {
-            # A launcher that starts while workers still pull their image fails, and the job with it for good.
+            # A launcher that starts while workers still pull their image fails, and the job with it for good. Versions
+            # of the operator before 0.5 do not know this field.
             "launcherCreationPolicy": "WaitForWorkersReady",
             "sshAuthMountPath": _ROOTS_KEYS,
             "slotsPerWorker": cluster.ranks_per_node,

@@ -140,8 +140,7 @@ class InsideJob:
         choices: Words with the hosts that a job without a scheduler chooses from; ``any`` if the scheduler does.
         redirection: Line that sends the script's output to ``job.log``, for a scheduler that shows the output of a job
             only after its end.
-        reach: Command that ends the job if its hosts do not reach each other, with a line for each of them; empty where
-            the scheduler vouches for them.
+        reach: Lines that end the job if its hosts do not reach each other; empty where the scheduler vouches for them.
         sends_notice: Whether the scheduler sends SIGUSR1 to the script before the time limit. If False, a timer in the
             script does.
         places_mpirun_ranks: Whether mpirun needs no host file, because the scheduler's count of slots per host is

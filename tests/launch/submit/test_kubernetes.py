@@ -1,12 +1,12 @@
 """The MPIJob: as the MPI operator defines it, and such that its pods can start our image, meet, and end."""
 
-import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
@@ -15,8 +15,7 @@ from configs.load import ROOT, load_cluster, load_recipe
 from launch.submit.jobspec import IMAGE_PROGRAM
 from launch.submit.submission import make_job
 from tests.launch.golden_jobs import CASES, job
-
-_SCHEMA = json.loads((Path(__file__).parent / "mpijob_schema.json").read_text(encoding="utf-8"))
+from tests.launch.submit.manifest_judges import judge_mpi_job
 
 
 def _manifest(*overrides: str, name: str = "digits") -> dict[str, Any]:
@@ -36,8 +35,8 @@ def _manifest(*overrides: str, name: str = "digits") -> dict[str, Any]:
         (("cluster.container.mounts=['training:/shared', '/models:/models:ro']",), "digits"),
     ],
 )
-def test_the_operator_takes_the_job(overrides: tuple[str, ...], name: str) -> None:
-    jsonschema.validate(_manifest(*overrides, name=name), _SCHEMA)
+def test_kubernetes_and_the_operator_take_the_job(overrides: tuple[str, ...], name: str) -> None:
+    judge_mpi_job(_manifest(*overrides, name=name))
 
 
 def test_a_pod_that_failed_is_not_started_again_beside_the_next_attempt() -> None:
@@ -71,6 +70,27 @@ def test_the_launcher_starts_when_every_worker_answers_ssh() -> None:
     )
     assert worker["readinessProbe"]["tcpSocket"] == {"port": 22}
     assert "readinessProbe" not in launcher
+
+
+def test_the_launcher_waits_until_the_names_of_the_workers_are_served(tmp_path: Path) -> None:
+    """The name of a pod is served after the pod is ready; what would be a failure of ssh costs a second or two."""
+    script = _manifest()["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["command"][2]
+    hosts = tmp_path / "hostfile"
+    hosts.write_text("localhost slots=8\nno-such-worker.invalid slots=8\n", encoding="utf-8")
+    script = script.replace("/etc/mpi/hostfile", str(hosts)).replace("/shared/runs/digits-1", str(tmp_path))
+    waited = {**os.environ, "SECONDS": "120"}  # The shell counts the seconds of its life from this number on.
+    done = subprocess.run(["bash", "-c", script], env=waited, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1] == (
+        "error: no-such-worker.invalid: no such name after 120 s; see the events of the pod"
+    )
+
+
+@pytest.mark.parametrize("cluster", ["a100-kubernetes"])
+def test_what_a_shipped_cluster_file_submits_is_taken(cluster: str) -> None:
+    folder = Path("/runs/mlperf-b4096")
+    spec = make_job(load_recipe("mlperf-b4096"), load_cluster(cluster), (), (folder,))
+    judge_mpi_job(yaml.safe_load(spec.scheduler.render(spec)))
 
 
 @pytest.mark.parametrize(("notice_s", "grace_s"), [(10, 30), (30, 30), (31, 31), (300, 300)])
