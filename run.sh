@@ -37,16 +37,34 @@ runs_python() { "$1" -E -c "import sys; sys.exit(not (3, 10) <= sys.version_info
 
 # find_python NEWEST: finds the Python of .venv, unless that is a link, or 3.10 to 3.NEWEST on the PATH, where some may
 # fail. 3.11 comes first, because MXNet and PyTorch can share an environment there. MXNet has no 3.13: set-up then takes
-# PyTorch.
+# PyTorch, or refuses if MXNet was asked for.
 find_python() {
   python=$venv_python
   [[ -L $root/.venv ]] || ! runs_python "$python" 13 || return 0
   for python in python3.11 python3.12 python3.10 python3.13 python3; do
     runs_python "$python" "$1" && return
   done
-  printf 'error: Python 3.10 to 3.%s is needed, found: %s; install one beside it\n' "$1" \
-    "$(python3 --version 2>/dev/null || echo none)" >&2
+  printf 'error: Python 3.10 to 3.%s is needed, found: %s; %s\n' "$1" \
+    "$(python3 --version 2>/dev/null || echo none)" "$(python_remedy)" >&2
   exit 2
+}
+
+# Says how this machine gets such a Python; launch/setup/packages.py does so for all else. apt has the distribution's
+# own version alone, which is no help if that is there.
+python_remedy() {
+  local as_root=
+  [[ $EUID -eq 0 ]] || as_root='as root: '
+  if [[ -n ${CONDA_PREFIX-} ]] && command -v conda >/dev/null; then
+    printf 'conda install python=3.12'
+  elif command -v dnf >/dev/null; then
+    printf '%sdnf install python3.12' "$as_root"
+  elif command -v zypper >/dev/null; then
+    printf '%szypper install python311' "$as_root"
+  elif command -v apt-get >/dev/null && [[ $(command -v python3) != /usr/bin/python3 ]]; then
+    printf '%sapt-get update && apt-get install python3 python3-venv' "$as_root"
+  else
+    printf 'install one beside it: a module of the site, conda, uv and pyenv have such versions'
+  fi
 }
 
 # Help needs only the standard library: nothing is installed or written for it, and any newer Python will do.
@@ -63,9 +81,7 @@ for row in "${verbs[@]}"; do
     [[ $verb != test ]] || { printf 'usage: ./run.sh test [FILE ...] [-m quick] [-k WORDS] [any argument of pytest]\n' && exit; }
     run_bare -m "$module" "$@"
   fi
-  newest=13
-  [[ $verb != setup || ! "$*" =~ --engine[\ =]mxnet ]] || newest=12
-  find_python "$newest"
+  find_python 13
   [[ $verb != setup ]] || { cd -- "$root" && exec "$python" -E -m "$module" "$@"; }
   # -I: a train.py in the caller's folder or PYTHONPATH must not come before ours. pytest starts in the root instead.
   extra=() isolation=-I

@@ -12,6 +12,7 @@ from pathlib import Path
 from configs.errors import UserError
 from launch.setup.gpu import NEEDS, Gpu, GpuSearch, driver_number, find_toolkit
 from launch.setup.layout import ENGINES, NEWEST_PYTHON, Engine, Kind, Variant
+from launch.setup.packages import remedy
 
 
 def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes: int) -> list[str]:
@@ -44,8 +45,7 @@ def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes
             "./run.sh setup"
         )
     if "venv" in stages and not kind.base and not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
-        package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
-        problems.append(f"this Python ({sys.executable}) cannot make virtual environments: apt-get install {package}")
+        problems.append(f"this Python ({sys.executable}) cannot make virtual environments: {remedy('venv')}")
     return problems + (_build_problems(kind.variant, folder) if "horovod" in stages else [])
 
 
@@ -59,11 +59,11 @@ def _build_problems(variant: Variant, folder: Path) -> list[str]:
     compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
     if not any(map(shutil.which, compilers)):
         problems.append(
-            f"no C++ compiler ({', '.join(compilers)}), which Horovod is built with: apt-get install g++, or use "
+            f"no C++ compiler ({', '.join(compilers)}), which Horovod is built with: {remedy('compiler')}; or use "
             "PyTorch, which needs none: ./run.sh setup --engine torch"
         )
     if not shutil.which("make"):
-        problems.append("no make, which Horovod is built with: apt-get install make")
+        problems.append(f"no make, which Horovod is built with: {remedy('make')}")
     if variant == "gpu" and not find_toolkit():
         problems.append(
             "no CUDA 11 toolkit (nvcc), which Horovod needs to be built for GPUs: install CUDA 11.8 and set CUDA_HOME, "

@@ -93,15 +93,29 @@ def test_it_works_through_a_symlink_and_from_any_folder(tree: Path, tmp_path: Pa
     assert done.stdout.startswith("usage: ./run.sh setup")
 
 
-def test_a_wrong_python_is_named_and_nothing_is_made(tree: Path, programs: Path) -> None:
-    for name in ("python3.13", "python3.12", "python3.11", "python3.10"):
+@pytest.mark.parametrize(
+    ("managers", "remedy"),
+    [
+        ("", "install one beside it: a module of the site, conda, uv and pyenv have such versions"),
+        ("apt-get", "apt-get update && apt-get install python3 python3-venv"),
+        ("dnf", "dnf install python3.12"),
+        ("zypper", "zypper install python311"),
+        ("apt-get conda", "conda install python=3.12"),
+    ],
+)
+def test_a_wrong_python_is_named_with_what_brings_a_right_one_here_and_nothing_is_made(
+    tree: Path, programs: Path, managers: str, remedy: str
+) -> None:
+    for name in ("bash", "dirname", "readlink"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    for name in ("python3.13", "python3.10", *managers.split()):
         stand_in(programs, name, "echo 'pyenv: no such command' >&2; exit 127")
     stand_in(programs, "python3", '[ "$1" = --version ] && echo Python 3.9.2 || exit 1')
-    done = run(tree / "run.sh", "train", "digits", programs=programs)
+    variables = {"PATH": str(programs), **({"CONDA_PREFIX": "/opt/conda"} if "conda" in managers else {})}
+    done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
+    as_root = "" if os.geteuid() == 0 or not managers or "conda" in managers else "as root: "
     assert done.returncode == 2
-    assert done.stderr == "error: Python 3.10 to 3.13 is needed, found: Python 3.9.2; install one beside it\n"
-    done = run(tree / "run.sh", "setup", "--engine", "mxnet", programs=programs)
-    assert done.stderr.startswith("error: Python 3.10 to 3.12 is needed")
+    assert done.stderr == f"error: Python 3.10 to 3.13 is needed, found: Python 3.9.2; {as_root}{remedy}\n"
     assert not (tree / ".venv").exists()
 
 
@@ -118,7 +132,7 @@ def test_variables_that_lead_python_to_the_packages_of_another_are_ignored(
 
 
 @pytest.mark.skipif(sys.version_info[:2] > NEWEST_PYTHON["mxnet"], reason="MXNet does not run on this Python")
-def test_a_missing_compiler_and_make_are_each_named_with_their_package(tree: Path, programs: Path) -> None:
+def test_a_missing_compiler_and_make_are_each_named(tree: Path, programs: Path) -> None:
     for name in ("bash", "dirname", "readlink"):
         (programs / name).symlink_to(shutil.which(name) or name)
     stand_in(programs, "python3.11", f'exec {sys.executable} "$@"')
@@ -127,8 +141,8 @@ def test_a_missing_compiler_and_make_are_each_named_with_their_package(tree: Pat
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "error: no C++ compiler (c++, g++, clang++), which Horovod is built with: apt-get install g++, or use PyTorch, "
-        "which needs none: ./run.sh setup --engine torch\n"
-        "error: no make, which Horovod is built with: apt-get install make\n"
-    )
+        "error: no C++ compiler (c++, g++, clang++), which Horovod is built with: install one (GCC 7 or later); or use "
+        "PyTorch, which needs none: ./run.sh setup --engine torch\n"
+        "error: no make, which Horovod is built with: install GNU make\n"
+    ), "no package manager is on the PATH"
     assert not (tree / ".venv").exists()

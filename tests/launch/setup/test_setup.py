@@ -51,15 +51,15 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
         "use such a machine or container",
         "leave --engine out to take PyTorch, or install such a Python, rm -r .venv if it is there, and run "
         "./run.sh setup",
-        "apt-get install python3.14-venv",
+        "use another Python, one with the modules venv and ensurepip",
     ]
     assert found[0].startswith("this is Linux aarch64; MXNet 1.9.1 and DALI have wheels for Linux x86_64 only")
     assert found[1].startswith(f"this Python is 3.14.1 ({sys.executable}), and MXNet and PyTorch needs 3.10 to 3.12: ")
     assert found[3].endswith("my clone' has a space, which Horovod's build cannot take: move this folder, or rename it")
     assert found[4:6] == [
-        "no C++ compiler (c++, g++, clang++), which Horovod is built with: apt-get install g++, or use PyTorch, which "
-        "needs none: ./run.sh setup --engine torch",
-        "no make, which Horovod is built with: apt-get install make",
+        "no C++ compiler (c++, g++, clang++), which Horovod is built with: install one (GCC 7 or later); or use "
+        "PyTorch, which needs none: ./run.sh setup --engine torch",
+        "no make, which Horovod is built with: install GNU make",
     ]
     assert found[6].startswith("no CUDA 11 toolkit")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
