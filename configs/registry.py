@@ -187,6 +187,9 @@ Where two sources recognise a folder, the first of this table opens it: the imag
 folders. Synthetic images have no row, because they are never packed.
 """
 
+INVENTED_SOURCES = ("synthetic", "generated")
+"""The values of ``data.source`` whose images no camera made, so that an accuracy on them is no result."""
+
 BUILT_IN_SOURCES: Mapping[str, tuple[str, ...]] = {"digits": (), "generated": ("train", "eval", "classes")}
 """Sources that need no files of the user -> the counts that `prepare` takes for them; the program packs them itself."""
 

@@ -181,6 +181,8 @@ def _package(options: _PackageOptions) -> int:
         print(f"{_coloured(finding.passed)}  {finding.tool:<18}  {words[0]}".rstrip())
         for line in words[1:]:
             print(f"{'':26}{line}")
+    for note in packaged.notes:
+        print(note)
     print(packaged.folder if packaged.passed else f"{packaged.folder}: not written, because a check failed")
     return 0 if packaged.passed else 1
 

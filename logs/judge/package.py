@@ -12,12 +12,14 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.load import ROOT
+from configs.registry import INVENTED_SOURCES
 from logs.disk import explain_disk_errors, write_json
 from logs.folder import SUMMARY_FILE, RunFolder
 from logs.judge.compliance import digest_of
 from logs.judge.evidence import problem_of
 from logs.judge.official import RULESET, ToolFinding, judge_package
 from logs.judge.system import describe, read_environment
+from logs.judge.unverified import RETIRED, footnote
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
@@ -28,10 +30,17 @@ NUM_RUNS = 5
 
 @dataclass(frozen=True)
 class Packaged:
-    """A submission tree and the verdicts on the tree. A tree that failed is removed: ``folder`` does not exist then."""
+    """A submission tree and the verdicts on the tree. A tree that failed is removed: ``folder`` does not exist then.
+
+    Attributes:
+        folder: The folder of the tree.
+        findings: The verdict of each tool.
+        notes: What MLCommons asks to be said of a score that it has not reviewed, and that it takes none any more.
+    """
 
     folder: Path
     findings: tuple[ToolFinding, ...]
+    notes: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
@@ -92,7 +101,9 @@ def package(
         with explain_disk_errors(tree):
             code = _write(tree, system, loaded, description)
         judged = judge_package(tree, system=system, division=division, custom_rcp=custom_rcp)
-        packaged = Packaged(tree, (*_submitters(loaded, org), _seeds(loaded), code, *judged))
+        findings = (*_submitters(loaded, org), _seeds(loaded), code, *judged)
+        note = footnote(RULESET, division, is_score=all(run.record.is_of_imagenet for run in loaded))
+        packaged = Packaged(tree, findings, (note, RETIRED))
     except BaseException as error:
         shutil.rmtree(created, ignore_errors=True)
         if isinstance(error, OSError) and not tree.parent.is_dir():
@@ -140,7 +151,7 @@ def _no_result(run: _Run) -> str:
     The rules of the open division let an aborted run pass, and no official tool notices generated images.
     """
     source, summary = run.folder.recipe.data.source, run.folder.summary()
-    if source in ("synthetic", "generated"):
+    if source in INVENTED_SOURCES:
         return f"data.source is {source}, so the images are generated"
     if summary.is_rehearsal:
         return "is a rehearsal, whose accuracies are invented"

@@ -15,12 +15,25 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from configs.arguments import printable
+from logs.judge.unverified import TERM
 from logs.show.chart import Captioned, Chart, LineChart, Series, colour_of, in_short
 from logs.show.class_tables import class_tables
 from logs.show.figures import figures
 from logs.show.identity import common_and_differing
 from logs.show.reported_run import ReportedRun
-from logs.show.wording import NOTHING, heading, in_seconds, is_compared, lead, notes_of, place_of, state_of, verdicts_of
+from logs.show.wording import (
+    NOTHING,
+    footnotes,
+    heading,
+    in_seconds,
+    is_compared,
+    is_unverified_score,
+    lead,
+    notes_of,
+    place_of,
+    state_of,
+    verdicts_of,
+)
 
 _FOLDER = Path(__file__).parent
 _MAX_LINKS = 40
@@ -57,6 +70,8 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
         runs=runs,
         lines=[Series("", number, ()) for number in range(len(runs))],
         notes=list(_notes(runs)),
+        footnotes=footnotes(runs),
+        unverified=TERM,
         identity=shared,
         figures=[figure for figure in drawn if not _numbers(figure)],
         numbers=[(figure.caption, found) for figure in drawn if (found := _numbers(figure))],
@@ -158,6 +173,7 @@ _ENVIRONMENT.filters |= {
     "fixed": lambda value, digits: f"{value:,.{digits}f}",
     "count": lambda settings: "1 setting" if settings == 1 else f"{settings} settings",
     "is_compared": is_compared,
+    "is_unverified_score": is_unverified_score,
     "number": _number,
     "place": place_of,
     "seconds": in_seconds,

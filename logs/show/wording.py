@@ -8,8 +8,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from configs.registry import INVENTED_SOURCES
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import impossible_times
+from logs.judge.official import RULESET
+from logs.judge.unverified import RETIRED, TERM, footnote
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
@@ -66,16 +69,22 @@ def lead(runs: Sequence[ReportedRun]) -> Markup:
         return Markup("No run {}: {}.").format(goal, states)
     if len(runs) == 1:
         goal = "of training to the last epoch, without a target" if without else "to train"
-        return Markup("<strong>{}</strong> {}{}.").format(in_seconds(times[0]), goal, _attempts(runs[0]))
+        return Markup("{} {}{}.").format(_score(times[0], reached), goal, _attempts(runs[0]))
     if differing := _differing(reached):
-        sentence = Markup("{} of {} runs {}, the fastest after <strong>{}</strong>. ")
-        sentence = sentence.format(len(reached), len(runs), _ended(len(reached), without), in_seconds(times[0]))
+        sentence = Markup("{} of {} runs {}, the fastest after {}. ")
+        sentence = sentence.format(len(reached), len(runs), _ended(len(reached), without), _score(times[0], reached))
         return sentence + f"No mean: the runs differ in {', '.join(differing)}."
-    sentence = Markup("<strong>{}</strong> to train: median of ").format(in_seconds(median(times)))
+    sentence = Markup("{} to train: median of ").format(_score(median(times), reached))
     ended = "without a target" if without else "that reached the target"
     sentence += f"{len(times)} runs {ended}, out of {len(runs)}; fastest {in_seconds(times[0])}, slowest "
     olympic = f"; olympic mean {in_seconds(mean(times[1:-1]))}" if len(times) >= _SUBMISSION_RUNS else ""
     return sentence + f"{in_seconds(times[-1])}{olympic}."
+
+
+def _score(seconds: float, runs: Sequence[ReportedRun]) -> Markup:
+    """Return a time of the runs, with the word that MLCommons prescribes if it has not reviewed them."""
+    word = f" ({TERM})" if any(map(is_unverified_score, runs)) else ""
+    return Markup("<strong>{}</strong>{}").format(in_seconds(seconds), word)
 
 
 def _has_no_target(run: ReportedRun) -> bool:
@@ -227,6 +236,32 @@ def _about_start(run: ReportedRun) -> list[str]:
 def is_compared(run: ReportedRun) -> bool:
     """Return whether the run's epochs are compared with MLPerf's reference: a closed run on images."""
     return run.record.global_batch_size is not None and run.record.is_of_images and run.record.division != "open"
+
+
+def is_unverified_score(run: ReportedRun) -> bool:
+    """Return whether the run's time to train is a score of MLPerf's benchmark that MLCommons has not reviewed."""
+    is_invented = run.is_rehearsal or run.settings.get("recipe.data.source") in INVENTED_SOURCES
+    return _is_for_mlperf(run) and run.record.is_of_imagenet and not is_invented
+
+
+def footnotes(runs: Sequence[ReportedRun]) -> list[str]:
+    """Return what MLCommons asks to be said below the results; nothing if none of our runs is meant for MLPerf."""
+    ours = [run for run in runs if _is_for_mlperf(run)]
+    has_others = any("recipe.name" not in run.settings for run in runs)
+    texts = [
+        footnote(
+            run.settings.get("recipe.mlperf.ruleset", RULESET),
+            run.settings.get("recipe.mlperf.division", "open"),
+            is_score=is_unverified_score(run),
+            beside_verified=has_others,
+        )
+        for run in ours
+    ]
+    return [*dict.fromkeys(texts), *([RETIRED] if ours else [])]
+
+
+def _is_for_mlperf(run: ReportedRun) -> bool:
+    return run.settings.get("recipe.mlperf.submits") is True
 
 
 def _about_images(run: ReportedRun) -> list[str]:

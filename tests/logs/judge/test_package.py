@@ -54,6 +54,8 @@ def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name.startswith(".")]
     assert "the logs name Anyone; set submission.org" in out
     assert "score 1.36667 minutes" in out  # 82 s
+    assert "\nNo score of MLPerf® v4.0 Training Open ResNet-50 v1.5, which trains on ImageNet. Result not " in out
+    assert "\nResNet-50 left MLPerf® Training after v4.0: by the rules of 9 December 2025 it is deprecated, " in out
     tree = tmp_path / "out" / "Testers"
     assert sorted(path.name for path in (tree / "results" / "laptop" / "resnet").iterdir()) == [
         f"result_{number}.txt" for number in range(5)
@@ -80,6 +82,7 @@ def test_five_full_size_closed_runs_pass_every_official_tool(
         outcomes(out)
     )
     assert "RCP found" in out
+    assert "\nUnverified MLPerf® v4.0 Training Closed ResNet-50 v1.5. Result not verified by MLCommons Assoc" in out
     text = "\n".join(path.read_text() for path in (tmp_path / "out").rglob("result_*.txt"))
     assert len(re.findall(r'"key": "epoch_start"', text)) == 54 + 54 + 58 + 58 + 58
     assert main(["check", folders[0], "--ruleset", "4.0.0"]) == 0

@@ -92,6 +92,68 @@ def test_a_row_has_verdicts_in_their_order_its_problem_and_dashes_for_what_the_l
     assert 'badge plain">fails' in _page(run), "nobody asked for the log"
 
 
+_SCORE: dict[str, Any] = {
+    "benchmark": "resnet", "train_samples": 1_281_167, "began_s": 1.0, "time_to_train_s": 60.0, "status": "success",
+}  # fmt: skip
+"""What the log of a run on ImageNet records."""
+_TRADEMARK = (
+    "The MLPerf name and logo are registered and unregistered trademarks of MLCommons Association in the United States "
+    "and other countries. All rights reserved. Unauthorized use strictly prohibited. See www.mlcommons.org for more "
+    "information."
+)
+"""As MLPerf's Results Messaging Guidelines of July 2025 prescribe it, word for word."""
+_RETIRED = (
+    "ResNet-50 left MLPerf® Training after v4.0: by the rules of 9 December 2025 it is deprecated, "
+    "so nobody can submit a run of it for review."
+)
+
+
+def test_a_score_that_mlcommons_did_not_review_is_called_unverified_with_the_footnote_that_it_prescribes() -> None:
+    mlperf = {"recipe.name": "r", "recipe.mlperf.submits": True, "recipe.mlperf.division": "closed",
+              "recipe.mlperf.ruleset": "4.0.0"}  # fmt: skip
+    ours = _made(settings=mlperf, **_SCORE)
+    results = _text(_section(_page(ours), "Results"))
+    assert results.endswith(
+        "Unverified MLPerf® v4.0 Training Closed ResNet-50 v1.5. Result not verified by MLCommons Association. "
+        f"{_TRADEMARK} {_RETIRED}"
+    )
+    assert _row(ours)["Time to train"] == "60.00 s unverified"
+    assert "60.00 s (unverified) to train." in _text(_page(ours))
+
+    others = _made("b", **_SCORE)
+    assert "nverified" not in _page(others), "who submitted it may have had it verified"
+    between = _text(_page(ours, others)).partition("not verified by MLCommons Association. ")[2]
+    assert between.startswith("Unverified results have not been through an MLPerf® review and may use measurement ")
+    earlier = _made(
+        "c", settings={**mlperf, "recipe.mlperf.ruleset": "0.6.0", "recipe.mlperf.division": "open"}, **_SCORE
+    )
+    page = _text(_page(ours, earlier, replace(ours, name="d")))
+    assert "Unverified MLPerf® v0.6 Training Open ResNet-50 v1.5. Result" in page
+    assert page.count("Unverified MLPerf") == 2, "runs of one kind share a footnote"
+
+
+@pytest.mark.parametrize(
+    ("settings", "record", "shown"),
+    [
+        ({"recipe.data.source": "synthetic"}, {}, "60.00 s"),
+        ({"cluster.rehearsal.shrink": 1.0}, {}, "\u2013"),
+        ({"recipe.data.source": "digits"}, {"train_samples": 1_500}, "60.00 s"),
+    ],
+)
+def test_a_run_on_other_images_than_imagenets_has_no_score_that_could_be_verified(
+    settings: dict[str, Any], record: dict[str, Any], shown: str
+) -> None:
+    run = _made(settings={"recipe.name": "r", "recipe.mlperf.submits": True, **settings}, **{**_SCORE, **record})
+    assert _row(run)["Time to train"] == shown
+    results = _text(_section(_page(run), "Results"))
+    assert results.endswith(
+        "No score of MLPerf® v4.0 Training Open ResNet-50 v1.5, which trains on ImageNet. Result not verified by "
+        f"MLCommons Association. {_TRADEMARK} {_RETIRED}"
+    )
+    run.settings["recipe.mlperf.submits"] = False
+    assert "MLCommons" not in _page(run), "whoever trains on photographs of their own has nothing to do with MLPerf"
+
+
 def test_a_run_without_success_has_no_time_to_train_and_another_benchmark_no_epochs() -> None:
     once = _row(_made("b", status="aborted", elapsed_s=5.0, benchmark="bert", began_s=1.0, time_to_train_s=5.0,
                       evaluations=(Evaluation(8, 70.0, 2.68, None),), target=2.69))  # fmt: skip
