@@ -176,7 +176,7 @@ class Container(Section):
     mounts: Texts = Field(
         (),
         description="Folders of the node to mount in the container, as SOURCE:/TARGET or SOURCE:/TARGET:ro. The "
-        "folders of data and runs are mounted under their own names unless they are listed.",
+        "folders of the data and of the run are mounted under their own names unless they are listed.",
     )
 
     @model_validator(mode="after")

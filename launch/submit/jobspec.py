@@ -136,7 +136,7 @@ class JobSpec:
     def mounts(self) -> list[str]:
         """The container's mounts: those of the cluster file, and each needed folder outside them under its own path."""
         given = self.cluster.container.mounts
-        needed = dict.fromkeys([self.cluster.paths.data, self.cluster.paths.runs, str(self.folder.parent)])
+        needed = dict.fromkeys([self.cluster.paths.data, str(self.folder.parent)])
         targets = [pair.split(":")[1] for pair in given]
         own = [path for path in needed if not any(Path(path).is_relative_to(target) for target in targets)]
         return [*given, *(f"{path}:{path}" for path in own)]

@@ -215,7 +215,7 @@ def test_a_rank_outside_a_container_or_in_one_that_srun_enters_is_started_plainl
 
 def test_each_folder_that_a_run_needs_is_mounted_once_unless_a_mount_has_it_already() -> None:
     apart = replace(_spec(*SLURM, *IMAGE), run_folders=(Path("/elsewhere/one"), Path("/elsewhere/two")))
-    assert apart.mounts == ["/shared/data:/shared/data", "/shared/runs:/shared/runs", "/elsewhere:/elsewhere"]
+    assert apart.mounts == ["/shared/data:/shared/data", "/elsewhere:/elsewhere"]
     given = _spec(*SLURM, *IMAGE, "container.mounts=['/disk:/shared/data', '/x:/shared/run']")
     assert given.mounts == ["/disk:/shared/data", "/x:/shared/run", "/shared/runs:/shared/runs"]
     assert _spec(*SLURM, *IMAGE, "container.mounts=['/disk:/shared:ro']").mounts == ["/disk:/shared:ro"]
