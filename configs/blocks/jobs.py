@@ -169,10 +169,14 @@ class Scheduler(Section):
 class Container(Section):
     """The container image that the ranks of a job run in."""
 
-    runtime: Literal["none", "docker", "singularity", "apptainer", "enroot"] = Field(
+    runtime: Literal["none", "docker", "singularity", "apptainer", "charliecloud", "enroot"] = Field(
         "none", description="Program that runs the image. none: ranks run on the node itself."
     )
-    image: str = Field("", description="Name or file of the image: required with a runtime, refused without.")
+    image: str = Field(
+        "",
+        description="Name, file or folder of the image: required with a runtime, refused without. In the folder of an "
+        "image, charliecloud makes the folders that mounts need; a SquashFS file (.sqfs) has to have them.",
+    )
     mounts: Texts = Field(
         (),
         description="Folders of the node to mount in the container, as SOURCE:/TARGET or SOURCE:/TARGET:ro. The "
@@ -184,6 +188,8 @@ class Container(Section):
         for pair in self.mounts:
             if not re.fullmatch(r"[^:]+:/[^:]*(:ro)?", pair):
                 raise ConfigError("mounts", pair, "SOURCE:/TARGET")
+            if self.runtime == "charliecloud" and pair.endswith(":ro"):
+                raise ConfigError("mounts", pair, "SOURCE:/TARGET with runtime: charliecloud")
         if (self.runtime == "none") != (not self.image):
             raise ConfigError("image", self.image, f"an image with a runtime, none without (runtime: {self.runtime})")
         return self

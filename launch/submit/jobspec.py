@@ -13,7 +13,7 @@ from launch.start.commands import RANK_SCRIPT
 IMAGE_PROGRAM = Path("/opt/resnet-records")
 """The folder of this program in an image built by the Dockerfile."""
 
-ON_HOST = ("none", "apptainer", "singularity")
+ON_HOST = ("none", "apptainer", "singularity", "charliecloud")
 """Container runtimes that a rank on any host can enter by itself, without help from the scheduler."""
 
 
@@ -124,12 +124,12 @@ class JobSpec:
     @property
     def rank_command(self) -> list[str]:
         """The command that starts one rank, inside the container image if there is one; the run folder follows it."""
-        container = self.cluster.container
-        if container.runtime == "none":
+        runtime = self.cluster.container.runtime
+        if runtime == "none":
             program, python, enter = self.program, self.python, []
         else:
             program, python = IMAGE_PROGRAM, IMAGE_PROGRAM / ".venv/bin/python"
-            enter = self._container_command() if container.runtime in ("apptainer", "singularity") else []
+            enter = self._container_command() if runtime in ON_HOST else []
         return [*enter, str(program / RANK_SCRIPT), *command_of(Program.RANK, python=python)]
 
     @property
@@ -142,7 +142,12 @@ class JobSpec:
         return [*given, *(f"{path}:{path}" for path in own)]
 
     def _container_command(self) -> list[str]:
-        """Return the words by which apptainer or singularity runs a command in the image."""
-        gpu = ["--nv"] if self.cluster.device == "gpu" else []
+        """Return the words by which apptainer, singularity or charliecloud runs a command in the image."""
+        container = self.cluster.container
         binds = [word for pair in self.mounts for word in ("--bind", pair)]
-        return [self.cluster.container.runtime, "exec", *gpu, *binds, self.cluster.container.image]
+        if container.runtime == "charliecloud":
+            # ch-run makes missing targets of mounts only with --write, which the folder of an image allows.
+            write = [] if container.image.endswith(".sqfs") else ["--write"]
+            return ["ch-run", *write, *binds, container.image, "--"]
+        gpu = ["--nv"] if self.cluster.device == "gpu" else []
+        return [container.runtime, "exec", *gpu, *binds, container.image]

@@ -31,6 +31,7 @@ RULES: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] =
     (Scheduler, {"wall_time_s": None}, "notice_s", [0, 99_999], [-1]),
     (Container, {}, "mounts", [[], ["/a:/b"], ["a:/b:ro", "b:/"]],
      [["/a"], ["/a:b"], [":/b"], ["/a:/b:rw"], ["/a:/b:ro:ro"], ["/a:/b:/c"], ["a:/b", "a:"]]),
+    (Container, {"runtime": "charliecloud", "image": "x"}, "mounts", [["/a:/b"]], [["/a:/b:ro"]]),
     (Container, {"runtime": "none"}, "image", [""], ["x"]),
     (Container, {"runtime": "enroot"}, "image", ["x"], [""]),
     (Rehearsal, {"waits": WAITS}, "faults", [[], ["kill@1:0"], ["slow@10:3", "disk@999999999:999999"]],

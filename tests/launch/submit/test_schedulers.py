@@ -207,6 +207,14 @@ def test_a_rank_enters_its_container_by_itself_with_the_gpus_of_its_node_if_ther
     assert spec.rank_command[: len(enter) + 2] == [*enter, f"{image}/launch/rank.sh", f"{image}/.venv/bin/python"]
 
 
+@pytest.mark.parametrize(("image", "options"), [("/images/records", ["--write"]), ("/images/records.sqfs", [])])
+def test_charliecloud_makes_the_targets_of_mounts_in_the_folder_of_an_image(image: str, options: list[str]) -> None:
+    container = ["container.runtime=charliecloud", f"container.image={image}"]
+    binds = ["--bind", "/shared/data:/shared/data", "--bind", "/shared/runs:/shared/runs"]
+    enter = ["ch-run", *options, *binds, image, "--", "/opt/resnet-records/launch/rank.sh"]
+    assert _spec(*SLURM, *container, place="dgx-a100").rank_command[: len(enter)] == enter
+
+
 def test_a_rank_outside_a_container_or_in_one_that_srun_enters_is_started_plainly() -> None:
     for sets, program in (([], "/shared/resnet-records"), (IMAGE, "/opt/resnet-records")):
         command = _spec(*SLURM, *sets).rank_command

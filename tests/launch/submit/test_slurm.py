@@ -17,6 +17,7 @@ from configs.load import ROOT
 from configs.registry import has_engine
 from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
+from launch.submit.jobspec import IMAGE_PROGRAM
 from logs.checkpoints import step_of
 from logs.folder import RunFolder
 from tests.launch.scheduled import SLOW_STEPS, ask, asleep, has_begun, ranks, slurm, submit, wait_until
@@ -134,6 +135,35 @@ def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
     assert "HOROVOD_CONTROLLER=mpi" in log
     assert bool(re.search(r"^OK +step: .* images/s on 2 ranks; forward ", log, re.MULTILINE)) == checks_first
+
+
+def test_ranks_train_the_digits_in_a_container_of_charliecloud(
+    tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("ch-run") is None:
+        pytest.skip("Charliecloud is not installed here (ch-run)")
+    # The image has the program's folder, and instead of copies, the host's programs are mounted into it.
+    image = tmp_path / "image"
+    for name in ("dev", "etc", "proc", "sys", "tmp", "usr"):
+        (image / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64"):
+        (image / name).symlink_to(f"usr/{name}")
+    for name in ("group", "hosts", "passwd", "resolv.conf"):
+        (image / "etc" / name).touch()
+    # The environment knows where the program was set up, so the program is in both places.
+    own = dict.fromkeys(["/usr", sys.base_prefix, str(ROOT)])
+    mounts = [f"{ROOT}:{IMAGE_PROGRAM}", *(f"{path}:{path}" for path in own)]
+    container = f"container: {{runtime: charliecloud, image: '{image}', mounts: {mounts}}}"
+    place, folder = tmp_path / "cluster.yaml", tmp_path / "run"
+    place.write_text(f"{CLUSTER}{container}\npaths: {{data: '{packed_digits}'}}\n", encoding="utf-8")
+    monkeypatch.setenv("USER", "root")
+    assert main(["submit", "digits", "--cluster", str(place), "--run-dir", str(folder)]) == 0
+    wait_until((folder / "summary.json").exists, folder / "job.log", _ASK_EVERY_S)
+    log = (folder / "job.log").read_text(encoding="utf-8")
+    found = read_summary(folder)
+    assert (found["status"], found["world_size"]) == ("success", 2), log
+    assert found["top1"] >= 0.97
+    assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
 
 
 def test_a_job_whose_nodes_fail_a_check_trains_nothing(tmp_path: Path, packed_digits: Path) -> None:

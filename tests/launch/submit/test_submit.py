@@ -42,8 +42,8 @@ _GPUS_OF_GRID_ENGINE = ["--set", "cluster.device=gpu", "--set", "cluster.schedul
          "cluster.communication.backend: got 'gloo', allowed: mpi or nccl for more than 128 ranks; the time of "
          "Gloo's rendezvous grows with the square of the ranks; also set launcher: srun or mpirun"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.container.runtime=docker", "--set", "cluster.container.image=a"],
-         "cluster.container.runtime: got 'docker', allowed: none or apptainer or singularity or enroot with "
-         "scheduler slurm"),
+         "cluster.container.runtime: got 'docker', allowed: none or apptainer or singularity or charliecloud or enroot "
+         "with scheduler slurm"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.container.runtime=enroot", "--set", "cluster.container.image=a"],
          "cluster.launcher: got 'local', allowed: srun with container.runtime: enroot, because pyxis adds containers "
          "to srun only"),
