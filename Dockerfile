@@ -11,7 +11,7 @@ ARG GPU_BASE=nvidia/cuda:11.8.0-base-ubuntu22.04
 # Only the files that set-up reads, so that a change of the program does not compile Horovod again.
 FROM scratch AS setup-files
 WORKDIR /opt/resnet-records
-COPY run.sh pyproject.toml requirements.lock requirements-py312.lock requirements-torch.lock ./
+COPY run.sh pyproject.toml requirements.lock requirements-py312.lock requirements-torch.lock requirements-torch-cuda12.lock ./
 COPY configs/__init__.py configs/arguments.py configs/errors.py configs/interrupts.py configs/machine_limits.py configs/synonyms.py configs/
 COPY launch/__init__.py launch/
 COPY launch/setup launch/setup
@@ -50,7 +50,9 @@ WORKDIR /opt/resnet-records
 COPY --from=setup-files /opt/resnet-records ./
 RUN launch/setup/image.sh build
 ENV PIP_NO_CACHE_DIR=1
-RUN ./run.sh setup --engine torch --gpu
+# gpu: CUDA 13, for driver R580 or later. cuda12: for older ones, from R525 on.
+ARG TORCH_VARIANT=gpu
+RUN ./run.sh setup --engine torch --${TORCH_VARIANT}
 
 FROM ${TORCH_BASE} AS torch
 ARG REVISION=unknown

@@ -40,8 +40,8 @@ runs_python() { "$1" -E -c "import sys; sys.exit(not (3, 10) <= sys.version_info
 # PyTorch, or refuses if MXNet was asked for.
 find_python() {
   python=$venv_python
-  [[ -L $root/.venv ]] || ! runs_python "$python" 13 || return 0
-  for python in python3.11 python3.12 python3.10 python3.13 python3; do
+  [[ -L $root/.venv ]] || ! runs_python "$python" 14 || return 0
+  for python in python3.11 python3.12 python3.10 python3.13 python3.14 python3; do
     runs_python "$python" "$1" && return
   done
   printf 'error: Python 3.10 to 3.%s is needed, found: %s; %s\n' "$1" \
@@ -81,7 +81,7 @@ for row in "${verbs[@]}"; do
     [[ $verb != test ]] || { printf 'usage: ./run.sh test [FILE ...] [-m quick] [-k WORDS] [any argument of pytest]\n' && exit; }
     run_bare -m "$module" "$@"
   fi
-  find_python 13
+  find_python 14
   [[ $verb != setup ]] || { cd -- "$root" && exec "$python" -E -m "$module" "$@"; }
   # -I: a train.py in the caller's folder or PYTHONPATH must not come before ours. pytest starts in the root instead.
   extra=() isolation=-I

@@ -76,7 +76,9 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     names = [{mark.name for mark in item.iter_markers()} for item in items]
-    has_no_gpu = any("gpu" in each for each in names) and not any(map(NEEDS["mxnet"].are_met_by, search_gpus().gpus))
+    has_no_gpu = any("gpu" in each for each in names) and not any(
+        map(NEEDS["mxnet"]["gpu"].are_met_by, search_gpus().gpus)
+    )
     for item, marks in zip(items, names, strict=True):
         if has_no_gpu and "gpu" in marks:
             item.add_marker(pytest.mark.skip(reason="no GPU here that MXNet 1.9.1 has kernels for"))

@@ -6,6 +6,7 @@ from typing import Literal
 
 from configs.schema import Cluster
 from launch.doctor.facts import MachineFacts, RankFacts
+from launch.setup.layout import Variant
 
 Level = Literal["OK", "WARN", "FAIL"]
 
@@ -77,6 +78,7 @@ class ProbeReport:
         is_packed_on_demand: Whether the program itself packs the recipe's data set if it is missing.
         forecast: For the ranks that were started. If None, no step was asked for.
         base: The interpreter that has the site's own MXNet, see `launch.setup.layout.Kind`.
+        variant: What the environment computes on.
     """
 
     cluster: Cluster
@@ -85,6 +87,7 @@ class ProbeReport:
     is_packed_on_demand: bool
     forecast: ExpectedRate | None = None
     base: str = ""
+    variant: Variant = "gpu"
 
     @property
     def machines(self) -> list[tuple[str, MachineFacts, RankFacts]]:

@@ -12,8 +12,8 @@ from launch.doctor.machine_checks import HARDWARE_CHECKS, SOFTWARE_CHECKS
 from launch.doctor.step_checks import check_step
 
 _DECISIVE = (
-    "python", "mxnet", "mxnet-cu112", "horovod", "torch", "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda130",
-    "driver", "commit",
+    "python", "mxnet", "mxnet-cu112", "horovod", "torch", "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130", "driver", "commit",
 )  # fmt: skip
 """Versions that must be the same on all hosts; other packages only should be."""
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from configs.arguments import short_path
@@ -81,8 +81,9 @@ def examine(
     if stopped_by := outcome.interrupted_by or outcome.stopped_by:
         return Examination(cluster.name, [], ranks, stopped_by)
     forecast = _expected_rate(probed, reachable) if with_step else None
-    base = kind.base if (kind := State().kind) else ""
-    report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast, base)
+    report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast)
+    if kind := State().kind:
+        report = replace(report, base=kind.base, variant=kind.variant)
     own = [_set_up(cluster), _scope(cluster, reachable), *_image(cluster), *_killed_for_memory(oom_kills() - kills)]
     return Examination(cluster.name, [*own, *judge(report)], ranks, None)
 

@@ -6,7 +6,8 @@ from configs.machine_limits import gpu_shortage
 from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from launch.doctor.check_result import CheckResult, Level, ProbeReport
 from launch.doctor.facts import MachineFacts, RankFacts
-from launch.setup.gpu import NEEDS, Gpu, GpuNeeds, capability_of, driver_number
+from launch.setup.gpu import NEEDS, Gpu, capability_of, driver_number
+from launch.setup.layout import Variant
 from train.plan.memory import LIBRARY_BYTES, PROCESS_BYTES
 
 _SHM_BYTES = 64 << 20
@@ -38,7 +39,7 @@ def _drivers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Che
         )
         found = CheckResult("OK", "driver", words)
     else:
-        found = _first_gpu(gpus, NEEDS[report.cluster.engine.name])
+        found = _first_gpu(gpus, report.cluster.engine.name, report.variant)
     if found.level != "FAIL" and any(gpu.get("mig.mode.current") == "Enabled" for gpu in gpus):
         level: Level = "FAIL" if wanted > 1 else "WARN"
         words = f"{found.words}; MIG is on, so that a rank sees one part of one GPU"
@@ -46,12 +47,15 @@ def _drivers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Che
     return found
 
 
-def _first_gpu(gpus: Sequence[Mapping[str, str]], needs: GpuNeeds) -> CheckResult:
+def _first_gpu(gpus: Sequence[Mapping[str, str]], engine: str, variant: Variant) -> CheckResult:
     """Check the driver and the model of the first GPU; the other GPUs of a machine are alike."""
+    choices = NEEDS[engine]
+    needs = choices.get(variant, choices["gpu"])
     name, version = gpus[0]["name"], gpus[0]["driver_version"]
     words, number, capability = f"{version}, {len(gpus)} {name}", driver_number(version), capability_of(name)
-    if number is not None and number < needs.oldest_driver:
-        remedy = f"update the driver to {needs.update}"
+    if not needs.run_on(version):
+        others = [f"{each.command} --{other}" for other, each in choices.items() if each.run_on(version)]
+        remedy = ", or run ".join([f"update the driver to {needs.update}", *others])
         return CheckResult("FAIL", "driver", f"{words}: too old for CUDA {needs.cuda}", remedy)
     if capability is not None and not needs.are_met_by(Gpu(name, capability)):
         remedy = f"{needs.other}, take nodes with other GPUs, or set cluster.device=cpu"
@@ -74,7 +78,7 @@ def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> C
     features = {name: library.has or {} for name, library in libraries.items()}
     framework = features[title]
     if cluster.device == "gpu" and not framework.get("CUDA"):
-        remedy = f"{NEEDS[cluster.engine.name].command} --gpu"
+        remedy = f"{NEEDS[cluster.engine.name]['gpu'].command} --gpu"
         return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", remedy)
     if cluster.device == "gpu" and (shortage := gpu_shortage(framework["gpus"], cluster.ranks_per_node)):
         words, remedy = shortage

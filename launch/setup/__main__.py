@@ -1,5 +1,6 @@
 """Create the environment in .venv, or complete it; do nothing if it is complete."""
 
+import platform
 import signal
 import sys
 from collections.abc import Collection, Sequence
@@ -10,12 +11,13 @@ from configs.arguments import Parser, parse
 from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import Command, StageError, Stopwatch
-from launch.setup.gpu import search_gpus
+from launch.setup.gpu import NEEDS, search_gpus
 from launch.setup.layout import (
     BUILDING,
     CURRENT,
     ENGINES,
     EXTRAS,
+    MACHINES,
     NEWEST_PYTHON,
     ROOT,
     Engine,
@@ -45,8 +47,9 @@ class Options:
 
     Attributes:
         engine: The engine. If None, those of the environment, or else MXNet, or PyTorch where MXNet has no build for
-            this Python.
-        variant: The variant. If None, that of the environment, or else what this machine has.
+            this Python or this processor.
+        variant: The variant; gpu leaves the version of CUDA to the driver. If None, that of the environment, or else
+            what this machine has.
         system: The interpreter that has the site's own MXNet; empty for one on the PATH. If None, an environment that
             has all packages itself, or the one that is there.
         extra: Names of `EXTRAS` to install too.
@@ -141,7 +144,8 @@ def remembered_kind(options: Options, remembered: Kind | None) -> Kind | None:
         return remembered if is_of_base and options.system in (None, "", remembered.base) else None
     if options.system is not None:
         return None
-    return Kind(choose_engines(options, remembered), options.variant or remembered.variant)
+    engines = choose_engines(options, remembered)
+    return Kind(engines, choose_variant(options, engines, remembered) or remembered.variant)
 
 
 def choose_kind(options: Options, remembered: Kind | None) -> Kind:
@@ -162,15 +166,18 @@ def choose_kind(options: Options, remembered: Kind | None) -> Kind:
         return choose_base(base or (remembered.base if remembered else ""))
     engines = choose_engines(options, remembered)
     if remembered is None and options.engine is None and engines != ("mxnet",):
-        sys.stderr.write("setup: Python {}.{}: MXNet has no build for it; taking PyTorch\n".format(*sys.version_info))
-    if options.variant == "cpu":
+        machine, version = platform.machine(), "Python {}.{}".format(*sys.version_info)
+        what = version if machine in MACHINES["mxnet"] else machine
+        sys.stderr.write(f"setup: {what}: MXNet has no build for it; taking PyTorch\n")
+    wanted = choose_variant(options, engines, remembered)
+    if wanted == "cpu":
         return Kind(engines, "cpu")
-    if options.variant is None and remembered:
-        return Kind(engines, remembered.variant)
+    if remembered and options.variant is None and engines == remembered.engines:
+        return remembered
     # A CPU environment on a machine with a GPU must have been asked for.
     search = search_gpus()
-    suited = check_gpus(search.gpus, options.variant, engines[0])
-    variant = options.variant or suited
+    suited = check_gpus(search.gpus, wanted, engines[0])
+    variant = suited if search.gpus else wanted or "cpu"
     if line := describe_gpus(search, variant, engines[0]):
         sys.stderr.write(f"setup: {line}\n")
     return Kind(engines, variant)
@@ -190,16 +197,37 @@ def choose_engines(options: Options, remembered: Kind | None) -> tuple[Engine, .
         return (wanted or default_engine(),)
     is_cpu = (options.variant or remembered.variant) == "cpu" == remembered.variant
     both: tuple[Engine, ...] = tuple(name for name in ENGINES if name == wanted or name in remembered.engines)
-    if len(both) == 1 or (is_cpu and sys.version_info[:2] <= min(NEWEST_PYTHON[name] for name in both)):
+    if len(both) == 1 or (is_cpu and all(map(runs_here, both))):
         return both
     if wanted is None:
         raise UserError(f"an environment for GPUs has one engine: name it with --engine, {' or '.join(ENGINES)}")
     return (wanted,)
 
 
+def choose_variant(options: Options, engines: tuple[Engine, ...], remembered: Kind | None) -> Variant | None:
+    """Return the variant that is asked for, or that of the environment; None if neither says one.
+
+    An environment for GPUs becomes one of another engine with whatever CUDA the driver has for that one: gpu.
+
+    Raises:
+        UserError: The engine has no such variant.
+    """
+    if options.variant == "cuda12" and options.variant not in NEEDS[engines[0]]:
+        needs = NEEDS[engines[0]]["gpu"]
+        raise UserError(f"--cuda12: {needs.title} is built for CUDA {needs.cuda}: add --engine torch, or write --gpu")
+    if options.variant or remembered is None:
+        return options.variant
+    return remembered.variant if remembered.variant == "cpu" or engines == remembered.engines else "gpu"
+
+
 def default_engine() -> Engine:
-    """Return the engine of a new environment if the user names none: MXNet where it runs on this Python."""
-    return "mxnet" if sys.version_info[:2] <= NEWEST_PYTHON["mxnet"] else "torch"
+    """Return the engine of a new environment if the user names none: MXNet where it runs here."""
+    return "mxnet" if runs_here("mxnet") else "torch"
+
+
+def runs_here(engine: Engine) -> bool:
+    """Return whether the engine has a build for this Python and this processor."""
+    return sys.version_info[:2] <= NEWEST_PYTHON[engine] and platform.machine() in MACHINES[engine]
 
 
 def _plan(kind: Kind, extras: Collection[str]) -> tuple[Environment, list[Stage], list[Stage]]:
@@ -254,8 +282,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--engine",
         choices=list(ENGINES),
-        help="mxnet (the default with Python 3.10 to 3.12; compiles Horovod) or torch (the default with 3.13; compiles "
-        "nothing); an environment for CPUs with Python 3.10 to 3.12 can have both",
+        help="mxnet (the default with Python 3.10 to 3.12 on x86_64; compiles Horovod) or torch (the default with 3.13 "
+        "and 3.14, and on aarch64; compiles nothing); an environment for CPUs where MXNet runs can have both",
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
@@ -266,7 +294,15 @@ def _parser() -> Parser:
         dest="variant",
         action="store_const",
         const="gpu",
-        help="make the environment for NVIDIA GPUs, with NCCL",
+        help="make the environment for NVIDIA GPUs, with NCCL; PyTorch's with CUDA 13, or with CUDA 12 if the "
+        "driver is older than R580",
+    )
+    choice.add_argument(
+        "--cuda12",
+        dest="variant",
+        action="store_const",
+        const="cuda12",
+        help="make PyTorch's environment for NVIDIA GPUs with CUDA 12, for drivers from R525 on",
     )
     choice.add_argument(
         "--system", metavar="PYTHON", nargs="?", const="",

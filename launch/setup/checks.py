@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from launch.setup.gpu import NEEDS, Gpu, GpuSearch, driver_number, find_toolkit
-from launch.setup.layout import ENGINES, NEWEST_PYTHON, Engine, Kind, Variant
+from launch.setup.layout import ENGINES, MACHINES, NEWEST_PYTHON, Engine, Kind, Variant
 from launch.setup.packages import remedy
 
 
@@ -25,14 +25,11 @@ def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes
         needed_bytes: Disk space that the pending stages take.
     """
     stages, free_bytes = set(pending), shutil.disk_usage(folder).free
-    system = f"{platform.system()} {platform.machine()}"
     newest = min(NEWEST_PYTHON[engine] for engine in kind.engines)
     names = " and ".join(ENGINES[engine] for engine in kind.engines)
+    if problem := _machine_problem(kind):
+        return [problem]
     problems = []
-    if system != "Linux x86_64":
-        problems.append(
-            f"this is {system}; MXNet 1.9.1 and DALI have wheels for Linux x86_64 only: use such a machine or container"
-        )
     if free_bytes < needed_bytes:
         problems.append(
             f"{free_bytes / 1e9:.1f} GB of disk free at {folder}, {needed_bytes / 1e9:.1f} GB needed: free some, or "
@@ -47,6 +44,28 @@ def find_problems(kind: Kind, folder: Path, pending: Iterable[str], needed_bytes
     if "venv" in stages and not kind.base and not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
         problems.append(f"this Python ({sys.executable}) cannot make virtual environments: {remedy('venv')}")
     return problems + (_build_problems(kind.variant, folder) if "horovod" in stages else [])
+
+
+def _machine_problem(kind: Kind) -> str:
+    """Return a line if there are no wheels for the system or the processor of this machine; else nothing."""
+    system, machine = platform.system(), platform.machine()
+    if system != "Linux" or not (kind.base or machine in MACHINES["torch"]):
+        known = " and ".join(MACHINES["torch"])
+        return f"this is {system} {machine}; there are wheels for Linux on {known} only: use such a machine"
+    if kind.base:
+        return ""
+    if any(machine not in MACHINES[engine] for engine in kind.engines):
+        return (
+            f"this is {machine}, and MXNet has no build for it: leave --engine out to take PyTorch, after rm -r .venv "
+            "if that is there"
+        )
+    needs = NEEDS["torch"]["cuda12"]
+    if kind.variant == "cuda12" and machine not in needs.machines:
+        return (
+            f"this is {machine}, and {needs.title} with CUDA {needs.cuda} has no build for it: update the driver to "
+            f"{NEEDS['torch']['gpu'].update} and run {needs.command} --gpu, or {needs.own}"
+        )
+    return ""
 
 
 def _build_problems(variant: Variant, folder: Path) -> list[str]:
@@ -73,12 +92,12 @@ def _build_problems(variant: Variant, folder: Path) -> list[str]:
 
 
 def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engine = "mxnet") -> Variant:
-    """Return the variant for these GPUs: gpu if the engine supports one of them, cpu if there are no GPUs.
+    """Return the variant for these GPUs: that of the newest CUDA that the driver runs, cpu if there are no GPUs.
 
     Args:
         gpus: The GPUs of this machine.
-        wanted: The variant that the user asks for. If None, a GPU of unknown compute capability is refused, because
-            neither variant is surely right.
+        wanted: The variant that the user asks for; gpu leaves the choice of CUDA to this function. If None, a GPU of
+            unknown compute capability is refused, because neither variant is surely right.
         engine: The engine that is to use them.
 
     Raises:
@@ -86,18 +105,27 @@ def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engin
     """
     if not gpus:
         return "cpu"
-    needs, number = NEEDS[engine], driver_number(gpus[0].driver)
+    driver, machine = gpus[0].driver, platform.machine()
+    by_driver = wanted in (None, "gpu")
+    choices = {
+        variant: needs
+        for variant, needs in NEEDS[engine].items()
+        if variant == (wanted or "gpu") or (by_driver and machine in needs.machines)
+    }
+    runnable = {variant: needs for variant, needs in choices.items() if needs.run_on(driver)}
+    *_, needs = (runnable or choices).values()
     on_cpu = f"train on this machine's CPU with {needs.command} --cpu"
-    if number is not None and number < needs.oldest_driver:
+    if not runnable:
         raise UserError(
-            f"{gpus[0]}: driver {gpus[0].driver} is too old for CUDA {needs.cuda}; update the driver to "
-            f"{needs.update}, or {on_cpu}"
+            f"{gpus[0]}: driver {driver} is too old for CUDA {needs.cuda}; update the driver to {needs.update}, "
+            f"{f'{needs.own}, ' if needs.own else ''}or {on_cpu}"
         )
-    if any(needs.are_met_by(gpu) for gpu in gpus):
-        return "gpu"
+    for variant, each in runnable.items():
+        if any(map(each.are_met_by, gpus)):
+            return variant
     if any(gpu.capability is None for gpu in gpus):
-        if wanted == "gpu":
-            return "gpu"
+        if wanted:
+            return next(iter(runnable))
         raise UserError(
             f"{gpus[0]}: neither nvidia-smi nor libcuda.so.1 tells the compute capability, and {needs.title} has "
             f"kernels for {needs.kernels}; choose with {needs.command} --gpu or {needs.command} --cpu"
@@ -108,22 +136,35 @@ def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engin
 
 
 def describe_gpus(search: GpuSearch, variant: Variant, engine: Engine = "mxnet") -> str:
-    """Return one line on the GPUs that were found, the variant that set-up chose, and what the driver cannot do.
+    """Return one line on the GPUs that were found, the variant that set-up chose and why, and what the driver lacks.
 
     Returns:
-        Empty if there is no GPU and no ``nvidia-smi`` that fails.
+        Empty if there is no GPU, no ``nvidia-smi`` that fails, and none is asked for.
     """
     if not search.gpus:
-        if not search.problem:
+        if not search.problem and variant == "cpu":
             return ""
+        if not search.problem:
+            needs = NEEDS[engine][variant]
+            older = f"; for older drivers: {needs.command} --cuda12" if engine == "torch" and variant == "gpu" else ""
+            return (
+                f"no NVIDIA driver is here; set-up makes the {variant} environment (CUDA {needs.cuda}), which needs "
+                f"driver {needs.update}{older}"
+            )
         return f"nvidia-smi lists no GPU ({search.problem}); set-up makes the {variant} environment" + (
             "; if this machine has GPUs, repair the driver and run ./run.sh setup --gpu" if variant == "cpu" else ""
         )
-    first = search.gpus[0]
+    first, needs, newest = search.gpus[0], NEEDS[engine][variant], NEEDS[engine]["gpu"]
     counted = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, search.gpus)).items())
-    words = [f"{counted}, driver {first.driver or 'unknown'}; set-up makes the {variant} environment"]
+    words = [
+        f"{counted}, driver {first.driver or 'unknown'}; set-up makes the {variant} environment (CUDA {needs.cuda})"
+    ]
+    if not newest.run_on(first.driver):
+        words.append(f"CUDA {newest.cuda} needs driver {newest.update}")
+    elif needs is not newest and not any(map(newest.are_met_by, search.gpus)):
+        words.append(f"{newest.title} (CUDA {newest.cuda}) has kernels for compute capability {newest.kernels}")
     number = driver_number(first.driver)
-    if number is not None and number < NEEDS[engine].fusion_driver:
+    if number is not None and number < needs.fusion_driver:
         words.append("the driver is older than R520, so ranks run without MXNet's fusion (MXNET_USE_FUSION=0)")
     if any(gpu.is_split for gpu in search.gpus):
         words.append("MIG is on, so that a rank sees one part of one GPU: switch MIG off, or start one rank")

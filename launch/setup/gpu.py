@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.setup.layout import MACHINES, Variant
+
 _CUDA_MAJOR = 11
 """The major version of CUDA for which mxnet-cu112 and Horovod are built."""
 
@@ -78,11 +80,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuNeeds:
-    """What the GPU wheel of an engine needs.
+    """What a GPU wheel of an engine needs.
 
     Attributes:
         title: The wheel, in messages.
         cuda: The major version of CUDA for which the wheel is built.
+        machines: The processors for which the index has the wheel.
         oldest_driver: The oldest driver that runs programs of this CUDA.
         fusion_driver: The oldest driver that loads what the engine compiles at run time.
         update: To which version a driver that is too old is best updated.
@@ -91,10 +94,12 @@ class GpuNeeds:
         kernels: Both limits in words.
         other: Which engine takes the GPUs that this one does not, and how.
         command: The set-up of this engine.
+        own: How to use a build of the site's own, which may be for older drivers; empty if that would be no help.
     """
 
     title: str
     cuda: int
+    machines: tuple[str, ...]
     oldest_driver: tuple[int, int]
     fusion_driver: tuple[int, int]
     update: str
@@ -103,16 +108,23 @@ class GpuNeeds:
     kernels: str
     other: str
     command: str
+    own: str = ""
 
     def are_met_by(self, gpu: Gpu) -> bool:
         """Return whether the wheel has kernels for this GPU."""
         return gpu.capability is not None and self.oldest <= gpu.capability < self.too_new
 
+    def run_on(self, driver: str) -> bool:
+        """Return whether a driver of this version runs the wheel's CUDA; a version that says nothing counts as new."""
+        number = driver_number(driver)
+        return number is None or number >= self.oldest_driver
 
-NEEDS: Mapping[str, GpuNeeds] = {
-    "mxnet": GpuNeeds(
+
+_MXNET: dict[Variant, GpuNeeds] = {
+    "gpu": GpuNeeds(
         title="MXNet 1.9.1",
         cuda=11,
+        machines=MACHINES["mxnet"],
         oldest_driver=(450, 80),
         # MXNet fuses pointwise operators with NVRTC 11.8, which writes PTX 7.8. ``launch/rank.sh`` switches the fusion
         # off below this driver.
@@ -126,9 +138,13 @@ NEEDS: Mapping[str, GpuNeeds] = {
         other="use PyTorch with ./run.sh setup --engine torch",
         command="./run.sh setup",
     ),
-    "torch": GpuNeeds(
+}
+
+_TORCH: dict[Variant, GpuNeeds] = {
+    "gpu": GpuNeeds(
         title="PyTorch 2.13",
         cuda=13,
+        machines=MACHINES["torch"],
         oldest_driver=(580, 0),
         fusion_driver=(580, 0),
         update="R580 or later",
@@ -138,9 +154,30 @@ NEEDS: Mapping[str, GpuNeeds] = {
         kernels="7.5 and later only",
         other="use MXNet with ./run.sh setup --engine mxnet",
         command="./run.sh setup --engine torch",
+        own="use the site's own PyTorch with ./run.sh setup --engine torch --system",
+    ),
+    "cuda12": GpuNeeds(
+        title="PyTorch 2.10",
+        cuda=12,
+        machines=("x86_64",),  # PyPI's wheel for aarch64 is for CPUs
+        oldest_driver=(525, 60),
+        fusion_driver=(525, 60),
+        update="R525 (525.60.13) or later, better R580",
+        # libtorch_cuda.so of the wheel holds machine code for 7.0, 7.5, 8.0, 8.6, 9.0, 10.0 and 12.0, and no PTX.
+        oldest=(7, 0),
+        too_new=(13, 0),
+        kernels="7.0 to 12.1 only",
+        other="use MXNet with ./run.sh setup --engine mxnet",
+        command="./run.sh setup --engine torch",
+        own="use the site's own PyTorch with ./run.sh setup --engine torch --system",
     ),
 }
-"""Engine -> its needs. *Sources*: the wheels, and for drivers the section on minor versions of CUDA's guide."""
+
+NEEDS: Mapping[str, Mapping[Variant, GpuNeeds]] = {"mxnet": _MXNET, "torch": _TORCH}
+"""Engine -> variant -> the needs of its wheel, the newest CUDA first.
+
+*Sources*: the wheels, and for drivers the section on minor versions of CUDA's guide.
+"""
 
 
 @dataclass(frozen=True)

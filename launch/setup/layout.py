@@ -3,17 +3,23 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-Variant = Literal["cpu", "gpu"]
+Variant = Literal["cpu", "gpu", "cuda12"]
+"""What an environment computes on: the CPU, GPUs, or GPUs whose driver runs CUDA 12 but not that of newer PyTorches."""
+
 Engine = Literal["mxnet", "torch"]
+Lock = Literal["mxnet", "torch", "torch-cuda12"]
 
 ENGINES: dict[Engine, str] = {"mxnet": "MXNet", "torch": "PyTorch"}
 """The engines for which set-up makes environments, with their names in messages. The table
 of the program itself, `configs.registry.ENGINES`, needs packages."""
 
-NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 12), "torch": (3, 13)}
+NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 12), "torch": (3, 14)}
 """``run.sh`` looks for the same versions."""
+
+MACHINES: dict[Engine, tuple[str, ...]] = {"mxnet": ("x86_64",), "torch": ("x86_64", "aarch64")}
+"""The processors for which each engine and its DALI have wheels, as ``uname -m`` names them."""
 
 EXTRAS = {"test": "tools for tests and checks", "tensorboard": "library that writes TensorBoard's files"}
 """What ``./run.sh setup --extra`` adds: name of an extra of pyproject.toml -> description."""
@@ -25,13 +31,18 @@ class Kind:
 
     Attributes:
         engines: Its engines, in the order of `ENGINES`; at least one.
-        variant: cpu or gpu.
+        variant: cpu, gpu or cuda12.
         base: The interpreter that has the site's own MXNet. If empty, the environment has all packages itself.
     """
 
     engines: tuple[Engine, ...]
     variant: Variant
     base: str = ""
+
+    @property
+    def lock(self) -> Lock:
+        """The lock file that pins the packages of the main engine; for PyTorch also the name of its extra."""
+        return "torch-cuda12" if self.variant == "cuda12" else self.engines[0]
 
     def __str__(self) -> str:
         over = f" (that of {self.base})" if self.base else ""
@@ -78,12 +89,12 @@ USED_LOCK = ROOT / ".venv.used"
 """The file that a run locks, shared, while it uses the current environment, on whatever node."""
 
 
-def lock_file(engine: Engine, python: tuple[int, int]) -> Path:
-    """Return the file with the pins of all packages, for an engine and a version of Python."""
-    if engine == "torch":
-        return ROOT / "requirements-torch.lock"
-    return ROOT / ("requirements-py312.lock" if python >= (3, 12) else "requirements.lock")
+def lock_file(lock: Lock, python: tuple[int, int]) -> Path:
+    """Return the file with the pins of all packages for a version of Python."""
+    if lock == "mxnet":
+        return ROOT / ("requirements-py312.lock" if python >= (3, 12) else "requirements.lock")
+    return ROOT / f"requirements-{lock}.lock"
 
 
-LOCKS: dict[Engine, Path] = {engine: lock_file(engine, sys.version_info[:2]) for engine in ENGINES}
-"""The pins of all packages, for each engine under this Python."""
+LOCKS: dict[Lock, Path] = {lock: lock_file(lock, sys.version_info[:2]) for lock in get_args(Lock)}
+"""The pins of all packages under this Python."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from launch.setup.layout import LOCKS, Engine, Environment
+from launch.setup.layout import LOCKS, Environment, Lock
 
 HOROVOD = "horovod==0.28.1"
 """Not in pyproject.toml: pip would build it in isolation, where it finds neither MXNet nor a usable CMake."""
@@ -17,16 +17,16 @@ HOROVOD = "horovod==0.28.1"
 HOROVOD_PIN = f"{HOROVOD} --hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 """The digest is that of the sources, which is all that there is of this version."""
 
-_REQUIRES = re.compile(r"^Requires-Dist: ([A-Za-z0-9._-]+)(?:\[([\w,]+)\])?(.*)$", re.MULTILINE)
+_REQUIRES = re.compile(r"^Requires-Dist: ([A-Za-z0-9._-]+)(?:\[([\w,-]+)\])?(.*)$", re.MULTILINE)
 
 
-def read_pins(engine: Engine) -> list[tuple[str, str, set[str]]]:
-    """Return name, pin and parents of each package of an engine's lock file.
+def read_pins(lock: Lock) -> list[tuple[str, str, set[str]]]:
+    """Return name, pin and parents of each package of a lock file.
 
     The name is in lower case with hyphens, as those of the parents, which are the packages that need this one. The pin
     is a line for pip: version, markers and digests. A package may have several, for several versions of Python.
     """
-    blocks = re.findall(r"^[\w.-]+==.*\n(?: .*\n?)*", LOCKS[engine].read_text(encoding="utf-8"), re.MULTILINE)
+    blocks = re.findall(r"^[\w.-]+==.*\n(?: .*\n?)*", LOCKS[lock].read_text(encoding="utf-8"), re.MULTILINE)
     found = []
     for block in blocks:
         pin = re.sub(r" \\\n +", " ", block).splitlines()[0]
@@ -35,20 +35,20 @@ def read_pins(engine: Engine) -> list[tuple[str, str, set[str]]]:
     return found
 
 
-def locked(engine: Engine, *names: str) -> list[str]:
-    """Return the pins of these packages in an engine's lock file, in the order of the file, without digests."""
+def locked(lock: Lock, *names: str) -> list[str]:
+    """Return the pins of these packages in a lock file, in the order of the file, without digests."""
     pattern = rf"^(?:{'|'.join(map(re.escape, names))})==[^\\\n]*"
-    return [pin.rstrip() for pin in re.findall(pattern, LOCKS[engine].read_text(encoding="utf-8"), re.MULTILINE)]
+    return [pin.rstrip() for pin in re.findall(pattern, LOCKS[lock].read_text(encoding="utf-8"), re.MULTILINE)]
 
 
-def closure(engine: Engine, names: Collection[str]) -> list[str]:
+def closure(lock: Lock, names: Collection[str]) -> list[str]:
     """Return the pins of packages and of all that they need.
 
     Args:
-        engine: Whose lock file.
+        lock: The lock file.
         names: The packages; those that the lock file does not have are left out.
     """
-    pins, found = read_pins(engine), set(names)
+    pins, found = read_pins(lock), set(names)
     while more := {name for name, _, parents in pins if parents & found} - found:
         found |= more
     return [pin for name, pin, _ in pins if name in found]
@@ -68,7 +68,7 @@ def named_by(environment: Environment, extra: str) -> set[str]:
     while True:
         size = len(extras)
         for name, deeper, marker in requirements:
-            wanted = re.search(r"extra == [\"'](\w+)[\"']", marker)
+            wanted = re.search(r"extra == [\"']([\w-]+)[\"']", marker)
             if wanted is None or wanted[1] in extras:
                 found.add(_plain(name))
                 extras.update(filter(None, deeper.split(",")))
@@ -89,9 +89,9 @@ def write_requirements(folder: Path, pins: Iterable[str], *, checks_files: bool)
     return [*(["--require-hashes"] if checks_files else []), "--requirement", str(path)]
 
 
-def write_constraints(environment: Environment, engine: Engine) -> list[str]:
+def write_constraints(environment: Environment, lock: Lock) -> list[str]:
     """Write the versions of all packages, without digests, and return pip's arguments for them."""
-    *_, path = write_requirements(environment.folder, (pin for _, pin, _ in read_pins(engine)), checks_files=False)
+    *_, path = write_requirements(environment.folder, (pin for _, pin, _ in read_pins(lock)), checks_files=False)
     return ["--constraint", path]
 
 

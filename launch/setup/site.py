@@ -16,7 +16,7 @@ from typing import Any
 
 from configs.errors import UserError
 from launch.setup.child import StageError
-from launch.setup.layout import CURRENT, EXTRAS, PROJECT, ROOT, Kind
+from launch.setup.layout import CURRENT, EXTRAS, NEWEST_PYTHON, PROJECT, ROOT, Kind
 from launch.setup.state import digest
 from launch.setup.work import GB, Stage, Work
 
@@ -129,8 +129,9 @@ def _describe(python: str) -> dict[str, Any]:
 def _problems(found: dict[str, Any]) -> list[str]:
     """Return a line for each reason why this program cannot run on the packages of a base."""
     version, problems = found["python"], list(found["problems"])
-    if not [3, 10] <= version <= [3, 13]:
-        problems.append(f"it is Python {version[0]}.{version[1]}, and this program needs 3.10 to 3.13")
+    newest = max(NEWEST_PYTHON.values())
+    if not (3, 10) <= tuple(version) <= newest:
+        problems.append(f"it is Python {version[0]}.{version[1]}, and this program needs 3.10 to 3.{newest[1]}")
     for title, oldest in _OLDEST.items():
         if title in found and _number(found[title][0]) < oldest:
             problems.append(f"{title} is {found[title][0]}, and this program needs {oldest[0]}.{oldest[1]} or later")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch.setup.child import Command, StageError
 from launch.setup.horovod import build_environment, check_build
-from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Engine, Kind, Variant
+from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.pins import HOROVOD, HOROVOD_PIN, closure, locked, named_by, write_constraints
 from launch.setup.site import stages_over_base
@@ -27,24 +27,24 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
     """Return the stages of an environment, with or without MPI, and with extras (`EXTRAS`)."""
     if kind.base:
         return stages_over_base(kind, extras)
-    main, *added = kind.engines
+    (main, *added), lock = kind.engines, kind.lock
     tests = [
-        Stage(each, EXTRAS[each], _pins(main), GB // 3, partial(_install_extra, engine=main, extra=each))
+        Stage(each, EXTRAS[each], _pins(lock), GB // 3, partial(_install_extra, extra=each))
         for each in sorted(set(extras))
     ]
     torch = f"pinned wheels: PyTorch ({kind.variant}), up to 2.5 GB of downloads where pip finds no wheel for CPUs only"
     if main == "torch":
-        wheels, last = [Stage("torch", torch, _pins("torch"), 8 * GB, _install_torch)], []
+        wheels, last = [Stage("torch", torch, _pins(lock), 8 * GB, _install_torch)], []
     else:
         wheels, last = _mxnet_stages(kind.variant), [_horovod_stage(kind.variant, has_mpi=has_mpi)]
     if added:  # PyTorch comes last beside MXNet, because its setuptools are too new for Horovod's build.
         last.append(Stage("torch", torch, _pins("torch"), 8 * GB, _add_torch))
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     of = digest(version, ROOT, kind.variant, *([main] if main == "torch" else []))
-    tools_bytes, tools = GB // (10 if main == "torch" else 2), digest(*locked(main, *_TOOLS))
+    tools_bytes, tools = GB // (10 if main == "torch" else 2), digest(*locked(lock, *_TOOLS))
     return [
         Stage("venv", f"virtual environment: Python {version}", of, GB // 10, _make_venv),
-        Stage("tools", "build tools", tools, tools_bytes, partial(_install_tools, engine=main)),
+        Stage("tools", "build tools", tools, tools_bytes, _install_tools),
         *wheels, *tests, *last,
     ]  # fmt: skip
 
@@ -67,9 +67,9 @@ def _horovod_stage(variant: Variant, *, has_mpi: bool) -> Stage:
     return Stage("horovod", title, digest(built_from), GB, _build_horovod)
 
 
-def _pins(engine: Engine) -> str:
+def _pins(lock: Lock) -> str:
     """Return a digest of all that an environment's packages depend on."""
-    return digest(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in (LOCKS[engine], PROJECT)))
+    return digest(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in (LOCKS[lock], PROJECT)))
 
 
 def _make_venv(work: Work) -> None:
@@ -78,8 +78,8 @@ def _make_venv(work: Work) -> None:
     work.run([base, "-m", "venv", work.environment.folder], "venv")
 
 
-def _install_tools(work: Work, engine: Engine) -> None:
-    work.pip_install(work.pinned(closure(engine, _TOOLS)), "tools")
+def _install_tools(work: Work) -> None:
+    work.pip_install(work.pinned(closure(work.kind.lock, _TOOLS)), "tools")
 
 
 def _install_project(work: Work) -> None:
@@ -87,8 +87,8 @@ def _install_project(work: Work) -> None:
     work.pip_install(["--no-deps", "--editable", ROOT], "project")
 
 
-def _install_extra(work: Work, engine: Engine, extra: str) -> None:
-    work.pip_install(work.pinned(closure(engine, named_by(work.environment, extra))), extra)
+def _install_extra(work: Work, extra: str) -> None:
+    work.pip_install(work.pinned(closure(work.kind.lock, named_by(work.environment, extra))), extra)
 
 
 def _install_mxnet(work: Work) -> None:
@@ -146,7 +146,7 @@ def _horovod_variables(work: Work) -> Mapping[str, str]:
 def _build_horovod(work: Work) -> None:
     environment, folder = work.environment, work.environment.folder / "build"
     if "horovod" not in work.begun:
-        _install_tools(work, "mxnet")  # again, because PyTorch may have replaced some
+        _install_tools(work)  # again, because PyTorch may have replaced some
         _begin_horovod(work)
     work.begun["horovod"].wait(work.watch)
     (wheel,) = folder.glob("horovod-*.whl")
@@ -165,8 +165,9 @@ def _install_torch(work: Work) -> None:
     other indexes, so PyTorch itself has no digest there.
     """
     _install_project(work)
-    names, is_gpu = named_by(work.environment, "torch"), work.kind.variant == "gpu"
-    work.pip_install(work.pinned(closure("torch", names if is_gpu else names - {"torch"})), "torch")
+    lock, is_gpu = work.kind.lock, work.kind.variant != "cpu"
+    names = named_by(work.environment, lock)
+    work.pip_install(work.pinned(closure(lock, names if is_gpu else names - {"torch"})), "torch")
     _add_torch(work, _IMPORTED, is_there=is_gpu)
 
 

@@ -33,9 +33,9 @@ def require_gpus(cluster: Cluster) -> None:
 def without_cuda(cluster: Cluster) -> tuple[str, str] | None:
     """Return what is wrong and a remedy if a cluster of GPUs meets an environment that set-up made for a CPU."""
     kind = State(Environment(Path(sys.prefix))).kind
-    if cluster.device == "cpu" or kind is None or kind.variant == "gpu":
+    if cluster.device == "cpu" or kind is None or kind.variant != "cpu":
         return None
-    return "the environment is for a CPU", f"{NEEDS[cluster.engine.name].command} --gpu"
+    return "the environment is for a CPU", f"{NEEDS[cluster.engine.name]['gpu'].command} --gpu"
 
 
 def _shortage_here(cluster: Cluster) -> tuple[str, str] | None:

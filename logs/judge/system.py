@@ -25,7 +25,7 @@ _STATUS = {
 """submission_status of a log -> the status in a system description of ruleset 4.0.0."""
 _NUMBERS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
 """Fields that the official result summary multiplies. It ends in a traceback if one of them is not a whole number."""
-_STACK = ("horovod", "nvidia-dali-cuda110", "nvidia-dali-cuda130", "numpy", "mlperf-logging")
+_STACK = ("horovod", "nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy", "mlperf-logging")
 _GIB = 1 << 30
 
 

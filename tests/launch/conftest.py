@@ -10,7 +10,7 @@ import pytest
 
 from configs.load import ROOT
 
-_LOCKS = ("requirements.lock", "requirements-py312.lock", "requirements-torch.lock")
+_LOCKS = ("requirements.lock", "requirements-py312.lock", "requirements-torch.lock", "requirements-torch-cuda12.lock")
 _NEEDED = ("run.sh", "pyproject.toml", *_LOCKS, "configs", "launch")
 
 

@@ -115,7 +115,7 @@ def test_a_wrong_python_is_named_with_what_brings_a_right_one_here_and_nothing_i
     done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
     as_root = "" if os.geteuid() == 0 or not managers or "conda" in managers else "as root: "
     assert done.returncode == 2
-    assert done.stderr == f"error: Python 3.10 to 3.13 is needed, found: Python 3.9.2; {as_root}{remedy}\n"
+    assert done.stderr == f"error: Python 3.10 to 3.14 is needed, found: Python 3.9.2; {as_root}{remedy}\n"
     assert not (tree / ".venv").exists()
 
 

@@ -222,7 +222,15 @@ def test_ranks_on_more_hosts_than_the_cluster_file_has_are_told_too() -> None:
 
 
 def test_libraries_that_compute_must_have_one_version_on_all_hosts() -> None:
-    for name in ("mxnet", "horovod", "torch", "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda130"):
+    for name in (
+        "mxnet",
+        "horovod",
+        "torch",
+        "numpy",
+        "nvidia-dali-cuda110",
+        "nvidia-dali-cuda120",
+        "nvidia-dali-cuda130",
+    ):
         ranks = _sound()
         ranks[2]["machine"]["environment"]["packages"][name] = "7"
         assert [line[:4] for line in _on("versions", ranks)] == ["FAIL"], name
@@ -282,6 +290,18 @@ def test_a_driver_is_good_from_the_versions_on_that_cuda_11_and_fusion_need(vers
     ranks = _sound()
     _old_driver(version)(ranks)
     assert [line.split()[0] for line in _on("driver", ranks)] == [level]
+
+
+def test_a_driver_is_compared_with_the_cuda_of_pytorchs_environment() -> None:
+    ranks = _sound()
+    for rank in ranks:
+        rank["libraries"]["PyTorch"] = rank["libraries"].pop("MXNet")
+    cluster = CLUSTER.model_copy(update={"engine": CLUSTER.engine.model_copy(update={"name": "torch"})})
+    assert _on("driver", ranks, cluster, variant="cuda12") == ["OK    driver: 535.104, 2 A100"]
+    assert _on("driver", ranks, cluster) == [
+        "FAIL  driver: 535.104, 2 A100: too old for CUDA 13; update the driver to R580 or later, or run ./run.sh setup "
+        "--engine torch --cuda12"
+    ]
 
 
 def test_a_gpu_that_nobody_knows_is_not_refused() -> None:

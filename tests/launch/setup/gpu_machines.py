@@ -114,6 +114,7 @@ MACHINES = (
     *(GpuMachine(*_H100, driver) for driver in (_R525, _R550)),
     GpuMachine("H100 with MIG", *_H100[1:], _R550, is_split=True),
     GpuMachine("B200", "NVIDIA B200", (10, 0), _R570),
+    GpuMachine(*_V100, _R580),
     GpuMachine(*_A100, _R580),
     GpuMachine(*_H100, _R580),
     GpuMachine("B200", "NVIDIA B200", (10, 0), _R580),

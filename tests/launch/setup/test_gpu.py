@@ -10,6 +10,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,8 @@ from launch.doctor.facts import RankFacts
 from launch.doctor.machine import inspect_machine
 from launch.setup import gpu
 from launch.setup.checks import check_gpus, describe_gpus
-from launch.setup.gpu import Gpu, capability_of, find_toolkit, search_gpus
-from launch.setup.layout import Engine
+from launch.setup.gpu import Gpu, GpuSearch, capability_of, find_toolkit, search_gpus
+from launch.setup.layout import Engine, Variant
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
 
@@ -70,6 +71,7 @@ def test_the_page_tells_what_set_up_and_doctor_say(
     imitate: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "_packages", dict)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     numbers: dict[str, int] = {}
     lines = ["| GPUs, driver | set-up | with `--engine torch` | doctor, of MXNet |", "| --- | --- | --- | --- |"]
     for machine in MACHINES:
@@ -149,25 +151,76 @@ def test_the_name_of_a_gpu_tells_its_capability(capability: tuple[int, int], nam
     assert {name: capability_of(name) for name in names.split("|")} == dict.fromkeys(names.split("|"), capability)
 
 
-@pytest.mark.parametrize(("engine", "driver", "before"), [("mxnet", "450.80", "450.79"), ("torch", "580.0", "579.99")])
-def test_the_oldest_driver_that_runs_the_engine_is_taken(engine: Engine, driver: str, before: str) -> None:
-    assert check_gpus([Gpu("GPU", (8, 0), driver)], engine=engine) == "gpu"
-    with pytest.raises(UserError, match=rf"driver {before} is too old for CUDA"):
-        check_gpus([Gpu("GPU", (8, 0), before)], engine=engine)
+@pytest.mark.parametrize(
+    ("place", "driver", "variant", "before", "way_out"),
+    [
+        ("mxnet x86_64", "450.80", "gpu", "450.79", "update the driver to R450"),
+        ("torch x86_64", "525.60", "cuda12", "525.59", "use the site's own PyTorch with .* --system, or train on"),
+        ("torch aarch64", "580.0", "gpu", "579.99", "use the site's own PyTorch with .* --system, or train on"),
+    ],
+)
+def test_the_oldest_driver_that_runs_the_engine_is_taken(
+    place: str, driver: str, variant: Variant, before: str, way_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, machine = place.split()
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    given: dict[str, Any] = {"engine": engine}
+    assert check_gpus([Gpu("GPU", (8, 0), driver)], **given) == variant
+    with pytest.raises(UserError, match=rf"driver {before} is too old for CUDA .*{way_out}"):
+        check_gpus([Gpu("GPU", (8, 0), before)], **given)
 
 
 @pytest.mark.parametrize(
-    ("engine", "first", "last", "outside"),
-    [("mxnet", (5, 0), (8, 9), [(3, 7), (9, 0)]), ("torch", (7, 5), (12, 0), [(7, 4)])],
+    ("driver", "capability", "wanted", "variant", "why"),
+    [
+        ("580.0", (8, 0), None, "gpu", ""),
+        ("579.99", (8, 0), None, "cuda12", "; CUDA 13 needs driver R580 or later"),
+        ("579.99", (8, 0), "gpu", "cuda12", "; CUDA 13 needs driver R580 or later"),
+        (
+            "580.0",
+            (7, 0),
+            None,
+            "cuda12",
+            r"; PyTorch 2.13 \(CUDA 13\) has kernels for compute capability 7.5 and later",
+        ),
+        ("580.0", (8, 0), "cuda12", "cuda12", ""),
+        ("", (8, 0), None, "gpu", ""),
+        ("", None, "cuda12", "cuda12", ".*"),
+    ],
 )
-def test_a_gpu_with_kernels_gives_the_gpu_variant_and_another_is_refused_by_name(
-    engine: Engine, first: tuple[int, int], last: tuple[int, int], outside: list[tuple[int, int]]
-) -> None:
-    assert [check_gpus([Gpu("GPU", each, "580.0")], engine=engine) for each in (first, last)] == ["gpu", "gpu"]
+def test_pytorch_gets_the_newest_cuda_that_driver_and_gpu_can_use_and_says_why(
+    driver: str, capability: tuple[int, int] | None, wanted: Variant | None, variant: Variant, why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    gpus = [Gpu("GPU", capability, driver)]
+    assert check_gpus(gpus, wanted, "torch") == variant
+    made = rf"set-up makes the {variant} environment \(CUDA {12 if variant == 'cuda12' else 13}\)"
+    assert re.search(
+        rf"driver {driver or 'unknown'}; {made}{why}( only)?$", describe_gpus(GpuSearch(gpus), variant, "torch")
+    )
+
+
+@pytest.mark.parametrize(
+    ("wheel", "first", "last", "outside"),
+    [
+        ("mxnet", (5, 0), (8, 9), [(3, 7), (9, 0)]),
+        ("torch", (7, 5), (13, 0), [(6, 1)]),
+        ("torch cuda12", (7, 0), (12, 1), [(6, 1), (13, 0)]),
+    ],
+)
+def test_a_gpu_with_kernels_gives_the_variant_and_another_is_refused_by_name(
+    wheel: str, first: tuple[int, int], last: tuple[int, int], outside: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    engine, _, wanted = wheel.partition(" ")
+    given: dict[str, Any] = {"engine": engine, "wanted": wanted or None}
+    assert {check_gpus([Gpu("GPU", each, "580.0")], **given) for each in (first, last)} == {wanted or "gpu"}
     for each in outside:
         with pytest.raises(UserError, match=rf"GPU \(compute capability {each[0]}\.{each[1]}\): .* has kernels.*--cpu"):
-            check_gpus([Gpu("GPU", each, "580.0")], engine=engine)
-    assert check_gpus([], engine=engine) == "cpu"
+            check_gpus([Gpu("GPU", each, "580.0")], **given)
+    assert check_gpus([], **given) == "cpu"
 
 
 def test_every_field_of_nvidia_smi_is_read_also_where_a_name_has_commas(imitate: Path) -> None:

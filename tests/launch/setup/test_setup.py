@@ -4,9 +4,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib.metadata import distributions
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,16 +19,17 @@ from launch.setup import __main__ as set_up
 from launch.setup.__main__ import Options, choose_engines, choose_kind, main, remembered_kind
 from launch.setup.checks import find_problems
 from launch.setup.gpu import Gpu, GpuSearch
-from launch.setup.layout import LOCKS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Environment, Kind, lock_file
+from launch.setup.layout import LOCKS, PROJECT, ROOT, Environment, Kind, Lock, Variant, lock_file
 from launch.setup.pins import closure, locked, named_by, read_pins
 from launch.setup.stages import make_stages
+from launch.setup.state import State
 
 MXNET, BOTH, OVER = (
     Kind(("mxnet",), "cpu"),
     Kind(("mxnet", "torch"), "cpu"),
     Kind(("mxnet",), "gpu", "/usr/bin/python3"),
 )
-TORCH = Kind(("torch",), "cpu")
+TORCH, CUDA12 = Kind(("torch",), "cpu"), Kind(("torch",), "cuda12")
 
 
 def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
@@ -40,29 +40,26 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
     for name in ("PATH", "CUDA_HOME", "HOROVOD_CUDA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("platform.python_version", lambda: "3.14.1")
     monkeypatch.setattr("sys.version_info", (3, 14, 1))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "ensurepip" else name)
     found = find_problems(Kind(("mxnet", "torch"), "gpu"), folder, ["venv", "horovod"], 1)
     if Path("/usr/local/cuda/bin/nvcc").exists():
         found.append("no CUDA 11 toolkit")
-    assert [line.partition(": ")[2] for line in found[:3]] == [
-        "use such a machine or container",
+    assert [line.partition(": ")[2] for line in found[:2]] == [
         "leave --engine out to take PyTorch, or install such a Python, rm -r .venv if it is there, and run "
         "./run.sh setup",
         "use another Python, one with the modules venv and ensurepip",
     ]
-    assert found[0].startswith("this is Linux aarch64; MXNet 1.9.1 and DALI have wheels for Linux x86_64 only")
-    assert found[1].startswith(f"this Python is 3.14.1 ({sys.executable}), and MXNet and PyTorch needs 3.10 to 3.12: ")
-    assert found[3].endswith("my clone' has a space, which Horovod's build cannot take: move this folder, or rename it")
-    assert found[4:6] == [
+    assert found[0].startswith(f"this Python is 3.14.1 ({sys.executable}), and MXNet and PyTorch needs 3.10 to 3.12: ")
+    assert found[2].endswith("my clone' has a space, which Horovod's build cannot take: move this folder, or rename it")
+    assert found[3:5] == [
         "no C++ compiler (c++, g++, clang++), which Horovod is built with: install one (GCC 7 or later); or use "
         "PyTorch, which needs none: ./run.sh setup --engine torch",
         "no make, which Horovod is built with: install GNU make",
     ]
-    assert found[6].startswith("no CUDA 11 toolkit")
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert found[5].startswith("no CUDA 11 toolkit")
     assert find_problems(OVER, folder, ["venv"], 1) == [], "over a base its Python counts"
     monkeypatch.setattr("sys.version_info", (3, 12, 1))
     assert find_problems(MXNET, folder, ["wheels"], 1) == [], "there is an environment already"
@@ -72,46 +69,121 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
 
 
 @pytest.mark.parametrize(
-    ("options", "remembered", "python", "engines"),
+    ("system", "machine", "kind", "problem"),
     [
-        (Options(), None, (3, 12), ("mxnet",)),
-        (Options(), None, (3, 13), ("torch",)),
-        (Options("mxnet"), None, (3, 13), ("mxnet",)),
-        (Options(), TORCH, (3, 13), ("torch",)),
-        (Options("torch"), MXNET, (3, 12), ("mxnet", "torch")),
-        (Options("mxnet"), TORCH, (3, 12), ("mxnet", "torch")),
-        (Options("torch"), MXNET, (3, 13), ("torch",)),
-        (Options("torch", "gpu"), MXNET, (3, 12), ("torch",)),
-        (Options("torch", "cpu"), Kind(("mxnet",), "gpu"), (3, 12), ("torch",)),
+        ("Linux", "aarch64", TORCH, None),
+        ("Linux", "aarch64", Kind(("torch",), "gpu"), None),
+        ("Linux", "aarch64", OVER, None),
+        ("Linux", "x86_64", CUDA12, None),
+        (
+            "Linux",
+            "aarch64",
+            CUDA12,
+            "PyTorch 2.10 with CUDA 12 has no build for it: update the driver to R580 or later",
+        ),
+        (
+            "Linux",
+            "aarch64",
+            BOTH,
+            "this is aarch64, and MXNet has no build for it: leave --engine out to take PyTorch",
+        ),
+        (
+            "Linux",
+            "riscv64",
+            TORCH,
+            "this is Linux riscv64; there are wheels for Linux on x86_64 and aarch64 only: use",
+        ),
+        ("Linux", "riscv64", OVER, None),
+        ("Darwin", "x86_64", OVER, "this is Darwin x86_64; there are wheels for Linux on x86_64 and aarch64 only: use"),
     ],
 )
-def test_engines_follow_the_options_the_environment_and_the_python(
-    options: Options, remembered: Kind | None, python: tuple[int, int], engines: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_machine_without_wheels_is_named_and_nothing_else_is_asked_of_it(
+    system: str, machine: str, kind: Kind, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = find_problems(kind, tmp_path, [] if problem is None else ["horovod"], 0)
+    assert len(found) == (problem is not None)
+    assert problem is None or problem in found[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "remembered", "machine", "engines"),
+    [
+        (Options(), None, "x86_64 12", ("mxnet",)),
+        (Options(), None, "x86_64 13", ("torch",)),
+        (Options(), None, "aarch64 12", ("torch",)),
+        (Options("mxnet"), None, "x86_64 13", ("mxnet",)),
+        (Options("mxnet"), None, "aarch64 12", ("mxnet",)),
+        (Options(), TORCH, "x86_64 13", ("torch",)),
+        (Options("torch"), MXNET, "x86_64 12", ("mxnet", "torch")),
+        (Options("mxnet"), TORCH, "x86_64 12", ("mxnet", "torch")),
+        (Options("torch"), MXNET, "x86_64 13", ("torch",)),
+        (Options("torch"), MXNET, "aarch64 12", ("torch",)),
+        (Options("torch", "gpu"), MXNET, "x86_64 12", ("torch",)),
+        (Options("torch", "cpu"), Kind(("mxnet",), "gpu"), "x86_64 12", ("torch",)),
+    ],
+)
+def test_engines_follow_the_options_the_environment_the_processor_and_the_python(
+    options: Options, remembered: Kind | None, machine: str, engines: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("sys.version_info", (*python, 0))
+    processor, minor = machine.split()
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    monkeypatch.setattr("sys.version_info", (3, int(minor), 0))
     assert choose_engines(options, remembered) == engines
 
 
 @pytest.mark.parametrize(
-    ("options", "remembered", "variant"),
+    ("machine", "what"), [("x86_64 14", "Python 3.14"), ("aarch64 11", "aarch64"), ("aarch64 14", "aarch64")]
+)
+def test_pytorch_is_taken_by_itself_where_mxnet_has_no_build(
+    machine: str, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processor, minor = machine.split()
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    monkeypatch.setattr("sys.version_info", (3, int(minor), 0))
+    assert choose_kind(Options(variant="cpu"), None) == TORCH
+    assert capsys.readouterr().err == f"setup: {what}: MXNet has no build for it; taking PyTorch\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "remembered", "driver", "variant"),
     [
-        (Options("torch"), None, "gpu"),
-        (Options("torch", "cpu"), Kind(("torch",), "gpu"), "cpu"),
-        (Options("torch"), TORCH, "cpu"),
-        (Options("torch", "gpu"), TORCH, "gpu"),
-        (Options("torch", "cpu"), OVER, "cpu"),
+        (Options("torch"), None, "580.1", "gpu"),
+        (Options("torch"), None, "570.1", "cuda12"),
+        (Options("torch", "cuda12"), None, "580.1", "cuda12"),
+        (Options("torch", "cpu"), Kind(("torch",), "gpu"), "580.1", "cpu"),
+        (Options("torch"), TORCH, "580.1", "cpu"),
+        (Options("torch", "gpu"), TORCH, "580.1", "gpu"),
+        (Options("torch", "cpu"), OVER, "580.1", "cpu"),
+        (Options(), CUDA12, "580.1", "cuda12"),
+        (Options("torch", "gpu"), CUDA12, "580.1", "gpu"),
+        (Options("torch"), Kind(("mxnet",), "gpu"), "570.1", "cuda12"),
+        (Options("torch", "gpu"), None, None, "gpu"),
+        (Options("torch", "cuda12"), None, None, "cuda12"),
+        (Options("torch"), None, None, "cpu"),
     ],
 )
-def test_the_variant_is_what_was_asked_for_or_is_there_or_suits_the_engine(
-    options: Options, remembered: Kind | None, variant: str, monkeypatch: pytest.MonkeyPatch,
+def test_the_variant_is_what_was_asked_for_or_is_there_or_suits_the_engine_and_the_driver(
+    options: Options, remembered: Kind | None, driver: str | None, variant: Variant, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    search = GpuSearch([Gpu("H100", (9, 0), driver)] if driver else [])
+    monkeypatch.setattr(set_up, "search_gpus", lambda: search)
+    assert choose_kind(options, remembered) == Kind(("torch",), variant)
+    chosen = variant != "cpu" and remembered != Kind(("torch",), variant)
+    first = "1 x H100" if driver else "no NVIDIA driver is here; set-up makes"
+    assert (f"setup: {first}" in capsys.readouterr().err) == chosen
+
+
+def test_mxnet_is_refused_where_its_cuda_is_not_that_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("H100", (9, 0), "580.1")]))
-    assert choose_kind(options, remembered) == Kind(("torch",), variant)  # type: ignore[arg-type]
-    assert ("setup: 1 x H100" in capsys.readouterr().err) == (variant == "gpu")
     with pytest.raises(UserError, match=r"MXNet 1\.9\.1 has kernels for"):
         choose_kind(Options("mxnet"), None)
+    for remembered in (None, MXNET):
+        with pytest.raises(UserError, match=r"--cuda12: MXNet 1\.9\.1 is built for CUDA 11: add --engine torch"):
+            choose_kind(Options("mxnet", "cuda12"), remembered)
 
 
 def test_an_environment_over_a_base_stays_one_until_another_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +227,7 @@ def test_an_environment_is_begun_anew_in_another_folder_and_for_another_python(
 
 
 @pytest.mark.parametrize(
-    ("engine", "kind", "pattern", "expected"),
+    ("lock", "kind", "pattern", "expected"),
     [
         ("mxnet", MXNET, "==", {"tools", "mxnet", "wheels", "test", "horovod"}),
         ("mxnet", MXNET, "pandas|tqdm==", {"mxnet", "wheels", "test"}),
@@ -164,15 +236,17 @@ def test_an_environment_is_begun_anew_in_another_folder_and_for_another_python(
         ("mxnet", TORCH, "==", set()),
         ("torch", BOTH, "==", {"torch"}),
         ("torch", TORCH, "==", {"tools", "torch", "test"}),
+        ("torch", CUDA12, "==", set()),
+        ("torch-cuda12", CUDA12, "==", {"tools", "torch", "test"}),
     ],
 )  # fmt: skip
 def test_other_pins_are_installed_by_the_stages_of_their_engine_alone(
-    engine: Engine, kind: Kind, pattern: str, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lock: Lock, kind: Kind, pattern: str, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, lock = _digests(kind), tmp_path / "lock"
-    text = LOCKS[engine].read_text(encoding="utf-8")
-    lock.write_text(re.sub(pattern, lambda found: f"{found[0]}9.", text, flags=re.MULTILINE), encoding="utf-8")
-    monkeypatch.setitem(LOCKS, engine, lock)
+    before, other = _digests(kind), tmp_path / "lock"
+    text = LOCKS[lock].read_text(encoding="utf-8")
+    other.write_text(re.sub(pattern, lambda found: f"{found[0]}9.", text, flags=re.MULTILINE), encoding="utf-8")
+    monkeypatch.setitem(LOCKS, lock, other)
     assert _changed(before, _digests(kind)) == expected
 
 
@@ -196,12 +270,12 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
 
 def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
     text = LOCKS["mxnet"].read_text(encoding="utf-8")
-    assert all(" --hash=sha256:" in pin for engine in LOCKS for _, pin, _ in read_pins(engine))
+    assert all(" --hash=sha256:" in pin for lock in LOCKS for _, pin, _ in read_pins(lock))
     for pin in ("mxnet==1.9.1", "mxnet-cu112==1.9.1", "nvidia-dali-cuda110==1.34.0", "mlperf-logging==4.1.68"):
         assert pin in re.split(r"[\n ]", text)
     numpy = "1.23." if sys.version_info < (3, 12) else "1.26."
     assert all(line.startswith(f"numpy=={numpy}") for line in locked("mxnet", "numpy"))
-    assert not re.search(r"https?:|file:|index-url|find-links", text)
+    assert not [lock for lock in LOCKS.values() if re.search(r"https?:|file:|index-url|find-links", lock.read_text())]
     assert "horovod" not in PROJECT.read_text(encoding="utf-8").split("[tool.")[0].replace("# What Horovod", "")
 
 
@@ -213,21 +287,38 @@ def _wanted(project: dict[str, Any], extra: str) -> list[Requirement]:
     return plain + [each for name in named for each in _wanted(project, name)]
 
 
-@pytest.mark.parametrize("engine", LOCKS)
-@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
-def test_a_lock_pins_all_that_its_extras_want_for_every_python_of_the_engine(
-    engine: Engine, python: str, monkeypatch: pytest.MonkeyPatch
+_OTHER_EXTRAS = {
+    "mxnet": {"mxnet", "onnx", "torch", "torch-cuda12", "torch-common"},
+    "torch": {"mxnet", "onnx", "cpu", "gpu", "build", "torch-cuda12", "torch-common"},
+    "torch-cuda12": {"mxnet", "onnx", "cpu", "gpu", "build", "torch", "torch-common"},
+}
+"""The extras that a lock file need not have, because it has those that name them or those of another environment."""
+
+_PLACES: dict[Lock, tuple[int, Sequence[str]]] = {
+    "mxnet": (12, ["x86_64"]), "torch": (14, ["x86_64", "aarch64"]), "torch-cuda12": (14, ["x86_64"]),
+}  # fmt: skip
+"""Lock file -> the newest Python 3 and the processors that it is for."""
+
+
+@pytest.mark.parametrize(
+    ("lock", "python", "machine"),
+    [
+        (lock, f"3.{minor}", machine)
+        for lock, (newest, machines) in _PLACES.items()
+        for minor in range(10, newest + 1)
+        for machine in machines
+    ],
+)
+def test_a_lock_pins_all_that_its_extras_want_for_every_python_and_processor(
+    lock: Lock, python: str, machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if python > "{}.{}".format(*NEWEST_PYTHON[engine]):
-        pytest.skip("the engine does not run there")
     # Python 3.10 has no tomllib.
     project = pytest.importorskip("tomllib").loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    monkeypatch.setitem(LOCKS, engine, lock_file(engine, (3, int(python.partition(".")[2]))))
-    extras = re.findall(r"--extra (\w+)", LOCKS[engine].read_text(encoding="utf-8").splitlines()[1])
-    others = {"torch": {"mxnet", "onnx", "cpu", "gpu", "build"}, "mxnet": {"mxnet", "onnx", "torch"}}[engine]
-    assert set(extras) == set(project["optional-dependencies"]) - others
-    here = {"python_version": python, "python_full_version": f"{python}.0"}
-    lines = [Requirement(pin.partition(" --hash")[0]) for _, pin, _ in read_pins(engine)]
+    monkeypatch.setitem(LOCKS, lock, lock_file(lock, (3, int(python.partition(".")[2]))))
+    extras = re.findall(r"--extra ([\w-]+)", LOCKS[lock].read_text(encoding="utf-8").splitlines()[1])
+    assert set(extras) == set(project["optional-dependencies"]) - _OTHER_EXTRAS[lock]
+    here = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
+    lines = [Requirement(pin.partition(" --hash")[0]) for _, pin, _ in read_pins(lock)]
     pins = {canonicalize_name(each.name): each for each in lines if not each.marker or each.marker.evaluate(here)}
     wanted = [Requirement(line) for line in project["dependencies"]]
     for each in wanted + [deep for extra in extras for deep in _wanted(project, extra)]:
@@ -240,10 +331,10 @@ def test_a_lock_pins_all_that_its_extras_want_for_every_python_of_the_engine(
 def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others() -> None:
     """As pip found it: what set-up lists is what the environment of the tests has, each in the same version."""
     here = Environment(Path(sys.prefix))
-    engine: Engine = "mxnet" if find_spec("mxnet") else "torch"
-    extras = ("cpu" if engine == "mxnet" else "torch", "test")
+    kind = State(here).kind or MXNET
+    extras = ("cpu" if kind.lock == "mxnet" else kind.lock, "test")
     pins = [
-        Requirement(pin.partition(" --hash")[0]) for each in extras for pin in closure(engine, named_by(here, each))
+        Requirement(pin.partition(" --hash")[0]) for each in extras for pin in closure(kind.lock, named_by(here, each))
     ]
     listed = {canonicalize_name(pin.name) for pin in pins if not pin.marker or pin.marker.evaluate()}
     unlisted = {"pip", "setuptools", "horovod", "cffi", "pycparser", "cmake", "resnet-records", "tensorboardx"}

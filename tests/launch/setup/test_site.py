@@ -43,7 +43,7 @@ def _python(path: Path, answer: dict[str, Any] | str) -> Path:
     ("change", "problems"),
     [
         ({}, []),
-        ({"python": [3, 14]}, ["it is Python 3.14, and this program needs 3.10 to 3.13"]),
+        ({"python": [3, 15]}, ["it is Python 3.15, and this program needs 3.10 to 3.14"]),
         ({"MXNet": ["1.9.0", ""], "Horovod": ["0.28.0", ""], "DALI": ["1.34.0", ""]}, []),
         ({"MXNet": ["1.8.9", ""]}, ["MXNet is 1.8.9, and this program needs 1.9 or later"]),
         ({"has_cuda": False}, ["Horovod was built with mpi and nccl, and this program needs gloo here"]),
