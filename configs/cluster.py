@@ -47,10 +47,10 @@ class Cluster(Section):
         description="Training processes on each node: one per GPU, or any number on a CPU.",
         json_schema_extra={"unit": "ranks"},
     )
-    launcher: Literal["local", "horovodrun", "mpirun", "srun"] = Field(
+    launcher: Literal["local", "horovodrun", "mpirun", "srun", "torchrun"] = Field(
         "local",
         description="Program that starts the ranks. local is this program itself and starts ranks on its own machine "
-        "only.",
+        "only. torchrun is PyTorch's: on several nodes, the pods of a TrainJob each run one (scheduler trainjob).",
     )
     watchdog_s: int = Field(
         600,
@@ -143,7 +143,7 @@ class Cluster(Section):
             raise ConfigError("node.rank_cores", list(self.node.rank_cores), allowed)
         self._require_possible_communication()
         if self.num_nodes > 1 and self.launcher == "local":
-            raise ConfigError("launcher", "local", "horovodrun, mpirun or srun for more than one node")
+            raise ConfigError("launcher", "local", "horovodrun, mpirun, srun or torchrun for more than one node")
         return self
 
     def _require_useful_decoder(self) -> None:

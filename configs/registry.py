@@ -40,7 +40,7 @@ class CommunicatorEntry(NamedTuple):
 COMMUNICATORS: Mapping[str, CommunicatorEntry] = {
     "horovod": CommunicatorEntry("train.comm.horovod_communicator", ("mxnet", "timed"), "horovod"),
     "torch_distributed": CommunicatorEntry(
-        "train.comm.torch_communicator", ("torch", "timed"), "torch", ("local", "mpirun", "srun")
+        "train.comm.torch_communicator", ("torch", "timed"), "torch", ("local", "mpirun", "srun", "torchrun")
     ),
     "shared_memory": CommunicatorEntry("train.comm.shared_memory", ("mxnet", "torch", "timed"), "shared_memory"),
     "parameter_server": CommunicatorEntry("train.comm.parameter_servers", ("mxnet",), launchers=("local",)),

@@ -19,6 +19,7 @@ SchedulerKind = Literal[
     "pbs",
     "lsf",
     "kubernetes",
+    "trainjob",
 ]
 """The keys of `launch.submit.schedulers.SCHEDULERS`."""
 
@@ -84,10 +85,16 @@ class Scheduler(Section):
     kind: SchedulerKind = Field(
         "none",
         description="The scheduler. none: there are no jobs; submit then starts the ranks on a list of hosts "
-        "(--hosts).",
+        "(--hosts). On Kubernetes, kubernetes writes an MPIJob of the MPI operator, and trainjob writes a TrainJob of "
+        "Kubeflow Trainer.",
     )
     queue: str = Field(
         "", description="Partition (Slurm), queue or namespace (Kubernetes) of the job. If empty, the site's default."
+    )
+    training_runtime: str = Field(
+        "",
+        description="Name of the ClusterTrainingRuntime of Kubeflow Trainer that a TrainJob refers to: one with the "
+        "policy torch for launcher torchrun, with the policy mpi for mpirun. docs/kubeflow-runtimes.yaml has both.",
     )
     account: str = Field("", description="Project or group to which the job is charged. If empty, the job names none.")
     wall_time_s: int | None = Field(

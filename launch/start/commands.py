@@ -32,11 +32,12 @@ RANK_SCRIPT = "launch/rank.sh"
 def launcher_command(
     cluster: Cluster, command: Sequence[str], variables: Mapping[str, str], python: Path | str = sys.executable
 ) -> list[str]:
-    """Return the command line that runs ``command`` once for each rank under horovodrun, mpirun or srun.
+    """Return the command line that runs ``command`` once for each rank under horovodrun, mpirun, srun or torchrun.
 
     mpirun gets the variables by name, since it passes none to other hosts by itself. ``srun -K1`` ends the step when
     one rank fails, which plain srun does not. No launcher binds ranks to cores; ``rank.sh`` does. ``python`` is the
-    interpreter that runs horovodrun.
+    interpreter that runs horovodrun and torchrun. On several nodes, each of them runs the command line of torchrun, and
+    the variables PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT tell torchrun where the nodes meet.
     """
     ranks, per_node = str(cluster.world_size), str(cluster.ranks_per_node)
     by_mpi = meets_by_mpi(cluster)
@@ -56,6 +57,10 @@ def launcher_command(
         transports = "self,vader" if cluster.num_nodes == 1 and layer else "^openib"
         placing = [*f"-bind-to none -map-by ppr:{per_node}:node".split(), *layer, "-mca", "btl", transports]
         return ["mpirun", "-np", ranks, *placing, *passed, *command]
+    if cluster.launcher == "torchrun":
+        size = [f"--nnodes={cluster.num_nodes}", f"--nproc-per-node={per_node}"]
+        meeting = ["--standalone"] if cluster.num_nodes == 1 else []
+        return [str(python), "-I", "-u", "-m", "torch.distributed.run", *size, *meeting, "--no-python", *command]
     assert cluster.launcher == "srun"
     size = [f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}"]
     placing = ["--distribution=block", "--cpu-bind=none", *(["--mpi=pmix"] if by_mpi else [])]
@@ -164,7 +169,12 @@ def require_startable(cluster: Cluster) -> None:
             f"launcher: horovodrun would start all {cluster.world_size} ranks on this machine, since it does not know "
             f"the other nodes; use ./run.sh submit --hosts A,B, or set cluster.num_nodes=1"
         )
-    if cluster.launcher != "local" and shutil.which(cluster.launcher, path=_search_path()) is None:
+    if cluster.launcher == "torchrun" and cluster.num_nodes > 1:
+        raise UserError(
+            "launcher: torchrun would start the ranks of this machine only; use ./run.sh submit with scheduler.kind: "
+            "trainjob, or set cluster.num_nodes=1"
+        )
+    if cluster.launcher not in ("local", "torchrun") and shutil.which(cluster.launcher, path=_search_path()) is None:
         raise UserError(
             f"launcher: {cluster.launcher} is not on this machine; install it, or use --set cluster.launcher=local on "
             f"one machine"

@@ -23,7 +23,7 @@ def require_gpus(cluster: Cluster) -> None:
     """
     if cluster.device == "cpu":
         return
-    runs_here = cluster.launcher == "local" or (cluster.launcher == "horovodrun" and cluster.num_nodes == 1)
+    runs_here = cluster.launcher in ("local", "horovodrun", "torchrun") and cluster.num_nodes == 1
     problem = _shortage_here(cluster) if runs_here else None
     if problem := problem or without_cuda(cluster):
         words, remedy = problem

@@ -2,10 +2,11 @@
 
 The launcher reaches its workers by ssh. The operator puts the keys into root's folder, so the pods run as root. The
 launcher is one pod more than the job has nodes: it runs the job script and mpirun but no rank, and asks for no GPU.
+`launch.submit.train_job` writes a TrainJob from the same parts.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -26,6 +27,12 @@ _LONGEST_NAME = 44
 
 _SHARED_MEMORY = "shared-memory"
 
+SHARED_MEMORY_MOUNT = {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}
+"""A pod's own /dev/shm has 64 MB, in which the NCCL of eight ranks cannot start."""
+
+MAY_LOCK_MEMORY = {"capabilities": {"add": ["IPC_LOCK"]}}
+"""NCCL locks the memory that it registers with the InfiniBand adapters, which a pod may not do by default."""
+
 _NAMES_S = 120
 """Longest wait for the names of the workers. Kubernetes serves a name of an MPIJob only when its pod is ready."""
 
@@ -39,6 +46,14 @@ for host in "${{hosts[@]}}"; do
   done
 done"""
 
+IN_LAUNCHER = InsideJob(
+    hosts="awk '{ print $1 }' /etc/mpi/hostfile",
+    job_id='"$(hostname)"',
+    redirection='exec > >(tee -a "$folder/job.log") 2>&1',
+    reach=_WAIT_FOR_NAMES,
+)
+"""The job script in a launcher pod, where the MPI operator and Kubeflow Trainer put the list of workers."""
+
 _ROOT_MAY_RUN_MPI = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
@@ -47,10 +62,13 @@ class _LiteralText(str):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a `_LiteralText` as a literal block, and indents lists within mappings."""
+    """Writes a `_LiteralText` as a literal block, indents lists within mappings, and writes what occurs twice twice."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 _Dumper.add_representer(
@@ -67,38 +85,22 @@ def mpi_job(spec: JobSpec) -> str:
     Raises:
         UserError: ``container.mounts`` shows the pods no claim for a folder that the run needs.
     """
-    _require_mounts(spec)
-    cluster, scheduler = spec.cluster, spec.cluster.scheduler
-    inside = InsideJob(
-        hosts="awk '{ print $1 }' /etc/mpi/hostfile",
-        job_id='"$(hostname)"',
-        redirection='exec > >(tee -a "$folder/job.log") 2>&1',
-        reach=_WAIT_FOR_NAMES,
-    )
-    script = _container(spec) | {"command": ["bash", "-c", _LiteralText(job_script(spec, [], inside))]}
-    limits: dict[str, int | str] = {"nvidia.com/gpu": cluster.ranks_per_node} if cluster.device == "gpu" else {}
-    for word in spec.resources:
-        resource, _, amount = word.partition("=")
-        limits[resource] = amount
+    require_mounts(spec)
+    cluster = spec.cluster
+    script = _container(spec) | {"command": script_command(spec, IN_LAUNCHER)}
     worker = _container(spec) | {
         # Every pod makes a host key of its own; the image has none.
         "command": ["bash", "-c", "ssh-keygen -A && exec /usr/sbin/sshd -De"],
-        "resources": {"limits": limits},
+        "resources": {"limits": limits_of(spec)},
         "readinessProbe": {"tcpSocket": {"port": _SSH_PORT}, "periodSeconds": 2},
     }
-    volumes: list[dict[str, Any]] = []
     if cluster.device == "gpu":
-        worker["volumeMounts"] = [*worker["volumeMounts"], {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}]
-        # NCCL locks the memory that it registers with the InfiniBand adapters, which a pod may not do by default.
-        worker["securityContext"] = {**worker["securityContext"], "capabilities": {"add": ["IPC_LOCK"]}}
-        volumes = [_shared_memory()]
+        worker["volumeMounts"] = [*worker["volumeMounts"], SHARED_MEMORY_MOUNT]
+        worker["securityContext"] = {**worker["securityContext"], **MAY_LOCK_MEMORY}
     tree = {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
-        "metadata": {
-            "generateName": _label(spec.name) + "-",
-            **({"namespace": scheduler.queue} if scheduler.queue else {}),
-        },
+        "metadata": metadata_of(spec),
         "spec": {
             # A launcher that starts while workers still pull their image fails, and the job with it for good. Versions
             # of the operator before 0.5 do not know this field.
@@ -111,15 +113,41 @@ def mpi_job(spec: JobSpec) -> str:
                 "activeDeadlineSeconds": spec.wall_time_s,
             },
             "mpiReplicaSpecs": {
-                "Launcher": _replicas(1, spec, script),
-                "Worker": _replicas(cluster.num_nodes, spec, worker, volumes),
+                "Launcher": _replicas(1, spec, script, volumes_of(spec, runs_ranks=False)),
+                "Worker": _replicas(cluster.num_nodes, spec, worker, volumes_of(spec, runs_ranks=True)),
             },
         },
     }
+    return manifest_text(tree)
+
+
+def manifest_text(tree: Mapping[str, Any]) -> str:
+    """Return a manifest as YAML, in which the job script is a block of lines."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def _require_mounts(spec: JobSpec) -> None:
+def script_command(spec: JobSpec, inside: InsideJob) -> list[str]:
+    """Return the command of the container that runs the job script."""
+    return ["bash", "-c", _LiteralText(job_script(spec, [], inside))]
+
+
+def limits_of(spec: JobSpec) -> dict[str, int | str]:
+    """Return the resources of a pod that runs ranks: its GPUs, and what the cluster file asks for."""
+    cluster = spec.cluster
+    limits: dict[str, int | str] = {"nvidia.com/gpu": cluster.ranks_per_node} if cluster.device == "gpu" else {}
+    for word in spec.resources:
+        resource, _, amount = word.partition("=")
+        limits[resource] = amount
+    return limits
+
+
+def metadata_of(spec: JobSpec) -> dict[str, str]:
+    """Return the metadata of a job, whose name Kubernetes completes with five letters."""
+    queue = spec.cluster.scheduler.queue
+    return {"generateName": _label(spec.name) + "-", **({"namespace": queue} if queue else {})}
+
+
+def require_mounts(spec: JobSpec) -> None:
     """Raise UserError if a folder that the run needs is in none of the cluster file's mounts.
 
     Other schedulers mount such a folder from the host; the folders of a pod's host hold nothing of ours.
@@ -140,15 +168,19 @@ def _label(name: str) -> str:
 
 
 def _container(spec: JobSpec) -> dict[str, Any]:
-    mounts = [_mount(number, pair) for number, pair in enumerate(spec.mounts)]
     return {
         "name": "training",
         "image": spec.cluster.container.image,
         "securityContext": {"runAsUser": 0},
         # Without them, mpirun refuses to run as root.
         "env": [{"name": name, "value": "1"} for name in _ROOT_MAY_RUN_MPI],
-        "volumeMounts": mounts,
+        "volumeMounts": mounts_of(spec),
     }
+
+
+def mounts_of(spec: JobSpec) -> list[dict[str, Any]]:
+    """Return where a container of the job sees its folders."""
+    return [_mount(number, pair) for number, pair in enumerate(spec.mounts)]
 
 
 def _mount(number: int, pair: str) -> dict[str, Any]:
@@ -156,24 +188,22 @@ def _mount(number: int, pair: str) -> dict[str, Any]:
     return {"name": f"mount-{number}", "mountPath": target, **({"readOnly": True} if mode else {})}
 
 
-def _shared_memory() -> dict[str, Any]:
-    """Return the volume for /dev/shm: a pod's own has 64 MB, in which the NCCL of eight ranks cannot start.
+def volumes_of(spec: JobSpec, *, runs_ranks: bool) -> list[dict[str, Any]]:
+    """Return the volumes of a pod; ranks on GPUs need shared memory, whose pages count as memory of the pod."""
+    volumes = [_volume(number, pair.partition(":")[0]) for number, pair in enumerate(spec.mounts)]
+    needs_memory = runs_ranks and spec.cluster.device == "gpu"
+    return [*volumes, *([{"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory"}}] if needs_memory else [])]
 
-    Pages that a pod writes there count as memory of the pod.
-    """
-    return {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory"}}
+
+def grace_of(spec: JobSpec) -> int:
+    """Return the seconds from SIGTERM to SIGKILL of a pod, in which the ranks save their state."""
+    return max(_GRACE_S, spec.cluster.scheduler.notice_s)
 
 
 def _replicas(
-    count: int, spec: JobSpec, container: dict[str, Any], more_volumes: Sequence[dict[str, Any]] = ()
+    count: int, spec: JobSpec, container: dict[str, Any], volumes: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    pod = {
-        # The time from SIGTERM to SIGKILL, in which the ranks save their state.
-        "terminationGracePeriodSeconds": max(_GRACE_S, spec.cluster.scheduler.notice_s),
-        "containers": [container],
-        "volumes": [_volume(number, pair.partition(":")[0]) for number, pair in enumerate(spec.mounts)]
-        + list(more_volumes),
-    }
+    pod = {"terminationGracePeriodSeconds": grace_of(spec), "containers": [container], "volumes": volumes}
     # The operator replaces a pod's own policy by that of its replicas, which is OnFailure for a launcher by default.
     return {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod}}
 

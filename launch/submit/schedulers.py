@@ -9,7 +9,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.programs import Program
-from launch.submit import kubernetes
+from launch.submit import kubernetes, train_job
 from launch.submit.jobspec import ON_HOST, JobSpec, Scheduler
 from launch.submit.script import BAD_HOSTS, InsideJob, job_script
 
@@ -252,6 +252,16 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         cancel="kubectl delete {job}",
         script_name="job.yaml",
         launchers=("mpirun",),
+        runtimes=("docker",),
+        runs_script_in_image=True,
+    ),
+    "trainjob": Scheduler(
+        render=train_job.train_job,
+        submit="kubectl create -o name -f",
+        watch="kubectl get {job}",
+        cancel="kubectl delete {job}",
+        script_name="job.yaml",
+        launchers=("torchrun", "mpirun"),
         runtimes=("docker",),
         runs_script_in_image=True,
     ),

@@ -72,7 +72,7 @@ launch() {
   launched=
 @@{end_server}}
 
-@@{check}worst=0
+@@{follow}@@{check}worst=0
 for run in "${runs[@]}"; do
   result=@@restart
   # @@restart: the ranks failed, and are started again from the last checkpoint.
@@ -140,6 +140,8 @@ class InsideJob:
         choices: Words with the hosts that a job without a scheduler chooses from; ``any`` if the scheduler does.
         redirection: Line that sends the script's output to ``job.log``, for a scheduler that shows the output of a job
             only after its end.
+        follow: Lines by which every node but the first starts its ranks when the first one does, and ends, where the
+            job script runs on every node; empty for launchers that start the ranks of all nodes.
         reach: Lines that end the job if its hosts do not reach each other; empty where the scheduler vouches for them.
         sends_notice: Whether the scheduler sends SIGUSR1 to the script before the time limit. If False, a timer in the
             script does.
@@ -153,6 +155,7 @@ class InsideJob:
     move: Sequence[str] = ()
     choices: str = "any"
     redirection: str = ""
+    follow: Sequence[str] = ()
     reach: str = ""
     sends_notice: bool = False
     places_mpirun_ranks: bool = False
@@ -195,6 +198,7 @@ def job_script(spec: JobSpec, directives: Sequence[str], inside: InsideJob) -> s
         timer=_timer(spec, inside),
         serve=serve,
         end_server=end_server,
+        follow=_lines(*inside.follow),
         check=_lines(*(_CHECK if _checks_first(spec) else ())),
         job=_JOB,
         restart=RESTART,

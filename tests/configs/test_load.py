@@ -79,7 +79,7 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
             "cluster.engine={name: mxnet, layout: NHWC}",
             "cluster.engine.layout: got 'NHWC', allowed: NCHW under MXNet on a CPU",
         ),
-        ("cluster.num_nodes=2", "cluster.launcher: got 'local', allowed: horovodrun, mpirun or srun"),
+        ("cluster.num_nodes=2", "cluster.launcher: got 'local', allowed: horovodrun, mpirun, srun or torchrun"),
         ("cluster.environment={path: x}", "cluster.environment: got 'path', allowed: names in capitals"),
     ],
 )
@@ -325,7 +325,7 @@ def test_a_folder_and_a_name_that_is_no_file_are_refused_with_what_to_give(
         with pytest.raises(ConfigError) as caught:
             load_recipe(name)
         assert str(caught.value) == f"recipe: got {name!r}, {allowed}{told}"
-    with pytest.raises(ConfigError, match="there is no such file; choose one of a100-kubernetes, a100-node, abci"):
+    with pytest.raises(ConfigError, match="there is no such file; choose one of a100-kubernetes, a100-node, a100-tr"):
         load_cluster("zzz")
 
 

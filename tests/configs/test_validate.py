@@ -119,8 +119,8 @@ def test_all_mistakes_of_a_file_are_told_a_line_each_and_what_a_block_lacks_in_o
     assert str(caught.value).splitlines() == [
         "cluster.ranks_per_nod: no such key; did you mean 'ranks_per_node'?",
         "cluster.num_nodes: got 0, allowed: greater than or equal to 1",
-        "cluster.scheduler.kind: got 'slrum', allowed: 'none', 'slurm', 'gridengine', 'pbs', 'lsf' or 'kubernetes'; "
-        "did you mean 'slurm'?",
+        "cluster.scheduler.kind: got 'slrum', allowed: 'none', 'slurm', 'gridengine', 'pbs', 'lsf', 'kubernetes' "
+        "or 'trainjob'; did you mean 'slurm'?",
     ]
     with pytest.raises(ConfigError) as caught:
         load_recipe("digits", ["model={name: resnet8}", "run={}"])

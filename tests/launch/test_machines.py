@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from configs.load import ROOT
 from configs.registry import has_engine
+from launch.submit.jobspec import IMAGE_PROGRAM
 from tests.launch.machines import Machine, hosts_table, start_slurm, two_machines
 from tests.runs import SHORT, FinishedRun, read_summary
 
@@ -90,6 +93,50 @@ def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
     found = read_summary(folder)
     assert (found["status"], found["world_size"]) == ("success", 2), log
     assert found["weights_checksum"] == read_summary(short_run.folder)["weights_checksum"]
+
+
+_TRAIN_JOB = [
+    "cluster.engine.name=torch", "cluster.num_nodes=2", "cluster.ranks_per_node=1", "cluster.launcher=torchrun",
+    "cluster.scheduler={kind: trainjob, wall_time_s: 600, training_runtime: resnet-records-torch}",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_pods_of_a_train_job_train_by_the_variables_that_kubeflow_trainer_sets(
+    machines: dict[str, Machine], data: str
+) -> None:
+    """The machines stand for the pods of the torch runtime, and this program for that of the image."""
+    if not has_engine("torch"):
+        pytest.skip("PyTorch is not installed here")
+    shared = machines["alpha"].shared
+    name, folder, kubectl = "digits-x7f2k", shared / "pods", shared / "bin" / "kubectl"
+    kubectl.parent.mkdir()
+    kubectl.write_text(f"#!/bin/sh\necho trainjob.trainer.kubeflow.org/{name}\n", encoding="utf-8")
+    kubectl.chmod(0o755)
+    container = f"cluster.container={{runtime: docker, image: i, mounts: ['claim:{shared}']}}"
+    sets = [word for each in [*SHORT, *_TRAIN_JOB, container, data] for word in ("--set", each)]
+    submit = ["-m", "launch.submit", "digits", "--cluster", "laptop", "--run-dir", str(folder), *sets]
+    path = f"PATH={kubectl.parent}{os.pathsep}{os.environ['PATH']}"
+    done = machines["alpha"].run("env", path, sys.executable, "-I", *submit)
+    assert f"job trainjob.trainer.kubeflow.org/{name}, 2 ranks on 2 nodes" in done.stdout, done.stderr
+    script = yaml.safe_load((folder / "job.yaml").read_text(encoding="utf-8"))["spec"]["trainer"]["command"][2]
+    script = script.replace(f"{IMAGE_PROGRAM}/.venv/bin/python", sys.executable).replace(str(IMAGE_PROGRAM), str(ROOT))
+    first = f"{name}-node-0-0.{name}"
+    pods = []
+    for rank, machine in enumerate(machines.values()):
+        with (shared / "machines" / f"{machine.name}.hosts").open("a", encoding="utf-8") as table:
+            table.write(f"10.77.0.1 {first}\n")
+        # *Source*: kubeflow/trainer v2.3.0, pkg/runtime/framework/plugins/torch/torch.go.
+        pet = {"NNODES": 2, "NPROC_PER_NODE": 1, "NODE_RANK": rank, "MASTER_ADDR": first, "MASTER_PORT": 29500}
+        variables = [f"PET_{key}={value}" for key, value in pet.items()]
+        command = machine.command(["env", *variables, "bash", "-c", script])
+        pods.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    said = [pod.communicate(timeout=120)[0] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0], said
+    assert f"on {name}-node-0-0 {name}-node-0-1\n" in said[0]
+    assert "rank 1 of 2 on beta (by torchrun)" in said[1]
+    found = read_summary(folder)
+    assert (found["status"], found["world_size"]) == ("success", 2), said
 
 
 def _sum_of_squares(variables: dict[str, str]) -> str:

@@ -31,6 +31,7 @@ PLACES = ["cluster.num_nodes=3", "cluster.ranks_per_node=4", "cluster.communicat
 
 _MPIRUN = "mpirun -np 12 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl ^openib -x PATH -x A"
 _HOROVODRUN = "python -I -u -m launch.start.horovodrun"
+_TORCHRUN = "python -I -u -m torch.distributed.run"
 _SRUN = "srun -K1 --export=ALL --nodes=3 --ntasks=12 --ntasks-per-node=4 --distribution=block --cpu-bind=none"
 TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_node=4"]
 
@@ -48,6 +49,8 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
         ("srun", PLACES, f"{_SRUN} --mpi=pmix rank"),
         ("srun", PLACES[:2], f"{_SRUN} rank"),
         ("srun", TORCH, f"{_SRUN} rank"),
+        ("torchrun", TORCH, f"{_TORCHRUN} --nnodes=3 --nproc-per-node=4 --no-python rank"),
+        ("torchrun", TORCH[:1], f"{_TORCHRUN} --nnodes=1 --nproc-per-node=2 --standalone --no-python rank"),
         ("horovodrun", PLACES, f"{_HOROVODRUN} -np 12 --mpi rank"),
         ("horovodrun", PLACES[:2], f"{_HOROVODRUN} -np 12 --gloo rank"),
     ],
@@ -109,10 +112,9 @@ def test_a_launcher_that_cannot_start_a_kind_is_refused_with_those_that_can() ->
     cluster = load_cluster("laptop", ["cluster.engine.name=torch", "cluster.launcher=horovodrun"])
     with pytest.raises(ConfigError) as refusal:
         require_launchable(cluster)
-    words = (
-        "cluster.launcher: got 'horovodrun', allowed: local, mpirun, srun with communication.kind: torch_distributed"
+    assert str(refusal.value).startswith(
+        "cluster.launcher: got 'horovodrun', allowed: local, mpirun, srun, torchrun with communication.kind: torch_"
     )
-    assert words in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,11 @@ def test_the_local_launcher_is_told_how_many_processes_and_servers_to_start(sets
         (
             [*PLACES, "cluster.launcher=srun"],
             "launcher: srun is not on this machine; install it, or use --set cluster.launcher=local on one machine",
+        ),
+        (
+            [*TORCH, "cluster.launcher=torchrun"],
+            "launcher: torchrun would start the ranks of this machine only; use ./run.sh submit with scheduler.kind: "
+            "trainjob, or set cluster.num_nodes=1",
         ),
         (
             ["cluster.launcher=srun", "cluster.communication.kind=devices"],

@@ -1,20 +1,25 @@
 """What refuses a manifest in a cluster, as far as it is a package or a text: the schemas of other people, strictly.
 
-Kubernetes' own schemas come with kubernetes-validate.
+Kubernetes' own schemas come with kubernetes-validate, the models of a TrainJob and its runtime with
+kubeflow-trainer-api.
 """
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import kubernetes_validate
 import yaml
+from kubeflow_trainer_api.models import TrainerV1alpha1ClusterTrainingRuntime, TrainerV1alpha1TrainJob
 
 _KUBERNETES = ("1.30", "1.37")
 """The oldest and the newest version of Kubernetes that a manifest has to please."""
 
 _MPI_JOB = yaml.safe_load((Path(__file__).parent / "mpijobs_crd.yaml").read_text(encoding="utf-8"))
+
+_ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 
 _HOSTNAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -41,6 +46,65 @@ def judge_mpi_job(job: dict[str, Any]) -> None:
     for each in replicas.values():
         assert each["restartPolicy"] in ("Never", "OnFailure")
         judge_pod_template(each["template"])
+
+
+def judge_training_runtime(runtime: dict[str, Any]) -> None:
+    """Raise if Kubeflow Trainer would not take a training runtime, or Kubernetes a pod of it."""
+    assert (runtime["apiVersion"], runtime["kind"]) == ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime")
+    _judge_by_model(TrainerV1alpha1ClusterTrainingRuntime, runtime)
+    judge_metadata(runtime["metadata"])
+    jobs = {each["name"]: each["template"] for each in runtime["spec"]["template"]["spec"]["replicatedJobs"]}
+    for template in jobs.values():
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "judged"}, "spec": template["spec"]}
+        judge_object(job)
+        judge_pod_template(template["spec"]["template"])
+    # What the webhook asks for: one container whose command the TrainJob gives.
+    asked = [each for each in jobs.values() if each.get("metadata", {}).get("labels") == {_ANCESTOR: "trainer"}]
+    assert [container["name"] for each in asked for container in each["spec"]["template"]["spec"]["containers"]] == [
+        "node"
+    ]
+
+
+def judge_train_job(job: dict[str, Any], runtime: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Raise if Kubeflow Trainer 2.3 would not take a TrainJob over its runtime, or Kubernetes a pod of it.
+
+    Returns:
+        The job of the runtime -> the pod that Trainer's controller makes of runtime, patches and trainer.
+    """
+    assert (job["apiVersion"], job["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    _judge_by_model(TrainerV1alpha1TrainJob, job)
+    judge_metadata(job["metadata"])
+    spec, trainer = job["spec"], job["spec"]["trainer"]
+    assert spec["runtimeRef"] == {"name": runtime["metadata"]["name"]}
+    assert spec["activeDeadlineSeconds"] >= 1
+    pods = {}
+    for each in deepcopy(runtime)["spec"]["template"]["spec"]["replicatedJobs"]:
+        pods[each["name"]] = pod = each["template"]["spec"]["template"]["spec"]
+        longest_name = f"{job['metadata']['generateName']}abcde-{each['name']}-0-{trainer['numNodes'] - 1}"
+        assert _HOSTNAME.fullmatch(longest_name), longest_name
+        if each["template"].get("metadata", {}).get("labels") == {_ANCESTOR: "trainer"}:
+            (container,) = pod["containers"]
+            container |= {"image": trainer["image"], "command": trainer["command"]}
+            container |= {"resources": trainer["resourcesPerNode"]} if "resourcesPerNode" in trainer else {}
+    (patch,) = spec["runtimePatches"]
+    assert re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[-A-Za-z0-9._~]+", patch["manager"]), "a domain and a path"
+    for each in patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]:
+        pod, change = pods[each["name"]], dict(each["template"]["spec"]["template"]["spec"])
+        for container in change.pop("containers"):
+            assert "env" not in container, "spec.trainer.env is the place for the variables of this container"
+            (patched,) = (known for known in pod["containers"] if known["name"] == container["name"])
+            patched["volumeMounts"] = [*patched.get("volumeMounts", []), *container["volumeMounts"]]
+            patched["securityContext"] = {**patched.get("securityContext", {}), **container.get("securityContext", {})}
+        assert not change.keys() & pod.keys(), "a merge of lists is not tried here"
+        pod |= change
+    for pod in pods.values():
+        judge_pod_template({"spec": pod})
+    return pods
+
+
+def _judge_by_model(model: Any, thing: dict[str, Any]) -> None:
+    """Raise if a thing has wrong types, or fields that the model does not know and therefore leaves out."""
+    assert model.from_dict(thing).to_dict() == thing
 
 
 def judge_metadata(metadata: dict[str, Any]) -> None:

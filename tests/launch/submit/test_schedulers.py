@@ -63,6 +63,9 @@ def test_every_kind_of_a_cluster_file_has_a_scheduler_that_its_jobs_can_be_told_
         ("kubernetes", "mpijob.kubeflow.org/digits-x7f2k", "mpijob.kubeflow.org/digits-x7f2k",
          ["kubectl create -o name -f", "kubectl get mpijob.kubeflow.org/digits-x7f2k",
           "kubectl delete mpijob.kubeflow.org/digits-x7f2k", ""]),
+        ("trainjob", "trainjob.trainer.kubeflow.org/digits-x7f2k", "trainjob.trainer.kubeflow.org/digits-x7f2k",
+         ["kubectl create -o name -f", "kubectl get trainjob.trainer.kubeflow.org/digits-x7f2k",
+          "kubectl delete trainjob.trainer.kubeflow.org/digits-x7f2k", ""]),
     ],
 )  # fmt: skip
 def test_the_commands_of_a_scheduler_are_those_of_its_manual(

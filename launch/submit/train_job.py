@@ -1,0 +1,124 @@
+"""Kubernetes: a TrainJob of Kubeflow Trainer 2.3 (trainer.kubeflow.org/v1alpha1), over a training runtime.
+
+A training runtime, which the administrators of the cluster own, says how the pods are made; docs/kubeflow-runtimes.yaml
+has two for this program. With the policy torch, each node is a pod that runs the job script and in it torchrun, which
+finds the other nodes by the PET_* variables of the pod; the script of the first node begins and closes the run. With
+the policy mpi, a launcher pod runs the script and mpirun, as that of an MPIJob does, and the nodes run ssh servers.
+
+*Source* of what a TrainJob may say, and of what the controller makes of it: kubeflow/trainer v2.3.0, docs and
+pkg/runtime/framework/plugins.
+"""
+
+from typing import Any
+
+from configs.errors import ConfigError, UserError
+from launch.submit.jobspec import JobSpec
+from launch.submit.kubernetes import (
+    IN_LAUNCHER,
+    MAY_LOCK_MEMORY,
+    SHARED_MEMORY_MOUNT,
+    grace_of,
+    limits_of,
+    manifest_text,
+    metadata_of,
+    mounts_of,
+    require_mounts,
+    script_command,
+    volumes_of,
+)
+from launch.submit.script import InsideJob
+
+_CONTAINER = "node"
+"""Trainer sets variables, image and command in the containers of this name only."""
+
+_IN_NODE = InsideJob(
+    hosts='seq -f "${PET_MASTER_ADDR%-0.*}-%.0f" 0 "$((PET_NNODES - 1))"',  # JOB-node-0-0.JOB is the first node
+    job_id='"$(hostname)"',
+    redirection='[[ $PET_NODE_RANK -ne 0 ]] || exec > >(tee -a "$folder/job.log") 2>&1',
+    follow=(
+        "# The other nodes start their ranks when the first one does, which begins the run and closes it.",
+        "if [[ $PET_NODE_RANK -ne 0 ]]; then",
+        '  launch "${runs[0]}"',
+        '  exit "$status"',
+        "fi",
+        "",
+    ),
+)
+
+
+def train_job(spec: JobSpec) -> str:
+    """Return the TrainJob that runs a job.
+
+    Raises:
+        UserError: The cluster file names no training runtime, asks for what a TrainJob cannot do, or
+            ``container.mounts`` shows the pods no claim for a folder that the run needs.
+    """
+    _require_possible(spec)
+    require_mounts(spec)
+    cluster = spec.cluster
+    has_launcher = cluster.launcher == "mpirun"
+    trainer: dict[str, Any] = {
+        "image": cluster.container.image,
+        "command": script_command(spec, IN_LAUNCHER if has_launcher else _IN_NODE),
+        "numNodes": cluster.num_nodes,
+        "numProcPerNode": cluster.ranks_per_node,
+    }
+    if (limits := limits_of(spec)) and not has_launcher:
+        trainer["resourcesPerNode"] = {"limits": limits}
+    pods = [_pod_patch(spec, "node", runs_ranks=True)]
+    if has_launcher:
+        pods.append(_pod_patch(spec, "launcher", runs_ranks=False))
+    tree = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": metadata_of(spec),
+        "spec": {
+            "runtimeRef": {"name": cluster.scheduler.training_runtime},
+            "activeDeadlineSeconds": spec.wall_time_s,
+            "trainer": trainer,
+            "runtimePatches": [
+                {
+                    "manager": "resnet-records/submit",
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": pods}}},
+                }
+            ],
+        },
+    }
+    return manifest_text(tree)
+
+
+def _pod_patch(spec: JobSpec, job: str, *, runs_ranks: bool) -> dict[str, Any]:
+    """Return what the pods of one job of the runtime get: the folders, shared memory, and time to save their state."""
+    container: dict[str, Any] = {"name": _CONTAINER, "volumeMounts": mounts_of(spec)}
+    if runs_ranks and spec.cluster.device == "gpu":
+        container["volumeMounts"].append(SHARED_MEMORY_MOUNT)
+        container["securityContext"] = MAY_LOCK_MEMORY
+    pod = {
+        "terminationGracePeriodSeconds": grace_of(spec),
+        "volumes": volumes_of(spec, runs_ranks=runs_ranks),
+        "containers": [container],
+    }
+    return {"name": job, "template": {"spec": {"template": {"spec": pod}}}}
+
+
+def _require_possible(spec: JobSpec) -> None:
+    scheduler = spec.cluster.scheduler
+    if not scheduler.training_runtime:
+        remedy = "the cluster's administrators can add those of docs/kubeflow-runtimes.yaml"
+        allowed = "the name of a ClusterTrainingRuntime (kubectl get clustertrainingruntimes)"
+        raise ConfigError("cluster.scheduler.training_runtime", "", allowed, remedy)
+    if spec.cluster.launcher == "mpirun":
+        if scheduler.resources:
+            remedy = "put them into the training runtime, or use launcher: torchrun"
+            allowed = "[] with launcher: mpirun, because a TrainJob cannot ask for more for the nodes of its runtime"
+            raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)
+        return
+    # Each node runs a torchrun, which knows neither the next run nor whether the ranks are to start again.
+    if scheduler.max_restarts:
+        allowed = "0 with torchrun in a TrainJob"
+        raise ConfigError("cluster.scheduler.max_restarts", scheduler.max_restarts, allowed, "or use launcher: mpirun")
+    if len(spec.run_folders) > 1:
+        raise UserError(
+            f"--repeat: got {len(spec.run_folders)}, allowed: 1 with torchrun in a TrainJob; submit several jobs, or "
+            "use launcher: mpirun"
+        )
