@@ -174,6 +174,18 @@ def require_engine(name: str, settings: Callable[[str], Sequence[str]] = lambda 
     raise ConfigError("engine.name", name, f"{' or '.join(found) or 'none'} in this environment", remedy)
 
 
+def require_reader(source: str) -> None:
+    """Raise if this environment lacks DALI, which reads every `data.source` but synthetic images.
+
+    Raises:
+        ConfigError: DALI is not installed, as beside a site's own PyTorch for which it has no build.
+    """
+    if source == "synthetic" or (find_spec("nvidia") and find_spec("nvidia.dali")):
+        return
+    remedy = "train with --set data.source=synthetic, or in an environment of its own: ./run.sh setup --engine torch"
+    raise ConfigError("data.source", source, "synthetic in this environment, which lacks NVIDIA DALI", remedy)
+
+
 SOURCES: Mapping[str, str] = {
     "digits": "data.sources.digits",
     "idx": "data.sources.idx",

@@ -18,7 +18,7 @@ from configs.machine_limits import oom_kills
 from configs.plan import plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
-from configs.registry import BUILT_IN_SOURCES, packing_words
+from configs.registry import BUILT_IN_SOURCES, ENGINES, packing_words, require_reader
 from configs.schema import Cluster, Recipe
 from launch.failure_cause import has_refused, read_failures
 from launch.finish import close_refused, finish_run
@@ -125,6 +125,8 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     If the run is meant for a submission and its log would fail the check for a reason that is known now, warn.
     """
     plan_run(recipe, cluster.world_size)
+    if ENGINES[cluster.engine.name].computes:
+        require_reader(recipe.data.source)
     if problem := shortage_here(recipe, cluster):
         raise UserError(problem)
     data, destination = recipe.data, resolve_path(cluster.paths.data) / recipe.data.name

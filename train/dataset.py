@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from configs.errors import UserError
 from configs.load import resolve_path
 from configs.plan import RunPlan
-from configs.registry import ENGINES
+from configs.registry import ENGINES, require_reader
 from configs.schema import Cluster, Recipe
 from data.cache import clear_dataset
 from data.input.cached_batches import CachedBatches
@@ -119,7 +119,11 @@ class PackedImages(Images):
         Horovod loads its library with RTLD_GLOBAL, and a DALI loaded later takes C++ symbols from that library. The
         first exception inside DALI, for example a corrupt JPEG, then ends the process with "free(): invalid size"
         instead of a message (Horovod 0.28.1, DALI 1.34.0).
+
+        Raises:
+            UserError: This environment has no DALI.
         """
+        require_reader(self._recipe.data.source)
         with dali_without_manual():
             import data.input.pipeline  # noqa: F401, PLC0415 (slow)
 

@@ -50,8 +50,8 @@ class Options:
             this Python or this processor.
         variant: The variant; gpu leaves the version of CUDA to the driver. If None, that of the environment, or else
             what this machine has.
-        system: The interpreter that has the site's own MXNet; empty for one on the PATH. If None, an environment that
-            has all packages itself, or the one that is there.
+        system: The interpreter that has the site's own libraries; empty for one on the PATH. If None, an environment
+            that has all packages itself, or the one that is there.
         extra: Names of `EXTRAS` to install too.
         checks_files: Whether pip takes only files whose digests the lock file names.
         quiet: Whether to print nothing when there is nothing to do; set-up was not asked for by its name then.
@@ -140,7 +140,7 @@ def remembered_kind(options: Options, remembered: Kind | None) -> Kind | None:
     if remembered is None:
         return None
     if remembered.base:
-        is_of_base = options.engine in (None, "mxnet") and options.variant is None
+        is_of_base = options.engine in (None, *remembered.engines) and options.variant is None
         return remembered if is_of_base and options.system in (None, "", remembered.base) else None
     if options.system is not None:
         return None
@@ -154,16 +154,13 @@ def choose_kind(options: Options, remembered: Kind | None) -> Kind:
     Raises:
         UserError: The engine cannot use the GPU of this machine, or this program cannot use the base.
     """
-    base = options.system
-    if base is None and remembered and remembered.base:
-        if options.engine or options.variant:
-            remembered = None
-        else:
-            base = ""
-    if base is not None:
-        if options.engine == "torch":
-            raise UserError("--system uses the site's own MXNet: leave out --engine torch")
-        return choose_base(base or (remembered.base if remembered else ""))
+    kept = remembered_kind(options, remembered)
+    if kept and kept.base:
+        return choose_base(kept.engines, kept.base)
+    if options.system is not None:
+        return choose_base([options.engine] if options.engine else list(ENGINES), options.system)
+    if remembered and remembered.base:
+        remembered = None
     engines = choose_engines(options, remembered)
     if remembered is None and options.engine is None and engines != ("mxnet",):
         machine, version = platform.machine(), "Python {}.{}".format(*sys.version_info)
@@ -306,8 +303,9 @@ def _parser() -> Parser:
     )
     choice.add_argument(
         "--system", metavar="PYTHON", nargs="?", const="",
-        help="use the MXNet, Horovod and DALI of an existing Python, such as that of NVIDIA's containers, and leave "
-        "it unchanged (default: the first on the PATH that has them)",
+        help="use the libraries of an existing Python, such as that of a module or of NVIDIA's containers, and leave "
+        "it unchanged: MXNet, Horovod and DALI, or PyTorch with --engine torch (default: the first on the PATH that "
+        "has them)",
     )  # fmt: skip
     words = "also install the tools for tests and checks (test), or what report --tensorboard needs (tensorboard)"
     parser.add_argument("--extra", action="append", default=[], choices=sorted(EXTRAS), help=words)

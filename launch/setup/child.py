@@ -44,7 +44,7 @@ _CAUSES = (
         "index has its own build (./run.sh setup --without-hashes)",
     ),
     (
-        r"No matching distribution found for (?P<what>\S+)",
+        r"No matching distribution found for (?P<what>[^\s;]+)",
         "the package index has no {what} for this Python; check pip's index settings (pip config list)",
     ),
     (r"[Pp]ermission denied", f"a file could not be written; take ownership of this folder (chown -R), {_AGAIN}"),

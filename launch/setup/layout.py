@@ -32,7 +32,7 @@ class Kind:
     Attributes:
         engines: Its engines, in the order of `ENGINES`; at least one.
         variant: cpu, gpu or cuda12.
-        base: The interpreter that has the site's own MXNet. If empty, the environment has all packages itself.
+        base: The interpreter that has the site's own libraries. If empty, the environment has all packages itself.
     """
 
     engines: tuple[Engine, ...]

@@ -1,4 +1,4 @@
-"""The site's own MXNet: a Python that has MXNet, Horovod and DALI already, as NVIDIA's containers do.
+"""A site's own libraries: a Python that has PyTorch, or MXNet, Horovod and DALI, as NVIDIA's containers do.
 
 Set-up makes an environment that also sees the packages of that Python, its *base*. Nothing of the base is changed.
 """
@@ -9,21 +9,54 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
 from launch.setup.child import StageError
-from launch.setup.layout import CURRENT, EXTRAS, NEWEST_PYTHON, PROJECT, ROOT, Kind
+from launch.setup.layout import CURRENT, EXTRAS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Kind
 from launch.setup.state import digest
 from launch.setup.work import GB, Stage, Work
 
-_OLDEST = {"MXNet": (1, 9), "Horovod": (0, 28), "DALI": (1, 34)}
-"""The versions with which this program was tried; older ones lack some of what it calls."""
 
-_FRAMEWORKS = re.compile(r"(mxnet|horovod|nvidia-dali|numpy)\b", re.IGNORECASE)
+@dataclass(frozen=True)
+class _Needs:
+    """What an engine needs of a site's Python.
+
+    Attributes:
+        oldest: Library -> the oldest version with which this program was tried; older ones lack some of what it calls.
+        required: Library that must be there -> its module.
+        imported: Library -> the module that is imported to see whether the library works, if it is there.
+        built_for: Names of the packages that are built for each other, so that pip may replace none of them.
+    """
+
+    oldest: Mapping[str, tuple[int, int]]
+    required: Mapping[str, str]
+    imported: Mapping[str, str]
+    built_for: re.Pattern
+
+
+_NEEDS: Mapping[Engine, _Needs] = {
+    "mxnet": _Needs(
+        oldest={"MXNet": (1, 9), "Horovod": (0, 28), "DALI": (1, 34)},
+        required={"MXNet": "mxnet", "Horovod": "horovod", "DALI": "nvidia.dali"},
+        imported={"NumPy": "numpy", "MXNet": "mxnet", "Horovod": "horovod.mxnet", "DALI": "nvidia.dali.fn"},
+        built_for=re.compile(r"(mxnet|horovod|nvidia-dali|numpy)\b", re.IGNORECASE),
+    ),
+    "torch": _Needs(
+        oldest={"PyTorch": (2, 4), "DALI": (1, 34)},
+        required={"PyTorch": "torch"},
+        imported={"PyTorch": "torch.distributed", "NumPy": "numpy", "DALI": "nvidia.dali.fn"},
+        built_for=re.compile(r"(torch\w*|pytorch-triton\S*|triton|nvidia-\S+|numpy)\b", re.IGNORECASE),
+    ),
+}
+"""Engine -> its needs."""
+
+_READERS = ("dali12", "dali13")
+"""Extras of pyproject.toml: DALI by the major version of CUDA that PyTorch was built with. On a CPU, either will do."""
 
 _QUERY_TIMEOUT_S = 300
 
@@ -36,33 +69,47 @@ def lacks(name):
         return find_spec(name) is None
     except ModuleNotFoundError:
         return True
-needed = {"MXNet": "mxnet", "Horovod": "horovod", "DALI": "nvidia.dali"}
+def of_package(name, attribute):
+    while "." in name and not hasattr(sys.modules[name], attribute):
+        name = name.rpartition(".")[0]
+    return getattr(sys.modules[name], attribute, None)
+required, imported = json.loads(sys.argv[1])
 found = {"python": list(sys.version_info[:2]), "problems": []}
-found["lacks"] = [title for title, name in needed.items() if lacks(name)]
+found["lacks"] = [title for title, name in required.items() if lacks(name)]
 if found["lacks"]:
     print(json.dumps(found))
     sys.exit()
 found["has_pip"], found["has_ensurepip"] = not lacks("pip"), not lacks("ensurepip")
 found["has_tools"] = not (lacks("setuptools") or lacks("wheel"))
 modules = {}
-for title, name in (("NumPy", "numpy"), ("MXNet", "mxnet"), ("Horovod", "horovod.mxnet"), ("DALI", "nvidia.dali.fn")):
+for title, name in imported.items():
+    if title not in required and lacks(name.rpartition(".")[0] or name):
+        continue
+    # The last line that is printed counts: this one, if the import ends the process.
+    print(json.dumps({**found, "problems": [*found["problems"], f"{title} cannot be imported: it ends the process"]}))
+    sys.stdout.flush()
     try:
         modules[title] = importlib.import_module(name)
-        module = sys.modules[name if title != "DALI" else "nvidia.dali"]
-        found[title] = [getattr(module, "__version__", None) or sys.modules["horovod"].__version__, module.__file__]
+        found[title] = [of_package(name, "__version__"), sys.modules[name].__file__]
     except Exception as error:
         words = (str(error).strip().splitlines() or [""])[-1]
         if "libcuda.so.1" in words:  # as in an image that is being built
             found["has_cuda"] = True
             continue
         found["problems"].append(f"{title} cannot be imported: {type(error).__name__}: {words}")
+parts = ("gloo", "mpi", "nccl")
 if "MXNet" in modules:
     found["has_cuda"] = bool(modules["MXNet"].runtime.Features().is_enabled("CUDA"))
 if "Horovod" in modules:
-    parts = ("gloo", "mpi", "nccl")
     found["parts"] = [part for part in parts if getattr(modules["Horovod"], f"{part}_built")()]
-folders = [os.path.abspath(path) for path in sys.path if path.endswith(("-packages", ".egg")) or os.path.isdir(
-    os.path.join(path, "mxnet")) or os.path.isdir(os.path.join(path, "horovod"))]
+if "PyTorch" in modules:
+    version, distributed = sys.modules["torch"].version, modules["PyTorch"]
+    found["cuda"], found["has_cuda"] = version.cuda, bool(version.cuda or version.hip)
+    is_there = distributed.is_available()
+    found["parts"] = [part for part in parts if is_there and getattr(distributed, f"is_{part}_available")()]
+names = [name.partition(".")[0] for name in required.values()]
+folders = [os.path.abspath(path) for path in sys.path
+           if path.endswith(("-packages", ".egg")) or any(os.path.isdir(os.path.join(path, name)) for name in names)]
 found["folders"] = list(dict.fromkeys(folders))
 found["pins"] = sorted({f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.version})
 print(json.dumps(found))
@@ -70,69 +117,81 @@ print(json.dumps(found))
 """What a Python says of its packages. The names of NumPy that MXNet needs must be there already, if it is new."""
 
 
-def choose_base(named: str) -> Kind:
-    """Return the kind of an environment over an interpreter that has MXNet, Horovod and DALI; say what was found.
+def choose_base(engines: Sequence[Engine], named: str) -> Kind:
+    """Return the kind of an environment over an interpreter that has an engine's libraries; say what was found.
 
     Args:
+        engines: The engines that will do, the best one first.
         named: The interpreter that the user names. If empty, those on the PATH are asked.
 
     Raises:
-        UserError: No interpreter has all three, or this program cannot use them.
+        UserError: No interpreter has all that one of the engines needs, or this program cannot use it.
     """
-    names = [named] if named else ["python3", "python", "python3.12", "python3.11", "python3.10"]
-    lacking: dict[str, str] = {}
-    for path in filter(None, map(shutil.which, names)):
-        python = str(Path(path).absolute())  # It is asked in another folder.
-        if Path(python).is_relative_to(CURRENT.folder):
-            continue
-        found = _describe(python)
-        if found["lacks"]:
-            lacking.setdefault(python, f"lacks {', '.join(found['lacks'])}")
-        elif problems := _problems(found):
-            raise UserError("\n".join(f"{python}: {problem}" for problem in problems))
-        else:
-            kind = Kind(("mxnet",), "gpu" if found["has_cuda"] else "cpu", python)
-            versions = ", ".join(
-                f"{title} {found[title][0] if title in found else '(no driver to load it)'}"
-                for title in (*_OLDEST, "NumPy")
-            )
+    names = [named] if named else ["python3", "python", *(f"python3.{minor}" for minor in range(14, 9, -1))]
+    # Absolute, because it is asked in another folder.
+    pythons = [str(Path(path).absolute()) for path in filter(None, map(shutil.which, names))]
+    lacking: dict[str, dict[str, None]] = {}
+    engine_option = "" if engines[0] == "mxnet" else f" --engine {engines[0]}"
+    for engine in engines:
+        for python in pythons:
+            if Path(python).is_relative_to(CURRENT.folder):
+                continue
+            found = _describe(python, engine)
+            if found["lacks"]:
+                lacking.setdefault(python, {}).update(dict.fromkeys(found["lacks"]))
+                continue
+            if problems := _problems(found, engine):
+                remedy = f"name another interpreter, or let ./run.sh setup --engine {engine} install its own"
+                raise UserError("\n".join(f"{python}: {problem}; {remedy}" for problem in problems))
+            kind = Kind((engine,), "gpu" if found["has_cuda"] else "cpu", python)
+            versions = ", ".join(_versions(found, engine))
             sys.stderr.write(f"setup: {python} has {versions}; set-up makes the {kind.variant} environment over it\n")
             return kind
-    why = "; ".join(f"{python} {reason}" for python, reason in lacking.items()) or f"there is no {' or '.join(names)}"
+    needed = ", or ".join(" and ".join(_NEEDS[engine].required) for engine in engines)
+    why = "; ".join(f"{python} lacks {', '.join(them)}" for python, them in lacking.items())
     raise UserError(
-        f"--system needs a Python that has MXNet, Horovod and DALI: {why}; name the interpreter "
-        "(./run.sh setup --system /opt/python/bin/python), or let ./run.sh setup install its own"
+        f"--system needs a Python that has {needed}: {why or f'there is no {chr(32).join(names)}'}; name the "
+        f"interpreter (./run.sh setup{engine_option} --system /opt/python/bin/python), or let ./run.sh "
+        f"setup{engine_option} install its own"
     )
 
 
-@lru_cache
-def _describe(python: str) -> dict[str, Any]:
-    """Return what an interpreter says of its packages: versions, files, folders, parts of Horovod, what it lacks.
+def _versions(found: dict[str, Any], engine: Engine) -> list[str]:
+    """Return each library of a base that was found, with its version."""
+    required = _NEEDS[engine].required
+    titles = [*required, *(title for title in _NEEDS[engine].imported if title in found and title not in required)]
+    return [f"{title} {found[title][0] if title in found else '(no driver to load it)'}" for title in titles]
 
-    It has the user's variables, because a module's PYTHONPATH may lead to the packages.
+
+@lru_cache
+def _describe(python: str, engine: Engine) -> dict[str, Any]:
+    """Return what an interpreter says of its packages: versions, files, folders, what was built in, what it lacks.
+
+    It has the user's variables, because a module's PYTHONPATH may lead to the packages, and writes no compiled modules.
     """
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+    asked = json.dumps([dict(_NEEDS[engine].required), dict(_NEEDS[engine].imported)])
     try:
         done = subprocess.run(
-            [python, "-c", _DESCRIBE], cwd=ROOT.anchor, env=variables, capture_output=True, text=True,
+            [python, "-B", "-c", _DESCRIBE, asked], cwd=ROOT.anchor, env=variables, capture_output=True, text=True,
             timeout=_QUERY_TIMEOUT_S, check=False,
         )  # fmt: skip
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"lacks": [f"all of them: {error}"]}
+        return {"lacks": [f"a working interpreter ({error})"]}
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return {"lacks": [f"all of them: {last}"]}
+        return {"lacks": [f"a working interpreter ({last})"]}
     return found
 
 
-def _problems(found: dict[str, Any]) -> list[str]:
+def _problems(found: dict[str, Any], engine: Engine) -> list[str]:
     """Return a line for each reason why this program cannot run on the packages of a base."""
     version, problems = found["python"], list(found["problems"])
     newest = max(NEWEST_PYTHON.values())
     if not (3, 10) <= tuple(version) <= newest:
         problems.append(f"it is Python {version[0]}.{version[1]}, and this program needs 3.10 to 3.{newest[1]}")
-    for title, oldest in _OLDEST.items():
+    for title, oldest in _NEEDS[engine].oldest.items():
         if title in found and _number(found[title][0]) < oldest:
             problems.append(f"{title} is {found[title][0]}, and this program needs {oldest[0]}.{oldest[1]} or later")
     if "MXNet" in found and _number(found["MXNet"][0]) >= (2, 0):
@@ -140,8 +199,10 @@ def _problems(found: dict[str, Any]) -> list[str]:
     wanted = "nccl" if found.get("has_cuda") else "gloo"
     if "parts" in found and wanted not in found["parts"]:
         built = " and ".join(found["parts"]) or "none of Gloo, MPI and NCCL"
-        problems.append(f"Horovod was built with {built}, and this program needs {wanted} here")
-    if not (found["has_pip"] or found["has_ensurepip"]):
+        library = "Horovod" if engine == "mxnet" else "torch.distributed"
+        problems.append(f"{library} was built with {built}, and this program needs {wanted} here")
+    # A library that cannot be imported ends the description before these are known.
+    if not (found.get("has_pip", True) or found["has_ensurepip"]):
         problems.append("it has neither pip nor ensurepip: apt-get install python3-venv")
     return problems
 
@@ -153,12 +214,14 @@ def _number(version: str) -> tuple[int, ...]:
 
 def stages_over_base(kind: Kind, extras: Collection[str]) -> list[Stage]:
     """Return the stages of an environment over `Kind.base`, with extras (`EXTRAS`)."""
-    project = digest(PROJECT.read_text(encoding="utf-8"))
+    (engine,), project = kind.engines, digest(PROJECT.read_text(encoding="utf-8"))
     title = f"virtual environment that sees the packages of {kind.base}"
-    packages = partial(_install_beside_base, extra="onnx")
+    made_for = digest(kind.base, ROOT, kind.variant, *([engine] if engine != "mxnet" else []))
+    optional = Stage("optional", "DALI and ONNX, where they are missing and can be had", project, GB, _add_optional)
     return [
-        Stage("venv", title, digest(kind.base, ROOT, kind.variant), GB // 10, _make_venv_over_base),
-        Stage("packages", "packages that are missing there", project, GB, packages),
+        Stage("venv", title, made_for, GB // 10, _make_venv_over_base),
+        Stage("packages", "packages that are missing there", project, GB, _install_packages),
+        *([optional] if engine == "torch" else []),
         *(
             Stage(extra, EXTRAS[extra], project, GB // 3, partial(_install_beside_base, extra=extra))
             for extra in sorted(set(extras))
@@ -170,38 +233,73 @@ def _make_venv_over_base(work: Work) -> None:
     """Make an environment that sees the packages of its base after its own, and keep their versions for pip.
 
     Also the base of a virtual environment, of Conda or of a module's PYTHONPATH is seen so, with the lines of its
-    ``.pth`` files.
+    ``.pth`` files. Where this user could write to the base's folders, Python would compile modules into them: then the
+    compiled modules have a place in the environment.
     """
-    found, environment = _describe(work.kind.base), work.environment
+    found, environment = _describe(work.kind.base, *work.kind.engines), work.environment
     # The base's own pip serves the environment, if it has one.
     options = ["--without-pip"] if found["has_pip"] else []
-    work.run([work.kind.base, "-m", "venv", *options, environment.folder], "venv")
+    work.run([work.kind.base, "-B", "-m", "venv", *options, environment.folder], "venv")
     lines = [f"import site; site.addsitedir({folder!r})\n" for folder in found["folders"]]
+    if any(os.access(folder, os.W_OK) for folder in found["folders"]):
+        lines.insert(0, "import os, sys; sys.pycache_prefix = os.path.join(sys.prefix, 'compiled')\n")
     (environment.site_packages / "zz_base.pth").write_text("".join(lines), encoding="utf-8")
     pins = [pin for pin in found["pins"] if not pin.lower().startswith("resnet-records==")]
-    for name, kept in (("base", pins), ("base-frameworks", filter(_FRAMEWORKS.match, pins))):
+    built = filter(_NEEDS[work.kind.engines[0]].built_for.match, pins)
+    for name, kept in (("base", pins), ("base-frameworks", built)):
         text = "\n".join([f"# the packages of {work.kind.base}", *kept, ""])
         (environment.folder / f"{name}.txt").write_text(text, encoding="utf-8")
+
+
+def _install_packages(work: Work) -> None:
+    """Install what every environment needs, and MXNet's exporter to ONNX."""
+    _install_beside_base(work, "onnx" if work.kind.engines == ("mxnet",) else "")
 
 
 def _install_beside_base(work: Work, extra: str) -> None:
     """Install the packages of an extra that the base lacks or has in a version that this program cannot use.
 
-    All others stay those of the base, with their versions. If pip finds no such choice, only those stay that MXNet,
-    Horovod and DALI are built for.
+    All others stay those of the base, with their versions. If pip finds no such choice, only those stay that the
+    engine's libraries are built for.
+
+    Raises:
+        StageError: pip found no such choice, or put a library in the place of the base's own.
     """
-    environment, base = work.environment, work.kind.base
-    if not _describe(base)["has_tools"]:
+    environment, base, (engine,) = work.environment, work.kind.base, work.kind.engines
+    if not _describe(base, engine)["has_tools"]:
         work.pip_install(["setuptools>=65", "wheel"], "tools")
-    project = ["--editable", f"{ROOT}[{extra}]", "--constraint"]
+    project, log = ["--editable", f"{ROOT}[{extra}]" if extra else str(ROOT), "--constraint"], extra or "packages"
     try:
-        work.pip_install([*project, environment.folder / "base.txt"], extra)
+        work.pip_install([*project, environment.folder / "base.txt"], log)
     except StageError:
-        work.pip_install([*project, environment.folder / "base-frameworks.txt"], extra)
-    found = _describe(str(environment.python))
-    problems = [f"it lacks {', '.join(found['lacks'])}"] if found["lacks"] else _problems(found)
-    for title in ("NumPy", *_OLDEST):
-        if Path(found.get(title, ["", ""])[1]).is_relative_to(environment.folder):
+        work.pip_install([*project, environment.folder / "base-frameworks.txt"], log)
+    _describe.cache_clear()
+    found = _describe(str(environment.python), engine)
+    problems = [f"it lacks {', '.join(found['lacks'])}"] if found["lacks"] else _problems(found, engine)
+    for title in ("NumPy", *_NEEDS[engine].required):
+        if title in _describe(base, engine) and Path(found.get(title, ["", ""])[1]).is_relative_to(environment.folder):
             problems.append(f"{title} is not that of {base}")
     if problems:
-        raise StageError(f"{'; '.join(problems)}\n       all of the output: {environment.log(extra)}")
+        raise StageError(f"{'; '.join(problems)}\n       all of the output: {environment.log(log)}")
+
+
+def _add_optional(work: Work) -> None:
+    """Install what PyTorch's environment needs for images and for ONNX, or say what is left undone without it."""
+    found = _describe(work.kind.base, "torch")
+    version = found["cuda"] or ("13" if not found["has_cuda"] else "")
+    reader = f"dali{version.partition('.')[0]}"
+    if "DALI" not in found:
+        loss = "data sets of images are refused, and --set data.source=synthetic trains"
+        if reader in _READERS:
+            _try_extra(work, reader, f"without DALI {loss}")
+        else:
+            sys.stderr.write(f"\nsetup: DALI has no build for this PyTorch; without it {loss}\n")
+    _try_extra(work, "exporter", "export writes no ONNX file")
+
+
+def _try_extra(work: Work, extra: str, loss: str) -> None:
+    try:
+        _install_beside_base(work, extra)
+    except StageError as error:
+        reason = str(error).partition("\n")[0]
+        sys.stderr.write(f"\nwarning: {loss}: {reason}; to try again: rm -r .venv and this set-up\n")

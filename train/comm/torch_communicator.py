@@ -10,7 +10,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -35,6 +36,14 @@ _FOR_EVER = timedelta(days=365)
 _TRY_S, _PAUSE_S = 3.0, 0.05
 """Time for one address to answer, and between two rounds over the addresses."""
 
+
+_WORKS_HELD = 64
+"""Number of collectives whose works are kept until torch.distributed has ended.
+
+Up to PyTorch 2.7, a rank may hang at its end. A thread of Gloo that is the last to let go of a finished work waits for
+the GIL, to free the work's tensors. The main thread, in the destructor of the process group, holds the GIL and waits
+for that thread. A work that is kept here frees nothing in that thread. *Source*: PyTorch's pull request 154976.
+"""
 
 _SIOCGIFADDR = 0x8915
 _REQUEST = struct.Struct("256s")
@@ -74,6 +83,8 @@ def _connect_torch(communication: Communication, identity: Identity, ledger: Led
     backend, timeout_s = communication.backend, communication.timeout_s
     _require_built(backend)
     device = torch.device("cuda", identity.local_rank) if backend == "nccl" else torch.device("cpu")
+    opened = TorchCommunicator(torch, device)
+    atexit.register(opened.leave)
     with ledger.phase("communicator: init"):
         try:
             _initialise(backend, identity, device, timeout_s)
@@ -81,7 +92,7 @@ def _connect_torch(communication: Communication, identity: Identity, ledger: Led
             if isinstance(error, TimeoutError) or "timed out" in str(error).lower() or "timeout" in str(error).lower():
                 raise RendezvousTimeout(timeout_s) from error
             raise
-    communicator = first_collective(TorchCommunicator(torch, device), identity, ledger)
+    communicator = first_collective(opened, identity, ledger)
     torch.distributed.distributed_c10d._set_pg_timeout(_FOR_EVER)
     return communicator
 
@@ -109,7 +120,6 @@ def _initialise(backend: str, identity: Identity, device: Any, timeout_s: int) -
         options = {} if device.type == "cpu" else {"device_id": device}  # which connects NCCL now, not at the first sum
         rank, size = identity.rank, identity.world_size
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, **options)
-    atexit.register(distributed.destroy_process_group)
     found = distributed.get_rank(), distributed.get_world_size()
     if found != (identity.rank, identity.world_size):
         raise WorldMismatch(identity, f"PyTorch sees rank {found[0]} of {found[1]}")
@@ -130,8 +140,9 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
     options = {"timeout": timedelta(seconds=timeout_s), "wait_for_workers": False}
     if is_server:
         listener = environment.get("RANK_STORE_FD")
-        descriptor = None if listener is None else int(listener)
-        store = TCPStore(addresses[0], port, is_master=True, master_listen_fd=descriptor, **options)
+        # PyTorch 2.4's server over libuv refuses an open socket.
+        opened = {} if listener is None else {"master_listen_fd": int(listener), "use_libuv": False}
+        store = TCPStore(addresses[0], port, is_master=True, **opened, **options)
     address, own_address = _reach(addresses, port, timeout_s)
     if not is_server:
         store = TCPStore(address, port, **options)
@@ -232,6 +243,7 @@ class TorchCommunicator(Communicator):
         self._torch, self._distributed, self._device = torch, torch.distributed, device
         self._buffers: dict[str, list[_Flat]] = {}
         self._pending: dict[str, list[tuple[Any, _Flat, list[Any]]]] = {}
+        self._begun: deque[Any] = deque(maxlen=_WORKS_HELD)
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Start one allreduce for each type of number among the arrays; they run beside whatever comes next."""
@@ -245,7 +257,7 @@ class TorchCommunicator(Communicator):
             flights = []
             for flat, group in zip(self._buffers[name], by_type.values(), strict=True):
                 flat.load(group)
-                flights.append((self._distributed.all_reduce(flat.buffer, async_op=True), flat, group))
+                flights.append((self._begin(self._distributed.all_reduce, flat.buffer), flat, group))
         self._pending[name] = flights
 
     def complete(self) -> None:
@@ -266,7 +278,7 @@ class TorchCommunicator(Communicator):
     def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
         """Sum as int64, exactly; waits."""
         total = self._torch.tensor(list(values), dtype=self._torch.int64, device=self._device)
-        self._distributed.all_reduce(total)
+        self._begin(self._distributed.all_reduce, total).wait()
         return [int(value) for value in total.tolist()]
 
     def gather(self, name: str, value: int) -> list[int]:
@@ -286,5 +298,16 @@ class TorchCommunicator(Communicator):
     def _gathered(self, own: Any) -> Any:
         """Return every rank's ``own``, by rank, along a new first axis."""
         rows = [self._torch.empty_like(own) for _ in range(self._distributed.get_world_size())]
-        self._distributed.all_gather(rows, own)
+        self._begin(self._distributed.all_gather, rows, own).wait()
         return self._torch.stack(rows)
+
+    def _begin(self, collective: Callable[..., Any], *tensors: Any) -> Any:
+        """Start a collective; return its work, which is also kept for a while (`_WORKS_HELD`)."""
+        work = collective(*tensors, async_op=True)
+        self._begun.append(work)
+        return work
+
+    def leave(self) -> None:
+        """End torch.distributed, if it is up, at the end of the process."""
+        if self._distributed.is_initialized():
+            self._distributed.destroy_process_group()

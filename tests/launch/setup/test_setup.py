@@ -194,10 +194,16 @@ def test_an_environment_over_a_base_stays_one_until_another_is_asked_for(monkeyp
         assert remembered_kind(options, OVER) is None
     assert remembered_kind(Options(system=""), own) is None
     assert remembered_kind(Options(), own) == own
-    monkeypatch.setattr(set_up, "choose_base", lambda named: Kind(("mxnet",), "cpu", named or "/first/on/path"))
+    monkeypatch.setattr(
+        set_up, "choose_base", lambda engines, named: Kind((engines[0],), "cpu", named or "/first/on/path")
+    )
     for named, remembered, base in (("/new", OVER, "/new"), (None, OVER, OVER.base), ("", OVER, OVER.base),
                                     ("", MXNET, "/first/on/path")):  # fmt: skip
-        assert choose_kind(Options(system=named), remembered).base == base
+        assert choose_kind(Options(system=named), remembered) == Kind(("mxnet",), "cpu", base)
+    over_torch = Kind(("torch",), "gpu", "/opt/python")
+    assert choose_kind(Options("torch", system=""), None) == Kind(("torch",), "cpu", "/first/on/path")
+    assert remembered_kind(Options("torch"), over_torch) == over_torch
+    assert remembered_kind(Options("mxnet"), over_torch) is None
 
 
 def test_a_wrong_argument_is_one_line_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,10 +293,11 @@ def _wanted(project: dict[str, Any], extra: str) -> list[Requirement]:
     return plain + [each for name in named for each in _wanted(project, name)]
 
 
+_PARTS = {"mxnet", "onnx", "torch-common", "dali12", "dali13", "exporter"}
 _OTHER_EXTRAS = {
-    "mxnet": {"mxnet", "onnx", "torch", "torch-cuda12", "torch-common"},
-    "torch": {"mxnet", "onnx", "cpu", "gpu", "build", "torch-cuda12", "torch-common"},
-    "torch-cuda12": {"mxnet", "onnx", "cpu", "gpu", "build", "torch", "torch-common"},
+    "mxnet": _PARTS | {"torch", "torch-cuda12"},
+    "torch": _PARTS | {"cpu", "gpu", "build", "torch-cuda12"},
+    "torch-cuda12": _PARTS | {"cpu", "gpu", "build", "torch"},
 }
 """The extras that a lock file need not have, because it has those that name them or those of another environment."""
 

@@ -1,4 +1,4 @@
-"""Set-up over a Python that has MXNet, Horovod and DALI already.
+"""Set-up over a Python that has the libraries of an engine already.
 
 The base of the last test is this environment once more, by hard links, without two packages that the program needs,
 and with an MXNet that needs a package which `train.engine.mxnet` leaves out of a faster import. A whole set-up over a
@@ -20,12 +20,16 @@ from configs.errors import UserError
 from configs.load import ROOT
 from configs.registry import installed_engine
 from launch.setup import numpy_names
-from launch.setup.layout import Environment, Kind
+from launch.setup.layout import ENGINES, Engine, Environment, Kind, Variant
 from launch.setup.site import choose_base
 
 _GOOD: dict[str, Any] = {
     "python": [3, 10], "problems": [], "lacks": [], "has_pip": True, "has_ensurepip": False, "has_cuda": True,
     "parts": ["mpi", "nccl"], "MXNet": ["1.9.1", ""], "Horovod": ["0.28.1+nv24.4", ""], "DALI": ["1.36.0", ""],
+}  # fmt: skip
+_GOOD_TORCH: dict[str, Any] = {
+    "python": [3, 14], "problems": [], "lacks": [], "has_pip": True, "has_ensurepip": False, "has_cuda": True,
+    "parts": ["gloo", "nccl"], "PyTorch": ["2.4.0a0+07cecf4168.nv24.05", ""], "cuda": "12.4",
 }  # fmt: skip
 
 
@@ -40,44 +44,51 @@ def _python(path: Path, answer: dict[str, Any] | str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "problems"),
+    ("engine", "change", "problems"),
     [
-        ({}, []),
-        ({"python": [3, 15]}, ["it is Python 3.15, and this program needs 3.10 to 3.14"]),
-        ({"MXNet": ["1.9.0", ""], "Horovod": ["0.28.0", ""], "DALI": ["1.34.0", ""]}, []),
-        ({"MXNet": ["1.8.9", ""]}, ["MXNet is 1.8.9, and this program needs 1.9 or later"]),
-        ({"has_cuda": False}, ["Horovod was built with mpi and nccl, and this program needs gloo here"]),
-        ({"MXNet": ["1.10", ""]}, []),
-        ({"MXNet": ["2.0.0.beta1", ""]}, ["MXNet is 2.0.0.beta1, and this program needs MXNet 1"]),
-        ({"parts": []}, ["Horovod was built with none of Gloo, MPI and NCCL, and this program needs nccl here"]),
-        ({"problems": ["DALI cannot be imported"], "has_pip": False},
+        ("mxnet", {}, []),
+        ("mxnet", {"python": [3, 15]}, ["it is Python 3.15, and this program needs 3.10 to 3.14"]),
+        ("mxnet", {"MXNet": ["1.9.0", ""], "Horovod": ["0.28.0", ""], "DALI": ["1.34.0", ""]}, []),
+        ("mxnet", {"MXNet": ["1.8.9", ""]}, ["MXNet is 1.8.9, and this program needs 1.9 or later"]),
+        ("mxnet", {"has_cuda": False}, ["Horovod was built with mpi and nccl, and this program needs gloo here"]),
+        ("mxnet", {"MXNet": ["1.10", ""]}, []),
+        ("mxnet", {"MXNet": ["2.0.0.beta1", ""]}, ["MXNet is 2.0.0.beta1, and this program needs MXNet 1"]),
+        ("mxnet", {"parts": []},
+         ["Horovod was built with none of Gloo, MPI and NCCL, and this program needs nccl here"]),
+        ("mxnet", {"problems": ["DALI cannot be imported"], "has_pip": False},
          ["DALI cannot be imported", "it has neither pip nor ensurepip: apt-get install python3-venv"]),
+        ("torch", {}, []),
+        ("torch", {"PyTorch": ["2.3.1", ""]}, ["PyTorch is 2.3.1, and this program needs 2.4 or later"]),
+        ("torch", {"parts": ["gloo"]}, ["torch.distributed was built with gloo, and this program needs nccl here"]),
+        ("torch", {"python": [3, 9], "has_cuda": False}, ["it is Python 3.9, and this program needs 3.10 to 3.14"]),
     ],
     ids=str,
 )  # fmt: skip
 def test_a_base_is_good_or_each_reason_against_it_is_named(
-    change: dict[str, Any], problems: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: Engine, change: dict[str, Any], problems: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {**_GOOD, **change}
+    found = {**(_GOOD if engine == "mxnet" else _GOOD_TORCH), **change}
     python = str(_python(tmp_path / "python", found))
     if problems:
         with pytest.raises(UserError) as refusal:
-            choose_base(python)
-        assert str(refusal.value).splitlines() == [f"{python}: {problem}" for problem in problems]
+            choose_base([engine], python)
+        remedy = f"name another interpreter, or let ./run.sh setup --engine {engine} install its own"
+        assert str(refusal.value).splitlines() == [f"{python}: {problem}; {remedy}" for problem in problems]
         return
-    variant = "gpu" if found["has_cuda"] else "cpu"
-    assert choose_base(python) == Kind(("mxnet",), "gpu" if found["has_cuda"] else "cpu", python)
-    versions = ", ".join(f"{title} {found[title][0]}" for title in ("MXNet", "Horovod", "DALI"))
+    variant: Variant = "gpu" if found["has_cuda"] else "cpu"
+    assert choose_base([engine], python) == Kind((engine,), variant, python)
+    versions = ", ".join(
+        f"{title} {found[title][0]}" for title in ("MXNet", "Horovod", "DALI", "PyTorch") if title in found
+    )
     assert capsys.readouterr().err == (
-        f"setup: {python} has {versions}, NumPy (no driver to load it); set-up makes the {variant} environment over "
-        "it\n"
+        f"setup: {python} has {versions}; set-up makes the {variant} environment over it\n"
     )
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (f'exec {sys.executable} -S "$@"', "lacks MXNet, Horovod, DALI"),
+        (f'exec {sys.executable} -S "$@"', "lacks MXNet, Horovod, DALI, PyTorch"),
         ("printf 'Traceback:\\n  File\\nImportError: libx.so\\n' >&2; exit 3", "ImportError: libx.so"),
         ("exit 3", "exit status 3"),
         ("exec sleep 60", "timed out"),
@@ -89,10 +100,24 @@ def test_a_python_without_the_libraries_is_refused_with_the_reason(
     if "sleep" in body:
         monkeypatch.setattr("launch.setup.site._QUERY_TIMEOUT_S", 0.1)
     python = _python(tmp_path / "python", body)
-    with pytest.raises(UserError, match=rf"DALI: {python} lacks .*{reason.removeprefix('lacks ')}.*; name the inter"):
-        choose_base(str(python))
-    with pytest.raises(UserError, match=r": there is no /no/python; name"):
-        choose_base("/no/python")
+    told = reason.removeprefix("lacks ")
+    with pytest.raises(UserError, match=rf"DALI, or PyTorch: {python} lacks .*{told}.*; name the inter"):
+        choose_base(list(ENGINES), str(python))
+    with pytest.raises(UserError, match=r"PyTorch: there is no /no/python; name .*setup --engine torch --system"):
+        choose_base(["torch"], "/no/python")
+
+
+def test_a_library_that_ends_the_interpreter_is_named_and_so_is_one_that_cannot_be_imported(tmp_path: Path) -> None:
+    for name, text, told in (
+        ("a", "import os; os.abort()", "it ends the process"),
+        ("b", "import no_lib", "named 'no_lib'"),
+    ):
+        folder = tmp_path / name
+        python = _python(folder / "python", f'PYTHONPATH={folder} exec {sys.executable} -S "$@"')
+        (folder / "torch").mkdir()
+        (folder / "torch" / "__init__.py").write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=f"^{python}: PyTorch cannot be imported: .*{told}; name another"):
+            choose_base(["torch"], str(python))
 
 
 def test_the_first_python_of_the_path_with_the_libraries_is_the_base_but_never_the_environment_itself(
@@ -105,13 +130,15 @@ def test_the_first_python_of_the_path_with_the_libraries_is_the_base_but_never_t
     monkeypatch.setenv("PYTHONHOME", "/of/conda")
     _python(tmp_path / "own" / "bin" / "python", _GOOD)
     with pytest.raises(UserError, match=f"DALI: {bad} lacks Horovod, DALI; name the interpreter"):
-        choose_base("")
+        choose_base(["mxnet"], "")
     good = f"test -z \"$PYTHONHOME\" && echo '{json.dumps(_GOOD)}'"
     for name in ("python3.10", "python3.11", "python3.12"):
         _python(tmp_path / "good" / name, good)
-        assert choose_base("").base == f"{tmp_path}/good/{name}"
-    assert choose_base("good/python3.10").base == f"{tmp_path}/good/python3.10", "set-up may go on in another folder"
-    assert choose_base("python3.11").base == f"{tmp_path}/good/python3.11"
+        assert choose_base(["mxnet"], "").base == f"{tmp_path}/good/{name}"
+    assert choose_base(["mxnet"], "good/python3.10").base == f"{tmp_path}/good/python3.10", (
+        "set-up may go on in another folder"
+    )
+    assert choose_base(["mxnet"], "python3.11").base == f"{tmp_path}/good/python3.11"
 
 
 def test_numpy_has_the_names_that_mxnet_uses_once_mxnet_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

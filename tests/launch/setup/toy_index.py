@@ -32,7 +32,12 @@ _MODULES: dict[str, dict[str, str]] = {
     "matplotlib": {"matplotlib/pyplot.py": ""},
     "pydantic": {"pydantic/main.py": ""},
     "scikit-learn": {"sklearn/datasets.py": ""},
-    "torch": {"torch/__init__.py": "", "torch/distributed.py": "def is_gloo_available(): return True\n"},
+    "torch": {
+        "torch/__init__.py": "from torch import version\n__version__ = '2.13.0+cpu'\n",
+        "torch/version.py": "cuda = hip = None\n",
+        "torch/distributed.py": "def is_available(): return True\nis_gloo_available = is_available\n"
+        "def is_nccl_available(): return False\nis_mpi_available = is_nccl_available\n",
+    },
 }  # fmt: skip
 """What the toy packages hold that set-up imports; the others hold a module of their name."""
 
@@ -50,6 +55,8 @@ onnx = ["onnx"]
 cpu = ["resnet-records[mxnet]", "mxnet==1.9.1"]
 gpu = ["resnet-records[mxnet]", "mxnet-cu112==1.9.1", "nvidia-nccl-cu11"]
 torch = ["torch==2.13.0", "nvidia-dali-cuda130"]
+dali13 = ["nvidia-dali-cuda130==2.4.0"]
+exporter = ["onnx", "onnxruntime"]
 test = ["pytest"]
 tensorboard = ["tensorboardX"]
 [tool.setuptools]
