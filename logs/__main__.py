@@ -14,6 +14,7 @@ from typing import Any
 
 from configs.arguments import Parser, Style, exit_status, painted, parse, printable
 from configs.errors import UserError
+from logs.judge.unverified import RETIRED
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3600.0
 
@@ -242,7 +243,8 @@ def _report_parser() -> Parser:
 
 
 def _package_parser() -> Parser:
-    words = "Write an MLPerf submission tree from five runs of one recipe, and judge it with the official tools."
+    words = "Write an MLPerf submission tree from five runs of one recipe, and judge it with the official tools. "
+    words += RETIRED
     parser = Parser(prog="./run.sh package", description=words)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="five run folders of one recipe")
     parser.add_argument("--org", metavar="NAME", help="name of the submitter, after which the tree is named")

@@ -96,7 +96,11 @@ class Scheduler(Section):
         description="Name of the ClusterTrainingRuntime of Kubeflow Trainer that a TrainJob refers to: one with the "
         "policy torch for launcher torchrun, with the policy mpi for mpirun. docs/kubeflow-runtimes.yaml has both.",
     )
-    account: str = Field("", description="Project or group to which the job is charged. If empty, the job names none.")
+    account: str = Field(
+        "",
+        description="Project or group to which the job is charged; on Kubernetes the queue of Kueue in which the job "
+        "waits. If empty, the job names none.",
+    )
     wall_time_s: int | None = Field(
         None, ge=60, description="Time after which the scheduler ends the job. Every scheduler but none requires it."
     )

@@ -141,10 +141,14 @@ def limits_of(spec: JobSpec) -> dict[str, int | str]:
     return limits
 
 
-def metadata_of(spec: JobSpec) -> dict[str, str]:
+def metadata_of(spec: JobSpec) -> dict[str, Any]:
     """Return the metadata of a job, whose name Kubernetes completes with five letters."""
-    queue = spec.cluster.scheduler.queue
-    return {"generateName": _label(spec.name) + "-", **({"namespace": queue} if queue else {})}
+    scheduler = spec.cluster.scheduler
+    return {
+        "generateName": _label(spec.name) + "-",
+        **({"namespace": scheduler.queue} if scheduler.queue else {}),
+        **({"labels": {"kueue.x-k8s.io/queue-name": scheduler.account}} if scheduler.account else {}),
+    }
 
 
 def require_mounts(spec: JobSpec) -> None:

@@ -59,6 +59,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     [
         (0, None, "cpu", "", NO_GPU),
         (0, None, "gpu", "launcher=horovodrun", NO_GPU),
+        (0, None, "gpu", "launcher=torchrun", NO_GPU),
         (8, "", "gpu", "", NO_GPU),
         (8, None, "cpu", "", FOR_A_CPU),
         (8, None, "gpu", "", None),

@@ -31,7 +31,14 @@ def _manifest(*overrides: str, name: str = "digits") -> dict[str, Any]:
     [
         ((), "50 Layers_by.me!"),
         ((), 9 * "imagenet-"),
-        (("cluster.scheduler.queue=teams", "cluster.scheduler.resources=[cpu=96, memory=1Ti]"), "digits"),
+        (
+            (
+                "cluster.scheduler.queue=teams",
+                "cluster.scheduler.account=vision",
+                "cluster.scheduler.resources=[cpu=96, memory=1Ti]",
+            ),
+            "digits",
+        ),
         (("cluster.container.mounts=['training:/shared', '/models:/models:ro']",), "digits"),
     ],
 )

@@ -66,18 +66,27 @@ def test_of_the_mpi_runtime_the_launcher_runs_the_script_and_the_nodes_have_the_
     assert [each["mountPath"] for each in launcher["volumeMounts"]] == ["/data", "/runs"]
     assert "getent hosts" in launcher["command"][2]
     assert node["command"][2] == "ssh-keygen -A && exec /usr/sbin/sshd -De"
-    policy = _RUNTIMES["resnet-records-mpi"]["spec"]["mlPolicy"]["mpi"]
+    assert node["readinessProbe"]["tcpSocket"] == {"port": 22}
+    runtime = _RUNTIMES["resnet-records-mpi"]["spec"]
+    depends = {each["name"]: each.get("dependsOn") for each in runtime["template"]["spec"]["replicatedJobs"]}
+    assert depends == {"node": None, "launcher": [{"name": "node", "status": "Ready"}]}
+    assert runtime["template"]["spec"]["successPolicy"]["targetReplicatedJobs"] == ["launcher"]
+    policy = runtime["mlPolicy"]["mpi"]
     assert (policy["sshAuthMountPath"], policy["runLauncherAsNode"]) == ("/root/.ssh", False)
     assert node["securityContext"]["runAsUser"] == launcher["securityContext"]["runAsUser"] == 0
 
 
 def test_a_job_on_cpus_asks_for_what_its_cluster_file_says() -> None:
-    long_name = ["cluster.scheduler.queue=teams", "cluster.scheduler.resources=[cpu=4, memory=8Gi]"]
-    job = _job("laptop", *_ON_CPU, *long_name)
+    asked = ["queue=teams", "account=vision", "resources=[cpu=4, memory=8Gi]"]
+    job = _job("laptop", *_ON_CPU, *(f"cluster.scheduler.{each}" for each in asked))
     (node,) = judge_train_job(job, _RUNTIMES["resnet-records-torch"])["node"]["containers"]
     assert node["resources"] == {"limits": {"cpu": "4", "memory": "8Gi"}}
     assert [each["mountPath"] for each in node["volumeMounts"]] == ["/runs"]
-    assert job["metadata"] == {"generateName": "mlperf-b4096-", "namespace": "teams"}
+    assert job["metadata"] == {
+        "generateName": "mlperf-b4096-",
+        "namespace": "teams",
+        "labels": {"kueue.x-k8s.io/queue-name": "vision"},
+    }
     assert "resourcesPerNode" not in _job("laptop", *_ON_CPU)["spec"]["trainer"]
 
 
