@@ -13,7 +13,7 @@ skip() {
 open_podman() {
   [[ $EUID -eq 0 ]] || skip 'podman and its images are installed as root'
   command -v apt-get >/dev/null || skip 'podman is installed by apt-get, which is not on this machine'
-  local packages=(podman buildah runc mmdebstrap uidmap)
+  local packages=(podman buildah runc mmdebstrap uidmap containernetworking-plugins iptables)
   if ! dpkg --status "${packages[@]}" &>/dev/null; then
     { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${packages[@]}"; } \
       >/dev/null || skip "apt-get cannot install ${packages[*]}"
@@ -49,6 +49,8 @@ events_logger = "none"
 lock_type = "file"
 runtime = "runc"
 tmp_dir = "$folder/tmp"
+[network]
+network_config_dir = "$folder/networks"
 EOT
   cat >"$CONTAINERS_STORAGE_CONF" <<EOT
 [storage]
@@ -72,9 +74,19 @@ make_debian() {
   podman run --rm "localhost/debian:$1" true
 }
 
-# Removes all containers and images of this script.
+# Makes the network that "--network=$podman_network" names, for containers that only reach each other.
+make_network() {
+  podman_network=${podman_folder##*/}
+  podman network create --internal "$podman_network" >/dev/null
+}
+
+# Removes all containers, images and networks of this script.
 close_podman() {
   podman rm --all --force --time 0 &>/dev/null || true
+  if [[ -n ${podman_network:-} ]]; then
+    podman network rm "$podman_network" &>/dev/null || true
+    rm -rf -- "/var/lib/cni/networks/$podman_network"
+  fi
   umount --recursive "$podman_folder/storage/overlay" 2>/dev/null || true
   rm -rf -- "$podman_folder"
 }
