@@ -100,7 +100,7 @@ def mpi_job(spec: JobSpec) -> str:
     tree = {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
-        "metadata": metadata_of(spec),
+        "metadata": metadata_of(spec, _LONGEST_NAME),
         "spec": {
             # A launcher that starts while workers still pull their image fails, and the job with it for good. Versions
             # of the operator before 0.5 do not know this field.
@@ -141,11 +141,11 @@ def limits_of(spec: JobSpec) -> dict[str, int | str]:
     return limits
 
 
-def metadata_of(spec: JobSpec) -> dict[str, Any]:
-    """Return the metadata of a job, whose name Kubernetes completes with five letters."""
+def metadata_of(spec: JobSpec, longest_name: int) -> dict[str, Any]:
+    """Return the metadata of a job, whose name, cut to a length, Kubernetes completes with a dash and five letters."""
     scheduler = spec.cluster.scheduler
     return {
-        "generateName": _label(spec.name) + "-",
+        "generateName": _label(spec.name, longest_name) + "-",
         **({"namespace": scheduler.queue} if scheduler.queue else {}),
         **({"labels": {"kueue.x-k8s.io/queue-name": scheduler.account}} if scheduler.account else {}),
     }
@@ -165,10 +165,10 @@ def require_mounts(spec: JobSpec) -> None:
         )
 
 
-def _label(name: str) -> str:
+def _label(name: str, longest: int) -> str:
     """Return a name in the letters that Kubernetes allows: small ones, digits and dashes, a letter first."""
     word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    return (word if word[:1].isalpha() else f"run-{word}")[:_LONGEST_NAME].rstrip("-")
+    return (word if word[:1].isalpha() else f"run-{word}")[:longest].rstrip("-")
 
 
 def _container(spec: JobSpec) -> dict[str, Any]:

@@ -31,6 +31,10 @@ from launch.submit.script import InsideJob
 _CONTAINER = "node"
 """Trainer sets variables, image and command in the containers of this name only."""
 
+_LONGEST_NAME = 38
+"""With ``-`` and five letters, ``-launcher-0-0-`` or ``-node-0-`` and a number, and five letters more, a pod's name has
+at most 63 letters; JobSet refuses longer ones."""
+
 _IN_NODE = InsideJob(
     hosts='seq -f "${PET_MASTER_ADDR%-0.*}-%.0f" 0 "$((PET_NNODES - 1))"',  # JOB-node-0-0.JOB is the first node
     job_id='"$(hostname)"',
@@ -71,7 +75,7 @@ def train_job(spec: JobSpec) -> str:
     tree = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": metadata_of(spec),
+        "metadata": metadata_of(spec, _LONGEST_NAME),
         "spec": {
             "runtimeRef": {"name": cluster.scheduler.training_runtime},
             "activeDeadlineSeconds": spec.wall_time_s,

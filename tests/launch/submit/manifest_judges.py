@@ -80,7 +80,7 @@ def judge_train_job(job: dict[str, Any], runtime: dict[str, Any]) -> dict[str, d
     pods = {}
     for each in deepcopy(runtime)["spec"]["template"]["spec"]["replicatedJobs"]:
         pods[each["name"]] = pod = each["template"]["spec"]["template"]["spec"]
-        longest_name = f"{job['metadata']['generateName']}abcde-{each['name']}-0-{trainer['numNodes'] - 1}"
+        longest_name = f"{job['metadata']['generateName']}abcde-{each['name']}-0-{trainer['numNodes'] - 1}-abcde"
         assert _HOSTNAME.fullmatch(longest_name), longest_name
         if each["template"].get("metadata", {}).get("labels") == {_ANCESTOR: "trainer"}:
             (container,) = pod["containers"]

@@ -1,5 +1,6 @@
 """The TrainJob: as Kubeflow Trainer takes it, over each of the two training runtimes of this program."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ _ON_CPU = [
 _RECIPE = "mlperf-b4096"
 
 
-def _job(cluster: str, *overrides: str, runs: int = 1) -> dict[str, Any]:
+def _job(cluster: str, *overrides: str, runs: int = 1, name: str = _RECIPE) -> dict[str, Any]:
     folders = tuple(Path(f"/runs/{number}") for number in range(runs))
     spec = make_job(load_recipe(_RECIPE), load_cluster(cluster, overrides), (), folders)
-    job: dict[str, Any] = yaml.safe_load(spec.scheduler.render(spec))
+    job: dict[str, Any] = yaml.safe_load(spec.scheduler.render(replace(spec, name=name)))
     return job
 
 
@@ -88,6 +89,13 @@ def test_a_job_on_cpus_asks_for_what_its_cluster_file_says() -> None:
         "labels": {"kueue.x-k8s.io/queue-name": "vision"},
     }
     assert "resourcesPerNode" not in _job("laptop", *_ON_CPU)["spec"]["trainer"]
+
+
+@pytest.mark.parametrize(("overrides", "runtime"), [((), "torch"), (_BY_MPI, "mpi")])
+def test_a_long_name_is_cut_so_that_those_of_the_pods_are_names_of_hosts(overrides: list[str], runtime: str) -> None:
+    job = _job("a100-trainjob", "cluster.num_nodes=8", *overrides, name=9 * "imagenet-")
+    judge_train_job(job, _RUNTIMES[f"resnet-records-{runtime}"])
+    assert job["metadata"]["generateName"] == f"{4 * 'imagenet-'}im-"
 
 
 @pytest.mark.parametrize(
