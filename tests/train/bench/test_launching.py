@@ -93,13 +93,15 @@ def test_a_program_is_told_to_stop_when_it_is_ready(status: int, tmp_path: Path)
 
 
 def test_a_program_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    # From Python 3.14 on, tqdm's lock starts a process that ends with this one.
+    before = psutil.Process().children()
     usual = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which a program inherits
     try:
         with pytest.raises(MeasurementFailed, match=r"did not stop in 0\.05 s$"):
             JOBS.stop_when(lambda: True, _python("import signal; signal.pause()"), tmp_path / "log", 0.05)
     finally:
         signal.signal(signal.SIGTERM, usual)
-    assert psutil.Process().children() == []
+    assert psutil.Process().children() == before
 
 
 def test_samples_are_found_behind_the_name_that_a_launcher_gives_a_rank() -> None:
