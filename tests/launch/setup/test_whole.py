@@ -187,6 +187,9 @@ def test_pytorch_alone_is_checked_by_hashes_unless_that_is_switched_off(tmp_path
     assert (done.returncode, _begun(done)) == (0, ["3/3"]), done.stderr
     assert _own(checkout) == COMMON | {"torch==2.13.0+cpu", "sympy==1.13", "nvidia-dali-cuda130==2.4.0"}
     _set_up_over_pytorch(checkout, tmp_path)
+    done = checkout.set_up("--engine", "torch", "--cuda12")
+    assert (done.returncode, _begun(done)) == (0, ["1/3", "2/3", "3/3"]), done.stderr
+    assert _own(checkout) == COMMON | {"torch==2.10.0", "sympy==1.13", "nvidia-dali-cuda120==2.4.0"}
 
 
 def _set_up_over_pytorch(base: ToyCheckout, tmp_path: Path) -> None:

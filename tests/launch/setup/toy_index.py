@@ -22,6 +22,7 @@ _FEATURES = "class Features:\n    def is_enabled(self, _name): return False\n"
 _MODULES: dict[str, dict[str, str]] = {
     "mxnet": {"mxnet/__init__.py": "from mxnet import runtime\n__version__ = '1.9.1'\n", "mxnet/runtime.py": _FEATURES},
     "nvidia-dali-cuda110": {"nvidia/dali/__init__.py": "__version__ = '1.34.0'\n", "nvidia/dali/fn.py": ""},
+    "nvidia-dali-cuda120": {"nvidia/dali/__init__.py": "__version__ = '2.4.0'\n", "nvidia/dali/fn.py": ""},
     "nvidia-dali-cuda130": {"nvidia/dali/__init__.py": "__version__ = '2.4.0'\n", "nvidia/dali/fn.py": ""},
     "mlperf-logging": {
         "mlperf_logging/mllog.py": "", "mlperf_logging/compliance_checker/mlp_compliance.py": "",
@@ -55,6 +56,9 @@ onnx = ["onnx"]
 cpu = ["resnet-records[mxnet]", "mxnet==1.9.1"]
 gpu = ["resnet-records[mxnet]", "mxnet-cu112==1.9.1", "nvidia-nccl-cu11"]
 torch = ["torch==2.13.0", "nvidia-dali-cuda130"]
+torch-cuda12 = ["resnet-records[torch-common,dali12]", "torch==2.10.0"]
+torch-common = ["sympy"]
+dali12 = ["nvidia-dali-cuda120==2.4.0"]
 dali13 = ["nvidia-dali-cuda130==2.4.0"]
 exporter = ["onnx", "onnxruntime"]
 test = ["pytest"]
@@ -79,6 +83,7 @@ _TORCH = [
     "torch==2.13.0 <- resnet-records", "nvidia-dali-cuda130==2.4.0 <- resnet-records", "sympy==1.13 <- torch",
     "nvidia-cublas==13.1 <- torch",
 ]  # fmt: skip
+_CUDA12 = ["torch==2.10.0 <- resnet-records", "nvidia-dali-cuda120==2.4.0 <- resnet-records", "sympy==1.13 <- torch"]
 """Packages of the lock files, each with those that need it."""
 
 _HOROVOD_SETUP = """
@@ -142,8 +147,8 @@ def make_toy_checkout(tree: Path, index: Path) -> ToyCheckout:
     index.mkdir(parents=True)
     (tree / "pyproject.toml").write_text(_PROJECT, encoding="utf-8")
     tools = {name: _copy_installed(index, name) for name in ("packaging", "setuptools", "wheel")}
-    for lock, packages in (("requirements.lock", _MXNET), ("requirements-py312.lock", _MXNET),
-                           ("requirements-torch.lock", _TORCH)):  # fmt: skip
+    locks = {"": _MXNET, "-py312": _MXNET, "-torch": _TORCH, "-torch-cuda12": _CUDA12}
+    for lock, packages in locks.items():
         blocks = []
         for line in _COMMON + packages:
             pin, parents = line.split(" <- ")
@@ -151,7 +156,7 @@ def make_toy_checkout(tree: Path, index: Path) -> ToyCheckout:
             needs = [each.split("==")[0] for each in _COMMON + packages if re.search(rf"<-.* {name}\b", each)]
             blocks.append(_block(pin, _make_wheel(index, name, version, needs), parents.split()))
         blocks += [_block(f"{name}=={distribution(name).version}", wheel, ["wheel"]) for name, wheel in tools.items()]
-        (tree / lock).write_text("".join(blocks), encoding="utf-8")
+        (tree / f"requirements{lock}.lock").write_text("".join(blocks), encoding="utf-8")
     _make_wheel(index, "torch", "2.13.0+cpu", ["sympy"])
     (index.parent / "pip.conf").write_text(
         "[install]\nuser = true\nprefix = /no/such\nroot = /no/such\ntarget = /no/such\n", encoding="utf-8"
