@@ -9,10 +9,11 @@ install() {
   rm -rf /var/lib/apt/lists/*
 }
 
-# The ssh server is for Kubernetes, whose pods reach each other by it. Every pod makes a host key of its own, so the image
-# has none, and no pod can know the others' keys.
+# Ranks ask `ip` which interface reaches the other nodes. No numactl: Docker forbids its calls by default. The ssh server
+# is for Kubernetes, whose pods reach each other by it. Every pod makes a host key of its own, so the image has none, and
+# no pod can know the others' keys.
 prepare_run() {
-  install libgomp1 libquadmath0 openmpi-bin openssh-client openssh-server python3
+  install iproute2 libgomp1 libquadmath0 openmpi-bin openssh-client openssh-server python3
   rm -f /etc/ssh/ssh_host_*
   mkdir -p /run/sshd
   printf 'StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n' >/etc/ssh/ssh_config.d/pods.conf
