@@ -144,9 +144,13 @@ class _TorchStore(Rendezvous):
 
 
 def _serve_store(descriptor: int, port: int, over: threading.Event) -> None:
-    from torch.distributed import TCPStore  # noqa: PLC0415 (seconds, in this thread)
+    from torch import __version__ as version  # noqa: PLC0415 (seconds, in this thread)
+    from torch.distributed import TCPStore  # noqa: PLC0415
 
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+    # PyTorch's server over libuv, the faster one, takes an open socket since 2.8.
+    is_new = tuple(map(int, version.split(".")[:2])) >= (2, 8)
+    options = {"is_master": True, "wait_for_workers": False, "use_libuv": is_new}
+    store = TCPStore("127.0.0.1", port, master_listen_fd=descriptor, **options)
     over.wait()
     del store
 

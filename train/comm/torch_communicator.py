@@ -140,7 +140,7 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
     options = {"timeout": timedelta(seconds=timeout_s), "wait_for_workers": False}
     if is_server:
         listener = environment.get("RANK_STORE_FD")
-        # PyTorch 2.4's server over libuv refuses an open socket.
+        # The server over libuv refuses an open socket before PyTorch 2.8; few ranks meet at the local launcher's.
         opened = {} if listener is None else {"master_listen_fd": int(listener), "use_libuv": False}
         store = TCPStore(addresses[0], port, is_master=True, **opened, **options)
     address, own_address = _reach(addresses, port, timeout_s)

@@ -220,7 +220,7 @@ def test_ranks_of_other_nodes_look_for_the_store_at_the_addresses_of_ipv4(
             with closing(socket.socket(fileno=master_listen_fd)) as listener:
                 attended.append(str(listener.getsockname()[1]))
 
-    monkeypatch.setitem(sys.modules, "torch", object())
+    monkeypatch.setitem(sys.modules, "torch", type("Module", (), {"__version__": "2.13.0+cpu"}))
     monkeypatch.setitem(sys.modules, "torch.distributed", type("Module", (), {"TCPStore": Store}))
     if said:
         (tmp_path / "hostname").write_text(f'#!/bin/sh\n[ "$*" = -I ] && {said}\n', encoding="utf-8")
