@@ -142,6 +142,11 @@ def describe_gpus(search: GpuSearch, variant: Variant, engine: Engine = "mxnet")
         Empty if there is no GPU, no ``nvidia-smi`` that fails, and none is asked for.
     """
     if not search.gpus:
+        if search.num_amd:
+            return (
+                f"{search.num_amd} AMD GPUs, which no package of the index is built for: ./run.sh setup --engine torch "
+                f"--system PYTHON takes the PyTorch for ROCm of your site; set-up makes the {variant} environment"
+            )
         if not search.problem and variant == "cpu":
             return ""
         if not search.problem:

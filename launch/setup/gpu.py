@@ -40,6 +40,9 @@ _CAPABILITIES = (
 )
 """Pattern of a GPU's name, and the compute capability. *Source*: NVIDIA's list of CUDA GPUs."""
 
+KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+"""Where Linux describes the processors that AMD's compute driver can use, GPUs and CPUs."""
+
 _LIBCUDA_QUERY = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -187,10 +190,12 @@ class GpuSearch:
     Attributes:
         gpus: The GPUs, in the order of ``nvidia-smi``.
         problem: Why ``nvidia-smi`` lists no GPU, although it is installed; else empty.
+        num_amd: Number of AMD GPUs, which only a site's own PyTorch can use; counted where NVIDIA has none.
     """
 
     gpus: Sequence[Gpu]
     problem: str = ""
+    num_amd: int = 0
 
 
 def search_gpus() -> GpuSearch:
@@ -200,7 +205,8 @@ def search_gpus() -> GpuSearch:
     a container may have none. Then CUDA's driver library is asked, and after it the table of names.
     """
     if shutil.which("nvidia-smi") is None:
-        return GpuSearch([Gpu(name, capability) for name, capability in _ask_libcuda()])
+        gpus = [Gpu(name, capability) for name, capability in _ask_libcuda()]
+        return GpuSearch(gpus, num_amd=0 if gpus else _count_amd())
     for fields in _FIELDS:
         status, output = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
         # A name may contain commas.
@@ -209,6 +215,12 @@ def search_gpus() -> GpuSearch:
         if status == 0 and found:
             return GpuSearch(_described(found))
     return GpuSearch([], (output.strip().splitlines() or [f"exit status {status}, no output"])[0])
+
+
+def _count_amd() -> int:
+    """Return the number of AMD GPUs that the kernel's driver lists, where a node with SIMD units is a GPU."""
+    nodes = KFD_NODES.glob("*/properties")
+    return sum(bool(re.search(r"^simd_count [1-9]", node.read_text("utf-8"), re.MULTILINE)) for node in nodes)
 
 
 def _described(rows: Sequence[Mapping[str, str]]) -> list[Gpu]:

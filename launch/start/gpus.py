@@ -41,7 +41,7 @@ def without_cuda(cluster: Cluster) -> tuple[str, str] | None:
 def _shortage_here(cluster: Cluster) -> tuple[str, str] | None:
     search = search_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = len(search.gpus)
+    found = len(search.gpus) or search.num_amd
     if visible is not None:
         found = min(found, len([word for word in visible.split(",") if word.strip()]))
     problem = gpu_shortage(found, cluster.ranks_per_node)

@@ -14,6 +14,8 @@ from configs.load import dump, load_both, load_cluster
 from configs.programs import Program, command_of
 from configs.registry import installed_engine
 from launch.__main__ import main as train_verb
+from launch.setup.checks import describe_gpus
+from launch.setup.gpu import search_gpus
 from launch.start.gpus import require_gpus
 from launch.start.ranks import main as ranks_verb
 from tests.launch.setup.gpu_machines import GpuMachine
@@ -89,6 +91,21 @@ def test_ranks_on_gpus_start_only_where_there_is_one_for_each_and_cuda(
         with pytest.raises(UserError) as refusal:
             require_gpus(cluster)
         assert str(refusal.value) == f"cluster a100-node is for GPUs: {why}"
+
+
+def test_amd_gpus_are_counted_and_set_up_leads_them_to_the_sites_own_pytorch(machine: Machine) -> None:
+    """A CPU is a node of the kernel's list, too: one without SIMD units."""
+    machine.become(0, None, "gpu")
+    machine.monkeypatch.setattr("launch.setup.gpu.KFD_NODES", machine.folder)
+    for node, simd_count in enumerate((0, 440, 440)):
+        (machine.folder / str(node)).mkdir()
+        text = f"cpu_cores_count 64\nsimd_count {simd_count}\nmem_banks_count 1\n"
+        (machine.folder / str(node) / "properties").write_text(text, encoding="utf-8")
+    assert describe_gpus(search_gpus(), "cpu").startswith("2 AMD GPUs, which no package of the index is built for: ")
+    words = ["communication.backend=mpi", "node.rank_cores=[]", "ranks_per_node={}"]
+    require_gpus(load_cluster("a100-node", [f"cluster.{word}".format(2) for word in words]))
+    with pytest.raises(UserError, match="2 GPUs"):
+        require_gpus(load_cluster("a100-node", [f"cluster.{word}".format(3) for word in words]))
 
 
 @pytest.mark.ranks
