@@ -82,7 +82,7 @@ for row in "${verbs[@]}"; do
     run_bare -m "$module" "$@"
   fi
   find_python 14
-  [[ $verb != setup ]] || { cd -- "$root" && exec "$python" -E -m "$module" "$@"; }
+  [[ $verb != setup ]] || { set -- --start "$PWD" "$@" && cd -- "$root" && exec "$python" -E -m "$module" "$@"; }
   # -I: a train.py in the caller's folder or PYTHONPATH must not come before ours. pytest starts in the root instead.
   extra=() isolation=-I
   [[ $verb != test ]] || { extra=(--extra test) isolation=-Es && cd -- "$root"; }

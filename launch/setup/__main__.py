@@ -3,8 +3,10 @@
 import platform
 import signal
 import sys
+from argparse import SUPPRESS
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import FrameType
 
 from configs.arguments import Parser, parse
@@ -38,6 +40,7 @@ from launch.setup.state import (
     remove_folder,
     restore_replaced,
 )
+from launch.setup.wheels import check_folder, download
 from launch.setup.work import Stage, Work
 
 
@@ -54,6 +57,9 @@ class Options:
             that has all packages itself, or the one that is there.
         extra: Names of `EXTRAS` to install too.
         checks_files: Whether pip takes only files whose digests the lock file names.
+        wheels: The folder from which pip takes every file; empty for pip's indexes. If None, that of the set-up before.
+        download: The folder into which the files for such a set-up are fetched, instead of making an environment.
+        start: The folder from which relative paths start; the caller's.
         quiet: Whether to print nothing when there is nothing to do; set-up was not asked for by its name then.
     """
 
@@ -62,6 +68,9 @@ class Options:
     system: str | None = None
     extra: Collection[str] = ()
     checks_files: bool = True
+    wheels: str | None = None
+    download: str | None = None
+    start: str = ""
     quiet: bool = False
 
 
@@ -75,6 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(_parser(), Options, arguments)
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGHUP, _interrupt)
+        if options.download is not None:
+            folder = Path(options.start, options.download).absolute()
+            download(choose_kind(replace(options, system=None), None), folder, checks_files=options.checks_files)
+            return 0
         return set_up(options)
     except UserError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
@@ -97,10 +110,15 @@ def set_up(options: Options) -> int:
     """
     refuse_links()
     remembered = State(CURRENT).kind or State(BUILDING).kind
+    wheels = State(CURRENT).wheels or State(BUILDING).wheels
+    if options.wheels is not None:
+        wheels = options.wheels and str(Path(options.start, options.wheels).absolute())
+        check_folder(wheels, is_remembered=False)
     kind = remembered_kind(options, remembered)
     if kind:
         environment, _, pending = _plan(kind, options.extra)
         if environment is CURRENT and not pending:  # A complete new environment still has to take its place.
+            State(CURRENT).take_from(wheels)
             if not options.quiet:
                 sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
             return 0
@@ -111,10 +129,11 @@ def set_up(options: Options) -> int:
     needed_bytes = sum(stage.needed_bytes for stage in pending)
     if problems := find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes):
         raise UserError("\n".join(problems))
+    check_folder(wheels, is_remembered=options.wheels is None)
     with only_one() as lock:
         restore_replaced()
         # Another set-up may have ended since the plan above.
-        environment = _run(kind, lock, options)
+        environment = _run(kind, lock, options, wheels)
         if environment is BUILDING:
             if is_used():  # by a run that began meanwhile
                 return _leave_alone(options)
@@ -248,10 +267,11 @@ def _has_mpi() -> bool:
     return State(CURRENT).has_mpi or State(BUILDING).has_mpi
 
 
-def _run(kind: Kind, lock: int, options: Options) -> Environment:
+def _run(kind: Kind, lock: int, options: Options, wheels: str) -> Environment:
     """Do the pending stages, first of a new environment if there is none to add to; return the environment."""
     environment, stages, pending = _plan(kind, options.extra)
     state, has_mpi = State(environment), _has_mpi()
+    state.wheels = wheels
     if stages[0] in pending:
         remove_folder(BUILDING.folder)
         state.reset(kind, has_mpi=has_mpi)
@@ -262,7 +282,7 @@ def _run(kind: Kind, lock: int, options: Options) -> Environment:
             state.begin(stage.name, kind)
             watch = Stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}")
             try:
-                stage.run(Work(environment, kind, has_mpi, lock, options.checks_files, watch, names, begun))
+                stage.run(Work(environment, kind, has_mpi, lock, options.checks_files, watch, names, begun, wheels))
             except BaseException:
                 watch.end("not done, ")
                 raise
@@ -313,6 +333,17 @@ def _parser() -> Parser:
         "--without-hashes", dest="checks_files", action="store_false",
         help="do not check hashes, for a mirror or wheel folder with its own builds",
     )  # fmt: skip
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--wheels", metavar="FOLDER",
+        help="without a network: take every file from this folder, now and later ('': from pip's index again)",
+    )  # fmt: skip
+    place.add_argument(
+        "--download", metavar="FOLDER",
+        help="with a network: fetch into this folder what --wheels needs for the same options, this Python and this "
+        "kind of processor, with all extras; install nothing",
+    )  # fmt: skip
+    parser.add_argument("--start", default="", help=SUPPRESS)
     parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
     return parser
 

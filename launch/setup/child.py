@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from launch.setup.packages import remedy
+
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5
 _POLL_S = 0.1
@@ -22,6 +24,20 @@ _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?ma
 
 _TRY_AGAIN = "run ./run.sh again: it continues where it stopped"
 _AGAIN = f"then {_TRY_AGAIN}"
+
+_OFFLINE = (
+    (
+        r"No matching distribution found for (?P<what>\S+)",
+        "set-up runs offline: {folder} has no {what} for Python {python}; fetch it where there is a network, by "
+        "./run.sh setup --download FOLDER with that Python and the options of this set-up (docs/offline.md)",
+    ),
+    (
+        r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
+        "{what} in {folder} does not match the lock file's hashes: it is damaged (copy it again), or of another build "
+        "(./run.sh setup --without-hashes)",
+    ),
+)
+"""As `_CAUSES`, for a pip that may not ask an index. ``folder`` is where it looks."""
 
 _CAUSES = (
     (r"No space left on device|Errno 28\b", f"the disk is full; free some space, {_AGAIN}"),
@@ -36,7 +52,8 @@ _CAUSES = (
     (
         r"name resolution|Failed to establish a new connection|Max retries exceeded|[Rr]ead timed out|ConnectionReset"
         r"|Connection refused|ProxyError|IncompleteRead",
-        f"the package index could not be reached; check network, proxy and pip's settings (pip config list), {_AGAIN}",
+        f"the package index could not be reached; check network, proxy and pip's settings (pip config list), {_AGAIN}; "
+        "without a network take the wheels from a folder (docs/offline.md)",
     ),
     (
         r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
@@ -49,9 +66,8 @@ _CAUSES = (
     ),
     (r"[Pp]ermission denied", f"a file could not be written; take ownership of this folder (chown -R), {_AGAIN}"),
     (
-        r"Could NOT find MPI|error: .*mpi\.h",
-        "MPI was found, but programs cannot be compiled with it; install its headers (libopenmpi-dev), or take mpicxx "
-        "off the PATH",
+        r"Could NOT find MPI|error: .*mpi\.h|MPI::MPI_CXX",
+        "MPI was found, but programs cannot be compiled with it: {mpi}; or take mpicxx off the PATH",
     ),
     (
         r"cublas_v2\.h|cuda_runtime\.h: No such|Could NOT find CUDAToolkit|No CMAKE_CUDA_COMPILER",
@@ -69,7 +85,7 @@ _CAUSES = (
 
 _CONSEQUENCE = re.compile(
     r"ERROR: Failed (to build|building)|error: subprocess-exited|error: metadata-generation|g?make(\[\d+\])?: \*\*\*"
-    r"|(subprocess\.)?CalledProcessError"
+    r"|(subprocess\.)?CalledProcessError|Building wheel for .* finished with"
 )
 """Lines with "error" in which pip, make and Python say that another program failed."""
 
@@ -78,17 +94,22 @@ class StageError(Exception):
     """A command of a stage failed. The text has two lines: the probable cause, and the file with the whole output."""
 
 
-def explain(output: str) -> str:
+def explain(output: str, variables: Mapping[str, str]) -> str:
     """Return the probable cause of a failure and the remedy in one line.
 
     Args:
         output: All that the failed command printed. If no known cause matches, the last line that tells an error of
             its own is returned, or else the last line.
+        variables: The command's variables, which may forbid pip to ask an index.
     """
-    for pattern, cause in _CAUSES:
+    is_offline = variables.get("PIP_NO_INDEX", "").lower() in {"1", "true", "yes", "on", "y", "t"}
+    for pattern, cause in (*(_OFFLINE if is_offline else ()), *_CAUSES):
         match = re.search(pattern, output, re.MULTILINE)
         if match:
-            return cause.format(**match.groupdict())
+            folder = variables.get("PIP_FIND_LINKS") or "no folder (PIP_FIND_LINKS)"
+            python = "{}.{}".format(*sys.version_info)
+            words = {**match.groupdict(), "folder": folder, "python": python, "mpi": remedy("mpi")}
+            return str(cause).format(**words)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\berror\b|Error: ", line, re.IGNORECASE)]
     telling = [line for line in errors if not _CONSEQUENCE.match(line)] or errors
@@ -133,7 +154,7 @@ class Command:
             environment: All variables of the command.
             lock: Descriptor of the set-up lock, which the command inherits.
         """
-        self._log = log
+        self._log, self._variables = log, environment
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 words,
@@ -170,7 +191,9 @@ class Command:
         if status:
             text = self._log.read_text(encoding="utf-8", errors="replace")
             killed_by = signal.Signals(-status).name if status < 0 else None
-            cause = f"the command was killed by {killed_by}; {_TRY_AGAIN}" if killed_by else explain(text)
+            cause = (
+                f"the command was killed by {killed_by}; {_TRY_AGAIN}" if killed_by else explain(text, self._variables)
+            )
             raise StageError(f"{cause}\n       all of the output: {self._log}")
 
     def stop(self) -> None:

@@ -79,6 +79,9 @@ CURRENT = Environment(ROOT / ".venv")
 BUILDING = Environment(ROOT / ".venv.building")
 """A new environment, until it is complete and takes the place of the current one."""
 
+DOWNLOADING = Environment(ROOT / ".venv.download")
+"""Where ``setup --download`` has pip and its logs."""
+
 REPLACED = ROOT / ".venv.old"
 """The previous environment, from the moment it is replaced until it is deleted."""
 

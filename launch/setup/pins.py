@@ -17,6 +17,9 @@ HOROVOD = "horovod==0.28.1"
 HOROVOD_PIN = f"{HOROVOD} --hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 """The digest is that of the sources, which is all that there is of this version."""
 
+TOOLS = ("cmake", "setuptools", "wheel")
+"""The packages that build others, which set-up installs first."""
+
 _REQUIRES = re.compile(r"^Requires-Dist: ([A-Za-z0-9._-]+)(?:\[([\w,-]+)\])?(.*)$", re.MULTILINE)
 
 

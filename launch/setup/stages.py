@@ -11,12 +11,11 @@ from launch.setup.child import Command, StageError
 from launch.setup.horovod import build_environment, check_build
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
-from launch.setup.pins import HOROVOD, HOROVOD_PIN, closure, locked, named_by, write_constraints
+from launch.setup.pins import HOROVOD, HOROVOD_PIN, TOOLS, closure, locked, named_by, write_constraints
 from launch.setup.site import stages_over_base
 from launch.setup.state import digest, remove_folder
 from launch.setup.work import GB, Stage, Work
 
-_TOOLS = ("cmake", "setuptools", "wheel")
 _IMPORTED = (
     "nvidia.dali.fn", "matplotlib.pyplot", "mlperf_logging.compliance_checker.mlp_compliance", "mlperf_logging.mllog",
     "pydantic.main", "sklearn.datasets", "tqdm",
@@ -41,7 +40,7 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
         last.append(Stage("torch", torch, _pins("torch"), 8 * GB, _add_torch))
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     of = digest(version, ROOT, kind.variant, *([main] if main == "torch" else []))
-    tools_bytes, tools = GB // (10 if main == "torch" else 2), digest(*locked(lock, *_TOOLS))
+    tools_bytes, tools = GB // (10 if main == "torch" else 2), digest(*locked(lock, *TOOLS))
     return [
         Stage("venv", f"virtual environment: Python {version}", of, GB // 10, _make_venv),
         Stage("tools", "build tools", tools, tools_bytes, _install_tools),
@@ -79,7 +78,7 @@ def _make_venv(work: Work) -> None:
 
 
 def _install_tools(work: Work) -> None:
-    work.pip_install(work.pinned(closure(work.kind.lock, _TOOLS)), "tools")
+    work.pip_install(work.pinned(closure(work.kind.lock, TOOLS)), "tools")
 
 
 def _install_project(work: Work) -> None:

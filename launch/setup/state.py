@@ -30,6 +30,7 @@ class State:
         kind: Engines and variant; None before the first set-up.
         has_mpi: Whether set-up has found MPI on this machine for this environment. It stays true once it is: a login
             node's module or the image in which Horovod was compiled has ``mpicxx``, the machine of the run need not.
+        wheels: The folder from which pip took every file; empty if it asked its indexes.
     """
 
     def __init__(self, environment: Environment = CURRENT) -> None:
@@ -42,11 +43,18 @@ class State:
         if variant := content.get("variant"):  # Before there was a second engine, set-up wrote none.
             self.kind = Kind(tuple(content.get("engines", ["mxnet"])), variant, content.get("base", ""))
         self.has_mpi: bool = content.get("has_mpi", False) or shutil.which("mpicxx") is not None
+        self.wheels: str = content.get("wheels", "")
         self._done: dict[str, str] = content.get("stages", {})
 
     def is_done(self, stage: str, wanted: str) -> bool:
         """Return whether ``stage`` was finished with the digest ``wanted``."""
         return self._done.get(stage) == wanted
+
+    def take_from(self, wheels: str) -> None:
+        """Record the folder of wheels for the set-ups to come, in an environment that is there."""
+        if wheels != self.wheels:
+            self.wheels = wheels
+            self._write()
 
     def reset(self, kind: Kind, *, has_mpi: bool) -> None:
         """Forget every stage, because a new environment begins; make the environment's folder if it is missing."""
@@ -68,7 +76,7 @@ class State:
         self._path.parent.mkdir(exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
         assert self.kind is not None
-        content = {**asdict(self.kind), "has_mpi": self.has_mpi, "stages": self._done}
+        content = {**asdict(self.kind), "has_mpi": self.has_mpi, "wheels": self.wheels, "stages": self._done}
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
         temporary.replace(self._path)
 

@@ -33,6 +33,7 @@ class Work:
         watch: The stage's line on the terminal.
         pending: Names of the stages that are not done, this one among them.
         begun: Name of a stage -> the command that works for that stage since an earlier one.
+        wheels: The folder from which pip takes every file. If empty, pip asks its indexes.
     """
 
     environment: Environment
@@ -43,6 +44,7 @@ class Work:
     watch: Stopwatch
     pending: Collection[str]
     begun: dict[str, Command] = field(default_factory=dict)
+    wheels: str = ""
 
     def run(self, words: Sequence[str | Path], log: str) -> None:
         """Run a command to its end, with its output in a log.
@@ -71,14 +73,30 @@ class Work:
             is_unfinished = path.suffix == ".dist-info" and not (path / "INSTALLER").exists()
             if path.is_dir() and (is_unfinished or path.name.startswith("~")):
                 shutil.rmtree(path)
+        # A pip.conf may lead pip elsewhere by these options; pip takes an empty prefix for the folder in which it runs.
+        here = ["--no-user", "--target=", f"--prefix={self.environment.folder}", "--root=/"]
+        self._pip("install", [*here, "--no-compile", *words], log)
+
+    def pip_download(self, words: Sequence[str | Path], folder: Path, log: str) -> None:
+        """Run the environment's ``pip download`` into a folder.
+
+        Args:
+            words: pip's other arguments.
+            folder: Where the files are put; one that it has already is not fetched again.
+            log: Name of the log, which begins anew.
+
+        Raises:
+            StageError: pip failed.
+        """
+        self._pip("download", [f"--dest={folder}", *words], log)
+
+    def _pip(self, verb: str, words: Sequence[str | Path], log: str) -> None:
         remove_folder(self._temporary)
         self._temporary.mkdir()
         self.environment.log(log).unlink(missing_ok=True)
-        # A pip.conf may lead pip elsewhere by these options; pip takes an empty prefix for the folder in which it runs.
-        here = ["--no-user", "--target=", f"--prefix={self.environment.folder}", "--root=/"]
-        options = ["--no-build-isolation", "--no-compile", "--progress-bar", "off"]
+        options = ["--no-build-isolation", "--progress-bar", "off"]
         try:
-            self.run([self.environment.python, "-m", "pip", "--no-input", "install", *here, *options, *words], log)
+            self.run([self.environment.python, "-m", "pip", "--no-input", verb, *options, *words], log)
         finally:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -92,6 +110,10 @@ class Work:
         Temporary files go into the environment's folder: /tmp may be small or noexec, and a killed build leaves them.
         """
         kept = {name: value for name, value in os.environ.items() if name not in _LEADING}
+        if self.wheels:
+            # pip takes a folder with a space in its name for two, unless it is written as an address.
+            has_space = any(map(str.isspace, self.wheels))
+            kept |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": Path(self.wheels).as_uri() if has_space else self.wheels}
         return {
             **kept,
             "PATH": f"{self.environment.folder / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}",

@@ -15,6 +15,7 @@ import pytest
 from configs.load import ROOT
 from launch.setup import child
 from launch.setup.child import Command, StageError, Stopwatch, explain
+from launch.setup.packages import remedy
 
 
 class _Watch(Stopwatch):
@@ -47,12 +48,10 @@ _DISK = f"the disk is full; free some space, {_THEN}"
 _MEMORY = "the compiler ran out of memory; close programs, or compile one file at a time: MAKEFLAGS=-j1 ./run.sh setup"
 _CERTIFICATE = f"the package index's certificate is not trusted; point PIP_CERT at your site's certificates, {_THEN}"
 _UNREACHED = (
-    f"the package index could not be reached; check network, proxy and pip's settings (pip config list), {_THEN}"
+    f"the package index could not be reached; check network, proxy and pip's settings (pip config list), {_THEN}; "
+    "without a network take the wheels from a folder (docs/offline.md)"
 )
-_MPI = (
-    "MPI was found, but programs cannot be compiled with it; install its headers (libopenmpi-dev), or take mpicxx "
-    "off the PATH"
-)
+_MPI = f"MPI was found, but programs cannot be compiled with it: {remedy('mpi')}; or take mpicxx off the PATH"
 _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers and set CUDA_HOME"
 
 
@@ -66,6 +65,7 @@ _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers an
         ("mkdir: cannot create: Permission denied",
          f"a file could not be written; take ownership of this folder (chown -R), {_THEN}"),
         ("-- Could NOT find MPI (missing: MPI_CXX)", _MPI),
+        ('CMake Error:\n Imported target "MPI::MPI_CXX" includes non-existent path', _MPI),
         ("fatal error: cuda_runtime.h: No such file", _CUDA),
         ("libcuda.so.1: cannot open shared object",
          "no NVIDIA driver library; install the driver, or the CUDA toolkit with its stubs"),
@@ -77,6 +77,7 @@ _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers an
          "the compiler is too new for this CUDA; set CXX to an older one (g++-11)"),
         ("  a.cc:1: error: expected ';'\n  make[2]: *** [x.o] Error 1\n  gmake: *** [all] Error 2\n"
          "  subprocess.CalledProcessError: Command 'cmake' returned 2: error\n  ERROR: Failed building wheel for x\n"
+         "  Building wheel for x (setup.py): finished with status 'error'\n"
          "ERROR: Failed to build one or more wheels\n", "a.cc:1: error: expected ';'"),
         ("one\nERROR: Failed to build x\nlast", "ERROR: Failed to build x"),
         ("one\nlast" + "t" * 300, "last" + "t" * 196),
@@ -84,7 +85,7 @@ _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers an
     ],
 )  # fmt: skip
 def test_a_failure_is_explained_in_one_line(output: str, cause: str) -> None:
-    assert explain(output) == cause
+    assert explain(output, {}) == cause
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ COMMON = {
     "typing-extensions==4.12", "resnet-records==0.1.0",
 }  # fmt: skip
 OF_MXNET = {"cmake==3.30", "numpy==1.23.5", "nvidia-dali-cuda110==1.34.0", "requests==2.32", "horovod==0.28.1"}
+OF_TORCH = {"torch==2.13.0+cpu", "sympy==1.13", "nvidia-dali-cuda130==2.4.0"}
 OF_TEST = {"pytest==8.1", "pluggy==1.5"}
 
 
@@ -35,6 +37,14 @@ def _begun(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def _own(checkout: ToyCheckout) -> set[str]:
     return {each for each in checkout.installed() if not each.startswith(("packaging==", "setuptools==", "wheel=="))}
+
+
+def _assert_files(folder: Path, packages: set[str]) -> None:
+    """A folder has the files of these packages, of those that every environment has, of the extras, and no others."""
+    found = {"-".join(path.name.split("-")[:2]).lower().replace("_", "-") for path in folder.iterdir()}
+    tools = {f"{name}-{distribution(name).version}" for name in ("packaging", "setuptools", "wheel")}
+    wanted = {each.replace("==", "-") for each in COMMON | packages | OF_TEST | {"tensorboardx==2.6"}}
+    assert {each.removesuffix(".tar.gz") for each in found} - tools == wanted - {"resnet-records-0.1.0"}
 
 
 def _variables(checkout: ToyCheckout) -> dict[str, str]:
@@ -60,8 +70,8 @@ def for_cpu(tmp_path_factory: pytest.TempPathFactory) -> ToyCheckout:
     done = checkout.set_up("--cpu", **leading)
     assert done.returncode == 1
     assert done.stderr.splitlines()[5:] == [
-        "error: horovod==0.28.1 does not match the lock file's hashes: it is damaged (pip cache purge, then "
-        "./run.sh again), or your index has its own build (./run.sh setup --without-hashes)",
+        f"error: horovod==0.28.1 in {checkout.index} does not match the lock file's hashes: it is damaged (copy it "
+        "again), or of another build (./run.sh setup --without-hashes)",
         f"       all of the output: {checkout.tree}/.venv.building/horovod-build.log",
     ]
     assert not (checkout.tree / ".venv").exists()
@@ -121,7 +131,8 @@ def test_an_extra_and_a_second_engine_are_added_and_then_nothing_is_left_to_do(f
     lock.write_text(text.replace("\nnumpy==1.23.5", "\nnumpy==9.9"), encoding="utf-8")
     done = for_cpu.set_up("--extra", "test")
     assert (done.returncode, _begun(done)) == (1, ["3/7"])
-    assert "error: the package index has no numpy==9.9 for this Python" in done.stderr
+    python = "{}.{}".format(*sys.version_info)
+    assert f"error: set-up runs offline: {for_cpu.index} has no numpy==9.9 for Python {python}" in done.stderr
     lock.write_text(text, encoding="utf-8")
     done = for_cpu.set_up()
     assert (done.returncode, _begun(done)) == (0, ["3/6"]), "the interrupted stage counts as not done"
@@ -182,10 +193,13 @@ def test_pytorch_alone_is_checked_by_hashes_unless_that_is_switched_off(tmp_path
     lock.write_text(re.sub(r"(\ntqdm==.*\n.*\n.*sha256:)\w+", rf"\g<1>{'1' * 64}", text), encoding="utf-8")
     done = checkout.set_up("--engine", "torch", "--cpu")
     assert (done.returncode, _begun(done)) == (1, ["1/3", "2/3", "3/3"])
-    assert "error: tqdm==4.66 does not match the lock file" in done.stderr
+    assert f"error: tqdm==4.66 in {checkout.index} does not match the lock file" in done.stderr
     done = checkout.set_up("--engine", "torch", "--cpu", "--without-hashes")
     assert (done.returncode, _begun(done)) == (0, ["3/3"]), done.stderr
-    assert _own(checkout) == COMMON | {"torch==2.13.0+cpu", "sympy==1.13", "nvidia-dali-cuda130==2.4.0"}
+    assert _own(checkout) == COMMON | OF_TORCH
+    done = checkout.set_up("--download", str(tmp_path / "wheels"), "--engine", "torch", "--cpu", "--without-hashes")
+    assert done.returncode == 0, done.stderr
+    _assert_files(tmp_path / "wheels", OF_TORCH)
     _set_up_over_pytorch(checkout, tmp_path)
     done = checkout.set_up("--engine", "torch", "--cuda12")
     assert (done.returncode, _begun(done)) == (0, ["1/3", "2/3", "3/3"]), done.stderr
@@ -202,8 +216,51 @@ def _set_up_over_pytorch(base: ToyCheckout, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (base.tree / ".venv").rglob("*") if path.is_file()}
     done = checkout.set_up("--engine", "torch", "--system", python)
     assert (done.returncode, _begun(done)) == (0, ["1/3", "2/3", "3/3"]), done.stderr
-    assert "warning: export writes no ONNX file: the package index has no onnxruntime for this Python" in done.stderr
+    assert "warning: export writes no ONNX file: set-up runs offline: " in done.stderr
     own = {path.name.partition("-")[0] for path in checkout.site_packages.glob("*.dist-info")}
     assert own == {"nvidia_dali_cuda130", "resnet_records"}
     assert before == {path: path.read_bytes() for path in (base.tree / ".venv").rglob("*") if path.is_file()}
     assert checkout.set_up("--engine", "torch").stderr.startswith("setup: nothing to do; PyTorch (that of ")
+
+
+def test_a_folder_of_wheels_is_filled_and_serves_set_ups_without_an_index(for_cpu: ToyCheckout, tmp_path: Path) -> None:
+    packages = OF_MXNET | {"mxnet==1.9.1"}
+    folder, options = tmp_path / "usb stick" / "wheels", ["--engine", "mxnet", "--cpu"]
+    filled = for_cpu.set_up("--start", str(folder.parent), "--download", "wheels", *options)
+    assert filled.returncode == 0, filled.stderr
+    assert filled.stderr.endswith(f"./run.sh setup --wheels wheels {' '.join(options)}\n")
+    _assert_files(folder, packages)
+    assert not (for_cpu.tree / ".venv.download").exists()
+
+    there = ToyCheckout(make_tree(tmp_path / "checkout"), for_cpu.index)
+    locks = (path.name for path in for_cpu.tree.glob("requirements*.lock"))
+    for name in ("pyproject.toml", "launch/setup/pins.py", *locks):
+        (there.tree / name).write_bytes((for_cpu.tree / name).read_bytes())
+    no_index = {"PIP_FIND_LINKS": "/no/such"}
+    refused = there.set_up("--start", str(folder.parent.parent), "--wheels", "wheels", *options, **no_index)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"error: --wheels: {tmp_path}/wheels is no folder: fill it where there is a network, by ./run.sh setup "
+        "--download FOLDER\n"
+    )
+    hidden = folder / next(path.name for path in folder.iterdir() if path.name.startswith("tqdm-"))
+    hidden.rename(folder / "hidden")
+    failed = there.set_up("--wheels", str(folder), *options, **no_index)
+    assert failed.returncode == 1
+    assert "has no tqdm==4.66 for Python" in failed.stderr
+    (folder / "hidden").rename(hidden)
+    done = there.set_up("--quiet", **no_index)
+    assert done.returncode == 0, done.stderr
+    assert _own(there) == COMMON | packages, "the folder and what the environment is for are remembered"
+    folder.rename(folder.with_name("moved"))
+    assert there.set_up("--quiet", **no_index).stderr == "", "nothing is missing"
+    gone = there.set_up("--extra", "test", **no_index)
+    assert (gone.returncode, gone.stderr.count("\n")) == (2, 1)
+    assert gone.stderr.startswith(f"error: {folder} is no folder, and this environment was made from the wheels in it")
+    done = there.set_up("--wheels", str(folder.with_name("moved")), **no_index)
+    assert done.stderr.startswith("setup: nothing to do")
+    done = there.set_up("--extra", "test", **no_index)
+    assert done.returncode == 0, done.stderr
+    assert _own(there) == COMMON | packages | OF_TEST
+    asked = there.set_up("--wheels", "", "--extra", "tensorboard", **no_index)
+    assert "/no/such has no tensorboardx" in asked.stderr, "pip's own settings count again"

@@ -1,0 +1,98 @@
+"""A folder of wheels in place of a package index: filled where there is a network, installed from where is none."""
+
+import shlex
+import sys
+from pathlib import Path
+
+from configs.errors import UserError
+from launch.setup.checks import find_problems
+from launch.setup.child import Stopwatch
+from launch.setup.layout import DOWNLOADING, EXTRAS, ROOT, Engine, Kind
+from launch.setup.pins import HOROVOD_PIN, TOOLS, closure, named_by, write_constraints
+from launch.setup.state import only_one, remove_folder
+from launch.setup.work import GB, Work
+
+_NEEDED_BYTES: dict[Engine, int] = {"mxnet": 4 * GB, "torch": 5 * GB}
+"""The files of an engine for GPUs, which are the largest, and pip's copies of them."""
+
+
+def check_folder(wheels: str, *, is_remembered: bool) -> None:
+    """Raise if there is nothing to install from in the folder that takes the place of the index.
+
+    Args:
+        wheels: The folder. If empty, pip asks its indexes, and nothing is checked.
+        is_remembered: Whether an earlier set-up was given the folder, and this one was not.
+
+    Raises:
+        UserError: The folder is missing or has no wheel.
+    """
+    if not wheels or any(Path(wheels).glob("*.whl")):
+        return
+    what = "has no wheels" if Path(wheels).is_dir() else "is no folder"
+    if is_remembered:
+        raise UserError(
+            f"{wheels} {what}, and this environment was made from the wheels in it: bring it back, name its new place "
+            "(./run.sh setup --wheels FOLDER), or take pip's index again (./run.sh setup --wheels '')"
+        )
+    raise UserError(f"--wheels: {wheels} {what}: fill it where there is a network, by ./run.sh setup --download FOLDER")
+
+
+def download(kind: Kind, folder: Path, *, checks_files: bool) -> None:
+    """Fetch all files that set-up installs in an environment of this kind, with every extra, into a folder.
+
+    They are those for this Python and this machine's processor.
+
+    Args:
+        kind: Engine and variant.
+        folder: Where the files are put; made if it is missing. What it has already is not fetched again.
+        checks_files: Whether pip takes only files whose digests the lock file names.
+
+    Raises:
+        UserError: This machine lacks something.
+        StageError: pip failed.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--download {folder}: {error.strerror}: name a folder that you can write to") from None
+    if problems := find_problems(kind, folder, ["venv"], _NEEDED_BYTES[kind.engines[0]]):
+        raise UserError("\n".join(problems))
+    with only_one() as lock:
+        remove_folder(DOWNLOADING.folder)
+        DOWNLOADING.folder.mkdir()
+        watch = Stopwatch(f"files of the {kind} environment, for Python {_python()}, into {folder}")
+        try:
+            _fetch_all(Work(DOWNLOADING, kind, False, lock, checks_files, watch, ()), folder)
+        except BaseException:
+            watch.end("not done, ")
+            raise
+        watch.end()
+        remove_folder(DOWNLOADING.folder)
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    words = " ".join(["--engine", kind.engines[0], f"--{kind.variant}"])
+    sys.stderr.write(
+        f"setup: {folder} has {size / GB:.1f} GB; carry it to the machine without a network, and there: "
+        f"./run.sh setup --wheels {shlex.quote(folder.name)} {words}\n"
+    )
+
+
+def _python() -> str:
+    return "{}.{}".format(*sys.version_info)
+
+
+def _fetch_all(work: Work, folder: Path) -> None:
+    environment, lock = work.environment, work.kind.lock
+    work.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", environment.folder], "venv")
+    # Horovod's sources and the list of packages need the tools, as does each package that has no wheel.
+    work.pip_install(work.pinned(closure(lock, TOOLS)), "tools")
+    work.pip_install(["--no-deps", "--editable", ROOT], "project")
+    main = work.kind.variant if lock == "mxnet" else lock
+    names = set(TOOLS).union(*(named_by(environment, each) for each in (main, *EXTRAS)))
+    is_label_free = lock == "torch" and work.kind.variant == "cpu"
+    pins = closure(lock, names - {"torch"} if is_label_free else names)
+    work.pip_download(["--no-deps", *work.pinned(pins)], folder, "download")
+    if is_label_free:
+        work.pip_download([*write_constraints(environment, lock), "torch"], folder, "download-torch")
+    if lock == "mxnet":
+        horovod = ["--no-deps", "--no-binary=horovod", *work.pinned([HOROVOD_PIN])]
+        work.pip_download(horovod, folder, "download-horovod")
