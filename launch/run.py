@@ -125,7 +125,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     If the run is meant for a submission and its log would fail the check for a reason that is known now, warn.
     """
     plan_run(recipe, cluster.world_size)
-    if ENGINES[cluster.engine.name].computes:
+    if ENGINES[cluster.engine.name].computes and cluster.container.runtime == "none":  # an image has its own packages
         require_reader(recipe.data.source)
     if problem := shortage_here(recipe, cluster):
         raise UserError(problem)

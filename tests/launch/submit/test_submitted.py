@@ -100,7 +100,8 @@ def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) 
 def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs_in_an_image(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "find_spec", lambda package: package if package == "torch" else None)
+    found = {"torch", "nvidia", "nvidia.dali"}
+    monkeypatch.setattr(registry, "find_spec", lambda package: package if package in found else None)
     other = run.parent / "other"
     words = ["submit", "imagenet-b256", "--cluster", "dgx-a100", "--run-dir"]
     capsys.readouterr()
@@ -109,6 +110,11 @@ def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs
     assert capsys.readouterr().err.endswith(f" adds MXNet, or train by {' '.join(remedy)}\n")
     assert not other.exists()
     image = ["--set", "cluster.container={runtime: apptainer, image: x.sif}"]
+    found -= {"nvidia", "nvidia.dali"}
+    assert main([*words, str(other), *remedy]) == 2
+    assert "data.source: got 'folders', allowed: synthetic in this environment" in capsys.readouterr().err
+    assert main([*words, f"{other}-in-image", *image]) == 0
+    found |= {"nvidia", "nvidia.dali"}
     assert [main([*words, f"{other}-{number}", *more]) for number, more in enumerate((remedy, image))] == [0, 0]
 
 
