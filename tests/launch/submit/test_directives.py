@@ -56,19 +56,17 @@ def test_slurm_gives_a_rank_its_share_of_the_cores() -> None:
         ("gridengine.sh", "#$ -q long", "#$ -P vision"),
         ("pbs-apptainer.sh", "#PBS -q long", "#PBS -A vision"),
         ("lsf.sh", "#BSUB -q long", "#BSUB -P vision"),
-        ("kubernetes.yaml", "  namespace: long", None),
+        ("kubernetes.yaml", "  namespace: long", "  labels:\n    kueue.x-k8s.io/queue-name: vision"),
     ],
 )
-def test_a_job_names_its_queue_and_who_pays_if_the_cluster_file_does(
-    name: str, queue: str, account: str | None
-) -> None:
+def test_a_job_names_its_queue_and_who_pays_if_the_cluster_file_does(name: str, queue: str, account: str) -> None:
     def lines(queue: str, account: str) -> set[str]:
         paths = ["cluster.paths.data=/shared/data", "cluster.paths.runs=/shared/runs"]
         overrides = [*paths, f"cluster.scheduler.queue={queue}", f"cluster.scheduler.account={account}"]
         return set(_script(name, *overrides).splitlines())
 
     named, unnamed = lines("long", "vision"), lines("''", "''")
-    assert named - unnamed == {line for line in (queue, account) if line}
+    assert named - unnamed == {line for words in (queue, account) for line in words.splitlines()}
     assert unnamed <= named
 
 
