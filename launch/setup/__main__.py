@@ -1,5 +1,6 @@
 """Create the environment in .venv, or complete it; do nothing if it is complete."""
 
+import os
 import platform
 import signal
 import sys
@@ -31,8 +32,9 @@ from launch.setup.site import choose_base
 from launch.setup.stages import make_stages
 from launch.setup.state import (
     State,
+    cannot_write,
+    find_fault,
     holds_its_path,
-    is_usable,
     is_used,
     only_one,
     put_in_place,
@@ -84,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(_parser(), Options, arguments)
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGHUP, _interrupt)
+        if options.system and "/" in options.system:
+            options = replace(options, system=str(Path(options.start, options.system)))
         if options.download is not None:
             folder = Path(options.start, options.download).absolute()
             download(choose_kind(replace(options, system=None), None), folder, checks_files=options.checks_files)
@@ -124,6 +128,8 @@ def set_up(options: Options) -> int:
             return 0
     if is_used():
         return _leave_alone(options)
+    if not os.access(ROOT, os.W_OK):
+        raise cannot_write("permission denied")
     kind = choose_kind(options, remembered)
     _, _, pending = _plan(kind, options.extra)
     needed_bytes = sum(stage.needed_bytes for stage in pending)
@@ -256,7 +262,7 @@ def _plan(kind: Kind, extras: Collection[str]) -> tuple[Environment, list[Stage]
     stages = make_stages(kind, has_mpi=_has_mpi(), extras=extras)
     for environment in (CURRENT, BUILDING):
         state = State(environment)
-        if state.is_done(stages[0].name, stages[0].digest) and is_usable(environment):
+        if state.is_done(stages[0].name, stages[0].digest) and not find_fault(environment):
             pending = [stage for stage in stages if not state.is_done(stage.name, stage.digest)]
             if environment is CURRENT or not pending or holds_its_path(BUILDING):
                 return environment, stages, pending
@@ -273,6 +279,8 @@ def _run(kind: Kind, lock: int, options: Options, wheels: str) -> Environment:
     state, has_mpi = State(environment), _has_mpi()
     state.wheels = wheels
     if stages[0] in pending:
+        if State(CURRENT).kind and (fault := find_fault(CURRENT)):
+            sys.stderr.write(f"setup: {fault}; making a new environment\n")
         remove_folder(BUILDING.folder)
         state.reset(kind, has_mpi=has_mpi)
     begun: dict[str, Command] = {}

@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,19 @@ def is_used() -> bool:
     return False
 
 
+def cannot_write(why: str) -> UserError:
+    """Return the refusal of a set-up that has work to do and cannot write to the checkout."""
+    if State(CURRENT).kind and (fault := find_fault(CURRENT)):
+        return UserError(
+            f"{fault}; use a checkout of your own, or let the owner of this one make .venv again from a Python that "
+            "every user can run"
+        )
+    return UserError(
+        f"{SETUP_LOCK}: {why}; the environment is not complete, and set-up must be able to write to this folder: run "
+        "./run.sh setup as the owner of the checkout, or use your own checkout"
+    )
+
+
 @contextmanager
 def only_one() -> Iterator[int]:
     """Hold the set-up lock while the block runs; wait until another set-up has ended.
@@ -120,10 +134,7 @@ def only_one() -> Iterator[int]:
     try:
         file = SETUP_LOCK.open("a", encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            f"{SETUP_LOCK}: {error.strerror}; the environment is not complete, and set-up must be able to write to "
-            "this folder: run ./run.sh setup as the owner of the checkout, or use your own checkout"
-        ) from None
+        raise cannot_write(str(error.strerror)) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,14 +168,21 @@ def refuse_links() -> None:
             raise UserError(f"{folder} is not a folder, and set-up needs the name: move the file away")
 
 
-def is_usable(environment: Environment) -> bool:
-    """Return whether the environment's interpreter still runs; an upgraded system may have removed its base."""
+def find_fault(environment: Environment) -> str:
+    """Return why the environment's interpreter does not run here, in one line; empty if it does.
+
+    An upgraded system may have removed its base, another machine may have made it, and the base may lie in the home of
+    another user.
+    """
     if Path(sys.prefix) == environment.folder and environment.python.exists():
-        return True  # It runs this process, which saves starting it for a look.
+        return ""  # It runs this process, which saves starting it for a look.
     try:
-        return subprocess.run([environment.python, "-c", ""], check=False, capture_output=True).returncode == 0
-    except OSError:
-        return False
+        done = subprocess.run([environment.python, "-c", ""], check=False, capture_output=True, text=True)
+    except OSError as error:
+        words = error.strerror or str(error)
+    else:
+        words = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done.returncode else ""
+    return words and f"{environment.python} ({os.path.realpath(environment.python)}) does not run here: {words}"
 
 
 def holds_its_path(environment: Environment) -> bool:

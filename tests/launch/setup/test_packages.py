@@ -1,6 +1,6 @@
 """The hints of set-up: each machine's own package manager, with the names that the packages have there.
 
-*Source* of the names: the indexes of Debian 12 and 13, of RHEL 9 with EPEL, of SLE 15 and of conda-forge.
+*Source* of the names: apt's index of Debian 12 and 13; for the others the documentation of each, since none is here.
 """
 
 import os

@@ -263,6 +263,31 @@ def test_a_checkout_in_which_set_up_cannot_write_is_refused_in_one_line(tree: Pa
     assert not (tree / ".venv.building").exists()
 
 
+def test_an_environment_of_another_machine_is_made_again_or_named_where_that_cannot_be(tree: Path) -> None:
+    assert _set_up(tree, "--cpu").returncode == 0
+    python = tree / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/opt/other/bin/python3.11")
+    fault = f"{python} (/opt/other/bin/python3.11) does not run here: No such file or directory"
+    (tree / ".venv.lock").unlink()
+    (tree / ".venv.lock").mkdir()
+    done = _set_up(tree, "--cpu")
+    assert (done.returncode, done.stderr) == (
+        2, f"error: {fault}; use a checkout of your own, or let the owner of this one make .venv again from a Python "
+        "that every user can run\n",
+    )  # fmt: skip
+    (tree / ".venv.lock").rmdir()
+    python.unlink()
+    python.write_text("#!/bin/sh\necho libpython3.11.so: not found >&2; exit 127\n", encoding="utf-8")
+    python.chmod(0o755)
+    done = _set_up(tree, "--cpu")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == (
+        f"setup: {python} ({python}) does not run here: libpython3.11.so: not found; making a new environment"
+    )
+    _assert_works(tree / ".venv", "cpu")
+
+
 def test_a_second_set_up_waits_for_the_first_and_finds_nothing_to_do(tree: Path) -> None:
     variables = {**os.environ, "COMMAND": f"touch {tree}/started; until test -e {tree}/go-on; do sleep 0.05; done"}
     with (
