@@ -1,6 +1,6 @@
 # The environments as images: --target cpu (MXNet on CPUs), gpu (MXNet on GPUs, the last one), torch (PyTorch, on GPUs
-# unless TORCH_VARIANT says otherwise) and site (over a site's own MXNet). Compilers stay in the build stages. Tuning
-# belongs into the cluster file, not here.
+# unless TORCH_VARIANT says otherwise) and site (over a site's own MXNet or PyTorch). Compilers stay in the build stages.
+# Tuning belongs into the cluster file, not here.
 # The bases are named by tag: their digests are not known here. Pin them when you have pulled them.
 
 ARG CPU_BASE=debian:12-slim
@@ -79,8 +79,8 @@ VOLUME ["/opt/resnet-records/runs"]
 ENTRYPOINT ["/opt/resnet-records/run.sh"]
 CMD ["--help"]
 
-# A base that has MXNet, Horovod and DALI already: only what is missing there is installed. It runs as root, as its base
-# does.
+# A base that has MXNet, Horovod and DALI already, or PyTorch: only what is missing there is installed. It runs as root,
+# as its base does.
 FROM ${SITE_BASE} AS site
 WORKDIR /opt/resnet-records
 COPY . .
@@ -89,7 +89,7 @@ RUN ./run.sh setup --system
 ARG VERSION
 ARG REVISION
 LABEL org.opencontainers.image.title="resnet-records" \
-      org.opencontainers.image.description="ResNet-50 to the MLPerf target on a site's own MXNet" \
+      org.opencontainers.image.description="ResNet-50 to the MLPerf target on a site's own MXNet or PyTorch" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 ENV PROGRAM_REVISION=${REVISION}
