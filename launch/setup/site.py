@@ -80,7 +80,9 @@ if found["lacks"]:
     print(json.dumps(found))
     sys.exit()
 found["has_pip"], found["has_ensurepip"] = not lacks("pip"), not lacks("ensurepip")
-found["has_tools"] = not (lacks("setuptools") or lacks("wheel"))
+setuptools = [each.version for each in distributions(name="setuptools") if each.version]
+is_new = bool(setuptools) and tuple(map(int, setuptools[0].split(".")[:2])) >= (70, 1)  # which makes wheels by itself
+found["has_tools"] = not lacks("setuptools") and (is_new or not lacks("wheel"))
 modules = {}
 for title, name in imported.items():
     if title not in required and lacks(name.rpartition(".")[0] or name):

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,20 @@ def test_what_cannot_start_is_refused_before_data_are_packed_or_a_folder_is_made
     with pytest.raises(UserError):
         launch_run(*load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}/data", change]), tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_images_without_dali_are_refused_before_data_are_packed_and_synthetic_ones_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: Ranks
+) -> None:
+    monkeypatch.setattr("configs.registry.find_spec", lambda name: find_spec(name) if "nvidia" not in name else None)
+    places = [f"cluster.paths.data={tmp_path}/data", f"cluster.paths.runs={tmp_path}/runs"]
+    with pytest.raises(
+        UserError, match=r"data\.source: got 'digits', allowed: synthetic .* lacks NVIDIA DALI; train with"
+    ):
+        launch_run(*load_both("digits", "laptop", places), None)
+    assert not list(tmp_path.iterdir())
+    ranks.endings = [succeeds]
+    assert launch_run(*load_both("digits", "laptop", [*places, "data.source=synthetic"]), None) == 0
 
 
 @pytest.mark.medium

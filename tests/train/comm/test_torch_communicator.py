@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from packaging.version import Version
+from torch import __version__ as torch_version
 from torch import distributed
 
 from configs.errors import UserError
@@ -181,6 +183,9 @@ def test_a_backend_that_this_pytorch_was_built_without_is_refused(
 
 
 @pytest.mark.ranks
+@pytest.mark.skipif(
+    Version(torch_version) < Version("2.8"), reason="Gloo's sums keep the time limit of the start there: docs/site.md"
+)
 def test_a_late_rank_is_waited_for_and_a_dead_one_is_no_failure_of_the_other(tmp_path: Path) -> None:
     cluster = load_cluster("laptop", ["cluster.engine.name=torch"])
     outcome = run_under(cluster, [sys.executable, "-c", LOST, str(tmp_path / "words")], rank_environment(cluster))
