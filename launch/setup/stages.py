@@ -21,6 +21,9 @@ _IMPORTED = (
     "pydantic.main", "sklearn.datasets", "tqdm",
 )  # fmt: skip
 
+_TORCH_GB: Mapping[Variant, tuple[int, int]] = {"cpu": (3, 9), "gpu": (3, 9), "cuda12": (5, 13)}
+"""Downloads of PyTorch's wheels, and the disk that they and the environment take while pip works (measured)."""
+
 
 def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[Stage]:
     """Return the stages of an environment, with or without MPI, and with extras (`EXTRAS`)."""
@@ -31,13 +34,17 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
         Stage(each, EXTRAS[each], _pins(lock), GB // 3, partial(_install_extra, extra=each))
         for each in sorted(set(extras))
     ]
-    torch = f"pinned wheels: PyTorch ({kind.variant}), up to 2.5 GB of downloads where pip finds no wheel for CPUs only"
+    downloads_GB, disk_GB = _TORCH_GB[kind.variant]
+    size = f"{downloads_GB} GB of downloads"
+    if kind.variant == "cpu":
+        size = f"up to {size} where pip finds no wheel for CPUs only"
+    torch = f"pinned wheels: PyTorch ({kind.variant}), {size}"
     if main == "torch":
-        wheels, last = [Stage("torch", torch, _pins(lock), 8 * GB, _install_torch)], []
+        wheels, last = [Stage("torch", torch, _pins(lock), disk_GB * GB, _install_torch)], []
     else:
         wheels, last = _mxnet_stages(kind.variant), [_horovod_stage(kind.variant, has_mpi=has_mpi)]
     if added:  # PyTorch comes last beside MXNet, because its setuptools are too new for Horovod's build.
-        last.append(Stage("torch", torch, _pins("torch"), 8 * GB, _add_torch))
+        last.append(Stage("torch", torch, _pins("torch"), disk_GB * GB, _add_torch))
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     of = digest(version, ROOT, kind.variant, *([main] if main == "torch" else []))
     tools_bytes, tools = GB // (10 if main == "torch" else 2), digest(*locked(lock, *TOOLS))
