@@ -93,6 +93,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         command += ["--ruleset", ruleset, "--log_output", str(report), str(judged)]
         # The checker lists alternatives (x or y) in the order of a set, which follows the hash seed.
         environment = os.environ | {"PYTHONHASHSEED": "0"}
+        environment.pop("PYTHONPATH", None)  # That of a module has other versions; -I would ignore the seed, too.
         # In a session of its own: Ctrl-C on the terminal must not make a good log one that the checker failed on.
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False,

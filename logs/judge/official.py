@@ -113,7 +113,7 @@ def _score(path: Path) -> float | None:
 
 def _run(folder: Path, tool: str, arguments: Sequence[str]) -> str:
     """Run a tool in ``folder``, into which the tool writes log files; return the tool's output."""
-    command = [sys.executable, "-m", f"mlperf_logging.{tool}", *arguments]
+    command = [sys.executable, "-I", "-m", f"mlperf_logging.{tool}", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
     return f"{done.stdout}\n{done.stderr}"
 

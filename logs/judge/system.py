@@ -43,7 +43,7 @@ def required_fields() -> list[str]:
     """Return the fields that the official checker asks for."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "empty.json").write_text("{}", encoding="utf-8")
-        command = [sys.executable, "-m", "mlperf_logging.system_desc_checker", "empty.json", "training", RULESET]
+        command = [sys.executable, "-I", "-m", "mlperf_logging.system_desc_checker", "empty.json", "training", RULESET]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     fields = list(dict.fromkeys(re.findall(r"Missing field ([\w-]+)", done.stderr)))
     assert fields, done.stderr

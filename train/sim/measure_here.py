@@ -130,7 +130,7 @@ def _measure_processes() -> list[dict[str, float]]:
         for rank, end in enumerate(socket.socketpair()):
             ours.enter_context(end)
             handed = (end.fileno(), memory)
-            command = [sys.executable, "-c", code, str(rank), *map(str, handed)]
+            command = [sys.executable, "-I", "-c", code, str(rank), *map(str, handed)]
             children.append(
                 subprocess.Popen(
                     command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=ROOT, pass_fds=handed

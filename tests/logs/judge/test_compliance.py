@@ -157,8 +157,11 @@ def test_a_log_is_judged_by_the_ruleset_of_its_format_whatever_its_name(tmp_path
 
 
 def test_check_prints_pass_or_fail_for_each_log_and_has_the_exit_status(
-    tmp_path: Path, toy_run: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, toy_run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As a module of another Python leaves it.
+    (tmp_path / "json.py").write_text("raise SystemExit('of PYTHONPATH')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run = toy_run.write(tmp_path / "run")
     assert main(["check", str(run)]) == 0
     assert capsys.readouterr().out == f"PASS  0.6.0  {run}/result_0.mll.txt\nPASS  4.0.0  {run}/result_0.txt\n"
