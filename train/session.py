@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.plan import Position, RunPlan, plan_run
+from configs.registry import require_engine
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
 from logs.classes import write_classes
@@ -72,6 +73,8 @@ def _leave_at_once(message: str) -> None:
 def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, ledger: Ledger, connect: Connect) -> int:
     """Train one rank's share and return the exit status."""
     folder, (recipe, cluster) = run_folder.path, run_folder.settings
+    # The launcher has checked its own environment; a rank in a container has the image's.
+    require_engine(cluster.engine.name)
     require_memory(recipe, cluster)
     plan = plan_run(recipe, identity.world_size)
     images = images_of(recipe, cluster, plan, identity)

@@ -15,7 +15,9 @@ import pytest
 
 import train.__main__ as program
 from configs.errors import UserError
-from configs.load import ROOT
+from configs.load import ROOT, load_both
+from configs.registry import has_engine
+from launch.run import open_run
 from train import session
 from train.comm.machine_ranks import PeerLost
 from train.rank.identity import Identity
@@ -113,6 +115,25 @@ def test_an_error_of_the_user_refuses_a_run_that_has_not_begun_and_fails_one_tha
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (status, told)
     assert [path.name for path in tmp_path.iterdir()] == reports
+
+
+_WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from train.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.ranks
+def test_a_rank_whose_image_lacks_the_engine_of_the_run_refuses_and_says_which_one_is_there(tmp_path: Path) -> None:
+    recipe, cluster = load_both("digits", "laptop", ["cluster.engine.name=torch", "cluster.ranks_per_node=1"])
+    open_run(recipe, cluster, tmp_path / "run")
+    command = [sys.executable, "-c", _WITHOUT_TORCH, str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = "mxnet" if has_engine("mxnet") else "none"
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: engine.name: got 'torch', allowed: {found} in this environment; ")
 
 
 @pytest.fixture
