@@ -33,7 +33,8 @@ print_help() {
   printf '%s\n' "${verbs[@]}" | while IFS='|' read -r name _ purpose; do printf '  %-9s %s\n' "$name" "$purpose"; done
 }
 
-runs_python() { "$1" -E -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $2))" &>/dev/null; }
+# difflib stands for the modules that Debian's python3-minimal lacks.
+runs_python() { "$1" -E -c "import difflib, sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $2))" &>/dev/null; }
 
 # find_python NEWEST: finds the Python of .venv, unless that is a link, or 3.10 to 3.NEWEST on the PATH, where some may
 # fail. 3.11 comes first, because MXNet and PyTorch can share an environment there. MXNet has no 3.13: set-up then takes
@@ -44,13 +45,15 @@ find_python() {
   for python in python3.11 python3.12 python3.10 python3.13 python3.14 python3; do
     runs_python "$python" "$1" && return
   done
-  printf 'error: Python 3.10 to 3.%s is needed, found: %s; %s\n' "$1" \
-    "$(python3 --version 2>/dev/null || echo none)" "$(python_remedy)" >&2
+  local found
+  found=$(python3 --version 2>/dev/null) || found=none
+  [[ $found == none ]] || python3 -c 'import difflib' &>/dev/null || found+=' without its standard library'
+  printf 'error: Python 3.10 to 3.%s is needed, found: %s; %s\n' "$1" "$found" "$(python_remedy)" >&2
   exit 2
 }
 
 # Says how this machine gets such a Python; launch/setup/packages.py does so for all else. apt has the distribution's
-# own version alone, which is no help if that is there.
+# own version alone, which is no help if that is too old.
 python_remedy() {
   local as_root=
   [[ $EUID -eq 0 ]] || as_root='as root: '
@@ -60,7 +63,7 @@ python_remedy() {
     printf '%sdnf install python3.12' "$as_root"
   elif command -v zypper >/dev/null; then
     printf '%szypper install python311' "$as_root"
-  elif command -v apt-get >/dev/null && [[ $(command -v python3) != /usr/bin/python3 ]]; then
+  elif command -v apt-get >/dev/null && ! /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info >= (3, 10))' &>/dev/null; then
     printf '%sapt-get update && apt-get install python3 python3-venv' "$as_root"
   else
     printf 'install one beside it: a module of the site, conda, uv and pyenv have such versions'

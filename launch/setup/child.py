@@ -85,7 +85,8 @@ _CAUSES = (
 
 _CONSEQUENCE = re.compile(
     r"ERROR: Failed (to build|building)|error: subprocess-exited|error: metadata-generation|g?make(\[\d+\])?: \*\*\*"
-    r"|(subprocess\.)?CalledProcessError|Building wheel for .* finished with"
+    r"|(subprocess\.)?CalledProcessError|(Building|Preparing) .* finished with"
+    r"|. Encountered error|note: This error originates"
 )
 """Lines with "error" in which pip, make and Python say that another program failed."""
 

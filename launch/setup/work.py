@@ -114,6 +114,10 @@ class Work:
             # pip takes a folder with a space in its name for two, unless it is written as an address.
             has_space = any(map(str.isspace, self.wheels))
             kept |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": Path(self.wheels).as_uri() if has_space else self.wheels}
+        try:
+            Path.home()
+        except RuntimeError:  # A user without an entry in passwd, as in containers, for whom setuptools stops.
+            kept["HOME"] = str(self._temporary)
         return {
             **kept,
             "PATH": f"{self.environment.folder / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}",

@@ -110,12 +110,15 @@ def test_a_wrong_python_is_named_with_what_brings_a_right_one_here_and_nothing_i
         (programs / name).symlink_to(shutil.which(name) or name)
     for name in ("python3.13", "python3.10", *managers.split()):
         stand_in(programs, name, "echo 'pyenv: no such command' >&2; exit 127")
-    stand_in(programs, "python3", '[ "$1" = --version ] && echo Python 3.9.2 || exit 1')
+    stand_in(programs, "python3", 'case "$*" in --version) echo Python 3.9.2 ;; *difflib,*) exit 1 ;; esac')
     variables = {"PATH": str(programs), **({"CONDA_PREFIX": "/opt/conda"} if "conda" in managers else {})}
     done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
     as_root = "" if os.geteuid() == 0 or not managers or "conda" in managers else "as root: "
     assert done.returncode == 2
     assert done.stderr == f"error: Python 3.10 to 3.14 is needed, found: Python 3.9.2; {as_root}{remedy}\n"
+    stand_in(programs, "python3", '[ "$1" = --version ] && echo Python 3.13.5')
+    done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
+    assert "found: Python 3.13.5 without its standard library; " in done.stderr
     assert not (tree / ".venv").exists()
 
 

@@ -79,6 +79,10 @@ _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers an
          "  subprocess.CalledProcessError: Command 'cmake' returned 2: error\n  ERROR: Failed building wheel for x\n"
          "  Building wheel for x (setup.py): finished with status 'error'\n"
          "ERROR: Failed to build one or more wheels\n", "a.cc:1: error: expected ';'"),
+        ("  Preparing editable metadata (pyproject.toml): finished with status 'error'\n  RuntimeError: no home\n"
+         "  note: This error originates from a subprocess, and is likely not a problem with pip.\n"
+         "error: metadata-generation-failed\n! Encountered error while generating package metadata.\n",
+         "RuntimeError: no home"),
         ("one\nERROR: Failed to build x\nlast", "ERROR: Failed to build x"),
         ("one\nlast" + "t" * 300, "last" + "t" * 196),
         ("\n", "the command printed nothing"),

@@ -18,11 +18,13 @@ from configs.errors import UserError
 from launch.setup import __main__ as set_up
 from launch.setup.__main__ import Options, choose_engines, choose_kind, main, remembered_kind
 from launch.setup.checks import find_problems
+from launch.setup.child import Stopwatch
 from launch.setup.gpu import Gpu, GpuSearch
 from launch.setup.layout import LOCKS, PROJECT, ROOT, Environment, Kind, Lock, Variant, lock_file
 from launch.setup.pins import closure, locked, named_by, read_pins
 from launch.setup.stages import make_stages
 from launch.setup.state import State
+from launch.setup.work import Work
 
 MXNET, BOTH, OVER = (
     Kind(("mxnet",), "cpu"),
@@ -369,3 +371,18 @@ def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(
 def test_an_environment_of_two_engines_becomes_one_for_gpus_of_a_named_engine_only() -> None:
     with pytest.raises(UserError, match="name it with --engine, mxnet or torch"):
         choose_engines(Options(variant="gpu"), BOTH)
+
+
+def test_a_user_without_a_home_gets_one_for_the_commands_of_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(Environment(tmp_path / "made"), MXNET, False, 0, True, Stopwatch(""), ())
+    monkeypatch.setenv("HOME", "/home/me")
+    assert work.variables()["HOME"] == "/home/me"
+    monkeypatch.delenv("HOME")
+
+    def has_no_entry(_user: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", has_no_entry)
+    assert Path(work.variables()["HOME"]).is_relative_to(tmp_path / "made")
