@@ -89,8 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.system and "/" in options.system:
             options = replace(options, system=str(Path(options.start, options.system)))
         if options.download is not None:
+            if options.system is not None:
+                raise UserError(
+                    "--download fetches all packages: leave out --system (docs/site.md has the way for a site)"
+                )
             folder = Path(options.start, options.download).absolute()
-            download(choose_kind(replace(options, system=None), None), folder, checks_files=options.checks_files)
+            download(choose_kind(options, None), folder, checks_files=options.checks_files)
             return 0
         return set_up(options)
     except UserError as error:

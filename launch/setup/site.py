@@ -61,7 +61,7 @@ _READERS = ("dali12", "dali13")
 _QUERY_TIMEOUT_S = 300
 
 _DESCRIBE = """
-import importlib, json, os, sys
+import importlib, json, os, re, sys
 from importlib.metadata import distributions
 from importlib.util import find_spec
 def lacks(name):
@@ -81,7 +81,7 @@ if found["lacks"]:
     sys.exit()
 found["has_pip"], found["has_ensurepip"] = not lacks("pip"), not lacks("ensurepip")
 setuptools = [each.version for each in distributions(name="setuptools") if each.version]
-is_new = bool(setuptools) and tuple(map(int, setuptools[0].split(".")[:2])) >= (70, 1)  # which makes wheels by itself
+is_new = any(tuple(map(int, re.findall(r"\\d+", each)[:2])) >= (70, 1) for each in setuptools)  # makes wheels by itself
 found["has_tools"] = not lacks("setuptools") and (is_new or not lacks("wheel"))
 modules = {}
 for title, name in imported.items():
