@@ -27,7 +27,8 @@ _AGAIN = f"then {_TRY_AGAIN}"
 
 _OFFLINE = (
     (
-        r"No matching distribution found for (?P<what>\S+)",
+        # pip calls it a conflict if the one version that a constraint allows is missing.
+        r"(?:No matching distribution found for|Cannot install) (?P<what>[^\s,]+)",
         "set-up runs offline: {folder} has no {what} for Python {python}; fetch it where there is a network, by "
         "./run.sh setup --download FOLDER with that Python and the options of this set-up (docs/offline.md)",
     ),

@@ -180,7 +180,7 @@ def _install_torch(work: Work) -> None:
 def _add_torch(work: Work, modules: Sequence[str] = (), *, is_there: bool = False) -> None:
     """Install PyTorch itself for CPUs, unless it is there; check that it and other modules can be imported."""
     if not is_there:
-        work.pip_install([*write_constraints(work.environment, "torch"), "torch"], "torch-itself")
+        work.pip_install([*write_constraints(work.environment, "torch"), *locked("torch", "torch")], "torch-itself")
     imported = ", ".join(["torch", "torch.distributed", *modules])
     code = f"import {imported}; assert torch.distributed.is_gloo_available()"
     work.run([work.environment.python, "-c", code], "torch")

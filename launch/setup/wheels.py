@@ -8,7 +8,7 @@ from configs.errors import UserError
 from launch.setup.checks import find_problems
 from launch.setup.child import Stopwatch
 from launch.setup.layout import DOWNLOADING, EXTRAS, ROOT, Engine, Kind
-from launch.setup.pins import HOROVOD_PIN, TOOLS, closure, named_by, write_constraints
+from launch.setup.pins import HOROVOD_PIN, TOOLS, closure, locked, named_by, write_constraints
 from launch.setup.state import only_one, remove_folder
 from launch.setup.work import GB, Work
 
@@ -92,7 +92,7 @@ def _fetch_all(work: Work, folder: Path) -> None:
     pins = closure(lock, names - {"torch"} if is_label_free else names)
     work.pip_download(["--no-deps", *work.pinned(pins)], folder, "download")
     if is_label_free:
-        work.pip_download([*write_constraints(environment, lock), "torch"], folder, "download-torch")
+        work.pip_download([*write_constraints(environment, lock), *locked(lock, "torch")], folder, "download-torch")
     if lock == "mxnet":
         horovod = ["--no-deps", "--no-binary=horovod", *work.pinned([HOROVOD_PIN])]
         work.pip_download(horovod, folder, "download-horovod")

@@ -194,6 +194,13 @@ def test_pytorch_alone_is_checked_by_hashes_unless_that_is_switched_off(tmp_path
     done = checkout.set_up("--engine", "torch", "--cpu")
     assert (done.returncode, _begun(done)) == (1, ["1/3", "2/3", "3/3"])
     assert f"error: tqdm==4.66 in {checkout.index} does not match the lock file" in done.stderr
+    wheels = list(checkout.index.glob("torch-2.13*"))
+    for path in wheels:
+        path.rename(path.with_suffix(".hidden"))
+    done = checkout.set_up("--engine", "torch", "--cpu", "--without-hashes")
+    assert f"error: set-up runs offline: {checkout.index} has no torch==2.13.0 for Python" in done.stderr
+    for path in wheels:
+        path.with_suffix(".hidden").rename(path)
     done = checkout.set_up("--engine", "torch", "--cpu", "--without-hashes")
     assert (done.returncode, _begun(done)) == (0, ["3/3"]), done.stderr
     assert _own(checkout) == COMMON | OF_TORCH
