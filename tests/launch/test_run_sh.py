@@ -91,6 +91,8 @@ def test_it_works_through_a_symlink_and_from_any_folder(tree: Path, tmp_path: Pa
     done = run(link, "setup", "--help", cwd=Path("/"))
     assert done.returncode == 0
     assert done.stdout.startswith("usage: ./run.sh setup")
+    refused = run(link, "setup", "--wheels", "carried", cwd=tmp_path)
+    assert refused.stderr.startswith(f"error: --wheels: {tmp_path}/carried is no folder"), "the caller's folder counts"
 
 
 @pytest.mark.parametrize(
