@@ -121,11 +121,13 @@ class Cluster(Section):
     @model_validator(mode="before")
     @classmethod
     def _choose_engine(cls, values: Any) -> Any:
-        """Fill in the engine and the kind of communication, whose defaults depend on the environment."""
+        """Fill in the keys whose defaults depend on the environment, the engine or the device."""
         blocks = {block: values.get(block, {}) for block in ("engine", "communication")}
         if not all(isinstance(block, dict) for block in blocks.values()):
             return values  # which the fields refuse, or which are sections already
         engine = {"name": installed_engine(), **blocks["engine"]}
+        if (engine["name"], values.get("device")) == ("torch", "gpu"):
+            engine = {"decoder": "whole", **engine}
         if engine["name"] not in list(ENGINES):  # which may be something that cannot be a key
             return values
         shares = _can_share_memory(values, engine) and not _OF_LIBRARIES & blocks["communication"].keys()

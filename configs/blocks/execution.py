@@ -55,13 +55,26 @@ class EngineSettings(Section):
         description="Whether a rank reads the same shard of the data set in every epoch, which the node can then "
         "cache. If false, the ranks exchange shards after each epoch, so that every rank trains on every image.",
     )
+    decoder: Literal["region", "whole"] = Field(
+        "region",
+        description="What is decoded of an image that is cropped at random. region: only the crop, which takes less "
+        "time and memory; whole: the whole image, which is cropped afterwards. Default: whole for PyTorch on a GPU, "
+        "because decoding of regions by nvImageCodec 0.9, the decoder of DALI 2.4, crashes on GPUs "
+        "(https://github.com/NVIDIA/nvImageCodec/issues/55); otherwise region. With decoded_cache_bytes, images are "
+        "always decoded whole.",
+    )
+    file_access: Literal["mapped", "mapped_ahead", "read"] = Field(
+        "mapped",
+        description="How DALI reads the file of records, with the same images. mapped: pages of the file, when they "
+        "are needed; mapped_ahead: all of the file into memory when it is opened, if the node's memory holds the whole "
+        "data set; read: plain reads, which a parallel file system (Lustre, GPFS) or NFS serves faster than pages.",
+    )
     decoded_cache_bytes: int = Field(
         0,
         ge=0,
         description="GPU memory for decoded images, which are then decoded in the first epoch only. 0 switches the "
         "cache off. It needs device: gpu and stick_to_shard: true. An image of ImageNet takes 0.6 MB. Images are then "
-        "cropped after decoding, with other random numbers, so a run with the cache differs in its bits from a run "
-        "without.",
+        "decoded whole (decoder), so under DALI 1.34 a run with the cache has other crops than a run without.",
         json_schema_extra={"unit": "bytes"},
     )
     hw_decoder_load: float | None = Field(

@@ -30,6 +30,13 @@ _GPU_DECODER = {
     "preallocate_height_hint": 6430,
 }
 
+_FILE_ACCESS: dict[str, dict[str, Any]] = {
+    "mapped": {},
+    "mapped_ahead": {"read_ahead": True},
+    "read": {"dont_use_mmap": True},
+}
+"""``engine.file_access`` -> arguments of the reader. Plain reads ignore ``read_ahead``."""
+
 
 def make_pipeline(
     request: ReadRequest,
@@ -91,7 +98,8 @@ def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], seed: in
 
 
 def _read(request: ReadRequest, reader: dict[str, Any]) -> Any:
-    return fn.readers.mxnet(path=[str(request.rec)], lazy_init=True, name=READER, **reader)
+    access = _FILE_ACCESS[request.engine.file_access]
+    return fn.readers.mxnet(path=[str(request.rec)], lazy_init=True, name=READER, **access, **reader)
 
 
 def _sources_of(jpegs: Any) -> Any:
@@ -123,12 +131,15 @@ def cache_options(request: ReadRequest) -> dict[str, Any]:
 
 
 def _augmented_images(request: ReadRequest, jpegs: Any) -> Any:
-    """Return decoded images, cut as `data.crop` says."""
+    """Return decoded images, cut as `data.crop` says.
+
+    Both decoders draw crops of the same distribution; with the same seed of the operator they draw the same crops.
+    """
     crop, side = request.recipe.data.crop, request.recipe.model.image_size
     if crop.kind == "resized":
         window: dict[str, Any] = {"random_area": list(crop.area), "random_aspect_ratio": list(crop.aspect)}
         window["num_attempts"] = 100
-        if request.engine.decoded_cache_bytes:
+        if request.engine.decoder == "whole" or request.engine.decoded_cache_bytes:
             images = fn.decoders.image(jpegs, **decoder_options(request), **cache_options(request))
             return fn.random_resized_crop(images, size=[side, side], **window, **_INTERPOLATION)
         images = fn.decoders.image_random_crop(jpegs, **window, **decoder_options(request))

@@ -188,3 +188,18 @@ def test_a_block_of_another_type_and_an_unknown_engine_are_refused(key: str, val
 def test_values_of_variables_are_texts_whatever_they_look_like() -> None:
     given = load_cluster("laptop", ["cluster.environment={A: 1, B: 0.5, C: 010, D: text}"]).environment
     assert given == {"A": "1", "B": "0.5", "C": "10", "D": "text"}
+
+
+@pytest.mark.parametrize(
+    ("device", "engine", "decoder"),
+    [("gpu", "torch", "whole"), ("gpu", "mxnet", "region"), ("cpu", "torch", "region"), ("cpu", "mxnet", "region")],
+)
+def test_pytorch_decodes_whole_images_on_a_gpu_unless_the_file_says_otherwise(
+    device: str, engine: str, decoder: str
+) -> None:
+    """nvImageCodec's issue 55; the record runs decoded regions."""
+    keys = {"name": "own", "device": device}
+    assert Cluster.model_validate({**keys, "engine": {"name": engine}}).engine.decoder == decoder
+    for given in ("region", "whole"):
+        own = Cluster.model_validate({**keys, "engine": {"name": engine, "decoder": given}})
+        assert own.engine.decoder == given
