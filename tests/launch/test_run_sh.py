@@ -122,6 +122,11 @@ def test_a_wrong_python_is_named_with_what_brings_a_right_one_here_and_nothing_i
     done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
     assert "found: Python 3.13.5 without its standard library; " in done.stderr
     assert not (tree / ".venv").exists()
+    stand_in(programs, "python3.14", f'exec {sys.executable} "$@"')
+    done = subprocess.run(
+        [tree / "run.sh", "setup", "--gpus"], env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.startswith("error: '--gpus' is not expected here"), "the newest Python is found"
 
 
 @pytest.mark.ranks

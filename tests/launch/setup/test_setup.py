@@ -179,6 +179,13 @@ def test_the_variant_is_what_was_asked_for_or_is_there_or_suits_the_engine_and_t
     assert (f"setup: {first}" in capsys.readouterr().err) == chosen
 
 
+def test_another_engine_makes_of_an_environment_for_gpus_one_with_the_cuda_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("A100", (8, 0), "550.1")]))
+    assert remembered_kind(Options("mxnet"), CUDA12) == choose_kind(Options("mxnet"), CUDA12) == Kind(("mxnet",), "gpu")
+
+
 def test_mxnet_is_refused_where_its_cuda_is_not_that_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("H100", (9, 0), "580.1")]))
     with pytest.raises(UserError, match=r"MXNet 1\.9\.1 has kernels for"):
@@ -270,10 +277,11 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
                 shutil.copy2(source, tmp_path / target)
     code = (
         "from launch.setup.__main__ import Kind, make_stages as make; "
-        "print(*(len(make(Kind((engine,), 'gpu'), has_mpi=True, extras=['test'])) for engine in ('mxnet', 'torch')))"
+        "kinds = ('mxnet', 'gpu'), ('torch', 'gpu'), ('torch', 'cuda12'); "
+        "print(*(len(make(Kind((engine,), variant), has_mpi=True, extras=['test'])) for engine, variant in kinds))"
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "6 4\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "6 4 4\n"), done.stderr
 
 
 def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
@@ -335,6 +343,22 @@ def test_a_lock_pins_all_that_its_extras_want_for_every_python_and_processor(
             continue
         (pin,) = pins[canonicalize_name(each.name)].specifier
         assert each.specifier.contains(pin.version), each
+
+
+def test_an_extra_wants_what_it_names_what_the_extras_in_it_name_and_what_every_environment_has(tmp_path: Path) -> None:
+    info = tmp_path / "lib" / "python3.12" / "site-packages" / "resnet_records-1.dist-info"
+    info.mkdir(parents=True)
+    lines = [
+        "Requires-Dist: tqdm>1",
+        "Requires-Dist: resnet-records[onnx-of-torch,dali12]; extra == 'torch-cuda12'",
+        'Requires-Dist: torch==2; extra == "torch-cuda12"',
+        "Requires-Dist: nvidia_dali; extra == 'dali12'",
+        "Requires-Dist: onnx; python_version < '4' and extra == 'onnx-of-torch'",
+        "Requires-Dist: pytest; extra == 'test'",
+    ]
+    (info / "METADATA").write_text("\n".join(lines), encoding="utf-8")
+    assert named_by(Environment(tmp_path), "torch-cuda12") == {"tqdm", "torch", "nvidia-dali", "onnx"}
+    assert named_by(Environment(tmp_path), "test") == {"tqdm", "pytest"}
 
 
 def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others() -> None:
