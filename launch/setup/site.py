@@ -18,6 +18,7 @@ from typing import Any
 from configs.errors import UserError
 from launch.setup.child import StageError
 from launch.setup.layout import CURRENT, EXTRAS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Kind
+from launch.setup.packages import remedy
 from launch.setup.state import digest
 from launch.setup.work import GB, Stage, Work
 
@@ -74,7 +75,7 @@ def of_package(name, attribute):
         name = name.rpartition(".")[0]
     return getattr(sys.modules[name], attribute, None)
 required, imported = json.loads(sys.argv[1])
-found = {"python": list(sys.version_info[:2]), "problems": []}
+found = {"python": list(sys.version_info[:2]), "executable": sys.executable, "problems": []}
 found["lacks"] = [title for title, name in required.items() if lacks(name)]
 if found["lacks"]:
     print(json.dumps(found))
@@ -205,7 +206,7 @@ def _problems(found: dict[str, Any], engine: Engine) -> list[str]:
         problems.append(f"{library} was built with {built}, and this program needs {wanted} here")
     # A library that cannot be imported ends the description before these are known.
     if not (found.get("has_pip", True) or found["has_ensurepip"]):
-        problems.append("it has neither pip nor ensurepip: apt-get install python3-venv")
+        problems.append(f"it has neither pip nor ensurepip: {remedy('venv', found.get('executable', ''))}")
     return problems
 
 

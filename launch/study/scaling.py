@@ -88,8 +88,8 @@ def _pack_missing_data(study: ScalingStudy) -> None:
         if source.is_relative_to(_DEBIAN_DATASETS) and not source.exists():
             package = f"dataset-{source.relative_to(_DEBIAN_DATASETS).parts[0]}"
             raise UserError(
-                f"study.prepare.{name}: {source} is missing; it comes with Debian's package {package}: "
-                f"apt-get install {package}, or name another folder of IDX files in the study"
+                f"study.prepare.{name}: {source} is missing; on Debian and Ubuntu apt-get install {package} brings it, "
+                "elsewhere name another folder of IDX files in the study"
             )
         pack_data_set([str(first), str(destination), *map(str, others)])
 

@@ -316,6 +316,6 @@ def test_a_study_packs_its_own_data_sets_once_and_says_what_it_cannot_pack(tmp_p
     with pytest.raises(UserError) as refusal:
         _run(study("/usr/share/datasets/no-such-set/images"), tmp_path, Starter())
     assert str(refusal.value) == (
-        "study.prepare.few: /usr/share/datasets/no-such-set/images is missing; it comes with Debian's package "
-        "dataset-no-such-set: apt-get install dataset-no-such-set, or name another folder of IDX files in the study"
+        "study.prepare.few: /usr/share/datasets/no-such-set/images is missing; on Debian and Ubuntu apt-get "
+        "install dataset-no-such-set brings it, elsewhere name another folder of IDX files in the study"
     )
