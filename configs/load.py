@@ -200,9 +200,14 @@ def resolve_path(path: str) -> Path:
     """Return a path of a cluster file as an absolute path.
 
     ``~`` is the user's home folder, and a relative path starts at the program's folder.
+
+    Raises:
+        UserError: The user, or the one that ``~name`` names, has no home folder.
     """
-    expanded = Path(path).expanduser()
-    return ROOT / expanded
+    try:
+        return ROOT / Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: there is no such home folder here; give the folder's whole path") from None
 
 
 def with_resolved_paths(cluster: Cluster) -> Cluster:

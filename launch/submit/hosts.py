@@ -60,7 +60,7 @@ def _parts(text: str) -> list[str]:
     else:
         try:
             file = Path(text[1:]).expanduser().read_text(encoding="utf-8-sig")
-        except (OSError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: of a user without a home
             raise UserError(
                 f"--hosts: {text[1:]}: cannot be read: {getattr(error, 'strerror', None) or error}"
             ) from None

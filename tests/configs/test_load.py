@@ -296,8 +296,11 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, content: bytes, told: st
     assert "\n" not in str(caught.value)
 
 
-def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder() -> None:
-    assert [resolve_path(path) for path in ("~/data", "/data/x")] == [Path.home() / "data", Path("/data/x")]
+def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert [resolve_path(path) for path in ("~/data", "/data/x")] == [Path("/home/me/data"), Path("/data/x")]
+    with pytest.raises(UserError, match=r"^~no-such-user/data: there is no such home folder here; give"):
+        resolve_path("~no-such-user/data")
     paths = with_resolved_paths(load_cluster("laptop", ["cluster.paths.runs=r", "cluster.paths.stage=$TMPDIR/s"])).paths
     assert (paths.data, paths.runs, paths.stage) == (f"{ROOT}/runs/data", f"{ROOT}/r", "$TMPDIR/s")
 

@@ -141,6 +141,7 @@ def _dry_run_on(hosts: str, *settings: str, nodes: int = 2, launcher: str = "hor
         ("node[4-1]", "got the range '4-1' in node[4-1], allowed: for example 1-4"),
         ("node{1..2}", "got 'node{1..2}', allowed: names or addresses separated by commas; a range is node[1-4]"),
         ("@/nowhere", "/nowhere: cannot be read: No such file or directory"),
+        ("@~no-such-user/hosts", "~no-such-user/hosts: cannot be read: Could not determine home directory."),
         ("fe80::1,fe80::2", "fe80::1: horovodrun takes no IPv6 address; give the host's name"),
         ("alpha", "got 1 hosts for num_nodes: 2"),
     ],
