@@ -5,6 +5,7 @@ strings besides the table of verbs in ``run.sh``, and a test finds every module 
 only.
 """
 
+import os
 import sys
 from enum import Enum, unique
 from pathlib import Path
@@ -43,7 +44,7 @@ class Program(Enum):
 
 
 def command_of(
-    program: Program, *arguments: str, python: Path | str = sys.executable, is_isolated: bool = True
+    program: Program, *arguments: str, python: Path | str = sys.executable, is_isolated: bool | None = None
 ) -> list[str]:
     """Return the command line that starts ``program``.
 
@@ -52,8 +53,17 @@ def command_of(
         arguments: The module's own arguments.
         python: The interpreter; by default the one that runs this process.
         is_isolated: Whether Python ignores PYTHONPATH and the current folder (``-I``), in which a ``train.py`` of the
-            user's would be taken for ours. Only an interpreter that does not have this program installed needs False.
+            user's would be taken for ours. An interpreter that does not have this program installed needs False. If
+            None, as this process: only one that PYTHONPATH leads to this program starts others without ``-I``.
     """
+    if is_isolated is None:
+        is_isolated = bool(sys.flags.ignore_environment) or not _is_in_pythonpath()
     # -u, because -I ignores PYTHONUNBUFFERED, and the output of a process that is killed must not be lost.
     flags = ["-I", "-u"] if is_isolated else ["-u"]
     return [str(python), *flags, "-m", program.value, *arguments]
+
+
+def _is_in_pythonpath() -> bool:
+    """Return whether PYTHONPATH has the folder of this program."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return any(Path(folder).resolve() == Path(__file__).resolve().parents[1] for folder in folders if folder)

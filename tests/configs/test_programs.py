@@ -1,7 +1,10 @@
 """The table of started modules is whole: every entry exists and can be started, and no other place starts a module."""
 
+import ast
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -44,3 +47,18 @@ def test_every_module_that_a_script_starts_exists(name: str) -> None:
 def test_a_program_is_started_by_this_interpreter_and_away_from_the_users_files() -> None:
     assert command_of(Program.RANK, "folder") == [sys.executable, "-I", "-u", "-m", "train", "folder"]
     assert command_of(Program.RANK, python=Path("/python"), is_isolated=False) == ["/python", "-u", "-m", "train"]
+
+
+@pytest.mark.parametrize(("flags", "paths", "expected"), [
+    ([], [ROOT], ["-u"]), ([], ["/none", f"{ROOT}/configs/.."], ["-u"]), (["-E"], [ROOT], ["-I", "-u"]),
+    ([], ["/none", ""], ["-I", "-u"]),
+])  # fmt: skip
+def test_where_pythonpath_leads_to_the_program_the_programs_that_it_starts_follow(
+    flags: list[str], paths: list[str | Path], expected: list[str]
+) -> None:
+    code = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from configs.programs import *; print(command_of(Program.RANK))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    told = subprocess.run([sys.executable, "-S", *flags, "-c", code], env=environment, capture_output=True, check=True)
+    assert ast.literal_eval(told.stdout.decode())[1:] == [*expected, "-m", "train"]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -50,6 +51,14 @@ BENCHES: dict[str, Bench] = {
     "step": bench_step.BENCH,
 }
 """Name -> bench."""
+
+_PACKAGES = {"PIL": "Pillow", "yaml": "PyYAML"} | {
+    name: name.replace("_", "-")
+    for name in (
+        "annotated_types", "mlperf_logging", "numpy", "psutil", "pydantic", "pydantic_core", "tqdm", "typing_inspection"
+    )
+}  # fmt: skip
+"""Module -> package: what every bench imports. A Python that PYTHONPATH leads to this program may lack some."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,9 @@ def _run(command: BenchCommand) -> int:
     Raises:
         UserError: An option is wrong, something is missing, or the file cannot be written.
     """
+    if missing := sorted(package for module, package in _PACKAGES.items() if find_spec(module) is None):
+        remedy = f"./run.sh setup makes an environment with all; here: pip install --no-deps {' '.join(missing)}"
+        raise UserError(f"{sys.executable} lacks {', '.join(missing)}; {remedy}")
     from configs.registry import require_engine
     from logs.disk import explain_disk_errors, write_json
     from train.bench.launching import Jobs

@@ -180,7 +180,7 @@ class Jobs:
         """
         # This program is not installed in the environment of the peers, so Python must look in the current folder.
         python = self.peers_python if is_peer else sys.executable
-        rank = command_of(program, json.dumps(task), python=python, is_isolated=not is_peer)
+        rank = command_of(program, json.dumps(task), python=python, is_isolated=False if is_peer else None)
         arguments = ["--cluster", cluster, *override_words(overrides), "--", *rank]
         return self.run(command_of(Program.RANKS_LAUNCHER, *arguments), None, timeout_s).check()
 

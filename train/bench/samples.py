@@ -21,7 +21,8 @@ _TAIL_LINES = 12
 """Lines of a program's output that a message shows."""
 
 _LINE_START = '{"alternative":'
-_ERROR = re.compile(r"error|exception|fatal|no module named", re.IGNORECASE)
+# The indented lines of a traceback are source code, which may name an error that did not happen.
+_ERROR = re.compile(r"^(?=\S).*(error|exception|fatal|no module named)", re.IGNORECASE)
 
 
 class MeasurementFailed(RuntimeError):

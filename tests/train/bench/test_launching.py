@@ -62,6 +62,10 @@ def test_a_failed_program_tells_its_first_error_and_its_last_lines() -> None:
     ) as named:
         JOBS.run(_python(f"print('python: warm'); print(\"No module named 'launch'\"); {lines}")).check()
     assert short_cause(named.value) == "exit status 7: / No module named 'launch' / line 98 / last words"
+    source = "    from PIL import UnidentifiedImageError\nModuleNotFoundError: No module named 'PIL'\nfailed\nended\n"
+    with pytest.raises(MeasurementFailed) as traced:
+        JOBS.run(_python(f"print({source!r}); raise SystemExit(1)")).check()
+    assert short_cause(traced.value) == "exit status 1: / ModuleNotFoundError: No module named 'PIL' / failed / ended"
     with pytest.raises(MeasurementFailed, match=r"ended with exit status -9:\nlast words$"):
         JOBS.run(["bash", "-c", "echo last words; kill -KILL $$"]).check()
 

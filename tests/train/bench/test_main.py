@@ -205,3 +205,11 @@ def test_every_bench_has_a_quick_and_a_thorough_effort(name: str) -> None:
     assert asked(f"--{number}", "9") == 9
     with pytest.raises(UserError, match="not allowed with"):
         asked("--quick", f"--{number}", "9")
+
+
+def test_a_python_without_the_packages_is_told_all_of_them_in_one_line() -> None:
+    bare = [sys.executable, "-S", "-m", "train.bench", "gpu", "--tiny"]
+    told = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, check=False)
+    needed = "Pillow, PyYAML, annotated-types, mlperf-logging, numpy, psutil, pydantic, pydantic-core, tqdm"
+    assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
+    assert f"lacks {needed}, typing-inspection; ./run.sh setup" in told.stderr
