@@ -13,7 +13,7 @@ from configs.blocks.jobs import Checkpoint, Container, Paths, Scheduler, Submiss
 from configs.blocks.machines import Fabric, Node
 from configs.blocks.rehearsal import Rehearsal
 from configs.errors import ConfigError
-from configs.registry import ENGINES, communicators_of, gradient_precision, installed_engine
+from configs.registry import ENGINES, communicators_of, gradient_precision, installed_engine, sum_precision
 from configs.section import Section
 from configs.variables import require_known
 
@@ -213,6 +213,11 @@ class Cluster(Section):
     def world_size(self) -> int:
         """Number of ranks on all nodes together."""
         return self.num_nodes * self.ranks_per_node
+
+    @property
+    def sum_precision(self) -> str:
+        """Number type in which ranks sum gradients; sums over micro-batches are float32 in any case."""
+        return sum_precision(self.engine.name, self.engine.precision, self.world_size)
 
 
 def _can_share_memory(values: Mapping[str, Any], engine: Mapping[str, Any]) -> bool:

@@ -145,8 +145,19 @@ def possible_precisions(engine: str, flags: Collection[str]) -> tuple[str, ...]:
 
 
 def gradient_precision(engine: str, precision: str) -> str:
-    """Return the number type in which an engine holds weights and gradients, and sums them, with a precision."""
+    """Return the number type in which an engine holds weights and gradients with a precision."""
     return "float32" if precision in ENGINES[engine].cast_precisions else precision
+
+
+MOST_BFLOAT16_SUMMANDS = 64
+"""Ranks up to which bfloat16 gradients are summed in bfloat16. A ring of more ranks loses more by its roundings than
+computing in bfloat16 does (docs/engines.md, a table)."""
+
+
+def sum_precision(engine: str, precision: str, world_size: int) -> str:
+    """Return the number type in which the ranks of an engine sum gradients that no micro-batches accumulate."""
+    held = gradient_precision(engine, precision)
+    return "float32" if held == "bfloat16" and world_size > MOST_BFLOAT16_SUMMANDS else held
 
 
 def has_engine(name: str) -> bool:

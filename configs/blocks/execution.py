@@ -22,7 +22,7 @@ class EngineSettings(Section):
         description="Number type of convolutions, activations and gradients. The 16-bit types halve memory and network "
         "traffic, and every weight keeps a float32 master copy. float16 needs device: gpu. bfloat16 needs name: torch, "
         "or a CPU with AVX-512, where MXNet casts float32 weights in each step and sums float32 gradients; it is fast "
-        "on CPUs with AMX.",
+        "on CPUs with AMX. More than 64 ranks sum bfloat16 gradients in float32.",
     )
     layout: Literal["NCHW", "NHWC"] = Field(
         "NCHW",
@@ -124,7 +124,7 @@ class EngineSettings(Section):
 
     @property
     def gradient_precision(self) -> str:
-        """Number type in which ranks hold weights and gradients, and sum them: ``precision``, or float32."""
+        """Number type in which ranks hold the weights that compute, and gradients: ``precision``, or float32."""
         return gradient_precision(self.name, self.precision)
 
 

@@ -50,7 +50,7 @@ def build_model(
     network = engine.build_network(table, recipe, accumulate=plan.accumulation_steps > 1)
     weights = _first_weights(engine, recipe, cluster, table) if saved is None else dict(saved)
     network.load_weights(weights)
-    is_half = cluster.engine.gradient_precision != "float32" and plan.accumulation_steps == 1
+    is_half = cluster.sum_precision != "float32" and plan.accumulation_steps == 1
     width = 2 if is_half else 4
     sizes, apart = gradient_bytes(table.parameters, width), float32_gradients(table.parameters, width)
     cap = bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction)

@@ -134,14 +134,15 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     model, engine = recipe.model, cluster.engine
     network = network_of(model)
     # The sum of a gradient over micro-batches is float32, see train.engine.mxnet.network.
-    precision = "float32" if plan.accumulation_steps > 1 else engine.gradient_precision
-    width = BYTES_PER_NUMBER[precision]
+    summed = "float32" if plan.accumulation_steps > 1 else cluster.sum_precision
+    width = BYTES_PER_NUMBER[summed]
     sizes = gradient_bytes(network.parameters, width)
     buffers = estimate_input(recipe, cluster, plan)
     return {
         "parameters": network.num_parameters,
         "tensors": len(sizes),
         "forward_macs_per_image": network.macs,
+        "number_types": {"computed": engine.precision, "summed": summed, "kept": "float32"},
         "gradient_bytes": sum(sizes),
         "buckets": _buckets(network, width, cluster.communication),
         "memory": _memory(recipe, cluster, plan, network, buffers),

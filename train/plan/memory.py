@@ -172,6 +172,7 @@ def estimate_memory(
     engine, on_gpu = cluster.engine, cluster.device == "gpu"
     width, held_width = BYTES_PER_NUMBER[engine.precision], BYTES_PER_NUMBER[engine.gradient_precision]
     own = sum(gradient_bytes(network.parameters, held_width))
+    summed = sum(gradient_bytes(network.parameters, BYTES_PER_NUMBER[cluster.sum_precision]))
     computed = sum(each.size for each in network.parameters if each.kind not in ("gamma", "beta"))
     masters = 4 * computed if engine.gradient_precision != "float32" else 0
     casts = width * computed if width < held_width else 0
@@ -183,12 +184,12 @@ def estimate_memory(
     folded = sum(each.size for each in network.parameters if each.kind == "weight") * held_width
     return MemoryEstimate(
         weights_bytes=own + masters,
-        gradients_bytes=own + (masters if plan.accumulation_steps > 1 else 0),
+        gradients_bytes=own + masters if plan.accumulation_steps > 1 else summed,
         optimizer_bytes=network.num_parameters * 4 * recipe.optimizer.num_moments,
         activations_bytes=plan.per_rank_batch_size * live * width + casts,
         evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(network) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
-        communication_bytes=_communication_bytes(cluster, own),
+        communication_bytes=_communication_bytes(cluster, summed),
         workspace_bytes=_WORKSPACE_BYTES if on_gpu else copy,
         libraries_bytes=_CUDA_BYTES if on_gpu else int(LIBRARY_BYTES[engine.name] * processes),
         process_bytes=0 if on_gpu else int(PROCESS_BYTES[engine.name] * processes) + _WEIGHT_COPIES * copy,

@@ -129,6 +129,7 @@ def _network(document: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{document['parameters']:,} parameters in {document['tensors']} tensors, "
         f"{document['forward_macs_per_image'] / 1e9:.3g} G multiply-adds per image in the forward pass",
+        _number_types(document["number_types"]),
         f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces per "
         "step:",
     ]
@@ -138,6 +139,13 @@ def _network(document: Mapping[str, Any]) -> list[str]:
         for bucket in document["buckets"]
     ]
     return lines
+
+
+def _number_types(types: Mapping[str, str]) -> str:
+    return (
+        f"layers compute in {types['computed']}, gradients are summed in {types['summed']}, weights and moments are "
+        f"kept in {types['kept']}"
+    )
 
 
 def _memory(document: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from configs.errors import ConfigError, nearest
 from configs.load import parse_yaml
+from configs.registry import MOST_BFLOAT16_SUMMANDS
 from configs.schema import Cluster
 from train.sim.topology import SharedSums, Topology
 
@@ -148,6 +149,7 @@ class Machine:
         nic_bytes_per_s: Rate of one network port.
         nodes_per_rack: See `train.sim.topology.Topology`; uplink_share, rack_ordered and sums likewise.
         half: Whether the run computes in 16 bits. If False, it computes in float32.
+        bfloat16: Whether the 16 bits are bfloat16, which many ranks sum in float32.
         tf32: Whether float32 is multiplied as TF32 where the matrix units can do that, as cuDNN does by default.
     """
 
@@ -161,6 +163,7 @@ class Machine:
     uplink_share: float = 1.0
     rack_ordered: bool = True
     half: bool = True
+    bfloat16: bool = False
     tf32: bool = True
     sums: SharedSums | None = None
 
@@ -184,8 +187,13 @@ class Machine:
 
     @property
     def bytes_per_number(self) -> int:
-        """Bytes of one number of an activation or a gradient."""
+        """Bytes of one number of an activation."""
         return 2 if self.half else 4
+
+    @property
+    def bytes_per_sum(self) -> int:
+        """Bytes of one number of a gradient, as the ranks sum it."""
+        return 4 if self.bfloat16 and self.ranks > MOST_BFLOAT16_SUMMANDS else self.bytes_per_number
 
     def topology(self, network_efficiency: float) -> Topology:
         """Return the machine as a collective sees it.
@@ -230,7 +238,9 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
         uplink_share=fabric.uplink_share,
         rack_ordered=system.rack_ordered,
         half=cluster.engine.precision != "float32",
-        tf32=str(cluster.environment.get("NVIDIA_TF32_OVERRIDE", "")) != "0",
+        bfloat16=cluster.engine.precision == "bfloat16",
+        # PyTorch's engine switches TF32 off.
+        tf32=str(cluster.environment.get("NVIDIA_TF32_OVERRIDE", "")) != "0" and cluster.engine.name != "torch",
     )
 
 

@@ -62,7 +62,7 @@ def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Soft
         machine: Accelerators of the cluster, or measured ones in place of them.
     """
     communication = cluster.communication
-    sizes = gradient_bytes(network_of(recipe.model).parameters, machine.bytes_per_number)
+    sizes = gradient_bytes(network_of(recipe.model).parameters, machine.bytes_per_sum)
     return Software(
         bucket_bytes=bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction),
         algorithm=_algorithm(communication),

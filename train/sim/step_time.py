@@ -172,7 +172,7 @@ class StepModel:
         if machine.ranks == 1:
             return []
         topology = machine.topology(constants.network_efficiency)
-        buckets = self.buckets(software, machine.bytes_per_number)
+        buckets = self.buckets(software, machine.bytes_per_sum)
         return [(bucket, allreduce(software.algorithm, topology, bucket.size_bytes)) for bucket in buckets]
 
 

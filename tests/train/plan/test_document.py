@@ -117,17 +117,30 @@ def test_accumulated_float16_gradients_are_reduced_in_float32() -> None:
     plan = _plan("abci-b86016", "batch.bn_span=21", cluster="abci-v100")
     assert plan["accumulation_steps"] == 2
     assert plan["gradient_bytes"] == sum(bucket["bytes"] for bucket in plan["buckets"]) == 4 * plan["parameters"]
+    assert plan["number_types"] == {"computed": "float16", "summed": "float32", "kept": "float32"}
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "width"),
-    [("mxnet", "bfloat16", 4), ("mxnet", "float16", 2), ("torch", "bfloat16", 2)],
+    ("engine", "precision", "ranks", "width"),
+    [
+        ("mxnet", "bfloat16", 2, 4),
+        ("mxnet", "float16", 8, 2),
+        ("mxnet", "float16", 128, 2),
+        ("torch", "bfloat16", 64, 2),
+        ("torch", "bfloat16", 128, 4),
+    ],
 )
-def test_gradients_are_reduced_in_the_number_type_of_the_weights(engine: str, precision: str, width: int) -> None:
+def test_gradients_are_reduced_in_the_weights_number_type_but_bfloat16_by_many_ranks_in_float32(
+    engine: str, precision: str, ranks: int, width: int
+) -> None:
     cluster = "a100-node" if precision == "float16" else "laptop"
-    plan = _plan("imagenet-b256", f"cluster.engine={{name: {engine}, precision: {precision}}}", cluster=cluster)
+    sets = [f"cluster.engine={{name: {engine}, precision: {precision}}}", f"cluster.ranks_per_node={ranks}"]
+    plan = _plan("imagenet-b256", *sets, cluster=cluster)
     assert plan["gradient_bytes"] == width * 25_503_912 + 4 * 53_120
     assert sum(bucket["bytes"] for bucket in plan["buckets"]) == plan["gradient_bytes"]
+    assert plan["memory"]["gradients_bytes"] == plan["gradient_bytes"]
+    summed = {2: precision, 4: "float32"}[width]
+    assert plan["number_types"] == {"computed": precision, "summed": summed, "kept": "float32"}
 
 
 def test_memory_fits_to_the_last_byte_and_a_rank_that_lacks_one_is_refused() -> None:

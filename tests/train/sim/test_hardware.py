@@ -136,3 +136,13 @@ def test_tf32_is_off_only_where_the_variable_is_zero() -> None:
     for value in (0, 1):
         sets = [f"cluster.environment={{NVIDIA_TF32_OVERRIDE: {value}}}"]
         assert machine_of_cluster(load_cluster("dgx-a100", sets)).tf32 is bool(value)
+
+
+def test_the_sums_of_bfloat16_take_float32s_bytes_from_65_ranks_on_and_pytorch_multiplies_no_tf32() -> None:
+    sets = ["cluster.engine.name=torch", "cluster.communication={}", "cluster.launcher=srun", "cluster.num_nodes=64"]
+    widths = {}
+    for precision in ("bfloat16", "float16", "float32"):
+        machine = machine_of_cluster(load_cluster("a100-node", [*sets, f"cluster.engine.precision={precision}"]))
+        widths[precision] = [machine.with_ranks(ranks).bytes_per_sum for ranks in (64, 65)]
+    assert widths == {"bfloat16": [2, 4], "float16": [2, 2], "float32": [4, 4]}
+    assert machine.peak == machine.accelerator.peak32

@@ -59,7 +59,7 @@ class TimedNetwork:
         device: Device,
         identity: Identity,
     ) -> None:
-        rehearsal, precision = cluster.rehearsal, cluster.engine.precision
+        rehearsal = cluster.rehearsal
         assert rehearsal is not None
         assert len(rehearsal.waits.gradients_s) == len(table.parameters)
         self.parameters: tuple[Parameter, ...] = table.parameters
@@ -77,7 +77,7 @@ class TimedNetwork:
         lengths = [max(1, each.size // rehearsal.shrink) for each in self.parameters]
         self.weights = self.masters = [engine.zeros((length,)) for length in lengths]
         # NumPy has no bfloat16; float16 is as long.
-        half = "float32" if precision == "float32" else "float16"
+        half = "float32" if cluster.sum_precision == "float32" else "float16"
         kinds = ["float32" if each.kind in ("gamma", "beta") else half for each in self.parameters]
         self.gradients = [engine.from_host(np.zeros(length, kind)) for length, kind in zip(lengths, kinds, strict=True)]
         self._marks = [[engine.flag(each, is_set=is_set) for is_set in (False, True)] for each in self.gradients]

@@ -33,7 +33,7 @@ class TorchEngine:
     """
 
     def __init__(self, cluster: Cluster, identity: Identity) -> None:
-        self._settings = cluster.engine
+        self._cluster = cluster
         torch.set_num_threads(cluster.engine.threads)
         self._is_gpu = cluster.device == "gpu"
         self.device = torch.device("cuda", identity.local_rank) if self._is_gpu else torch.device("cpu")
@@ -54,7 +54,7 @@ class TorchEngine:
             table,
             model=recipe.model,
             loss=recipe.loss,
-            engine=self._settings,
+            cluster=self._cluster,
             device=self.device,
             accumulate=accumulate,
         )

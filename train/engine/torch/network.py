@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs.schema import EngineSettings, Loss, Model
+from configs.schema import Cluster, Loss, Model
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers, losses_of
 from train.networks.arch import Layer, Network, Parameter
@@ -33,7 +33,8 @@ class TrainedNetwork:
         network: The table of layers.
         model: Constants of batch norm.
         loss: Kind of loss and label smoothing.
-        engine: Precision, layout, and the number of accumulated micro-batches that may be queued on a GPU.
+        cluster: Precision, layout, number type of sums over the ranks, and the number of accumulated micro-batches that
+            may be queued on a GPU.
         device: PyTorch's device.
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
 
@@ -47,10 +48,9 @@ class TrainedNetwork:
     """
 
     def __init__(
-        self, network: Network, *, model: Model, loss: Loss, engine: EngineSettings, device: torch.device,
-        accumulate: bool,
+        self, network: Network, *, model: Model, loss: Loss, cluster: Cluster, device: torch.device, accumulate: bool
     ) -> None:  # fmt: skip
-        self.network, self.model = network, model
+        self.network, self.model, engine = network, model, cluster.engine
         self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
         axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
         self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
@@ -58,6 +58,7 @@ class TrainedNetwork:
         self._loss_block, self._device, self._accumulate = loss, device, accumulate
         self._is_nhwc, self._run_ahead = engine.layout == "NHWC", engine.run_ahead_steps
         self._dtype: torch.dtype = getattr(torch, engine.precision)
+        self._sum_dtype: torch.dtype = torch.float32 if accumulate else getattr(torch, cluster.sum_precision)
         self._generator = torch.Generator(device)
         self._queued: deque[Any] = deque()
         self._loss: Any = None
@@ -66,11 +67,11 @@ class TrainedNetwork:
         self._allocate()
 
     def _allocate(self) -> None:
-        types = [torch.float32 if each.kind in ("gamma", "beta") else self._dtype for each in self.parameters]
+        are_float32 = [each.kind in ("gamma", "beta") for each in self.parameters]
+        types = [torch.float32 if is_float32 else self._dtype for is_float32 in are_float32]
         self.masters = [self._stored(torch.zeros(each.size, device=self._device), each) for each in self.parameters]
         self.weights = [master.to(dtype) for master, dtype in zip(self.masters, types, strict=True)]
-        sums = [torch.float32 if self._accumulate else dtype for dtype in types]
-        self.gradients = self._neighbours(sums)
+        self.gradients = self._neighbours([torch.float32 if each else self._sum_dtype for each in are_float32])
         # The leaves of the graph share the memory of the weights, which everybody else may then change in place.
         self._leaves = {
             each.name: weight.detach().requires_grad_()

@@ -59,6 +59,19 @@ def test_gradients_in_sixteen_bits_accumulate_in_float32() -> None:
     np.testing.assert_allclose(together.gradients[0].numpy(), summed.numpy(), rtol=1e-6, atol=1e-6)
 
 
+def test_more_than_64_ranks_sum_the_gradients_of_bfloat16_in_float32() -> None:
+    (few, of_few), (many, of_many) = (
+        small_network("torch", f"cluster.ranks_per_node={ranks}", precision="bfloat16")[::2] for ranks in (64, 65)
+    )
+    for engine, network in ((few, of_few), (many, of_many)):
+        forward_backward(network, *random_batch(engine, network))
+    for parameter, narrow, wide in zip(of_few.parameters, of_few.gradients, of_many.gradients, strict=True):
+        assert wide.dtype == torch.float32
+        assert narrow.dtype == (torch.float32 if parameter.kind in ("gamma", "beta") else torch.bfloat16)
+        assert torch.equal(wide, narrow.float()), "the gradient of one rank is the same"
+    assert {weight.dtype for weight in of_many.weights} == {torch.bfloat16, torch.float32}
+
+
 def test_bfloat16_keeps_float32_masters_and_batch_norm_and_comes_near_float32() -> None:
     losses = []
     for precision in ("float32", "bfloat16"):
