@@ -22,6 +22,8 @@ from train.bench.samples import Figures, MeasurementFailed, MeasurementRefused, 
 
 _REQUIREMENTS = "train/bench/programs/requirements.txt"
 _POLL_S = 0.1
+_GRACE_S = 20.0
+"""Seconds in which a program that took too long may end by itself."""
 
 
 @dataclass(frozen=True)
@@ -87,22 +89,27 @@ class Jobs:
             MeasurementFailed: The time is over.
         """
         begun_s, begin = time.time(), time.monotonic()
-        try:
-            with interrupt_left_to_child(says_so=False):
-                done = subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    env={**os.environ, **(environment or {})},
-                    text=True,
-                    errors="replace",
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    check=False,
-                    timeout=timeout_s,
-                )
-        except subprocess.TimeoutExpired:
-            raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
-        return Finished(command, done.returncode, done.stdout, begun_s, time.monotonic() - begin)
+        with (
+            interrupt_left_to_child(says_so=False),
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **(environment or {})},
+                text=True,
+                errors="replace",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            ) as running,
+        ):
+            try:
+                output, _ = running.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                _end(running)
+                raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
+            except BaseException:
+                running.kill()
+                raise
+        return Finished(command, running.returncode, output, begun_s, time.monotonic() - begin)
 
     def train(self, recipe: str, overrides: Sequence[str], folder: Path, *options: str) -> Finished:
         """Train by the command that users give, ``./run.sh train``, into a new folder; the run may fail.
@@ -207,3 +214,12 @@ class Jobs:
         """Make the environment of the peers, or complete it."""
         self.run([sys.executable, "-m", "venv", str(self.peers)]).check()
         self.run([str(self.peers_python), "-m", "pip", "install", "--quiet", "-r", _REQUIREMENTS]).check()
+
+
+def _end(running: "subprocess.Popen[str]") -> None:
+    """Let a launcher end its ranks, which would keep the memory of a GPU from what is measured next; then kill it."""
+    running.terminate()
+    try:
+        running.wait(timeout=_GRACE_S)
+    except subprocess.TimeoutExpired:
+        running.kill()

@@ -446,98 +446,131 @@ class _Stopping(FakeJobs):
     """Also stops a run as soon as it is ready."""
 
     def stop_when(self, is_ready: Callable[[], bool], command: Any, log: Path, timeout_s: float) -> Finished:
-        folder = log.parent / "resumed"
+        folder = log.parent / "run"
         folder.mkdir()
+        log.write_text("RuntimeError: NCCL\nlast words\n", encoding="utf-8")
         assert not is_ready()
-        for text, has_stepped in (
-            ("", False),
-            ('{"kind": "start"}\n', False),
-            ('{"kind": "interval", "step": 0}', True),
-        ):
-            (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
-            assert is_ready() is has_stepped
+        for text, is_evaluated in (('{"kind": "interval", "step": 0}\n', False), ('{"kind": "evaluation"}\n', True)):
+            (folder / "metrics.jsonl").write_text(2 * text, encoding="utf-8")
+            assert is_ready() is is_evaluated
         self.started.append(Started(None, list(command), {}, [], timeout_s, {}))
         return Finished(command, STOPPED_STATUS if folder.parent.name == "stops" else 3, took_s=1.5)
 
 
 def _gpu(started: Started) -> Any:
+    if started.program is Program.GPU_KERNELS:
+        return {kind: [{"loss_error": 0.015}] for kind in started.task["kinds"]}
     if started.program is Program.GPU_STEP:
         return {"step": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]}
+    if started.program is Program.ALLREDUCE_OURS:
+        return {str(size): [{"allreduce_ms": 5.0}] for size in started.task["sizes"]}
+    if started.program is Program.PEER_OURS:
+        return {"ours": [{"images_per_s": 70.0}]}
     if started.program is Program.SIMULATE_VERB:
         return Finished(started.command, 0, '{"step_s": 0.25, "images_per_s": 512.0}')
-    if "--run-dir" in started.command:
-        folder = Path(started.after("--run-dir"))
-        write_run(folder, at_s={}, steps=12, init_s=1.5, run_s=4.0, images_per_s=8.0, input_wait_fraction=None)
-        (folder / "trace.json").write_bytes(bytes(77))
+    if "--resume" in started.command:
+        write_run(Path(started.after("--resume")), at_s={}, steps=12, resumed_from_step=3, run_s=4.0, rank_excess=None)
     return {}
 
 
-def test_a_gpu_is_asked_for_steps_a_run_resuming_the_simulator_graphs_and_batches(tmp_path: Path) -> None:
+def _kept(folder: Path) -> list[dict[str, Any]]:
+    first, *lines = (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    assert set(json.loads(first)) == {"machine", "versions"}
+    return [json.loads(line) for line in lines]
+
+
+def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.bench.bench_gpu.find_spec", lambda _: "DALI")
     jobs, folder = _Stopping(answer=_gpu), tmp_path / "new" / "stops"
     report = _measure(f"gpu --folder {folder} --gpu H100", jobs)
+    kinds = [f"{kind} against float32 on the CPU" for kind in ("float32", "TF32", "float16", "bfloat16")]
+    verdicts = {row.alternative: row.verdict for row in report.rows if row.figure == "loss_error"}
+    assert list(verdicts) == [f"{name}, {each}" for name in ("imagenet-b256", "mlperf-b3264") for each in kinds]
+    assert list(verdicts.values()) == 2 * ["WRONG", "as expected", "as expected", "as expected"]
     steps = [row.alternative for row in report.rows if row.figure == "step_ms"]
-    full = [f"{name}, {kind}" for name in ("imagenet-b256, batch 256", "mlperf-b3264, batch 204")
-            for kind in ("bfloat16", "float16", "float32")]  # fmt: skip
-    graphs = [f"imagenet-b256, batch 256, {each}" for each in ("TF32", "bfloat16, graph", "bfloat16, compiled")]
-    batches = [f"imagenet-b256, batch {each}, bfloat16" for each in (32, 64, 128, 512, 1024)]
-    assert steps == [*full, *graphs, *batches]
+    batches = [f"imagenet-b256, batch {size}" for size in (256, 32, 128)]
+    by_type = [f"{batch}, {kind}" for kind in ("float16", "bfloat16", "TF32") for batch in batches]
+    assert steps[:9] == by_type
+    assert sorted(steps[9:27]) == sorted(f"{each}, {how}" for each in by_type for how in ("compiled", "graph"))
+    assert steps[27:] == [f"{batch}, float16, sums on one rank" for batch in batches]
     assert {(row.median, row.n, row.warmup) for row in report.rows if row.figure == "step_ms"} == {(2.0, 3, 1)}
-    assert _medians(report, "a run of 1000 steps on generated JPEGs") == {
-        "steps": 12, "init_s": 1.5, "run_s": 4, "images_per_s": 8, "command_s": 4, "trace_bytes": 77,
+    assert len([row for row in report.rows if row.figure == "allreduce_ms"]) == 3
+    assert _medians(report, "a run to 1000 steps on synthetic images, stopped and resumed") == {
+        "steps": 12, "resumed_from_step": 3, "run_s": 4, "command_s": 4, "stop_s": 1.5, "evaluations": 2,
     }  # fmt: skip
-    assert _medians(report, "a run told to stop, then resumed") == {"stop_s": 1.5, "resumed_run_s": 4}
+    assert len([row for row in report.rows if row.alternative.startswith("decoder ")]) == 3
     predicted = {"step_s": 0.25, "images_per_s": 512}
     for title in ("predicted", "predicted after --calibrate"):
         assert _medians(report, f"imagenet-b256, {title}") == predicted
     assert report.notes == (f"rows as they came: {folder}/rows.jsonl",)
-    lines = [json.loads(line) for line in (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = _kept(folder)
     assert [each["alternative"] for each in lines] == [row.alternative for row in report.rows]
-    assert list(dict.fromkeys(each["part"] for each in lines)) == [
-        "steps",
-        "run",
-        "resume",
-        "calibrate",
-        "graphs",
-        "batches",
-    ]
+    parts = ["kernels", "steps", "compiled", "graph", "nccl", "run", "decoders", "simulator"]
+    assert list(dict.fromkeys(each["part"] for each in lines)) == parts
     table = (folder / "table.md").read_text(encoding="utf-8").splitlines()
-    assert table[2] == "| imagenet-b256, batch 256, bfloat16 | `step_ms` | 2 | 1 | 9 | 3 |"
-    assert len(table) == 2 + len(lines) + 2
-    step = jobs.of(Program.GPU_STEP)[3]
-    assert step.timeout_s == 300
-    assert {"cluster.device=gpu", "cluster.node.gpu=H100", "batch.global_size=204", "data.source=synthetic"} <= {
-        *step.task["overrides"]
+    assert "| steps | imagenet-b256, batch 256, float16 | `step_ms` | 2 | 1 | 9 | 3 |" in table
+    assert len(table) == 2 + len(lines) + 1
+    first, second, *_, last = jobs.of(Program.GPU_STEP)
+    on_gpu = {"cluster.device=gpu", "cluster.node.gpu=H100", "batch.global_size=256", "data.source=synthetic"}
+    assert {*on_gpu, "cluster.engine.precision=float16", "cluster.communication.kind=none"} <= {
+        *first.task["overrides"]
     }
-    assert (step.task["recipe"], step.task["variant"], step.task["seconds"]) == ("mlperf-b3264", "eager", 10.0)
-    assert [each.task["variant"] for each in jobs.of(Program.GPU_STEP)[6:9]] == ["tf32", "graph", "compiled"]
-    resume = next(each for each in jobs.started if "--resume" in each.command)
-    assert (resume.after("--resume"), resume.timeout_s) == (str(folder / "resumed"), 300)
+    assert (first.task["variant"], first.task["seconds"], first.task["is_tf32"]) == ("eager", 10.0, False)
+    assert "batch.global_size=32" in second.task["overrides"]
+    assert first.timeout_s is not None
+    assert 200 < first.timeout_s <= 240
+    assert {"cluster.communication.kind=torch_distributed", "cluster.communication.backend=nccl"} <= {*last.place}
+    tf32 = [each.task["overrides"] for each in jobs.of(Program.GPU_STEP) if each.task["is_tf32"]]
+    assert all("cluster.engine.precision=float32" in each for each in tf32)
+    assert len(tf32) == 9
     learn = next(each for each in jobs.started if "--calibrate" in each.command)
     assert learn.after("--calibrate") == str(folder / "run")
 
 
-def test_a_part_that_fails_is_a_note_with_the_cause_and_the_next_one_is_measured(tmp_path: Path) -> None:
+def test_a_part_that_fails_is_a_note_with_the_cause_on_disk_and_the_next_one_is_measured(tmp_path: Path) -> None:
     output = "No module named 'launch'\n" + "".join(f"line {number}\n" for number in range(20))
 
     def answer(started: Started) -> Any:
         return Finished(started.command, 1, output) if started.program is Program.GPU_STEP else _gpu(started)
 
     jobs = _Stopping(answer=answer)
-    report = _measure(f"gpu --tiny --only graphs run resume --folder {tmp_path}", jobs)
-    assert {row.alternative for row in report.rows} == {"a run of 12 steps on generated JPEGs"}
-    cause = "graphs: exit status 1: / No module named 'launch' / line 18 / line 19"
-    stopped = f"resume: {tmp_path / 'resumed'}: told to stop, ended with exit status 3"
-    assert report.notes[1:] == (*[cause] * 3, stopped)
-    assert {"model.name=resnet8", "cluster.device=cpu", "batch.global_size=8"} <= {*jobs.started[0].task["overrides"]}
-    assert {"run.max_steps=12", "data.train_samples=64", "data.eval_samples=8"} <= {*jobs.started[3].place}
+    report = _measure(f"gpu --tiny --only graph run simulator --folder {tmp_path}", jobs)
+    assert {row.alternative for row in report.rows} == {"imagenet-b256, predicted"}
+    cause = "exit status 1: / No module named 'launch' / line 18 / line 19"
+    stopped = "exit status 3: / RuntimeError: NCCL / last words"
+    assert report.notes[1:] == (*[f"graph: {cause}"] * 2, f"run: {stopped}")
+    assert [each["note"] for each in _kept(tmp_path) if "note" in each] == [cause, cause, stopped]
+    assert f"- run: {stopped}" in (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
+    tiny = {"model.name=resnet8", "cluster.device=cpu", "batch.global_size=8"}
+    assert tiny <= {*jobs.of(Program.GPU_STEP)[0].task["overrides"]}
+    assert "cluster.communication.backend=gloo" in jobs.started[2].command[-1] + str(jobs.started[2].command)
 
 
-def test_no_measurement_begins_after_the_minutes_and_each_says_so(
+def test_no_measurement_of_a_part_begins_after_the_parts_minutes_and_the_next_part_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moments = iter([1000.0, 1060.0, 1060.0, 1060.5, 1060.5, 1060.5])  # one begins, and is announced
+    # Each part asks for its end; each measurement announces itself, and asks once for the seconds that it may take.
+    moments = iter([1000.0, 1000.0, 1059.0, 1059.0, 1060.0, 2000.0, 2000.0, 2001.0, 2001.0, 2060.0, 2060.0, 2060.0])
     monkeypatch.setattr("train.bench.bench_gpu.time", SimpleNamespace(monotonic=lambda: next(moments)))
-    words = f"gpu --minutes 1 --only run graphs --skip steps --folder {tmp_path}"
-    report = _measure(words, FakeJobs(answer=_gpu))
-    assert {row.alternative for row in report.rows} == {"a run of 1000 steps on generated JPEGs"}
-    assert report.notes[1:] == ("graphs: not measured, 1 minutes were over",) * 3
+    jobs = FakeJobs(answer=_gpu)
+    report = _measure(f"gpu --tiny --minutes 1 --only graph steps --folder {tmp_path}", jobs)
+    assert [each.timeout_s for each in jobs.started] == [1.0, 59.0]
+    late = "not measured: the part's minutes were over"
+    assert report.notes[1:] == (f"graph: {late}", f"steps: {late}")
+
+
+def test_without_dali_a_line_says_that_no_decoder_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.bench.bench_gpu.find_spec", lambda _: None)
+    report = _measure(f"gpu --tiny --only decoders --folder {tmp_path}", FakeJobs(answer=_gpu))
+    missing = "not tried, because NVIDIA DALI is not installed here"
+    assert report.notes[1:] == (f"decoders: whole: {missing}", f"decoders: region: {missing}")
+    assert report.rows == ()
+
+
+def test_the_parts_are_listed_with_what_they_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_command(["gpu", "--list"])
+    printed = capsys.readouterr().out.splitlines()
+    assert ended.value.code == 0
+    assert [line.split()[0] for line in printed[:2]] == ["kernels", "steps"]
+    assert all("?" in line for line in printed)

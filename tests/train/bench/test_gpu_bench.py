@@ -1,25 +1,32 @@
 """``bench gpu --tiny`` on a CPU, in an environment that may have no MXNet."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from train.bench.__main__ import BENCHES, read_command
-from train.bench.launching import Jobs
+from configs.load import ROOT
 
 pytest.importorskip("torch")
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_steps_and_a_run_on_pytorch_give_rows_and_what_needs_a_gpu_is_a_note(tmp_path: Path) -> None:
-    words = f"gpu --tiny --only run steps graphs --seconds 0.01 --folder {tmp_path}"
-    report = BENCHES["gpu"].measure(read_command(words.split()).options, Jobs())
-    found = {(row.alternative, row.figure): row.median for row in report.rows}
-    steps = {name for (name, figure), median in found.items() if figure == "step_ms" and median > 0}
-    kinds = {
-        f"{recipe}, batch 8, {kind}" for recipe in ("imagenet-b256", "mlperf-b3264") for kind in ("bfloat16", "float32")
-    }
-    assert kinds <= steps
-    assert found["a run of 12 steps on generated JPEGs", "steps"] == 12
-    assert any(note.startswith("graphs: exit status") for note in report.notes), "a CPU has no CUDA graph"
+def test_the_parts_that_need_neither_dali_nor_a_compiler_give_rows_where_pythonpath_leads_to_the_program(
+    tmp_path: Path,
+) -> None:
+    words = f"gpu --tiny --only kernels nccl run simulator --seconds 0.01 --folder {tmp_path} --output {tmp_path}/o"
+    command = [sys.executable, "-m", "train.bench", *words.split()]
+    done = subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
+    assert [line for line in lines if "note" in line] == []
+    found = {(line["part"], line["alternative"], line["figure"]): line["median"] for line in lines}
+    assert {part for part, *_ in found} == {"kernels", "nccl", "run", "simulator"}
+    assert all(line["verdict"] == "as expected" for line in lines if line["part"] == "kernels")
+    whole = {figure: median for (part, _, figure), median in found.items() if part == "run"}
+    assert whole["steps"] == 60
+    assert 0 < whole["resumed_from_step"] < 60
+    assert done.returncode == 0

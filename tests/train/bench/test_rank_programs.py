@@ -489,10 +489,11 @@ def test_a_sample_is_a_quarter_of_the_time_and_has_the_figures_of_one_step(
 
     rank.time_s = time_s
     cuda = SimpleNamespace(is_available=lambda: is_gpu, max_memory_allocated=lambda: 12_345)
-    monkeypatch.setattr(gpu_step, "torch", SimpleNamespace(cuda=cuda))
+    backends = SimpleNamespace(cudnn=SimpleNamespace(), cuda=SimpleNamespace(matmul=SimpleNamespace()))
+    monkeypatch.setattr(gpu_step, "torch", SimpleNamespace(backends=backends, cuda=cuda))
     monkeypatch.setattr(gpu_step, "open_rank", lambda *_: rank)
     monkeypatch.setattr(gpu_step, "steps_of", lambda _: rank.told.append)
-    gpu_step.main("digits", [], "eager", seconds)
+    gpu_step.main("digits", [], "eager", seconds, is_tf32=False)
     assert rank.told == asked
     planned = estimate_memory(recipe, cluster, plan, network_of(recipe.model), estimate_input(recipe, cluster, plan))
     step = planned.weights_bytes + planned.gradients_bytes + planned.optimizer_bytes + planned.activations_bytes
@@ -502,18 +503,16 @@ def test_a_sample_is_a_quarter_of_the_time_and_has_the_figures_of_one_step(
 
 
 @needs_torch
-@pytest.mark.parametrize(("variant", "is_short"), [("tf32", True), ("eager", False)])
-def test_products_have_fewer_bits_only_where_that_is_asked_for(
-    variant: str, is_short: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("is_tf32", [True, False])
+def test_products_have_fewer_bits_only_where_that_is_asked_for(is_tf32: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from train.bench.programs import gpu_step
 
-    cudnn, matmul = SimpleNamespace(allow_tf32=False), SimpleNamespace(allow_tf32=False)
+    cudnn, matmul = SimpleNamespace(allow_tf32=None), SimpleNamespace(allow_tf32=None)
     backends = SimpleNamespace(cudnn=cudnn, cuda=SimpleNamespace(matmul=matmul))
     cuda = SimpleNamespace(is_available=lambda: False)
     monkeypatch.setattr(gpu_step, "torch", SimpleNamespace(backends=backends, cuda=cuda))  # not this process's switches
     rank: Any = _Scripted(itertools.repeat(1.0))  # type: ignore[arg-type]
     monkeypatch.setattr(gpu_step, "open_rank", lambda *_: rank)
     monkeypatch.setattr(gpu_step, "steps_of", lambda _: rank.told.append)
-    gpu_step.main("digits", [], variant, 0.1)
-    assert (cudnn.allow_tf32, matmul.allow_tf32) == (is_short, is_short)
+    gpu_step.main("digits", [], "eager", 0.1, is_tf32=is_tf32)
+    assert (cudnn.allow_tf32, matmul.allow_tf32) == (is_tf32, is_tf32)

@@ -14,7 +14,7 @@ _WARMUP = 3
 """Steps before the samples: cuDNN tries algorithms in the first, and a graph is captured after a few."""
 
 
-def main(recipe: str, overrides: Sequence[str], variant: str, seconds: float) -> None:
+def main(recipe: str, overrides: Sequence[str], variant: str, seconds: float, *, is_tf32: bool) -> None:
     """Measure the milliseconds of a step, images/s, and bytes of memory beside the plan's estimate.
 
     Args:
@@ -22,8 +22,10 @@ def main(recipe: str, overrides: Sequence[str], variant: str, seconds: float) ->
         overrides: Changes of the recipe and of the cluster ``laptop``.
         variant: A key of `_VARIANTS`.
         seconds: Time for samples; at least one is taken.
+        is_tf32: Let products of float32 have ten bits of fraction, which a run never does.
     """
     rank = open_rank(overrides, recipe)
+    allow_tf32(is_allowed=is_tf32)
     steps = _VARIANTS[variant](rank)
     rank.time_s(lambda: steps(_WARMUP))
     number = 1 + int(seconds / 4 / rank.time_s(lambda: steps(1)))
@@ -35,6 +37,11 @@ def main(recipe: str, overrides: Sequence[str], variant: str, seconds: float) ->
         rate = rank.parts.plan.global_batch_size * number / took_s
         samples.append({"step_ms": 1e3 * took_s / number, "images_per_s": rate, **_memory(rank)})
     write_samples(rank.parts.identity, "step", samples)
+
+
+def allow_tf32(*, is_allowed: bool) -> None:
+    """Say whether the products of float32 on a GPU may have ten bits of fraction; call it after opening the engine."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = is_allowed
 
 
 def _memory(rank: BenchRank) -> dict[str, float]:
@@ -54,12 +61,6 @@ def _eager(rank: BenchRank) -> Callable[[int], Any]:
     return steps_of(rank)
 
 
-def _tf32(rank: BenchRank) -> Callable[[int], Any]:
-    """float32 whose products have ten bits of fraction, which a run never uses."""
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
-    return _eager(rank)
-
-
 def _compiled(rank: BenchRank) -> Callable[[int], Any]:
     """The layers compiled by ``torch.compile``; loss and update as they are."""
     network: Any = rank.parts.model.network
@@ -68,7 +69,7 @@ def _compiled(rank: BenchRank) -> Callable[[int], Any]:
 
 
 def _graph(rank: BenchRank) -> Callable[[int], Any]:
-    """The whole step as one CUDA graph, replayed: what the host's part of a step costs."""
+    """The whole step as one CUDA graph, replayed: what the host's part of a step costs. A CPU just runs it."""
     network, optimizer = rank.parts.model.network, rank.parts.model.optimizer
 
     def step() -> None:
@@ -76,6 +77,12 @@ def _graph(rank: BenchRank) -> Callable[[int], Any]:
         network.backward()
         optimizer.update(HYPER)
 
+    def uncaptured(number: int) -> None:
+        for _ in range(number):
+            step()
+
+    if not torch.cuda.is_available():
+        return uncaptured
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -95,7 +102,6 @@ def _graph(rank: BenchRank) -> Callable[[int], Any]:
 
 _VARIANTS: dict[str, Callable[[BenchRank], Callable[[int], Any]]] = {
     "eager": _eager,
-    "tf32": _tf32,
     "compiled": _compiled,
     "graph": _graph,
 }
