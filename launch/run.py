@@ -36,6 +36,7 @@ from logs.track.trackers import FOLDER as TRACKERS_FOLDER
 from logs.track.trackers import require_installed
 from train.plan.cold_images import missing_cache_clear
 from train.plan.memory import shortage_here
+from train.plan.slow_settings import slow_settings
 
 _AT_INTERRUPT = "Ctrl-C: the run saves its state and ends; press Ctrl-C again to end it at once"
 
@@ -122,7 +123,8 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
 def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     """Check the batch and this machine's memory, and pack a data set that the program can make and that is missing.
 
-    If the run is meant for a submission and its log would fail the check for a reason that is known now, warn.
+    Warn of settings that make steps much longer, and of a run for a submission whose log would fail the check for a
+    reason that is known now.
     """
     plan_run(recipe, cluster.world_size)
     if ENGINES[cluster.engine.name].computes and cluster.container.runtime == "none":  # an image has its own packages
@@ -133,7 +135,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     if data.source in BUILT_IN_SOURCES and not (destination / "manifest.json").is_file():
         sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}
         pack_data_set(packing_words(data.source, str(destination), **sizes))
-    if problem := missing_cache_clear(recipe, cluster):
+    for problem in filter(None, [missing_cache_clear(recipe, cluster), *slow_settings(recipe, cluster)]):
         sys.stderr.write(f"warning: {problem}\n")
 
 

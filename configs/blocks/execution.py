@@ -19,15 +19,16 @@ class EngineSettings(Section):
     )
     precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",
-        description="Number type of convolutions, activations and gradients. The 16-bit types halve memory and network "
+        description="Number type of convolutions, activations and gradients. Default: float16 for PyTorch on a GPU, "
+        "otherwise float32, which PyTorch multiplies without TF32. The 16-bit types halve memory and network "
         "traffic, and every weight keeps a float32 master copy. float16 needs device: gpu. bfloat16 needs name: torch, "
         "or a CPU with AVX-512, where MXNet casts float32 weights in each step and sums float32 gradients; it is fast "
         "on CPUs with AMX. More than 64 ranks sum bfloat16 gradients in float32.",
     )
     layout: Literal["NCHW", "NHWC"] = Field(
         "NCHW",
-        description="Order of an image tensor's axes: batch N, channel C, height H, width W. Tensor cores want NHWC; "
-        "MXNet's convolutions on a CPU know NCHW only.",
+        description="Order of an image tensor's axes: batch N, channel C, height H, width W. Default: NHWC for PyTorch "
+        "on a GPU, otherwise NCHW. Tensor cores want NHWC; MXNet's convolutions on a CPU know NCHW only.",
     )
     threads: int = Field(
         1,
@@ -40,7 +41,9 @@ class EngineSettings(Section):
         1,
         ge=1,
         le=64,
-        description="DALI threads of a rank, which read, decode and augment images. Raise it if steps wait for input.",
+        description="DALI threads of a rank, which read, decode and augment images. Default: 1; for PyTorch on a GPU, "
+        "the cores of a rank by node.cores less two, at most 8, or 4 where the file gives no cores. Raise it if steps "
+        "wait for input.",
         json_schema_extra={"unit": "threads"},
     )
     prefetch_depth: int = Field(
@@ -158,7 +161,7 @@ class Communication(Section):
     backend: Literal["gloo", "mpi", "nccl"] = Field(
         "gloo",
         description="Library that carries the messages of an allreduce: gloo or mpi between CPUs, nccl between GPUs. "
-        "Gloo is good for about 64 ranks.",
+        "Default: nccl for PyTorch on a GPU, otherwise gloo, which is good for about 64 ranks.",
     )
     allreduce: Literal["flat", "hierarchical", "torus"] = Field(
         "flat",
@@ -170,7 +173,7 @@ class Communication(Section):
         ge=1,
         description="Largest size of a bucket, the gradients that one allreduce sums, unless bucket_fraction allows "
         "more; buckets are filled from the last layer on. Smaller buckets start earlier and overlap more of the "
-        "backward pass; larger ones need fewer messages.",
+        "backward pass; larger ones need fewer messages. Default: 4 MiB; 16 MiB for PyTorch on a GPU.",
     )
     bucket_fraction: float = Field(
         0.0,

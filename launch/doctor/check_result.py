@@ -48,6 +48,7 @@ class PlannedRun:
         available_bytes: Memory that a rank may use; None if the cluster file does not say.
         pinned_bytes_per_node: Page-locked memory of a host, for the JPEG decoders of its GPUs.
         parameters: Number of the network's parameters.
+        slow_settings: Settings that make steps much longer, each with what to set instead.
     """
 
     total_bytes: int
@@ -55,6 +56,7 @@ class PlannedRun:
     available_bytes: int | None
     pinned_bytes_per_node: int
     parameters: int
+    slow_settings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from train.plan.memory import (
     shortage,
     shortage_here,
 )
+from train.plan.slow_settings import slow_settings
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
 
@@ -69,6 +70,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "log_keys": _log_keys(recipe, cluster, plan, schedule),
         "compliance": _compliance(recipe, cluster),
         "simulated": _simulated(recipe, cluster),
+        "slow_settings": slow_settings(recipe, cluster),
     }
 
 

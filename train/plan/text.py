@@ -31,7 +31,10 @@ def render(document: Mapping[str, Any]) -> str:
     """Return the whole text of `train.plan.document.plan_document`; it ends with a newline."""
     sections = {
         f"{document['recipe']} on {document['cluster']}": _head(document),
-        "Simulated, with the ends of 90 % intervals": _simulated(document["simulated"]),
+        "Simulated, with the ends of 90 % intervals": [
+            *_simulated(document["simulated"]),
+            *(f"slow       {words}" for words in document["slow_settings"]),
+        ],
         "Learning rate": [*draw(document["schedule"]), "", *_landmarks(document["landmarks"])],
         "Evaluation": [_evaluation(document["eval_epochs"])],
         "Shards": [_shard(name, shard) for name, shard in document["shards"].items()],

@@ -89,6 +89,14 @@ def test_the_kernels_of_a_sites_own_mxnet_are_not_judged() -> None:
     ]
 
 
+def test_a_setting_that_costs_a_factor_is_a_warning() -> None:
+    assert _on("settings", _sound()) == []
+    assert _on("settings", _sound(), plan=replace(PLAN, slow_settings=["x; set y", "z"])) == [
+        "WARN  settings: x; set y",
+        "WARN  settings: z",
+    ]
+
+
 def _lost(ranks: Ranks) -> None:
     del ranks[3]
 
