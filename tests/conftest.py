@@ -88,4 +88,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults-table", metavar="FILE", help="inject every fault in every phase, and write the outcomes")
+    parser.addoption("--census-table", metavar="FILE", help="write what a step launches on a GPU under PyTorch")
     parser.addoption("--gpu-table", metavar="FILE", help="write what set-up and doctor say of each GPU and driver")

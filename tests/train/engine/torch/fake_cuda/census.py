@@ -1,0 +1,219 @@
+"""``python -m tests.train.engine.torch.fake_cuda.census GUARD TRACE ...``: what a step does, a line of JSON a trace.
+
+A trace is ``RECIPE:PRECISION:RANK``, with 8 ranks of 32 images. The rank's second step is traced on CUDA tensors that
+hold no numbers (`guard.cpp` and PyTorch's FakeTensorMode), with the program's own engine, network, optimizer,
+communicator and step. The process group is PyTorch's ``fake`` one, which sums nothing.
+"""
+
+import ctypes
+import json
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+_THREADS, _BLOCKS = 65_536, 320
+"""Elements of a block, and blocks of a launch, of PyTorch's multi-tensor kernels (``MultiTensorApply.cuh``)."""
+_TENSORS = {1: 110, 2: 64, 3: 48, 4: 36}
+"""Lists of tensors -> tensors of a launch of such a kernel (``depth_to_max_tensors``)."""
+
+
+_RANKS, _IMAGES = 8, 32
+
+
+def main(guard: str, *traces: str) -> None:
+    """Trace steps, and print what each one does."""
+    ctypes.CDLL(guard, mode=ctypes.RTLD_GLOBAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for trace in traces:
+            recipe, precision, rank = trace.split(":")
+            sys.stdout.write(json.dumps(_trace(recipe, precision, int(rank))) + "\n")
+
+
+def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
+    import torch
+    from torch import distributed
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    from configs.load import load_both
+    from configs.optimizers import HyperParameters
+    from configs.plan import plan_run
+    from data.input.batches import TrainingBatch
+    from train.comm.torch_communicator import TorchCommunicator
+    from train.engine.build import build_model
+    from train.engine.protocol import open_engine
+    from train.measure.timing import Clock
+    from train.rank.identity import Identity
+    from train.step import Step
+
+    record = _Record()
+
+    class Watching(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = operator(*args, **(kwargs or {}))
+            record.add(operator, args, tree_leaves((args, kwargs, result)))
+            return result
+
+    recipe, cluster = load_both(recipe_name, "laptop", [
+        "cluster.device=gpu", "cluster.engine.name=torch", "cluster.engine.layout=NHWC",
+        f"cluster.engine.precision={precision}", f"cluster.ranks_per_node={_RANKS}",
+        "cluster.communication.kind=torch_distributed", "cluster.communication.backend=nccl",
+        "cluster.communication.bucket_bytes=16777216", "cluster.communication.bucket_fraction=0",
+        "cluster.engine.update_groups=1", "mlperf.division=open", "batch.bn_span=null",
+        f"batch.global_size={_RANKS * _IMAGES}",
+    ])  # fmt: skip
+    plan = plan_run(recipe, _RANKS)
+    distributed.init_process_group("fake", rank=rank, world_size=_RANKS, store=FakeStore())
+    with FakeTensorMode(allow_non_fake_inputs=True), _no_driver(torch, record), Watching():
+        engine: Any = open_engine(cluster, Identity(rank, _RANKS, 0, _RANKS, "here", "torchrun"))
+        model = build_model(engine, recipe, cluster, plan)
+        network: Any = model.network
+        half = torch.float16 if precision == "float16" else torch.float32
+        batch = TrainingBatch(
+            torch.empty((_IMAGES, *network.image_shape), device="cuda", dtype=half),
+            torch.zeros((_IMAGES,), device="cuda"),
+        )
+        step = Step(
+            engine=engine,
+            network=record.watched(network, "forward", "backward"),
+            optimizer=record.watched(model.optimizer, "update"),
+            communicator=record.watched(TorchCommunicator(torch, engine.device), "complete"),
+            buckets=model.buckets,
+            accumulation_steps=plan.accumulation_steps,
+            clock=Clock(engine, 1),
+            on_step=lambda _: None,
+        )
+        source: Any = SimpleNamespace(next_batch=lambda: batch)
+        hyper = HyperParameters(lr=0.1, momentum=0.9, weight_decay=1e-4)
+        step(0, source, hyper)
+        record.clear()
+        step(1, source, hyper)
+        strides = [each.stride() for each in network.gradients] == [each.stride() for each in network.masters]
+    distributed.destroy_process_group()
+    return record.result() | {"gradients_lie_as_weights": strides}
+
+
+class _Record:
+    """What a rank did since the last `clear`."""
+
+    def __init__(self) -> None:
+        self.phase = "start"
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._operators: dict[str, Counter[str]] = {}
+        self._launches: dict[str, Counter[str]] = {}
+        self._sums: list[tuple[str, str, int]] = []
+        self.waits: list[str] = []
+        self._host: list[str] = []
+
+    def result(self) -> dict[str, Any]:
+        """Return everything as values of JSON."""
+        return {
+            "operators": self._operators, "launches": self._launches, "sums": self._sums, "waits": self.waits,
+            "host": self._host,
+        }  # fmt: skip
+
+    def add(self, operator: Any, args: Any, leaves: list[Any]) -> None:
+        """Take note of an operator."""
+        name = str(operator.overloadpacket).rpartition(".")[2]
+        tensors = [leaf for leaf in leaves if hasattr(leaf, "device") and hasattr(leaf, "stride")]
+        if "allreduce" in name:
+            ((buffer,),) = args[:1]
+            self._sums.append((self.phase, str(buffer.dtype), buffer.numel()))
+            return
+        if name in {"_local_scalar_dense", "item", "is_nonzero", "equal"} or len({t.device.type for t in tensors}) > 1:
+            self._host.append(f"{self.phase}: {name}")
+        if all(tensor.device.type == "cpu" for tensor in tensors) or _only_views(operator, name):
+            return
+        self._operators.setdefault(self.phase, Counter())[name] += 1
+        kind = "convolution" if "convolution" in name else "batch norm" if "batch_norm" in name else "other"
+        self._launches.setdefault(self.phase, Counter())[kind] += _launches(name, args)
+
+    def watched(self, target: Any, *verbs: str) -> Any:
+        """Return an object that does as ``target`` does, and gives its verbs' names to what happens meanwhile."""
+        watched = _Watched(target)
+        for verb in verbs:
+            setattr(watched, verb, self._named(verb, getattr(target, verb)))
+        return watched
+
+    def _named(self, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            before, self.phase = self.phase, verb
+            result = method(*args)
+            self.phase = before
+            return result
+
+        return call
+
+
+class _Watched:
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+
+def _only_views(operator: Any, name: str) -> bool:
+    return (
+        operator.namespace != "aten"
+        or operator.is_view
+        or name.startswith(("empty", "new_empty", "detach", "_unsafe_view", "record_stream"))
+    )
+
+
+def _launches(name: str, args: Any) -> int:
+    """Return the kernels that an operator launches, as far as PyTorch's sources tell; cuDNN's are counted as one each.
+
+    Multi-tensor operators take their fast route if all tensors of the lists agree in type and order of memory; a copy,
+    if each list has one type. On the slow route, they launch one kernel a tensor.
+    """
+    if name == "convolution_backward":
+        return int(sum(args[-1]))  # the gradients that are asked for
+    lists = [each for each in args if isinstance(each, (list, tuple)) and each and hasattr(each[0], "stride")]
+    if not name.startswith("_foreach_") or not lists:
+        return 1
+    types = [{tensor.dtype for tensor in each} for each in lists]
+    agree = all(len(each) == 1 for each in types) if "copy" in name else len(set().union(*types)) == 1
+    alike = all(len({tensor.stride() for tensor in row}) == 1 for row in zip(*lists, strict=True))
+    if not (agree and alike):
+        return len(lists[0])
+    blocks: int = sum(-(-tensor.numel() // _THREADS) for tensor in lists[0])
+    return max(-(-len(lists[0]) // _TENSORS[len(lists)]), -(-blocks // _BLOCKS))
+
+
+@contextmanager
+def _no_driver(torch: Any, record: _Record) -> Iterator[None]:
+    """Replace what asks CUDA's driver; waits of the host are noted."""
+    event = SimpleNamespace(synchronize=lambda: record.waits.append("event"), wait=lambda *_: None)
+    stream = SimpleNamespace(
+        record_event=lambda *_: event, synchronize=lambda: record.waits.append("stream"), cuda_stream=0
+    )
+    generator = SimpleNamespace(manual_seed=lambda _: None)
+    from_numpy = torch.from_numpy
+
+    def fake_from_numpy(array: Any) -> Any:
+        return torch.empty(array.shape, dtype=from_numpy(array[:0] if array.ndim else array).dtype)
+
+    with (
+        mock.patch.multiple(
+            torch.cuda, set_device=lambda *_: None, Stream=lambda *_: stream, current_stream=lambda *_: stream,
+            synchronize=lambda *_: record.waits.append("device"),
+        ),
+        mock.patch.multiple(torch, Generator=lambda *_: generator, from_numpy=fake_from_numpy),
+    ):  # fmt: skip
+        yield
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,93 @@
+"""What a step does on a GPU under PyTorch, traced without one: reads, copies, allreduces, kernels.
+
+    ./run.sh test tests/train/engine/torch/test_census.py --census-table docs/engines.md
+
+writes the table of the page.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.load import ROOT
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.medium,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler"),
+    pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch has a CUDA device of its own"),
+]
+
+_HERE = Path(__file__).parent / "fake_cuda"
+_PAGE = ROOT / "docs" / "engines.md"
+_TRACES = ("imagenet-b256:float16:0", "imagenet-b256:float16:7", "imagenet-b256:bfloat16:0", "mlperf-b3264:float16:0")
+_GRADIENTS = 25_557_032
+"""Parameters of ResNet-50 (He et al., arXiv:1512.03385, with 1000 classes)."""
+
+Census = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def census(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Census]:
+    """Compile the device that computes nothing, and trace a step of each recipe, type and rank on it."""
+    guard, package = tmp_path_factory.mktemp("guard") / "guard.so", Path(torch.__file__).parent
+    libraries = [f"-L{package}/lib", f"-Wl,-rpath,{package}/lib", "-lc10", "-ltorch_cpu"]
+    flags = ["-std=c++20", "-O0", "-shared", "-fPIC", f"-I{package}/include"]
+    subprocess.run(["g++", *flags, "-o", guard, _HERE / "guard.cpp", *libraries], check=True)
+    words = [sys.executable, "-m", "tests.train.engine.torch.fake_cuda.census", str(guard), *_TRACES]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return dict(zip(_TRACES, map(json.loads, told.splitlines()), strict=True))
+
+
+def test_the_host_reads_and_copies_nothing_within_a_step_and_waits_for_an_older_one_only(
+    census: dict[str, Census],
+) -> None:
+    for trace, found in census.items():
+        assert (found["host"], found["waits"]) == ([], ["event"]), trace
+        assert found["gradients_lie_as_weights"], trace
+
+
+def test_allreduces_begin_within_backward_in_the_same_order_on_every_rank(census: dict[str, Census]) -> None:
+    for trace, found in census.items():
+        assert {phase for phase, *_ in found["sums"]} == {"backward"}, trace
+        # The loss and the number of ranks that were told to stop travel with the gradients.
+        assert sum(count for *_, count in found["sums"]) == _GRADIENTS + 2, trace
+        assert len(found["sums"]) > 1, "one allreduce overlaps nothing"
+    assert census["imagenet-b256:float16:0"]["sums"] == census["imagenet-b256:float16:7"]["sums"]
+
+
+def test_float16_takes_the_batch_norm_of_cudnn(census: dict[str, Census]) -> None:
+    for trace, found in census.items():
+        if ":float16:" in trace:
+            assert found["operators"]["forward"]["cudnn_batch_norm"] == 53, trace
+
+
+def test_the_page_has_the_launches_of_a_step(census: dict[str, Census], request: pytest.FixtureRequest) -> None:
+    rows = [_row(trace, found) for trace, found in census.items() if trace.endswith(":0")]
+    text = _PAGE.read_text(encoding="utf-8")
+    head, title, rest = text.partition("| recipe, type | convolutions |")
+    names, line, *old = rest.split("\n")
+    after = old[len([each for each in old if each.startswith("| `")]) :]
+    if name := request.config.getoption("--census-table"):
+        Path(name).write_text("\n".join([head + title + names, line, *rows, *after]), encoding="utf-8")
+    elif torch.__version__.startswith("2.13."):
+        assert old[: len(rows)] == rows
+
+
+def _row(trace: str, found: Census) -> str:
+    recipe, precision, _ = trace.split(":")
+    launches = found["launches"]
+
+    def count(kind: str, *phases: str) -> int:
+        return sum(launches[phase].get(kind, 0) for phase in phases or launches)
+
+    norms = "cuDNN" if "cudnn_batch_norm" in found["operators"]["forward"] else "PyTorch"
+    apart = [count("other", *phases) for phases in (("forward", "start"), ("backward",), ("complete",), ("update",))]
+    norm = count("batch norm")
+    cells = [f"`{recipe}`, {precision}", count("convolution"), f"{norm}, {norms}", *apart, norm + sum(apart)]
+    return f"| {' | '.join(map(str, [*cells, len(found['sums'])]))} |"
