@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
+from configs.registry import has_engine
 from launch.setup.gpu import NEEDS, search_gpus
 
 pytest_plugins = ["tests.absent_engine", "tests.limits", "tests.runs", "tests.sharing"]
@@ -76,12 +77,15 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     names = [{mark.name for mark in item.iter_markers()} for item in items]
-    has_no_gpu = any("gpu" in each for each in names) and not any(
-        map(NEEDS["mxnet"]["gpu"].are_met_by, search_gpus().gpus)
-    )
+    found = search_gpus().gpus if any("gpu" in each for each in names) else []
+    able = {
+        engine
+        for engine, variants in NEEDS.items()
+        if has_engine(engine) and any(needs.are_met_by(gpu) for needs in variants.values() for gpu in found)
+    }
     for item, marks in zip(items, names, strict=True):
-        if has_no_gpu and "gpu" in marks:
-            item.add_marker(pytest.mark.skip(reason="no GPU here that MXNet 1.9.1 has kernels for"))
+        if (mark := item.get_closest_marker("gpu")) and able.isdisjoint(mark.args):
+            item.add_marker(pytest.mark.skip(reason=f"no GPU here that {' or '.join(mark.args)} has kernels for"))
         if _NOT_QUICK.isdisjoint(marks):
             item.add_marker(pytest.mark.quick)
 

@@ -596,7 +596,7 @@ def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> 
             open_training(recipe, engine, tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("mxnet", "torch")
 @pytest.mark.parametrize("kind", ["none", "shift", "resized"])
 def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None:
     write_split(tmp_path, "train", 40, draw=pattern)

@@ -224,7 +224,7 @@ def test_gradients_in_float16_are_summed_in_float32() -> None:
         assert (gradient.asnumpy() == expected).all(), parameter.name
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("mxnet")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_a_step_in_float16_on_a_gpu_agrees_with_float32_on_a_cpu(
@@ -253,7 +253,7 @@ def test_a_step_in_float16_on_a_gpu_agrees_with_float32_on_a_cpu(
         assert np.linalg.norm(found[1][name] - moved) < 0.05 * np.linalg.norm(moved) + 1e-6, name
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("mxnet")
 def test_a_warm_up_in_float16_leaves_masters_weights_and_statistics_as_they_were() -> None:
     network = _small(HALF, context=mx.gpu())
     optimizer = MomentumOptimizer(Lars(name="lars", weight_decay=1e-4), network, rescale=1 / 8)
