@@ -22,7 +22,7 @@ from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from train.bench.measure import BenchRow, Report, make_report, summarize
 from train.bench.options import Bench, effort, option
-from train.bench.samples import MeasurementFailed, short_cause
+from train.bench.samples import Figures, MeasurementFailed, short_cause
 
 if TYPE_CHECKING:
     from train.bench.launching import Jobs
@@ -59,8 +59,6 @@ KERNEL_NETWORK = (
 """Changes of a recipe to a network that is small enough for errors of rounding to stay small."""
 
 _ON_GPU = (
-    "cluster.device=gpu",
-    "cluster.engine.layout=NHWC",
     "cluster.engine.input_threads=14",
     "cluster.engine.prefetch_depth=3",
     "cluster.engine.update_groups=1",
@@ -117,25 +115,31 @@ class _Parts:
 
     def settings(self, *more: str, communicates: bool = False) -> list[str]:
         """Return the changes that set one rank on this machine's GPU, or a tiny network on its CPU."""
-        place = ("cluster.device=cpu",) if self.options.tiny else (*_ON_GPU, f"cluster.node.gpu={self.options.gpu}")
+        place = () if self.options.tiny else (*_ON_GPU, f"cluster.node.gpu={self.options.gpu}")
         network = _TINY if self.options.tiny else ()
-        return [*place, *self.alone(communicates=communicates), "mlperf.division=open", *more, *network]
+        return [*self.alone(communicates=communicates), *place, "mlperf.division=open", *more, *network]
 
-    def alone(self, *, communicates: bool) -> list[str]:
+    def alone(self, *, communicates: bool = False) -> list[str]:
         """Return the changes that make a cluster of one rank, with a communicator or without."""
-        kind = "torch_distributed" if communicates else "none"
-        words = ["cluster.engine.name=torch", "cluster.ranks_per_node=1", f"cluster.communication.kind={kind}"]
-        return [*words, f"cluster.communication.backend={'gloo' if self.options.tiny else 'nccl'}"][: 3 + communicates]
+        device, backend = ("cpu", "gloo") if self.options.tiny else ("gpu", "nccl")
+        words = [f"cluster.device={device}", "cluster.engine.name=torch", "cluster.ranks_per_node=1"]
+        if not communicates:
+            return [*words, "cluster.communication.kind=none"]
+        return [*words, "cluster.communication.kind=torch_distributed", f"cluster.communication.backend={backend}"]
+
+    def ranks(
+        self, program: Program, task: Mapping[str, Any], left_s: Left, *, communicates: bool = False
+    ) -> dict[str, list[Figures]]:
+        """Start a program on one rank; return alternative -> samples."""
+        place = self.alone(communicates=communicates)
+        return self.jobs.ranks(program, task, overrides=place, timeout_s=left_s()).samples
 
     def kernels(self, recipe: str, left_s: Left) -> Iterator[BenchRow]:
         """Compare a small network's step with float32 on the CPU; the verdict is that of `ALLOWED_ERROR`."""
-        device = "cpu" if self.options.tiny else "gpu"
-        sets = [*self.alone(communicates=False), *KERNEL_NETWORK, f"cluster.device={device}"]
+        sets = [*self.alone(), *KERNEL_NETWORK, "cluster.engine.layout=NHWC"]
         kinds = [kind for kind in ALLOWED_ERROR if not self.options.tiny or kind in ("float32", "bfloat16")]
-        task = {"recipe": recipe, "overrides": [*sets, "cluster.engine.layout=NHWC"], "kinds": kinds}
-        place = self.alone(communicates=False)
-        done = self.jobs.ranks(Program.GPU_KERNELS, task, overrides=place, timeout_s=left_s())
-        for kind, samples in done.samples.items():
+        task = {"recipe": recipe, "overrides": sets, "kinds": kinds}
+        for kind, samples in self.ranks(Program.GPU_KERNELS, task, left_s).items():
             for row in summarize(f"{recipe}, {kind} against float32 on the CPU", samples):
                 yield replace(row, verdict="as expected" if row.median <= ALLOWED_ERROR[kind] else "WRONG")
 
@@ -151,25 +155,18 @@ class _Parts:
             f"cluster.engine.precision={'float32' if is_tf32 else kind}",
             communicates=communicates,
         )
-        task = {"recipe": "imagenet-b256", "overrides": sets, "variant": variant, "seconds": self.options.seconds}
-        place = self.alone(communicates=communicates)
-        done = self.jobs.ranks(Program.GPU_STEP, {**task, "is_tf32": is_tf32}, overrides=place, timeout_s=left_s())
+        task: dict[str, Any] = {"recipe": "imagenet-b256", "overrides": sets, "variant": variant, "is_tf32": is_tf32}
+        task["seconds"] = self.options.seconds
+        samples = self.ranks(Program.GPU_STEP, task, left_s, communicates=communicates)
         words = ["imagenet-b256", f"batch {batch}", kind, *([variant] if variant != "eager" else [])]
         words += ["sums on one rank"] if communicates else []
-        yield from summarize(", ".join(words), done.samples["step"], 1)
+        yield from summarize(", ".join(words), samples["step"], 1)
 
     def sums(self, left_s: Left) -> Iterator[BenchRow]:
         """Time allreduces of one rank, by size."""
-        place = self.alone(communicates=True)
-        device = ["cluster.device=cpu"] if self.options.tiny else ["cluster.device=gpu"]
-        task = {
-            "cluster": "laptop",
-            "overrides": [*place, *device],
-            "rounds": 5,
-            "sizes": [1 << 20, 1 << 24, 102_228_128],
-        }
-        done = self.jobs.ranks(Program.ALLREDUCE_OURS, task, overrides=place, timeout_s=left_s())
-        for size, samples in done.samples.items():
+        sizes = [1 << 20, 1 << 24, 102_228_128]
+        task = {"cluster": "laptop", "overrides": self.alone(communicates=True), "rounds": 5, "sizes": sizes}
+        for size, samples in self.ranks(Program.ALLREDUCE_OURS, task, left_s, communicates=True).items():
             yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
 
     def run(self, left_s: Left) -> Iterator[BenchRow]:
@@ -238,8 +235,8 @@ class _Parts:
         )
         self.jobs.pack(*load_both("imagenet-b256", "laptop", sets))
         task = {"overrides": sets, "warmup": 2, "steps": 10}
-        done = self.jobs.ranks(Program.PEER_OURS, task, overrides=self.alone(communicates=False), timeout_s=left_s())
-        yield from summarize(f"decoder {name}, steps of batch {batch}", done.samples["ours"], 2)
+        samples = self.ranks(Program.PEER_OURS, task, left_s)
+        yield from summarize(f"decoder {name}, steps of batch {batch}", samples["ours"], 2)
 
     def simulator(self, left_s: Left) -> Iterator[BenchRow]:
         """Predict a step, before and after the simulator is given the run's steps."""

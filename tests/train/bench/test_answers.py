@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs.errors import STOPPED_STATUS
-from configs.load import load_cluster, load_run
+from configs.load import load_both, load_cluster, load_run
 from configs.networks import NETWORKS
 from configs.programs import Program
 from configs.registry import CAST_FLAGS
@@ -525,6 +525,13 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
     assert len(tf32) == 9
     learn = next(each for each in jobs.started if "--calibrate" in each.command)
     assert learn.after("--calibrate") == str(folder / "run")
+    for started in jobs.started:
+        if started.task:  # Settings that fit each other, for the launcher and for the rank.
+            recipe, cluster = load_both(
+                started.task.get("recipe", "imagenet-b256"), "laptop", started.task["overrides"]
+            )
+            assert (cluster.device, load_cluster("laptop", started.place).device) == ("gpu", "gpu")
+            assert (cluster.engine.layout, recipe.mlperf.division) == ("NHWC", "open")
 
 
 def test_a_part_that_fails_is_a_note_with_the_cause_on_disk_and_the_next_one_is_measured(tmp_path: Path) -> None:
