@@ -90,8 +90,14 @@ def _horovod_variables(cluster: Cluster) -> dict[str, str]:
 
 
 def _torch_distributed_variables(cluster: Cluster) -> dict[str, str]:
-    """Return the interface of Gloo; without one in the cluster file, a rank takes the one that leads to the others."""
-    return {"GLOO_SOCKET_IFNAME": cluster.node.interface} if cluster.node.interface else {}
+    """Return the interface; without one in the cluster file, a rank takes the one that leads to the others."""
+    return interface_variables(cluster.node.interface) if cluster.node.interface else {}
+
+
+def interface_variables(interface: str) -> dict[str, str]:
+    """Return the variables by which Gloo and NCCL use a network interface."""
+    # NCCL takes a name without = for a prefix.
+    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
 
 
 _OF_ENGINE: Mapping[str, Callable[[Cluster], dict[str, str]]] = {

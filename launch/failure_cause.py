@@ -10,7 +10,7 @@ from typing import Any
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS
 from configs.load import resolve_path
 from configs.machine_limits import memory_limit
-from launch.start.local import STOP_S, Outcome
+from launch.start.local import ABORTED_STATUS, STOP_S, Outcome
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import STARTUP_FILE, RunFolder
 from logs.metrics import METRICS_FILE
@@ -53,7 +53,8 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
     step, when = _last_known_step(folder, steps.values())
     if first := _first_of_its_own(reports):
         return _reported_failure(first, step, when, folder, outcome)
-    silent = [(rank, _ending(status)) for rank, status in outcome.failed if rank not in steps]
+    ended = sorted(outcome.failed, key=lambda each: each[1] == ABORTED_STATUS)
+    silent = [(rank, _ending(status)) for rank, status in ended if rank not in steps]
     if not silent and reports:
         suspects = _without_progress(folder.cluster.world_size, reports)
         # A launcher tells the other ranks to stop when a rank has ended, so these reports are no sign of a frozen rank.
@@ -118,13 +119,16 @@ def has_refused(outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _first_of_its_own(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the earliest report of a failure that no other rank caused: an error of the rank, or a kill."""
+    """Return the earliest report of a failure that no other rank caused: an error of the rank, or a kill.
+
+    NCCL aborts ranks whose peers have ended, so an abort counts only where nothing else is reported.
+    """
     own = [
         report
         for report in reports
         if "killed_by" in report or (not report["second_hand"] and report["status"] != STOPPED_STATUS)
     ]
-    return min(own, key=lambda report: report["time"], default=None)
+    return min(own, key=lambda report: (report["status"] == ABORTED_STATUS, report["time"]), default=None)
 
 
 def _reported_failure(

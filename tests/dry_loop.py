@@ -48,11 +48,11 @@ class NumberEngine:
     def first_element(self, array: float) -> float:
         return array
 
-    def wait(self, array: float) -> None:
+    def wait(self, *arrays: float) -> None:
         pass
 
-    def to_number(self, array: float) -> float:
-        return array
+    def to_numbers(self, arrays: Sequence[float]) -> list[float]:
+        return list(arrays)
 
 
 class Blank:

@@ -107,18 +107,37 @@ class Step:
             missing[bucket_of[index]].remove(index)
             while missing and not missing[number := min(missing)]:
                 del missing[number]
-                self._reduce(number, arrays, order)
+                _reduce(self.communicator, self.network, buckets, number, arrays, order)
 
         return arrived
 
-    def _reduce(self, number: int, arrays: StepArrays, order: Array | None) -> None:
-        """Queue the reduction of a bucket.
 
-        The loss and the stop flag travel with a float32 bucket, which saves a separate allreduce.
-        """
-        buckets = self.buckets
-        riders = [arrays.summed, arrays.stops] if number == buckets.riders else []
-        if order is not None and number >= buckets.last_prompt:
-            riders.append(order)
-        gradients = [self.network.gradients[index] for index in buckets.order[number]]
-        self.communicator.reduce(f"bucket_{number}", [*gradients, *riders], -number)
+def reduce_once(engine: Engine, network: TrainableNetwork, communicator: Communicator, buckets: BucketPlan) -> None:
+    """Queue the reductions of a step, with blank arrays beside the gradients, under the names that steps use.
+
+    Communicators keep the buffers and connections of a name.
+    """
+    blank = engine.zeros((1,))
+    arrays = StepArrays(blank, engine.copy(blank), engine.copy(blank))
+    order = engine.copy(blank) if buckets.num_deferred else None
+    for number in range(len(buckets.order)):
+        _reduce(communicator, network, buckets, number, arrays, order)
+
+
+def _reduce(
+    communicator: Communicator,
+    network: TrainableNetwork,
+    buckets: BucketPlan,
+    number: int,
+    arrays: StepArrays,
+    order: Array | None,
+) -> None:
+    """Queue the reduction of a bucket.
+
+    The loss and the stop flag travel with a float32 bucket, which saves a separate allreduce.
+    """
+    riders = [arrays.summed, arrays.stops] if number == buckets.riders else []
+    if order is not None and number >= buckets.last_prompt:
+        riders.append(order)
+    gradients = [network.gradients[index] for index in buckets.order[number]]
+    communicator.reduce(f"bucket_{number}", [*gradients, *riders], -number)

@@ -10,6 +10,7 @@ from configs.optimizers import HyperParameters
 from train.comm.communicator import Communicator
 from train.engine.build import ModelParts
 from train.engine.protocol import Engine
+from train.step import reduce_once
 
 
 def warm_up(
@@ -21,7 +22,7 @@ def warm_up(
         engine: The framework.
         model: Afterwards weights, running statistics and gradients are those of before, and the optimizer's state
             is zero.
-        communicator: Reduces each bucket once, so that its buffers exist, and registers the weights.
+        communicator: Reduces each bucket once, as the steps will, so that its buffers exist, and registers the weights.
         batch_size: Images of a micro-batch.
         image_type: Type of the images that follow. With another type, the first step would prepare everything anew.
     """
@@ -30,8 +31,7 @@ def warm_up(
     labels = engine.zeros((batch_size, *network.label_shape))
     network.forward(images, labels)
     network.backward()
-    for number, bucket in enumerate(model.buckets.order):
-        communicator.reduce(f"warm_up_{number}", [network.gradients[index] for index in bucket])
+    reduce_once(engine, network, communicator, model.buckets)
     communicator.complete()
     model.optimizer.update(HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0))
     engine.wait(network.inference()(images))

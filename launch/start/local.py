@@ -39,6 +39,10 @@ STOP_S = 60.0
 """Time for the ranks to save their state when the launcher is told to stop; a scheduler may give less."""
 
 
+ABORTED_STATUS = 128 + signal.SIGABRT
+"""Status of a rank that NCCL has aborted because another rank has ended, or that has aborted by itself."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How the ranks ended.
@@ -238,8 +242,11 @@ class _Supervisor:
             return Outcome(self.lost_server, lost_server=self.lost_server)
         if not self.is_ending:
             self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.returncode}
-        # A rank that a signal killed is a likelier cause than a rank that exited with a status or was told to stop.
-        worst = max(self.failed.values(), key=lambda status: (status != STOPPED_STATUS, status), default=0)
+        # A rank that a signal killed is a likelier cause than a rank that exited with a status or was told to stop. But
+        # NCCL aborts ranks whose peers have ended.
+        worst = max(
+            self.failed.values(), key=lambda status: (status not in (STOPPED_STATUS, ABORTED_STATUS), status), default=0
+        )
         return Outcome(worst, tuple(self.failed.items()))
 
 

@@ -31,6 +31,7 @@ def _report(rank: int, message: str, *, second_hand: bool = False, status: int =
 TORN = _report(1, "torn")
 WAITED = _report(0, "no progress for 10 s, in train/comm/communicator.py", second_hand=True, waited=True)
 KILLED = _report(1, "was killed by signal 9", second_hand=True, status=137, step=None, killed_by=9)
+ABORTED = _report(0, "was killed by signal 6", second_hand=True, status=134, step=None, killed_by=6)
 ECHO = _report(0, "Horovod has been shut down", second_hand=True)
 TOLD_TO_STOP = _report(0, "told to stop", status=75)
 REFUSED = _report(1, "no such file", status=2, step=None)
@@ -63,6 +64,11 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
         ([], Outcome(1, ((1, 137), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 9"),
         ([], Outcome(1, ((1, 192), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 64"),
         ([], Outcome(1, ((1, 128),)), 1, f"rank 1 on {HERE} ended with status 128"),
+        # NCCL aborts ranks whose peers have ended.
+        ([], Outcome(137, ((0, 134), (1, 137))), 1, f"rank 1 on {HERE} was killed by signal 9"),
+        ([], Outcome(134, ((1, 134),)), 1, f"rank 1 on {HERE} was killed by signal 6"),
+        ([ABORTED, TORN], Outcome(134), 1, "rank 1 on node1 failed at step 7: torn"),
+        ([ABORTED], Outcome(134), 0, "rank 0 on node0 was killed by signal 6"),
         # Ranks that wait are at the step of the rank that they wait for, or before it.
         ([ECHO | {"step": 9}, _report(2, "waits", second_hand=True, step=8)], Outcome(1, ((1, 137),)), 1,
          f"rank 1 on {HERE} was killed by signal 9 at or before step 8"),

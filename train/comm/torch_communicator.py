@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from configs.errors import UserError
+from configs.rank_variables import interface_variables
 from configs.schema import Communication
 from train.comm.communicator import (
     Communicator,
@@ -83,6 +84,9 @@ def _connect_torch(communication: Communication, identity: Identity, ledger: Led
     backend, timeout_s = communication.backend, communication.timeout_s
     _require_built(backend)
     device = torch.device("cuda", identity.local_rank) if backend == "nccl" else torch.device("cpu")
+    if device.type == "cuda" and identity.local_rank < torch.cuda.device_count():
+        # Each thread has a current device of its own, at first GPU 0, where every rank would open a context.
+        torch.cuda.set_device(device)
     opened = TorchCommunicator(torch, device)
     atexit.register(opened.leave)
     with ledger.phase("communicator: init"):
@@ -178,13 +182,15 @@ def _own_address(address: str, port: int) -> str | None:
 
 
 def _choose_interface(own_address: str) -> None:
-    """Let Gloo use the interface by which this rank reaches the store, unless the cluster file names one.
+    """Let Gloo and NCCL use the interface by which this rank reaches the store, unless the cluster file names one.
 
-    Gloo itself would take the address of the host's name, which is 127.0.1.1 on Debian and Ubuntu.
+    Gloo itself would take the address of the host's name, which is 127.0.1.1 on Debian and Ubuntu. NCCL would take the
+    first interface that is up, which may be a bridge of containers.
     """
     names = [name for name, address in _ipv4_addresses().items() if address == own_address]
     if names:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
+        for variable, value in interface_variables(names[0]).items():
+            os.environ.setdefault(variable, value)
 
 
 def _ipv4_addresses() -> dict[str, str]:

@@ -182,6 +182,9 @@ class Engine(Protocol):
     def to_number(self, array: Array) -> float:
         """Return the value of an array of one element; waits for it."""
 
+    def to_numbers(self, arrays: Sequence[Array]) -> list[float]:
+        """Return the values of float32 arrays of shape (1,); waits for them, and copies them at once."""
+
     def to_float32(self, array: Array) -> Array:
         """Return the array in float32: itself where it is float32 already."""
 
@@ -207,8 +210,8 @@ class Engine(Protocol):
         that the network gives to the label: minus the cross-entropy without label smoothing.
         """
 
-    def wait(self, array: Array) -> None:
-        """Wait until an array is computed."""
+    def wait(self, *arrays: Array) -> None:
+        """Wait until arrays are computed."""
 
     def wait_all(self) -> None:
         """Wait until everything queued is done."""

@@ -59,9 +59,8 @@ class LossWindow:
         rows = []
         while len(self._queued) > keep:
             step, epoch, lr, arrays = self._queued.popleft()
-            mean = self._engine.to_number(arrays.summed) / self._global_batch_size
-            own_is_finite = math.isfinite(mean) or math.isfinite(self._engine.to_number(arrays.own))
-            rows.append(StepLoss(step, epoch, lr, mean, own_is_finite, int(self._engine.to_number(arrays.stops))))
+            own, summed, stops = self._engine.to_numbers(arrays)
+            rows.append(StepLoss(step, epoch, lr, summed / self._global_batch_size, math.isfinite(own), int(stops)))
         return rows
 
 

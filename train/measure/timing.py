@@ -140,8 +140,7 @@ class StepClock(Clock):
         self._marker = None
         backward_end = time.perf_counter()
         yield
-        for gradient in gradients:
-            self._engine.wait(gradient)
+        self._engine.wait(*gradients)
         self._exposed_now_s = time.perf_counter() - backward_end
 
     def step_queued(self, loss: Array) -> None:

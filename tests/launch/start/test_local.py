@@ -90,9 +90,12 @@ def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("ends", "status"),
-    [("75 3", 3), ("3 75", 3), ("75 0", 75), ("1 2", 2), ("0 0", 0), ("3 kill", 137), ("kill 75", 137)],
-)
-def test_a_rank_that_failed_counts_more_than_one_that_was_told_to_stop(ends: str, status: int) -> None:
+    [("75 3", 3), ("3 75", 3), ("75 0", 75), ("1 2", 2), ("0 0", 0), ("3 kill", 137), ("kill 75", 137),
+     ("1 134", 1), ("134 kill", 137), ("134 134", 134), ("0 134", 134)],
+)  # fmt: skip
+def test_a_rank_that_failed_counts_more_than_one_that_was_told_to_stop_or_that_nccl_aborted(
+    ends: str, status: int
+) -> None:
     command = ["bash", "-c", f"ends=({ends}); end=${{ends[$HOROVOD_RANK]}}; [ $end != kill ] || kill -9 $$; exit $end"]
     assert run_ranks(command, 2, {}).exit_status == status
 

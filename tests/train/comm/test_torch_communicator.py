@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from packaging.version import Version
 from torch import __version__ as torch_version
@@ -81,8 +81,9 @@ class _Started:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> _Started:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     return _Started(monkeypatch)
 
 
@@ -102,7 +103,7 @@ def test_processes_that_are_not_the_ranks_of_one_run_are_refused(started: _Start
     assert options == {"backend": "gloo", "rank": 0, "world_size": 2, "timeout": timedelta(seconds=5)}
 
 
-def test_rank_0_serves_the_store_on_the_launchers_socket_and_gloo_takes_the_interface_that_reaches_it(
+def test_rank_0_serves_the_store_on_the_launchers_socket_and_the_interface_that_reaches_it_carries_the_sums(
     started: _Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with RENDEZVOUS["torch"].local_ranks(2) as start:
@@ -112,8 +113,10 @@ def test_rank_0_serves_the_store_on_the_launchers_socket_and_gloo_takes_the_inte
                 variables["RANK_STORE_FD"] = str(os.dup(int(variables["RANK_STORE_FD"])))
             with pytest.raises(RuntimeError, match="started"):
                 started.connect(rank, 2, variables)
-            assert os.environ["GLOO_SOCKET_IFNAME"] == ("lo" if rank == 0 else "chosen by the cluster file")
+            found = [os.environ[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL")]
+            assert found == (["lo", "=lo"] if rank == 0 else ["chosen by the cluster file"] * 2)
             monkeypatch.setenv("GLOO_SOCKET_IFNAME", "chosen by the cluster file")
+            monkeypatch.setenv("NCCL_SOCKET_IFNAME", "chosen by the cluster file")
         stores = [options["store"] for options in started.arguments]
         stores[0].set("asked", "answered")
         assert (stores[1].get("asked"), stores[1].get("world size")) == (b"answered", b"2")
@@ -161,10 +164,14 @@ def test_nccl_is_connected_at_once_on_the_gpu_of_the_ranks_number_on_its_node(
     started: _Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    told: list[Any] = []  # the device of the thread in which the ranks meet
+    monkeypatch.setattr(torch.cuda, "set_device", told.append)
     with RENDEZVOUS["torch"].serve(1, 2) as found, pytest.raises(RuntimeError, match="started"):
         started.connect(1, 2, found, backend="nccl")
     (options,) = started.arguments
     assert (options["backend"], str(options["device_id"])) == ("nccl", "cuda:1")
+    assert told == [options["device_id"]]
 
 
 def test_a_rank_that_nobody_started_is_alone(started: _Started) -> None:

@@ -159,7 +159,7 @@ def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:
             weights = initial_weights(network.network, recipe.model, seed=1)
             communicator = _Told()
             warm_up(engine, ModelParts(network, built, weights, BucketPlan(((28, 27), (0,)))), communicator, 8)
-            assert communicator.told == [("warm_up_0", 2), ("warm_up_1", 1), "complete", ("publish", 29)]
+            assert communicator.told == [("bucket_0", 4), ("bucket_1", 1), "complete", ("publish", 29)]
             assert not any(engine.to_host(each).any() for each in (*network.gradients, *built.momenta))
         for step in range(3):
             forward_backward(network, *random_batch(engine, network, seed=step))

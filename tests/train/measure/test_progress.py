@@ -2,6 +2,7 @@
 
 import io
 import logging
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -128,8 +129,8 @@ def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
 class Numbers:
     """An engine whose arrays are numbers."""
 
-    def to_number(self, array: float) -> float:
-        return array
+    def to_numbers(self, arrays: Sequence[float]) -> list[float]:
+        return list(arrays)
 
 
 def test_losses_are_read_oldest_first_as_means_of_the_global_batch() -> None:

@@ -24,8 +24,8 @@ class Times:
     def first_element(self, _gradient: float) -> float:
         return self.backward_s
 
-    def wait(self, ready_s: float) -> None:
-        self.now_s = max(self.now_s, ready_s)
+    def wait(self, *ready_s: float) -> None:
+        self.now_s = max(self.now_s, *ready_s)
 
 
 def test_a_step_is_computing_then_waiting_and_evaluations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

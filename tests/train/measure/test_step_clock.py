@@ -20,8 +20,8 @@ class Machine:
         self.backward_end = 0.0
         self.most_ahead = 0
 
-    def wait(self, moment: float) -> None:
-        self.now = max(self.now, moment)
+    def wait(self, *moments: float) -> None:
+        self.now = max(self.now, *moments)
 
     def first_element(self, _gradient: float) -> float:
         return self.backward_end

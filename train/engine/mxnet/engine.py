@@ -125,6 +125,10 @@ class MxnetEngine:
         """See `Engine`."""
         return float(array.asscalar())
 
+    def to_numbers(self, arrays: Sequence[Any]) -> list[float]:
+        """See `Engine`; each copy waits for its own array alone."""
+        return [self.to_number(array) for array in arrays]
+
     def to_float32(self, array: Any) -> Any:
         """See `Engine`."""
         return array.astype("float32", copy=False)
@@ -155,9 +159,10 @@ class MxnetEngine:
         columns = labels.astype("float32", copy=False), logits.argmax(axis=-1), logits.log_softmax(axis=-1).pick(labels)
         return mx.nd.stack(*columns, axis=-1)[:num_valid]
 
-    def wait(self, array: Any) -> None:
+    def wait(self, *arrays: Any) -> None:
         """See `Engine`."""
-        array.wait_to_read()
+        for array in arrays:
+            array.wait_to_read()
 
     def wait_all(self) -> None:
         """See `Engine`."""

@@ -117,6 +117,10 @@ class TorchEngine:
         """See `Engine`."""
         return float(array.item())
 
+    def to_numbers(self, arrays: Sequence[Any]) -> list[float]:
+        """See `Engine`."""
+        return [float(value) for value in torch.cat(list(arrays)).tolist()]
+
     def to_float32(self, array: Any) -> Any:
         """See `Engine`."""
         return array.float()
@@ -153,12 +157,13 @@ class TorchEngine:
         likely = logits.log_softmax(dim=-1).gather(1, labels.long().unsqueeze(1)).squeeze(1)
         return torch.stack((labels.float(), logits.argmax(dim=-1).float(), likely), dim=-1)
 
-    def wait(self, array: Any) -> None:
-        """Wait until an array is computed; of a GPU's array without a mark, for everything queued."""
+    def wait(self, *arrays: Any) -> None:
+        """Wait until arrays are computed; of a GPU's array without a mark, for everything queued."""
         if not self._is_gpu:
             return
-        if (queued := getattr(array, "queued", None)) is not None:
-            queued.synchronize()
+        if all(hasattr(array, "queued") for array in arrays):
+            for array in arrays:
+                array.queued.synchronize()
         else:
             torch.cuda.current_stream(self.device).synchronize()
 

@@ -61,9 +61,16 @@ def test_a_gpus_rank_waits_for_the_mark_of_an_array_and_without_one_for_the_queu
     for array in (engine.copy(given), engine.first_element(given), given):
         engine.wait(array)
     assert waited == ["mark", "mark", "queue"]
+    waited.clear()
+    engine.wait(*[given] * 161)
+    assert waited == ["queue"], "once for all gradients of a step"
+    waited.clear()
+    engine.wait(engine.copy(given), engine.copy(given))
+    assert waited == ["mark", "mark"]
+    waited.clear()
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(str(device)))
     engine.wait_all()
-    assert waited[3:] == ["cpu"], "its own device"
+    assert waited == ["cpu"], "its own device"
 
 
 def test_a_gpus_rank_takes_its_own_gpu_and_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
