@@ -202,7 +202,17 @@ def choose_kind(options: Options, remembered: Kind | None) -> Kind:
         return remembered
     # A CPU environment on a machine with a GPU must have been asked for.
     search = search_gpus()
-    suited = check_gpus(search.gpus, wanted, engines[0])
+    try:
+        suited = check_gpus(search.gpus, wanted, engines[0])
+    except UserError as error:
+        if remembered or options.engine:
+            raise
+        try:
+            suited = check_gpus(search.gpus, wanted, "torch")
+        except UserError:
+            raise error from None
+        engines = ("torch",)
+        sys.stderr.write(f"setup: {search.gpus[0]}: MXNet has no kernels for it; taking PyTorch\n")
     variant = suited if search.gpus else wanted or "cpu"
     if line := describe_gpus(search, variant, engines[0]):
         sys.stderr.write(f"setup: {line}\n")

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from configs.errors import UserError
 from launch.setup import __main__ as set_up
-from launch.setup.__main__ import Options, choose_engines, choose_kind, main, remembered_kind
+from launch.setup.__main__ import Options, choose_engines, choose_kind, main, remembered_kind, runs_here
 from launch.setup.checks import find_problems
 from launch.setup.child import Stopwatch
 from launch.setup.gpu import Gpu, GpuSearch
@@ -184,6 +184,28 @@ def test_another_engine_makes_of_an_environment_for_gpus_one_with_the_cuda_that_
 ) -> None:
     monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("A100", (8, 0), "550.1")]))
     assert remembered_kind(Options("mxnet"), CUDA12) == choose_kind(Options("mxnet"), CUDA12) == Kind(("mxnet",), "gpu")
+
+
+@pytest.mark.skipif(not runs_here("mxnet"), reason="PyTorch is taken here anyway")
+@pytest.mark.parametrize(
+    ("capability", "driver", "taken", "words"),
+    [
+        ((9, 0), "580.1", "gpu", "setup: G (compute capability 9.0): MXNet has no kernels for it; taking PyTorch"),
+        ((9, 0), "550.1", "cuda12", "setup: G (compute capability 9.0): MXNet has no kernels for it; taking PyTorch"),
+        ((3, 7), "470.1", None, r"MXNet 1\.9\.1 has kernels for"),
+    ],
+)
+def test_who_names_no_engine_gets_the_one_that_has_kernels_for_the_gpus(
+    capability: tuple[int, int], driver: str, taken: Variant | None, words: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("G", capability, driver)]))
+    if taken is None:
+        with pytest.raises(UserError, match=words):
+            choose_kind(Options(), None)
+    else:
+        assert choose_kind(Options(), None) == Kind(("torch",), taken)
+        assert words in capsys.readouterr().err
 
 
 def test_mxnet_is_refused_where_its_cuda_is_not_that_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
