@@ -1,7 +1,7 @@
 """The communicator over torch.distributed: Gloo between CPUs, NCCL between GPUs, MPI where PyTorch was built with it.
 
-The buckets are the program's own. A bucket travels in a flat buffer for each type of number, which is kept from step to
-step: one message instead of one a gradient, and no memory to allocate.
+The buckets are the program's own. A bucket is one message for each type of number. Gradients that are neighbours in
+memory travel where they lie; others travel in a flat buffer, which is kept from step to step.
 """
 
 import atexit
@@ -230,11 +230,54 @@ class _Flat:
         """Queue a copy of the buffer into the arrays."""
         self._torch._foreach_copy_(list(arrays), self._views)
 
+    def serves(self, arrays: Sequence[Any]) -> bool:
+        """Return whether the buffer is for these arrays, too: for all of the same shapes."""
+        return True
+
+
+class _InPlace:
+    """The memory of arrays that are neighbours, in their order; nothing is copied.
+
+    Args:
+        arrays: Arrays for which `_are_neighbours` holds.
+    """
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self._arrays, first = list(arrays), arrays[0].detach()
+        self.buffer = first.as_strided((sum(array.numel() for array in arrays),), (1,), first.storage_offset())
+
+    def load(self, arrays: Sequence[Any]) -> None:
+        """Do nothing: the arrays are the buffer."""
+
+    def unload(self, arrays: Sequence[Any]) -> None:
+        """Do nothing: the arrays are the buffer."""
+
+    def serves(self, arrays: Sequence[Any]) -> bool:
+        """Return whether these are the arrays that are the buffer."""
+        return all(array is own for array, own in zip(arrays, self._arrays, strict=True))
+
+
+def _are_neighbours(arrays: Sequence[Any]) -> bool:
+    """Return whether arrays lie one after another in one piece of memory, without gaps."""
+    place, memory = arrays[0].storage_offset(), arrays[0].untyped_storage()._cdata
+    for array in arrays:
+        if not _is_dense(array) or (array.storage_offset(), array.untyped_storage()._cdata) != (place, memory):
+            return False
+        place += array.numel()
+    return True
+
+
+def _is_dense(array: Any) -> bool:
+    """Return whether an array's numbers lie together in memory, in any order of its axes."""
+    last: int = sum((n - 1) * step for n, step in zip(array.shape, array.stride(), strict=True))
+    return last + 1 == int(array.numel())
+
 
 def _like(part: Any, array: Any) -> Any:
     """Return a view of a flat part with an array's shape and, if they leave no gaps, its strides: copying is faster."""
-    is_dense = 1 + sum((n - 1) * step for n, step in zip(array.shape, array.stride(), strict=True)) == array.numel()
-    return part.as_strided(array.shape, array.stride(), part.storage_offset()) if is_dense else part.view(array.shape)
+    if not _is_dense(array):
+        return part.view(array.shape)
+    return part.as_strided(array.shape, array.stride(), part.storage_offset())
 
 
 class TorchCommunicator(Communicator):
@@ -247,8 +290,8 @@ class TorchCommunicator(Communicator):
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch, self._distributed, self._device = torch, torch.distributed, device
-        self._buffers: dict[str, list[_Flat]] = {}
-        self._pending: dict[str, list[tuple[Any, _Flat, list[Any]]]] = {}
+        self._buffers: dict[str, list[_Flat | _InPlace]] = {}
+        self._pending: dict[str, list[tuple[Any, _Flat | _InPlace, list[Any]]]] = {}
         self._begun: deque[Any] = deque(maxlen=_WORKS_HELD)
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
@@ -258,16 +301,25 @@ class TorchCommunicator(Communicator):
         for array in arrays:
             by_type.setdefault(array.dtype, []).append(array)
         with self._torch.no_grad():
-            if name not in self._buffers:
-                self._buffers[name] = [_Flat(self._torch, group) for group in by_type.values()]
             flights = []
-            for flat, group in zip(self._buffers[name], by_type.values(), strict=True):
+            for flat, group in zip(self._buffers_of(name, list(by_type.values())), by_type.values(), strict=True):
                 flat.load(group)
                 flights.append((self._begin(self._distributed.all_reduce, flat.buffer), flat, group))
         self._pending[name] = flights
 
+    def _buffers_of(self, name: str, groups: Sequence[list[Any]]) -> list[_Flat | _InPlace]:
+        """Return the buffers of a bucket, one for each type of number."""
+        buffers = self._buffers.get(name)
+        if buffers is None or not all(each.serves(group) for each, group in zip(buffers, groups, strict=True)):
+            buffers = [_InPlace(each) if _are_neighbours(each) else _Flat(self._torch, each) for each in groups]
+            self._buffers[name] = buffers
+        return buffers
+
     def complete(self) -> None:
-        """Copy every sum back: under NCCL the GPU's queue waits for the sums, under Gloo and MPI this thread does."""
+        """Wait for every sum, and copy back what was not summed in place.
+
+        Under NCCL the GPU's queue waits for the sums, under Gloo and MPI this thread does.
+        """
         with self._torch.no_grad():
             for work, flat, group in (flight for flights in self._pending.values() for flight in flights):
                 work.wait()

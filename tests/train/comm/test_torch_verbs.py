@@ -76,6 +76,28 @@ def test_a_bucket_travels_as_one_array_of_each_number_type_and_keeps_its_memory(
     assert (sums, is_kept) == ([10, 5, 7] * 2 + [7], True)
 
 
+def test_neighbours_in_memory_travel_where_they_lie_and_others_are_copied() -> None:
+    def step(communicator: TorchCommunicator, rank: int, world: _World) -> Any:
+        first, second, third = torch.full((60,), 10.0**rank).split([24, 6, 30])
+        channels_last = first.view(2, 2, 2, 3).permute(0, 3, 1, 2)
+        places = []
+        for name, arrays in (
+            ("together", [channels_last, second]), ("together", [channels_last, second]), ("rest", [third]),
+            ("apart", [channels_last, third]), ("backwards", [second, channels_last]), ("alone", [torch.ones(6)]),
+            ("together", [torch.full((2, 3, 2, 2), 1.0), torch.ones(6)]),
+        ):  # fmt: skip
+            communicator.reduce(name, arrays)
+            places.append(world.places[-1] == arrays[0].data_ptr())
+            communicator.complete()
+        return places, [each.unique().tolist() for each in (channels_last, second, third)], arrays[1].tolist()
+
+    places, sums, others = _together(step)[0]
+    assert places == [True, True, True, False, False, True, False]
+    # Summed over three ranks: 111, then three times as much for each further sum.
+    assert sums == [[111 * 3.0**3], [111 * 3.0**2], [111 * 3.0]]
+    assert others == [3.0] * 6
+
+
 def test_a_bucket_that_is_on_its_way_is_not_sent_again() -> None:
     def step(communicator: TorchCommunicator, _rank: int, _world: _World) -> Any:
         array = torch.ones(3)
