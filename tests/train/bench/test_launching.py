@@ -1,6 +1,7 @@
 """Programs are started as a user would start them, what they tell is read, and a failure shows its cause."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -70,7 +71,11 @@ def test_a_failed_program_tells_its_first_error_and_its_last_lines() -> None:
         JOBS.run(["bash", "-c", "echo last words; kill -KILL $$"]).check()
 
 
-def test_a_program_that_takes_too_long_is_ended() -> None:
+def test_a_program_that_takes_too_long_may_end_what_it_started_and_then_is_ended(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    with pytest.raises(MeasurementFailed, match=r"took more than 1 s$"):
+        JOBS.run(["bash", "-c", f"cd {tmp_path}; trap 'touch ended; exit' TERM; exec 3<>never; read <&3"], timeout_s=1)
+    assert (tmp_path / "ended").exists()
     with pytest.raises(MeasurementFailed, match=r"took more than 0\.01 s$") as late:
         JOBS.run(_python("import signal; signal.pause()"), timeout_s=0.01)
     assert "\n" not in short_cause(late.value)

@@ -33,15 +33,25 @@ Census = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def census(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Census]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Compile the device that computes nothing, and trace a step of each recipe, type and rank on it."""
     guard, package = tmp_path_factory.mktemp("guard") / "guard.so", Path(torch.__file__).parent
     libraries = [f"-L{package}/lib", f"-Wl,-rpath,{package}/lib", "-lc10", "-ltorch_cpu"]
     flags = ["-std=c++20", "-O0", "-shared", "-fPIC", f"-I{package}/include"]
     subprocess.run(["g++", *flags, "-o", guard, _HERE / "guard.cpp", *libraries], check=True)
     words = [sys.executable, "-m", "tests.train.engine.torch.fake_cuda.census", str(guard), *_TRACES]
-    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return dict(zip(_TRACES, map(json.loads, told.splitlines()), strict=True))
+    lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return dict(zip((*_TRACES, "graphs"), map(json.loads, lines), strict=True))
+
+
+@pytest.fixture
+def census(told: dict[str, Any]) -> dict[str, Census]:
+    """Return trace -> what the step does."""
+    return {trace: told[trace] for trace in _TRACES}
+
+
+def test_the_compiler_takes_a_forward_pass_as_one_graph(told: dict[str, Any]) -> None:
+    assert told["graphs"] == ["graphs: 1"]
 
 
 def test_the_host_reads_and_copies_nothing_within_a_step_and_waits_for_an_older_one_only(

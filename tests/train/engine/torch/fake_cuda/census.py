@@ -2,7 +2,8 @@
 
 A trace is ``RECIPE:PRECISION:RANK``, with 8 ranks of 32 images. The rank's second step is traced on CUDA tensors that
 hold no numbers (`guard.cpp` and PyTorch's FakeTensorMode), with the program's own engine, network, optimizer,
-communicator and step. The process group is PyTorch's ``fake`` one, which sums nothing.
+communicator and step. The process group is PyTorch's ``fake`` one, which sums nothing. The last line says how Dynamo,
+the front end of ``torch.compile``, cuts a forward pass.
 """
 
 import ctypes
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+
+import numpy as np
 
 _THREADS, _BLOCKS = 65_536, 320
 """Elements of a block, and blocks of a launch, of PyTorch's multi-tensor kernels (``MultiTensorApply.cuh``)."""
@@ -33,6 +36,18 @@ def main(guard: str, *traces: str) -> None:
         for trace in traces:
             recipe, precision, rank = trace.split(":")
             sys.stdout.write(json.dumps(_trace(recipe, precision, int(rank))) + "\n")
+        sys.stdout.write(json.dumps(_graphs()) + "\n")
+
+
+def _graphs() -> list[str]:
+    """Return why ``torch.compile`` would cut a forward pass, and how many graphs it would make; traced on the CPU."""
+    from torch import _dynamo
+
+    from tests.engines import random_batch, small_network
+
+    engine, _, network = small_network("torch")
+    found = _dynamo.explain(network.forward)(*random_batch(engine, network))
+    return [*(str(each.reason) for each in found.break_reasons), f"graphs: {found.graph_count}"]
 
 
 def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
@@ -51,6 +66,7 @@ def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
     from train.engine.build import build_model
     from train.engine.protocol import open_engine
     from train.measure.timing import Clock
+    from train.networks.arch import network_of
     from train.rank.identity import Identity
     from train.step import Step
 
@@ -74,7 +90,8 @@ def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
     distributed.init_process_group("fake", rank=rank, world_size=_RANKS, store=FakeStore())
     with FakeTensorMode(allow_non_fake_inputs=True), _no_driver(torch, record), Watching():
         engine: Any = open_engine(cluster, Identity(rank, _RANKS, 0, _RANKS, "here", "torchrun"))
-        model = build_model(engine, recipe, cluster, plan)
+        zeros = {each.name: np.zeros(each.shape, np.float32) for each in network_of(recipe.model).parameters}
+        model = build_model(engine, recipe, cluster, plan, zeros)  # drawn weights take half a second
         network: Any = model.network
         half = torch.float16 if precision == "float16" else torch.float32
         batch = TrainingBatch(
