@@ -8,7 +8,7 @@ With layout NHWC, images arrive as [N, H, W, C], and weights and activations hav
 ``channels_last``). The shapes of weights and gradients are those of OIHW in both layouts.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +24,9 @@ Array = Any
 """A tensor of PyTorch, whose methods are typed in part only."""
 
 _IMAGE_AXES = 4
+
+_GATHERED_BYTES = 4 << 20
+"""Gradients that wait to be copied together; they take memory twice. One copy each would be 161 launches of a step."""
 
 
 class TrainedNetwork:
@@ -41,8 +44,6 @@ class TrainedNetwork:
     Attributes:
         weights: Tensors that the network computes with, in the order of ``parameters``.
         masters: The weights in float32; where a weight is float32 already, the very same tensor.
-        gradients: Sums over images that backward leaves. Those of one type are neighbours in memory, last layer first,
-            so that most buckets are one piece of memory.
         image_shape: Shape of one image in the engine's layout.
         label_shape: Shape of one image's label.
     """
@@ -71,12 +72,14 @@ class TrainedNetwork:
         types = [torch.float32 if is_float32 else self._dtype for is_float32 in are_float32]
         self.masters = [self._stored(torch.zeros(each.size, device=self._device), each) for each in self.parameters]
         self.weights = [master.to(dtype) for master, dtype in zip(self.masters, types, strict=True)]
-        self.gradients = self._neighbours([torch.float32 if each else self._sum_dtype for each in are_float32])
+        self._gradients = self._neighbours([torch.float32 if each else self._sum_dtype for each in are_float32])
         # The leaves of the graph share the memory of the weights, which everybody else may then change in place.
         self._leaves = {
             each.name: weight.detach().requires_grad_()
             for each, weight in zip(self.parameters, self.weights, strict=True)
         }
+        self._fresh: defaultdict[torch.dtype, list[tuple[Array, Array]]] = defaultdict(list)
+        self._fresh_bytes = 0
         self._missing: set[int] = set()
         self._arrived: Callable[[int], None] | None = None
         for index, leaf in enumerate(self._leaves.values()):
@@ -105,6 +108,15 @@ class TrainedNetwork:
                 index: self._stored(piece, self.parameters[index]) for index, piece in zip(indices, pieces, strict=True)
             }
         return [made[index] for index in range(len(types))]
+
+    @property
+    def gradients(self) -> list[Array]:
+        """Sums over images, of all gradients that have arrived.
+
+        Those of one type are neighbours in memory, last layer first, so that most buckets are one piece of memory.
+        """
+        self._collect()
+        return self._gradients
 
     @property
     def statistics(self) -> Sequence[Array]:
@@ -168,23 +180,35 @@ class TrainedNetwork:
         loss.backward()
         for index in sorted(self._missing, reverse=True):
             if not self._accumulate:
-                self.gradients[index].zero_()
+                self._gradients[index].zero_()
             self._announce(index)
+        self._collect()
         self._bound_queue()
 
     def _receiver(self, index: int) -> Callable[[Array], None]:
-        """Return the hook that takes a gradient out of the graph, into the memory that is reduced and read."""
+        """Return the hook that takes a gradient out of the graph."""
 
         def receive(leaf: Array) -> None:
             gradient, leaf.grad = leaf.grad, None
             assert gradient is not None
-            if self._accumulate:
-                self.gradients[index].add_(gradient)
-            else:
-                self.gradients[index].copy_(gradient)
+            self._fresh[gradient.dtype].append((self._gradients[index], gradient))
+            self._fresh_bytes += gradient.nbytes
+            if self._fresh_bytes >= _GATHERED_BYTES:
+                self._collect()
             self._announce(index)
 
         return receive
+
+    def _collect(self) -> None:
+        """Bring the gradients that have left the graph into the memory that is reduced and read."""
+        for pairs in self._fresh.values():
+            sums, fresh = (list(column) for column in zip(*pairs, strict=True))
+            if self._accumulate:
+                torch._foreach_add_(sums, fresh)
+            else:
+                torch._foreach_copy_(sums, fresh)
+        self._fresh.clear()
+        self._fresh_bytes = 0
 
     def _announce(self, index: int) -> None:
         self._missing.discard(index)

@@ -45,6 +45,24 @@ def test_parameters_that_get_no_gradient_arrive_too_with_zeros() -> None:
     assert not network.gradients[0].any()
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_gradient_that_is_read_when_it_arrives_is_complete(precision: str) -> None:
+    # Large enough that gradients are gathered in several portions.
+    table = "model.name=resnet18", "model.image_size=32"
+    engine, _, network = small_network("torch", *table, precision=precision)
+    batch = random_batch(engine, network, size=4)
+    forward_backward(network, *batch)
+    expected = [gradient.clone() for gradient in network.gradients]
+    for gradient in network.gradients:
+        gradient.fill_(7)
+    network.forward(*batch)
+    early: dict[int, Any] = {}
+    network.backward(lambda index: early.update({index: network.gradients[index].clone()}) if index % 5 == 0 else None)
+    assert early.keys() == set(range(0, len(expected), 5))
+    assert all(torch.equal(early[index], expected[index]) for index in early)
+    assert all(map(torch.equal, network.gradients, expected))
+
+
 def test_gradients_in_sixteen_bits_accumulate_in_float32() -> None:
     engine, _, apart = small_network("torch", precision="bfloat16")
     _, _, together = small_network("torch", precision="bfloat16", accumulate=True)
