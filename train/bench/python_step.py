@@ -35,8 +35,8 @@ _ENGINE: Any = SimpleNamespace(
     copy=lambda array: array,
     flag=lambda like, *, is_set: like if is_set else None,
     first_element=lambda array: array,
-    wait=lambda _: None,
-    to_number=lambda array: 0.0 if array is None else 1.0,
+    wait=lambda *_: None,
+    to_numbers=lambda arrays: [0.0 if array is None else 1.0 for array in arrays],
 )
 """The methods of `train.engine.protocol.Engine` that the loop calls; each one takes only the time of the call."""
 
