@@ -34,6 +34,7 @@ class Program(Enum):
     EPOCH_OURS = "train.bench.programs.epoch_ours"
     EPOCH_TEXTBOOK = "train.bench.programs.epoch_textbook"
     GPU_KERNELS = "train.bench.programs.gpu_kernels"
+    GPU_PROFILE = "train.bench.programs.gpu_profile"
     GPU_STEP = "train.bench.programs.gpu_step"
     HOROVOD_EXAMPLE = "train.bench.programs.horovod_example"
     OVERLAP_OURS = "train.bench.programs.overlap_ours"

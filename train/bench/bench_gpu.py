@@ -34,6 +34,7 @@ PARTS: Mapping[str, str] = {
     "steps": "how many images/s of imagenet-b256 at 32, 128 and 256 images, in which type? is the plan's memory right?",
     "compiled": "what does torch.compile gain in these steps?",
     "graph": "what does a CUDA graph of the whole step gain, so what do launches cost?",
+    "profile": "in which kernels does a step spend its time, and how many does it launch?",
     "nccl": "do NCCL's sums start and run on one rank, and what do they cost in a step?",
     "run": "do 1,000 steps with evaluations and checkpoints reach their end, stopped and resumed on the way?",
     "decoders": "which decoders of NVIDIA DALI work on this GPU, ten batches each, and how fast?",
@@ -41,7 +42,7 @@ PARTS: Mapping[str, str] = {
 }
 """Part -> the question that it answers; the most wanted first."""
 
-ALLOWED_ERROR: Mapping[str, float] = {"float32": 0.003, "TF32": 0.02, "float16": 0.02, "bfloat16": 0.05}
+ALLOWED_ERROR: Mapping[str, float] = {"float32": 0.01, "TF32": 0.02, "float16": 0.02, "bfloat16": 0.05}
 """Number type -> largest error of `train.bench.programs.gpu_kernels.differences` for `KERNEL_NETWORK`.
 
 On a CPU, bfloat16 is up to 0.019 away, and float32 in another layout up to 0.0009 (AMD EPYC). float16 has three more
@@ -162,6 +163,16 @@ class _Parts:
         words += ["sums on one rank"] if communicates else []
         yield from summarize(", ".join(words), samples["step"], 1)
 
+    def profile(self, batch: int, left_s: Left) -> Iterator[BenchRow]:
+        """Name the kernels of a step of ``imagenet-b256`` that take the longest."""
+        batch = 8 if self.options.tiny else batch
+        sets = self.settings(
+            "data.source=synthetic", f"batch.global_size={batch}", f"cluster.engine.precision={self.half}"
+        )
+        task = {"recipe": "imagenet-b256", "overrides": sets, "most": 20}
+        for kernel, samples in self.ranks(Program.GPU_PROFILE, task, left_s).items():
+            yield from summarize(f"batch {batch}, {self.half}: {kernel}", samples)
+
     def sums(self, left_s: Left) -> Iterator[BenchRow]:
         """Time allreduces of one rank, by size."""
         sizes = [1 << 20, 1 << 24, 102_228_128]
@@ -170,7 +181,7 @@ class _Parts:
             yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
 
     def run(self, left_s: Left) -> Iterator[BenchRow]:
-        """Train on synthetic images, with sums, evaluations, checkpoints and a trace; stop the run, and resume it."""
+        """Train on synthetic images, with sums, evaluations and checkpoints; stop the run, and resume it."""
         folder, steps = self.folder / "run", 60 if self.options.tiny else 1000
         batch = 8 if self.options.tiny else 256
         sets = self.settings(
@@ -185,7 +196,7 @@ class _Parts:
             "run.log_every_steps=5",
             communicates=True,
         )
-        words = ["train", "imagenet-smoke", "--run-dir", str(folder), "--trace", *override_words(sets)]
+        words = ["train", "imagenet-smoke", "--run-dir", str(folder), *override_words(sets)]
         metrics = folder / "metrics.jsonl"
 
         def is_evaluated() -> bool:
@@ -325,6 +336,7 @@ def _tasks(bench: _Parts) -> Mapping[str, Sequence[Callable[..., Iterator[BenchR
         "steps": [partial(bench.step, *step, "eager") for step in steps],
         "compiled": [partial(bench.step, *step, "compiled") for step in by_size],
         "graph": [partial(bench.step, *step, "graph") for step in by_size],
+        "profile": [partial(bench.profile, size) for size in sizes[:2]],
         "nccl": [bench.sums, *(partial(bench.step, size, bench.half, "eager", communicates=True) for size in sizes)],
         "run": [bench.run],
         "decoders": [partial(bench.decoder, name, more) for name, more in decoders.items()],
@@ -340,10 +352,11 @@ def _markdown(file: Path) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = [
-        f"| {line['part']} | {line['alternative']} | `{line['figure']}` | {line['median']:.4g} | {line['low']:.4g} "
-        f"| {line['high']:.4g} | {line['n']} |"
+        [line["part"], line["alternative"].replace("|", "&#124;"), f"`{line['figure']}`"]
+        + [f"{line[key]:.4g}" for key in ("median", "low", "high")]
+        + [str(line["n"])]
         for line in lines
         if "figure" in line
     ]
     notes = [f"- {line['part']}: {line['note']}" for line in lines if "note" in line]
-    return "\n".join([*head, *rows, "", *notes, ""])
+    return "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows), "", *notes, ""])

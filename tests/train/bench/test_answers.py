@@ -458,14 +458,15 @@ class _Stopping(FakeJobs):
 
 
 def _gpu(started: Started) -> Any:
-    if started.program is Program.GPU_KERNELS:
-        return {kind: [{"loss_error": 0.015}] for kind in started.task["kinds"]}
-    if started.program is Program.GPU_STEP:
-        return {"step": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]}
-    if started.program is Program.ALLREDUCE_OURS:
-        return {str(size): [{"allreduce_ms": 5.0}] for size in started.task["sizes"]}
-    if started.program is Program.PEER_OURS:
-        return {"ours": [{"images_per_s": 70.0}]}
+    task = started.task
+    if task:
+        return {
+            Program.GPU_KERNELS: lambda: {kind: [{"loss_error": 0.015}] for kind in task["kinds"]},
+            Program.GPU_STEP: lambda: {"step": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]},
+            Program.GPU_PROFILE: lambda: {"a|kernel": [{"kernel_ms": 4.0}]},
+            Program.ALLREDUCE_OURS: lambda: {str(size): [{"allreduce_ms": 5.0}] for size in task["sizes"]},
+            Program.PEER_OURS: lambda: {"ours": [{"images_per_s": 70.0}]},
+        }[started.program]()  # type: ignore[index]
     if started.program is Program.SIMULATE_VERB:
         return Finished(started.command, 0, '{"step_s": 0.25, "images_per_s": 512.0}')
     if "--resume" in started.command:
@@ -495,6 +496,8 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
     assert steps[27:] == [f"{batch}, float16, sums on one rank" for batch in batches]
     assert {(row.median, row.n, row.warmup) for row in report.rows if row.figure == "step_ms"} == {(2.0, 3, 1)}
     assert len([row for row in report.rows if row.figure == "allreduce_ms"]) == 3
+    kernels = [row.alternative for row in report.rows if row.figure == "kernel_ms"]
+    assert kernels == ["batch 256, float16: a|kernel", "batch 32, float16: a|kernel"]
     assert _medians(report, "a run to 1000 steps on synthetic images, stopped and resumed") == {
         "steps": 12, "resumed_from_step": 3, "run_s": 4, "command_s": 4, "stop_s": 1.5, "evaluations": 2,
     }  # fmt: skip
@@ -505,10 +508,11 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
     assert report.notes == (f"rows as they came: {folder}/rows.jsonl",)
     lines = _kept(folder)
     assert [each["alternative"] for each in lines] == [row.alternative for row in report.rows]
-    parts = ["kernels", "steps", "compiled", "graph", "nccl", "run", "decoders", "simulator"]
+    parts = ["kernels", "steps", "compiled", "graph", "profile", "nccl", "run", "decoders", "simulator"]
     assert list(dict.fromkeys(each["part"] for each in lines)) == parts
     table = (folder / "table.md").read_text(encoding="utf-8").splitlines()
     assert "| steps | imagenet-b256, batch 256, float16 | `step_ms` | 2 | 1 | 9 | 3 |" in table
+    assert "| profile | batch 256, float16: a&#124;kernel | `kernel_ms` | 4 | 4 | 4 | 1 |" in table
     assert len(table) == 2 + len(lines) + 1
     first, second, *_, last = jobs.of(Program.GPU_STEP)
     on_gpu = {"cluster.device=gpu", "cluster.node.gpu=H100", "batch.global_size=256", "data.source=synthetic"}
