@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,28 @@ def test_dali_is_imported_without_a_word_and_later_warnings_are_shown() -> None:
     assert "DALI" not in done.stderr
 
 
-def _request(device_id: int | None, **engine: Any) -> ReadRequest:
-    return ReadRequest(recipe_for(), EngineSettings(**engine), Path("set"), "train", 4, 0, 1, device_id, HostArrays())
+def _request(device_id: int | None, overrides: Sequence[str] = (), **engine: Any) -> ReadRequest:
+    recipe = recipe_for(overrides=overrides)
+    return ReadRequest(recipe, EngineSettings(**engine), Path("set"), "train", 4, 0, 1, device_id, HostArrays())
+
+
+@pytest.mark.parametrize(
+    ("engine", "operator"),
+    [({}, b"ImageRandomCrop"), ({"decoder": "whole"}, b"RandomResizedCrop"),
+     ({"decoded_cache_bytes": 1}, b"RandomResizedCrop")],
+)  # fmt: skip
+def test_images_that_are_decoded_whole_meet_no_decoder_of_regions(engine: dict[str, Any], operator: bytes) -> None:
+    request = _request(None, ["data.crop={kind: resized}"], **engine)
+    graph = pipeline.make_pipeline(request, {"index_path": ["train.idx"]}, 1, is_augmented=True).serialize()
+    assert [name for name in (b"ImageRandomCrop", b"RandomResizedCrop") if name in graph] == [operator]
+
+
+def test_dali_is_told_how_to_read_the_file() -> None:
+    graphs = {}
+    for access in ("mapped", "mapped_ahead", "read"):
+        made = pipeline.make_pipeline(_request(None, file_access=access), {"index_path": ["x"]}, 1, is_augmented=False)
+        graphs[access] = {name for name in (b"read_ahead", b"dont_use_mmap") if name in made.serialize()}
+    assert graphs == {"mapped": set(), "mapped_ahead": {b"read_ahead"}, "read": {b"dont_use_mmap"}}
 
 
 def test_dali_has_the_threads_and_reads_ahead_as_the_engine_says() -> None:

@@ -80,11 +80,12 @@ def test_neighbours_in_memory_travel_where_they_lie_and_others_are_copied() -> N
     def step(communicator: TorchCommunicator, rank: int, world: _World) -> Any:
         first, second, third = torch.full((60,), 10.0**rank).split([24, 6, 30])
         channels_last = first.view(2, 2, 2, 3).permute(0, 3, 1, 2)
+        other = torch.ones(8)
         places = []
         for name, arrays in (
             ("together", [channels_last, second]), ("together", [channels_last, second]), ("rest", [third]),
             ("apart", [channels_last, third]), ("backwards", [second, channels_last]), ("alone", [torch.ones(6)]),
-            ("together", [torch.full((2, 3, 2, 2), 1.0), torch.ones(6)]),
+            ("gaps", [other.view(4, 2)[:3, 0], other[3:4]]), ("together", [torch.ones(2, 3, 2, 2), torch.ones(6)]),
         ):  # fmt: skip
             communicator.reduce(name, arrays)
             places.append(world.places[-1] == arrays[0].data_ptr())
@@ -92,7 +93,7 @@ def test_neighbours_in_memory_travel_where_they_lie_and_others_are_copied() -> N
         return places, [each.unique().tolist() for each in (channels_last, second, third)], arrays[1].tolist()
 
     places, sums, others = _together(step)[0]
-    assert places == [True, True, True, False, False, True, False]
+    assert places == [True, True, True, False, False, True, False, False]
     # Summed over three ranks: 111, then three times as much for each further sum.
     assert sums == [[111 * 3.0**3], [111 * 3.0**2], [111 * 3.0]]
     assert others == [3.0] * 6

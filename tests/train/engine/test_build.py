@@ -1,14 +1,17 @@
 """What a rank's network and optimizer are built with."""
 
 import numpy as np
+import pytest
 
 from configs.load import load_both
 from configs.plan import plan_run
+from configs.registry import has_engine
 from data.shards import stream_seed
 from tests.engines import cpu_engine
 from train.engine.build import build_model, dropout_seed
 from train.engine.init import initial_weights
 from train.networks.arch import network_of
+from train.plan.document import plan_document
 
 SMALL = ["model.name=resnet8", "model.image_size=16"]
 
@@ -21,6 +24,18 @@ def test_weights_of_a_checkpoint_are_copied_by_name_so_that_a_warm_up_may_drop_i
     held = model.network.read_weights()
     assert kept.keys() == held.keys()
     assert all(np.array_equal(held[name], kept[name]) for name in kept)
+
+
+@pytest.mark.skipif(not has_engine("torch"), reason="torch is not installed")
+@pytest.mark.parametrize(("ranks", "riders"), [(64, 3), (65, 0)])
+def test_a_rank_makes_the_buckets_of_the_plan_for_its_number_of_ranks(ranks: int, riders: int) -> None:
+    words = [f"cluster.ranks_per_node={ranks}", f"batch.global_size={ranks}", "cluster.engine.precision=bfloat16"]
+    words += ["cluster.engine.name=torch", "cluster.communication={bucket_bytes: 40000}"]
+    recipe, cluster = load_both("digits", "laptop", [*SMALL, *words])
+    buckets = build_model(cpu_engine("torch"), recipe, cluster, plan_run(recipe, ranks)).buckets
+    planned = plan_document(recipe, cluster)["buckets"]
+    assert [len(bucket) for bucket in buckets.order] == [bucket["tensors"] for bucket in planned]
+    assert buckets.riders == riders, "the last but one, of batch norm, or the first if all sums are float32"
 
 
 def test_the_dropout_of_a_step_has_31_bits_of_the_stream_of_its_rank() -> None:

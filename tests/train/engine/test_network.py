@@ -158,8 +158,13 @@ def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:
         if warm:
             weights = initial_weights(network.network, recipe.model, seed=1)
             communicator = _Told()
-            warm_up(engine, ModelParts(network, built, weights, BucketPlan(((28, 27), (0,)))), communicator, 8)
-            assert communicator.told == [("bucket_0", 4), ("bucket_1", 1), "complete", ("publish", 29)]
+            warm_up(
+                engine,
+                ModelParts(network, built, weights, BucketPlan(((28, 27), (0,)), num_deferred=1)),
+                communicator,
+                8,
+            )
+            assert communicator.told == [("bucket_0", 5), ("bucket_1", 2), "complete", ("publish", 29)]
             assert not any(engine.to_host(each).any() for each in (*network.gradients, *built.momenta))
         for step in range(3):
             forward_backward(network, *random_batch(engine, network, seed=step))

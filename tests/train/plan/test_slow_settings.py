@@ -69,6 +69,11 @@ def test_the_plan_shows_the_lines_beside_the_forecast() -> None:
     assert f"\n  slow       {line}\n" in render(document)
 
 
+def test_what_costs_a_small_network_next_to_nothing_is_not_told() -> None:
+    sets = ["cluster.engine.name=torch", "cluster.device=gpu", "cluster.node.gpu=H100-SXM", SLOW[1]]
+    assert slow_settings(*load_both("fashion-mnist", "laptop", sets)) == []
+
+
 def test_a_gpu_that_nobody_knows_is_taken_for_an_a100() -> None:
     sets = ["cluster.engine.name=torch", "cluster.device=gpu", SLOW[0]]
     (line,) = slow_settings(*load_both("imagenet-b256", "laptop", sets))

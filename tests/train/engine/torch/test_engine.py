@@ -68,6 +68,9 @@ def test_a_gpus_rank_waits_for_the_mark_of_an_array_and_without_one_for_the_queu
     engine.wait(engine.copy(given), engine.copy(given))
     assert waited == ["mark", "mark"]
     waited.clear()
+    engine.wait(engine.copy(given), given)
+    assert "queue" in waited
+    waited.clear()
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(str(device)))
     engine.wait_all()
     assert waited == ["cpu"], "its own device"
