@@ -47,6 +47,9 @@ for that thread. A work that is kept here frees nothing in that thread. *Source*
 """
 
 _SIOCGIFADDR = 0x8915
+_BRIDGES = ("docker", "podman", "cni", "virbr", "br-", "veth")
+"""How the names of interfaces begin by which the containers and virtual machines of one machine are connected."""
+
 _REQUEST = struct.Struct("256s")
 _ADDRESS = slice(20, 24)
 """Where ``struct ifreq`` holds the IPv4 address."""
@@ -185,9 +188,11 @@ def _choose_interface(own_address: str) -> None:
     """Let Gloo and NCCL use the interface by which this rank reaches the store, unless the cluster file names one.
 
     Gloo itself would take the address of the host's name, which is 127.0.1.1 on Debian and Ubuntu. NCCL would take the
-    first interface that is up, which may be a bridge of containers.
+    first interface that is up. On the store's own machine every address answers, so a bridge of containers, which
+    reaches no other machine, is not taken.
     """
-    names = [name for name, address in _ipv4_addresses().items() if address == own_address]
+    found = _ipv4_addresses().items()
+    names = [name for name, address in found if address == own_address and not name.startswith(_BRIDGES)]
     if names:
         for variable, value in interface_variables(names[0]).items():
             os.environ.setdefault(variable, value)

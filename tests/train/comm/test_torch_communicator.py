@@ -1,6 +1,9 @@
 """How ranks under PyTorch meet, and what they say when others are not there, or no more."""
 
+import fcntl
 import os
+import socket
+import struct
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -121,6 +124,16 @@ def test_rank_0_serves_the_store_on_the_launchers_socket_and_the_interface_that_
         stores[0].set("asked", "answered")
         assert (stores[1].get("asked"), stores[1].get("world size")) == (b"answered", b"2")
     assert [options["rank"] for options in started.arguments] == [0, 1]
+
+
+def test_a_bridge_of_containers_carries_no_sums(started: _Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = struct.pack("20s4s232s", b"", socket.inet_aton("127.0.0.1"), b"")
+    for names, chosen in (([(1, "docker0")], None), ([(1, "docker0"), (2, "eth0")], "=eth0")):
+        monkeypatch.setattr(socket, "if_nameindex", lambda names=names: names)
+        monkeypatch.setattr(fcntl, "ioctl", lambda *_: answer)  # every interface has this address
+        with RENDEZVOUS["torch"].serve(1, 2) as found, pytest.raises(RuntimeError, match="started"):
+            started.connect(1, 2, {**found, "MASTER_ADDR": "127.0.0.1"})
+        assert os.environ.get("NCCL_SOCKET_IFNAME") == chosen
 
 
 @pytest.mark.ranks  # waits for a second
