@@ -30,7 +30,10 @@ _RANKS, _IMAGES = 8, 32
 
 def main(guard: str, *traces: str) -> None:
     """Trace steps, and print what each one does."""
-    ctypes.CDLL(guard, mode=ctypes.RTLD_GLOBAL)
+    fake = ctypes.CDLL(guard, mode=ctypes.RTLD_GLOBAL)  # before PyTorch, whose own hooks then step back
+    import torch  # noqa: F401
+
+    fake.replace_guard()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for trace in traces:

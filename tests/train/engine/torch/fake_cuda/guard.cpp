@@ -1,5 +1,5 @@
 // A CUDA device that computes nothing, for a PyTorch without CUDA: FakeTensorMode then traces code on cuda tensors.
-// Registers PyTorch's own no-op device guard, and hooks that claim a GPU with cuDNN.
+// Has PyTorch's own no-op device guard, and hooks that claim a GPU with cuDNN.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -40,11 +40,12 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return false; }
 };
 
-c10::impl::DeviceGuardImplRegistrar guard(cuda, new OneGpu());
-
 } // namespace
 
 using at::CUDAHooksArgs;
 using at::CUDAHooksRegistry;
 using at::RegistererCUDAHooksRegistry;
-REGISTER_CUDA_HOOKS(CUDAHooks)
+C10_REGISTER_CLASS_WITH_PRIORITY(CUDAHooksRegistry, CUDAHooks, c10::REGISTRY_PREFERRED, CUDAHooks)
+
+// A PyTorch with CUDA registers its own guard while it is imported.
+extern "C" void replace_guard() { c10::impl::DeviceGuardImplRegistrar(cuda, new OneGpu()); }
