@@ -43,9 +43,10 @@ def differences(recipe: str, overrides: Sequence[str], kind: str) -> Figures:
         kind: float32, float16, bfloat16, or TF32: float32 whose products have ten bits of fraction.
 
     Returns:
-        ``loss_error``, the difference of the mean losses of the first step, and as |a - b| / |b|: ``gradient_error`` of
-        the first step, ``statistics_error`` and ``update_error`` of what the first step added to the running statistics
-        and to the weights, ``second_update_error`` of what both steps added to the weights.
+        ``loss_error``, the difference of the mean losses of the first step, and as |a - b| / |b|: ``logits_error`` of
+        an evaluation before the steps, ``gradient_error`` of the first step, ``statistics_error`` and ``update_error``
+        of what the first step added to the running statistics and to the weights, ``second_update_error`` of what both
+        steps added to the weights.
     """
     exact = _two_steps(recipe, [*overrides, *_ON_CPU], is_tf32=False)
     precision = "float32" if kind == "TF32" else kind
@@ -80,7 +81,7 @@ def _two_steps(recipe_name: str, overrides: Sequence[str], *, is_tf32: bool) -> 
         moved: np.ndarray = _vector(network.read_weights().values()) - weights
         return moved
 
-    left: dict[str, np.ndarray] = {}
+    left = {"logits": _vector([engine.to_host(network.inference()(batch[0]))])}
     left["update"] = step()
     left["statistics"] = _vector(network.read_statistics().values()) - statistics
     left["second_update"] = step()

@@ -29,7 +29,7 @@ def test_two_steps_are_those_of_float32_on_a_cpu_but_for_rounding(
 
     place = [f"cluster.device={device}", f"cluster.engine.layout={layout}", "cluster.communication.kind=none"]
     found = differences(recipe, [*ALONE, *place, *KERNEL_NETWORK], kind)
-    names = {"loss_error", "gradient_error", "statistics_error", "update_error", "second_update_error"}
+    names = {"logits_error", "loss_error", "gradient_error", "statistics_error", "update_error", "second_update_error"}
     assert set(found) == names
     assert {name: error for name, error in found.items() if error > ALLOWED_ERROR[kind]} == {}
     if kind == "bfloat16":
