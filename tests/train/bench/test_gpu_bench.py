@@ -18,15 +18,21 @@ pytest.importorskip("torch")
 def test_the_parts_that_need_neither_dali_nor_a_compiler_give_rows_where_pythonpath_leads_to_the_program(
     tmp_path: Path,
 ) -> None:
-    words = f"gpu --tiny --only kernels nccl run simulator --seconds 0.01 --folder {tmp_path} --output {tmp_path}/o"
+    words = (
+        f"gpu --tiny --only kernels profile nccl run simulator --seconds 0.01 --folder {tmp_path} --output {tmp_path}/o"
+    )
     command = [sys.executable, "-m", "train.bench", *words.split()]
     done = subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
     assert [line for line in lines if "note" in line] == []
     found = {(line["part"], line["alternative"], line["figure"]): line["median"] for line in lines}
-    assert {part for part, *_ in found} == {"kernels", "nccl", "run", "simulator"}
+    assert {part for part, *_ in found} == {"kernels", "profile", "nccl", "run", "simulator"}
     assert all(line["verdict"] == "as expected" for line in lines if line["part"] == "kernels")
     whole = {figure: median for (part, _, figure), median in found.items() if part == "run"}
     assert whole["steps"] == 60
     assert 0 < whole["resumed_from_step"] < 60
+    spent_ms = [median for (_, _, figure), median in found.items() if figure == "kernel_ms"]
+    assert len(spent_ms) == 21
+    assert spent_ms[1:] == sorted(spent_ms[1:], reverse=True)
+    assert spent_ms[0] > sum(spent_ms[1:]) > 0.5 * spent_ms[0]
     assert done.returncode == 0

@@ -35,7 +35,7 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   bool compiledWithCuDNN() const override { return true; }
   bool hasCuDNN() const override { return true; }
   long versionCuDNN() const override { return 92000; }
-  long versionRuntimeCuDNN() const override { return 92000; }
+  long versionRuntimeCuDNN() const { return 92000; } // which older versions of PyTorch do not ask
   double batchnormMinEpsilonCuDNN() const override { return 0.0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return false; }
 };
