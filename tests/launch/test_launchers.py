@@ -52,7 +52,8 @@ def test_a_killed_launcher_or_a_closed_terminal_takes_every_rank_with_it(
     require(way)
     folder = tmp_path / "run"
     with (tmp_path / "output").open("wb") as output:
-        command = train_command(folder, *SYNTHETIC, "run.epochs=500", *way.settings)
+        engine = f"cluster.engine.name={way.engine}"
+        command = train_command(folder, *SYNTHETIC, "run.epochs=500", engine, *way.settings)
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     wait_until(lambda: has_begun(folder), tmp_path / "output")
     process.send_signal(number)
