@@ -47,7 +47,8 @@ def test_a_real_group_limits_cores_and_memory(groups: list[Path]) -> None:
     cores, workers, (limit, free), available = json.loads(told)
     assert (cores, workers) == (min(1.5, len(os.sched_getaffinity(0))), 1)
     assert limit == 400 << 20
-    assert 200 << 20 < free == available < 350 << 20
+    assert 200 << 20 < free < 350 << 20
+    assert abs(free - available) < 8 << 20, "two readings, between which the kernel charges pages in batches"
 
 
 def test_the_processors_of_the_affinity_count(tmp_path: Path) -> None:
