@@ -88,8 +88,9 @@ def strike(fault: Fault, device: Device) -> None:
 def _break_connections() -> None:
     """Break every TCP connection of this process, as a lost link does."""
     for entry in list(Path("/proc/self/fd").iterdir()):
-        with suppress(OSError):  # The descriptor of the listing is closed by now, and a listening socket has no peer.
+        with suppress(OSError):  # The descriptor of the listing is closed by now.
             if stat.S_ISSOCK(entry.stat().st_mode):
                 with socket.socket(fileno=os.dup(int(entry.name))) as connection:
                     if connection.family in (socket.AF_INET, socket.AF_INET6):
+                        connection.getpeername()  # raises for a listening socket: Gloo ends a process that loses one
                         connection.shutdown(socket.SHUT_RDWR)
