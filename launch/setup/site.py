@@ -152,9 +152,10 @@ def choose_base(engines: Sequence[Engine], named: str) -> Kind:
             return kind
     needed = ", or ".join(" and ".join(_NEEDS[engine].required) for engine in engines)
     why = "; ".join(f"{python} lacks {', '.join(them)}" for python, them in lacking.items())
+    why = why or f"there is no {' or '.join(names)}"
     raise UserError(
-        f"--system needs a Python that has {needed}: {why or f'there is no {chr(32).join(names)}'}; name the "
-        f"interpreter (./run.sh setup{engine_option} --system /opt/python/bin/python), or let ./run.sh "
+        f"--system needs a Python that has {needed}: {why}; name the interpreter "
+        f"(./run.sh setup{engine_option} --system /opt/python/bin/python), or let ./run.sh "
         f"setup{engine_option} install its own"
     )
 
@@ -289,7 +290,8 @@ def _install_beside_base(work: Work, extra: str) -> None:
 def _add_optional(work: Work) -> None:
     """Install what PyTorch's environment needs for images and for ONNX, or say what is left undone without it."""
     found = _describe(work.kind.base, "torch")
-    version = found["cuda"] or ("13" if not found["has_cuda"] else "")
+    # A PyTorch that no driver could load yet tells no version.
+    version = found.get("cuda") or ("" if found["has_cuda"] else "13")
     reader = f"dali{version.partition('.')[0]}"
     if "DALI" not in found:
         loss = "data sets of images are refused, and --set data.source=synthetic trains"
