@@ -112,6 +112,20 @@ class EngineSettings(Section):
         "With more groups, updates overlap the remaining sums; with 1, all layers are updated after the last sum.",
         json_schema_extra={"unit": "groups"},
     )
+    compile: bool = Field(
+        False,
+        description="Whether torch.compile makes kernels of its own for the forward and backward passes, in which batch "
+        "norm, addition and ReLU are fused. The warm-up compiles every shape, which takes up to a minute and needs a "
+        "C++ compiler on a CPU, or Triton on a GPU. It needs name: torch.",
+    )
+    cuda_graphs: Literal["none", "step", "compute"] = Field(
+        "none",
+        description="Which part of a step a GPU replays as a CUDA graph, so that Python launches no kernel of it. "
+        "step: all of it, with the allreduces in the backward pass; compute: forward and backward passes as one graph "
+        "and the update as another, with the allreduces between them, where nothing hides them; none: every kernel is "
+        "launched. It needs name: torch, and a network without dropout. On a CPU, the same fixed step is computed as "
+        "usual.",
+    )
     run_ahead_steps: int = Field(
         2,
         ge=1,
