@@ -226,8 +226,8 @@ def _set_up_over_pytorch(base: ToyCheckout, tmp_path: Path) -> None:
     assert "warning: export writes no ONNX file: set-up runs offline: " in done.stderr
     own = {path.name.partition("-")[0] for path in checkout.site_packages.glob("*.dist-info")}
     assert own == {"nvidia_dali_cuda130", "resnet_records"}
-    run = [checkout.tree / ".venv" / "bin" / "python", "-I", "-c", "import sympy"]
-    subprocess.run(run, check=True)  # a module of the base that is not compiled yet
+    own_python = str(checkout.tree / ".venv" / "bin" / "python")
+    subprocess.run([own_python, "-I", "-c", "import sympy"], check=True)  # a module of the base, not compiled yet
     assert before == {path: path.read_bytes() for path in (base.tree / ".venv").rglob("*") if path.is_file()}
     assert checkout.set_up("--engine", "torch").stderr.startswith("setup: nothing to do; PyTorch (that of ")
 
