@@ -172,10 +172,10 @@ class Cluster(Section):
         precisions, layouts = entry.precisions, entry.layouts
         if self.device == "cpu":
             precisions, layouts, on = entry.cpu_precisions, entry.cpu_layouts, f"{on} on a CPU"
-        for key, value in (("compile", engine.compile), ("cuda_graphs", engine.cuda_graphs)):
-            default = type(engine).model_fields[key].default
-            if value != default and engine.name != "torch":
-                raise ConfigError(f"engine.{key}", value, f"{default} {on.removesuffix(' on a CPU')}")
+        if engine.compile and engine.name != "torch":
+            raise ConfigError("engine.compile", True, f"false {on}")
+        if engine.cuda_graphs != "none" and engine.name != "torch":
+            raise ConfigError("engine.cuda_graphs", engine.cuda_graphs, f"none {on}")
         if entry.computes == (self.rehearsal is not None):
             raise ConfigError("engine.name", engine.name, "timed, together with a rehearsal block, or another engine")
         allowed = (("engine.precision", engine.precision, precisions), ("engine.layout", engine.layout, layouts))

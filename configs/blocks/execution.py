@@ -114,9 +114,9 @@ class EngineSettings(Section):
     )
     compile: bool = Field(
         False,
-        description="Whether torch.compile makes kernels of its own for the forward and backward passes, in which batch "
-        "norm, addition and ReLU are fused. The warm-up compiles every shape, which takes up to a minute and needs a "
-        "C++ compiler on a CPU, or Triton on a GPU. It needs name: torch.",
+        description="Whether torch.compile makes kernels of its own for the forward and backward passes, in which "
+        "batch norm, addition and ReLU are fused. The warm-up compiles every shape, which takes up to a minute and "
+        "needs a C++ compiler on a CPU, or Triton on a GPU. It needs name: torch.",
     )
     cuda_graphs: Literal["none", "step", "compute"] = Field(
         "none",
