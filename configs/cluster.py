@@ -75,8 +75,8 @@ class Cluster(Section):
     )
     sample_gpus: bool = Field(
         True,
-        description="Whether a run asks nvidia-smi once a second how busy the GPUs are, for utilisation.jsonl. If "
-        "false, the samples hold cores and memory only.",
+        description="Whether a run asks NVML, a library of NVIDIA's driver, once a second how busy the GPUs are, for "
+        "utilisation.jsonl. If false, the samples hold cores and memory only.",
     )
     notify: str = Field(
         "",

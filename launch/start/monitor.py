@@ -1,10 +1,6 @@
 """Samples of the machine's load during a run: cores, memory, GPUs. The only importer of psutil."""
 
 import json
-import os
-import re
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,12 +11,10 @@ from pathlib import Path
 import psutil
 
 from configs.programs import Program
+from launch.start.gpu_load import GpuLoad, gpu_meter
 from logs.usage import SAMPLES_FILE, Sample
 
 INTERVAL_S = 1.0
-_GPU_QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
-_GPU_QUERY_TIMEOUT_S = 20
-_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 @contextmanager
@@ -49,9 +43,9 @@ def monitored(folder: Path, *, gpus: int) -> Iterator[None]:
 def _write_samples(path: Path, stop: threading.Event, gpus: int) -> None:
     processes = _Descendants()
     # A full disk ends the samples only; the ranks report the full disk.
-    with suppress(OSError), path.open("w", encoding="utf-8", buffering=1) as file:
+    with suppress(OSError), path.open("w", encoding="utf-8", buffering=1) as file, gpu_meter(gpus) as gpu_load:
         while not stop.wait(INTERVAL_S):
-            sample = processes.sample(gpus)
+            sample = processes.sample(gpu_load())
             file.write(json.dumps(asdict(sample)) + "\n")
 
 
@@ -72,8 +66,8 @@ class _Descendants:
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 self._busy_cores(process, since_s=0.0)
 
-    def sample(self, gpus: int) -> Sample:
-        """Return the load since the last sample."""
+    def sample(self, gpus: GpuLoad) -> Sample:
+        """Return the load since the last sample, with that of the GPUs."""
         begin_s, machine_s = time.monotonic(), self._machine()
         busy, serving, memory_bytes = 0.0, 0.0, 0
         for process in self._root.children(recursive=True):
@@ -84,16 +78,15 @@ class _Descendants:
                 memory_bytes += process.memory_info().rss
         machine_busy = (machine_s - self._machine_s) / (begin_s - self._time_s)
         self._time_s, self._machine_s = begin_s, machine_s
-        shares, gpu_memory_bytes = _gpus(gpus)
-        known = [share for share in shares if share is not None]
+        known = [share for share in gpus.shares if share is not None]
         return Sample(
             time=time.time(),
             busy_cores=round(busy, 3),
             machine_busy_cores=round(machine_busy, 3),
             memory_bytes=memory_bytes,
             gpu_share=sum(known) / len(known) if known else None,
-            gpu_memory_bytes=gpu_memory_bytes,
-            gpu_shares=shares,
+            gpu_memory_bytes=gpus.memory_bytes,
+            gpu_shares=gpus.shares,
             server_busy_cores=round(serving, 3),
         )
 
@@ -116,40 +109,3 @@ class _Descendants:
         times = psutil.cpu_times()
         # Linux counts the time of virtual machines a second time, in user and nice.
         return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
-
-
-def _gpus(number: int) -> tuple[list[float | None], int | None]:
-    """Return the share of time (0 to 1) in which each of the run's GPUs was busy, and the memory in use on them.
-
-    A value is None if a GPU does not report it: the parts of a GPU in MIG mode have no utilisation, ``[N/A]``.
-    """
-    if not number or shutil.which(_GPU_QUERY[0]) is None:
-        return [], None
-    try:
-        output = subprocess.run(
-            [*_GPU_QUERY, f"--id={_used(number)}"],
-            capture_output=True,
-            text=True,
-            timeout=_GPU_QUERY_TIMEOUT_S,
-            check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return [], None
-    rows = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") == 1]
-    busy, used = ([float(row[at]) if _NUMBER.fullmatch(row[at]) else None for row in rows] for at in (0, 1))
-    known = [each for each in used if each is not None]
-    shares = [None if each is None else each / 100 for each in busy]
-    return (shares if any(each is not None for each in shares) else []), (
-        int(sum(known) * (1 << 20)) if known else None
-    )
-
-
-def _used(number: int) -> str:
-    """Return the GPUs of the first ``number`` local ranks, as ``nvidia-smi`` takes them: rank N uses the N-th visible.
-
-    On machines with unlike GPUs, CUDA may count them in another order than ``nvidia-smi``, unless CUDA_DEVICE_ORDER is
-    PCI_BUS_ID.
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    names = [name.strip() for name in visible.split(",")] if visible else [str(index) for index in range(number)]
-    return ",".join(names[:number])

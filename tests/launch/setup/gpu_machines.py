@@ -1,12 +1,10 @@
 """Machines with GPUs, imitated: an ``nvidia-smi`` as that of a driver, and a driver library that knows the GPU."""
 
-import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.libraries import compile_library
 
 _FIRST_WITH_CAPABILITY = 495
 """The first driver whose nvidia-smi knows the field compute_cap."""
@@ -81,11 +79,7 @@ class GpuMachine:
     def _compile_library(self, folder: Path) -> None:
         major, minor = self.capability
         source = _LIBCUDA.format(name=self.name, count=self.count, major=major, minor=minor)
-        (folder / "libcuda.c").write_text(source, encoding="utf-8")
-        if (compiler := shutil.which("cc") or shutil.which("gcc")) is None:
-            pytest.skip("no C compiler is installed here")
-        command = [compiler, "-shared", "-fPIC", "-o", "libcuda.so.1", "libcuda.c"]
-        subprocess.run(command, cwd=folder, check=True)
+        compile_library(folder / "libcuda.so.1", source)
 
 
 _V100 = ("V100", "Tesla V100-SXM2-16GB", (7, 0))

@@ -1,6 +1,5 @@
-"""The samples of a run's load: no answer of ``nvidia-smi`` ends them, and a cluster file can do without its calls."""
+"""The samples of a run's load: what the processes use, and no disk and no process that is gone ends them."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,63 +15,12 @@ import pytest
 from configs.load import load_both
 from launch import run
 from launch.start import monitor
+from launch.start.gpu_load import GpuLoad
 from launch.start.local import Outcome
 from logs.folder import RunFolder
-from logs.usage import Sample, read_samples
-
-MIB = 1 << 20
 
 _ONE_CORE = 1.2
 """What a process of one thread uses at most; the kernel counts its time in hundredths of a second."""
-
-
-def _samples(folder: Path, answer: str, monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
-    """Return the samples of a short block, on a machine whose ``nvidia-smi`` prints this answer."""
-    program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{answer}\n", encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    monkeypatch.setattr(monitor, "INTERVAL_S", 0.02)
-    monkeypatch.setattr(monitor, "_GPU_QUERY_TIMEOUT_S", 0.1 if "sleep" in answer else 20)
-    deadline_s = time.monotonic() + 20
-    with monitor.monitored(folder, gpus=2):
-        while len(samples := read_samples(folder)) < 2 and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-    return samples
-
-
-@pytest.mark.parametrize(
-    ("answer", "share", "used_bytes"),
-    [
-        ("echo '50, 100'; echo '100, 300'", 0.75, 400 * MIB),
-        ("echo '[N/A], 100'; echo '[N/A], 300'", None, 400 * MIB),
-        ("echo '[N/A], 100'; echo '40, [Insufficient Permissions]'", 0.4, 100 * MIB),
-        ("echo 'NVIDIA-SMI has failed, because of the driver, today'; exit 9", None, None),
-        ("echo 'No devices were found'", None, None),
-        ("exec sleep 60", None, None),
-        ("echo '0, 3'; echo", 0.0, 3 * MIB),
-    ],
-)
-def test_no_answer_of_nvidia_smi_ends_the_samples(
-    answer: str, share: float | None, used_bytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    samples = _samples(tmp_path, answer, monkeypatch)
-    assert len(samples) >= 2
-    assert (samples[-1].gpu_share, samples[-1].gpu_memory_bytes) == (share, used_bytes)
-
-
-@pytest.mark.parametrize(
-    ("visible", "asked"), [(None, "0,1"), ("", "0,1"), (" 5, 2,7", "5,2"), ("GPU-a, GPU-b,GPU-c", "GPU-a,GPU-b")]
-)
-def test_each_gpu_of_the_run_and_no_other_is_sampled(
-    visible: str | None, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    words = f"--query-gpu=utilization.gpu,memory.used --format=csv,noheader,nounits --id={asked}"
-    samples = _samples(tmp_path, f"[ \"$*\" = '{words}' ] && {{ echo '50, 100'; echo '[N/A], 300'; }}", monkeypatch)
-    assert (samples[-1].gpu_shares, samples[-1].gpu_share) == ([0.5, None], 0.5)
 
 
 def _busy(*named: str) -> subprocess.Popen[str]:
@@ -101,13 +49,13 @@ def test_processor_time_counts_in_the_sample_in_which_it_was_used_and_a_server_s
     processes = monitor._Descendants()
     with _busy(*named) as child:
         _use(child.pid, 0.2)
-        first = processes.sample(gpus=0)
+        first = processes.sample(GpuLoad())
         child.send_signal(signal.SIGSTOP)
         while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
             time.sleep(0.01)
-        processes.sample(gpus=0)
+        processes.sample(GpuLoad())
         time.sleep(0.05)
-        last = processes.sample(gpus=0)
+        last = processes.sample(GpuLoad())
         resident = [each.memory_info().rss for each in psutil.Process().children(recursive=True)]
         child.kill()
     assert last.memory_bytes == sum(resident) > 0
@@ -130,7 +78,7 @@ def test_the_machine_is_busy_when_its_processors_do_neither_idle_nor_wait_for_di
     with _busy() as child:
         _use(child.pid, 0.2)
         times_s.append(busy())
-        sample = processes.sample(gpus=0)
+        sample = processes.sample(GpuLoad())
         times_s.append(busy())
         child.kill()
     assert times_s[0] - 0.01 <= machine_s <= times_s[1] + 0.01
@@ -144,7 +92,7 @@ def test_processor_time_from_before_the_samples_is_none_of_theirs() -> None:
         _use(child.pid, 0.5)
         processes = monitor._Descendants()
         _use(child.pid, 0.1)
-        sample = processes.sample(gpus=0)
+        sample = processes.sample(GpuLoad())
         child.kill()
     assert 0 < sample.busy_cores <= _ONE_CORE
 
@@ -161,10 +109,10 @@ def test_a_sampler_that_is_held_up_among_the_processes_counts_no_core_twice(monk
             return found
 
         _use(child.pid, 0.1)
-        processes.sample(gpus=0)
+        processes.sample(GpuLoad())
         _use(child.pid, 0.1)
         monkeypatch.setattr(processes._root, "children", held_up)
-        sample = processes.sample(gpus=0)
+        sample = processes.sample(GpuLoad())
         child.kill()
     assert 0 < sample.busy_cores <= _ONE_CORE
 
@@ -178,7 +126,7 @@ def test_a_sampler_that_is_held_up_among_the_processes_counts_no_core_twice(monk
         ("laptop", "cluster.sample_gpus=true", 0),
     ],
 )
-def test_a_cluster_file_can_do_without_the_calls_of_nvidia_smi(
+def test_a_cluster_file_can_do_without_samples_of_gpus(
     place: str, change: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
@@ -237,4 +185,4 @@ def test_processes_that_cannot_be_read_are_left_out_and_those_of_processes_are_c
     monkeypatch.setattr("psutil.Process", Root)
     processes = monitor._Descendants()
     assert len(processes._read) == 1, "a rank of horovodrun is a process of a process"
-    assert processes.sample(gpus=0).memory_bytes == 7
+    assert processes.sample(GpuLoad()).memory_bytes == 7

@@ -1,0 +1,91 @@
+"""The load of the GPUs that a run uses on this machine, from a process that asks NVML."""
+
+import json
+import os
+import select
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from configs.programs import Program, command_of
+
+_PATIENCE_S = 1.0
+"""How long a sample waits for an answer, which takes some milliseconds, and the run's end for the end of the process.
+
+A driver that keeps no state between processes may take seconds to start.
+"""
+
+
+class GpuLoad(NamedTuple):
+    """The load of GPUs.
+
+    Attributes:
+        shares: The share of time (0 to 1) in which each GPU was busy, None for one that does not report it; empty if
+            none reports it.
+        memory_bytes: Memory in use on the GPUs, as far as they report it; None if none reports it.
+    """
+
+    shares: Sequence[float | None] = ()
+    memory_bytes: int | None = None
+
+
+@contextmanager
+def gpu_meter(number: int) -> Iterator[Callable[[], GpuLoad]]:
+    """Yield the function that returns the load of the first GPUs that the ranks can see.
+
+    Nothing is known without NVML, and while it does not answer.
+
+    Args:
+        number: Number of GPUs. If 0, no process is started.
+    """
+    if not number:
+        yield GpuLoad
+        return
+    # A session of its own: Ctrl-C on the terminal is for the ranks. Its messages have no reader, because a process that
+    # hangs would keep the launcher's standard error open.
+    process = subprocess.Popen(
+        command_of(Program.NVML, *_visible(number)), bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield _Meter(process).read
+    finally:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_S)
+
+
+class _Meter:
+    """The other end of the process that asks NVML."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._questions, self._answers = process.stdin, process.stdout
+        self._is_asked = False
+
+    def read(self) -> GpuLoad:
+        """Return the load now, as far as it is known."""
+        if not self._is_asked:
+            with suppress(OSError):  # The process may have ended.
+                self._questions.write(b"\n")
+        self._is_asked = True
+        if not select.select([self._answers], [], [], _PATIENCE_S)[0]:
+            return GpuLoad()
+        self._is_asked = False
+        line = self._answers.readline()
+        shares, used = json.loads(line) if line else ([], [])
+        known = [each for each in used if each is not None]
+        return GpuLoad(shares if any(each is not None for each in shares) else (), sum(known) if known else None)
+
+
+def _visible(number: int) -> list[str]:
+    """Return the GPUs of the first ``number`` local ranks as CUDA_VISIBLE_DEVICES names them: rank N uses the N-th.
+
+    On machines with unlike GPUs, CUDA may count them in another order than NVML, unless CUDA_DEVICE_ORDER is
+    PCI_BUS_ID.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    names = [name.strip() for name in visible.split(",")] if visible else [str(index) for index in range(number)]
+    return names[:number]

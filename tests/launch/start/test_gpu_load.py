@@ -1,0 +1,139 @@
+"""The load of a run's GPUs, told by a stand-in for NVML; no driver that fails or hangs ends the samples."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.start import monitor
+from logs.usage import Sample, read_samples
+from tests.libraries import compile_library
+
+MIB = 1 << 20
+
+_NVML = """
+#include <string.h>
+#include <unistd.h>
+/* Names, structures and numbers of errors are those of NVIDIA's nvml.h. */
+typedef struct {{ const char *uuid; int percent; long long mib; }} Gpu;
+typedef struct {{ unsigned gpu, memory; }} nvmlUtilization_t;
+typedef struct {{ unsigned long long total, free, used; }} nvmlMemory_t;
+enum {{ SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9 }};
+
+static Gpu all[] = {{ {{"GPU-2a61", 50, 100}}, {{"GPU-2b09", {percent}, {mib}}}, {{"GPU-7f35", 4, 70000}}, /* a part: */
+                     {{"MIG-0c1d", -1, 5000}} }};
+static const unsigned count = 3;
+static int status = UNINITIALIZED;
+
+static void hang(void) {{ for (;;) pause(); }}
+
+int nvmlInitWithFlags(unsigned flags) {{ status = SUCCESS; {at_start}; return status; }}
+int nvmlDeviceGetCount_v2(unsigned *number) {{ *number = count; return status; }}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **gpu)
+{{ if (index >= count) return INVALID_ARGUMENT; *gpu = &all[index]; return status; }}
+int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu)
+{{ for (*gpu = all; *gpu <= all + count; ++*gpu) if (!strcmp((*gpu)->uuid, uuid)) return status; return NOT_FOUND; }}
+int nvmlDeviceGetUUID(Gpu *gpu, char *uuid, unsigned size) {{ strncpy(uuid, gpu->uuid, size); return status; }}
+int nvmlDeviceGetUtilizationRates(Gpu *gpu, nvmlUtilization_t *found)
+{{ {at_question}; *found = (nvmlUtilization_t){{gpu->percent, 77}}; return gpu->percent < 0 ? NOT_SUPPORTED : status; }}
+int nvmlDeviceGetMemoryInfo(Gpu *gpu, nvmlMemory_t *found)
+{{ *found = (nvmlMemory_t){{1ull << 37, 7, gpu->mib << 20}}; return gpu->mib < 0 ? NO_PERMISSION : status; }}
+"""
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sample]:
+    """Return the function that returns a sample of a run on two GPUs, on a machine with a driver."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.02)
+
+    def read(
+        *, is_known: bool = True, percent: int = 100, mib: int = 300, at_start: str = "", at_question: str = ""
+    ) -> Sample:
+        source = _NVML.format(percent=percent, mib=mib, at_start=at_start, at_question=at_question)
+        compile_library(tmp_path / "libnvidia-ml.so.1", source)
+        return _sample(tmp_path, is_known=is_known)
+
+    return read
+
+
+def _sample(folder: Path, *, is_known: bool) -> Sample:
+    """Return the first sample that knows the memory of GPUs; if none will, the second one."""
+    before, deadline_s = set(psutil.Process().children(recursive=True)), time.monotonic() + 60
+    with monitor.monitored(folder, gpus=2):
+        while time.monotonic() < deadline_s:
+            samples = read_samples(folder)
+            if (samples and samples[-1].gpu_memory_bytes is not None) if is_known else len(samples) > 1:
+                break
+            time.sleep(0.02)
+        asking = set(psutil.Process().children(recursive=True)) - before
+        assert {os.getpgid(each.pid) for each in asking}.isdisjoint({os.getpgrp()}), "Ctrl-C would end the samples"
+    assert set(psutil.Process().children(recursive=True)) <= before
+    return samples[-1]
+
+
+def test_the_gpus_of_a_run_are_sampled(sample: Callable[..., Sample]) -> None:
+    found = sample()
+    assert (found.gpu_shares, found.gpu_share, found.gpu_memory_bytes) == ([0.5, 1.0], 0.75, 400 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shares", "used_bytes"),
+    [
+        ({"percent": -1}, [0.5, None], 400 * MIB),
+        ({"percent": 0, "mib": -1}, [0.5, 0.0], 100 * MIB),
+        ({"at_question": "status = NOT_SUPPORTED"}, [], None),
+        ({"at_start": "status = DRIVER_NOT_LOADED"}, [], None),
+        ({"at_start": "__builtin_trap()"}, [], None),
+        ({"at_question": "__builtin_trap()"}, [], None),
+    ],
+)
+def test_what_a_gpu_does_not_report_is_not_known_and_no_failure_ends_the_samples(
+    changes: dict[str, object], shares: Sequence[float | None], used_bytes: int | None, sample: Callable[..., Sample]
+) -> None:
+    found = sample(**changes, is_known=used_bytes is not None)
+    assert (found.gpu_shares, found.gpu_memory_bytes) == (shares, used_bytes)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("where", ["at_start", "at_question"])
+def test_a_driver_that_hangs_delays_neither_samples_nor_the_end_of_the_run(
+    where: str, sample: Callable[..., Sample]
+) -> None:
+    begin_s = time.monotonic()
+    found = sample(**{where: "hang()"}, is_known=False)
+    assert (found.gpu_shares, found.gpu_memory_bytes) == ([], None)
+    assert time.monotonic() - begin_s < 20, "two samples and the end wait a second each"
+
+
+def test_a_machine_without_a_driver_has_samples_without_gpus(sample: object, tmp_path: Path) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"no library")
+    found = _sample(tmp_path, is_known=False)
+    assert (found.gpu_shares, found.gpu_share, found.gpu_memory_bytes) == ([], None, None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "shares", "mib"),
+    [
+        ("", [0.5, 1.0], 400),
+        (" 2,1,0", [0.04, 1.0], 70_300),
+        ("1", [1.0], 300),
+        ("GPU-7f35, GPU-2a61,GPU-2b09", [0.04, 0.5], 70_100),
+        ("GPU-2b,GPU-7", [1.0, 0.04], 70_300),
+        ("MIG-0c1d,GPU-2a61", [None, 0.5], 5100),
+        ("MIG-0c1d", [], 5000),
+        ("GPU-9,9,0", [], None),
+        ("-1,0", [None, 0.5], 100),
+    ],
+)
+def test_each_gpu_that_the_ranks_can_see_and_no_other_is_sampled(
+    visible: str, shares: Sequence[float | None], mib: int | None, sample: Callable[..., Sample],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = sample(is_known=mib is not None)
+    assert (found.gpu_shares, found.gpu_memory_bytes) == (shares, None if mib is None else mib * MIB)
