@@ -67,7 +67,7 @@ class _Inference(nn.Module):  # type: ignore[misc]
         self._epsilon, self._names = epsilon, tuple(tensors)
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
-        self._layers = Layers(table, normalise=self._normalise)
+        self._layers = Layers(table.layers, normalise=self._normalise)
 
     def _normalise(self, layer: Layer, values: Any) -> Any:
         mean, variance, gamma, beta = (

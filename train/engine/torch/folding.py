@@ -32,7 +32,7 @@ class FoldedInference:
                 self._fold(layer, tensors, epsilon)
             elif layer.name not in self._folded:
                 self._tensors |= {each.name: tensors[each.name].to(dtype, copy=True) for each in layer.parameters}
-        self._layers = Layers(network, normalise=self._normalise)
+        self._layers = Layers(network.layers, normalise=self._normalise)
 
     def _fold(self, norm: Layer, tensors: Mapping[str, Any], epsilon: float) -> None:
         """Compute what a batch norm leaves behind."""

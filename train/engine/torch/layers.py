@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from configs.schema import Loss
 from train.engine.formulas import smoothing_weights
-from train.networks.arch import Layer, Network
+from train.networks.arch import Layer
 
 Normalise = Callable[[Layer, Any], Any]
 """Takes a row of batch norm and its input, and returns its output."""
@@ -20,32 +20,33 @@ def no_dropout(_layer: Layer, values: Any) -> Any:
 
 
 class Layers:
-    """The rows of a table, computed one after another.
+    """Neighbouring rows of a table, computed one after another.
 
     Args:
-        network: The table of layers.
+        rows: The rows; they read no output of an earlier row but that which the first of them reads.
         normalise: Batch norm, of training, of inference or folded.
         drop: Dropout; the same arguments.
     """
 
-    def __init__(self, network: Network, *, normalise: Normalise, drop: Normalise = no_dropout) -> None:
-        self._rows = network.layers
+    def __init__(self, rows: Sequence[Layer], *, normalise: Normalise, drop: Normalise = no_dropout) -> None:
+        self._rows, self._source = rows, rows[0].inputs[0]
         self._normalise, self._drop = normalise, drop
         last_reader = {name: row.name for row in self._rows for name in row.inputs}
         # An output that nothing reads any more is freed, which matters in inference.
         self._done = {row.name: [name for name in row.inputs if last_reader[name] == row.name] for row in self._rows}
         read = [name for row in self._rows for name in row.inputs]
-        # ReLU and addition overwrite an input that nothing else reads; the images belong to the caller.
-        self._alone = {name for name in read if read.count(name) == 1} - {"data"}
+        # ReLU and addition overwrite an input that nothing else reads; that of the first row belongs to the caller.
+        self._alone = {name for name in read if read.count(name) == 1} - {self._source}
 
-    def __call__(self, images: Any, tensors: Mapping[str, Any]) -> Any:
-        """Return the logits, shape (batch, classes).
+    def __call__(self, values: Any, tensors: Mapping[str, Any]) -> Any:
+        """Return the output of the last row; that of a whole table are the logits, shape (batch, classes).
 
         Args:
-            images: Shape [N, C, H, W] in any order of memory, in the type of the weights.
+            values: What the first row reads: images or activations of shape [N, C, H, W] in any order of memory, in the
+                type of the weights.
             tensors: ``NAME_weight`` of every convolution and dense layer, and ``NAME_bias`` of those that have one.
         """
-        outputs = {"data": images}
+        outputs = {self._source: values}
         for row in self._rows:
             inputs = [outputs[name] for name in row.inputs]
             outputs[row.name] = self._output(row, inputs, tensors)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from configs.schema import Cluster, Loss, Model
+from train.engine.torch.compiling import Compiler, stages_of
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers, losses_of
 from train.networks.arch import Layer, Network, Parameter
@@ -64,8 +65,24 @@ class TrainedNetwork:
         self._queued: deque[Any] = deque()
         self._loss: Any = None
         self._batch_statistics: list[tuple[Any, Any]] = []
-        self._layers = Layers(network, normalise=self._normalise, drop=self._drop)
+        self._masks: dict[str, Array] = {}
         self._allocate()
+        self._compiler = Compiler() if engine.compile else None
+        self._divide(cluster)
+
+    def _divide(self, cluster: Cluster) -> None:
+        """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
+        stages: list[Sequence[Layer]] = [self.network.layers]
+        if self._compiler is not None and cluster.world_size > 1:
+            stages = stages_of(self.network, cluster.communication, self._sum_dtype.itemsize)
+        *first, last = (Layers(rows, normalise=self._normalise, drop=self._drop) for rows in stages)
+        self._first_stages: list[Callable[..., Array]] = list(first)
+        self._losses: Callable[[Array, Array], Array] = lambda values, labels: losses_of(
+            last(values, self._leaves).float(), labels, self._loss_block
+        )
+        if self._compiler is not None:
+            self._first_stages = [self._compiler.compiled(stage) for stage in first]
+            self._losses = self._compiler.compiled(self._losses)
 
     def _allocate(self) -> None:
         are_float32 = [each.kind in ("gamma", "beta") for each in self.parameters]
@@ -128,8 +145,17 @@ class TrainedNetwork:
         self._generator.manual_seed(seed)
 
     def _drop(self, layer: Layer, values: Any) -> Any:
-        kept = torch.empty_like(values).bernoulli_(1 - layer.rate, generator=self._generator)
-        return values * kept.div_(1 - layer.rate)
+        return values * self._masks[layer.name].view(values.shape)
+
+    def _draw_masks(self, batch_size: int) -> None:
+        """Draw the factors of dropout, outside the parts that are compiled: Dynamo knows no generator."""
+        for layer in self.network.layers:
+            if layer.kind == "dropout":
+                shape = (batch_size, layer.output_elements)
+                kept = torch.empty(shape, dtype=self._dtype, device=self._device)
+                self._masks[layer.name] = kept.bernoulli_(1 - layer.rate, generator=self._generator).div_(
+                    1 - layer.rate
+                )
 
     def _normalise(self, layer: Layer, values: Any) -> Any:
         gamma, beta = self._leaves[f"{layer.name}_gamma"], self._leaves[f"{layer.name}_beta"]
@@ -159,10 +185,15 @@ class TrainedNetwork:
 
     def forward(self, images: Array, labels: Array) -> Array:
         """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""
-        logits = self._layers(self._channels_first(images).to(self._dtype), self._leaves).float()
-        losses = losses_of(logits, labels.to(self._device), self._loss_block)
+        self._draw_masks(len(images))
+        values = self._channels_first(images).to(self._dtype)
+        for stage in self._first_stages:
+            values = stage(values, self._leaves)
+        losses = self._losses(values, labels.to(self._device))
         self._move_statistics()
         self._loss = losses.sum().reshape(1)
+        if self._compiler is not None:
+            self._compiler.has_all = True
         return self._loss.detach()
 
     def _channels_first(self, images: Array) -> Array:

@@ -1,0 +1,104 @@
+"""``engine.compile``: compiled steps beside eager ones, when gradients arrive, and what is compiled when."""
+
+import shutil
+from typing import Any
+
+import pytest
+
+from configs.schema import Communication
+from tests.engines import forward_backward, random_batch, small_network
+from train.networks.arch import Network, Rows, build_network
+
+torch = pytest.importorskip("torch")
+compiling = pytest.importorskip("train.engine.torch.compiling")
+
+COMPILE = "cluster.engine.compile=true"
+SMALL_BUCKETS = "cluster.communication={bucket_bytes: 64}"
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+def _table() -> Network:
+    """Give a residual block and a convolution of four channels on 8 px, with dropout."""
+    rows = Rows(3, 8)
+    stem = rows.conv_bn("stem", "data", 4, relu=True)
+    inner = rows.conv_bn("inner", stem, 4, kernel=3)
+    joined = rows.add("relu", "relu", rows.add("add", "add", inner, stem))
+    last = rows.conv_relu("last", joined, 8, kernel=3)
+    dropped = rows.add("dropout", "dropout", rows.add("pool", "global_pool", last), rate=0.5)
+    rows.dense("classifier", dropped, 10)
+    return Network("made", 8, 3, 10, tuple(rows.layers))
+
+
+def _apart(one: Any, other: Any) -> float:
+    return float((one - other).norm() / other.norm())
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("precision", "layout", "accumulate", "most"),
+    [("float32", "NCHW", False, 1e-5), ("bfloat16", "NHWC", True, 0.05)],
+)
+def test_compiled_steps_are_the_eager_ones_and_compile_once(
+    precision: str, layout: str, accumulate: bool, most: float
+) -> None:
+    def made(*more: str) -> tuple[Any, Any]:
+        engine, _, network = small_network(
+            "torch", SMALL_BUCKETS, *more, table=_table(), accumulate=accumulate, precision=precision, layout=layout
+        )
+        return engine, network
+
+    (engine, eager), (_, compiled) = made(), made(COMPILE)
+    arrived: list[int] = []
+    for number, stance in enumerate(("default", "fail_on_recompile", "fail_on_recompile")):
+        batch = random_batch(engine, eager, seed=number)
+        for network in (eager, compiled):
+            network.seed_dropout(number)
+        expected = forward_backward(eager, *batch)
+        with torch.compiler.set_stance(stance):
+            loss = compiled.forward(*batch)
+            arrived.clear()
+            compiled.backward(arrived.append)
+        assert float(loss) == pytest.approx(float(expected), rel=most)
+        for one, other in zip(compiled.gradients, eager.gradients, strict=True):
+            assert one.stride() == other.stride()
+            assert _apart(one, other) < most
+        for one, other in zip(compiled.statistics, eager.statistics, strict=True):
+            assert _apart(one, other) < most
+    last = len(compiled.parameters) - 1
+    assert sorted(arrived) == list(range(last + 1))
+    assert arrived.index(last) < arrived.index(0), "the last stage's gradients do not wait for the first stage"
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_another_shape_within_a_run_is_compiled_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    engine, _, network = small_network("torch", COMPILE, "cluster.ranks_per_node=1", table=_table())
+    for size in (8, 8):
+        forward_backward(network, *random_batch(engine, network, size))
+    assert not _warnings(caplog)
+    forward_backward(network, *random_batch(engine, network, 4))
+    (warning,) = _warnings(caplog)
+    assert "compiles again within the run" in warning
+    assert "(4, 3, 8, 8) torch.float32" in warning
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.name.startswith("train.")]
+
+
+def test_the_stages_of_resnet50_begin_between_blocks_and_have_a_quarter_of_the_gradients_each() -> None:
+    table = build_network("resnet50", num_classes=1000, image_size=224)
+    stages = compiling.stages_of(table, Communication(bucket_bytes=1 << 20), bytes_per_number=2)
+    assert tuple(row for stage in stages for row in stage) == table.layers
+    assert [stage[-1].name for stage in stages] == [
+        "stage2_block4_relu", "stage3_block6_relu", "stage4_block2_relu", "classifier",
+    ]  # fmt: skip
+    quarter = sum(each.size for each in table.parameters) / 4
+    assert all(sum(each.size for row in stage for each in row.parameters) >= quarter for stage in stages[1:])
+
+
+def test_one_bucket_is_one_stage() -> None:
+    table = build_network("resnet8", num_classes=10, image_size=16)
+    assert len(compiling.stages_of(table, Communication(bucket_bytes=4 << 20), bytes_per_number=4)) == 1
