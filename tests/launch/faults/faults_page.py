@@ -1,4 +1,4 @@
-"""The page ``docs/faults.md``: a table for each launcher, of which single rows can be made again."""
+"""The page ``docs/fault-runs.md``: a table for each launcher, of which single rows can be made again."""
 
 import fcntl
 import os
@@ -13,11 +13,11 @@ from tests.launch.faults.scene import Told
 Cell = tuple[Way, str, str]
 """How the run is started, the fault, and the phase of the run that the fault comes in."""
 
-_HEAD = """# Faults, and how a run ends
+_HEAD = """# Faults in measured runs
 
-`./run.sh test tests/launch/faults/test_faults.py --faults-table docs/faults.md` generates this page and checks every
-row. Each row is one run of the recipe `digits` on two ranks of one machine, with one injected fault. The engine is
-MXNet unless the title of a table says PyTorch.
+`./run.sh test tests/launch/faults/test_faults.py --faults-table docs/fault-runs.md` generates this page and checks
+every row. Each row is one run of the recipe `digits` on two ranks of one machine, with one injected fault. The engine
+is MXNet unless the title of a table says PyTorch.
 
 - A signal goes to rank 1, or to rank 0 during a checkpoint, because rank 0 writes the checkpoint.
 - A frozen rank is detected after 10 s (`watchdog_s`), and during start-up after 30 s (`communication.timeout_s`). Both

@@ -1,6 +1,6 @@
 """What goes wrong in a run, and when: each fault in each phase ends the run in time, by name, with nothing left behind.
 
-    python -m pytest tests/launch/faults/test_faults.py --faults-table docs/faults.md
+    python -m pytest tests/launch/faults/test_faults.py --faults-table docs/fault-runs.md
 
 tries all of them under every launcher and writes the table, about half an hour; with ``-k "srun and torch"`` and the
 like only the rows of that launcher are made anew. Without the option a few stand for all.
