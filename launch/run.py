@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from configs.compilers import require_compiler
 from configs.errors import REFUSED_STATUS, UserError
 from configs.interrupts import interrupt_left_to_child
 from configs.load import ROOT, resolve_path
@@ -129,6 +130,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     plan_run(recipe, cluster.world_size)
     if ENGINES[cluster.engine.name].computes and cluster.container.runtime == "none":  # an image has its own packages
         require_reader(recipe.data.source)
+        require_compiler(cluster)
     if problem := shortage_here(recipe, cluster):
         raise UserError(problem)
     data, destination = recipe.data, resolve_path(cluster.paths.data) / recipe.data.name

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from configs.compilers import require_compiler
 from configs.plan import Position, RunPlan, plan_run
 from configs.registry import require_engine
 from configs.resume_check import fixed_settings
@@ -75,6 +76,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     folder, (recipe, cluster) = run_folder.path, run_folder.settings
     # The launcher has checked its own environment; a rank in a container has the image's.
     require_engine(cluster.engine.name)
+    require_compiler(cluster)
     require_memory(recipe, cluster)
     plan = plan_run(recipe, identity.world_size)
     images = images_of(recipe, cluster, plan, identity)

@@ -47,6 +47,7 @@ class MachineFacts:
         limits: The limits of a process that are set, by what ``ulimit`` calls them.
         data: The cluster file's folder of data sets.
         temporary: The folder of temporary files, by TMPDIR.
+        compiler_shortage: What is missing for ``engine.compile``, and a remedy; None if nothing is.
     """
 
     environment: Mapping[str, Any]
@@ -62,6 +63,7 @@ class MachineFacts:
     limits: Mapping[str, int] = field(default_factory=dict)
     data: FolderFacts | None = None
     temporary: FolderFacts | None = None
+    compiler_shortage: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

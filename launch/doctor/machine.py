@@ -10,6 +10,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from configs.compilers import compiler_shortage
 from configs.errors import UserError
 from configs.load import resolve_path
 from configs.machine_limits import available_memory_bytes, memory_limit, usable_cores
@@ -47,6 +48,7 @@ def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
         limits={name: soft for name, which in LIMITS.items() if (soft := _limit(which)) is not None},
         data=_folder_facts(resolve_path(cluster.paths.data)),
         temporary=_folder_facts(Path(tempfile.gettempdir())),
+        compiler_shortage=compiler_shortage(cluster),
         adapters={path.name: _ports(path) for path in (root / "sys/class/infiniband").glob("*")},
     )
 

@@ -103,6 +103,15 @@ def _instruction_sets(report: ProbeReport, machine: MachineFacts, rank: RankFact
     return CheckResult("FAIL", "precision", words, "take nodes with AVX-512, or set cluster.engine.precision=float32")
 
 
+def _compilers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
+    """Check that kernels can be compiled; None if the cluster file does not want it."""
+    if not report.cluster.engine.compile:
+        return None
+    if machine.compiler_shortage:
+        return CheckResult("FAIL", "compiler", *machine.compiler_shortage)
+    return CheckResult("OK", "compiler", "what engine.compile needs is there")
+
+
 def _cores(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
     cluster = report.cluster
     ours = [set(each.cores) for each in report.ranks if each.host == rank.host]
@@ -258,4 +267,6 @@ def _gb(size: float | None) -> str:
 
 
 SOFTWARE_CHECKS = (_drivers, _libraries)
-HARDWARE_CHECKS = (_instruction_sets, _cores, _memory, _limits, _disk, _inodes, _shared_memory, _links, _data, _stage)
+HARDWARE_CHECKS = (
+    _instruction_sets, _compilers, _cores, _memory, _limits, _disk, _inodes, _shared_memory, _links, _data, _stage,
+)  # fmt: skip

@@ -15,6 +15,7 @@ import pytest
 from configs.errors import REFUSED_STATUS, UserError
 from configs.load import load_both, load_run
 from configs.rank_variables import rank_environment
+from configs.registry import has_engine
 from configs.schema import Cluster
 from launch import run
 from launch.__main__ import main
@@ -384,6 +385,14 @@ def test_images_without_dali_are_refused_before_data_are_packed_and_synthetic_on
     assert not list(tmp_path.iterdir())
     ranks.endings = [succeeds]
     assert launch_run(*load_both("digits", "laptop", [*places, "data.source=synthetic"]), None) == 0
+
+
+@pytest.mark.skipif(not has_engine("torch"), reason="torch is not installed")
+def test_compiled_steps_without_a_compiler_are_refused_before_data_are_packed(tmp_path: Path) -> None:
+    words = ["cluster.engine.name=torch", "cluster.engine.compile=true", "cluster.environment={CXX: no-such-compiler}"]
+    with pytest.raises(UserError, match=r"no C\+\+ compiler \(no-such-compiler\)"):
+        launch_run(*load_both("digits", "laptop", [*words, f"cluster.paths.data={tmp_path}/data"]), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.medium

@@ -267,6 +267,16 @@ def test_a_cpu_has_the_instructions_of_the_precision(precision: str, lacking: st
     assert all(result.words == "the CPU has no avx512bw, which MXNet needs for bfloat16" for result in told)
 
 
+@pytest.mark.parametrize(
+    ("compiles", "lines"), [(True, ["FAIL  compiler (node1): no C++ compiler (g++); install g++"]), (False, [])]
+)
+def test_a_host_without_a_compiler_fails_where_steps_are_compiled(compiles: bool, lines: list[str]) -> None:
+    cluster = CLUSTER.model_copy(update={"engine": CLUSTER.engine.model_copy(update={"compile": compiles})})
+    ranks = _sound()
+    ranks[2]["machine"]["compiler_shortage"] = ["no C++ compiler (g++)", "install g++"]
+    assert [str(each) for each in _check(ranks, cluster) if each.topic == "compiler" and each.level != "OK"] == lines
+
+
 def test_two_hosts_are_compared_with_each_other_and_what_differs_comes_by_name() -> None:
     ranks = _sound()[:4]
     ranks[0]["clock_offsets_s"] = [0.0, 0.0, 2.5, 0.0]
