@@ -87,6 +87,7 @@ def _simulated(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "accelerator_hours": [one.accelerator_hours, *one.hours_bounds],
         "epochs": one.epochs,
         "is_time_to_train": one.reaches_target is True,
+        "is_unmeasured": one.is_unmeasured,
     }
 
 

@@ -97,7 +97,10 @@ def _simulated(found: Mapping[str, Any]) -> list[str]:
         ("start-up", "startup_s", " s before run_start"),
         ("cost", "accelerator_hours", " accelerator hours"),
     )
-    return [_with_bounds(name, found[key], unit) for name, key, unit in rows]
+    lines = [_with_bounds(name, found[key], unit) for name, key, unit in rows]
+    if found["is_unmeasured"]:
+        lines[0] += "; not measured: no step of this program was timed under PyTorch on a GPU"
+    return lines
 
 
 def _with_bounds(name: str, bounded: Sequence[float], unit: str) -> str:

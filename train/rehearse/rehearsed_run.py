@@ -204,12 +204,12 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
     machine, constants, software = scenario.machine, calibration.constants, scenario.software
     model = recipe.model
     timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
-    batch, accumulation = scenario.batch, scenario.accumulation
-    forward_s = float(timed.kernels(timed.forward, machine, batch, constants, software).sum())
-    backward = np.cumsum(timed.kernels(timed.backward, machine, batch, constants, software))
+    accumulation = scenario.accumulation
+    forward, kernels = timed.kernels(machine, scenario.batch, constants, software)
+    backward = np.cumsum(kernels)
     # Only the last micro-batch's gradients are reduced; the ones before lengthen the step's forward.
-    forward_s = accumulation * forward_s + (accumulation - 1) * float(backward[-1])
-    last_kernel = {int(layer): kernel for kernel, layer in enumerate(timed.backward.layer)}
+    forward_s = accumulation * float(forward.sum()) + (accumulation - 1) * float(backward[-1])
+    last_kernel = {int(layer): kernel if software.overlaps else -1 for kernel, layer in enumerate(timed.backward.layer)}
     layers = [index for index, layer in enumerate(timed.network.layers) for _ in layer.parameters]
     rate = forecast(scenario, calibration).images_per_s
     return Waits(

@@ -90,7 +90,7 @@ class Calibration:
             had not seen. ``seen``: the points have the chip at this number of accelerators or more; ``larger``: they
             have the chip only in smaller systems; ``unseen``: they do not have the chip; ``compiler``: chips of other
             makers than NVIDIA. What a forecast may lack: ``own kernels`` of a framework's usual program, in 16 bits;
-            ``float32``; ``another network``; ``tinygrad``, whose kernels no framework shares.
+            ``PyTorch`` in 16 bits; ``float32``; ``another network``; ``tinygrad``, whose kernels no framework shares.
         time_half_widths: The same of the time to train; only for the first four classes.
         startup_half_width: The same of the start-up.
         largest: Chip -> accelerators of the largest system in the points.
@@ -108,7 +108,9 @@ class Calibration:
     rounds: dict[str, str]
     measured_half_width: float | None = None
 
-    def interval(self, chip: str, ranks: int, *, has_compiler: bool = False, lacks: str = "") -> Interval:
+    def interval(
+        self, chip: str, ranks: int, *, has_compiler: bool = False, lacks: str = "", unproven: float = 0.0
+    ) -> Interval:
         """Return the interval of a forecast.
 
         Args:
@@ -116,11 +118,12 @@ class Calibration:
             ranks: Number of accelerators.
             has_compiler: Whether the accelerator's programs are those of a compiler that is not NVIDIA's.
             lacks: What the forecast has in common with no measured system; empty, or a key of ``half_widths``.
+            unproven: Logarithm of a factor on the rate that no published rate has shown.
         """
         if self.measured_half_width is not None:
             return Interval("measured", "", self.measured_half_width, self.measured_half_width)
         basis, growth = self._basis(chip, ranks, has_compiler=has_compiler)
-        more = self.half_widths[lacks] if lacks else 0.0
+        more = math.hypot(self.half_widths[lacks] if lacks else 0.0, unproven)
         widths = (growth * self.half_widths[basis], growth * self.time_half_widths[basis])
         return Interval(basis, lacks, *(math.hypot(width, more) for width in widths))
 

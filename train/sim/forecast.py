@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from configs.errors import UserError
 from configs.plan import plan_run
-from configs.schema import Cluster, Recipe
+from configs.schema import Cluster, EngineSettings, Recipe
 from train.sim.constants import Calibration, Interval
 from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.software import Software, cluster_software
@@ -41,7 +41,9 @@ class Scenario:
         evaluations: Evaluations of the whole run. If None, there is one after every fourth epoch.
         tuned: Whether the program is one of MLPerf's tuned ones, as all calibration points are.
         precision: Number type of the convolutions, ``engine.precision``.
-        engine: ``engine.name``; only measured steps tell engines apart.
+        engine: ``engine.name``.
+        program: How the engine runs the step: ``eager``, or what `program_of` says.
+        eager: The software without compilation and graphs, if the program has one of them. No published rate has.
     """
 
     recipe: Recipe
@@ -54,6 +56,13 @@ class Scenario:
     tuned: bool = False
     precision: str = "float16"
     engine: str = ""
+    program: str = "eager"
+    eager: Software | None = None
+
+    @property
+    def is_pytorch_on_gpu(self) -> bool:
+        """Whether PyTorch runs on a GPU, where no step of this program was timed."""
+        return self.engine == "torch" and self.machine.accelerator.chip != "cpu"
 
     @property
     def lacks(self) -> str:
@@ -65,6 +74,8 @@ class Scenario:
             return "another network"
         if not self.machine.half:
             return "float32"
+        if self.is_pytorch_on_gpu:
+            return "PyTorch"
         return "" if self.tuned else "own kernels"
 
     @property
@@ -108,6 +119,11 @@ class Forecast:
     def rate_bounds(self) -> tuple[float, float]:
         """Ends of the interval of images/s."""
         return _bounds(self.images_per_s, self.interval.rate)
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether the steps are PyTorch's on a GPU, and no such step of this program was measured."""
+        return self.scenario.is_pytorch_on_gpu and self.interval.basis != "measured"
 
     @property
     def run_bounds(self) -> tuple[float, float]:
@@ -164,6 +180,10 @@ def make_scenario(
     """
     plan = plan_run(recipe, cluster.world_size)
     machine = machine or machine_of_cluster(cluster)
+    program = program_of(cluster.engine)
+    plain = cluster.model_copy(
+        update={"engine": cluster.engine.model_copy(update={"compile": False, "cuda_graphs": "none"})}
+    )
     return Scenario(
         recipe=recipe,
         machine=machine,
@@ -174,7 +194,15 @@ def make_scenario(
         evaluations=len(plan.eval_epochs),
         precision=cluster.engine.precision,
         engine=cluster.engine.name,
+        program=program,
+        eager=None if program == "eager" else cluster_software(recipe, plain, machine),
     )
+
+
+def program_of(engine: EngineSettings) -> str:
+    """Return how an engine runs a step: ``eager``, ``compiled``, ``graph of step``, or ``compiled, graph of step``."""
+    graph = "" if engine.cuda_graphs == "none" else f"graph of {engine.cuda_graphs}"
+    return ", ".join(filter(None, ["compiled" if engine.compile else "", graph])) or "eager"
 
 
 def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:
@@ -206,7 +234,11 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     alone_s = time_step(alone, calibration).total_s
     product = machine.accelerator
     interval = calibration.interval(
-        product.chip, machine.ranks, has_compiler=bool(product.compiler), lacks=scenario.lacks
+        product.chip,
+        machine.ranks,
+        has_compiler=bool(product.compiler),
+        lacks=scenario.lacks,
+        unproven=_unproven(scenario, calibration),
     )
     epochs, convergence = _epochs(scenario)
     evaluations = scenario.evaluations if epochs == recipe.run.epochs else None
@@ -223,6 +255,14 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         run=run_time(rate, epochs, machine.nodes, mlperf_round=scenario.mlperf_round, data=data),
         startup=predict_startup(machine.ranks),
     )
+
+
+def _unproven(scenario: Scenario, calibration: Calibration) -> float:
+    """Return the logarithm of what compilation and graphs are predicted to gain, by which they may also fail."""
+    if scenario.eager is None:
+        return 0.0
+    eager = replace(scenario, software=scenario.eager)
+    return math.log(seconds_of_step(eager, calibration) / seconds_of_step(scenario, calibration))
 
 
 def seconds_of_step(scenario: Scenario, calibration: Calibration) -> float:

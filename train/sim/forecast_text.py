@@ -19,6 +19,7 @@ _BASES = {
 """What was known of the machine: key of `train.sim.constants.Calibration.half_widths` -> words."""
 _LACKS = {
     "own kernels": "; wider, as frameworks' usual programs are off by more than those that were tuned for MLPerf",
+    "PyTorch": "; wider, as published rates of PyTorch's programs are off by more",
     "float32": "; wider, as frameworks' float32 programs are off by more",
     "another network": "; wider, as frameworks' programs of other networks, and programs on CPUs, are off by more",
     "tinygrad": "; wider, as two runs of tinygrad were half as fast as predicted",
@@ -47,6 +48,7 @@ def forecast_row(one: Forecast, price: float | None = None) -> dict[str, Any]:
         price: Price of an accelerator hour. If None, the row has no cost.
     """
     scenario, step = one.scenario, one.step
+    widened_by = [one.interval.lacks, "not measured" if one.is_unmeasured else ""]
     row: dict[str, Any] = {
         "recipe": scenario.recipe.name,
         "accelerator": scenario.machine.accelerator.name,
@@ -71,7 +73,7 @@ def forecast_row(one: Forecast, price: float | None = None) -> dict[str, Any]:
         "low": one.rate_bounds[0],
         "high": one.rate_bounds[1],
         "interval_from": one.interval.basis,
-        "interval_widened_by": one.interval.lacks or None,
+        "interval_widened_by": ", ".join(filter(None, widened_by)) or None,
         "efficiency": one.efficiency,
         "epochs": one.epochs,
         "convergence": one.convergence,
@@ -111,7 +113,8 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
         f"{row['recipe']} on {row['ranks']:,} x {row['accelerator']} in {row['nodes']:,} nodes, "
         f"{row['per_rank_batch_size']:g} images per rank, {row['global_batch_size']:,.0f} a step",
         f"images/s       {one.images_per_s:,.0f}  ({coverage:.0%} interval {_span(one.rate_bounds)}, "
-        f"from the errors on held-out points; {_BASES[one.interval.basis]}{_LACKS.get(one.interval.lacks, '')})",
+        f"from the errors on held-out points; {_BASES[one.interval.basis]}{_LACKS.get(one.interval.lacks, '')}"
+        f"{_unmeasured(one)})",
         f"efficiency     {one.efficiency:.1%} of {row['ranks']:,} times one accelerator at the same batch",
         *_step_lines(one),
         f"epochs         {one.epochs}{_CONVERGENCE[one.convergence]}",
@@ -129,6 +132,15 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
         shown = {cause: saved for cause, saved in savings_ms.items() if saved > _SHOWN_FROM_MS}
         lines += [f"  {cause:<50} by {saved:6.2f} ms" for cause, saved in shown.items()]
     return "\n".join(lines)
+
+
+def _unmeasured(one: Forecast) -> str:
+    """Return what no measured step supports, after the reasons for the interval; empty if there is nothing."""
+    if not one.is_unmeasured:
+        return ""
+    program = one.scenario.program
+    gain = "" if program == "eager" else f", and no published rate shows what {program!r} gains"
+    return f"; not measured: no step of this program was timed under PyTorch on a GPU{gain}"
 
 
 def _span(bounds: tuple[float, float], digits: int = 0) -> str:

@@ -52,6 +52,7 @@ class MeasuredStep:
         log_factor: Logarithm of the factor on the predicted compute time that makes the prediction equal this rate.
         fingerprint: Of the constants with which the factor was found; with others it does not hold.
         engine: ``engine.name`` of the run; empty in files from before there was one, which then say nothing.
+        program: How the engine ran the step, see `train.sim.forecast.program_of`.
     """
 
     source: str
@@ -64,6 +65,7 @@ class MeasuredStep:
     log_factor: float
     fingerprint: str
     engine: str = ""
+    program: str = "eager"
 
 
 def measured_step(folder: Path, scenario: Scenario, calibration: Calibration, constants_id: str) -> MeasuredStep:
@@ -99,6 +101,7 @@ def measured_step(folder: Path, scenario: Scenario, calibration: Calibration, co
         log_factor=round(_log_factor(scenario, calibration, rate, folder), 4),
         fingerprint=constants_id,
         engine=scenario.engine,
+        program=scenario.program,
     )
 
 
@@ -125,13 +128,13 @@ def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[Me
     """Return the calibration with the factor that measured steps give, and its interval, if there are any.
 
     Args:
-        scenario: What is predicted. Steps of other machines, engines and precisions say nothing about it.
+        scenario: What is predicted. Steps of other machines, engines, programs and precisions say nothing about it.
         calibration: Without measured steps.
         steps: All known steps.
     """
     machine = scenario.machine.accelerator.name
-    wanted = (machine, scenario.engine, scenario.precision)
-    similar = [step for step in steps if (step.machine, step.engine, step.precision) == wanted]
+    wanted = (machine, scenario.engine, scenario.program, scenario.precision)
+    similar = [step for step in steps if (step.machine, step.engine, step.program, step.precision) == wanted]
     if not similar:
         return calibration
     same = [step for step in similar if step.network == scenario.recipe.model.name]

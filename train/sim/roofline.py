@@ -5,6 +5,7 @@ costs weigh more the smaller the batch is: the launch of each kernel, and the la
 leaves half of the multiprocessors idle. The layers come from `train.networks.arch`, which training uses too.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +143,13 @@ def _table(kernels: list[_Kernel]) -> KernelTable:
 
 
 def kernel_times(
-    table: KernelTable, machine: Machine, batch: float, constants: Constants, norm_traffic: float = 1.0
+    table: KernelTable,
+    machine: Machine,
+    batch: float,
+    constants: Constants,
+    *,
+    norm_traffic: float = 1.0,
+    unit_bytes_per_s: float = math.inf,
 ) -> Array:
     """Return the seconds of each kernel on one accelerator.
 
@@ -151,7 +158,8 @@ def kernel_times(
         machine: Its accelerator and precision.
         batch: Images of one rank.
         constants: Calibrated.
-        norm_traffic: Factor on the bytes that kernels without arithmetic move, see `train.sim.step_time.Software`.
+        norm_traffic: Factor on the bytes that kernels without arithmetic move, see `train.sim.software.Software`.
+        unit_bytes_per_s: Most bytes/s that such a kernel moves in a multiprocessor.
     """
     units = machine.accelerator.units
     if machine.uses_matrix_units:
@@ -164,7 +172,8 @@ def kernel_times(
     found = table.fresh * np.minimum(1.0, held / (machine.bytes_per_number * batch * table.span))
     numbers = np.where(table.flops > 0, 1.0, norm_traffic) * (table.numbers - found)
     traffic = machine.bytes_per_number * (batch * numbers + table.weights)
-    memory = traffic / (machine.accelerator.memory * constants.memory_efficiency)
+    bandwidth = machine.accelerator.memory * constants.memory_efficiency
+    memory = traffic / np.where(table.flops > 0, bandwidth, min(bandwidth, units * unit_bytes_per_s))
     return np.asarray(constants.kernel_s + np.maximum(arithmetic, memory))
 
 

@@ -1,6 +1,7 @@
 """The training program as the simulator sees it: launches, reductions, and the traffic of its batch norms."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from configs.schema import Cluster, Communication, Recipe
 from train.comm.buckets import bucket_cap
@@ -18,9 +19,27 @@ node, in which the convolution before the batch norm makes the sums: 3 + 5 passe
 UNFUSED = 13 / 7
 """The same of networks in which batch norm, ReLU and addition are kernels of their own: 5 + 8 passes over a tensor
 instead of 2 + 5. Fused kernels exist for 16 bits only, and PyTorch has none."""
+NATIVE_NORM = 16 / 7
+"""The same of PyTorch's own batch norm, which takes bfloat16, as cuDNN's takes float16 and float32 only: 6 + 10 passes.
+`UNFUSED` fits PyTorch's published float16 rates, which have cuDNN's kernel. The kernel of channels last keeps what fits
+of a tensor on the chip. PyTorch's reads the input once more for the normalization (batch_norm_stats, then
+batch_norm_elemt), and the input and the gradient once more for the gradient (batch_norm_backward_reduce, then
+batch_norm_backward_elemt): three passes more. Not measured."""
 LAYOUT_COPIES = 5 / 7
 """What copies between channels first and channels last add to it if matrix units multiply tensors with channels first:
 ten more passes if every tensor were copied, of which half fit the published rate with TF32 (docs/simulator.md)."""
+PYTORCH_LAUNCHES, COMPILED_LAUNCHES = 750 / 303, 380 / 303
+"""Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303. 750 were counted in a trace
+of a step of this program on fake CUDA tensors (2026-11). 380 are estimated: three for each convolution, and two in
+forward and two in backward for each batch norm, with all that Inductor fuses into them."""
+PYTORCH_LAUNCH_S = 14.3e-6
+"""Time that Python and PyTorch's dispatcher need for a launch. *Source*: pytorch/benchmark, pull request 706: three
+steps of ResNet-50 with one image on a V100 take 89.0 ms eagerly, and 50.2 ms as a CUDA graph. Such a step launches
+about 2,070 kernels: 230 in forward, 390 in backward with the sums into 161 gradients, 161 zeros and 1,288 of Adam."""
+PYTORCH_UNIT_BYTES_PER_S = 22e9
+"""Most bytes/s that PyTorch's kernels between convolutions move in a multiprocessor, which an H100 reaches. *Source*:
+lambdal/deeplearning-benchmark, NVIDIA's ResNet-50 in PyTorch with AMP: one H200 made 3,079 images/s and one B200 3,077,
+one H100 2,791, though their bandwidths a multiprocessor are 1.4 and 2.1 times an H100's."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,10 @@ class Software:
             them into the convolutions move fewer.
         optimizer_work: Time that a costly optimizer adds to a step, relative to forward and backward.
         channels: Multiprocessors that a reduction takes from backward while both run.
+        overlaps: Whether gradients are reduced during backward. If False, all reductions start at the end of backward.
+        host_s: Time that the host needs to launch a kernel of the step, while the accelerator computes earlier ones. No
+            step is shorter than all launches.
+        unit_bytes_per_s: Most bytes/s that a kernel without arithmetic moves in a multiprocessor.
     """
 
     bucket_bytes: int = 64 << 20
@@ -51,6 +74,9 @@ class Software:
     norm_traffic: float = 1.0
     optimizer_work: float = 0.0
     channels: int = 12
+    overlaps: bool = True
+    host_s: float = 0.0
+    unit_bytes_per_s: float = math.inf
 
 
 def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Software:
@@ -58,26 +84,55 @@ def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Soft
 
     Args:
         recipe: The network, whose gradients fill the buckets.
-        cluster: The block ``communication`` says how gradients are reduced.
+        cluster: The block ``communication`` says how gradients are reduced, and ``engine`` how kernels are launched.
         machine: Accelerators of the cluster, or measured ones in place of them.
     """
     communication = cluster.communication
     sizes = gradient_bytes(network_of(recipe.model).parameters, machine.bytes_per_sum)
-    return Software(
+    return replace(
+        _engine_software(cluster, machine),
         bucket_bytes=bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction),
         algorithm=_algorithm(communication),
         # Only Horovod looks for ready gradients at an interval.
         cycle_s=communication.cycle_time_ms / 1e3 if communication.kind == "horovod" else 0.0,
-        graphs=False,
-        norm_traffic=_traffic(machine, cluster),
     )
 
 
-def _traffic(machine: Machine, cluster: Cluster) -> float:
-    """Return the memory traffic of batch norms: both engines have kernels of their own for them."""
+def _engine_software(cluster: Cluster, machine: Machine) -> Software:
+    """Return the software of an engine, whose batch norms are kernels of their own unless they are compiled."""
+    engine, is_channels_last = cluster.engine, cluster.engine.layout == "NHWC"
     if cluster.device == "cpu":
-        return SEPARATE_SUMS
-    return framework_traffic(machine, is_fused=False, is_channels_last=cluster.engine.layout == "NHWC")
+        return Software(graphs=False, norm_traffic=SEPARATE_SUMS)
+    if engine.name == "torch":
+        return pytorch_software(
+            machine, is_channels_last=is_channels_last, is_compiled=engine.compile, graphs=engine.cuda_graphs
+        )
+    return framework_software(machine, is_fused=False, is_channels_last=is_channels_last)
+
+
+def pytorch_software(
+    machine: Machine, *, is_channels_last: bool, is_compiled: bool = False, graphs: str = "none"
+) -> Software:
+    """Return the software of PyTorch on a GPU.
+
+    Args:
+        machine: Accelerators.
+        is_channels_last: See `framework_traffic`.
+        is_compiled: Whether Inductor fuses batch norm, ReLU and addition, which it does in every number type.
+        graphs: ``engine.cuda_graphs``. The host launches no kernel of a graph; under ``compute``, the allreduces follow
+            the whole backward pass.
+    """
+    eager_passes = NATIVE_NORM if machine.bfloat16 else UNFUSED
+    passes = SEPARATE_SUMS if is_compiled else eager_passes
+    launches = COMPILED_LAUNCHES if is_compiled else PYTORCH_LAUNCHES
+    is_graph = graphs != "none"
+    return Software(
+        graphs=is_graph,
+        norm_traffic=passes + _copies(machine, is_channels_last=is_channels_last),
+        overlaps=graphs != "compute",
+        host_s=0.0 if is_graph else launches * PYTORCH_LAUNCH_S,
+        unit_bytes_per_s=PYTORCH_UNIT_BYTES_PER_S,
+    )
 
 
 def _algorithm(communication: Communication) -> str:
@@ -113,4 +168,9 @@ def framework_traffic(machine: Machine, *, is_fused: bool, is_channels_last: boo
         The traffic relative to that of NVIDIA's network for one node, see `Software.norm_traffic`.
     """
     traffic = SEPARATE_SUMS if is_fused and machine.half else UNFUSED
-    return traffic + (LAYOUT_COPIES if machine.uses_matrix_units and not is_channels_last else 0.0)
+    return traffic + _copies(machine, is_channels_last=is_channels_last)
+
+
+def _copies(machine: Machine, *, is_channels_last: bool) -> float:
+    """Return what copies between the layouts add to the memory traffic of batch norms."""
+    return LAYOUT_COPIES if machine.uses_matrix_units and not is_channels_last else 0.0

@@ -110,12 +110,34 @@ class StepModel:
             self._buckets[key] = _plan(self.network, self.backward, *key)
         return self._buckets[key]
 
+    def kernels(self, machine: Machine, batch: float, constants: Constants, software: Software) -> tuple[Array, Array]:
+        """Return the seconds of each kernel of forward and of backward, with the host's launches if there is no graph.
+
+        If the host needs more time to launch a step than the step takes, all kernels wait for it in proportion.
+        """
+        forward, backward = (
+            self._kernels(table, machine, batch, constants, software) for table in (self.forward, self.backward)
+        )
+        busy_s = float(forward.sum() + backward.sum())
+        launches_s = _slowdown(machine, constants) * software.host_s * (len(forward) + len(backward))
+        wait = max(0.0, launches_s - self._update_s(machine, constants) - busy_s) / busy_s
+        return forward * (1 + wait), backward * (1 + wait)
+
     @staticmethod
-    def kernels(table: KernelTable, machine: Machine, batch: float, constants: Constants, software: Software) -> Array:
-        """Return the seconds of each kernel, with the launch by the host if the software does not use a graph."""
+    def _kernels(table: KernelTable, machine: Machine, batch: float, constants: Constants, software: Software) -> Array:
         launch_s = 0.0 if software.graphs else constants.launch_s
-        kernels_s = kernel_times(table, machine, batch, constants, software.norm_traffic)
-        return constants.slowdown(min(machine.ranks, machine.ranks_per_node)) * (kernels_s + launch_s)
+        kernels_s = kernel_times(
+            table,
+            machine,
+            batch,
+            constants,
+            norm_traffic=software.norm_traffic,
+            unit_bytes_per_s=software.unit_bytes_per_s,
+        )
+        return _slowdown(machine, constants) * (kernels_s + launch_s)
+
+    def _update_s(self, machine: Machine, constants: Constants) -> float:
+        return _slowdown(machine, constants) * update_time(self.network.num_parameters, machine, constants)
 
     def time_step(self, machine: Machine, batch: float, constants: Constants, software: Software) -> StepTime:
         """Predict the time of one step.
@@ -130,9 +152,10 @@ class StepModel:
             software: How the program launches kernels and reduces gradients.
         """
         slowest = 1 + constants.straggler * math.sqrt(2 * math.log(machine.ranks))
-        forward_s = float(self.kernels(self.forward, machine, batch, constants, software).sum())
+        forward, backward = self.kernels(machine, batch, constants, software)
+        forward_s = float(forward.sum())
         # When each backward kernel ends, in seconds from the start of backward.
-        ends = np.cumsum(self.kernels(self.backward, machine, batch, constants, software))
+        ends = np.cumsum(backward)
         backward_s = float(ends[-1])
         compute_s = forward_s + backward_s
         buckets = self._reduction_times(machine, constants, software)
@@ -143,9 +166,7 @@ class StepModel:
             stretched = slowest * forward_s + ends * (slowest + contention_s / backward_s)
             reductions = _queue(buckets, stretched, software)
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
-        slowdown = constants.slowdown(min(machine.ranks, machine.ranks_per_node))
-        update_s = slowdown * update_time(self.network.num_parameters, machine, constants)
-        update_s += software.optimizer_work * compute_s
+        update_s = self._update_s(machine, constants) + software.optimizer_work * compute_s
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
         overhead_s = (constants.multinode_s if machine.nodes > 1 else 0.0) + _negotiation(
             machine, constants, software, busy_s
@@ -184,15 +205,19 @@ def _queue(
     Args:
         buckets: Each with the seconds of its reduction.
         gradients_ready: When the gradients of each backward kernel are ready, from the start of the step.
-        software: Gradients wait half of its cycle on average.
+        software: Gradients wait half of its cycle on average, and for the end of backward if it does not overlap.
     """
     free_s, queue = 0.0, []
     for bucket, seconds in buckets:
-        ready_s = float(gradients_ready[bucket.after_kernel]) + software.cycle_s / 2
+        ready_s = float(gradients_ready[bucket.after_kernel if software.overlaps else -1]) + software.cycle_s / 2
         start_s = max(ready_s, free_s)
         free_s = start_s + seconds
         queue.append(Reduction(bucket.size_bytes, ready_s, start_s, free_s))
     return tuple(queue)
+
+
+def _slowdown(machine: Machine, constants: Constants) -> float:
+    return constants.slowdown(min(machine.ranks, machine.ranks_per_node))
 
 
 def _contention(machine: Machine, software: Software) -> float:

@@ -26,14 +26,17 @@ def step_trace(scenario: Scenario, calibration: Calibration) -> list[dict[str, A
     slowest = 1 + step.straggler_s / step.compute_s
     stretched = slowest + step.contention_s / step.backward_s
 
-    def kernels(table: KernelTable, speed: float, category: str) -> list[_Activity]:
-        seconds = timed.kernels(table, scenario.machine, scenario.batch, calibration.constants, scenario.software)
-        durations = [speed * float(each) for each in seconds]
-        return [(name, category, _COMPUTE, each) for name, each in zip(table.names, durations, strict=True)]
-
-    compute = [*kernels(timed.forward, slowest, "forward"), *kernels(timed.backward, stretched, "backward")]
+    forward, backward = timed.kernels(scenario.machine, scenario.batch, calibration.constants, scenario.software)
+    compute = [
+        *_kernels(timed.forward, slowest * forward, "forward"),
+        *_kernels(timed.backward, stretched * backward, "backward"),
+    ]
     in_turn = _in_turn([*compute, *_after_backward(step)])
     return [*in_turn[: len(compute)], *_reductions(step.reductions), *in_turn[len(compute) :]]
+
+
+def _kernels(table: KernelTable, seconds: Iterable[float], category: str) -> list[_Activity]:
+    return [(name, category, _COMPUTE, float(each)) for name, each in zip(table.names, seconds, strict=True)]
 
 
 def _after_backward(step: StepTime) -> list[_Activity]:

@@ -65,7 +65,7 @@ def test_a_simulated_time_has_its_unit_and_the_ends_of_its_interval() -> None:
         "run_s": [70.4, 60, 100],
         "startup_s": [2.5, 1, 4],
     }
-    found |= {"accelerator_hours": [0.25, 0.125, 0.5], "epochs": 86, "is_time_to_train": True}
+    found |= {"accelerator_hours": [0.25, 0.125, 0.5], "epochs": 86, "is_time_to_train": True, "is_unmeasured": False}
     title, *lines = render(_plan("digits") | {"simulated": found}).split("\n\n")[1].splitlines()
     assert title == "Simulated, with the ends of 90 % intervals"
     assert lines == [

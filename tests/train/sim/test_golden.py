@@ -20,7 +20,7 @@ from train.sim.fit.calibrate import PUBLISHED_RATES
 FOLDER = Path(__file__).with_name("golden")
 FORECASTS = sorted(FOLDER.glob("*/*.txt"))
 """Answers with floats of six digits; the first line of each file is the command."""
-POINTS = ("scaling_points", "published_rates", "further_rates", "unseen_rates")
+POINTS = ("scaling_points", "published_rates", "further_rates", "unseen_rates", "pytorch_rates")
 """Points files of the simulator, whose rows are all predicted."""
 _PREDICTED = ("predicted_img_per_s", "low", "high", "interval_from", "predicted_time_to_train_s", "predicted_init_s")
 

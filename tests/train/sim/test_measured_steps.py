@@ -50,6 +50,20 @@ def test_after_a_run_the_forecast_is_what_the_run_measured(tmp_path: Path, recip
         assert after.interval.rate < before.interval.rate
 
 
+@pytest.mark.parametrize("faster", [0.5, 2.0])
+def test_a_run_of_pytorch_on_a_gpu_sets_the_forecast_of_its_program_only(tmp_path: Path, faster: float) -> None:
+    """At 32 images the host's launches bound an H100: a run may still be faster than they are estimated."""
+    kept, asked = tmp_path / "steps.yaml", ("imagenet-b256", "h100-node")
+    before = forecast(*conditions(*load_both(*asked), steps=kept))
+    rate = faster * before.images_per_s
+    keep_steps(kept, measure_runs([run_folder(tmp_path / "run", *asked, [1.0, *(rate + each for each in range(5))])]))
+    after = forecast(*conditions(*load_both(*asked), steps=kept))
+    assert after.images_per_s == pytest.approx(rate, rel=1e-3)
+    assert (before.is_unmeasured, after.is_unmeasured) == (True, False)
+    compiled = forecast(*conditions(*load_both(*asked, ["cluster.engine.compile=true"]), steps=kept))
+    assert compiled.is_unmeasured
+
+
 def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other_machines_not_at_all() -> None:
     scenario, _ = conditions(*load_both("imagenet-b256", "a100-node"))
     calibration = load_calibration()
@@ -72,7 +86,10 @@ def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other
     assert fewer.measured_half_width == pytest.approx(
         math.hypot(1.645 * math.hypot(0.05, 0.01), calibration.half_widths["larger"])
     )
-    of_others = (replace(step, machine="H100-SXM"), replace(step, precision="float32"), replace(step, engine="another"))
+    of_others = (
+        replace(step, machine="H100-SXM"), replace(step, precision="float32"), replace(step, engine="another"),
+        replace(step, program="compiled"),
+    )  # fmt: skip
     for foreign in of_others:
         assert apply_steps(scenario, calibration, [foreign]) is calibration
 

@@ -21,6 +21,8 @@ from train.sim.time_to_train import predict_init
 
 PUBLISHED_RATES = Path(__file__).parents[1] / "published_rates.csv"
 """Published rates of frameworks' usual programs; no constant is fitted to them."""
+PYTORCH_RATES = PUBLISHED_RATES.with_name("pytorch_rates.csv")
+"""Published rates of PyTorch's eager programs on many GPUs; no constant is fitted to them."""
 _COVERAGE = 0.9
 _FEWEST_POINTS, _FEWEST_CHIPS = 20, 2
 _HEADER = """\
@@ -85,10 +87,17 @@ def calibrate(points: Sequence[Point], report: Callable[[str], None]) -> tuple[C
     report("constants are fitted to all points; now fitting again with some points hidden")
     hidden = hold_out(measured, report)
     largest, rounds = _largest_and_newest(measured)
-    frameworks = log_errors(read_points(PUBLISHED_RATES), constants, lambda point: point.lacks)
+    frameworks = framework_errors(constants)
     rates, times = half_widths(hidden, frameworks)
     starts = quantile(startup_errors(measured) or [1.0], _COVERAGE)
     return Calibration(constants, _COVERAGE, rates, times, round(starts, 4), largest, rounds), hidden
+
+
+def framework_errors(constants: Constants) -> dict[str, list[float]]:
+    """Return what a forecast may lack -> signed log errors on the published rates of frameworks."""
+    found = log_errors(read_points(PUBLISHED_RATES), constants, lambda point: point.lacks)
+    half = [point for point in read_points(PYTORCH_RATES) if point.precision == "float16"]
+    return found | log_errors(half, constants, lambda _: "PyTorch")
 
 
 def half_widths(

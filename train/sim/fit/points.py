@@ -14,7 +14,7 @@ from pathlib import Path
 
 from configs.errors import ConfigError, UserError, nearest
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
-from train.sim.software import SEPARATE_SUMS, Software, framework_software
+from train.sim.software import SEPARATE_SUMS, Software, framework_software, pytorch_software
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
 
 _ONE_BUCKET_SINCE, _GRAPHS_SINCE = 0.7, 1.0
@@ -144,8 +144,10 @@ class Point:
         Programs up to round 0.6 reduced gradients in buckets during backward. Later programs, and whole programs on the
         device, reduce all gradients once at the end of backward.
         """
+        if self.is_framework and not self.is_fused:
+            return pytorch_software(self.machine, is_channels_last=self.is_channels_last)
         if self.is_framework:
-            return framework_software(self.machine, is_fused=self.is_fused, is_channels_last=self.is_channels_last)
+            return framework_software(self.machine, is_fused=True, is_channels_last=self.is_channels_last)
         mlperf_round, compiler = _number(self.round, _ROUND_IF_UNKNOWN), self.accelerator.compiler
         is_whole_program = compiler in _WHOLE_PROGRAMS
         has_several_buckets = mlperf_round < _ONE_BUCKET_SINCE and not is_whole_program

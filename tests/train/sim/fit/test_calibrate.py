@@ -14,7 +14,14 @@ from configs.errors import UserError
 from train.sim import constants as constants_module
 from train.sim.__main__ import main
 from train.sim.constants import Constants, Interval, load_calibration
-from train.sim.fit.calibrate import calibrate, calibration_text, half_widths, held_out_csv, startup_errors
+from train.sim.fit.calibrate import (
+    calibrate,
+    calibration_text,
+    framework_errors,
+    half_widths,
+    held_out_csv,
+    startup_errors,
+)
 from train.sim.fit.comparison import held_out_text, validation_text, worth_text
 from train.sim.fit.fitting import PRIORS, fit
 from train.sim.fit.heldout import ConstantWorth, HeldOutPrediction
@@ -114,6 +121,14 @@ def test_each_class_of_forecasts_has_the_interval_of_the_errors_of_its_kind() ->
     })  # fmt: skip
     # No time is known better than the rate, and where no time was measured, all errors of rates count.
     assert times == pytest.approx({"seen": 0.9, "larger": 0.9, "unseen": 0.7, "compiler": 1.1})
+
+
+def test_the_shipped_intervals_of_frameworks_are_those_of_their_published_rates() -> None:
+    """The rank of the error is ceil(0.9 (n + 1)), counted from the smallest."""
+    shipped = load_calibration()
+    for name, errors in framework_errors(shipped.constants).items():
+        rank = min(len(errors), math.ceil(0.9 * (len(errors) + 1)))
+        assert shipped.half_widths[name] == pytest.approx(sorted(map(abs, errors))[rank - 1], abs=1e-4), name
 
 
 def test_the_interval_of_larger_systems_is_their_own_where_it_is_the_wider() -> None:
