@@ -7,12 +7,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from configs.arguments import painted
-from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
+from configs.errors import REFUSED_STATUS, STOPPED_STATUS
 from configs.load import ROOT
 from configs.schema import Recipe
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
+from logs.disk import dispensable
 from logs.folder import SUMMARY_FILE, RunFolder, Summary
 from logs.judge.compliance import Verdict, asks_for_log, write_verdict
 from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
@@ -80,10 +81,8 @@ def _with_reference(folder: RunFolder) -> Summary:
     if is_real and data.source == "folders" and data.train_samples == IMAGENET_SAMPLES:
         found = compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])])
         summary = replace(summary, rcp=asdict(found))
-        try:
+        with dispensable():  # The summary without the comparison stays.
             folder.write_summary(summary)
-        except UserError as error:  # A full disk, for example: the summary without the comparison stays.
-            sys.stderr.write(f"warning: {error}\n")
     return summary
 
 

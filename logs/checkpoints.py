@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from configs.errors import UserError
-from logs.disk import explain_disk_errors, write_text
+from logs.disk import explain_disk_errors, sync_folder, whole_file, write_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,15 +69,11 @@ class CheckpointFolder:
         """
         folder = self.run_folder / CHECKPOINT_FOLDER
         path = folder / f"step-{step:08d}.ckpt"
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
         with explain_disk_errors(path):
             folder.mkdir(exist_ok=True)
-            try:
-                _write_with_digest(partial, state)
-                partial.replace(path)
-                _sync_folder(folder)
-            finally:
-                partial.unlink(missing_ok=True)
+            with whole_file(path) as file:
+                _write_with_digest(file, state)
+            sync_folder(folder)
             for old in self.files()[keep:]:
                 old.unlink(missing_ok=True)
         return path
@@ -141,22 +136,19 @@ def read(path: Path) -> SavedState:
     return SavedState(json.loads(str(arrays.pop(_META))), arrays)
 
 
-def _write_with_digest(path: Path, state: SavedState) -> None:
+def _write_with_digest(file: BinaryIO, state: SavedState) -> None:
     import numpy as np  # noqa: PLC0415 (as in `read`)
 
-    with path.open("w+b") as file:
-        # np.savez leaves its archive open when the disk is full, and Python then reports the error once more at exit.
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, array in {_META: np.array(json.dumps(state.meta)), **state.arrays}.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call]
-        file.seek(0)
-        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        while block := file.read(1 << 20):
-            digest.update(block)
-        file.write(digest.digest())
-        file.flush()
-        os.fsync(file.fileno())
+    # np.savez leaves its archive open when the disk is full, and Python then reports the error once more at exit.
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in {_META: np.array(json.dumps(state.meta)), **state.arrays}.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call]
+    file.seek(0)
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    while block := file.read(1 << 20):
+        digest.update(block)
+    file.write(digest.digest())
 
 
 def _verified(path: Path) -> bytes:
@@ -169,12 +161,3 @@ def _verified(path: Path) -> bytes:
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
         raise DamagedCheckpoint(f"{path}: damaged: its {len(content):,} bytes do not match the checksum at their end")
     return body
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write the folder's entries to disk, so that the new name survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

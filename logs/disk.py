@@ -1,22 +1,28 @@
-"""Writes files atomically, so that no reader sees half a file, and reports disks in trouble in one line."""
+"""Files that appear whole or not at all, small JSON files that may be damaged, and disks in trouble in one line."""
 
 import errno
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from configs.errors import UserError
 
 _SPACE = "free some space, or put paths.runs on another disk"
 _SERVER = "check the disk or the file server, or put paths.runs on another disk"
+_IN_THE_WAY = "move it away, or give another folder"
+_NO_INODE = (
+    "no inode is left, because the disk holds too many files",
+    "remove some files, or put paths.runs on another disk",
+)
 _REASONS = {
     errno.ENOSPC: ("the disk is full", _SPACE),
     errno.EDQUOT: ("the disk quota is used up", _SPACE),
-    errno.EFBIG: ("the file would become larger than the file system or the user's limit allows", _SPACE),
+    errno.EFBIG: ("the file would become larger than the file system or the user's limit (ulimit -f) allows", _SPACE),
     errno.EIO: ("the disk or the file server reports an input/output error", _SERVER),
     errno.ESTALE: ("the file server no longer knows the file (stale file handle)", _SERVER),
     errno.EROFS: ("the file system is read-only", _SERVER),
@@ -25,28 +31,72 @@ _REASONS = {
         "the folder is missing, or was deleted during the run",
         "repeat the run without deleting the folder",
     ),
+    errno.EISDIR: ("a folder has this name", _IN_THE_WAY),
+    errno.EEXIST: ("another file has the name of its folder", _IN_THE_WAY),
+    errno.ENOTDIR: ("another file has the name of its folder", _IN_THE_WAY),
+    errno.EMFILE: ("this process has too many open files", "raise the limit (ulimit -n)"),
+    errno.ENFILE: ("this machine has too many open files", "end other programs"),
 }
 """What a write error means and what to do. Network file systems give EIO, ESTALE and EROFS for moments only."""
+
+_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""How a file system refuses to sync a file or a folder because it never does; the file is written all the same."""
 
 
 @contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Raise a `UserError` that names ``path`` if writing fails for a known reason or is not permitted.
+    """Raise a `UserError` that names ``path`` if the operating system refuses to write.
+
+    A file system may answer with any number. One without words of its own is named with the kernel's words.
 
     Raises:
-        UserError: In place of these errors; any other `OSError` is raised unchanged.
+        UserError: In place of an `OSError`.
     """
     try:
         yield
-    except PermissionError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}; choose a folder that you may write to"
-        ) from error
     except OSError as error:
-        reason, remedy = _REASONS.get(error.errno or 0, ("", ""))
-        if not reason:
-            raise
+        reason, remedy = _reason(error, path)
         raise UserError(f"{path}: cannot be written: {reason}; {remedy}") from error
+
+
+def _reason(error: OSError, path: Path) -> tuple[str, str]:
+    """Return what an error of a disk means, and what to do."""
+    if isinstance(error, PermissionError):
+        return str(error.strerror), "choose a folder that you may write to"
+    if error.errno == errno.ENOSPC and _has_no_inode(path.parent):
+        return _NO_INODE
+    words = str(error) if error.errno is None else f"{error.strerror} (error {error.errno})"
+    return _REASONS.get(error.errno or 0, (words, _SERVER))
+
+
+def _has_no_inode(folder: Path) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return bool(disk.f_files) and not disk.f_favail  # a file system without a table of inodes says 0
+
+
+def sync(descriptor: int) -> None:
+    """Wait until an open file or folder is on the disk; a file system that has no such call is not asked twice.
+
+    Raises:
+        OSError: The disk is in trouble.
+    """
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, so that a new name survives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def strict_json(value: Any) -> Any:
@@ -82,32 +132,64 @@ def read_object(path: Path) -> dict[str, Any]:
     return tree
 
 
-def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
-    """Write ``value`` to ``path`` as strict JSON, atomically; with ``is_private``, only the owner can read the file.
+def found_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file that its reader can do without; empty where `read_object` raises."""
+    try:
+        return read_object(path)
+    except UserError:
+        return {}
+
+
+@contextmanager
+def dispensable() -> Iterator[None]:
+    """Make a warning of a file that cannot be written, where the file is worth less than the run."""
+    try:
+        yield
+    except UserError as error:
+        sys.stderr.write(f"warning: {error}\n")
+
+
+@contextmanager
+def whole_file(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
+    """Yield a new file, which gets the name ``path`` when the block has ended and all bytes are on the disk.
+
+    Readers see the whole old file or the whole new file, also after a crash. After an error, the old file stays and the
+    new one is gone. A device or a pipe is written as it is.
+
+    Args:
+        path: The final name, in an existing folder.
+        is_private: Whether only the owner may read the file.
 
     Raises:
-        UserError: If the disk is full, or writing is not permitted.
+        UserError: The disk is full or in trouble, or writing is not permitted.
     """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    mode = 0o600 if is_private else 0o666
+    with explain_disk_errors(path):
+        if path.is_char_device() or (path.is_symlink() and path.is_fifo()):  # /dev/null, /dev/stdout of a pipe
+            with path.open("wb") as file:
+                yield file
+            return
+        try:
+            # Not fchmod: vfat and CIFS refuse it, because the mount decides who can read.
+            with open(partial, "w+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                if is_private and os.fstat(file.fileno()).st_mode & 0o077:
+                    words = "other users can read it, because its file system keeps no permissions of files"
+                    sys.stderr.write(f"warning: {path}: {words}\n")
+                yield file
+                file.flush()
+                sync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
+    """Write ``value`` to ``path`` as strict JSON; see `whole_file`."""
     write_text(path, json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n", is_private=is_private)
 
 
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Write ``text`` to ``path`` atomically: readers, also after a crash, see the whole old or the whole new file.
-
-    With ``is_private``, only the owner can read the file.
-
-    Raises:
-        UserError: If the disk is full, or writing is not permitted.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with explain_disk_errors(path):
-        try:
-            with partial.open("w", encoding="utf-8") as file:
-                if is_private:
-                    os.fchmod(file.fileno(), 0o600)
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+    """Write ``text`` to ``path``; see `whole_file`."""
+    with whole_file(path, is_private=is_private) as file:
+        file.write(text.encode())

@@ -8,7 +8,7 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.plan import Position
-from logs.disk import explain_disk_errors, strict_json, write_text
+from logs.disk import dispensable, explain_disk_errors, strict_json, write_text
 
 METRICS_FILE = "metrics.jsonl"
 RANKS_FILE = "ranks.json"
@@ -43,7 +43,7 @@ class MetricsWriter(NullMetrics):
             repeats those steps. If None, the run is new.
 
     Raises:
-        UserError: If the disk is full, now or at a flush.
+        UserError: If the file cannot be made.
     """
 
     def __init__(self, path: Path, resume_at: Position | None = None) -> None:
@@ -52,27 +52,27 @@ class MetricsWriter(NullMetrics):
         assert resume_at or not path.is_file(), f"{path} belongs to another run"
         if resume_at and path.is_file():
             write_text(path, "".join(_line(row) for row in read_metrics(path) if _is_before(row, resume_at)))
-        with explain_disk_errors(path):
-            self._file = path.open("a", encoding="utf-8")
+        with explain_disk_errors(path), path.open("ab") as file:
+            self._size = file.tell()
 
     def row(self, **values: Any) -> None:
         """Keep one row in memory, as text, so that later changes to the values do not alter the row."""
         self._rows.append(_line(values))
 
     def flush(self) -> None:
-        """Write the rows kept so far."""
-        with explain_disk_errors(self._path):
-            self._file.write("".join(self._rows))
-            self._file.flush()
-        self._rows.clear()
+        """Write the rows kept so far; a disk in trouble costs a warning, and the rows are kept for the next time."""
+        content = "".join(self._rows).encode()
+        with dispensable():
+            with explain_disk_errors(self._path), self._path.open("ab") as file:
+                if file.tell() > self._size:  # a part of the rows, from a write that failed
+                    file.truncate(self._size)
+                file.write(content)
+            self._size += len(content)
+            self._rows.clear()
 
     def close(self) -> None:
-        """Write the remaining rows and close the file."""
-        with explain_disk_errors(self._path):
-            try:
-                self.flush()
-            finally:
-                self._file.close()
+        """Write the remaining rows."""
+        self.flush()
 
 
 def _line(values: Mapping[str, Any]) -> str:

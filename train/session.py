@@ -18,7 +18,7 @@ from configs.registry import require_engine
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
 from logs.classes import write_classes
-from logs.disk import write_json
+from logs.disk import dispensable, write_json
 from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
@@ -114,7 +114,8 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
         init_s = time.monotonic() - begin
         if identity.rank == 0:
             count = sum(each.size for each in rank.model.network.parameters)
-            write_json(folder / STARTUP_FILE, {**ledger.to_json(), **starts, "parameters": count})
+            with dispensable():
+                write_json(folder / STARTUP_FILE, {**ledger.to_json(), **starts, "parameters": count})
             if prepared.manifest is not None:
                 write_json(folder / DATASET_FILE, prepared.manifest.model_dump(mode="json"))
         training = _Training(
@@ -270,9 +271,12 @@ class _Training:
         if self.rank.identity.rank:
             return
         if by_class is not None and self.rank.cluster.rehearsal is None:
-            write_classes(self.folder.path, result.epochs, self.class_names, by_class)
-        self.tracer.merge()
-        write_json(self.folder / RANKS_FILE, {"ranks": ranks})
+            with dispensable():
+                write_classes(self.folder.path, result.epochs, self.class_names, by_class)
+        with dispensable():
+            self.tracer.merge()
+        with dispensable():
+            write_json(self.folder / RANKS_FILE, {"ranks": ranks})
         slowest, excess = slowest_rank(ranks)
         summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
         summary = replace(summary, slowest_rank=slowest, rank_excess=excess, checkpoint_s=self.checkpoints.stall_s)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from configs.errors import UserError, nearest
 from configs.schema import Recipe
-from logs.disk import read_object, write_json
+from logs.disk import dispensable, read_object, write_json
 from logs.folder import VERDICT_FILE, Summary
 from logs.judge.complaints import complaints_of, explain
 from logs.mlperf import RESULT_FILES, is_resumed
@@ -171,10 +171,8 @@ def keep_verdicts(run_folder: Path, judged: Iterable[tuple[Path, Verdict]]) -> d
         or Verdict(ruleset, passed=False, messages=(f"no {name} was written",))
         for ruleset, name in RESULT_FILES.items()
     }
-    try:
+    with dispensable():
         write_json(run_folder / VERDICT_FILE, {ruleset: asdict(verdict) for ruleset, verdict in verdicts.items()})
-    except UserError as error:  # A full disk, for example; the run is none the worse for it.
-        sys.stderr.write(f"warning: {error}\n")
     return verdicts
 
 

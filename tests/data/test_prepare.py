@@ -21,6 +21,7 @@ from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from tests.data.sources.test_idx import idx_files
+from tests.small_disk import small_disk
 
 ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
 
@@ -222,11 +223,8 @@ def test_a_terminal_shows_progress_up_to_the_end_and_a_file_stays_empty(
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a 1 MB disk needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(folder, "size=1m"):
+        yield folder
 
 
 @pytest.mark.ranks

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from logs.checkpoints import CheckpointFolder, SavedState
+from logs.checkpoints import CheckpointFolder, SavedState, read
 from logs.disk import explain_disk_errors, read_object, write_json, write_text
 from tests.disk_order import DiskOrder
+from tests.small_disk import small_disk
 
 
 @pytest.mark.parametrize(
@@ -31,11 +32,89 @@ def test_each_error_has_its_reason_and_its_remedy(name: str, words: str, tmp_pat
     assert str(caught.value).startswith(f"{tmp_path}/a: cannot be written: {words}")
 
 
-@pytest.mark.parametrize("error", [IsADirectoryError(errno.EISDIR, "Is a directory"), OSError("of no kind")])
-def test_an_error_that_nobody_expects_stays_as_it_is(error: OSError, tmp_path: Path) -> None:
-    with pytest.raises(OSError) as caught, explain_disk_errors(tmp_path):
-        raise error
-    assert caught.value is error
+NO_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+"""How file systems that never sync refuse it."""
+
+
+@pytest.mark.parametrize("number", sorted({*errno.errorcode, 4095} - NO_SYNC), ids=os.strerror)
+def test_any_error_of_a_disk_is_one_line_with_the_file_and_leaves_the_old_one(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whom nobody has met yet too: a run goes on without a checkpoint only after a `UserError`."""
+    write_json(tmp_path / "a.json", ["old"])
+    before = CheckpointFolder(tmp_path).write(1, SavedState({}, {}), keep=1)
+
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(UserError, match=r"a\.json: cannot be written: [^\n]+; [^\n]+$") as small:
+        write_json(tmp_path / "a.json", ["new"])
+    with pytest.raises(UserError, match=r"step-00000002\.ckpt: cannot be written: [^\n]+; [^\n]+$"):
+        CheckpointFolder(tmp_path).write(2, SavedState({}, {}), keep=1)
+    if "Unknown error" in os.strerror(number):
+        assert str(number) in str(small.value)
+    assert json.loads((tmp_path / "a.json").read_text()) == ["old"]
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [tmp_path / "a.json", before]
+
+
+@pytest.mark.parametrize("number", sorted(NO_SYNC), ids=errno.errorcode.get)
+def test_a_file_system_that_cannot_sync_holds_files_all_the_same(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_json(tmp_path / "a.json", ["new"])
+    path = CheckpointFolder(tmp_path).write(2, SavedState({"step": 2}, {}), keep=1)
+    assert json.loads((tmp_path / "a.json").read_text()) == ["new"]
+    assert read(path).meta == {"step": 2}
+
+
+def test_an_error_that_nobody_numbers_has_its_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserError, match=r"cannot be written: of no kind; check the disk"),
+        explain_disk_errors(tmp_path),
+    ):
+        raise OSError("of no kind")
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_a_file_system_that_keeps_no_permissions_gets_the_file_and_the_user_a_warning(
+    is_private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As vfat and CIFS do: the mount decides who can read, and a change of the mode is refused."""
+    real = os.open
+
+    def open_for_all(name: str, flags: int, mode: int = 0o777) -> int:
+        descriptor = real(name, flags, mode)
+        Path(name).chmod(0o755)
+        return descriptor
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "open", open_for_all)
+    monkeypatch.setattr(os, "fchmod", refuse)
+    write_text(tmp_path / "a.txt", "a", is_private=is_private)
+    assert (tmp_path / "a.txt").read_text() == "a"
+    assert capsys.readouterr().err == is_private * (
+        f"warning: {tmp_path}/a.txt: other users can read it, because its file system keeps no permissions of files\n"
+    )
+
+
+def test_a_disk_without_inodes_is_told_from_a_full_one(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with small_disk(disk, "size=1m,nr_inodes=3"):
+        write_text(disk / "a", "a")
+        write_text(disk / "b", "b")
+        with pytest.raises(UserError, match=r"c: cannot be written: no inode is left, because .*; remove some files"):
+            write_text(disk / "c", "c")
+        with pytest.raises(UserError, match=r"a: cannot be written: no inode is left"):
+            write_text(disk / "a", "new")
+        assert sorted(each.name for each in disk.iterdir()) == ["a", "b"]
 
 
 def test_a_file_gets_its_name_when_all_its_bytes_are_on_the_disk(
@@ -109,3 +188,14 @@ def test_a_text_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path
         write_text(path, "newer")
     assert path.read_text(encoding="utf-8") == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_pipe_and_a_device_are_written_and_stay_what_they_are(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    for name, target in (("null", "/dev/null"), ("stdout", f"/proc/self/fd/{write_end}")):
+        (tmp_path / name).symlink_to(target)
+        write_text(tmp_path / name, "text")
+        assert (tmp_path / name).readlink() == Path(target)
+    os.close(write_end)
+    assert os.read(read_end, 10) == b"text"
+    os.close(read_end)

@@ -14,6 +14,7 @@ from configs.errors import UserError
 from configs.plan import Position
 from logs.metrics import MetricsWriter, read_metrics
 from tests.logs.samples import CHARACTERS
+from tests.small_disk import small_disk
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS)
 
@@ -100,16 +101,29 @@ def test_a_resumed_run_without_metrics_begins_anew_and_a_new_run_takes_no_others
     assert read_metrics(path) == [{"step": 10}]
 
 
-def test_a_folder_that_is_gone_and_a_disk_that_is_full_are_told_in_one_line_and_no_file_stays_open(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_cannot_make_its_metrics_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"gone/metrics\.jsonl: cannot be written: the folder is missing"):
         MetricsWriter(tmp_path / "gone" / "metrics.jsonl")
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    metrics = MetricsWriter(tmp_path / "metrics.jsonl")
-    metrics.row(step=1)
-    for write in (metrics.flush, metrics.close):
-        with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written: the disk is full"):
-            write()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_disk_that_is_full_for_a_while_costs_a_warning_and_no_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with small_disk(disk, "size=64k"):
+        metrics = MetricsWriter(disk / "metrics.jsonl")
+        metrics.row(step=0)
+        metrics.flush()
+        (disk / "other").write_bytes(bytes(60 << 10))
+        for step in range(1, 1000):
+            metrics.row(step=step)
+        for _ in range(2):
+            metrics.flush()
+            warning = capsys.readouterr().err
+            assert warning.startswith(f"warning: {disk}/metrics.jsonl: cannot be written: the disk is full; ")
+            assert warning.count("\n") == 1
+        (disk / "other").unlink()
+        metrics.row(step=1000)
+        metrics.close()
+        assert [row["step"] for row in read_metrics(disk / "metrics.jsonl")] == list(range(1001))

@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-from logs.disk import write_json
+from logs.disk import dispensable, write_json
 from logs.usage import USAGE_FILE
 from train.comm.communicator import Communicator
 
@@ -35,4 +35,5 @@ class Usage:
         memory = communicator.gather("usage peak_memory_bytes", peak * counted)
         if is_writer:
             table = {key: [value / 1e6 for value in values] for key, values in rows.items()}
-            write_json(folder / USAGE_FILE, table | {"peak_memory_bytes": memory})
+            with dispensable():
+                write_json(folder / USAGE_FILE, table | {"peak_memory_bytes": memory})

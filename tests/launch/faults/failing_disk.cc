@@ -1,4 +1,4 @@
-// For LD_PRELOAD: write and fsync fail on files whose path holds $FAIL_PATH, with the error $FAIL_ERRNO, $FAIL_TIMES
+// For LD_PRELOAD: write and fsync fail on files whose path holds $FAIL_PATH, with the error number $FAIL_ERRNO, $FAIL_TIMES
 // times in each process, while the file $TRIGGER exists.
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,9 +9,9 @@
 
 static int fails(int fd) {
   static int times = 0;
-  const char *path = getenv("FAIL_PATH"), *name = getenv("FAIL_ERRNO"), *limit = getenv("FAIL_TIMES");
+  const char *path = getenv("FAIL_PATH"), *number = getenv("FAIL_ERRNO"), *limit = getenv("FAIL_TIMES");
   const char *trigger = getenv("TRIGGER");
-  if (!path || !name || !limit || !trigger || times >= atoi(limit)) return 0;
+  if (!path || !number || !limit || !trigger || times >= atoi(limit)) return 0;
   char link[64], target[4096];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   ssize_t length = readlink(link, target, sizeof target - 1);
@@ -19,7 +19,7 @@ static int fails(int fd) {
   target[length] = 0;
   if (!strstr(target, path) || access(trigger, F_OK) != 0) return 0;
   times++;
-  errno = strcmp(name, "ESTALE") == 0 ? ESTALE : strcmp(name, "EROFS") == 0 ? EROFS : EIO;
+  errno = atoi(number);
   return 1;
 }
 

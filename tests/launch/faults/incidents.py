@@ -3,6 +3,7 @@
 Every incident ends with the run's own end, if need be after ``--resume``, and with the bits of an undisturbed run.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -176,13 +177,13 @@ def _closed_terminal(scene: Scene) -> Iterator[Told]:
 
 
 def _disk_errors(
-    error: str, target: str, times: int, play: Callable[..., Callable[[Scene], Iterator[Told]]], *words: object
+    error: int, target: str, times: int, play: Callable[..., Callable[[Scene], Iterator[Told]]], *words: object
 ) -> Callable[[Scene], Iterator[Told]]:
     """Return the incident that writes of files with ``target`` in their path fail: ``_goes_on`` or ``_ends``."""
 
     def disturb(scene: Scene) -> Iterator[Told]:
         path = target.format(folder=scene.folder)
-        trigger = preload(scene, "failing_disk", FAIL_ERRNO=error, FAIL_PATH=path, FAIL_TIMES=str(times))
+        trigger = preload(scene, "failing_disk", FAIL_ERRNO=str(error), FAIL_PATH=path, FAIL_TIMES=str(times))
         for told in play(lambda *_: trigger.touch(), *words)(scene):
             # horovodrun adds a traceback of its own.
             assert scene.way.launcher == "horovodrun" or "Traceback" not in scene.output.read_text(encoding="utf-8")
@@ -239,23 +240,28 @@ INCIDENTS = (
     Incident(("the packed images are truncated", "the images are restored, then `--resume`"), _cut_data, _ONE_NODE),
     Incident(
         ("writing one checkpoint fails with EIO",),
-        _disk_errors("EIO", "/checkpoints/", 1, _goes_on, "no checkpoint after step"),
+        _disk_errors(errno.EIO, "/checkpoints/", 1, _goes_on, "no checkpoint after step"),
         _ONE_NODE,
     ),
     Incident(
         ("writing every checkpoint fails with ESTALE (NFS)",),
-        _disk_errors("ESTALE", "/checkpoints/", 1000, _goes_on, "no checkpoint after step"),
+        _disk_errors(errno.ESTALE, "/checkpoints/", 1000, _goes_on, "no checkpoint after step"),
+        _LOCAL,
+    ),
+    Incident(
+        ("writing every checkpoint fails with ENOTCONN (FUSE)",),
+        _disk_errors(errno.ENOTCONN, "/checkpoints/", 1000, _goes_on, "no checkpoint after step"),
         _LOCAL,
     ),
     Incident(
         ("writing the log fails with EIO", "the disk is repaired, then `--resume`"),
-        _disk_errors("EIO", "/result_0.txt", 1, _ends, 1),
+        _disk_errors(errno.EIO, "/result_0.txt", 1, _ends, 1),
         _ONE_NODE,
     ),
     Incident(("the run folder is deleted",), _ends(_delete_folder, 1, "was deleted during the run"), _LOCAL),
     Incident(
         ("the file system of the run folder becomes read-only", "the file system is writable again, then `--resume`"),
-        _disk_errors("EROFS", "{folder}/", 1_000_000, _ends, 1, "read-only"),
+        _disk_errors(errno.EROFS, "{folder}/", 1_000_000, _ends, 1, "read-only"),
         _ONE_NODE,
     ),
     Incident(("kill -9 of all ranks", "all ranks were killed, then `--resume`"), _ends(_kill_ranks(), 1), _ONE_NODE),

@@ -9,8 +9,8 @@ like only the rows of that launcher are made anew. Without the option a few stan
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ from tests.launch.faults.incidents import INCIDENTS
 from tests.launch.faults.scene import SETTINGS, Incident, Scene
 from tests.launch.scheduled import slurm
 from tests.runs import read_summary, train
+from tests.small_disk import small_disk
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 
@@ -84,13 +85,9 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
     disk.mkdir()
     if fault == DAMAGED:
         packed_digits = Path(shutil.copytree(packed_digits, tmp_path / "data"))
-    if fault == FULL:
-        _mount(disk, "256k" if phase == "checkpoint" else "8m")
-    try:
+    size = "size=256k" if phase == "checkpoint" else "size=8m"
+    with small_disk(disk, size) if fault == FULL else nullcontext():
         ended = disturb(way, disk / "run", packed_digits, fault, phase)
-    finally:
-        if fault == FULL:
-            subprocess.run(["umount", "--lazy", str(disk)], check=True)
     if page := request.config.getoption("--faults-table"):
         write_row(Path(page), cell, ended)
     limit_s = LIMIT_S + (START_UP_S if (fault, phase) == ("kill -STOP", "start-up") else 0)
@@ -165,10 +162,3 @@ def _judge(way: Way, fault: str, phase: str, ended: Ended) -> None:
 def _load_factor() -> float:
     """Give how many want each core: with other work on the machine, everything takes so much longer."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def _mount(disk: Path, size: str) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], check=False).returncode:
-        pytest.skip("this machine does not allow mounts")
