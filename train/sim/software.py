@@ -28,10 +28,10 @@ batch_norm_backward_elemt): three passes more. Not measured."""
 LAYOUT_COPIES = 5 / 7
 """What copies between channels first and channels last add to it if matrix units multiply tensors with channels first:
 ten more passes if every tensor were copied, of which half fit the published rate with TF32 (docs/simulator.md)."""
-PYTORCH_LAUNCHES, COMPILED_LAUNCHES = 750 / 303, 380 / 303
-"""Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303. 750 were counted in a trace
-of a step of this program on fake CUDA tensors (2026-11). 380 are estimated: three for each convolution, and two in
-forward and two in backward for each batch norm, with all that Inductor fuses into them."""
+PYTORCH_LAUNCHES, COMPILED_LAUNCHES = 631 / 303, 554 / 303
+"""Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303. 631 were counted on tensors
+of a CUDA device that computes nothing (docs/engines.md: `imagenet-b256` in float16). 554 are estimated: 158 of the
+convolutions and 172 of the update as there, two in forward and two in backward for each of 53 batch norms, 12 more."""
 PYTORCH_LAUNCH_S = 14.3e-6
 """Time that Python and PyTorch's dispatcher need for a launch. *Source*: pytorch/benchmark, pull request 706: three
 steps of ResNet-50 with one image on a V100 take 89.0 ms eagerly, and 50.2 ms as a CUDA graph. Such a step launches
@@ -39,7 +39,7 @@ about 2,070 kernels: 230 in forward, 390 in backward with the sums into 161 grad
 PYTORCH_UNIT_BYTES_PER_S = 22e9
 """Most bytes/s that PyTorch's kernels between convolutions move in a multiprocessor, which an H100 reaches. *Source*:
 lambdal/deeplearning-benchmark, NVIDIA's ResNet-50 in PyTorch with AMP: one H200 made 3,079 images/s and one B200 3,077,
-one H100 2,791, though their bandwidths a multiprocessor are 1.4 and 2.1 times an H100's."""
+one H100 2,791, though their bandwidths a multiprocessor are 1.4 and 2.0 times an H100's."""
 
 
 @dataclass(frozen=True)
