@@ -261,7 +261,9 @@ def _unproven(scenario: Scenario, calibration: Calibration) -> float:
     """Return the logarithm of what compilation and graphs are predicted to gain, by which they may also fail."""
     if scenario.eager is None:
         return 0.0
-    eager = replace(scenario, software=scenario.eager)
+    # A question about the forecast may have set another input, allreduce or bucket.
+    same = {name: getattr(scenario.software, name) for name in ("images_per_s", "algorithm", "bucket_bytes")}
+    eager = replace(scenario, software=replace(scenario.eager, **same))
     return math.log(seconds_of_step(eager, calibration) / seconds_of_step(scenario, calibration))
 
 

@@ -63,3 +63,12 @@ def test_the_waits_of_a_rank_are_the_parts_of_its_simulated_step(recipe: str, cl
     # All ranks together evaluate 50,000 images, and V100s ran the programs of round 0.7.
     rate = forecast(scenario, calibration).images_per_s
     assert waits.evaluation_s == pytest.approx(share * 50_000 / rate + 0.02)
+
+
+def test_all_gradients_arrive_after_the_graph_that_computes_them() -> None:
+    step, compute = (
+        waits_of(*load_both("imagenet-b256", "h100-node", [f"cluster.engine.cuda_graphs={graphs}"]))
+        for graphs in ("step", "compute")
+    )
+    assert set(compute.gradients_s) == {max(step.gradients_s)}
+    assert len(set(step.gradients_s)) > 50

@@ -151,6 +151,9 @@ def test_a_gain_that_nobody_measured_widens_the_interval_to_where_it_fails() -> 
         assert gain > 0
         assert found.interval.rate == pytest.approx(math.hypot(eager.interval.rate, gain))
         assert found.rate_bounds[0] < eager.images_per_s
+    fast = _scenario(COMPILED, STEP)
+    slow_input = replace(fast, software=replace(fast.software, images_per_s=100.0))
+    assert forecast(slow_input, CALIBRATION).interval == eager.interval, "both wait for the same images"
     assert (eager.interval.basis, eager.interval.lacks) == ("seen", "PyTorch")
     assert eager.interval.rate == pytest.approx(
         math.hypot(CALIBRATION.half_widths["seen"], CALIBRATION.half_widths["PyTorch"])
