@@ -59,6 +59,13 @@ def train(folder: Path, *overrides: str, recipe: str = "digits", words: tuple[st
     return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
 
 
+def resume(folder: Path, *words: str) -> FinishedRun:
+    """Go on with a run and wait for the end; ``words`` are further options."""
+    command = [sys.executable, "-I", "-m", "launch", "train", *words, "--resume", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
+
+
 def read_summary(folder: Path) -> Any:
     """Return how a run ended, as it wrote it down."""
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))

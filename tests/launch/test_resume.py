@@ -28,15 +28,9 @@ from logs.folder import RunFolder
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
 from tests.launch.scheduled import ranks
-from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, train, train_command
+from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, resume, train, train_command
 
 pytestmark = pytest.mark.ranks
-
-
-def _resume(folder: Path, *words: str) -> FinishedRun:
-    command = [sys.executable, "-I", "-m", "launch", "train", *words, "--resume", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
 
 
 def _stop(folder: Path, number: int, epoch: int, overrides: list[str]) -> FinishedRun:
@@ -204,12 +198,12 @@ def test_a_run_goes_on_with_other_ranks_more_epochs_and_another_cpu_and_says_wha
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     begun = _pretend_another_cpu(folder / "environment.json")
-    done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
+    done = resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
     assert done.status == 2
     assert "the run in it has ended, success after step 38" in done.errors
     _unfinish(folder)
     RunFolder(folder).checkpoints.files()[0].unlink()
-    done = _resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
+    done = resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
     assert done.status == 0, done.errors
     summary = read_summary(folder)
     assert (summary["world_size"], summary["epochs"], summary["resumed_from_step"]) == (1, 3, 19)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from configs.arguments import override_words
 from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
+from train.bench.kernel_cases import ALLOWED_ERROR, EXECUTIONS, KERNEL_CASES
 from train.bench.measure import BenchRow, Report, make_report, summarize
 from train.bench.options import Bench, effort, option
 from train.bench.samples import Figures, MeasurementFailed, short_cause
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARTS: Mapping[str, str] = {
-    "kernels": "does a step on this GPU compute as float32 does on the CPU, in every type, by SGD and LARS?",
+    "kernels": "does a step on this GPU compute as float32 does on the CPU, in every type and way to compute it?",
     "steps": "how many images/s of imagenet-b256 at 32, 128 and 256 images, in which type? is the plan's memory right?",
     "compiled": "what does torch.compile gain in these steps?",
     "graph": "what does a CUDA graph of the whole step gain, so what do launches cost?",
@@ -41,23 +42,6 @@ PARTS: Mapping[str, str] = {
     "simulator": "how far is the simulator from this GPU, before and after it knows the run of 'run'?",
 }
 """Part -> the question that it answers; the most wanted first."""
-
-ALLOWED_ERROR: Mapping[str, float] = {"float32": 0.01, "TF32": 0.02, "float16": 0.02, "bfloat16": 0.05}
-"""Number type -> largest error of `train.bench.programs.gpu_kernels.differences` for `KERNEL_NETWORK`.
-
-On a CPU, bfloat16 is up to 0.019 away, and float32 in another layout up to 0.0009 (AMD EPYC). float16 has three more
-bits of fraction than bfloat16, and TF32 as many as float16.
-"""
-
-KERNEL_NETWORK = (
-    "model.name=resnet8",
-    "model.image_size=32",
-    "batch.global_size=32",
-    "batch.bn_span=null",
-    "mlperf.division=open",
-    "data.source=synthetic",
-)
-"""Changes of a recipe to a network that is small enough for errors of rounding to stay small."""
 
 _ON_GPU = (
     "cluster.engine.input_threads=14",
@@ -135,14 +119,16 @@ class _Parts:
         place = self.alone(communicates=communicates)
         return self.jobs.ranks(program, task, overrides=place, timeout_s=left_s()).samples
 
-    def kernels(self, recipe: str, left_s: Left) -> Iterator[BenchRow]:
-        """Compare a small network's step with float32 on the CPU; the verdict is that of `ALLOWED_ERROR`."""
-        sets = [*self.alone(), *KERNEL_NETWORK, "cluster.engine.layout=NHWC"]
-        kinds = [kind for kind in ALLOWED_ERROR if not self.options.tiny or kind in ("float32", "bfloat16")]
-        task = {"recipe": recipe, "overrides": sets, "kinds": kinds}
-        for kind, samples in self.ranks(Program.GPU_KERNELS, task, left_s).items():
-            for row in summarize(f"{recipe}, {kind} against float32 on the CPU", samples):
-                yield replace(row, verdict="as expected" if row.median <= ALLOWED_ERROR[kind] else "WRONG")
+    def kernels(self, execution: str, cases: Sequence[str], left_s: Left) -> Iterator[BenchRow]:
+        """Compute cases as `KERNEL_CASES` describes them; the verdict is that of `ALLOWED_ERROR`."""
+        kinds = ["float32", "bfloat16"] if self.options.tiny else list(ALLOWED_ERROR)
+        device = "cpu" if self.options.tiny else "gpu"
+        place = [f"cluster.device={device}", *EXECUTIONS[execution]]
+        task = {"cases": cases, "place": place, "kinds": kinds}
+        for name, samples in self.ranks(Program.GPU_KERNELS, task, left_s).items():
+            most = ALLOWED_ERROR[name.rpartition(", ")[2]]
+            for row in summarize(f"{name}, {execution}, against float32 on the CPU", samples):
+                yield replace(row, verdict="as expected" if row.median <= most else "WRONG")
 
     def step(
         self, batch: int, kind: str, variant: str, left_s: Left, *, communicates: bool = False
@@ -331,8 +317,10 @@ def _tasks(bench: _Parts) -> Mapping[str, Sequence[Callable[..., Iterator[BenchR
     }
     if bench.options.tiny:
         del decoders["whole, no hardware"]
+    # A process for each case: a fault of a GPU ends the process. On a CPU, starting it would take most of the time.
+    groups = [list(KERNEL_CASES)] if bench.options.tiny else [[name] for name in KERNEL_CASES]
     return {
-        "kernels": [partial(bench.kernels, recipe) for recipe in ("imagenet-b256", "mlperf-b3264")],
+        "kernels": [partial(bench.kernels, execution, cases) for execution in EXECUTIONS for cases in groups],
         "steps": [partial(bench.step, *step, "eager") for step in steps],
         "compiled": [partial(bench.step, *step, "compiled") for step in by_size],
         "graph": [partial(bench.step, *step, "graph") for step in by_size],

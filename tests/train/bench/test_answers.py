@@ -22,6 +22,7 @@ from train.bench import bench_input
 from train.bench.__main__ import BENCHES, read_command
 from train.bench.bench_input import reading
 from train.bench.bench_startup import critical_path
+from train.bench.kernel_cases import KERNEL_CASES
 from train.bench.launching import Finished
 from train.bench.measure import BenchRow, Report
 from train.sim.collectives import allreduce
@@ -461,7 +462,9 @@ def _gpu(started: Started) -> Any:
     task = started.task
     if task:
         return {
-            Program.GPU_KERNELS: lambda: {kind: [{"loss_error": 0.015}] for kind in task["kinds"]},
+            Program.GPU_KERNELS: lambda: {
+                f"{case}, {kind}": [{"loss_error": 0.015}] for case in task["cases"] for kind in task["kinds"]
+            },
             Program.GPU_STEP: lambda: {"step": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]},
             Program.GPU_PROFILE: lambda: {"a|kernel": [{"kernel_ms": 4.0}]},
             Program.ALLREDUCE_OURS: lambda: {str(size): [{"allreduce_ms": 5.0}] for size in task["sizes"]},
@@ -484,10 +487,13 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
     monkeypatch.setattr("train.bench.bench_gpu.find_spec", lambda _: "DALI")
     jobs, folder = _Stopping(answer=_gpu), tmp_path / "new" / "stops"
     report = _measure(f"gpu --folder {folder} --gpu H100", jobs)
-    kinds = [f"{kind} against float32 on the CPU" for kind in ("float32", "TF32", "float16", "bfloat16")]
+    kinds = [f"{kind}, eager, against float32 on the CPU" for kind in ("float32", "TF32", "float16", "bfloat16")]
     verdicts = {row.alternative: row.verdict for row in report.rows if row.figure == "loss_error"}
-    assert list(verdicts) == [f"{name}, {each}" for name in ("imagenet-b256", "mlperf-b3264") for each in kinds]
-    assert list(verdicts.values()) == 2 * ["WRONG", "as expected", "as expected", "as expected"]
+    assert list(verdicts) == [f"{name}, {each}" for name in KERNEL_CASES for each in kinds]
+    assert list(verdicts.values()) == len(KERNEL_CASES) * ["WRONG", "as expected", "as expected", "as expected"]
+    assert {(*each.task["cases"], *each.task["place"]) for each in jobs.of(Program.GPU_KERNELS)} == {
+        (name, "cluster.device=gpu") for name in KERNEL_CASES
+    }, "a fault of the GPU ends one case only"
     steps = [row.alternative for row in report.rows if row.figure == "step_ms"]
     batches = [f"imagenet-b256, batch {size}" for size in (256, 32, 128)]
     by_type = [f"{batch}, {kind}" for kind in ("float16", "bfloat16", "TF32") for batch in batches]
@@ -530,7 +536,7 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
     learn = next(each for each in jobs.started if "--calibrate" in each.command)
     assert learn.after("--calibrate") == str(folder / "run")
     for started in jobs.started:
-        if started.task:  # Settings that fit each other, for the launcher and for the rank.
+        if "overrides" in started.task:  # Settings that fit each other, for the launcher and for the rank.
             recipe, cluster = load_both(
                 started.task.get("recipe", "imagenet-b256"), "laptop", started.task["overrides"]
             )

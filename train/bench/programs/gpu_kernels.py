@@ -1,9 +1,10 @@
-"""One rank of ``bench gpu``: does a step on this device in 16 bits compute as float32 does on the CPU?
+"""One rank of ``bench gpu``: does this device compute as the CPU does in float32?
 
-Both steps begin with the same weights and the same images, so what differs is the arithmetic of the kernels.
+Both begin with the same weights and the same images, so what differs is the arithmetic of the kernels.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,81 +12,177 @@ import numpy as np
 from configs.load import load_both
 from configs.optimizers import HyperParameters
 from configs.plan import plan_run
+from train.bench.kernel_cases import KERNEL_CASES, KernelCase
 from train.bench.programs.gpu_step import allow_tf32
 from train.bench.samples import Figures, run_task, write_samples
-from train.engine.build import build_model
+from train.compose import compose
+from train.dataset import images_of
+from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
+from train.measure.timing import Clock
+from train.networks.arch import Network, Rows
 from train.rank.identity import Identity
+from train.rank.startup import Ledger
+from train.warmup import warm_up
 
-_HYPER = HyperParameters(lr=0.1, momentum=0.9, weight_decay=1e-4)
 _ALONE = Identity(0, 1, 0, 1, "here", "none")
-_ON_CPU = ("cluster.device=cpu", "cluster.engine.precision=float32", "cluster.engine.layout=NCHW")
+_ON_CPU = (
+    "cluster.device=cpu",
+    "cluster.engine.precision=float32",
+    "cluster.engine.layout=NCHW",
+    "cluster.engine.compile=false",
+    "cluster.engine.cuda_graphs=none",
+    "batch.accumulation_steps=null",
+)
+"""The place of the exact results: one batch, every kernel launched by itself."""
+
+_RATE = 0.4
+"""Share of the values that dropout sets to 0."""
+
+_SIDE = 224
+"""Side of the image whose values are dropped, px: the share of 150,528 values is 0.0013 from the rate, typically."""
+
+_Results = dict[str, np.ndarray]
+"""Name of a result -> all its numbers as one vector."""
 
 
-def main(recipe: str, overrides: Sequence[str], kinds: Sequence[str]) -> None:
-    """Compare steps in several number types with float32 on the CPU.
+def main(cases: Sequence[str], place: Sequence[str], kinds: Sequence[str]) -> None:
+    """Write the errors of cases, in those of several number types that concern a case.
 
     Args:
-        recipe: A name or a file.
-        overrides: Changes of the recipe and of the cluster ``laptop``.
-        kinds: Number types, see `differences`.
+        cases: Keys of `KERNEL_CASES`.
+        place: Changes of the cluster ``laptop``, the device among them.
+        kinds: Number types, see `errors`.
     """
-    for kind in kinds:
-        write_samples(_ALONE, kind, [differences(recipe, overrides, kind)])
+    for name in cases:
+        for kind in [each for each in kinds if each in KERNEL_CASES[name].kinds]:
+            write_samples(_ALONE, f"{name}, {kind}", [errors(KERNEL_CASES[name], place, kind)])
 
 
-def differences(recipe: str, overrides: Sequence[str], kind: str) -> Figures:
-    """Return how far two steps on a device are from the same steps on the CPU in float32.
+def errors(case: KernelCase, place: Sequence[str], kind: str) -> Figures:
+    """Return how far a case on a device is from what it should be.
 
     Args:
-        recipe: A name or a file.
-        overrides: Changes of the recipe and of the cluster ``laptop``, the device among them.
+        case: What is computed.
+        place: Changes of the cluster ``laptop``, the device among them.
         kind: float32, float16, bfloat16, or TF32: float32 whose products have ten bits of fraction.
 
     Returns:
-        ``loss_error``, the difference of the mean losses of the first step, and as |a - b| / |b|: ``logits_error`` of
-        an evaluation before the steps, ``gradient_error`` of the first step, ``statistics_error`` and ``update_error``
-        of what the first step added to the running statistics and to the weights, ``second_update_error`` of what both
-        steps added to the weights.
+        ``logits_error`` of an evaluation, and ``loss_error``, ``gradient_error`` and ``statistics_error``, of what is
+        added to the running statistics, in the first step. Of two steps also ``update_error`` and
+        ``second_update_error`` of what is added to the weights by the first and by both, and ``evaluation_error``, of
+        what both add to the loss of an evaluation. Each is |a - b| / |b|, b being float32 on the CPU.
+
+        Of dropout ``scale_error``, the largest relative error of a value that is kept; ``share_error`` of the share
+        that is dropped; ``repeat_error``, the share of values that the same seed treats in another way; and
+        ``seed_error``, of the share that two seeds treat in the same way.
     """
-    exact = _two_steps(recipe, [*overrides, *_ON_CPU], is_tf32=False)
-    precision = "float32" if kind == "TF32" else kind
-    found = _two_steps(recipe, [*overrides, f"cluster.engine.precision={precision}"], is_tf32=kind == "TF32")
-    loss_error = abs(float(found.pop("loss")[0] - exact.pop("loss")[0]))
-    errors = {f"{name}_error": _distance(found[name], exact[name]) for name in exact if exact[name].any()}
-    return {"loss_error": loss_error, **errors}
+    place = [*place, f"cluster.engine.precision={'float32' if kind == 'TF32' else kind}"]
+    if case.check == "masks":
+        return _mask_errors(case, place, is_tf32=kind == "TF32")
+    exact, found = _exact(case), _COMPUTE[case.check](case, place, is_tf32=kind == "TF32")
+    return {f"{name}_error": _distance(found[name], exact[name]) for name in exact if exact[name].any()}
 
 
-def _two_steps(recipe_name: str, overrides: Sequence[str], *, is_tf32: bool) -> dict[str, np.ndarray]:
-    """Return what two steps leave, as one vector a name."""
-    recipe, cluster = load_both(recipe_name, "laptop", overrides)
+@cache
+def _exact(case: KernelCase) -> _Results:
+    """Return what a case should leave."""
+    return _COMPUTE[case.check](case, _ON_CPU, is_tf32=False)
+
+
+def _steps(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results:
+    """Return what two steps of a run leave, between two evaluations."""
+    recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
     plan = plan_run(recipe, 1)
+    images = images_of(recipe, cluster, plan, _ALONE)
+    rank = compose(recipe, cluster, _ALONE, Ledger(), plan=plan, images=images)
+    allow_tf32(is_allowed=is_tf32)
+    engine, network, training, evaluation = rank.engine, rank.model.network, rank.training, rank.evaluation
+    assert training is not None
+    assert evaluation is not None
+    warm_up(engine, rank.model, rank.communicator, plan.per_rank_batch_size, images.image_type)
+    weights, statistics = _vector(network.read_weights().values()), _vector(network.read_statistics().values())
+    predict, evaluate = network.inference(), rank.make_evaluator(lambda: None)
+    left = {"logits": _vector(engine.to_host(predict(shown))[:valid] for shown, _, valid in evaluation.batches())}
+    loss_before = evaluate().row["eval_loss"]
+    step = rank.make_step(Clock(engine, cluster.engine.run_ahead_steps), lambda _: None)
+    training.begin_epoch(1)
+    for number, name in enumerate(("update", "second_update")):
+        loss = step(number, training, HyperParameters(case.lr, 0.9, 1e-4, number)).summed
+        left.setdefault("loss", engine.to_host(loss))
+        left.setdefault("gradient", _vector(map(engine.to_host, network.gradients)))
+        left.setdefault("statistics", _vector(network.read_statistics().values()) - statistics)
+        left[name] = _vector(network.read_weights().values()) - weights
+    return {**left, "evaluation": np.array([evaluate().row["eval_loss"] - loss_before])}
+
+
+def _layers(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results:
+    """Return what a forward and a backward pass leave of a network that has every kind of layer."""
+    rows = Rows(3, 32)
+    wide = rows.add("pool", "max_pool", rows.conv_relu("wide", "data", 16, kernel=7, stride=2), kernel=3, stride=2)
+    pooled = rows.conv_relu("projected", rows.add("near", "max_pool", wide, kernel=3), 8)
+    branches = [rows.conv_relu("narrow", wide, 8), rows.conv_relu("far", wide, 16, kernel=5), pooled]
+    dense = rows.add("mean", "avg_pool", rows.add("joined", "concat", *branches), kernel=2, stride=2)
+    residual = rows.conv_bn("conv", rows.add("relu", "relu", rows.add("bn", "bn", dense)), 32, kernel=3)
+    added = rows.add("kept", "dropout", rows.add("added", "add", residual, dense), rate=0.0)
+    halved = rows.add("halved", "max_pool", added, kernel=2, stride=2, padding=0)
+    rows.dense("classifier", rows.dense_relu("hidden", halved, 64), 10)
+    engine, network = _network(case, place, Network("layers", 32, 3, 10, tuple(rows.layers)), is_tf32=is_tf32)
+    statistics = _vector(network.read_statistics().values())
+    batch = _batch(engine, network, np.random.default_rng(0).standard_normal((32, 3, 32, 32), np.float32))
+    logits = engine.to_host(network.inference()(batch[0]))
+    loss = engine.to_host(network.forward(*batch))
+    network.backward()
+    gradient, moved = _vector(map(engine.to_host, network.gradients)), _vector(network.read_statistics().values())
+    return {"logits": _vector([logits]), "loss": loss, "gradient": gradient, "statistics": moved - statistics}
+
+
+_COMPUTE: Mapping[str, Callable[..., _Results]] = {"steps": _steps, "layers": _layers}
+
+
+def _mask_errors(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> Figures:
+    """Return the errors of dropout, of an image whose values go straight into a dense layer.
+
+    The gradient of the layer's weight is the product of the bias's gradient and of the values that were kept.
+    """
+    rows = Rows(3, _SIDE)
+    rows.dense("classifier", rows.add("dropout", "dropout", "data", rate=_RATE), 10)
+    engine, network = _network(case, place, Network("dropout", _SIDE, 3, 10, tuple(rows.layers)), is_tf32=is_tf32)
+    values = np.random.default_rng(0).uniform(1, 2, (1, 3, _SIDE, _SIDE)).astype(np.float32)
+
+    def scales(seed: int) -> np.ndarray:
+        """Return by how much dropout multiplies each value."""
+        network.seed_dropout(seed)
+        network.forward(*_batch(engine, network, values))
+        network.backward()
+        weight, bias = map(engine.to_host, network.gradients)
+        row = int(np.abs(bias).argmax())
+        return np.asarray(weight[row] / (bias[row] * values.ravel()))
+
+    first, again, other = (scales(seed) for seed in (1, 1, 2))
+    agree = float(((first == 0) == (other == 0)).mean())
+    return {
+        "scale_error": float(np.abs(first[first != 0] * (1 - _RATE) - 1).max()),
+        "share_error": abs(float((first == 0).mean()) - _RATE),
+        "repeat_error": float(((first == 0) != (again == 0)).mean()),
+        "seed_error": abs(agree - (_RATE**2 + (1 - _RATE) ** 2)),
+    }
+
+
+def _network(case: KernelCase, place: Sequence[str], table: Network, *, is_tf32: bool) -> tuple[Any, Any]:
+    """Return an engine, and the network of a table with seeded weights."""
+    recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
     engine = open_engine(cluster, _ALONE)
     allow_tf32(is_allowed=is_tf32)
-    model = build_model(engine, recipe, cluster, plan)
-    network: Any = model.network
-    weights, statistics = _vector(network.read_weights().values()), _vector(network.read_statistics().values())
-    size, side = plan.per_rank_batch_size, recipe.model.image_size
-    images = np.random.default_rng(0).standard_normal((size, recipe.model.input_channels, side, side), np.float32)
-    labels = np.arange(size, dtype=np.float32) % recipe.model.num_classes
-    batch = [engine.from_host(images if cluster.engine.layout == "NCHW" else images.transpose(0, 2, 3, 1))]
-    batch.append(engine.from_host(labels))
+    network = engine.build_network(table, recipe, accumulate=False)
+    network.load_weights(initial_weights(table, recipe.model, seed=1))
+    return engine, network
 
-    def step() -> np.ndarray:
-        loss = network.forward(*batch)
-        network.backward()
-        gradients = _vector(engine.to_host(each) for each in network.gradients)
-        model.optimizer.update(_HYPER)
-        left.setdefault("loss", engine.to_host(loss) / size)
-        left.setdefault("gradient", gradients)
-        moved: np.ndarray = _vector(network.read_weights().values()) - weights
-        return moved
 
-    left = {"logits": _vector([engine.to_host(network.inference()(batch[0]))])}
-    left["update"] = step()
-    left["statistics"] = _vector(network.read_statistics().values()) - statistics
-    left["second_update"] = step()
-    return left
+def _batch(engine: Any, network: Any, images: np.ndarray) -> tuple[Any, Any]:
+    """Return images, given in NCHW, and labels on the device."""
+    stored = images if images.shape[1:] == network.image_shape else images.transpose(0, 2, 3, 1)
+    return engine.from_host(stored), engine.from_host(np.arange(len(images), dtype=np.float32) % 10)
 
 
 def _vector(arrays: Iterable[np.ndarray]) -> np.ndarray:
