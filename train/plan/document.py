@@ -19,6 +19,7 @@ from data.shards import shard_range
 from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
+from train.networks.stages import stages_of
 from train.plan.cold_images import missing_cache_clear
 from train.plan.memory import (
     BYTES_PER_NUMBER,
@@ -146,6 +147,7 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
         "tensors": len(sizes),
         "forward_macs_per_image": network.macs,
         "number_types": {"computed": engine.precision, "summed": summed, "kept": "float32"},
+        "compiled_stages": len(stages_of(network, cluster, width)) if engine.compile else 0,
         "gradient_bytes": sum(sizes),
         "buckets": _buckets(network, width, cluster.communication),
         "memory": _memory(recipe, cluster, plan, network, buffers),

@@ -136,6 +136,7 @@ def _network(document: Mapping[str, Any]) -> list[str]:
         f"{document['parameters']:,} parameters in {document['tensors']} tensors, "
         f"{document['forward_macs_per_image'] / 1e9:.3g} G multiply-adds per image in the forward pass",
         _number_types(document["number_types"]),
+        *_compiled(document["compiled_stages"]),
         f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces per "
         "step:",
     ]
@@ -152,6 +153,13 @@ def _number_types(types: Mapping[str, str]) -> str:
         f"layers compute in {types['computed']}, gradients are summed in {types['summed']}, weights and moments are "
         f"kept in {types['kept']}"
     )
+
+
+def _compiled(num_stages: int) -> list[str]:
+    stages = (
+        "one program" if num_stages == 1 else f"{num_stages} stages, each of which hands on its gradients at its end"
+    )
+    return [f"torch.compile makes the kernels of forward and backward passes, as {stages}"] if num_stages else []
 
 
 def _memory(document: Mapping[str, Any]) -> list[str]:

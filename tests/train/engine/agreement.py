@@ -1,13 +1,14 @@
 """Trains a network under MXNet and under PyTorch, from the same weights on the same images, and compares.
 
-By hand, for all networks or some: python -m tests.train.engine.agreement [NETWORK ...] [--set KEY=VALUE ...]
+By hand, for all networks or some: python -m tests.train.engine.agreement [NETWORK ...] [--set KEY=VALUE ...]. With
+``--compiled``, compiled steps of PyTorch are compared with its eager ones instead.
 
 Dropout draws other numbers in each framework, so its rate is set to 0 here.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +33,14 @@ STEPS = 20
 LIMIT = 1e-4
 """How far the mean losses of a step may be apart."""
 SYNTHETIC = ("data.source=synthetic", "data.train_samples=512", "data.eval_samples=64")
+_EAGER, _COMPILED, _HALF = ("torch",), ("torch", "cluster.engine.compile=true"), "cluster.engine.precision=bfloat16"
+COMPILED: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "compiled beside eager": {"leads": _EAGER, "follows": _COMPILED},
+    "compiled beside eager, bfloat16": {"leads": (*_EAGER, _HALF), "follows": (*_COMPILED, _HALF)},
+    "eager bfloat16 beside float32": {"leads": _EAGER, "follows": (*_EAGER, _HALF)},
+    "compiled bfloat16 beside float32": {"leads": _EAGER, "follows": (*_COMPILED, _HALF)},
+}
+"""What is compared -> the two ways to take a step."""
 SIZES = {"alexnet": 63} | {f"resnet{depth}": 64 for depth in (18, 34, 50, 101, 152)} | {"densenet121": 64}
 
 
@@ -112,9 +121,22 @@ def trained(name: str, overrides: Sequence[str], steps: int = STEPS, *, nudged: 
     return Trained(np.array(losses), trainer.state(), logits)
 
 
-def in_step(overrides: Sequence[str], steps: int = STEPS) -> dict[str, float]:
-    """Train under MXNet, take each step under PyTorch too from the same state, and return how far they are apart."""
-    leader, follower = Trainer("mxnet", overrides), Trainer("torch", overrides)
+def in_step(
+    overrides: Sequence[str],
+    steps: int = STEPS,
+    *,
+    leads: Sequence[str] = ("mxnet",),
+    follows: Sequence[str] = ("torch",),
+) -> dict[str, float]:
+    """Train under MXNet, take each step under PyTorch too from the same state, and return how far they are apart.
+
+    Args:
+        overrides: Of both.
+        steps: How many.
+        leads: The engine that trains, and further overrides.
+        follows: The engine that takes each step too, and further overrides.
+    """
+    leader, follower = (Trainer(name, [*overrides, *more]) for name, *more in (leads, follows))
     apart: list[dict[str, float]] = []
     for number in range(steps):
         follower.restore(leader.state())
@@ -168,18 +190,26 @@ def main() -> int:
 
     ``in step``: each step of PyTorch starts from the state that MXNet's last step left. ``alone``: each engine goes its
     own way. ``last bits``: MXNet beside MXNet from initial weights with other last bits, which is what rounding alone
-    does to a run.
+    does to a run. With ``--compiled`` the lines are `COMPILED`, for PyTorch alone.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=list(IMAGE_SIZES))
     parser.add_argument("--set", action="append", default=[], dest="overrides")
+    parser.add_argument("--compiled", action="store_true", help="compare torch.compile with eager steps")
+    parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     worst = 0.0
     for name in options.networks:
         side = SIZES.get(name, min(max(IMAGE_SIZES[name][0], 32), IMAGE_SIZES[name][1]))
         size = (f"model.name={name}", f"model.image_size={side}", "batch.global_size=16")
         arguments = [*SYNTHETIC, *size, *options.overrides]
-        apart = in_step(arguments)
+        if options.compiled:
+            for number, (title, pair) in enumerate(COMPILED.items()):
+                apart = in_step(arguments, options.steps, **pair)
+                worst = worst if number else max(worst, apart["losses"])
+                _print(f"{name} at {side} px, {title}", apart)
+            continue
+        apart = in_step(arguments, options.steps)
         worst = max(worst, apart["losses"])
         _print(f"{name} at {side} px, in step", apart)
         first = trained("mxnet", arguments)

@@ -120,6 +120,15 @@ def test_accumulated_float16_gradients_are_reduced_in_float32() -> None:
     assert plan["number_types"] == {"computed": "float16", "summed": "float32", "kept": "float32"}
 
 
+@pytest.mark.parametrize(("ranks", "stages"), [(2, "4 stages"), (1, "one program")])
+def test_a_plan_says_what_is_compiled(ranks: int, stages: str) -> None:
+    words = ["cluster.engine.name=torch", f"cluster.ranks_per_node={ranks}"]
+    assert f"torch.compile makes the kernels of forward and backward passes, as {stages}" in render(
+        _plan("digits", *words, "cluster.engine.compile=true")
+    )
+    assert "torch.compile" not in render(_plan("digits", *words))
+
+
 @pytest.mark.parametrize(
     ("engine", "precision", "ranks", "width"),
     [

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from configs.schema import Cluster, Loss, Model
-from train.engine.torch.compiling import Compiler, stages_of
+from train.engine.torch.compiling import Compiler
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers, losses_of
 from train.networks.arch import Layer, Network, Parameter
+from train.networks.stages import stages_of
 
 Array = Any
 """A tensor of PyTorch, whose methods are typed in part only."""
@@ -72,9 +73,7 @@ class TrainedNetwork:
 
     def _divide(self, cluster: Cluster) -> None:
         """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
-        stages: list[Sequence[Layer]] = [self.network.layers]
-        if self._compiler is not None and cluster.world_size > 1:
-            stages = stages_of(self.network, cluster.communication, self._sum_dtype.itemsize)
+        stages = stages_of(self.network, cluster, self._sum_dtype.itemsize)
         *first, last = (Layers(rows, normalise=self._normalise, drop=self._drop) for rows in stages)
         self._first_stages: list[Callable[..., Array]] = list(first)
         self._losses: Callable[[Array, Array], Array] = lambda values, labels: losses_of(

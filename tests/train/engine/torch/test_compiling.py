@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from configs.schema import Communication
 from tests.engines import forward_backward, random_batch, small_network
-from train.networks.arch import Network, Rows, build_network
+from train.networks.arch import Network, Rows
 
 torch = pytest.importorskip("torch")
-compiling = pytest.importorskip("train.engine.torch.compiling")
 
 COMPILE = "cluster.engine.compile=true"
 SMALL_BUCKETS = "cluster.communication={bucket_bytes: 64}"
@@ -86,19 +84,3 @@ def test_another_shape_within_a_run_is_compiled_with_a_warning(caplog: pytest.Lo
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name.startswith("train.")]
-
-
-def test_the_stages_of_resnet50_begin_between_blocks_and_have_a_quarter_of_the_gradients_each() -> None:
-    table = build_network("resnet50", num_classes=1000, image_size=224)
-    stages = compiling.stages_of(table, Communication(bucket_bytes=1 << 20), bytes_per_number=2)
-    assert tuple(row for stage in stages for row in stage) == table.layers
-    assert [stage[-1].name for stage in stages] == [
-        "stage2_block4_relu", "stage3_block6_relu", "stage4_block2_relu", "classifier",
-    ]  # fmt: skip
-    quarter = sum(each.size for each in table.parameters) / 4
-    assert all(sum(each.size for row in stage for each in row.parameters) >= quarter for stage in stages[1:])
-
-
-def test_one_bucket_is_one_stage() -> None:
-    table = build_network("resnet8", num_classes=10, image_size=16)
-    assert len(compiling.stages_of(table, Communication(bucket_bytes=4 << 20), bytes_per_number=4)) == 1
