@@ -28,6 +28,7 @@ from train.comm.communicator import (
     WorldMismatch,
     first_collective,
 )
+from train.comm.neighbours import are_neighbours, flattened, like
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -225,7 +226,7 @@ class _Flat:
             sum(array.numel() for array in arrays), dtype=arrays[0].dtype, device=arrays[0].device
         )
         parts = self.buffer.split([array.numel() for array in arrays])
-        self._views = [_like(part, array) for part, array in zip(parts, arrays, strict=True)]
+        self._views = [like(part, array) for part, array in zip(parts, arrays, strict=True)]
 
     def load(self, arrays: Sequence[Any]) -> None:
         """Queue a copy of the arrays into the buffer."""
@@ -244,12 +245,11 @@ class _InPlace:
     """The memory of arrays that are neighbours, in their order; nothing is copied.
 
     Args:
-        arrays: Arrays for which `_are_neighbours` holds.
+        arrays: Arrays for which `are_neighbours` holds.
     """
 
     def __init__(self, arrays: Sequence[Any]) -> None:
-        self._arrays, first = list(arrays), arrays[0].detach()
-        self.buffer = first.as_strided((sum(array.numel() for array in arrays),), (1,), first.storage_offset())
+        self._arrays, self.buffer = list(arrays), flattened(arrays)
 
     def load(self, arrays: Sequence[Any]) -> None:
         """Do nothing: the arrays are the buffer."""
@@ -260,29 +260,6 @@ class _InPlace:
     def serves(self, arrays: Sequence[Any]) -> bool:
         """Return whether these are the arrays that are the buffer."""
         return all(array is own for array, own in zip(arrays, self._arrays, strict=True))
-
-
-def _are_neighbours(arrays: Sequence[Any]) -> bool:
-    """Return whether arrays lie one after another in one piece of memory, without gaps."""
-    place, memory = arrays[0].storage_offset(), arrays[0].untyped_storage()._cdata
-    for array in arrays:
-        if not _is_dense(array) or (array.storage_offset(), array.untyped_storage()._cdata) != (place, memory):
-            return False
-        place += array.numel()
-    return True
-
-
-def _is_dense(array: Any) -> bool:
-    """Return whether an array's numbers lie together in memory, in any order of its axes."""
-    last: int = sum((n - 1) * step for n, step in zip(array.shape, array.stride(), strict=True))
-    return last + 1 == int(array.numel())
-
-
-def _like(part: Any, array: Any) -> Any:
-    """Return a view of a flat part with an array's shape and, if they leave no gaps, its strides: copying is faster."""
-    if not _is_dense(array):
-        return part.view(array.shape)
-    return part.as_strided(array.shape, array.stride(), part.storage_offset())
 
 
 class TorchCommunicator(Communicator):
@@ -316,7 +293,7 @@ class TorchCommunicator(Communicator):
         """Return the buffers of a bucket, one for each type of number."""
         buffers = self._buffers.get(name)
         if buffers is None or not all(each.serves(group) for each, group in zip(buffers, groups, strict=True)):
-            buffers = [_InPlace(each) if _are_neighbours(each) else _Flat(self._torch, each) for each in groups]
+            buffers = [_InPlace(each) if are_neighbours(each) else _Flat(self._torch, each) for each in groups]
             self._buffers[name] = buffers
         return buffers
 

@@ -30,8 +30,9 @@ LAYOUT_COPIES = 5 / 7
 ten more passes if every tensor were copied, of which half fit the published rate with TF32 (docs/simulator.md)."""
 PYTORCH_LAUNCHES, COMPILED_LAUNCHES = 631 / 303, 554 / 303
 """Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303. 631 were counted on tensors
-of a CUDA device that computes nothing (docs/engines.md: `imagenet-b256` in float16). 554 are estimated: 158 of the
-convolutions and 172 of the update as there, two in forward and two in backward for each of 53 batch norms, 12 more."""
+of a CUDA device that computes nothing (`imagenet-b256` in float16, when the update took 172 launches; today's are in
+docs/gpu.md). 554 are estimated: 158 of the convolutions and 172 of the update as there, two in forward and two in
+backward for each of 53 batch norms, 12 more."""
 PYTORCH_LAUNCH_S = 14.3e-6
 """Time that Python and PyTorch's dispatcher need for a launch. *Source*: pytorch/benchmark, pull request 706: three
 steps of ResNet-50 with one image on a V100 take 89.0 ms eagerly, and 50.2 ms as a CUDA graph. Such a step launches

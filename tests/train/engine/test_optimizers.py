@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
-from tests.engines import cpu_engine, each_engine
+from tests.engines import BOTH, cpu_engine, each_engine, small_network
 from tests.oracles import LarsOracle, adam_steps
 from train.networks.arch import Parameter, build_network
 
@@ -94,15 +94,24 @@ def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.
     )
 
 
-@each_engine
-@pytest.mark.parametrize("kind", ["whole", "copies", "half"])
+KINDS = [pytest.param(*each.values, kind, marks=each.marks) for each in BOTH for kind in ("whole", "copies", "half")]
+KINDS += [pytest.param(*each.values, "built", marks=each.marks) for each in BOTH]
+KINDS += [pytest.param("torch", "built half", marks=BOTH[1].marks)]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind: str, config: Any) -> None:
     engine: Any = cpu_engine(name)
     parameters = build_network("resnet8", num_classes=10, image_size=32).parameters
     random = np.random.default_rng(7)
     start = [random.standard_normal(each.shape, np.float32) for each in parameters]
-    network = _network(engine, parameters, start, kind)
+    if kind.startswith("built"):  # by the engine, which may lay the tensors together
+        settings: dict[str, Any] = {"precision": "float16", "layout": "NHWC"} if kind == "built half" else {}
+        engine, _, network = small_network(name, **settings)
+        network.load_weights(dict(zip([each.name for each in parameters], start, strict=True)))
+    else:
+        network = _network(engine, parameters, start, kind)
     optimizer = engine.build_optimizer(config, network, rescale=1 / BATCH, arrivals=[0] * len(parameters))
     history: list[list[np.ndarray]] = []
     for step, lr in enumerate(RATES):
@@ -166,6 +175,28 @@ def test_a_trust_ratio_of_millions_of_weights_is_as_exact_as_that_of_few(name: s
     engine.build_optimizer(config, network, rescale=1.0, arrivals=[0]).update(HyperParameters(2.0, 0.9, 0.0))
     ratio = np.linalg.norm(weight.astype(np.float64)) / np.linalg.norm(gradient.astype(np.float64))
     np.testing.assert_allclose(engine.to_host(network.masters[0]), weight - ratio * gradient, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "config", [CONFIGS["lars"], CONFIGS["sgd"], CONFIGS["adam, decay"]], ids=lambda each: each.name
+)
+def test_an_update_that_is_repeated_as_a_graph_repeats_it_takes_the_numbers_that_are_held(config: Any) -> None:
+    pytest.importorskip("torch")
+    weights = []
+    for holds in (False, True):
+        engine, _, network = small_network("torch")
+        optimizer = engine.build_optimizer(config, network, rescale=1 / BATCH, arrivals=[])
+        for gradient in network.gradients:
+            gradient.fill_(0.5)
+        for step, lr in enumerate(RATES):
+            hyper = HyperParameters(lr, 0.9 - lr / 2, 0.01 + lr / 10, step)
+            if holds:
+                optimizer.hold(hyper)
+                optimizer.apply()
+            else:
+                optimizer.update(hyper)
+        weights.append(network.read_weights())
+    assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 @each_engine

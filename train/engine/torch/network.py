@@ -45,7 +45,8 @@ class TrainedNetwork:
 
     Attributes:
         weights: Tensors that the network computes with, in the order of ``parameters``.
-        masters: The weights in float32; where a weight is float32 already, the very same tensor.
+        masters: The weights in float32; where a weight is float32 already, the very same tensor. They are neighbours in
+            memory in the order of the gradients.
         image_shape: Shape of one image in the engine's layout.
         label_shape: Shape of one image's label.
     """
@@ -86,9 +87,11 @@ class TrainedNetwork:
     def _allocate(self) -> None:
         are_float32 = [each.kind in ("gamma", "beta") for each in self.parameters]
         types = [torch.float32 if is_float32 else self._dtype for is_float32 in are_float32]
-        self.masters = [self._stored(torch.zeros(each.size, device=self._device), each) for each in self.parameters]
+        sum_types = [torch.float32 if each else self._sum_dtype for each in are_float32]
+        self.masters = self._neighbours(sum_types, torch.float32)
+        # Each weight of 16 bits begins at an address that suits cuDNN, so these are no neighbours.
         self.weights = [master.to(dtype) for master, dtype in zip(self.masters, types, strict=True)]
-        self._gradients = self._neighbours([torch.float32 if each else self._sum_dtype for each in are_float32])
+        self._gradients = self._neighbours(sum_types)
         # The leaves of the graph share the memory of the weights, which everybody else may then change in place.
         self._leaves = {
             each.name: weight.detach().requires_grad_()
@@ -113,13 +116,16 @@ class TrainedNetwork:
         out, channels, height, width = parameter.shape
         return memory.view(out, height, width, channels).permute(0, 3, 1, 2)
 
-    def _neighbours(self, types: Sequence[torch.dtype]) -> list[Array]:
-        """Return a tensor of zeros for every parameter; those of one type lie in one piece of memory, last first."""
+    def _neighbours(self, types: Sequence[torch.dtype], stored_as: torch.dtype | None = None) -> list[Array]:
+        """Return a tensor of zeros for every parameter; those of one type lie in one piece of memory, last first.
+
+        If ``stored_as`` is None, a tensor is stored as its own type.
+        """
         made: dict[int, Array] = {}
         for dtype in dict.fromkeys(types):
             indices = [index for index in reversed(range(len(types))) if types[index] == dtype]
             sizes = [self.parameters[index].size for index in indices]
-            pieces = torch.split(torch.zeros(sum(sizes), dtype=dtype, device=self._device), sizes)
+            pieces = torch.split(torch.zeros(sum(sizes), dtype=stored_as or dtype, device=self._device), sizes)
             made |= {
                 index: self._stored(piece, self.parameters[index]) for index, piece in zip(indices, pieces, strict=True)
             }

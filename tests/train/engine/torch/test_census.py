@@ -1,10 +1,11 @@
 """What a step does on a GPU under PyTorch, traced without one: reads, copies, allreduces, kernels.
 
-    ./run.sh test tests/train/engine/torch/test_census.py --census-table docs/engines.md
+    ./run.sh test tests/train/engine/torch/test_census.py --census-table docs/gpu.md
 
 writes the table of the page.
 """
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -24,8 +25,11 @@ pytestmark = [
 ]
 
 _HERE = Path(__file__).parent / "fake_cuda"
-_PAGE = ROOT / "docs" / "engines.md"
-_TRACES = ("imagenet-b256:float16:0", "imagenet-b256:float16:7", "imagenet-b256:bfloat16:0", "mlperf-b3264:float16:0")
+_PAGE = ROOT / "docs" / "gpu.md"
+_TRACES = (
+    "imagenet-b256:float16:0", "imagenet-b256:float16:7", "imagenet-b256:bfloat16:0", "mlperf-b3264:float16:0",
+    "mlperf-b3264:bfloat16:0",
+)  # fmt: skip
 _GRADIENTS = 25_557_032
 """Parameters of ResNet-50 (He et al., arXiv:1512.03385, with 1000 classes)."""
 
@@ -71,6 +75,13 @@ def test_allreduces_begin_within_backward_in_the_same_order_on_every_rank(census
     assert census["imagenet-b256:float16:0"]["sums"] == census["imagenet-b256:float16:7"]["sums"]
 
 
+def test_an_update_takes_few_launches(census: dict[str, Census]) -> None:
+    # One for each operator and type of gradients, a few for the rates, and for LARS those of norms and trust ratios.
+    for trace, found in census.items():
+        launches = sum(found["launches"]["update"].values())
+        assert launches <= (20 if trace.startswith("imagenet") else 40), trace
+
+
 def test_float16_takes_the_batch_norm_of_cudnn(census: dict[str, Census]) -> None:
     for trace, found in census.items():
         if ":float16:" in trace:
@@ -82,7 +93,7 @@ def test_the_page_has_the_launches_of_a_step(census: dict[str, Census], request:
     text = _PAGE.read_text(encoding="utf-8")
     head, title, rest = text.partition("| recipe, type | convolutions |")
     names, line, *old = rest.split("\n")
-    after = old[len([each for each in old if each.startswith("| `")]) :]
+    after = itertools.dropwhile(lambda each: each.startswith("| `"), old)
     if name := request.config.getoption("--census-table"):
         Path(name).write_text("\n".join([head + title + names, line, *rows, *after]), encoding="utf-8")
     elif torch.__version__.startswith("2.13."):
@@ -100,4 +111,4 @@ def _row(trace: str, found: Census) -> str:
     apart = [count("other", *phases) for phases in (("forward", "start"), ("backward",), ("complete",), ("update",))]
     norm = count("batch norm")
     cells = [f"`{recipe}`, {precision}", count("convolution"), f"{norm}, {norms}", *apart, norm + sum(apart)]
-    return f"| {' | '.join(map(str, [*cells, len(found['sums'])]))} |"
+    return f"| {' | '.join(map(str, [*cells, len(found['sums']), len(found['host']), len(found['waits'])]))} |"

@@ -15,20 +15,22 @@ torch = pytest.importorskip("torch")
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("precision", "accumulate"), [("float32", False), ("bfloat16", False), ("bfloat16", True)])
-def test_gradients_of_one_type_are_neighbours_in_memory_last_layer_first(
+def test_gradients_of_one_type_are_neighbours_in_memory_last_layer_first_and_their_masters_too(
     precision: str, layout: str, accumulate: bool
 ) -> None:
     _, _, network = small_network("torch", accumulate=accumulate, precision=precision, layout=layout)
     assert network.image_shape == ((16, 16, 3) if layout == "NHWC" else (3, 16, 16))
     places: dict[Any, list[tuple[int, int]]] = {}
-    for parameter, gradient in zip(network.parameters, network.gradients, strict=True):
+    for parameter, gradient, master in zip(network.parameters, network.gradients, network.masters, strict=True):
         is_half = precision == "bfloat16" and not accumulate and parameter.kind not in ("gamma", "beta")
         assert gradient.dtype == (torch.bfloat16 if is_half else torch.float32), parameter.name
         assert tuple(gradient.shape) == parameter.shape
-        places.setdefault(gradient.dtype, []).append((gradient.data_ptr(), gradient.numel() * gradient.element_size()))
+        for name, tensor in (("gradients", gradient), ("masters", master)):
+            pieces = places.setdefault((name, gradient.dtype), [])
+            pieces.append((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
     for pieces in places.values():
         for (first, _), (second, size) in itertools.pairwise(pieces):
-            assert second + size == first, "the next layer's gradient lies just before"
+            assert second + size == first, "the next layer's tensor lies just before"
 
 
 def test_parameters_that_get_no_gradient_arrive_too_with_zeros() -> None:

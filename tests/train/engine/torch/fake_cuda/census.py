@@ -23,6 +23,8 @@ _THREADS, _BLOCKS = 65_536, 320
 """Elements of a block, and blocks of a launch, of PyTorch's multi-tensor kernels (``MultiTensorApply.cuh``)."""
 _TENSORS = {1: 110, 2: 64, 3: 48, 4: 36}
 """Lists of tensors -> tensors of a launch of such a kernel (``depth_to_max_tensors``)."""
+_JOINED = 128
+"""Tensors of a launch of PyTorch's kernel that joins dense tensors; of others it joins half as many (``Shape.cu``)."""
 
 
 _RANKS, _IMAGES = 8, 32
@@ -112,10 +114,9 @@ def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
             on_step=lambda _: None,
         )
         source: Any = SimpleNamespace(next_batch=lambda: batch)
-        hyper = HyperParameters(lr=0.1, momentum=0.9, weight_decay=1e-4)
-        step(0, source, hyper)
+        step(0, source, HyperParameters(lr=0.1, momentum=0.9, weight_decay=1e-4))
         record.clear()
-        step(1, source, hyper)
+        step(1, source, HyperParameters(lr=0.2, momentum=0.9, weight_decay=1e-4))
         strides = [each.stride() for each in network.gradients] == [each.stride() for each in network.masters]
     distributed.destroy_process_group()
     return record.result() | {"gradients_lie_as_weights": strides}
@@ -200,6 +201,9 @@ def _launches(name: str, args: Any) -> int:
     """
     if name == "convolution_backward":
         return int(sum(args[-1]))  # the gradients that are asked for
+    if name == "cat":
+        is_dense = all(tensor.is_contiguous() for tensor in args[0])
+        return -(-len(args[0]) // (_JOINED if is_dense else _JOINED // 2))
     lists = [each for each in args if isinstance(each, (list, tuple)) and each and hasattr(each[0], "stride")]
     if not name.startswith("_foreach_") or not lists:
         return 1
