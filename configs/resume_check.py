@@ -11,7 +11,8 @@ NUMERICS_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 """Variables of the libraries that do the arithmetic on a CPU: they choose kernels and split work over threads."""
 
 
-RANKS_KEY = "cluster.num_nodes x ranks_per_node"
+RANKS = "num_nodes x ranks_per_node"
+_RANKS_KEY = f"cluster.{RANKS}"
 _EPOCHS_KEY = "run.epochs"
 _ENGINE_KEY = "cluster.engine.name"
 
@@ -25,7 +26,7 @@ def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         **recipe.model_dump(mode="json", exclude={"card": True, "mlperf": {"submits"}}),
         "cluster": {
             "device": cluster.device,
-            "num_nodes x ranks_per_node": cluster.world_size,
+            RANKS: cluster.world_size,
             "engine": {
                 "name": cluster.engine.name,
                 "precision": cluster.engine.precision,
@@ -57,7 +58,7 @@ def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where:
         before, now = old.get(key), new.get(key)
         if before == now:
             continue
-        if key == RANKS_KEY and isinstance(before, int) and isinstance(now, int):
+        if key == _RANKS_KEY and isinstance(before, int) and isinstance(now, int):
             changes.append(_change_of_ranks(before, now, new))
         elif key == _EPOCHS_KEY and isinstance(before, int) and isinstance(now, int) and now > before:
             changes.append(f"{now} epochs instead of {before}: the learning rate follows the longer schedule from here")

@@ -11,6 +11,7 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -33,7 +34,7 @@ _DIGEST_BYTES = 32
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint file that is cut short, or differs from the file that was written."""
+    """A checkpoint file that is cut short, differs from the file that was written, or holds something else."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class CheckpointFolder:
     run_folder: Path
 
     def write(self, step: int, state: SavedState, *, keep: int) -> Path:
-        """Write a checkpoint, and remove all checkpoints but the newest ``keep``.
+        """Write a checkpoint; beside it, the newest ``keep - 1`` others stay.
 
         The file is an ``.npz`` followed by its BLAKE2b digest of 32 bytes. A crash leaves no incomplete file under the
         checkpoint's name.
@@ -74,8 +75,10 @@ class CheckpointFolder:
             with whole_file(path) as file:
                 _write_with_digest(file, state)
             sync_folder(folder)
-            for old in self.files()[keep:]:
-                old.unlink(missing_ok=True)
+        others = [each for each in self.files() if each != path and each.is_file()]
+        for old in others[keep - 1 :]:
+            with suppress(OSError):  # the new checkpoint is written all the same
+                old.unlink()
         return path
 
     def files(self) -> list[Path]:
@@ -98,20 +101,35 @@ class CheckpointFolder:
     def resume_from(self, checkpoint: Path | None) -> None:
         """Record the checkpoint from which the ranks resume, so that all ranks take the same one.
 
+        Newer ones are damaged. They get the ending ``.damaged``, so that they do not count among those that are kept.
+
         Args:
             checkpoint: One of `files`. If None, the ranks start at the first step.
+
+        Raises:
+            UserError: The disk is full or in trouble.
         """
         for name in _RESUME_FILES:
             (self.run_folder / name).unlink(missing_ok=True)
         if checkpoint is not None:
             write_text(self.run_folder / _RESUME_FILES[0], f"{checkpoint.name}\n")
+            for newer in self.files()[: self.files().index(checkpoint)]:
+                with explain_disk_errors(newer):
+                    newer.rename(f"{newer}.damaged")
 
     def resume_point(self) -> Path | None:
-        """Return the checkpoint that `resume_from` recorded, or None."""
+        """Return the checkpoint that `resume_from` recorded, or None.
+
+        Raises:
+            UserError: The record was changed.
+        """
         for name in _RESUME_FILES:
             path = self.run_folder / name
             if path.is_file():
-                return self.run_folder / CHECKPOINT_FOLDER / path.read_text(encoding="utf-8").strip()
+                recorded = path.read_text(encoding="utf-8", errors="replace").strip()
+                if not _NAME.fullmatch(recorded):
+                    raise UserError(f"{path}: names no checkpoint; give ./run.sh train --resume {self.run_folder}")
+                return self.run_folder / CHECKPOINT_FOLDER / recorded
         return None
 
 
@@ -126,14 +144,20 @@ def read(path: Path) -> SavedState:
     """Return the content of a checkpoint file after checking the digest.
 
     Raises:
-        DamagedCheckpoint: If the file cannot be read, or differs from the file that was written.
+        DamagedCheckpoint: If the file cannot be read, differs from the file that was written, or holds something else.
     """
     import numpy as np  # noqa: PLC0415 (a launcher lists checkpoints, and should not wait for this import)
 
     content = _verified(path)
-    with np.load(io.BytesIO(content), allow_pickle=False) as members:
-        arrays = {name: members[name] for name in members.files}
-    return SavedState(json.loads(str(arrays.pop(_META))), arrays)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as members:
+            arrays = {name: members[name] for name in members.files}
+        meta = json.loads(str(arrays.pop(_META)))
+        if not isinstance(meta, dict):
+            raise ValueError("it does not say of which run")
+    except Exception as error:  # noqa: BLE001 (what NumPy raises depends on the content)
+        raise DamagedCheckpoint(f"{path}: is no checkpoint of a run ({' '.join(str(error).split())})") from None
+    return SavedState(meta, arrays)
 
 
 def _write_with_digest(file: BinaryIO, state: SavedState) -> None:
@@ -154,6 +178,8 @@ def _write_with_digest(file: BinaryIO, state: SavedState) -> None:
 def _verified(path: Path) -> bytes:
     """Return the content of a checkpoint file without the digest, after comparing the two."""
     try:
+        if path.exists() and not path.is_file():  # Opening a pipe would wait for its writer.
+            raise DamagedCheckpoint(f"{path}: cannot be read (it is not a file)")
         content = path.read_bytes()
     except OSError as error:
         raise DamagedCheckpoint(f"{path}: cannot be read ({error.strerror})") from None

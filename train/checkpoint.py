@@ -18,11 +18,12 @@ import numpy as np
 
 from configs.errors import UserError
 from configs.plan import BEGINNING, Position, RunPlan
-from configs.resume_check import require_unchanged
+from configs.resume_check import RANKS, require_unchanged
 from data.input.batches import TrainingSource
-from logs.checkpoints import CheckpointFolder, SavedState, read
+from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
 from train.comm.communicator import Communicator
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
+from train.networks.arch import Network
 
 logger = logging.getLogger(__name__)
 
@@ -185,6 +186,38 @@ def _below(prefix: str, checkpoint: SavedState) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): each for name, each in checkpoint.arrays.items() if name.startswith(prefix)}
 
 
+def tensor_shapes(network: Network) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape (OIHW) of each parameter and each running statistic of a network."""
+    norms = [layer for layer in network.layers if layer.kind == "bn"]
+    statistics = {f"{each.name}_moving_{moment}": (each.out_channels,) for each in norms for moment in ("mean", "var")}
+    return {each.name: each.shape for each in network.parameters} | statistics
+
+
+def _foreign(path: Path, problem: str) -> DamagedCheckpoint:
+    return DamagedCheckpoint(
+        f"{path}: is no checkpoint of this run ({problem}); move it away to resume from the one before"
+    )
+
+
+def _problem_of(checkpoint: SavedState, shapes: Mapping[str, tuple[int, ...]] | None) -> str | None:
+    """Return what is wrong with the arrays of a checkpoint; None if they can be a run's.
+
+    Args:
+        checkpoint: The checkpoint.
+        shapes: See `InitialState.read`.
+    """
+    numbers = [name for name in checkpoint.arrays if not name.startswith("data/")]
+    if wrong := [name for name in numbers if checkpoint.arrays[name].dtype.kind != "f"]:
+        return f"{wrong[0]} has no real numbers"
+    if wrong := [name for name, rows in _below("statistics/", checkpoint).items() if rows.ndim < 1 or not len(rows)]:
+        return f"statistics/{wrong[0]} are those of no rank"
+    found = {name: each.shape for name, each in weights_of(checkpoint).items()}
+    if shapes is None or found == shapes:
+        return None
+    name = next(each for each in {**shapes, **found} if found.get(each) != shapes.get(each))
+    return f"{name} is {found.get(name, 'missing')}, wanted {shapes.get(name, 'nothing')}"
+
+
 @dataclass(frozen=True)
 class InitialState:
     """The state in which a run begins: that of its first step, or that of a checkpoint."""
@@ -195,32 +228,49 @@ class InitialState:
     """What differs from the settings with which the run was begun."""
     has_own_states: bool = True
     """Whether each rank finds its own statistics and its own place among the images: not after a change of ranks."""
+    path: Path = Path()
+    """The file of the checkpoint."""
 
     @classmethod
-    def read(cls, path: Path | None, fixed_settings: Mapping[str, Any], plan: RunPlan) -> InitialState:
+    def read(
+        cls,
+        path: Path | None,
+        fixed_settings: Mapping[str, Any],
+        plan: RunPlan,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> InitialState:
         """Read the checkpoint at ``path``, if there is one, and check that it belongs to this run.
 
         Args:
             path: The checkpoint. If None, the run begins at its first step.
             fixed_settings: Recipe, ranks and data of this run.
             plan: Epochs of this run.
+            shapes: Name -> shape of each parameter and each running statistic. If None, they are not checked.
 
         Raises:
-            UserError: The checkpoint is damaged, its run has reached the last epoch, or its recipe, ranks or data
-                differ from this run's.
+            UserError: The checkpoint is damaged or holds something else, its run has reached the last epoch, or its
+                recipe, ranks or data differ from this run's.
         """
         if path is None:
             return cls()
         checkpoint = read(path)
         meta = checkpoint.meta
-        begun_with = meta["settings"] if "settings" in meta else meta["whose"]  # the key of version 1
+        begun_with = meta.get("settings", meta.get("whose"))  # the key of version 1
+        epoch, step, earlier = meta.get("epoch"), meta.get("step"), meta.get("changes", ())
+        if not isinstance(begun_with, dict) or not isinstance(earlier, list | tuple):
+            raise _foreign(path, "it does not say of which run")
+        if not (isinstance(epoch, int) and isinstance(step, int) and epoch > 0 and step == step_of(path)):
+            raise _foreign(path, f"it says epoch {epoch!r}, step {step!r}")
         changes = require_unchanged(begun_with, fixed_settings, str(path))
-        position = Position(checkpoint.meta["epoch"], checkpoint.meta["step"])
-        if position.epoch > plan.last_epoch:
+        if epoch > plan.last_epoch:
             raise UserError(f"{path}: the run has reached its last epoch, {plan.last_epoch}; start a new run")
+        if problem := _problem_of(checkpoint, shapes):
+            raise _foreign(path, problem)
         num_states = sum(name.startswith("data/") for name in checkpoint.arrays)
-        earlier = checkpoint.meta.get("changes", ())
-        return cls(position, checkpoint, (*earlier, *changes), has_own_states=num_states == plan.world_size)
+        if num_states != dict(begun_with.get("cluster", {})).get(RANKS, num_states):
+            raise _foreign(path, f"it has the states of {num_states} ranks only")
+        has_own_states = num_states == plan.world_size
+        return cls(Position(epoch, step), checkpoint, (*map(str, earlier), *changes), has_own_states, path)
 
     @property
     def resumed_from_step(self) -> int | None:
@@ -232,12 +282,20 @@ class InitialState:
         return None if self.checkpoint is None else weights_of(self.checkpoint, rank if self.has_own_states else None)
 
     def restore_momenta(self, engine: Engine, network: TrainableNetwork, optimizer: Optimizer) -> None:
-        """Set the optimizer's state to that of the checkpoint, if there is one, bit for bit."""
+        """Set the optimizer's state to that of the checkpoint, if there is one, bit for bit.
+
+        Raises:
+            UserError: The checkpoint holds the state of another optimizer.
+        """
         if self.checkpoint is None:
             return
-        for number, momentum in enumerate(optimizer.momenta):
-            values = network.from_oihw(self.checkpoint.arrays[f"momenta/{number}"])
-            engine.overwrite(momentum, engine.from_host(values))
+        saved, momenta = _below("momenta/", self.checkpoint), optimizer.momenta
+        oihw = (network.to_oihw(np.broadcast_to(np.False_, each.shape)) for each in momenta)
+        wanted = {str(number): each.shape for number, each in enumerate(oihw)}
+        if {name: each.shape for name, each in saved.items()} != wanted:
+            raise _foreign(self.path, "the optimizer's state has other shapes")
+        for number, momentum in enumerate(momenta):
+            engine.overwrite(momentum, engine.from_host(network.from_oihw(saved[str(number)])))
 
     def source_state(self, rank: int) -> bytes:
         """Return the state of the rank's source of images, empty if there is no checkpoint."""

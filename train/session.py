@@ -22,7 +22,7 @@ from logs.disk import dispensable, write_json
 from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
-from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
+from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter, tensor_shapes
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
@@ -32,6 +32,7 @@ from train.measure.chance import StopRule, stop_rule_of
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
 from train.measure.trace import Tracer, tracer_of
+from train.networks.arch import network_of
 from train.plan.memory import require_memory
 from train.rank.failure import record_failure
 from train.rank.identity import Identity
@@ -85,7 +86,9 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     # The watchdog starts only now, because copying has no time limit.
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     facts = {**fixed_settings(recipe, cluster), "data set": prepared.checksums}
-    initial = InitialState.read(run_folder.checkpoints.resume_point(), facts, plan)
+    # The short tensors of a rehearsal have other shapes than the network's.
+    shapes = None if cluster.rehearsal else tensor_shapes(network_of(recipe.model))
+    initial = InitialState.read(run_folder.checkpoints.resume_point(), facts, plan, shapes)
     resumed_from = initial.resumed_from_step
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:
         begin = time.monotonic()

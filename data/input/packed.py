@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from configs.errors import UserError
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
 from data.input.damaged import find_damaged
@@ -123,8 +124,13 @@ class _StreamPosition:
         Versions of this program before 0.2 did not record DALI's.
         """
         numbers, _, pipeline = content.partition(b"\n")
-        left_out, is_plain, samples_given, opened_at, *version = json.loads(numbers)
-        position = cls(frozenset(left_out), is_plain, samples_given, opened_at, pipeline)
+        try:
+            left_out, is_plain, samples_given, opened_at, *version = json.loads(numbers)
+            position = cls(frozenset(left_out), is_plain, samples_given, opened_at, pipeline)
+        except (ValueError, TypeError):
+            raise UserError(
+                "the checkpoint does not say which images the run has seen; move it away to resume from the one before"
+            ) from None
         if not pipeline or version in ([], [DALI_VERSION]):
             return position
         logger.warning(

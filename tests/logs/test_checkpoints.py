@@ -1,9 +1,12 @@
 """A checkpoint file is complete or reported as damaged, whichever byte changes, and only the newest files stay."""
 
-import errno
+import hashlib
 import io
 import os
+import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from configs.errors import UserError
-from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read
+from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
 
 STATE = SavedState(
     {"epoch": 3, "words": "ä"},
@@ -54,13 +57,14 @@ def test_only_the_newest_stay_and_files_of_other_names_are_no_checkpoints(tmp_pa
         folder.write(step, STATE, keep=2)
     for name in (".step-00000200.ckpt.1", "step-last.ckpt", "step-1.ckpt.ckpt"):
         (tmp_path / "checkpoints" / name).write_bytes(b"half")
-    assert [path.name for path in folder.files()] == ["step-100000000.ckpt", "step-99999999.ckpt"]
+    assert [path.name for path in folder.files()] == ["step-100000000.ckpt", "step-00000011.ckpt"], "the new one stays"
     assert folder.newest_valid()[0] == folder.files()[0]
 
 
 def test_ranks_resume_from_the_recorded_checkpoint_also_in_a_folder_of_version_1(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
-    for checkpoint in (folder.write(7, STATE, keep=2), folder.write(9, STATE, keep=2), None):
+    older, newer = folder.write(7, STATE, keep=2), folder.write(9, STATE, keep=2)
+    for checkpoint in (newer, older, None):
         folder.resume_from(checkpoint)
         assert folder.resume_point() == checkpoint
     (tmp_path / "goes-on-from").write_text("step-00000007.ckpt\n", encoding="utf-8")
@@ -79,26 +83,113 @@ def test_a_damaged_checkpoint_is_told_with_its_size_and_one_that_cannot_be_read_
     newer.mkdir()
     found, (error,) = CheckpointFolder(tmp_path).newest_valid()
     assert found == older
-    assert str(error) == f"{newer}: cannot be read (Is a directory)"
+    assert str(error) == f"{newer}: cannot be read (it is not a file)"
 
 
-@pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EFBIG", "EIO", "ESTALE", "EROFS", "ETIMEDOUT"])
-def test_a_checkpoint_that_the_file_system_refuses_leaves_nothing_and_keeps_the_one_before(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _is_cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _is_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _is_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _leads_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("gone")
+
+
+def _may_not_be_there(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+SPOILT = [_is_cut, _is_folder, _is_pipe, _leads_nowhere, _may_not_be_there]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_a_resumed_run_keeps_its_own_checkpoints_and_none_of_the_spoilt_ones(
+    tmp_path: Path, spoil: Callable[[Path], None], keep: int
 ) -> None:
-    """A run skips a checkpoint after a `UserError` only."""
     folder = CheckpointFolder(tmp_path)
-    before = folder.write(5, STATE, keep=2)
+    whole, *others = (folder.write(step, STATE, keep=9) for step in (5, 17, 18))
+    for path in others:
+        spoil(path)
+    found, errors = folder.newest_valid()
+    assert found == whole
+    assert ["step-00000018" in str(errors[0]), "step-00000017" in str(errors[1]), len(errors)] == [True, True, 2]
+    folder.resume_from(found)
+    for step in (8, 12, 17, 20):
+        folder.write(step, STATE, keep=keep)
+    assert [step_of(path) for path in folder.files()] == [20, 17, 12][:keep]
+    assert folder.newest_valid() == (folder.files()[0], [])
+    assert sorted(path.name for path in whole.parent.iterdir() if path.suffix != ".ckpt") == [
+        "step-00000017.ckpt.damaged", "step-00000018.ckpt.damaged",
+    ]  # fmt: skip
 
-    def refuse(_: int) -> None:
-        number = getattr(errno, name)
-        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(UserError, match=r"step-00000006\.ckpt: cannot be written: .*; .*") as caught:
-        folder.write(6, STATE, keep=2)
-    assert "\n" not in str(caught.value)
-    assert [*before.parent.iterdir()] == [before]
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_a_checkpoint_that_is_spoilt_during_the_run_does_not_keep_the_next_from_being_written(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    folder = CheckpointFolder(tmp_path)
+    for step in (5, 6):
+        spoil(folder.write(step, STATE, keep=2))
+    for step in (7, 8, 9):
+        folder.write(step, STATE, keep=2)
+    assert folder.newest_valid() == (folder.files()[0], [])
+    assert [step_of(path) for path in folder.files()][:2] == [9, 8]
+
+
+def _file_of(content: bytes) -> bytes:
+    """Return what ends with the digest of what comes before, as the file of a checkpoint does."""
+    return content + hashlib.blake2b(content, digest_size=32).digest()
+
+
+def _npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=True, **arrays)
+    return file.getvalue()
+
+
+FOREIGN = {
+    "nothing": b"",
+    "text": b"hello",
+    "a pickle": pickle.dumps({"meta": 1}),
+    "one array": b"\x93NUMPY\x01\x00v\x00"
+    + b"{'descr': '<f8', 'fortran_order': False, 'shape': (0,), }".ljust(117)
+    + b"\n",
+    "half an archive": _npz(meta=np.array("{}"))[:-30],
+    "no meta": _npz(a=np.zeros(3)),
+    "objects": _npz(meta=np.array([{}], dtype=object)),
+    "no JSON": _npz(meta=np.array("{")),
+    "a list": _npz(meta=np.array("[1]")),
+    "a number": _npz(meta=np.array("3")),
+    "an array": _npz(meta=np.zeros((2, 2))),
+    "deep JSON": _npz(meta=np.array("[" * 9**6)),
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+def test_what_has_the_right_digest_and_is_no_checkpoint_is_told_in_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "step-00000003.ckpt"
+    path.write_bytes(_file_of(content))
+    with pytest.raises(DamagedCheckpoint, match=r"step-00000003\.ckpt: is no checkpoint of a run \([^\n]+\)$"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"../config.yaml", b"\xff\xfe", b"step-1.ckpt\nstep-2.ckpt"])
+def test_a_record_of_the_resume_point_that_was_changed_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "resume-from").write_bytes(content)
+    with pytest.raises(UserError, match=r"resume-from: names no checkpoint; give"):
+        CheckpointFolder(tmp_path).resume_point()
 
 
 def test_a_full_disk_in_the_middle_of_a_checkpoint_is_one_error_and_no_more_comes_at_exit(

@@ -294,3 +294,58 @@ def test_a_trained_network_keeps_the_means_and_no_place_among_the_images(tmp_pat
     checkpoints.finished(Position(6, 94))
     assert communicator.gathered == ["checkpoint data"], "after an evaluation, all ranks have the same statistics"
     assert _origin(tmp_path).source_state(0) == b""
+
+
+SHAPES = {name: array.shape for name, array in {**WEIGHTS, **STATISTICS}.items()}
+
+
+def _without(name: str) -> Callable[[SavedState], SavedState]:
+    return lambda state: SavedState(state.meta, {key: each for key, each in state.arrays.items() if key != name})
+
+
+def _with(name: str, values: Any) -> Callable[[SavedState], SavedState]:
+    return lambda state: SavedState(state.meta, {**state.arrays, name: np.asarray(values)})
+
+
+def _saying(**told: Any) -> Callable[[SavedState], SavedState]:
+    return lambda state: SavedState({**state.meta, **told}, state.arrays)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda state: SavedState({}, state.arrays), "it does not say of which run"),
+        (_saying(settings=[1]), "it does not say of which run"),
+        (_saying(changes=7), "it does not say of which run"),
+        (_saying(epoch="two"), "it says epoch 'two', step 45"),
+        (_saying(epoch=-5), "it says epoch -5, step 45"),
+        (_saying(step=10**9), "it says epoch 3, step 1000000000"),
+        (_saying(step=None), "it says epoch 3, step None"),
+        (_saying(settings={**SETTINGS, "cluster": {"num_nodes x ranks_per_node": 4}}), "the states of 2 ranks only"),
+        (_without("weights/b"), r"b is missing, wanted \(1,\)"),
+        (_with("weights/b", [1.0, 2.0]), r"b is \(2,\), wanted \(1,\)"),
+        (_with("weights/b", ["text"]), "weights/b has no real numbers"),
+        (_with("weights/other", [1.0]), r"other is \(1,\), wanted nothing"),
+        (_without("statistics/bn_moving_mean"), r"bn_moving_mean is missing, wanted \(2,\)"),
+        (_with("statistics/bn_moving_var", np.zeros((0, 2))), "bn_moving_var are those of no rank"),
+        (_with("statistics/bn_moving_var", 1.0), "bn_moving_var are those of no rank"),
+        (_with("momenta/0", [1j]), "momenta/0 has no real numbers"),
+        (_without("momenta/0"), "the optimizer's state has other shapes"),
+        (_with("momenta/1", [[1.0]]), "the optimizer's state has other shapes"),
+        (_with("momenta/2", [1.0]), "the optimizer's state has other shapes"),
+    ],
+)
+def test_what_is_written_as_a_checkpoint_is_and_holds_something_else_is_refused_in_one_line(
+    tmp_path: Path, spoil: Callable[[SavedState], SavedState], words: str
+) -> None:
+    checkpoints, _ = _checkpoints(tmp_path)
+    checkpoints.stopped(cast(Any, Parts()), Position(3, 45))
+    folder, parts = RunFolder(tmp_path).checkpoints, Parts()
+    given = {**SETTINGS, "cluster": {"num_nodes x ranks_per_node": 2}} if "ranks" in words else SETTINGS
+    folder.write(45, spoil(read(folder.files()[0])), keep=1)
+    with pytest.raises(
+        UserError, match=rf"step-00000045\.ckpt: is no checkpoint of this run \([^\n]*{words}[^\n]*\); move"
+    ):
+        InitialState.read(folder.files()[0], given, PLAN, SHAPES).restore_momenta(
+            cast(Engine, parts), cast(Any, parts), cast(Any, parts)
+        )
