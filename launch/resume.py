@@ -11,6 +11,7 @@ from configs.schema import Cluster, Recipe
 from launch.start.launcher_signals import STOP_FILE
 from logs.attempts import ATTEMPTS_FILE
 from logs.claims import CLAIMS_FOLDER, Claim
+from logs.disk import explain_disk_errors
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, UNFINISHED_MARK, VERDICT_FILE, RunFolder
 
 _KEPT = (CONFIG_FILE, UNFINISHED_MARK, CLAIMS_FOLDER, ATTEMPTS_FILE, "hosts")
@@ -67,24 +68,25 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
         must_resume: Whether a whole checkpoint is required.
 
     Raises:
-        UserError: ``must_resume``, and there is no whole checkpoint.
+        UserError: ``must_resume``, and there is no whole checkpoint; or the folder is gone or cannot be written.
     """
-    (folder / STOP_FILE).unlink(missing_ok=True)
-    checkpoint, damaged = folder.checkpoints.newest_valid()
-    for error in damaged:
-        sys.stderr.write(f"warning: {error}; using the checkpoint before it\n")
-    if checkpoint is None and must_resume:
-        raise UserError(f"{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}")
-    if any(not _is_kept(path) for path in folder.path.iterdir()):
-        # An attempt that was killed has not closed its log.
-        folder.close_aborted("the attempt ended without closing its log")
-    if checkpoint is None:
-        _set_aside(folder)
-    else:
-        sys.stderr.write(f"resumes from {checkpoint}\n")
-        for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *folder.path.glob("failure_*.json")]:
-            path.unlink(missing_ok=True)
-    folder.checkpoints.resume_from(checkpoint)
+    with explain_disk_errors(folder.path):
+        (folder / STOP_FILE).unlink(missing_ok=True)
+        checkpoint, damaged = folder.checkpoints.newest_valid()
+        for error in damaged:
+            sys.stderr.write(f"warning: {error}; using the checkpoint before it\n")
+        if checkpoint is None and must_resume:
+            raise UserError(f"{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}")
+        if any(not _is_kept(path) for path in folder.path.iterdir()):
+            # An attempt that was killed has not closed its log.
+            folder.close_aborted("the attempt ended without closing its log")
+        if checkpoint is None:
+            _set_aside(folder)
+        else:
+            sys.stderr.write(f"resumes from {checkpoint}\n")
+            for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *folder.path.glob("failure_*.json")]:
+                path.unlink(missing_ok=True)
+        folder.checkpoints.resume_from(checkpoint)
 
 
 def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:

@@ -31,7 +31,7 @@ from launch.start.launcher_signals import forwarded_signals
 from launch.start.local import Outcome
 from launch.start.monitor import monitored
 from launch.start.tracking import tracked
-from logs.claims import CLAIMS_FOLDER
+from logs.claims import CLAIMS_FOLDER, Claim
 from logs.folder import STARTUP_FILE, RunFolder
 from logs.track.trackers import FOLDER as TRACKERS_FOLDER
 from logs.track.trackers import require_installed
@@ -67,32 +67,39 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
     with forwarded_signals(_AT_INTERRUPT), prepared(folder, recipe, cluster, must_resume=must_resume) as claim:
         folder.write_settings(recipe, cluster)
         outcome = _run_ranks(folder)
-        while not claim.is_lost() and may_restart(folder, outcome):
-            prepare_attempt(folder)
-            outcome = _run_ranks(folder)
-        if claim.is_lost():
-            sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
-            return 1
-        reports = read_failures(folder)
-        is_begun = folder.checkpoints.resume_point() or folder.attempts.read()
-        if signal.SIGINT in (outcome.stopped_by, outcome.interrupted_by) and not is_begun and not _has_trained(folder):
-            notify(folder, "stop", f"{recipe.name}: stopped by Ctrl-C before training began")
-            _remove_unbegun(folder)
-            sys.stderr.write(
-                f"{recipe.name}: stopped by Ctrl-C before training began: nothing was saved, nothing is left\n"
-            )
-            return 128 + signal.SIGINT
-        if has_refused(outcome, reports) and not folder.has_summary:
-            if is_begun or not all(report["status"] == REFUSED_STATUS for report in reports):
-                return close_refused(folder, outcome)
-            # Every rank has printed why.
-            _remove_unbegun(folder)
-            return REFUSED_STATUS
         try:
-            return finish_run(folder, outcome)
+            return _conclude(folder, outcome, claim)
         except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
             sys.stderr.write(f"error: {error}\n")
             return 1
+
+
+def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim) -> int:
+    """Start the ranks again as often as they may be, then close the run; return the exit status.
+
+    Raises:
+        UserError: A file cannot be written.
+    """
+    while not claim.is_lost() and may_restart(folder, outcome):
+        prepare_attempt(folder)
+        outcome = _run_ranks(folder)
+    if claim.is_lost():
+        sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
+        return 1
+    reports, name = read_failures(folder), folder.recipe.name
+    is_begun = folder.checkpoints.resume_point() or folder.attempts.read()
+    if signal.SIGINT in (outcome.stopped_by, outcome.interrupted_by) and not is_begun and not _has_trained(folder):
+        notify(folder, "stop", f"{name}: stopped by Ctrl-C before training began")
+        _remove_unbegun(folder)
+        sys.stderr.write(f"{name}: stopped by Ctrl-C before training began: nothing was saved, nothing is left\n")
+        return 128 + signal.SIGINT
+    if has_refused(outcome, reports) and not folder.has_summary:
+        if is_begun or not all(report["status"] == REFUSED_STATUS for report in reports):
+            return close_refused(folder, outcome)
+        # Every rank has printed why.
+        _remove_unbegun(folder)
+        return REFUSED_STATUS
+    return finish_run(folder, outcome)
 
 
 def _run_ranks(folder: RunFolder) -> Outcome:

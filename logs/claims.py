@@ -19,13 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from logs.disk import explain_disk_errors, write_json
+from logs.disk import explain_disk_errors, found_object, write_json
 
 CLAIMS_FOLDER = "claims"
 
@@ -38,14 +38,23 @@ STALE_S = 60.0
 It is longer than the seconds for which the server of a network file system may not answer.
 """
 
+_OWNER_KEYS = ("pid", "process_start", "since")
+"""Keys of a claim that tell its owner from all others."""
+
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim on a run folder: the file ``path``, ``claims/N.json`` of the folder."""
+    """A claim on a run folder: the file ``path``, ``claims/N.json`` of the folder.
+
+    Attributes:
+        path: The file.
+        owner: What the file said when this process took or held the claim; empty if it did neither.
+    """
 
     path: Path
+    owner: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def number(self) -> int:
@@ -65,9 +74,15 @@ class Claim:
                 write_json(self.path, {**self.record(), "ended": _now()})
 
     def is_lost(self) -> bool:
-        """Return whether another process has taken the folder over, because this owner gave no sign of life."""
+        """Return whether another process has taken the folder over: this owner gave no sign of life, or was deleted.
+
+        In a folder that was deleted and begun anew, the new owner's claim has the number of the old one.
+        """
         newest = self.others.newest()
-        return newest is not None and newest.number > self.number
+        if newest is None or newest.number != self.number:
+            return newest is not None and newest.number > self.number
+        record = newest.record()
+        return bool(record and self.owner) and any(record.get(key) != self.owner.get(key) for key in _OWNER_KEYS)
 
     def holder(self) -> str | None:
         """Return a description of the process that holds the claim now, or None if nobody does."""
@@ -75,7 +90,8 @@ class Claim:
         if "ended" in record:
             return None
         is_here = {key: record.get(key) for key in ("boot", "pid_space")} == _place()
-        if is_here and _identity(int(record["pid"]))["process_start"] == record["process_start"]:
+        start = _identity(record.get("pid"))["process_start"]
+        if is_here and start is not None and start == record.get("process_start"):
             return _description(record)
         if _is_locked(self.path):
             return f"{_description(record)}{', whose ranks are still ending' if is_here else ''}"
@@ -85,12 +101,8 @@ class Claim:
         )
 
     def record(self) -> Mapping[str, Any]:
-        """Return the content of the file, or an empty mapping while its owner is still writing the file."""
-        try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
+        """Return the content of the file; empty while its owner is still writing the file, or if it is damaged."""
+        return found_object(self.path)
 
 
 @dataclass(frozen=True)
@@ -116,15 +128,16 @@ class Claims:
         path = self.run_folder / CLAIMS_FOLDER / f"{1 + (previous.number if previous else 0)}.json"
         with explain_disk_errors(path):
             path.parent.mkdir(exist_ok=True)
+            owner = _owner(os.getpid() if pid is None else pid)
             try:
                 with path.open("x", encoding="utf-8") as file:
-                    file.write(json.dumps(_owner(os.getpid() if pid is None else pid), indent=2) + "\n")
+                    file.write(json.dumps(owner, indent=2) + "\n")
             except FileExistsError:
                 raise UserError(
                     f"{self.run_folder}: a run is active in it: another launcher has claimed it just now; wait for "
                     "its end, or give another folder"
                 ) from None
-        return Claim(path)
+        return Claim(path, owner)
 
     def _wait_for_end(self, patience_s: float) -> Claim | None:
         """Wait until nobody holds the newest claim, and return that claim, or None if there is no claim.
@@ -156,7 +169,9 @@ class Claims:
     def ended_by_this_job(self) -> datetime | None:
         """Return when the last claim on the folder began, if this job of the scheduler made and ended that claim."""
         record = self._last_of_this_job()
-        return datetime.fromisoformat(record["since"]) if "ended" in record else None
+        with suppress(ValueError):  # The claim was changed.
+            return datetime.fromisoformat(str(record.get("since"))) if "ended" in record else None
+        return None
 
     def _last_of_this_job(self) -> Mapping[str, Any]:
         """Return the last claim on the folder if this job of the scheduler made it, otherwise an empty mapping."""
@@ -183,12 +198,14 @@ class Claims:
         """Lock the newest claim and give signs of life while the block runs. Without a claim, do nothing.
 
         Args:
-            on_loss: Called once, in a thread, with a message for the user, if another process takes the folder over.
+            on_loss: Called once, in a thread, with a message for the user, if another process takes the folder over or
+                the folder is deleted.
         """
-        claim = self.newest()
-        if claim is None:
+        newest = self.newest()
+        if newest is None:
             yield
             return
+        claim = Claim(newest.path, newest.record())
         done = threading.Event()
         with claim.path.open("rb") as file:
             with suppress(OSError):  # A file system without locks; the signs of life remain.
@@ -211,15 +228,18 @@ class Claims:
 
 
 def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object]) -> None:
+    claims, times_missed = claim.others, 0
     while not done.wait(BEAT_S):
-        # A file server may fail for a moment; a folder that was deleted is reported by whoever writes into it.
-        with suppress(OSError):
-            os.utime(claim.path)
+        with suppress(OSError):  # A file server may fail for a moment, so a folder must be missing twice.
+            times_missed = 0 if claims.run_folder.exists() else times_missed + 1
+            if times_missed > 1:
+                on_loss(f"{claims.run_folder}: was deleted during the run, which ends; start it again")
+                return
             if claim.is_lost():
-                claims = claim.others
                 new_owner = claims.holder() or "another run"
                 on_loss(f"{claims.run_folder}: taken over by {new_owner}, because its heartbeat had stopped")
                 return
+            os.utime(claim.path)
 
 
 def _owner(pid: int) -> dict[str, Any]:
@@ -230,12 +250,12 @@ def _job() -> str | None:
     return next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), None)
 
 
-def _identity(pid: int) -> dict[str, Any]:
+def _identity(pid: Any) -> dict[str, Any]:
     """Return what tells a process from all others; its number alone is used again, also on other machines."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    except OSError:
-        fields = []
+    fields: list[str] = []
+    if isinstance(pid, int):  # else the claim was changed
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     is_alive = bool(fields) and fields[0] not in ("Z", "X")
     return {**_place(), "pid": pid, "process_start": int(fields[19]) if is_alive else None}
 
@@ -287,5 +307,8 @@ def _age_s(path: Path) -> float:
         with suppress(OSError):
             probe.unlink()
     # A client of a network file system may remember times for a minute; opening the file makes it ask the server.
-    with path.open("rb") as file:
-        return now - os.fstat(file.fileno()).st_mtime
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+    try:
+        return now - os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)

@@ -8,6 +8,7 @@ import os
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,7 +52,7 @@ def watch(
         0 if the run reached its target, 1 if not or if the run is still running.
 
     Raises:
-        UserError: If ``folder`` is not a run folder, or a tracker's package is not installed.
+        UserError: If ``folder`` is not a run folder or is deleted, or a tracker's package is not installed.
     """
     run = RunFolder(folder)
     if not run.is_begun:
@@ -61,24 +62,32 @@ def watch(
     total_steps = plan_run(run.recipe, run.cluster.world_size).total_steps
     follower = MetricsFollower(run / METRICS_FILE)
     shown: list[Line] = []
-    while True:
-        ended = run.has_summary
-        rows = follower.update()
-        for sender in senders:
-            sender.send(rows)
-        lines = describe_progress(run.recipe, total_steps, follower.last, None if ended else time.time())
-        lines += [
-            (f"  attempt {number} {each.description}", "bad") for number, each in enumerate(_attempts(run), start=1)
-        ]
-        if ended:
-            words, is_good = _outcome(run)
-            lines.append((words, "good" if is_good else "bad"))
-        shown = _redraw(terminal, shown, lines)
-        if ended or once:
+    is_success: bool | None = None
+    times_missed = 0
+    try:
+        while True:
+            ended = False
+            with suppress(OSError):  # A network file system may fail for a moment, so a folder must be missing twice.
+                ended, times_missed = run.has_summary, 0 if run.is_begun else times_missed + 1
+            if times_missed > 1:
+                raise UserError(f"{folder}: was deleted while it was watched; what is above was its last state")
+            rows = follower.update()
             for sender in senders:
-                sender.close(is_success=is_good if ended else None)
-            return 0 if ended and is_good else 1
-        sleep(every_s)
+                sender.send(rows)
+            lines = describe_progress(run.recipe, total_steps, follower.last, None if ended else time.time())
+            lines += [
+                (f"  attempt {number} {each.description}", "bad") for number, each in enumerate(_attempts(run), start=1)
+            ]
+            if ended:
+                words, is_success = _outcome(run)
+                lines.append((words, "good" if is_success else "bad"))
+            shown = _redraw(terminal, shown, lines)
+            if ended or once:
+                return 0 if is_success else 1
+            sleep(every_s)
+    finally:
+        for sender in senders:
+            sender.close(is_success=is_success)
 
 
 def _outcome(run: RunFolder) -> tuple[str, bool]:

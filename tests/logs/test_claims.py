@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -315,6 +317,71 @@ def test_an_owner_that_is_still_writing_holds_the_folder(tmp_path: Path, content
     (tmp_path / "claims" / "1.json").write_text(content, encoding="utf-8")
     assert _holder(tmp_path) == "an owner that has not written its name yet, last heartbeat 0 s ago"
     assert [path.name for path in (tmp_path / "claims").iterdir()] == ["1.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"7", b"[" * 9**6, b"{}", b'{"host": []}', "folder", "pipe"])
+def test_a_claim_that_names_no_owner_lasts_until_it_is_stale(tmp_path: Path, content: bytes | str) -> None:
+    path = Claims(tmp_path).take().path
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.unlink()
+        path.mkdir() if content == "folder" else os.mkfifo(path)
+    assert ", last heartbeat 0 s ago" in _holder(tmp_path)
+    assert Claims(tmp_path).owned_by(os.getpid()) is None
+    os.utime(path, (time.time() - claims.STALE_S - 10,) * 2)
+    assert Claims(tmp_path).take().path.name == "2.json"
+
+
+@pytest.mark.parametrize("told", [{"pid": "x"}, {"pid": "1\0"}, {"pid": None}, {"pid": 0.5}, {"process_start": "x"}])
+def test_a_claim_of_this_machine_whose_process_is_none_is_free_at_once(tmp_path: Path, told: dict[str, Any]) -> None:
+    claim = Claims(tmp_path).take()
+    claim.path.write_text(json.dumps({**claim.record(), **told}), encoding="utf-8")
+    assert Claims(tmp_path).holder() is None
+    assert Claims(tmp_path).take().path.name == "2.json"
+
+
+@pytest.mark.parametrize("told", [{"since": 5}, {"since": None}, {"since": "yesterday"}, {"ended": 7, "since": {}}])
+def test_a_claim_that_was_changed_does_not_say_when_the_job_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "71")
+    claim = Claims(tmp_path).take()
+    claim.release()
+    claim.path.write_text(json.dumps({**claim.record(), **told}), encoding="utf-8")
+    assert Claims(tmp_path).ended_by_this_job() is None
+
+
+def test_a_file_in_place_of_the_claims_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "claims").touch()
+    words = r"claims/1\.json: cannot be written: another file has the name of its folder; move it away, or give another"
+    with pytest.raises(UserError, match=words):
+        Claims(tmp_path).take()
+
+
+def test_an_owner_whose_folder_is_deleted_learns_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "BEAT_S", 0.01)
+    folder, lost = tmp_path / "run", queue.Queue[str]()
+    folder.mkdir()
+    Claims(folder).take()
+    with Claims(folder).held(lost.put):
+        time.sleep(0.1)
+        assert lost.empty()
+        shutil.rmtree(folder)
+        assert lost.get(timeout=20) == f"{folder}: was deleted during the run, which ends; start it again"
+    assert lost.empty()
+
+
+def test_an_owner_whose_folder_is_deleted_and_begun_anew_by_another_run_has_lost_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "BEAT_S", 0.01)
+    claim, lost = Claims(tmp_path).take(), queue.Queue[str]()
+    with Claims(tmp_path).held(lost.put), subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        shutil.rmtree(claim.path.parent)
+        anew = Claims(tmp_path).take(pid=other.pid)
+        assert (anew.path, anew.is_lost(), claim.is_lost()) == (claim.path, False, True)
+        assert f"taken over by {getpass.getuser()}" in lost.get(timeout=20)
 
 
 @pytest.mark.parametrize("error", [KeyError, OSError])

@@ -2,6 +2,7 @@ import io
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,26 @@ def test_watching_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, capsys
     folder = samples.run_folder(tmp_path / "run")
     (folder / "summary.json").unlink()
     assert main(["watch", "--once", str(folder)]) == 1
+
+
+def test_a_run_that_is_deleted_is_told_after_a_second_look_and_ends_the_watching(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    looks = []
+
+    def sleep(_: float) -> None:
+        looks.append(folder.exists())
+        if len(looks) == 1:
+            folder.rename(tmp_path / "away")  # as a file server may lose it for a moment
+        elif len(looks) == 2:
+            (tmp_path / "away").rename(folder)
+        elif len(looks) == 3:
+            shutil.rmtree(folder)
+        assert len(looks) < 9
+
+    with pytest.raises(UserError, match=rf"^{folder}: was deleted while it was watched; what is above"):
+        watch(folder, io.StringIO(), every_s=0.5, once=False, sleep=sleep)
+    assert looks == [True, False, True, False]
 
 
 def test_the_end_is_told_with_its_reason(tmp_path: Path) -> None:
