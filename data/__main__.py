@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from configs.arguments import Parser, exit_status, parse, printable
 from configs.errors import UserError
 from configs.machine_limits import default_workers
+from configs.outputs import guard_outputs
 from configs.registry import BUILT_IN_SOURCES, SOURCES
 
 if TYPE_CHECKING:
@@ -270,4 +271,5 @@ def _verify(folder: Path, workers: int) -> int:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, parse
 from configs.errors import UserError
+from configs.outputs import guard_outputs
 
 _TRACE_STEPS = 3
 
@@ -90,4 +91,5 @@ def _train(options: _Options) -> int:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

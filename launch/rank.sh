@@ -4,11 +4,14 @@
 # with one word for each rank of a node, come from configs/rank_variables.py.
 # usage: rank.sh COMMAND [ARGUMENT ...]
 set -euo pipefail
+trap '' PIPE # A reader of the output that is gone ends no rank; nor does a full disk, see tell.
 
 readonly host=${SLURMD_NODENAME:-$(hostname)} folder=${*: -1}
 
+tell() { printf '%s\n' "$1" 3>&2 2>/dev/null >&3 || true; }
+
 refuse() {
-  printf 'error: %s\n' "$1" >&2
+  tell "error: $1"
   # horovodrun makes a 1 of any exit status, and the launcher then looks for the cause in the run folder.
   [[ -z ${rank:-} || ! -f $folder/config.yaml ]] ||
     printf '{"rank": %d, "host": "%s", "step": null, "message": "%s", "second_hand": false, "status": 2, "time": %s}\n' \
@@ -102,7 +105,7 @@ if [[ ${#hcas[@]} -gt 0 ]]; then
   nccl_hcas=${NCCL_IB_HCA:-} nccl_hcas=${nccl_hcas#=}
   report+=", MPI's adapter ${hcas[local_rank]}, NCCL's ${nccl_hcas:-all}"
 fi
-printf '%s\n' "$report" >&2
+tell "$report"
 # The local launcher numbers ranks as horovodrun does, and signals them itself.
 [[ $by != Horovod || -n ${RANK_GROUP_SIGNALLED:-} ]] || export RANK_LOOKS_FOR=$folder/stop
 # The kernel ends the rank when the launcher is killed.

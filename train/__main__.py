@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
+from configs.outputs import guard_outputs
 from train.rank.identity import Identity, read_identity
 from train.rank.signals import RunStopped, Stopped, StopSignals
 from train.rank.startup import Ledger
@@ -94,4 +95,5 @@ def _end(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

@@ -12,6 +12,8 @@ from horovod.runner import gloo_run, launch
 from horovod.runner.http import http_server
 from horovod.runner.util import remote
 
+from configs.outputs import guard_outputs
+
 _SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
 """Asks nothing, takes host keys as the user's own settings say, and ends 20 s after its host has ceased to answer."""
 
@@ -37,4 +39,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

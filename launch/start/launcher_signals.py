@@ -3,8 +3,9 @@
 import os
 import signal
 import stat
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -50,7 +51,8 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
         if number == signal.SIGINT and number in received:
             number = signal.SIGKILL
         elif number == signal.SIGINT and at_interrupt:
-            os.write(2, f"\n{at_interrupt}\n".encode())  # A handler may interrupt a print.
+            with suppress(OSError):  # A handler may interrupt a print; and the output may be closed, full or unread.
+                os.write(sys.stderr.fileno(), f"\n{at_interrupt}\n".encode())
         received.append(number)
 
     numbers = list(STOP_SIGNALS)

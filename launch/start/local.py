@@ -19,6 +19,7 @@ from functools import partial
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import STOPPED_STATUS
+from configs.outputs import guard_outputs
 from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
 from configs.registry import COMMUNICATORS
@@ -288,4 +289,5 @@ def _run(options: _Options) -> int:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from configs.arguments import Parser, add_place, exit_status, parse
 from configs.errors import UserError
 from configs.load import load_cluster
+from configs.outputs import guard_outputs
 from configs.rank_variables import rank_environment
 from launch.start.commands import require_startable, run_under
 
@@ -43,4 +44,5 @@ def _run(options: _Options) -> int:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

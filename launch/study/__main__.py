@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.arguments import Parser, exit_status, parse
+from configs.outputs import guard_outputs
 
 
 @dataclass(frozen=True)
@@ -62,4 +63,5 @@ def _sweep(options: _Options) -> int:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
+from configs.outputs import guard_outputs
 from configs.rank_variables import rank_environment
 from launch.failure_cause import find_cause, has_refused, read_failures, was_stopped
 from launch.finish import close_refused, finish_run
@@ -225,4 +226,5 @@ def _run(options: _Options) -> int:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

@@ -1,5 +1,6 @@
 """Whole runs by the command of users: real ranks, real Horovod, real JPEGs, the official checker."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -73,6 +74,26 @@ def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(short_run: Fin
     assert ledger["overlap_saved_s"] > 0
     # The ledger is written before run_start: the pipelines are built by then, and read nothing (test_packed).
     assert {"evaluation pipeline", "training pipeline"} <= {row["phase"] for row in ledger["phases"]}
+
+
+@pytest.mark.parametrize("redirections", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full", "2>&1", ">&2 | head -0"])
+def test_a_run_whose_outputs_are_closed_full_or_unread_trains_the_same_bits_with_the_same_status(
+    redirections: str, short_run: FinishedRun, tmp_path: Path, packed_digits: Path
+) -> None:
+    """Nobody reads the outputs that are not redirected, and the pipe that they are takes no more."""
+    receives, sends = os.pipe()
+    fcntl.fcntl(sends, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(sends, b"x" * 4096)
+    command = train_command(tmp_path / "run", *SHORT, f"cluster.paths.data={packed_digits}")
+    told = f'("$@"; echo $? >{tmp_path}/status) {redirections}'
+    subprocess.run(["bash", "-c", told, "-", *command], cwd=ROOT, stdout=sends, stderr=sends, check=True, timeout=120)
+    os.close(receives)
+    os.close(sends)
+    assert (tmp_path / "status").read_text(encoding="utf-8") == "0\n"
+    found, expected = read_summary(tmp_path / "run"), read_summary(short_run.folder)
+    for key in ("status", "steps", "weights_checksum"):
+        assert found[key] == expected[key]
+    assert "ended" in json.loads((tmp_path / "run" / "claims" / "1.json").read_text(encoding="utf-8"))
 
 
 def test_two_ranks_and_one_that_accumulates_two_draw_the_same_loss_curve(tmp_path: Path) -> None:

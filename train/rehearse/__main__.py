@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from configs.arguments import Parser, add_place, add_recipe, exit_status, parse
 from configs.errors import UserError
+from configs.outputs import guard_outputs
 from configs.programs import Program, command_of
 
 if TYPE_CHECKING:
@@ -166,4 +167,5 @@ def _run(recipe: "Recipe", cluster: "Cluster", folder: Path) -> int:
 
 
 if __name__ == "__main__":
+    guard_outputs()
     sys.exit(main())

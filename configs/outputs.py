@@ -1,0 +1,95 @@
+"""Standard output and error of a long run, whose reader may be gone, full or asleep: words are lost, and nothing else.
+
+A run of hours must not end, wait or change its exit status because somebody closed a terminal, stopped a pager or
+filled the disk of a log. Imports the standard library only.
+"""
+
+import fcntl
+import io
+import os
+import select
+import stat
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_PATIENCE_S = 2.0
+"""How long a reader is waited for, once: after that, words are lost until the reader takes some again."""
+
+_MOST_BYTES = select.PIPE_BUF
+"""What a pipe takes whole if it takes anything, so that lines of several ranks do not mix."""
+
+
+def guard_outputs() -> None:
+    """Let standard output and error of this process lose words rather than raise an error or wait for a reader.
+
+    Closed descriptors are opened on ``/dev/null`` first, because the next file that the process opens would take their
+    numbers, and with them the words of libraries; so does bash's own script. For the main module of a program only.
+    """
+    for number in (0, 1, 2):
+        if not _is_open(number, for_writing=number > 0):
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)
+            if null != number:
+                os.close(null)
+    sys.stdout, sys.stderr = (_text(1, sys.stdout), _text(2, sys.stderr))
+
+
+def _is_open(descriptor: int, *, for_writing: bool) -> bool:
+    try:
+        access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+    except OSError:
+        return False
+    return access != (os.O_RDONLY if for_writing else os.O_WRONLY)
+
+
+def _text(number: int, before: TextIO | None) -> TextIO:
+    encoding = "utf-8" if before is None else before.encoding
+    return io.TextIOWrapper(_Output(number), encoding, "backslashreplace", write_through=True)  # type: ignore[type-var]
+
+
+class _Output(io.RawIOBase):
+    """A descriptor of this process, written to as far as it takes the bytes."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = _without_waiting(descriptor)
+        self._is_read = True
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def fileno(self) -> int:
+        """Return a descriptor that does not wait, so that `faulthandler` does not wait either."""
+        return self._descriptor
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        with suppress(OSError):  # Closed, full, or a pipe that another process has filled meanwhile.
+            while left:
+                ready = select.poll()
+                ready.register(self._descriptor, select.POLLOUT)
+                self._is_read = bool(ready.poll(1000 * _PATIENCE_S if self._is_read else 0))
+                if not self._is_read:
+                    break
+                left = left[os.write(self._descriptor, left[:_MOST_BYTES]) :]
+        return size
+
+
+def _without_waiting(descriptor: int) -> int:
+    """Return a descriptor of the same pipe or terminal that does not wait; for anything else, the descriptor itself.
+
+    Other processes share what is behind the descriptor, and must not lose words that this flag would cost them; so the
+    pipe is opened once more. A socket, and a terminal of another user, cannot be opened.
+    """
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(kind) or os.isatty(descriptor):
+        with suppress(OSError):
+            return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    return descriptor
