@@ -33,6 +33,7 @@ def guard_outputs() -> None:
         if not _is_open(number, for_writing=number > 0):
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, number)
+            os.set_inheritable(number, True)  # mpirun takes gigabytes of memory where they are closed (4.1.4, tried).
             if null != number:
                 os.close(null)
     sys.stdout, sys.stderr = (_text(1, sys.stdout), _text(2, sys.stderr))

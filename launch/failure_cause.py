@@ -18,6 +18,9 @@ from logs.metrics import METRICS_FILE
 _LOST_DAEMON = 205
 """Exit status of Open MPI's mpirun when its daemon on another host is gone (4.1.4, tried by killing the host)."""
 
+_STOOD_STILL_STATUS = 128 + signal.SIGALRM
+"""Status of a rank that the kernel ended for its watchdog, because the rank was frozen or stuck outside of Python."""
+
 _SIGNAL_STATUSES = range(129, 193)
 """Exit statuses of processes that signals 1 to 64 killed: a shell reports signal n as 128 + n."""
 
@@ -182,6 +185,8 @@ def _at(step: int | None) -> str:
 
 
 def _ending(status: int) -> str:
+    if status == _STOOD_STILL_STATUS:
+        return "stood still, and its watchdog ended it"
     return f"was killed by signal {status - 128}" if status in _SIGNAL_STATUSES else f"ended with status {status}"
 
 

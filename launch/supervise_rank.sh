@@ -91,6 +91,8 @@ case $status in
       killed_by=$((status - 128)) words="was killed by signal $((status - 128))"
       # There are 64 signals. Open MPI ends a rank that has lost its daemon with status 195.
       [[ $killed_by -gt 0 && $killed_by -le 64 ]] || killed_by=null words="ended with status $status"
+      # The kernel's SIGALRM is the last word of train/rank/watchdog.py.
+      [[ $status -ne 142 ]] || words='stood still, and its watchdog ended it'
       count_kills
       more=''
       [[ $status -ne 137 || $kills -le $kills_before ]] || more=" \"ran_out_of_memory\": \"${limit:-no limit}\","

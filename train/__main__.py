@@ -18,7 +18,7 @@ from configs.outputs import guard_outputs
 from train.rank.identity import Identity, read_identity
 from train.rank.signals import RunStopped, Stopped, StopSignals
 from train.rank.startup import Ledger
-from train.rank.watchdog import die_with_parent
+from train.rank.watchdog import die_with_parent, end_within
 
 logger = logging.getLogger("train")
 
@@ -88,7 +88,7 @@ def _set_up_logging(identity: Identity) -> None:
 
 def _end(status: int) -> NoReturn:
     """End the process without a collective and without waiting for an engine that may never finish."""
-    faulthandler.dump_traceback_later(_END_S, exit=True)
+    end_within(_END_S)
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)

@@ -17,7 +17,10 @@ from configs.load import ROOT
 
 _PR_SET_PDEATHSIG = 1
 _BACKSTOP_S = 5.0
-"""Head start of the watching thread over a C timer, which ends a process whose Python is stuck in a call."""
+"""Head start of the watching thread over the kernel, which ends a process whose Python is stuck in a call."""
+
+_STACKS_S = 2.0
+"""Time between the stacks of such a process and its end."""
 
 _LAST_WORDS_S = 2.0
 """Time for the other waiting ranks to report too, because launchers end all ranks when the first one ends."""
@@ -59,12 +62,12 @@ class Watchdog:
         self()
 
     def __call__(self, step: int | None = None) -> None:
-        """Record progress, and ``step`` if a step was queued; cheap, because the C timer is seldom reset."""
+        """Record progress, and ``step`` if a step was queued; cheap, because the kernel's timer is seldom reset."""
         self._last = now = time.monotonic()
         self._step = self._step if step is None else step
         if now - self._armed > self._timeout_s / 10:
             # The timer is reset only every tenth of the timeout, so it gets that much more time.
-            faulthandler.dump_traceback_later(self._timeout_s * 1.1 + _BACKSTOP_S, exit=True)
+            end_within(self._timeout_s * 1.1 + _BACKSTOP_S)
             self._armed = now
 
     def expect(self, timeout_s: float) -> None:
@@ -76,6 +79,7 @@ class Watchdog:
         """End watching."""
         self._rested.set()
         faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _watch(self) -> None:
         seen = time.monotonic()
@@ -88,10 +92,22 @@ class Watchdog:
                 if gap_s > self._timeout_s / 2:
                     # The process was frozen and has just been resumed; the other ranks have given up waiting for it.
                     message, waits = f"was frozen for {gap_s:.0f} s, in {where}", False
+                # The end comes before the words: the report may wait for a disk, and the stacks for a reader.
+                end_within(_BACKSTOP_S)
                 self._report(StoodStill(message, self._step, waits=waits))
                 faulthandler.dump_traceback(all_threads=True)
                 time.sleep(_LAST_WORDS_S if waits else 0)
                 os._exit(1)
+
+
+def end_within(seconds: float) -> None:
+    """Print the stacks of all threads after ``seconds``, and end this process soon after them, by SIGALRM.
+
+    The kernel ends the process, whatever Python, a disk or the reader of the stacks does. A process that was frozen
+    when its time was over ends as soon as it goes on.
+    """
+    signal.setitimer(signal.ITIMER_REAL, seconds + _STACKS_S)
+    faulthandler.dump_traceback_later(seconds)
 
 
 def _describe(frame: FrameType | None) -> tuple[str, bool]:

@@ -1,14 +1,16 @@
-"""A rank that stands still ends with status 1, and says truly where it stood and whether it waited for others.
+"""A rank that stands still ends, and says truly where it stood and whether it waited for others.
 
 The watchdog's own thread runs; the time that it reads passes only when a test says so.
 """
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,11 +26,17 @@ WAIT_S = 60
 
 
 class _Time:
-    """Stands for the module `time`, for `faulthandler` and for the end of the process; remembers what it was told."""
+    """Stands for the modules `time`, `faulthandler` and `signal`, and for the end of the process.
+
+    It remembers what it was told. ``acts`` are the acts of an end, in order.
+    """
+
+    ITIMER_REAL = signal.ITIMER_REAL
 
     def __init__(self) -> None:
         self.now, self.slept = 1000.0, list[float]()
         self.timers_s: list[float] = []
+        self.acts: list[str] = []
         self.looked, self.ended = threading.Event(), threading.Event()
         self.statuses: list[int] = []
         self.rest: Callable[[], None] = lambda: None
@@ -43,13 +51,18 @@ class _Time:
 
     def dump_traceback(self, *, all_threads: bool) -> None:
         assert all_threads
+        self.acts.append("stacks")
 
-    def dump_traceback_later(self, seconds: float, *, exit: bool) -> None:
-        assert exit
-        self.timers_s.append(seconds)
+    def dump_traceback_later(self, seconds: float) -> None:
+        assert seconds < self.timers_s[-1], "the stacks are printed before the end"
 
     def cancel_dump_traceback_later(self) -> None:
-        self.timers_s.append(0)
+        pass
+
+    def setitimer(self, which: int, seconds: float) -> None:
+        assert which == signal.ITIMER_REAL
+        self.timers_s.append(seconds)
+        self.acts.append("timer")
 
     def end(self, status: int) -> None:
         """End the watchdog's thread without an error, which pytest would take for one of a later test."""
@@ -69,6 +82,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> _Time:
     made = _Time()
     monkeypatch.setattr(watchdog, "time", made)
     monkeypatch.setattr(watchdog, "faulthandler", made)
+    monkeypatch.setattr(watchdog, "signal", made)
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=made.end, path=os.path, sep=os.sep))
     return made
 
@@ -165,19 +179,59 @@ def test_a_timer_in_c_that_is_seldom_set_leaves_time_for_a_report(time: _Time) -
         dog()
     dog.expect(50)
     dog.rest()
-    # A tenth more than the timeout, because it is set every tenth, and five seconds for the watchdog's own report.
-    assert time.timers_s == [pytest.approx(665), pytest.approx(665), pytest.approx(60), 0]
+    # A tenth more than the timeout, because it is set every tenth, five seconds for the watchdog's own report, and two
+    # for the stacks.
+    assert time.timers_s == [pytest.approx(667), pytest.approx(667), pytest.approx(62), 0]
+
+
+def test_the_end_is_certain_before_the_report_and_the_stacks_which_may_wait_for_a_disk_or_a_reader(
+    time: _Time,
+) -> None:
+    dog = Watchdog(TIMEOUT_S, lambda _found: time.acts.append("report"))
+    time.rest = dog.rest
+    time.acts.clear()
+    time.wait_for_a_look()
+    time.now += 500
+    assert time.ended.wait(WAIT_S)
+    assert time.acts[:3] == ["timer", "report", "stacks"]
+    assert time.timers_s[-2] <= 10, "seconds that a disk or a reader may take"
+
+
+# The lock of Python is held from the watchdog's start to the call in C, so that its thread never looks.
+HELD = """
+import ctypes, sys
+from train.rank.watchdog import Watchdog
+in_c = ctypes.PyDLL(None)
+sys.setswitchinterval(1000)
+Watchdog(1, print)
+in_c.sleep(120)
+"""
 
 
 @pytest.mark.medium
-def test_a_process_that_holds_pythons_lock_is_ended_too() -> None:
-    code = (
-        "import ctypes; from train.rank.watchdog import Watchdog; Watchdog(1, print);"
-        "ctypes.PyDLL(None).sleep(120)"  # in C, with the lock held
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)  # noqa: PLW1510
-    assert done.returncode == 1
-    assert 'File "<string>", line 1 in <module>' in done.stderr
+def test_a_process_that_holds_pythons_lock_is_ended_too_and_prints_where_it_stood() -> None:
+    with subprocess.Popen([sys.executable, "-c", HELD], cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        errors = process.communicate(timeout=WAIT_S)[1]
+    assert process.returncode == -signal.SIGALRM
+    assert 'File "<string>", line 7 in <module>' in errors
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("code", [HELD, HELD.replace("in_c.sleep", "import time; time.sleep")], ids=["C", "Python"])
+def test_a_process_whose_errors_nobody_reads_is_ended_too(code: str) -> None:
+    """The pipe is full, as behind a pager or Ctrl-S, and the stacks are longer than what is left of it."""
+    receives, sends = os.pipe()
+    try:
+        os.set_blocking(sends, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(sends, b"x")
+        os.set_blocking(sends, True)
+        with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=sends) as process:
+            assert process.wait(WAIT_S) == -signal.SIGALRM
+    finally:
+        os.close(receives)
+        os.close(sends)
 
 
 # Stands for a rank in a collective, which cannot heed SIGTERM; its launcher is the shell.
