@@ -36,6 +36,7 @@ from logs.folder import STARTUP_FILE, RunFolder
 from logs.track.trackers import FOLDER as TRACKERS_FOLDER
 from logs.track.trackers import require_installed
 from train.plan.cold_images import missing_cache_clear
+from train.plan.fixed_step import require_fixed_step
 from train.plan.memory import shortage_here
 from train.plan.slow_settings import slow_settings
 
@@ -135,6 +136,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     reason that is known now.
     """
     plan_run(recipe, cluster.world_size)
+    require_fixed_step(recipe, cluster)
     if ENGINES[cluster.engine.name].computes and cluster.container.runtime == "none":  # an image has its own packages
         require_reader(recipe.data.source)
         require_compiler(cluster)

@@ -29,7 +29,9 @@ from train.evaluate import Evaluator, metric_of
 from train.measure.timing import Clock, StepClock
 from train.rank.identity import Identity
 from train.rank.startup import WAITING, Ledger
+from train.static_step import StaticStep
 from train.step import Step
+from train.warmup import blank_batch
 
 
 @dataclass(frozen=True)
@@ -72,29 +74,38 @@ class Composition:
         *,
         communicator: Communicator | None = None,
         buckets: BucketPlan | None = None,
+        image_type: str = "float32",
         **options: Any,
     ) -> Step:
-        """Return the optimizer step of this rank.
+        """Return the optimizer step of this rank; its graphs, if it has some, are captured now, after the warm-up.
 
         Args:
             clock: Measures the step.
             on_step: Called with the step's number when the step is queued.
             communicator: Reduces the gradients. If None, the rank's own.
             buckets: The bucket plan. If None, the model's own.
+            image_type: Type of the images.
             options: Further arguments of `Step`.
         """
-        return Step(
-            engine=self.engine,
-            network=self.model.network,
-            optimizer=self.model.optimizer,
-            communicator=communicator or self.communicator,
-            buckets=buckets or self.model.buckets,
-            accumulation_steps=self.plan.accumulation_steps,
-            clock=clock,
-            on_step=on_step,
-            dropout_seed=partial(dropout_seed, self.recipe.run.seed, self.identity.rank),
+        parts: dict[str, Any] = {
+            "engine": self.engine,
+            "network": self.model.network,
+            "optimizer": self.model.optimizer,
+            "communicator": communicator or self.communicator,
+            "buckets": buckets or self.model.buckets,
+            "accumulation_steps": self.plan.accumulation_steps,
+            "clock": clock,
+            "on_step": on_step,
+            "dropout_seed": partial(dropout_seed, self.recipe.run.seed, self.identity.rank),
             **options,
-        )
+        }
+        graphs = self.cluster.engine.cuda_graphs
+        if graphs == "none":
+            return Step(**parts)
+        batch = blank_batch(self.engine, self.model.network, self.plan.per_rank_batch_size, image_type)
+        step = StaticStep(**parts, images=batch.images, labels=batch.labels, has_sums=graphs == "step")
+        step.capture()
+        return step
 
     def make_evaluator(self, on_batch: Callable[[], object]) -> Evaluator:
         """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""

@@ -33,6 +33,7 @@ from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
 from train.measure.trace import Tracer, tracer_of
 from train.networks.arch import network_of
+from train.plan.fixed_step import require_fixed_step
 from train.plan.memory import require_memory
 from train.rank.failure import record_failure
 from train.rank.identity import Identity
@@ -79,6 +80,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     require_engine(cluster.engine.name)
     require_compiler(cluster)
     require_memory(recipe, cluster)
+    require_fixed_step(recipe, cluster)
     plan = plan_run(recipe, identity.world_size)
     images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
@@ -129,6 +131,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
             class_names=() if prepared.manifest is None else prepared.manifest.class_names,
+            image_type=images.image_type,
         )
         usage = Usage()
         if cluster.communication.is_synchronous:
@@ -220,6 +223,7 @@ class _Training:
     checkpoints: Checkpoints
     tracer: Tracer
     class_names: Sequence[str]
+    image_type: str
 
     def run(self, evaluate: Evaluator, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
         """Train and return the result and the clock that measured the run."""
@@ -249,7 +253,7 @@ class _Training:
             run = TrainingRun(
                 plan=rank.plan,
                 schedule=resolve_schedule(rank.recipe, rank.plan),
-                step=rank.make_step(clock, on_step, told_to_stop=signals.told_to_stop),
+                step=rank.make_step(clock, on_step, image_type=self.image_type, told_to_stop=signals.told_to_stop),
                 source=rank.training,
                 evaluate=evaluate,
                 target_top1=goal.target_top1,

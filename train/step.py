@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from configs.optimizers import HyperParameters
@@ -67,14 +68,18 @@ class Step:
         network, gradients = self.network, self.network.gradients
         own = self._forward(step, source)
         arrays = StepArrays(own, self.engine.copy(own), self.engine.flag(own, is_set=self.told_to_stop()))
-        network.backward(self._reducer(step, arrays))
+        network.backward(self._reducer(arrays, partial(self.clock.first_layer_arrived, step, gradients[0])))
         with self.clock.reductions(gradients):
             self.communicator.complete()
         self.optimizer.update(hyper)
+        self._finish(step, arrays)
+        return arrays
+
+    def _finish(self, step: int, arrays: StepArrays) -> None:
+        """Exchange, measure and report a step that is queued."""
         self.communicator.exchange()
         self.clock.step_queued(arrays.summed)
         self.on_step(step)
-        return arrays
 
     def _forward(self, step: int, source: TrainingSource) -> Array:
         """Queue all micro-batches but the last one's backward pass; return the sum of this rank's losses."""
@@ -90,7 +95,9 @@ class Step:
             own = self.network.forward(images, labels) + own
         return own
 
-    def _reducer(self, step: int, arrays: StepArrays) -> Callable[[int], None]:
+    def _reducer(
+        self, arrays: StepArrays, first_layer_arrived: Callable[[], None] = lambda: None
+    ) -> Callable[[int], None]:
         """Return the function that takes note of a complete gradient and queues the buckets that are complete.
 
         Buckets are queued in the plan's order, the same on every rank, although a later bucket may be complete first.
@@ -103,7 +110,7 @@ class Step:
 
         def arrived(index: int) -> None:
             if index == 0:
-                self.clock.first_layer_arrived(step, self.network.gradients[0])
+                first_layer_arrived()
             missing[bucket_of[index]].remove(index)
             while missing and not missing[number := min(missing)]:
                 del missing[number]
@@ -118,8 +125,14 @@ def reduce_once(engine: Engine, network: TrainableNetwork, communicator: Communi
     Communicators keep the buffers and connections of a name.
     """
     blank = engine.zeros((1,))
-    arrays = StepArrays(blank, engine.copy(blank), engine.copy(blank))
-    order = engine.copy(blank) if buckets.num_deferred else None
+    reduce_all(engine, network, communicator, buckets, StepArrays(blank, engine.copy(blank), engine.copy(blank)))
+
+
+def reduce_all(
+    engine: Engine, network: TrainableNetwork, communicator: Communicator, buckets: BucketPlan, arrays: StepArrays
+) -> None:
+    """Queue the reductions of a step whose gradients are complete."""
+    order = engine.copy(arrays.own) if buckets.num_deferred else None
     for number in range(len(buckets.order)):
         _reduce(communicator, network, buckets, number, arrays, order)
 

@@ -7,9 +7,10 @@ synthetic data.
 import numpy as np
 
 from configs.optimizers import HyperParameters
+from data.input.batches import TrainingBatch
 from train.comm.communicator import Communicator
 from train.engine.build import ModelParts
-from train.engine.protocol import Engine
+from train.engine.protocol import Engine, TrainableNetwork
 from train.step import reduce_once
 
 
@@ -27,8 +28,7 @@ def warm_up(
         image_type: Type of the images that follow. With another type, the first step would prepare everything anew.
     """
     network = model.network
-    images = engine.from_host(np.zeros((batch_size, *network.image_shape), image_type))
-    labels = engine.zeros((batch_size, *network.label_shape))
+    images, labels = blank_batch(engine, network, batch_size, image_type)
     network.forward(images, labels)
     network.backward()
     reduce_once(engine, network, communicator, model.buckets)
@@ -40,3 +40,9 @@ def warm_up(
     model.optimizer.reset()
     communicator.publish(network.masters)
     engine.wait_all()
+
+
+def blank_batch(engine: Engine, network: TrainableNetwork, batch_size: int, image_type: str) -> TrainingBatch:
+    """Return the arrays of a micro-batch, all zeros."""
+    images = engine.from_host(np.zeros((batch_size, *network.image_shape), image_type))
+    return TrainingBatch(images, engine.zeros((batch_size, *network.label_shape)))

@@ -27,6 +27,7 @@ from logs.checkpoints import step_of
 from logs.disk import write_json, write_text
 from logs.folder import UNFINISHED_MARK, RunFolder
 from logs.redaction import has_secret, may_hold_secret
+from train.plan.fixed_step import require_fixed_step
 from train.plan.memory import require_memory
 
 JOB_FILE = "job.json"
@@ -49,6 +50,7 @@ def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folde
     require_submittable(spec)
     plan_run(recipe, cluster.world_size)
     require_memory(recipe, cluster)
+    require_fixed_step(recipe, cluster)
     return spec
 
 

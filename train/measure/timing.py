@@ -175,5 +175,5 @@ class StepClock(Clock):
         if not self.steps or stepping <= 0:
             return 0.0, 0.0
         step_s = stepping / self.steps
-        exposed = self._exposed_s / (len(self.samples) * step_s) if self.samples else 0.0
+        exposed = self._exposed_s / (len(self.samples) * step_s) if self.samples else None
         return self._input_wait_s / stepping, exposed

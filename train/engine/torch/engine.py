@@ -4,7 +4,7 @@ On a CPU every verb computes before it returns. On a GPU, verbs queue on the dev
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class TorchEngine:
         self._is_gpu = cluster.device == "gpu"
         self.device = torch.device("cuda", identity.local_rank) if self._is_gpu else torch.device("cpu")
         self._recorder = Recorder()
+        self._graph_pool: Any = None
         # `train.compose` refuses a rank without a GPU of its own in one line; CUDA would do so here by a traceback.
         if self._is_gpu and identity.local_rank < torch.cuda.device_count():
             torch.cuda.set_device(self.device)
@@ -171,6 +172,21 @@ class TorchEngine:
         """See `Engine`."""
         if self._is_gpu:
             torch.cuda.synchronize(self.device)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Return the replay of a CUDA graph of what ``work`` queues; on a CPU, ``work``.
+
+        All graphs share one piece of memory for what they compute, because they are replayed one after another. Other
+        threads, such as those of DALI and NCCL, may call CUDA meanwhile.
+        """
+        if not self._is_gpu:
+            return work
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graph_pool, capture_error_mode="thread_local"):
+            work()
+        self._graph_pool = graph.pool()
+        replay: Callable[[], None] = graph.replay
+        return replay
 
     def features(self) -> dict[str, Any]:
         """See `Engine`."""

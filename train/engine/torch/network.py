@@ -252,8 +252,11 @@ class TrainedNetwork:
             self._arrived(index)
 
     def _bound_queue(self) -> None:
-        """Wait for an older micro-batch where many are accumulated, because the images of a queue take memory."""
-        if self._accumulate and self._device.type == "cuda":
+        """Wait for an older micro-batch where many are accumulated, because the images of a queue take memory.
+
+        The replays of a CUDA graph share its memory.
+        """
+        if self._accumulate and self._device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             self._queued.append(torch.cuda.current_stream(self._device).record_event())
             if len(self._queued) > self._run_ahead:
                 self._queued.popleft().synchronize()

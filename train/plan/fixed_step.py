@@ -1,0 +1,24 @@
+"""Whether a recipe's step can be the same work every time, as CUDA graphs need it."""
+
+from configs.errors import ConfigError
+from configs.optimizers import Adam, Lars, Sgd
+from configs.schema import Cluster, Recipe
+from train.networks.arch import network_of
+
+
+def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
+    """Raise ConfigError if ``engine.cuda_graphs`` asks for graphs of a step that is not the same work every time.
+
+    Dropout draws by a seed that the host sets, and an optimizer with an update rule of its own computes with numbers of
+    the host.
+    """
+    graphs = cluster.engine.cuda_graphs
+    if graphs == "none":
+        return
+    problem = ""
+    if any(layer.kind == "dropout" for layer in network_of(recipe.model).layers):
+        problem = f"{recipe.model.name}, which has dropout"
+    elif not isinstance(recipe.optimizer, Adam | Lars | Sgd):
+        problem = f"the optimizer {recipe.optimizer.name}, which computes on the host"
+    if problem:
+        raise ConfigError("cluster.engine.cuda_graphs", graphs, f"none for {problem}")

@@ -1,0 +1,143 @@
+"""An optimizer step that a GPU can replay as CUDA graphs: the same work on the same arrays. Names no framework.
+
+A graph repeats kernels with the addresses and the numbers that they had when it was captured. So every batch is copied
+into fixed arrays, the numbers of a step lie on the device, and loss and stop flag are fixed arrays, too. Where the
+engine has no graphs, as on a CPU, the same work is queued anew in each step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from configs.optimizers import HyperParameters
+from data.input.batches import TrainingSource
+from train.engine.protocol import Array, Engine, Optimizer
+from train.step import Step, StepArrays, reduce_all
+
+Work = Callable[[], None]
+"""Queues work on fixed arrays."""
+
+
+class StaticEngine(Engine, Protocol):
+    """An engine that may have graphs."""
+
+    def capture(self, work: Work) -> Work:
+        """Return a function that queues what ``work`` queues; if the device has graphs, without calling it again."""
+
+
+class StaticOptimizer(Optimizer, Protocol):
+    """An optimizer whose update depends on no number of the host."""
+
+    def hold(self, hyper: HyperParameters) -> None:
+        """Queue a copy of the numbers of a step to the device, for `apply`."""
+
+    def apply(self) -> None:
+        """Queue the update of all weights by the numbers that were held last."""
+
+
+class _Parts(NamedTuple):
+    """The captured parts of a step.
+
+    Attributes:
+        earlier: Forward and backward of a micro-batch that others follow.
+        last: Forward and backward of the last one; with the allreduces inside, the rest of the step, too.
+        update: The update; nothing if ``last`` has it.
+    """
+
+    earlier: Work
+    last: Work
+    update: Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticStep(Step):
+    """A `Step` on fixed arrays; the weights after it are those after a `Step`.
+
+    Attributes:
+        images: Array for the images of a micro-batch, in their shape and type.
+        labels: Array for their labels.
+        has_sums: Whether the allreduces are captured, within the backward pass. If not, they follow it, and nothing
+            hides them.
+    """
+
+    engine: StaticEngine
+    optimizer: StaticOptimizer
+    images: Array
+    labels: Array
+    has_sums: bool
+
+    def capture(self) -> None:
+        """Capture the parts now, before the clock starts; nothing is computed, if the device has graphs.
+
+        A step of these shapes and types must have been computed before: libraries choose their algorithms then.
+        """
+        assert self._parts
+
+    @cached_property
+    def _arrays(self) -> StepArrays:
+        return StepArrays(*(self.engine.zeros((1,)) for _ in StepArrays._fields))
+
+    @cached_property
+    def _zero(self) -> Array:
+        return self.engine.zeros((1,))
+
+    @cached_property
+    def _parts(self) -> _Parts:
+        capture = self.engine.capture
+        earlier = capture(self._compute) if self.accumulation_steps > 1 else _nothing
+        if self.has_sums:
+            return _Parts(earlier, capture(self._compute_and_update), _nothing)
+        return _Parts(earlier, earlier if earlier is not _nothing else capture(self._compute), capture(self._update))
+
+    def _compute(self) -> None:
+        self._add_loss()
+        self.network.backward()
+
+    def _compute_and_update(self) -> None:
+        self._add_loss()
+        self.engine.overwrite(self._arrays.summed, self._arrays.own)
+        self.network.backward(self._reducer(self._arrays))
+        self.communicator.complete()
+        self._update()
+
+    def _add_loss(self) -> None:
+        own = self._arrays.own
+        self.engine.overwrite(own, self.network.forward(self.images, self.labels) + own)
+
+    def _update(self) -> None:
+        self.optimizer.apply()
+
+    def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:
+        """Queue a step; see `Step`."""
+        engine, arrays, parts = self.engine, self._arrays, self._parts
+        engine.overwrite(arrays.own, self._zero)
+        engine.overwrite(arrays.stops, engine.flag(arrays.stops, is_set=self.told_to_stop()))
+        self.optimizer.hold(hyper)
+        if self.accumulation_steps > 1:
+            self.network.zero_gradients()
+        for number in range(self.accumulation_steps):
+            with self.clock.input():
+                images, labels = source.next_batch()
+            engine.overwrite(self.images, images)
+            engine.overwrite(self.labels, labels)
+            (parts.last if number + 1 == self.accumulation_steps else parts.earlier)()
+        if not self.has_sums:
+            self._sum(step)
+            parts.update()
+        taken = StepArrays(*map(engine.copy, arrays))
+        self._finish(step, taken)
+        return taken
+
+    def _sum(self, step: int) -> None:
+        """Sum the gradients after the backward pass."""
+        network, arrays = self.network, self._arrays
+        self.engine.overwrite(arrays.summed, arrays.own)
+        self.clock.first_layer_arrived(step, network.gradients[0])
+        with self.clock.reductions(network.gradients):
+            reduce_all(self.engine, network, self.communicator, self.buckets, arrays)
+            self.communicator.complete()
+
+
+def _nothing() -> None:
+    """Queue nothing."""
