@@ -30,8 +30,12 @@ _TRACES = (
     "imagenet-b256:float16:0", "imagenet-b256:float16:7", "imagenet-b256:bfloat16:0", "mlperf-b3264:float16:0",
     "mlperf-b3264:bfloat16:0",
 )  # fmt: skip
+_MOST_BESIDE_GRAPHS = 20
+"""Launches of a step beside its graphs: copies of the batch, of the numbers of the step and of the losses."""
 _GRADIENTS = 25_557_032
 """Parameters of ResNet-50 (He et al., arXiv:1512.03385, with 1000 classes)."""
+
+_GRAPHS = ("imagenet-b256:float16:0:step", "mlperf-b3264:float16:0:compute")
 
 Census = dict[str, Any]
 
@@ -43,9 +47,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     libraries = [f"-L{package}/lib", f"-Wl,-rpath,{package}/lib", "-lc10", "-ltorch_cpu"]
     flags = ["-std=c++20", "-O0", "-shared", "-fPIC", f"-I{package}/include"]
     subprocess.run(["g++", *flags, "-o", guard, _HERE / "guard.cpp", *libraries], check=True)
-    words = [sys.executable, "-m", "tests.train.engine.torch.fake_cuda.census", str(guard), *_TRACES]
+    words = [sys.executable, "-m", "tests.train.engine.torch.fake_cuda.census", str(guard), *_TRACES, *_GRAPHS]
     lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return dict(zip((*_TRACES, "graphs"), map(json.loads, lines), strict=True))
+    return dict(zip((*_TRACES, *_GRAPHS, "graphs"), map(json.loads, lines), strict=True))
 
 
 @pytest.fixture
@@ -80,6 +84,23 @@ def test_an_update_takes_few_launches(census: dict[str, Census]) -> None:
     for trace, found in census.items():
         launches = sum(found["launches"]["update"].values())
         assert launches <= (20 if trace.startswith("imagenet") else 40), trace
+
+
+def test_what_a_graph_replays_reads_nothing_and_waits_for_nothing_and_little_is_launched_beside_it(
+    told: dict[str, Any],
+) -> None:
+    for trace in _GRAPHS:
+        found, usual = told[trace], told[trace.rpartition(":")[0]]
+        captured, has_sums = found["captured"], trace.endswith(":step")
+        assert len(captured) == (1 if has_sums else 2), trace
+        assert [(each["host"], each["waits"]) for each in captured] == [([], [])] * len(captured), trace
+        assert captured[0]["operators"]["forward"] == usual["operators"]["forward"], trace
+        assert sum(captured[-1]["launches"]["apply"].values()) > 0, trace
+        assert (found["host"], found["waits"]) == ([], ["event"]), trace
+        beside = sum(sum(kinds.values()) for kinds in found["launches"].values())
+        assert beside <= _MOST_BESIDE_GRAPHS, trace
+        sums = (captured[0] if has_sums else found)["sums"]
+        assert [each[1:] for each in sums] == [each[1:] for each in usual["sums"]], trace
 
 
 def test_float16_takes_the_batch_norm_of_cudnn(census: dict[str, Census]) -> None:

@@ -1,9 +1,10 @@
 """``python -m tests.train.engine.torch.fake_cuda.census GUARD TRACE ...``: what a step does, a line of JSON a trace.
 
-A trace is ``RECIPE:PRECISION:RANK``, with 8 ranks of 32 images. The rank's second step is traced on CUDA tensors that
-hold no numbers (`guard.cpp` and PyTorch's FakeTensorMode), with the program's own engine, network, optimizer,
-communicator and step. The process group is PyTorch's ``fake`` one, which sums nothing. The last line says how Dynamo,
-the front end of ``torch.compile``, cuts a forward pass.
+A trace is ``RECIPE:PRECISION:RANK``, or ``RECIPE:PRECISION:RANK:GRAPHS`` with a value of ``engine.cuda_graphs``; there
+are 8 ranks of 32 images. The rank's second step is traced on CUDA tensors that hold no numbers (`guard.cpp` and
+PyTorch's FakeTensorMode), with the program's own engine, network, optimizer, communicator and step. What graphs capture
+is traced apart, and a replay does nothing. The process group is PyTorch's ``fake`` one, which sums nothing. The last
+line says how Dynamo, the front end of ``torch.compile``, cuts a forward pass.
 """
 
 import ctypes
@@ -13,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -39,8 +41,8 @@ def main(guard: str, *traces: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for trace in traces:
-            recipe, precision, rank = trace.split(":")
-            sys.stdout.write(json.dumps(_trace(recipe, precision, int(rank))) + "\n")
+            recipe, precision, rank, *graphs = trace.split(":")
+            sys.stdout.write(json.dumps(_trace(recipe, precision, int(rank), *graphs)) + "\n")
         sys.stdout.write(json.dumps(_graphs()) + "\n")
 
 
@@ -55,7 +57,7 @@ def _graphs() -> list[str]:
     return [*(str(each.reason) for each in found.break_reasons), f"graphs: {found.graph_count}"]
 
 
-def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
+def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") -> dict[str, Any]:
     import torch
     from torch import distributed
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -68,12 +70,12 @@ def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
     from configs.plan import plan_run
     from data.input.batches import TrainingBatch
     from train.comm.torch_communicator import TorchCommunicator
+    from train.compose import Composition
     from train.engine.build import build_model
     from train.engine.protocol import open_engine
     from train.measure.timing import Clock
     from train.networks.arch import network_of
     from train.rank.identity import Identity
-    from train.step import Step
 
     record = _Record()
 
@@ -88,13 +90,14 @@ def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
         f"cluster.engine.precision={precision}", f"cluster.ranks_per_node={_RANKS}",
         "cluster.communication.kind=torch_distributed", "cluster.communication.backend=nccl",
         "cluster.communication.bucket_bytes=16777216", "cluster.communication.bucket_fraction=0",
-        "cluster.engine.update_groups=1", "mlperf.division=open", "batch.bn_span=null",
-        f"batch.global_size={_RANKS * _IMAGES}",
+        "cluster.engine.update_groups=1", f"cluster.engine.cuda_graphs={graphs}", "mlperf.division=open",
+        "batch.bn_span=null", f"batch.global_size={_RANKS * _IMAGES}",
     ])  # fmt: skip
     plan = plan_run(recipe, _RANKS)
+    identity = Identity(rank, _RANKS, 0, _RANKS, "here", "torchrun")
     distributed.init_process_group("fake", rank=rank, world_size=_RANKS, store=FakeStore())
     with FakeTensorMode(allow_non_fake_inputs=True), _no_driver(torch, record), Watching():
-        engine: Any = open_engine(cluster, Identity(rank, _RANKS, 0, _RANKS, "here", "torchrun"))
+        engine: Any = open_engine(cluster, identity)
         zeros = {each.name: np.zeros(each.shape, np.float32) for each in network_of(recipe.model).parameters}
         model = build_model(engine, recipe, cluster, plan, zeros)  # drawn weights take half a second
         network: Any = model.network
@@ -103,23 +106,21 @@ def _trace(recipe_name: str, precision: str, rank: int) -> dict[str, Any]:
             torch.empty((_IMAGES, *network.image_shape), device="cuda", dtype=half),
             torch.zeros((_IMAGES,), device="cuda"),
         )
-        step = Step(
-            engine=engine,
+        watched = replace(
+            model,
             network=record.watched(network, "forward", "backward"),
-            optimizer=record.watched(model.optimizer, "update"),
-            communicator=record.watched(TorchCommunicator(torch, engine.device), "complete"),
-            buckets=model.buckets,
-            accumulation_steps=plan.accumulation_steps,
-            clock=Clock(engine, 1),
-            on_step=lambda _: None,
+            optimizer=record.watched(model.optimizer, "update", "hold", "apply"),
         )
+        communicator: Any = record.watched(TorchCommunicator(torch, engine.device), "complete")
+        parts = Composition(recipe, cluster, plan, identity, engine, communicator, watched, None, None)
+        step = parts.make_step(Clock(engine, 1), lambda _: None, image_type=str(half).removeprefix("torch."))
         source: Any = SimpleNamespace(next_batch=lambda: batch)
         step(0, source, HyperParameters(lr=0.1, momentum=0.9, weight_decay=1e-4))
         record.clear()
         step(1, source, HyperParameters(lr=0.2, momentum=0.9, weight_decay=1e-4))
         strides = [each.stride() for each in network.gradients] == [each.stride() for each in network.masters]
     distributed.destroy_process_group()
-    return record.result() | {"gradients_lie_as_weights": strides}
+    return record.result() | {"gradients_lie_as_weights": strides, "captured": record.captured}
 
 
 class _Record:
@@ -127,6 +128,7 @@ class _Record:
 
     def __init__(self) -> None:
         self.phase = "start"
+        self.captured: list[dict[str, Any]] = []
         self.clear()
 
     def clear(self) -> None:
@@ -143,6 +145,13 @@ class _Record:
             "operators": self._operators, "launches": self._launches, "sums": self._sums, "waits": self.waits,
             "host": self._host,
         }  # fmt: skip
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Keep apart what happens meanwhile; forget what was before."""
+        self.clear()
+        yield
+        self.captured.append(self.result())
 
     def add(self, operator: Any, args: Any, leaves: list[Any]) -> None:
         """Take note of an operator."""
@@ -232,7 +241,9 @@ def _no_driver(torch: Any, record: _Record) -> Iterator[None]:
     with (
         mock.patch.multiple(
             torch.cuda, set_device=lambda *_: None, Stream=lambda *_: stream, current_stream=lambda *_: stream,
-            synchronize=lambda *_: record.waits.append("device"),
+            synchronize=lambda *_: record.waits.append("device"), is_current_stream_capturing=lambda: False,
+            CUDAGraph=lambda: SimpleNamespace(pool=lambda: None, replay=lambda: None),
+            graph=lambda *_, **__: record.capturing(),
         ),
         mock.patch.multiple(torch, Generator=lambda *_: generator, from_numpy=fake_from_numpy),
     ):  # fmt: skip

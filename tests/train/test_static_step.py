@@ -1,0 +1,107 @@
+"""Steps on fixed arrays, as a GPU replays them, against steps that are queued one by one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.arguments import override_words
+from configs.errors import ConfigError
+from configs.load import load_both
+from configs.optimizers import HyperParameters
+from configs.programs import Program, command_of
+from data.input.batches import TrainingBatch
+from tests.engines import ALONE
+from train.bench.launching import Jobs
+from train.compose import compose
+from train.measure.timing import StepClock
+from train.plan.fixed_step import require_fixed_step
+from train.rank.startup import Ledger
+from train.step import StepArrays
+
+pytest.importorskip("torch")
+
+SMALL = [
+    "data={name: none, source: synthetic, train_samples: 64, eval_samples: 16, crop: {kind: none}}",
+    "model.name=resnet8", "model.image_size=8", "batch.global_size=16", "run.log_every_steps=2",
+    "cluster.engine.name=torch", "cluster.communication.kind=none", "cluster.ranks_per_node=1",
+]  # fmt: skip
+STEPS = 4
+
+
+def _train(*overrides: str) -> tuple[dict[str, np.ndarray], list[StepArrays], StepClock]:
+    """Take a few steps with other images, another learning rate and another momentum each."""
+    recipe, cluster = load_both("digits", "laptop", [*SMALL, *overrides])
+    rank = compose(recipe, cluster, ALONE, Ledger())
+    clock = StepClock(rank.engine, run_ahead_steps=1, sample_every_steps=2)
+    told = iter([False, False, True, False])
+    step = rank.make_step(clock, lambda _: None, told_to_stop=lambda: next(told))
+    source: Any = Drawn(rank.engine, rank.plan.per_rank_batch_size, rank.model.network.image_shape)
+    arrays = [
+        step(number, source, HyperParameters(0.1 / (1 + number), 0.9 - 0.1 * number, 1e-3, number))
+        for number in range(STEPS)
+    ]
+    network: Any = rank.model.network
+    return {**network.read_weights(), **network.read_statistics()}, arrays, clock
+
+
+class Drawn:
+    """A source of random batches."""
+
+    def __init__(self, engine: Any, size: int, image_shape: tuple[int, ...]) -> None:
+        self._batches = self._draw(engine, size, image_shape)
+
+    def _draw(self, engine: Any, size: int, image_shape: tuple[int, ...]) -> Iterator[TrainingBatch]:
+        draw = np.random.default_rng(0)
+        while True:
+            images = engine.from_host(draw.standard_normal((size, *image_shape), np.float32))
+            yield TrainingBatch(images, engine.from_host(draw.integers(0, 10, size).astype(np.float32)))
+
+    def next_batch(self) -> TrainingBatch:
+        return next(self._batches)
+
+
+@pytest.mark.parametrize("graphs", ["step", "compute"])
+@pytest.mark.parametrize("more", [
+    ["optimizer={name: sgd, momentum: 0.9, weight_decay: 5e-4}"],
+    ["batch.accumulation_steps=4"],
+    ["optimizer={name: adam}", "cluster.engine.layout=NHWC", "batch.accumulation_steps=2"],
+], ids=["sgd", "lars, four micro-batches", "adam, two"])  # fmt: skip
+def test_fixed_steps_leave_the_weights_statistics_and_losses_of_usual_ones(graphs: str, more: list[str]) -> None:
+    weights, arrays, clock = _train(*more, f"cluster.engine.cuda_graphs={graphs}")
+    expected, usual, _ = _train(*more)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(weights[name], values, err_msg=name)
+    assert [[float(each) for each in step] for step in arrays] == [[float(each) for each in step] for step in usual]
+    assert [float(step.stops) for step in arrays] == [0, 0, 1, 0]
+    assert clock.steps == STEPS
+
+
+def test_sums_after_the_backward_pass_are_measured_and_sums_within_a_graph_are_not() -> None:
+    for graphs, are_measured in (("compute", True), ("step", False)):
+        _, _, clock = _train(f"cluster.engine.cuda_graphs={graphs}")
+        assert (clock.fractions()[1] is not None) == are_measured == bool(clock.samples)
+
+
+def test_a_network_with_dropout_is_refused() -> None:
+    words = [*SMALL, "model.name=alexnet", "model.image_size=63"]
+    require_fixed_step(*load_both("digits", "laptop", words))
+    with pytest.raises(ConfigError, match="got 'step', allowed: none for alexnet, which has dropout"):
+        require_fixed_step(*load_both("digits", "laptop", [*words, "cluster.engine.cuda_graphs=step"]))
+
+
+@pytest.mark.ranks
+def test_runs_of_two_ranks_end_with_the_same_weights(tmp_path: Path) -> None:
+    checksums = set()
+    for graphs in ("none", "step", "compute"):
+        sets = [f"cluster.engine.cuda_graphs={graphs}", "cluster.engine.name=torch", "run.epochs=2"]
+        sets += ["run.target_top1=null", "mlperf.submits=false"]
+        words = ["train", "digits", "--run-dir", str(tmp_path / graphs), *override_words(sets)]
+        Jobs().run(command_of(Program.TRAIN_VERB, *words)).check()
+        summary = json.loads((tmp_path / graphs / "summary.json").read_text(encoding="utf-8"))
+        checksums.add((summary["weights_checksum"], summary["steps"]))
+        assert (summary["comm_exposed_fraction"] is None) == (graphs == "step")
+    assert len(checksums) == 1
