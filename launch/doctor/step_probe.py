@@ -151,7 +151,7 @@ def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> None:
         parts.note(buckets_s=[*parts.facts.buckets_s, seconds.pop(name)], seconds=seconds)
     part("update", lambda: model.optimizer.update(_HARMLESS))
     part("evaluation", lambda: network.inference()(batch.images))
-    step = rank.make_step(Clock(engine, rank.cluster.engine.run_ahead_steps), lambda _: None)
+    step = rank.make_step(Clock(engine, rank.cluster.engine.run_ahead_steps), lambda _: None, image_type=image_type)
     part("step", lambda: step(0, _OneBatch(batch), _HARMLESS))
 
 

@@ -36,7 +36,7 @@ PARTS: Mapping[str, str] = {
     "compiled": "what does torch.compile gain in these steps?",
     "graph": "what does a CUDA graph of the whole step gain, so what do launches cost?",
     "profile": "in which kernels does a step spend its time, and how many does it launch?",
-    "nccl": "do NCCL's sums start and run on one rank, and what do they cost in a step?",
+    "nccl": "do NCCL's sums run on one rank, also within a CUDA graph, and what do they cost in a step?",
     "run": "do 1,000 steps with evaluations and checkpoints reach their end, stopped and resumed on the way?",
     "decoders": "which decoders of NVIDIA DALI work on this GPU, ten batches each, and how fast?",
     "simulator": "how far is the simulator from this GPU, before and after it knows the run of 'run'?",
@@ -50,6 +50,14 @@ _ON_GPU = (
     "cluster.communication.bucket_bytes=16777216",
     "cluster.communication.bucket_fraction=0",
 )
+_VARIANTS: Mapping[str, Sequence[str]] = {
+    "eager": (),
+    "compiled": ("cluster.engine.compile=true",),
+    "graph": ("cluster.engine.cuda_graphs=step",),
+    "sums between graphs": ("cluster.engine.cuda_graphs=compute",),
+    "compiled, graph": ("cluster.engine.compile=true", "cluster.engine.cuda_graphs=step"),
+}
+"""How a step is launched -> changes of the cluster."""
 _TINY = ("model.name=resnet8", "model.image_size=16")
 _LONGEST_S = 240.0
 """Seconds that one measurement may take: torch.compile takes one or two minutes of them."""
@@ -140,13 +148,14 @@ class _Parts:
             "data.source=synthetic",
             f"batch.global_size={batch}",
             f"cluster.engine.precision={'float32' if is_tf32 else kind}",
+            *_VARIANTS[variant],
             communicates=communicates,
         )
-        task: dict[str, Any] = {"recipe": "imagenet-b256", "overrides": sets, "variant": variant, "is_tf32": is_tf32}
+        task: dict[str, Any] = {"recipe": "imagenet-b256", "overrides": sets, "is_tf32": is_tf32}
         task["seconds"] = self.options.seconds
         samples = self.ranks(Program.GPU_STEP, task, left_s, communicates=communicates)
-        words = ["imagenet-b256", f"batch {batch}", kind, *([variant] if variant != "eager" else [])]
-        words += ["sums on one rank"] if communicates else []
+        words = ["imagenet-b256", f"batch {batch}", kind, *(["sums on one rank"] if communicates else [])]
+        words += [variant] if variant != "eager" else []
         yield from summarize(", ".join(words), samples["step"], 1)
 
     def profile(self, batch: int, left_s: Left) -> Iterator[BenchRow]:
@@ -323,9 +332,19 @@ def _tasks(bench: _Parts) -> Mapping[str, Sequence[Callable[..., Iterator[BenchR
         "kernels": [partial(bench.kernels, execution, cases) for execution in EXECUTIONS for cases in groups],
         "steps": [partial(bench.step, *step, "eager") for step in steps],
         "compiled": [partial(bench.step, *step, "compiled") for step in by_size],
-        "graph": [partial(bench.step, *step, "graph") for step in by_size],
+        "graph": [
+            *(partial(bench.step, *step, "graph") for step in by_size),
+            *(partial(bench.step, *step, "compiled, graph") for step in by_size[:2]),
+        ],
         "profile": [partial(bench.profile, size) for size in sizes[:2]],
-        "nccl": [bench.sums, *(partial(bench.step, size, bench.half, "eager", communicates=True) for size in sizes)],
+        "nccl": [
+            bench.sums,
+            *(
+                partial(bench.step, size, bench.half, variant, communicates=True)
+                for size in sizes
+                for variant in ("eager", "graph", "sums between graphs")
+            ),
+        ],
         "run": [bench.run],
         "decoders": [partial(bench.decoder, name, more) for name, more in decoders.items()],
         "simulator": [bench.simulator],

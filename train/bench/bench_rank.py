@@ -18,6 +18,7 @@ from train.engine.protocol import Array
 from train.measure.timing import Clock
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
+from train.warmup import warm_up
 
 HYPER = HyperParameters(lr=1e-4, momentum=0.9, weight_decay=1e-4)
 """Rates so small that the network does not learn a constant batch by heart, which would produce denormal numbers."""
@@ -147,6 +148,8 @@ def steps_of(
     """
     parts = rank.parts
     clock = Clock(parts.engine, parts.cluster.engine.run_ahead_steps)
+    if parts.cluster.engine.cuda_graphs != "none":  # which are captured after a step only
+        warm_up(parts.engine, parts.model, parts.communicator, parts.plan.per_rank_batch_size)
     step = parts.make_step(clock, lambda _: None, communicator=communicator, buckets=buckets)
 
     def steps(number: int) -> Array:

@@ -499,7 +499,12 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
     by_type = [f"{batch}, {kind}" for kind in ("float16", "bfloat16", "TF32") for batch in batches]
     assert steps[:9] == by_type
     assert sorted(steps[9:27]) == sorted(f"{each}, {how}" for each in by_type for how in ("compiled", "graph"))
-    assert steps[27:] == [f"{batch}, float16, sums on one rank" for batch in batches]
+    assert steps[27:29] == [f"{batch}, float16, compiled, graph" for batch in batches[:2]]
+    assert steps[29:] == [
+        f"{batch}, float16, sums on one rank{how}"
+        for batch in batches
+        for how in ("", ", graph", ", sums between graphs")
+    ]
     assert {(row.median, row.n, row.warmup) for row in report.rows if row.figure == "step_ms"} == {(2.0, 3, 1)}
     assert len([row for row in report.rows if row.figure == "allreduce_ms"]) == 3
     kernels = [row.alternative for row in report.rows if row.figure == "kernel_ms"]
@@ -525,11 +530,16 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
     assert {*on_gpu, "cluster.engine.precision=float16", "cluster.communication.kind=none"} <= {
         *first.task["overrides"]
     }
-    assert (first.task["variant"], first.task["seconds"], first.task["is_tf32"]) == ("eager", 10.0, False)
+    assert (first.task["seconds"], first.task["is_tf32"]) == (10.0, False)
     assert "batch.global_size=32" in second.task["overrides"]
     assert first.timeout_s is not None
     assert 200 < first.timeout_s <= 240
     assert {"cluster.communication.kind=torch_distributed", "cluster.communication.backend=nccl"} <= {*last.place}
+    asked = [each.task["overrides"] for each in jobs.of(Program.GPU_STEP)]
+    assert [sum(f"cluster.engine.cuda_graphs={how}" in each for each in asked) for how in ("step", "compute")] == [
+        14,
+        3,
+    ]
     tf32 = [each.task["overrides"] for each in jobs.of(Program.GPU_STEP) if each.task["is_tf32"]]
     assert all("cluster.engine.precision=float32" in each for each in tf32)
     assert len(tf32) == 9
@@ -555,12 +565,12 @@ def test_a_part_that_fails_is_a_note_with_the_cause_on_disk_and_the_next_one_is_
     assert {row.alternative for row in report.rows} == {"imagenet-b256, predicted"}
     cause = "exit status 1: / No module named 'launch' / line 18 / line 19"
     stopped = "exit status 3: / RuntimeError: NCCL / last words"
-    assert report.notes[1:] == (*[f"graph: {cause}"] * 2, f"run: {stopped}")
-    assert [each["note"] for each in _kept(tmp_path) if "note" in each] == [cause, cause, stopped]
+    assert report.notes[1:] == (*[f"graph: {cause}"] * 4, f"run: {stopped}")
+    assert [each["note"] for each in _kept(tmp_path) if "note" in each] == [*[cause] * 4, stopped]
     assert f"- run: {stopped}" in (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     tiny = {"model.name=resnet8", "cluster.device=cpu", "batch.global_size=8"}
     assert tiny <= {*jobs.of(Program.GPU_STEP)[0].task["overrides"]}
-    assert "cluster.communication.backend=gloo" in jobs.started[2].command[-1] + str(jobs.started[2].command)
+    assert "cluster.communication.backend=gloo" in jobs.started[4].command[-1] + str(jobs.started[4].command)
 
 
 def test_no_measurement_of_a_part_begins_after_the_parts_minutes_and_the_next_part_has_its_own(
@@ -570,10 +580,10 @@ def test_no_measurement_of_a_part_begins_after_the_parts_minutes_and_the_next_pa
     moments = iter([1000.0, 1000.0, 1059.0, 1059.0, 1060.0, 2000.0, 2000.0, 2001.0, 2001.0, 2060.0, 2060.0, 2060.0])
     monkeypatch.setattr("train.bench.bench_gpu.time", SimpleNamespace(monotonic=lambda: next(moments)))
     jobs = FakeJobs(answer=_gpu)
-    report = _measure(f"gpu --tiny --minutes 1 --only graph steps --folder {tmp_path}", jobs)
+    report = _measure(f"gpu --tiny --minutes 1 --only compiled steps --folder {tmp_path}", jobs)
     assert [each.timeout_s for each in jobs.started] == [1.0, 59.0]
     late = "not measured: the part's minutes were over"
-    assert report.notes[1:] == (f"graph: {late}", f"steps: {late}")
+    assert report.notes[1:] == (f"compiled: {late}", f"steps: {late}")
 
 
 def test_without_dali_a_line_says_that_no_decoder_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -493,7 +493,7 @@ def test_a_sample_is_a_quarter_of_the_time_and_has_the_figures_of_one_step(
     monkeypatch.setattr(gpu_step, "torch", SimpleNamespace(backends=backends, cuda=cuda))
     monkeypatch.setattr(gpu_step, "open_rank", lambda *_: rank)
     monkeypatch.setattr(gpu_step, "steps_of", lambda _: rank.told.append)
-    gpu_step.main("digits", [], "eager", seconds, is_tf32=False)
+    gpu_step.main("digits", [], seconds, is_tf32=False)
     assert rank.told == asked
     planned = estimate_memory(recipe, cluster, plan, network_of(recipe.model), estimate_input(recipe, cluster, plan))
     step = planned.weights_bytes + planned.gradients_bytes + planned.optimizer_bytes + planned.activations_bytes
@@ -514,5 +514,5 @@ def test_products_have_fewer_bits_only_where_that_is_asked_for(is_tf32: bool, mo
     rank: Any = _Scripted(itertools.repeat(1.0))  # type: ignore[arg-type]
     monkeypatch.setattr(gpu_step, "open_rank", lambda *_: rank)
     monkeypatch.setattr(gpu_step, "steps_of", lambda _: rank.told.append)
-    gpu_step.main("digits", [], "eager", 0.1, is_tf32=is_tf32)
+    gpu_step.main("digits", [], 0.1, is_tf32=is_tf32)
     assert (cudnn.allow_tf32, matmul.allow_tf32) == (is_tf32, is_tf32)
