@@ -50,14 +50,6 @@ _ON_GPU = (
     "cluster.communication.bucket_bytes=16777216",
     "cluster.communication.bucket_fraction=0",
 )
-_VARIANTS: Mapping[str, Sequence[str]] = {
-    "eager": (),
-    "compiled": ("cluster.engine.compile=true",),
-    "graph": ("cluster.engine.cuda_graphs=step",),
-    "sums between graphs": ("cluster.engine.cuda_graphs=compute",),
-    "compiled, graph": ("cluster.engine.compile=true", "cluster.engine.cuda_graphs=step"),
-}
-"""How a step is launched -> changes of the cluster."""
 _TINY = ("model.name=resnet8", "model.image_size=16")
 _LONGEST_S = 240.0
 """Seconds that one measurement may take: torch.compile takes one or two minutes of them."""
@@ -139,7 +131,7 @@ class _Parts:
                 yield replace(row, verdict="as expected" if row.median <= most else "WRONG")
 
     def step(
-        self, batch: int, kind: str, variant: str, left_s: Left, *, communicates: bool = False
+        self, batch: int, kind: str, execution: str, left_s: Left, *, communicates: bool = False
     ) -> Iterator[BenchRow]:
         """Time a step of ``imagenet-b256`` on images in memory."""
         batch = 8 if self.options.tiny else batch
@@ -148,14 +140,14 @@ class _Parts:
             "data.source=synthetic",
             f"batch.global_size={batch}",
             f"cluster.engine.precision={'float32' if is_tf32 else kind}",
-            *_VARIANTS[variant],
+            *EXECUTIONS[execution],
             communicates=communicates,
         )
         task: dict[str, Any] = {"recipe": "imagenet-b256", "overrides": sets, "is_tf32": is_tf32}
         task["seconds"] = self.options.seconds
         samples = self.ranks(Program.GPU_STEP, task, left_s, communicates=communicates)
         words = ["imagenet-b256", f"batch {batch}", kind, *(["sums on one rank"] if communicates else [])]
-        words += [variant] if variant != "eager" else []
+        words += [execution] if execution != "eager" else []
         yield from summarize(", ".join(words), samples["step"], 1)
 
     def profile(self, batch: int, left_s: Left) -> Iterator[BenchRow]:
@@ -326,10 +318,14 @@ def _tasks(bench: _Parts) -> Mapping[str, Sequence[Callable[..., Iterator[BenchR
     }
     if bench.options.tiny:
         del decoders["whole, no hardware"]
-    # A process for each case: a fault of a GPU ends the process. On a CPU, starting it would take most of the time.
-    groups = [list(KERNEL_CASES)] if bench.options.tiny else [[name] for name in KERNEL_CASES]
+    kernels = []
+    for execution in ["eager"] if bench.options.tiny else EXECUTIONS:
+        cases = [name for name, case in KERNEL_CASES.items() if execution in case.executions]
+        # A process for each case: a fault of a GPU ends the process. On a CPU, starting it would take most of the time.
+        groups = [cases] if bench.options.tiny else [[name] for name in cases]
+        kernels += [partial(bench.kernels, execution, group) for group in groups]
     return {
-        "kernels": [partial(bench.kernels, execution, cases) for execution in EXECUTIONS for cases in groups],
+        "kernels": kernels,
         "steps": [partial(bench.step, *step, "eager") for step in steps],
         "compiled": [partial(bench.step, *step, "compiled") for step in by_size],
         "graph": [
@@ -340,9 +336,9 @@ def _tasks(bench: _Parts) -> Mapping[str, Sequence[Callable[..., Iterator[BenchR
         "nccl": [
             bench.sums,
             *(
-                partial(bench.step, size, bench.half, variant, communicates=True)
+                partial(bench.step, size, bench.half, execution, communicates=True)
                 for size in sizes
-                for variant in ("eager", "graph", "sums between graphs")
+                for execution in ("eager", "graph", "sums between graphs")
             ),
         ],
         "run": [bench.run],

@@ -11,8 +11,14 @@ On a CPU, bfloat16 is up to 0.037 away, and float32 in another layout up to 0.00
 bits of fraction than bfloat16, and TF32 as many as float16.
 """
 
-EXECUTIONS: Mapping[str, Sequence[str]] = {"eager": ()}
-"""Name -> changes of the cluster, by which a step is queued in another way. Every case is tried in each of them."""
+EXECUTIONS: Mapping[str, Sequence[str]] = {
+    "eager": (),
+    "graph": ("cluster.engine.cuda_graphs=step",),
+    "sums between graphs": ("cluster.engine.cuda_graphs=compute",),
+    "compiled": ("cluster.engine.compile=true",),
+    "compiled, graph": ("cluster.engine.compile=true", "cluster.engine.cuda_graphs=step"),
+}
+"""Name -> changes of the cluster, by which a step is queued in another way; the most wanted first."""
 
 _SMALL = (
     "model.name=resnet8",
@@ -52,6 +58,12 @@ class KernelCase:
     lr: float = 0.1
     kinds: tuple[str, ...] = tuple(ALLOWED_ERROR)
     check: Literal["steps", "layers", "masks"] = "steps"
+
+    @property
+    def executions(self) -> list[str]:
+        """Return the keys of `EXECUTIONS` that the case is tried in: graphs are made of steps, and masks of neither."""
+        tried = {"steps": list(EXECUTIONS), "layers": ["eager", "compiled"], "masks": ["eager"]}
+        return tried[self.check]
 
     @property
     def overrides(self) -> list[str]:

@@ -22,7 +22,7 @@ from train.bench import bench_input
 from train.bench.__main__ import BENCHES, read_command
 from train.bench.bench_input import reading
 from train.bench.bench_startup import critical_path
-from train.bench.kernel_cases import KERNEL_CASES
+from train.bench.kernel_cases import EXECUTIONS, KERNEL_CASES
 from train.bench.launching import Finished
 from train.bench.measure import BenchRow, Report
 from train.sim.collectives import allreduce
@@ -483,17 +483,25 @@ def _kept(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def test_a_gpus_kernels_are_tried_in_every_case_and_execution_each_in_a_process_of_its_own(tmp_path: Path) -> None:
+    jobs = FakeJobs(answer=_gpu)
+    report = _measure(f"gpu --folder {tmp_path} --only kernels", jobs)
+    cases = [(how, name) for how in EXECUTIONS for name, case in KERNEL_CASES.items() if how in case.executions]
+    kinds = ("float32", "TF32", "float16", "bfloat16")
+    verdicts = {row.alternative: row.verdict for row in report.rows if row.figure == "loss_error"}
+    assert list(verdicts) == [
+        f"{name}, {kind}, {how}, against float32 on the CPU" for how, name in cases for kind in kinds
+    ]
+    assert list(verdicts.values()) == len(cases) * ["WRONG", "as expected", "as expected", "as expected"]
+    assert {(*each.task["cases"], *each.task["place"]) for each in jobs.of(Program.GPU_KERNELS)} == {
+        (name, "cluster.device=gpu", *EXECUTIONS[how]) for how, name in cases
+    }, "a fault of the GPU ends one case only"
+
+
 def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("train.bench.bench_gpu.find_spec", lambda _: "DALI")
     jobs, folder = _Stopping(answer=_gpu), tmp_path / "new" / "stops"
     report = _measure(f"gpu --folder {folder} --gpu H100", jobs)
-    kinds = [f"{kind}, eager, against float32 on the CPU" for kind in ("float32", "TF32", "float16", "bfloat16")]
-    verdicts = {row.alternative: row.verdict for row in report.rows if row.figure == "loss_error"}
-    assert list(verdicts) == [f"{name}, {each}" for name in KERNEL_CASES for each in kinds]
-    assert list(verdicts.values()) == len(KERNEL_CASES) * ["WRONG", "as expected", "as expected", "as expected"]
-    assert {(*each.task["cases"], *each.task["place"]) for each in jobs.of(Program.GPU_KERNELS)} == {
-        (name, "cluster.device=gpu") for name in KERNEL_CASES
-    }, "a fault of the GPU ends one case only"
     steps = [row.alternative for row in report.rows if row.figure == "step_ms"]
     batches = [f"imagenet-b256, batch {size}" for size in (256, 32, 128)]
     by_type = [f"{batch}, {kind}" for kind in ("float16", "bfloat16", "TF32") for batch in batches]
@@ -513,9 +521,8 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
         "steps": 12, "resumed_from_step": 3, "run_s": 4, "command_s": 4, "stop_s": 1.5, "evaluations": 2,
     }  # fmt: skip
     assert len([row for row in report.rows if row.alternative.startswith("decoder ")]) == 3
-    predicted = {"step_s": 0.25, "images_per_s": 512}
-    for title in ("predicted", "predicted after --calibrate"):
-        assert _medians(report, f"imagenet-b256, {title}") == predicted
+    forecasts = [_medians(report, f"imagenet-b256, {each}") for each in ("predicted", "predicted after --calibrate")]
+    assert forecasts == [{"step_s": 0.25, "images_per_s": 512}] * 2
     assert report.notes == (f"rows as they came: {folder}/rows.jsonl",)
     lines = _kept(folder)
     assert [each["alternative"] for each in lines] == [row.alternative for row in report.rows]

@@ -105,7 +105,8 @@ def _steps(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results
     predict, evaluate = network.inference(), rank.make_evaluator(lambda: None)
     left = {"logits": _vector(engine.to_host(predict(shown))[:valid] for shown, _, valid in evaluation.batches())}
     loss_before = evaluate().row["eval_loss"]
-    step = rank.make_step(Clock(engine, cluster.engine.run_ahead_steps), lambda _: None)
+    clock = Clock(engine, cluster.engine.run_ahead_steps)
+    step = rank.make_step(clock, lambda _: None, image_type=images.image_type)
     training.begin_epoch(1)
     for number, name in enumerate(("update", "second_update")):
         loss = step(number, training, HyperParameters(case.lr, 0.9, 1e-4, number)).summed

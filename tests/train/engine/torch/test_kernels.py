@@ -21,6 +21,8 @@ pytest.importorskip("torch")
 on_gpu = pytest.mark.gpu("torch")
 
 KINDS = [("cpu", "float32"), ("cpu", "bfloat16"), *(("gpu", kind) for kind in ALLOWED_ERROR)]
+IN_SECONDS = {("eager", "float32"), ("eager", "bfloat16"), ("graph", "float32"), ("sums between graphs", "float32")}
+"""The executions and types that are tried on a CPU, too: compilers take minutes."""
 FIGURES = {
     "steps": {"logits", "loss", "gradient", "statistics", "update", "second_update", "evaluation"},
     "layers": {"logits", "loss", "gradient", "statistics"},
@@ -29,10 +31,10 @@ FIGURES = {
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize(("name", "device", "kind"), [
-    pytest.param(name, device, kind, marks=on_gpu if device == "gpu" else [])
+@pytest.mark.parametrize(("name", "device", "kind", "execution"), [
+    pytest.param(name, device, kind, execution, marks=on_gpu if device == "gpu" else [])
     for name, case in KERNEL_CASES.items() for device, kind in KINDS if kind in case.kinds
+    for execution in case.executions if device == "gpu" or (execution, kind) in IN_SECONDS
 ])  # fmt: skip
 def test_a_device_computes_as_a_cpu_in_float32_but_for_rounding(
     name: str, device: str, kind: str, execution: str
@@ -81,14 +83,15 @@ def test_a_batch_of_dali_arrives_as_it_was_and_outlives_the_next_one(device: str
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(("device", "precision", "source"), [
-    ("cpu", "bfloat16", "synthetic"),
+@pytest.mark.parametrize(("device", "precision", "source", "execution"), [
+    ("cpu", "bfloat16", "synthetic", "eager"),
     *(pytest.param("gpu", *rest, marks=on_gpu) for rest in (
-        ("float16", "synthetic"), ("bfloat16", "synthetic"), ("float16", "generated"),
+        ("float16", "generated", "eager"), ("bfloat16", "synthetic", "eager"),
+        *(("float16", "synthetic", execution) for execution in EXECUTIONS),
     )),
 ])  # fmt: skip
 def test_a_run_over_nccl_on_one_rank_is_evaluated_and_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
-    device: str, precision: str, source: str, tmp_path: Path
+    device: str, precision: str, source: str, execution: str, tmp_path: Path
 ) -> None:
     if source == "generated":
         pytest.importorskip("nvidia.dali")
@@ -99,7 +102,7 @@ def test_a_run_over_nccl_on_one_rank_is_evaluated_and_goes_on_from_a_checkpoint_
         "run.eval_every_epochs=1", "run.eval_first_epoch=1", "cluster.checkpoint={every_epochs: 1, keep: 2}",
         "cluster.engine.name=torch", "cluster.engine.layout=NHWC", f"cluster.engine.precision={precision}",
         f"cluster.device={device}", "cluster.ranks_per_node=1", "cluster.communication.kind=torch_distributed",
-        recipe="imagenet-smoke",
+        *EXECUTIONS[execution], recipe="imagenet-smoke",
     )  # fmt: skip
     assert whole.status == 0, whole.errors
     shutil.copytree(whole.folder, tmp_path / "again")
