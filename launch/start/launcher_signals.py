@@ -1,12 +1,14 @@
-"""The signals that a launcher passes on to its ranks instead of ending by them."""
+"""The signals that a launcher passes on to its ranks instead of ending by them, and those that end what it started."""
 
 import os
 import signal
 import stat
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """Signals on which ranks save their state and end. Ranks get SIGTERM in place of SIGINT, which ends them at once."""
@@ -66,6 +68,18 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
         _outer.clear()
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if received else handler)
+
+
+def signal_groups(processes: Iterable[subprocess.Popen[Any]], number: int) -> None:
+    """Signal the whole process group of each process, so that nothing that it started is left behind.
+
+    Args:
+        processes: Processes that were started with a session of their own.
+        number: The signal.
+    """
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
 def _leave_terminal() -> None:

@@ -5,7 +5,6 @@ seconds to start and eleven to stop. Here the ranks share this terminal. A job s
 ``python -m launch.start.local [--kind KIND] [--servers N] RANKS COMMAND ...``, where KIND is a ``communication.kind``.
 """
 
-import os
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
 from configs.registry import COMMUNICATORS
 from launch.start.inherited import without_ranks
-from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
+from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals, signal_groups
 from launch.start.link import require_link, shaped
 from launch.start.rendezvous import RankStart, rendezvous_of
 
@@ -35,6 +34,9 @@ stays below 30 s."""
 
 KILL_S = 5.0
 """Time from SIGTERM to SIGKILL."""
+
+LEAVE_S = 15.0
+"""Time from SIGKILL until a process that is still there is left behind: the kernel may free its memory for seconds."""
 
 STOP_S = 60.0
 """Time for the ranks to save their state when the launcher is told to stop; a scheduler may give less."""
@@ -157,9 +159,10 @@ def _parameter_servers(
     try:
         yield started, variables("worker")
     finally:
-        _send(started, signal.SIGKILL)
+        signal_groups(started, signal.SIGKILL)
         for process in started:
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVE_S)
 
 
 @dataclass
@@ -174,6 +177,7 @@ class _Supervisor:
         failed: Rank and status of the ranks that failed before any rank was signalled.
         lost_server: Status of the first server that failed.
         is_ending: Whether the ranks were signalled.
+        is_killing: Whether the ranks were sent SIGKILL.
         deadline_s: When the ranks get the next, stronger signal.
         passed_on: The last signal that was passed on.
     """
@@ -185,11 +189,12 @@ class _Supervisor:
     failed: dict[int, int] = field(default_factory=dict)
     lost_server: int | None = None
     is_ending: bool = False
+    is_killing: bool = False
     deadline_s: float | None = None
     passed_on: int | None = None
 
     def wait(self) -> Outcome:
-        """Return when all ranks have ended, and everything that they started."""
+        """Return when all ranks have ended, and everything that they started; or when what is left cannot be killed."""
         try:
             while any(rank.poll() is None for rank in self.ranks):
                 self._look_for_failures()
@@ -197,10 +202,13 @@ class _Supervisor:
                 if self.is_ending and self.deadline_s is None and any(rank.poll() is not None for rank in self.ranks):
                     self.deadline_s = time.monotonic() + STOP_S
                 if self.deadline_s is not None and time.monotonic() > self.deadline_s:
+                    if self.is_killing:
+                        self._tell_of_those_left()
+                        break
                     self._signal_ranks(signal.SIGKILL if self.is_ending else signal.SIGTERM, KILL_S)
                 time.sleep(_POLL_S)
         finally:
-            _send(self.ranks, signal.SIGKILL)
+            signal_groups(self.ranks, signal.SIGKILL)
         return self._outcome()
 
     def _look_for_failures(self) -> None:
@@ -217,14 +225,24 @@ class _Supervisor:
         received = self.last_signal()
         if received is not None and received != self.passed_on:
             self.passed_on = received
-            self._signal_ranks(signal.SIGTERM if received == signal.SIGINT else received, STOP_S)
-            if received == signal.SIGINT:
+            # Whatever follows SIGKILL changes nothing.
+            if not self.is_killing:
+                self._signal_ranks(signal.SIGTERM if received == signal.SIGINT else received, STOP_S)
+            if received == signal.SIGINT and not self.is_killing:
                 # A step may take minutes, and the user is there to press Ctrl-C again.
                 self.deadline_s = None
 
     def _signal_ranks(self, number: int, patience_s: float) -> None:
-        _send(self.ranks, number)
-        self.is_ending, self.deadline_s = True, time.monotonic() + patience_s
+        signal_groups(self.ranks, number)
+        self.is_ending, self.is_killing = True, number == signal.SIGKILL
+        self.deadline_s = time.monotonic() + (LEAVE_S if self.is_killing else patience_s)
+
+    def _tell_of_those_left(self) -> None:
+        for number, rank in enumerate(self.ranks):
+            if rank.poll() is None:
+                what = f"rank {number} (process {rank.pid}) cannot be killed, and is left behind"
+                why = "it is frozen, or waits in the kernel for a disk, a file server or a GPU"
+                sys.stderr.write(f"warning: {what}: {why}; it ends when it goes on\n")
 
     def _outcome(self) -> Outcome:
         interrupted, statuses = self.last_signal(), {_status(rank) for rank in self.ranks}
@@ -252,16 +270,11 @@ class _Supervisor:
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process and return its exit status, 128 + n if signal n killed it."""
-    code = process.wait()
+    """Return the exit status of a process: 128 + n if signal n killed it, or is to kill it when it goes on."""
+    code = process.poll()
+    if code is None:
+        return 128 + signal.SIGKILL
     return 128 - code if code < 0 else code
-
-
-def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    """Signal the whole process group of each process, so that nothing that it started is left behind."""
-    for process in processes:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Starts a process for each tracker that follows a run, and waits for it a little when the run has ended."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.programs import Program, command_of
+from launch.start.launcher_signals import signal_groups
 from logs.folder import RunFolder
 from logs.track.trackers import FOLDER
 
@@ -64,8 +66,7 @@ def _end(folder: RunFolder, name: str, process: "subprocess.Popen[str]", patienc
     try:
         status = process.wait(patience_s)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        signal_groups([process], signal.SIGKILL)
         problem = f"did not end within {patience_s:g} s of the run and was stopped"
     else:
         if status == 0:

@@ -1,5 +1,9 @@
 """The user's command that is told how a run ended."""
 
+import os
+import select
+import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,7 +43,7 @@ def test_the_command_reads_nothing_of_what_is_typed(tmp_path: Path) -> None:
     ("command", "path", "trouble"),
     [
         ("exit 3", None, "ended with status 3"),
-        ("sleep 5", None, "did not end within 0.1 s"),
+        ("sleep 5", None, "did not end within 0.1 s, and was killed"),
         ("echo", "/nowhere", "cannot be run: No such file or directory"),
     ],
 )
@@ -52,6 +56,20 @@ def test_a_command_that_fails_or_hangs_is_a_warning(
         monkeypatch.setenv("PATH", path)
     notify(_folder(tmp_path, command), "end", "success")
     assert capsys.readouterr().err == f"warning: cluster.notify: {command!r} {trouble}\n"
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 1)
+    receives, sends = os.pipe()
+    os.set_inheritable(sends, True)
+    # Each process has the pipe open, which is at its end when the last one is gone.
+    monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, close_fds=False))
+    notify(_folder(tmp_path, "sleep 600; (sleep 600; true) & true"), "end", "success")
+    os.close(sends)
+    assert select.select([receives], [], [], 60)[0]
+    os.close(receives)
 
 
 def test_a_warning_does_not_show_a_secret_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

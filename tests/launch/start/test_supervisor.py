@@ -117,6 +117,41 @@ def test_ctrl_c_is_a_stop_without_a_time_limit_until_a_second_one_or_the_end_of_
         assert killed_s - told_s > 160
 
 
+@pytest.mark.parametrize("interrupts", [False, True], ids=["a rank failed", "Ctrl-C twice"])
+def test_a_rank_that_cannot_be_killed_is_left_behind_after_fifteen_seconds_and_named(
+    interrupts: bool, tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The kernel takes SIGKILL for a frozen process, or one that waits for a file server, and does nothing."""
+    presses: list[None] = []
+
+    def begun() -> bool:
+        if interrupts and len(presses) < 2 and (tmp_path / "0").exists() and (tmp_path / "1").exists():
+            presses.append(None)
+            os.kill(os.getpid(), signal.SIGINT)
+        return bool(presses) if interrupts else _has_ended(tmp_path / "pid")
+
+    sent, send = clock(begun), os.killpg
+    stuck: list[int] = []
+
+    def killpg(process: int, number: int) -> None:
+        stuck.append(process)
+        send(process, 0 if number == signal.SIGKILL and process == stuck[0] else number)
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    dies = "true" if interrupts else f"[ $RANK = 0 ] || {{ echo $$ >{tmp_path}/pid; exit 3; }}"
+    waits = f"until [ $RANK = 0 -o -e {tmp_path}/0 ]; do sleep 0.01; done"
+    command = ["bash", "-c", f"{waits}; {dies}; {STUBBORN.format(folder=tmp_path)}"]
+    expected = Outcome(130, interrupted_by=signal.SIGINT) if interrupts else Outcome(3, ((1, 3),))
+    assert run_ranks(command, 2, {}, kind="shared_memory") == expected
+    told = capsys.readouterr().err
+    assert told.startswith(f"warning: rank 0 (process {stuck[0]}) cannot be killed, and is left behind: it is frozen, ")
+    assert told.count("\n") == 1
+    kills_s = [seconds for seconds, number in sent if number == 0]
+    assert kills_s[-1] - kills_s[0] == 15.5
+    send(stuck[0], signal.SIGKILL)
+
+
 def test_ranks_that_lost_a_server_are_told_at_once_and_have_the_time_of_a_failure(
     tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
