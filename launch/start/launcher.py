@@ -18,7 +18,7 @@ from pathlib import Path
 
 from configs.errors import STOPPED_STATUS
 from launch.start.inherited import without_ranks
-from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals
+from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals, signal_groups
 from launch.start.local import GRACE_S, KILL_S, STOP_S, Outcome
 
 LINGER_S = GRACE_S + KILL_S
@@ -36,6 +36,8 @@ def run_launcher(
     command: Sequence[str], variables: Mapping[str, str], stop_signal: signal.Signals, stop_file: Path | None
 ) -> Outcome:
     """Run a launcher. A signal that stops this process is passed on as the signal that the launcher gives its ranks.
+
+    Ranks that have not saved their state `STOP_S` later are ended. Ctrl-C has no limit: the user can press it again.
 
     Args:
         command: The launcher's command line; its last word is the run folder.
@@ -57,9 +59,10 @@ def run_launcher(
             start_new_session=True,
         )
         passed_on = deadline_s = None
+        is_asked = is_killed = False
 
         def kill() -> bool:
-            process.kill()
+            signal_groups([process], signal.SIGKILL)
             return True
 
         outlived = OutlivedLauncher(Path(command[-1]), kill)
@@ -67,18 +70,25 @@ def run_launcher(
             outlived.look()
             if last_signal() not in (None, passed_on):
                 passed_on = last_signal()
+                deadline_s = None if passed_on == signal.SIGINT else time.monotonic() + STOP_S
                 if passed_on == signal.SIGKILL:
                     _end_at_once(process)
                 elif stop_file and stop_file.parent.is_dir():
                     stop_file.touch()
-                    deadline_s = None if passed_on == signal.SIGINT else time.monotonic() + STOP_S
                 else:
                     process.send_signal(stop_signal)
+                    is_asked = True
             if deadline_s is not None and time.monotonic() > deadline_s:
-                process.send_signal(stop_signal)
-                deadline_s = None
+                if is_asked:
+                    _end_at_once(process)
+                    is_killed = True
+                else:
+                    process.send_signal(stop_signal)
+                is_asked, deadline_s = True, time.monotonic() + STOP_S
             time.sleep(_POLL_S)
     status = 128 - process.returncode if process.returncode < 0 else process.returncode
+    if is_killed:
+        return Outcome(status, interrupted_by=passed_on)
     if passed_on in STOP_SIGNALS:
         return Outcome(status, stopped_by=passed_on)
     return Outcome(status, interrupted_by=None if passed_on is None else signal.SIGINT)

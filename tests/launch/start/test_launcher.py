@@ -15,6 +15,7 @@ import pytest
 
 from launch.start import launcher as launcher_module
 from launch.start.launcher import OutlivedLauncher, kill_launcher_of, run_launcher
+from launch.start.local import Outcome
 
 REPORT = {"rank": 1, "status": 137}
 NO_END = {
@@ -199,3 +200,11 @@ def test_a_run_folder_on_a_file_server_is_looked_at_once_in_a_while(
         clock_s[0] = now_s
         watch.look()
     assert looks == [100.0, 101.0, 103.0]
+
+
+def test_a_launcher_that_does_not_heed_a_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher_module, "STOP_S", 0.2)
+    monkeypatch.setattr(launcher_module, "KILL_S", 0.2)
+    script = "trap '' TERM USR1 INT; kill -TERM $PPID; while :; do sleep 1; done"
+    outcome = run_launcher(["bash", "-c", script, str(tmp_path)], {}, signal.SIGUSR1, None)
+    assert outcome == Outcome(128 + signal.SIGKILL, interrupted_by=signal.SIGTERM)
