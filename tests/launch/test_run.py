@@ -208,3 +208,17 @@ def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run:
     if not has_engine("mxnet"):
         why = "but MASTER_ADDR and MASTER_PORT do not give the rendezvous address"
     assert f"started rank 1 of 2, {why}" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_engine("torch"), reason="torch is not installed")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_a_compiled_run_of_two_ranks_compiles_in_its_warm_up_only(tmp_path: Path, packed_digits: Path) -> None:
+    words = [*SHORT, "model.name=mnist_small_cnn", "model.image_size=28", "batch.accumulation_steps=2"]
+    words += ["cluster.engine.name=torch", "cluster.engine.compile=true", f"cluster.paths.data={packed_digits}"]
+    words.append(f"cluster.environment={{TORCHINDUCTOR_CACHE_DIR: {tmp_path}/kernels}}")
+    done = train(tmp_path / "run", *words)
+    assert done.status == 0, done.errors
+    assert read_summary(done.folder)["steps"] == 8
+    assert "compiles again" not in done.errors
+    assert list((tmp_path / "kernels").rglob("*.so")), "both ranks compile into one folder"
