@@ -7,13 +7,20 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from configs.errors import REFUSED_STATUS, STOPPED_STATUS
+from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import resolve_path
 from configs.machine_limits import memory_limit
 from launch.start.local import ABORTED_STATUS, STOP_S, Outcome
+from logs.disk import found_object, read_object
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import STARTUP_FILE, RunFolder
 from logs.metrics import METRICS_FILE
+
+_REPORT: dict[str, Any] = {
+    "rank": int, "host": str, "step": int | None, "message": str, "second_hand": bool, "status": int,
+    "time": int | float,
+}  # fmt: skip
+"""Keys and types of a failure report; another file of that name is none."""
 
 _LOST_DAEMON = 205
 """Exit status of Open MPI's mpirun when its daemon on another host is gone (4.1.4, tried by killing the host)."""
@@ -27,11 +34,8 @@ _SIGNAL_STATUSES = range(129, 193)
 
 def read_failures(folder: RunFolder) -> list[dict[str, Any]]:
     """Read the failure reports of a run: one from each rank that failed and could still write it whole."""
-    reports = []
-    for path in sorted(folder.path.glob("failure_*.json")):
-        with contextlib.suppress(OSError, ValueError):  # A rank was killed, or the disk was full, while it wrote.
-            reports.append(json.loads(path.read_text(encoding="utf-8")))
-    return reports
+    reports = map(found_object, sorted(folder.path.glob("failure_*.json")))
+    return [each for each in reports if all(isinstance(each.get(key, each), kind) for key, kind in _REPORT.items())]
 
 
 def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -175,7 +179,7 @@ def _last_known_step(folder: RunFolder, reported: Iterable[int | None]) -> tuple
     try:
         lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
         step = int(json.loads(lines[-1])["step"])
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, TypeError):
         step = 0
     return step, f" at or after step {step}"
 
@@ -205,14 +209,14 @@ def _why(folder: RunFolder, ending: str, is_out_of_memory: bool | str) -> str:
     try:
         recipe, cluster = folder.settings
         place = resolve_path(cluster.paths.data) / recipe.data.name
-        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_object(place / "manifest.json")
         for split in ("train", "eval"):
             path = place / f"{split}.rec"
             has, needs = path.stat().st_size, manifest[split]["rec_bytes"]
             if has != needs:
                 remedy = "the file was changed while the run read it; pack it again with ./run.sh prepare"
                 return f": {path} has {has:,} bytes, its manifest says {needs:,}: {remedy}"
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, TypeError):
         pass
     return ": it read beyond the end of a file, for example a truncated copy of the data set, or /dev/shm is full"
 
@@ -228,10 +232,10 @@ def _memory_ran_out(group: bool | str) -> str:
 
 
 def _damaged_image(folder: RunFolder) -> str:
-    with contextlib.suppress(OSError, ValueError, LookupError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         recipe, cluster = folder.settings
-        packages = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["packages"]
-        has_dali_2 = any(name.startswith("nvidia-dali-") and packages[name].startswith("2.") for name in packages)
+        packages = dict(read_object(folder / ENVIRONMENT_FILE)["packages"])
+        has_dali_2 = any(name.startswith("nvidia-dali-") and str(packages[name]).startswith("2.") for name in packages)
         if has_dali_2 and recipe.data.source != "synthetic":
             place = resolve_path(cluster.paths.data) / recipe.data.name
             return (
@@ -246,8 +250,8 @@ def _host_of(folder: RunFolder, rank: int) -> str:
     if folder.cluster.launcher == "local":
         return socket.gethostname()
     try:
-        return str(json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))["hosts"][rank])
-    except (OSError, ValueError, LookupError, TypeError):
+        return str(read_object(folder / STARTUP_FILE)["hosts"][rank])
+    except (UserError, LookupError, TypeError):
         pass
     try:
         lines = (folder / "ranks.txt").read_text(encoding="utf-8").splitlines()

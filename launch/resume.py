@@ -71,6 +71,9 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
         UserError: ``must_resume``, and there is no whole checkpoint; or the folder is gone or cannot be written.
     """
     with explain_disk_errors(folder.path):
+        for path in folder.path.iterdir():
+            if not (path.is_file() or path.is_dir()):  # Opening a pipe would wait; a link may lead anywhere.
+                raise UserError(f"{path}: is neither a file nor a folder; move it away")
         (folder / STOP_FILE).unlink(missing_ok=True)
         checkpoint, damaged = folder.checkpoints.newest_valid()
         for error in damaged:
@@ -85,7 +88,8 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
         else:
             sys.stderr.write(f"resumes from {checkpoint}\n")
             for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *folder.path.glob("failure_*.json")]:
-                path.unlink(missing_ok=True)
+                with explain_disk_errors(path):
+                    path.unlink(missing_ok=True)
         folder.checkpoints.resume_from(checkpoint)
 
 
@@ -101,7 +105,11 @@ def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:
     """
     if not folder.has_summary:
         return
-    summary = folder.summary()
+    try:
+        summary = folder.summary()
+    except UserError as error:
+        sys.stderr.write(f"warning: {error}; it is passed over, because the checkpoints say how far the run is\n")
+        return
     if summary.steps is not None and not (is_longer and summary.status == "aborted"):
         raise UserError(
             f"{folder}: the run in it has ended, {summary.status} after step {summary.steps}; give another folder with "

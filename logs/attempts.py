@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from logs.checkpoints import CheckpointFolder, step_of
 from logs.disk import explain_disk_errors
@@ -55,14 +58,12 @@ class Attempts:
     run_folder: Path
 
     def read(self) -> list[Attempt]:
-        """Return the attempts in the order in which they ended; a line that was cut off is left out."""
-        path, known = self.run_folder / ATTEMPTS_FILE, {field.name for field in fields(Attempt)}
+        """Return the attempts in the order in which they ended; a line that is none is left out."""
+        path, adapter = self.run_folder / ATTEMPTS_FILE, TypeAdapter(Attempt)
         rows = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-            try:
-                rows.append(Attempt(**{key: value for key, value in json.loads(line).items() if key in known}))
-            except (ValueError, TypeError, AttributeError):  # noqa: PERF203 (a file of a few lines)
-                continue
+        for line in path.read_bytes().splitlines() if path.is_file() else []:
+            with suppress(ValidationError):
+                rows.append(adapter.validate_json(line, strict=True))
         return rows
 
     def left_out(self) -> list[str]:

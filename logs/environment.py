@@ -1,7 +1,6 @@
 """What a run ran on: versions, machine, driver, variables, commit. Imports none of the packages that it lists."""
 
 import hashlib
-import json
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ from typing import Any
 from configs.load import ROOT
 from configs.machine_limits import usable_cores
 from configs.resume_check import NUMERICS_PREFIXES, arithmetic_changes, arithmetic_of
-from logs.disk import write_json
+from logs.disk import found_object, write_json
 from logs.redaction import is_secret, redact_lines
 
 ENVIRONMENT_FILE = "environment.json"
@@ -105,21 +104,20 @@ def machine_in_words(surroundings: Mapping[str, Any]) -> str:
 
 def _recorded_command(path: Path) -> str | None:
     """Return the command that began the run, from its first attempt; None if the file is missing or damaged."""
-    try:
-        command = json.loads(path.read_text(encoding="utf-8")).get("command")
-    except (OSError, ValueError, AttributeError):
-        return None
+    command = found_object(path).get("command")
     return command if isinstance(command, str) else None
 
 
 def _earlier_attempts(path: Path) -> list[dict[str, Any]]:
     """Return `arithmetic_of` of the attempts before; none if the file is missing or damaged."""
+    content = found_object(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        earlier, last = content.get("earlier_attempts") or [], arithmetic_of(content)
-    except (OSError, ValueError, AttributeError):
+        earlier, last = [dict(each) for each in content.get("earlier_attempts") or []], arithmetic_of(content)
+        for each in (*earlier, last):
+            arithmetic_changes(each, each)  # raises where the file was changed
+    except (AttributeError, LookupError, TypeError, ValueError):
         return []
-    return [*earlier, last] if earlier[-1:] != [last] else earlier
+    return [*earlier, last] if content and earlier[-1:] != [last] else earlier
 
 
 def _packages() -> dict[str, str]:

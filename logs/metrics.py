@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class MetricsWriter(NullMetrics):
         self._rows: list[str] = []
         assert resume_at or not path.is_file(), f"{path} belongs to another run"
         if resume_at and path.is_file():
-            write_text(path, "".join(_line(row) for row in read_metrics(path) if _is_before(row, resume_at)))
+            rows = chain.from_iterable(iter(MetricsFollower(path).update, []))  # without lines that are none
+            write_text(path, "".join(_line(row) for row in rows if _is_before(row, resume_at)))
         with explain_disk_errors(path), path.open("ab") as file:
             self._size = file.tell()
 
@@ -83,7 +85,8 @@ def _line(values: Mapping[str, Any]) -> str:
 
 def _is_before(row: Mapping[str, Any], at: Position) -> bool:
     """Return whether a row was written before ``at``; the evaluation of an epoch comes after all steps of the epoch."""
-    return bool(row["epoch"] < at.epoch if row["kind"] == "evaluation" else row["step"] < at.step)
+    value, end = (row.get("epoch"), at.epoch) if row.get("kind") == "evaluation" else (row.get("step"), at.step)
+    return isinstance(value, int | float) and value < end
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

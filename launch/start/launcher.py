@@ -5,7 +5,6 @@ process is killed, as by a node that is short of memory, srun waits until the jo
 The ranks themselves have ended by then, and their failure reports are in the run folder.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from configs.errors import STOPPED_STATUS
 from launch.start.inherited import without_ranks
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals, signal_groups
 from launch.start.local import GRACE_S, KILL_S, STOP_S, Outcome
+from logs.disk import found_object
 
 LINGER_S = GRACE_S + KILL_S
 """Time for a launcher to end after a rank has reported a failure, as much as the local launcher gives its ranks."""
@@ -135,11 +135,8 @@ def _tells_the_end(report: Path) -> bool:
 
     Ranks that are told to stop end one after the other, and rank 0 writes the checkpoint before it reports.
     """
-    try:
-        found = json.loads(report.read_text(encoding="utf-8"))
-        return bool(found["status"] != STOPPED_STATUS or found["rank"] == 0)
-    except (OSError, ValueError, KeyError, TypeError):  # The report is being written.
-        return False
+    found = found_object(report)  # empty while the report is being written
+    return found.keys() >= {"status", "rank"} and (found["status"] != STOPPED_STATUS or found["rank"] == 0)
 
 
 def kill_launcher_of(script: int, folder: Path) -> bool:

@@ -1,6 +1,5 @@
 """A scaling study as one self-contained HTML page: expectations, figures and the table of its cells."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -11,7 +10,7 @@ from configs.study import ScalingCell, ScalingStudy
 from launch.study.comparisons import MARGIN, compare, disturbing_cores, simulator_errors, spread_of_one_run, verdict
 from launch.study.figures import cell_figures, course_figures
 from launch.study.rows import ScalingRow, grouped, with_efficiency
-from logs.disk import write_text
+from logs.disk import found_object, write_text
 from logs.environment import ENVIRONMENT_FILE, machine_in_words
 from logs.show.chart import LineChart
 from logs.show.page import render_template
@@ -98,8 +97,4 @@ def _cells(
 
 def _machine(file: Path) -> str:
     """Return the machine of a run, see `machine_in_words`; empty for a run that recorded none."""
-    try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return machine_in_words(found)
+    return machine_in_words(found_object(file))

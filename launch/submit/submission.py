@@ -1,6 +1,5 @@
 """From a recipe and a cluster to a submitted job, and what becomes of the job: its status, its end, its resumption."""
 
-import json
 import re
 import shlex
 import shutil
@@ -24,7 +23,7 @@ from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
 from logs.checkpoints import step_of
-from logs.disk import write_json, write_text
+from logs.disk import found_object, write_json, write_text
 from logs.folder import UNFINISHED_MARK, RunFolder
 from logs.redaction import has_secret, may_hold_secret
 from train.plan.fixed_step import require_fixed_step
@@ -228,13 +227,18 @@ def cancel(folder: RunFolder) -> str:
 
 def _job_of(folder: RunFolder) -> dict[str, Any]:
     """Return the record of a run's job."""
-    try:
-        job: dict[str, Any] = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    job = found_object(folder / JOB_FILE)
+    if not (
+        all(isinstance(job.get(key), str) for key in ("job", "script", "submitted")) and _are_texts(job.get("runs"))
+    ):
         raise UserError(
             f"{folder}: no {JOB_FILE} in it; give the folder of a run that ./run.sh submit started"
         ) from None
     return job
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _ask(command: str) -> subprocess.CompletedProcess[str]:

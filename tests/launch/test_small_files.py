@@ -1,0 +1,106 @@
+"""A small file of a run folder may be missing, empty, foreign or damaged: the checkpoints decide what is resumed."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from configs.load import load_cluster, load_recipe
+from configs.plan import Position
+from launch.failure_cause import read_failures
+from launch.resume import prepared
+from logs.checkpoints import SavedState
+from logs.environment import write_environment
+from logs.folder import RunFolder
+from logs.metrics import MetricsWriter, read_metrics
+
+RECIPE, CLUSTER = load_recipe("digits"), load_cluster("laptop")
+FILES = (
+    "summary.json", "verdict.json", "environment.json", "startup.json", "usage.json", "attempts.jsonl", "metrics.jsonl",
+    "failure_0.json", "failure_7.json", "stop", "unfinished",
+)  # fmt: skip
+CONTENTS = {
+    "empty": b"",
+    "bytes": b"\xff\xfe\0\x80\n",
+    "text": b"hello\n",
+    "half an object": b'{"rank": 0, "steps',
+    "a list": b"[1]\n",
+    "a number": b"7\n",
+    "an object": b'{"a": 1}\n',
+    "other types": b'{"rank": "x", "steps": [], "status": {}, "from_step": "y", "step": null, "kind": 3}\n',
+    "deep": b"[" * 9**6,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    run = RunFolder(tmp_path / "run")
+    run.make()
+    run.write_settings(RECIPE, CLUSTER)
+    run.checkpoints.write(19, SavedState({}, {"a": np.zeros(3)}), keep=2)
+    return run
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_small_file_does_not_keep_a_run_from_its_checkpoint(
+    folder: RunFolder, name: str, content: bytes
+) -> None:
+    (folder / name).write_bytes(content)
+    assert (read_failures(folder), folder.attempts.read()) == ([], [])
+    with prepared(folder, RECIPE, CLUSTER, must_resume=True):
+        assert folder.checkpoints.resume_point() == folder.checkpoints.files()[0]
+        assert not (folder / "summary.json").exists()
+        metrics = MetricsWriter(folder / "metrics.jsonl", resume_at=Position(2, 19))
+        metrics.row(kind="interval", step=19, epoch=2)
+        metrics.close()
+        assert [row["step"] for row in read_metrics(folder / "metrics.jsonl")] == [19]
+
+
+FOREIGN = [
+    b'{"gpus": 7}', b'{"variables": [1]}', b'{"cpu_flags": 3}', b'{"earlier_attempts": [[1]]}',
+    b'{"earlier_attempts": [{"cpu_flags": 3}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [*CONTENTS.values(), *FOREIGN])
+def test_an_environment_that_says_nothing_of_use_is_no_earlier_attempt(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "environment.json").write_bytes(content)
+    changes = write_environment(tmp_path, {"OMP_NUM_THREADS": "1"})
+    assert [each for each in changes if "OMP" not in each and "threads" not in each] == []
+    assert json.loads((tmp_path / "environment.json").read_text())["variables"]["OMP_NUM_THREADS"] == "1"
+
+
+def _is_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _leads_nowhere(path: Path) -> None:
+    path.symlink_to("gone")
+
+
+@pytest.mark.parametrize("spoil", [_is_pipe, _leads_nowhere])
+@pytest.mark.parametrize("name", [*FILES, "result_0.txt", "of a name that nobody knows"])
+def test_what_is_no_file_is_named_before_anything_waits_for_it(
+    folder: RunFolder, name: str, spoil: Callable[[Path], None]
+) -> None:
+    spoil(folder / name)
+    with (
+        pytest.raises(UserError, match=rf"{name}: is neither a file nor a folder; move it away$"),
+        prepared(folder, RECIPE, CLUSTER, must_resume=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["summary.json", "verdict.json", "failure_0.json"])
+def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(folder: RunFolder, name: str) -> None:
+    (folder / name).mkdir()
+    with (
+        pytest.raises(UserError, match=rf"{name}: cannot be written: a folder has this name; move it away"),
+        prepared(folder, RECIPE, CLUSTER, must_resume=True),
+    ):
+        pass
