@@ -115,8 +115,9 @@ class EngineSettings(Section):
     compile: bool = Field(
         False,
         description="Whether torch.compile makes kernels of its own for the forward and backward passes, in which "
-        "batch norm, addition and ReLU are fused. The warm-up compiles every shape, which takes up to a minute and "
-        "needs a C++ compiler on a CPU, or Triton on a GPU. It needs name: torch.",
+        "batch norm, addition and ReLU are fused. The warm-up compiles everything, which takes a minute or more unless "
+        "the kernels are in the cache (docs/engines.md), and needs a C++ compiler on a CPU, or Triton and a C compiler "
+        "on a GPU. It needs name: torch.",
     )
     cuda_graphs: Literal["none", "step", "compute"] = Field(
         "none",
