@@ -5,7 +5,7 @@ They name their submitter ``rehearsal``.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -56,11 +56,19 @@ class NumberEngine:
 
 
 class Blank:
-    """A network, an optimizer and a source in one; counts what it is asked for."""
+    """A network, an optimizer and a source in one; counts what it is asked for.
 
-    def __init__(self, *, bad_step: int | None = None, fails_at: int | None = None) -> None:
+    Args:
+        bad_step: The step whose loss is not a number.
+        fails_at: The batch that cannot be read.
+        overflows: Steps whose loss is not a number and whose update is skipped. If None, the optimizer skips none.
+    """
+
+    def __init__(
+        self, *, bad_step: int | None = None, fails_at: int | None = None, overflows: Collection[int] | None = None
+    ) -> None:
         self.gradients: Sequence[Any] = [0.0, 0.0]
-        self.bad_step, self.fails_at = bad_step, fails_at
+        self.bad_step, self.fails_at, self.overflows = bad_step, fails_at, overflows
         self.batches = self.cleared = 0
         self.rates: list[float] = []
         self.seeds: list[int] = []
@@ -82,7 +90,8 @@ class Blank:
         pass
 
     def forward(self, _images: Any, _labels: Any) -> Any:
-        return float("nan") if self.batches - 1 == self.bad_step else 64.0
+        step = self.batches - 1
+        return float("nan") if step == self.bad_step or step in (self.overflows or ()) else 64.0
 
     def backward(self, arrived: Callable[[int], None] | None = None) -> None:
         if arrived is not None:
@@ -98,8 +107,9 @@ class Blank:
     def reset(self) -> None:
         pass
 
-    def update(self, hyper: HyperParameters) -> None:
+    def update(self, hyper: HyperParameters) -> float | None:
         self.rates.append(hyper.lr)
+        return None if self.overflows is None else float(self.batches - 1 in self.overflows)
 
 
 def dry_train(  # noqa: PLR0913

@@ -15,7 +15,7 @@ from train.checkpoint import NoCheckpoints
 from train.comm.communicator import Communicator
 from train.evaluate import Score
 from train.measure.chance import StopRule, never_stop
-from train.measure.progress import LossNotFinite, LossWindow, Progress, StepLoss
+from train.measure.progress import MOST_SKIPPED, LossNotFinite, LossWindow, Progress, StepLoss
 from train.rank.signals import RunStopped
 from train.schedule import LrSchedule
 from train.step import Step
@@ -154,6 +154,8 @@ def _report(
 ) -> list[float]:
     """Read, report and return the mean losses of finished steps; stop the run here if any rank was told to stop.
 
+    The losses of skipped steps that are not finite are left out.
+
     Every rank reads the same steps at the same point, so all ranks stop together. They stop at the end of an interval,
     so a resumed run reports the same intervals as a run that was never stopped.
 
@@ -166,18 +168,20 @@ def _report(
         progress.steps(_read(window, 0, run.step.communicator))
         run.checkpoints.stopped(source, at)
         raise RunStopped(at.step)
-    return [loss.mean for loss in losses]
+    return [loss.mean for loss in losses if loss.counts]
 
 
 def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:
     """Read the losses of all but the last ``keep`` queued steps; every rank reads the same steps.
 
     Raises:
-        LossNotFinite: The summed loss of a step is not finite, which every rank sees in the same step.
+        LossNotFinite: The summed loss of a step is not finite, and the step was not skipped, or too many steps in a row
+            were skipped. Every rank sees this in the same step.
     """
     losses = window.pop(keep)
     for loss in losses:
-        if not math.isfinite(loss.mean):
+        if loss.skipped >= MOST_SKIPPED or not (loss.skipped or math.isfinite(loss.mean)):
             flags = communicator.gather(f"loss_{loss.step}", int(loss.own_is_finite))
-            raise LossNotFinite(loss.step, [rank for rank, fine in enumerate(flags) if not fine])
+            ranks = [rank for rank, fine in enumerate(flags) if not fine]
+            raise LossNotFinite(loss.step, ranks, loss.skipped)
     return losses

@@ -1,7 +1,7 @@
 """An optimizer step that a GPU can replay as CUDA graphs: the same work on the same arrays. Names no framework.
 
 A graph repeats kernels with the addresses and the numbers that they had when it was captured. So every batch is copied
-into fixed arrays, the numbers of a step lie on the device, and loss and stop flag are fixed arrays, too. Where the
+into fixed arrays, the numbers of a step lie on the device, and its results are fixed arrays, too. Where the
 engine has no graphs, as on a CPU, the same work is queued anew in each step.
 """
 
@@ -32,8 +32,8 @@ class StaticOptimizer(Optimizer, Protocol):
     def hold(self, hyper: HyperParameters) -> None:
         """Queue a copy of the numbers of a step to the device, for `apply`."""
 
-    def apply(self) -> None:
-        """Queue the update of all weights by the numbers that were held last."""
+    def apply(self) -> Array | None:
+        """Queue the update of all weights by the numbers that were held last; return what `update` returns."""
 
 
 class _Parts(NamedTuple):
@@ -106,7 +106,9 @@ class StaticStep(Step):
         self.engine.overwrite(own, self.network.forward(self.images, self.labels) + own)
 
     def _update(self) -> None:
-        self.optimizer.apply()
+        skipped = self.optimizer.apply()
+        if skipped is not None:
+            self.engine.overwrite(self._arrays.skipped, skipped)
 
     def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:
         """Queue a step; see `Step`."""

@@ -20,11 +20,13 @@ class StepArrays(NamedTuple):
         own: Sum of the losses of this rank's images.
         summed: Sum of the losses of all ranks' images.
         stops: Number of ranks that were told to stop.
+        skipped: Whether the update was skipped, 1 or 0. None: no update is ever skipped.
     """
 
     own: Array
     summed: Array
     stops: Array
+    skipped: Array | None = None
 
 
 def _first_dropout_seed(step: int) -> int:
@@ -71,7 +73,7 @@ class Step:
         network.backward(self._reducer(arrays, partial(self.clock.first_layer_arrived, step, gradients[0])))
         with self.clock.reductions(gradients):
             self.communicator.complete()
-        self.optimizer.update(hyper)
+        arrays = arrays._replace(skipped=self.optimizer.update(hyper))
         self._finish(step, arrays)
         return arrays
 

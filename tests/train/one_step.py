@@ -43,7 +43,7 @@ def take_step(
     step = rank.make_step(Clock(engine, 2), lambda _: None)
     source = images_of(recipe, cluster, plan, identity).open_training(engine)
     source.begin_epoch(1)
-    _, loss, _ = step(0, source, resolve_schedule(recipe, plan).at(0))
+    loss = step(0, source, resolve_schedule(recipe, plan).at(0)).summed
     # After one step, the momentum is the update itself, with more digits than a difference of weights has.
     updates = [engine.to_host(momentum) for momentum in model.optimizer.momenta]
     if identity.rank == 0:

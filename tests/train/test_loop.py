@@ -1,6 +1,7 @@
 """The order of events in a run, with a network that computes nothing and a log that remembers."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,7 +39,7 @@ class RememberingLog(EventLog):
 class Remembered(Blank):
     """Tells the log when its first epoch begins, before which a source reads nothing."""
 
-    def __init__(self, log: RememberingLog, **faults: int) -> None:
+    def __init__(self, log: RememberingLog, **faults: Any) -> None:
         super().__init__(**faults)
         self._log = log
 
@@ -120,6 +121,40 @@ def test_a_loss_that_is_not_finite_aborts_with_step_and_rank() -> None:
     assert caught.value.step == 7
     assert log.keys[-1] == "run_stop aborted"
     assert "eval_start" not in log.keys
+
+
+def test_a_run_goes_on_after_skipped_steps_and_no_loss_of_theirs_counts() -> None:
+    log, rows, given = RememberingLog(), Losses(), list[float]()
+    overflows = [0, 7, *range(10, 19)]
+
+    def stop_rule(_step: int, _score: Score, losses: Sequence[float]) -> None:
+        given.extend(losses)
+
+    blank = Remembered(log, overflows=overflows)
+    result, _ = dry_train(
+        load_recipe("digits", SHORT), 1, [0.5, 0.97], log=log, blank=blank, metrics=rows, stop_rule=stop_rule
+    )
+    assert result.success
+    assert (given, len(given)) == ([1.0] * len(given), 38 - len(overflows))
+    assert rows.losses[:2] == [1.0, 1.0]
+    assert [math.isnan(loss) for loss in rows.losses[2:5]] == [True, False, False], "nothing is known of steps 10 to 14"
+    assert rows.skipped == [1, 1, 5, 4] + [0] * (len(rows.losses) - 4)
+
+
+def test_ten_skipped_steps_in_a_row_abort() -> None:
+    log = RememberingLog()
+    words = "not finite at step 22: float16 overflowed in 10 steps in a row; set cluster.engine.precision=bfloat16"
+    with pytest.raises(RunFailed, match=words) as caught:
+        _run(Remembered(log, overflows=[*range(3, 12), *range(13, 40)]), log, [], [])
+    assert isinstance(caught.value.__cause__, LossNotFinite)
+    assert caught.value.step == 22
+    assert log.keys[-1] == "run_stop aborted"
+
+
+def test_a_loss_that_is_not_finite_in_a_step_that_is_not_skipped_aborts_in_float16_too() -> None:
+    log = RememberingLog()
+    with pytest.raises(RunFailed, match="loss not finite at step 7, first on rank 0"):
+        _run(Remembered(log, bad_step=7, overflows=[6]), log, [], [])
 
 
 def test_a_batch_that_cannot_be_read_aborts_with_its_step() -> None:
@@ -217,6 +252,19 @@ def test_a_loss_that_is_not_finite_just_before_an_evaluation_aborts_before_it() 
         with pytest.raises(RunFailed, match=f"loss not finite at step {step}"):
             _run(Remembered(log, bad_step=step), log, [], [0.97])
         assert "eval_start" not in log.keys
+
+
+class Losses(NullMetrics):
+    """Remembers the loss and the skipped steps of each interval."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.skipped: list[int] = []
+
+    def row(self, **fields: Any) -> None:
+        if fields["kind"] == "interval":
+            self.losses.append(fields["loss"])
+            self.skipped.append(fields.get("skipped_steps", 0))
 
 
 class Rows(NullMetrics):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,23 @@ SMALL = [
 STEPS = 4
 
 
-def _train(*overrides: str) -> tuple[dict[str, np.ndarray], list[StepArrays], StepClock]:
-    """Take a few steps with other images, another learning rate and another momentum each."""
+def _train(
+    *overrides: str, precision: str = "float32", spoilt: int | None = None
+) -> tuple[dict[str, np.ndarray], list[StepArrays], StepClock]:
+    """Take a few steps with other images, another learning rate and another momentum each.
+
+    Args:
+        overrides: Of recipe and cluster.
+        precision: Also one that a cluster file on a CPU may not have.
+        spoilt: The batch whose images are beyond the range of float16.
+    """
     recipe, cluster = load_both("digits", "laptop", [*SMALL, *overrides])
+    cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"precision": precision})})
     rank = compose(recipe, cluster, ALONE, Ledger())
     clock = StepClock(rank.engine, run_ahead_steps=1, sample_every_steps=2)
     told = iter([False, False, True, False])
     step = rank.make_step(clock, lambda _: None, told_to_stop=lambda: next(told))
-    source: Any = Drawn(rank.engine, rank.plan.per_rank_batch_size, rank.model.network.image_shape)
+    source: Any = Drawn(rank.engine, rank.plan.per_rank_batch_size, rank.model.network.image_shape, spoilt)
     arrays = [
         step(number, source, HyperParameters(0.1 / (1 + number), 0.9 - 0.1 * number, 1e-3, number))
         for number in range(STEPS)
@@ -51,13 +61,16 @@ def _train(*overrides: str) -> tuple[dict[str, np.ndarray], list[StepArrays], St
 class Drawn:
     """A source of random batches."""
 
-    def __init__(self, engine: Any, size: int, image_shape: tuple[int, ...]) -> None:
-        self._batches = self._draw(engine, size, image_shape)
+    def __init__(self, engine: Any, size: int, image_shape: tuple[int, ...], spoilt: int | None) -> None:
+        self._batches = self._draw(engine, size, image_shape, spoilt)
 
-    def _draw(self, engine: Any, size: int, image_shape: tuple[int, ...]) -> Iterator[TrainingBatch]:
+    def _draw(
+        self, engine: Any, size: int, image_shape: tuple[int, ...], spoilt: int | None
+    ) -> Iterator[TrainingBatch]:
         draw = np.random.default_rng(0)
-        while True:
-            images = engine.from_host(draw.standard_normal((size, *image_shape), np.float32))
+        for number in count():
+            images = draw.standard_normal((size, *image_shape), np.float32) * (1e5 if number == spoilt else 1)
+            images = engine.from_host(images.astype(np.float32))
             yield TrainingBatch(images, engine.from_host(draw.integers(0, 10, size).astype(np.float32)))
 
     def next_batch(self) -> TrainingBatch:
@@ -75,9 +88,19 @@ def test_fixed_steps_leave_the_weights_statistics_and_losses_of_usual_ones(graph
     expected, usual, _ = _train(*more)
     for name, values in expected.items():
         np.testing.assert_array_equal(weights[name], values, err_msg=name)
-    assert [[float(each) for each in step] for step in arrays] == [[float(each) for each in step] for step in usual]
+    assert [[float(each or 0) for each in step] for step in arrays] == [
+        [float(each or 0) for each in step] for step in usual
+    ]
     assert [float(step.stops) for step in arrays] == [0, 0, 1, 0]
     assert clock.steps == STEPS
+
+
+@pytest.mark.parametrize("graphs", ["none", "step", "compute"])
+def test_a_step_that_overflows_in_float16_is_skipped_and_leaves_finite_weights_and_statistics(graphs: str) -> None:
+    state, arrays, _ = _train(f"cluster.engine.cuda_graphs={graphs}", precision="float16", spoilt=1)
+    assert [float(step.skipped or 0) for step in arrays] == [0, 1, 0, 0]
+    assert [np.isfinite(float(step.summed)) for step in arrays] == [True, False, True, True]
+    assert all(np.isfinite(values).all() for values in state.values())
 
 
 def test_sums_after_the_backward_pass_are_measured_and_sums_within_a_graph_are_not() -> None:

@@ -72,8 +72,9 @@ class Remembering:
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         self.calls.append((name, list(arrays), priority))
 
-    def update(self, hyper: HyperParameters) -> None:
+    def update(self, hyper: HyperParameters) -> str:
         self.calls.append(hyper)
+        return "not skipped"
 
     def exchange(self, *, settled: bool = False) -> None:
         self.calls.append(("exchange", settled))
@@ -122,7 +123,7 @@ def test_a_step_is_forward_reductions_last_layer_first_update_and_exchange() -> 
         ("queued", "sum of 1.0"),
         ("on step", 7),
     ]
-    assert arrays == StepArrays(own=1.0, summed="sum of 1.0", stops="flag False")
+    assert arrays == StepArrays(own=1.0, summed="sum of 1.0", stops="flag False", skipped="not skipped")
 
 
 def test_accumulation_clears_the_sums_once_and_adds_the_losses() -> None:

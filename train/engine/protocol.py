@@ -119,8 +119,13 @@ class Optimizer(Protocol):
     def momenta(self) -> Sequence[Array]:
         """Return the float32 state: the first moment of every tensor, then the second of every tensor, and so on."""
 
-    def update(self, hyper: HyperParameters) -> None:
-        """Queue the update of all weights for one step."""
+    def update(self, hyper: HyperParameters) -> Array | None:
+        """Queue the update of all weights for one step.
+
+        Returns:
+            Whether the update was skipped because gradients are not finite, 1 or 0, float32, shape (1,): weights and
+            state are then as before, on every rank. None: this optimizer skips no update.
+        """
 
     def reset(self) -> None:
         """Set the state to what it was before the first step."""

@@ -18,17 +18,41 @@ from train.step import StepArrays
 logger = logging.getLogger(__name__)
 
 
-class LossNotFinite(RuntimeError):
-    """The loss of ``step`` is infinite or not a number; ``ranks`` had such a loss of their own images."""
+MOST_SKIPPED = 10
+"""Steps in a row that may be skipped because float16 overflowed."""
 
-    def __init__(self, step: int, ranks: Sequence[int]) -> None:
+
+class LossNotFinite(RuntimeError):
+    """The loss of ``step`` is infinite or not a number; ``ranks`` had such a loss of their own images.
+
+    Args:
+        step: The step.
+        ranks: The ranks.
+        skipped: Steps in a row, up to this one, whose update was skipped.
+    """
+
+    def __init__(self, step: int, ranks: Sequence[int], skipped: int = 0) -> None:
         self.step, self.ranks = step, tuple(ranks)
-        super().__init__(f"loss not finite at step {step}, first on rank {', '.join(map(str, self.ranks))}")
+        if skipped:
+            text = f"gradients or loss not finite at step {step}: float16 overflowed in {skipped} steps in a row; "
+            super().__init__(f"{text}set cluster.engine.precision=bfloat16, or a lower schedule.base_lr")
+        else:
+            super().__init__(f"loss not finite at step {step}, first on rank {', '.join(map(str, self.ranks))}")
 
 
 @dataclass(frozen=True)
 class StepLoss:
-    """A finished step: the mean loss over the global batch, and whether this rank's own loss was finite."""
+    """A finished step.
+
+    Attributes:
+        step: Its number, from 0.
+        epoch: Its epoch, from 1.
+        lr: Its learning rate.
+        mean: The mean loss over the global batch; may not be finite.
+        own_is_finite: Whether the loss of this rank's images was finite.
+        ranks_stopping: Number of ranks that were told to stop.
+        skipped: Steps in a row, up to this one, whose update was skipped; 0 if this one's was not.
+    """
 
     step: int
     epoch: int
@@ -36,6 +60,12 @@ class StepLoss:
     mean: float
     own_is_finite: bool
     ranks_stopping: int
+    skipped: int = 0
+
+    @property
+    def counts(self) -> bool:
+        """Return whether the loss belongs into means: not if it is that of a skipped step and not finite."""
+        return not self.skipped or math.isfinite(self.mean)
 
 
 class LossWindow:
@@ -49,6 +79,7 @@ class LossWindow:
     def __init__(self, engine: Engine, global_batch_size: int) -> None:
         self._engine, self._global_batch_size = engine, global_batch_size
         self._queued: deque[tuple[int, int, float, StepArrays]] = deque()
+        self._skipped = 0
 
     def push(self, step: int, epoch: int, lr: float, arrays: StepArrays) -> None:
         """Keep the arrays of a queued step."""
@@ -59,8 +90,10 @@ class LossWindow:
         rows = []
         while len(self._queued) > keep:
             step, epoch, lr, arrays = self._queued.popleft()
-            own, summed, stops = self._engine.to_numbers(arrays)
-            rows.append(StepLoss(step, epoch, lr, summed / self._global_batch_size, math.isfinite(own), int(stops)))
+            own, summed, stops, *skips = self._engine.to_numbers([array for array in arrays if array is not None])
+            self._skipped = self._skipped + 1 if any(skips) else 0
+            mean, is_finite = summed / self._global_batch_size, math.isfinite(own)
+            rows.append(StepLoss(step, epoch, lr, mean, is_finite, int(stops), self._skipped))
         return rows
 
 
@@ -96,6 +129,8 @@ class Progress:
         self._measure()
         for loss in losses:
             self._interval.append(loss)
+            if loss.skipped and self._visible:
+                self._say("step %d/%d: float16 overflow, the update was skipped", loss.step + 1, self._total_steps)
             if (loss.step + 1) % self._every_steps == 0:
                 self._report()
         if is_last and self._interval:
@@ -109,12 +144,15 @@ class Progress:
             self._measured = (self._clock.steps, self._clock.stepping_s)
 
     def _report(self) -> None:
-        last, loss = self._interval[-1], sum(each.mean for each in self._interval) / len(self._interval)
+        last, means = self._interval[-1], [each.mean for each in self._interval if each.counts]
+        loss = sum(means) / len(means) if means else math.nan
+        skipped = sum(1 for each in self._interval if each.skipped)
         self._interval = []
         input_wait, exposed = self._clock.fractions()
         self._metrics.row(
             kind="interval", step=last.step, epoch=last.epoch, loss=loss, lr=last.lr, images_per_s=self._rate,
             time=time.time(), input_wait_fraction=input_wait, comm_exposed_fraction=exposed,
+            **({"skipped_steps": skipped} if skipped else {}),
         )  # fmt: skip
         self._bar.update(last.step + 1 - self._bar.n)
         if not self._visible:

@@ -103,11 +103,18 @@ class TrainedNetwork:
         self._arrived: Callable[[int], None] | None = None
         for index, leaf in enumerate(self._leaves.values()):
             leaf.register_post_accumulate_grad_hook(self._receiver(index))
-        self._statistics: dict[str, Any] = {}
-        for layer in self.network.layers:
-            if layer.kind == "bn":
-                self._statistics[f"{layer.name}_moving_mean"] = torch.zeros(layer.out_channels, device=self._device)
-                self._statistics[f"{layer.name}_moving_var"] = torch.ones(layer.out_channels, device=self._device)
+        self._allocate_statistics()
+
+    def _allocate_statistics(self) -> None:
+        """Make the running statistics: first the means of all layers, then the variances, in one piece of memory."""
+        norms = [layer for layer in self.network.layers if layer.kind == "bn"]
+        widths = [layer.out_channels for layer in norms]
+        self._running = torch.zeros(2 * sum(widths), device=self._device)
+        means, variances = self._running.split([sum(widths)] * 2)
+        variances.fill_(1)
+        self._statistics: dict[str, Array] = {}
+        for layer, mean, variance in zip(norms, means.split(widths), variances.split(widths), strict=True):
+            self._statistics |= {f"{layer.name}_moving_mean": mean, f"{layer.name}_moving_var": variance}
 
     def _stored(self, memory: Array, parameter: Parameter) -> Array:
         """Return a piece of memory as a tensor of a parameter's shape, in the order of the layout."""
@@ -176,17 +183,17 @@ class TrainedNetwork:
         """Move the running statistics towards those of the batch.
 
         The variance is that of the batch itself, as in MXNet. PyTorch's own running variance would be an estimate for
-        all images, n / (n - 1) times larger.
+        all images, n / (n - 1) times larger. A running statistic stays as it is where that of the batch is not finite:
+        float16 overflowed, and the optimizer skips the step.
         """
         if not self._batch_statistics:
             return
-        means, inverse_stds = (list(column) for column in zip(*self._batch_statistics, strict=True))
+        means, inverse_stds = zip(*self._batch_statistics, strict=True)
         self._batch_statistics.clear()
-        variances = torch._foreach_pow(inverse_stds, -2)
-        torch._foreach_sub_(variances, self.model.bn_epsilon)
-        share, running = 1 - self.model.bn_momentum, list(self._statistics.values())
-        torch._foreach_lerp_(running[0::2], means, share)
-        torch._foreach_lerp_(running[1::2], variances, share)
+        changes = torch.cat([*means, *inverse_stds])
+        changes[len(changes) // 2 :].pow_(-2).sub_(self.model.bn_epsilon)
+        changes.sub_(self._running).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        self._running.add_(changes, alpha=1 - self.model.bn_momentum)
 
     def forward(self, images: Array, labels: Array) -> Array:
         """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""

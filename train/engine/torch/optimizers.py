@@ -8,6 +8,9 @@ master.
 
 An update reads the numbers of its step, such as the learning rate, from the device. A CUDA graph of an update can
 therefore be replayed in every step.
+
+In float16, sums of gradients may overflow. All ranks have the same sums, so each of them finds out by itself, on the
+device, and all of them skip the update of such a step.
 """
 
 import math
@@ -68,8 +71,8 @@ class _Optimizer:
         momenta: The first moment of every tensor, then the second moment of every tensor, float32.
     """
 
-    _NUM_HELD: ClassVar[int]
-    """Number of `_numbers`."""
+    _IDLE: ClassVar[Sequence[float]]
+    """Values of `_numbers` with which an update by gradients of 0 changes nothing."""
 
     def __init__(
         self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, trusted: Collection[str] = ()
@@ -83,8 +86,11 @@ class _Optimizer:
         self._has_decay = config.weight_decay > 0
         # The pieces have views of these two vectors, of a number for each tensor.
         self._rates, self._decay_rates = torch.zeros_like(self._decayed), torch.zeros_like(self._decayed)
-        self._held: list[float | None] = [None] * self._NUM_HELD
-        self._on_device = torch.zeros(self._NUM_HELD, device=self._device).unbind()
+        self._held: list[float | None] = [None] * len(self._IDLE)
+        self._idle = torch.tensor(self._IDLE, device=self._device)
+        self._on_device = torch.zeros_like(self._idle)
+        self._may_overflow = any(weight.dtype == torch.float16 for weight in network.weights)
+        self._one = torch.ones(1, device=self._device)
         self.momenta: list[Any] = [None] * (config.num_moments * len(kinds))
         self._pieces = list(self._cut_network())
 
@@ -131,9 +137,29 @@ class _Optimizer:
         """Return the numbers of a step."""
         raise NotImplementedError
 
-    def apply(self) -> None:
-        """Queue the update of all weights by the numbers that `hold` took last."""
+    def _update(self, numbers: Any) -> None:
+        """Queue the update of all weights by the numbers of a step, on the device."""
         raise NotImplementedError
+
+    def apply(self) -> Any:
+        """Queue the update of all weights by the numbers that `hold` took last; see `update`."""
+        skipped = self._clear_overflow() if self._may_overflow else None
+        self._update(self._on_device if skipped is None else torch.where(skipped > 0, self._idle, self._on_device))
+        _copy_masters(self._network)
+        return skipped
+
+    def _clear_overflow(self) -> Any:
+        """Return whether a gradient is not finite, 1 or 0, shape (1,); set all gradients to 0 if one is not."""
+        gradients = [piece.gradients for piece in self._pieces]
+        found = torch.zeros_like(self._one)
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+            of_type = [gradient for gradient in gradients if gradient.dtype == dtype]
+            # The operator of PyTorch's GradScaler, with a scale of 1.
+            torch._amp_foreach_non_finite_check_and_unscale_(of_type, found, self._one)
+        is_found = found > 0
+        for gradient in gradients:
+            gradient.masked_fill_(is_found, 0)
+        return found
 
     def hold(self, hyper: HyperParameters) -> None:
         """Queue the transfer of a step's numbers to the device, where `apply` reads them.
@@ -142,15 +168,15 @@ class _Optimizer:
         it is until a copy is done. A number that is the same as in the last step stays.
         """
         numbers = self._numbers(hyper)
-        for place, number, held in zip(self._on_device, numbers, self._held, strict=True):
+        for place, number, held in zip(self._on_device.unbind(), numbers, self._held, strict=True):
             if number != held:
                 place.fill_(number)
         self._held = list(numbers)
 
-    def update(self, hyper: HyperParameters) -> None:
-        """Queue the update of one step."""
+    def update(self, hyper: HyperParameters) -> Any:
+        """Queue the update of one step; see `train.engine.protocol.Optimizer.update`."""
         self.hold(hyper)
-        self.apply()
+        return self.apply()
 
     def reset(self) -> None:
         """Set the state to 0, as before the first step."""
@@ -166,7 +192,7 @@ class MomentumOptimizer(_Optimizer):
         rescale: Factor from sums to means, 1 / global batch size.
     """
 
-    _NUM_HELD = 3
+    _IDLE = (0.0, 1.0, 0.0, 0.0)
 
     def __init__(self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
@@ -181,11 +207,10 @@ class MomentumOptimizer(_Optimizer):
         self._places = torch.tensor(self._trusted, dtype=torch.int64, device=self._device)
 
     def _numbers(self, hyper: HyperParameters) -> Sequence[float]:
-        return hyper.lr, hyper.momentum, hyper.weight_decay
+        return hyper.lr, hyper.momentum, hyper.weight_decay, 1.0
 
-    def apply(self) -> None:
-        """See `_Optimizer`."""
-        lr, momentum, decay = self._on_device
+    def _update(self, numbers: Any) -> None:
+        lr, momentum, decay, share = numbers.unbind()
         self._rates.copy_(lr)
         if self._trusted:
             self._rates.index_copy_(0, self._places, lr * self._trust_ratios(decay))
@@ -196,8 +221,7 @@ class MomentumOptimizer(_Optimizer):
             velocity.addcmul_(piece.gradients, _factor(piece.rates), value=-self._rescale)
             if piece.decays:
                 velocity.addcmul_(piece.masters, _factor(piece.decays), value=-1)
-            piece.masters.add_(velocity)
-        _copy_masters(self._network)
+            piece.masters.addcmul_(velocity, share)
 
     def _trust_ratios(self, decay: Any) -> Any:
         """Return the trust ratio of each tensor that has one, as a vector on the device."""
@@ -242,7 +266,7 @@ class AdamOptimizer(_Optimizer):
     schedule, so no counter has to be saved.
     """
 
-    _NUM_HELD = 5
+    _IDLE = (0.0, 0.0, 0.0, 0.0, 1.0)
 
     def __init__(self, config: Adam, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
@@ -254,9 +278,8 @@ class AdamOptimizer(_Optimizer):
         rate = hyper.lr * correction / (1 - beta_1**time)
         return -rate, 1 - beta_1, 1 - beta_2, hyper.weight_decay, self.config.epsilon * correction
 
-    def apply(self) -> None:
-        """See `_Optimizer`."""
-        rate, share_1, share_2, decay, epsilon = self._on_device
+    def _update(self, numbers: Any) -> None:
+        rate, share_1, share_2, decay, epsilon = numbers.unbind()
         torch.mul(self._decayed, decay, out=self._decay_rates)
         for piece in self._pieces:
             first, second = piece.moments
@@ -267,7 +290,6 @@ class AdamOptimizer(_Optimizer):
             second.lerp_(mean.square_(), share_2)
             root = torch.sqrt(second, out=mean).add_(epsilon)
             piece.masters.addcmul_(torch.div(first, root, out=root), rate)
-        _copy_masters(self._network)
 
 
 def _copy_masters(network: TrainableNetwork) -> None:

@@ -83,7 +83,7 @@ def test_an_update_takes_few_launches(census: dict[str, Census]) -> None:
     # One for each operator and type of gradients, a few for the rates, and for LARS those of norms and trust ratios.
     for trace, found in census.items():
         launches = sum(found["launches"]["update"].values())
-        assert launches <= (20 if trace.startswith("imagenet") else 40), trace
+        assert launches <= (25 if trace.startswith("imagenet") else 50), trace
 
 
 def test_what_a_graph_replays_reads_nothing_and_waits_for_nothing_and_little_is_launched_beside_it(

@@ -1,0 +1,86 @@
+"""A step in float16 whose sums of gradients overflow: the update is skipped, and the run goes on as if it had not been.
+
+The kernels of a CPU and of a GPU are the same operators of PyTorch, so that tensors of float16 on a CPU will do.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
+from tests.engines import forward_backward, random_batch, small_network
+
+torch = pytest.importorskip("torch")
+
+CONFIGS = [
+    Lars(name="lars", weight_decay=5e-4, trust_coefficient=0.01),
+    Lars(name="lars", weight_decay=0, epsilon=0, skip_trust_ratio=()),
+    Sgd(name="sgd", weight_decay=1e-2),
+    Adam(name="adam", weight_decay=1e-2),
+]
+IDS = ["lars", "lars of all tensors", "sgd", "adam"]
+
+
+def _state(network: Any, optimizer: Any) -> list[Any]:
+    return [each.clone() for each in (*network.masters, *network.weights, *optimizer.momenta)]
+
+
+def _update(network: Any, optimizer: Any, step: int, bad: tuple[int, float] | None = None) -> Any:
+    """Set gradients that depend on the step, one of them to ``bad`` = (tensor, value), and update."""
+    draw = torch.Generator().manual_seed(step)
+    for gradient in network.gradients:
+        gradient.copy_(torch.randn(gradient.shape, generator=draw))
+    if bad is not None:
+        index, value = bad
+        network.gradients[index].view(-1)[-1] = value
+    return optimizer.update(HyperParameters(0.1 + step / 100, 0.9, 0.01, step))
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
+@pytest.mark.parametrize(("kind", "value"), [("weight", np.inf), ("weight", -np.inf), ("gamma", np.nan)])
+def test_an_update_by_gradients_that_are_not_finite_changes_nothing_and_the_next_one_goes_on(
+    config: OptimizerBlock, kind: str, value: float, accumulate: bool
+) -> None:
+    states = []
+    for skips in (False, True):
+        engine, _, network = small_network("torch", precision="float16", accumulate=accumulate)
+        optimizer = engine.build_optimizer(config, network, rescale=1 / 8, arrivals=[])
+        flags = [_update(network, optimizer, 0)]
+        if skips:
+            before = _state(network, optimizer)
+            kinds = [each.kind for each in network.parameters]
+            flags.append(_update(network, optimizer, 1, (kinds.index(kind), value)))
+            assert all(map(torch.equal, _state(network, optimizer), before))
+        flags.append(_update(network, optimizer, 2))
+        assert engine.to_numbers(flags) == ([0, 1, 0] if skips else [0, 0]), "an array of each step"
+        states.append(_state(network, optimizer))
+    assert all(map(torch.equal, *states))
+    assert all(bool(each.isfinite().all()) for each in states[0])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_only_float16_looks_for_overflow(precision: str) -> None:
+    engine, _, network = small_network("torch", precision=precision)
+    optimizer = engine.build_optimizer(CONFIGS[2], network, rescale=1 / 8, arrivals=[])
+    assert _update(network, optimizer, 0) is None
+
+
+def test_running_statistics_keep_their_values_where_those_of_a_batch_are_not_finite() -> None:
+    engine, _, network = small_network("torch")
+    images, labels = random_batch(engine, network)
+    forward_backward(network, images, labels)
+    moved = network.read_statistics()
+    last = [name for name in moved if name.endswith("_moving_mean")][-1].removesuffix("_bn_moving_mean")
+    index = [each.name for each in network.parameters].index(f"{last}_weight")
+    with torch.no_grad():
+        network.weights[index][0].fill_(np.inf)
+    forward_backward(network, images, labels)
+    for name, values in network.read_statistics().items():
+        assert np.isfinite(values).all(), name
+        if name.startswith(f"{last}_bn"):
+            assert values[0] == moved[name][0], "of the channel that overflowed"
+            assert (values[1:] != moved[name][1:]).all()
+        else:
+            assert not np.array_equal(values, moved[name])
