@@ -18,8 +18,10 @@ import hashlib
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -226,6 +228,19 @@ class RecordFile:
         """
         return self._parse(offset)[0]
 
+    def require_end(self, offset: int, end: int) -> None:
+        """Compare the lengths of a record with the place where it ends. Reads a few bytes of it.
+
+        Raises:
+            RecordError: No record begins at ``offset``, or it does not end at ``end``.
+        """
+        for begin, length in self._parts(offset):
+            place = begin + length + -length % 4
+            if place > end:
+                raise RecordError(f"damaged: its length of {length:,} bytes runs into the next record")
+        if place != end:
+            raise RecordError(f"damaged: the next record begins {end - place:,} bytes after its end")
+
     def scan(self) -> Iterator[ScannedRecord]:
         """Yield all records in order; after a damaged one, continue at the next offset where a record begins."""
         number = offset = 0
@@ -241,20 +256,27 @@ class RecordFile:
     def _parse(self, offset: int) -> tuple[bytes, int]:
         """Return the payload of the record at ``offset``, and the offset after the record."""
         parts: list[bytes] = []
+        end = offset
+        for begin, length in self._parts(offset):
+            part = self.bytes_at(begin, begin + length)
+            if next(_aligned_magics(part), None) is not None:
+                raise RecordError(f"damaged: its length of {length:,} bytes runs into the next record")
+            parts.append(part)
+            end = begin + length + -length % 4
+        return MAGIC.join(parts), end
+
+    def _parts(self, offset: int) -> Iterator[tuple[int, int]]:
+        """Yield beginning and length of the payload of each part of the record at ``offset``, by the prefixes alone."""
         place, flag = offset, _FIRST
         while flag in (_FIRST, _MIDDLE):
-            flag, length = self._parse_prefix(place, is_first=not parts)
+            flag, length = self._parse_prefix(place, is_first=place == offset)
             begin = place + _PREFIX.size
             place = begin + length + -length % 4
             if place > self.size_bytes:
                 raise RecordError(
                     f"truncated: its length is {length:,} bytes, the file has {self.size_bytes - begin:,} more"
                 )
-            part = self.bytes_at(begin, begin + length)
-            if next(_aligned_magics(part), None) is not None:
-                raise RecordError(f"damaged: its length of {length:,} bytes runs into the next record")
-            parts.append(part)
-        return MAGIC.join(parts), place
+            yield begin, length
 
     def _parse_prefix(self, place: int, *, is_first: bool) -> tuple[int, int]:
         """Return flag and length of the part at ``place``."""
@@ -277,3 +299,31 @@ class RecordFile:
             if len(word) == len(MAGIC) and int.from_bytes(word, "little") >> _LENGTH_BITS in (_WHOLE, _FIRST):
                 return place
         return self.size_bytes
+
+
+def find_wrong_length(rec: Path, idx: Path, limit_s: float) -> str | None:
+    """Return the first record whose length does not fit the index: DALI and MXNet crash where it is too long.
+
+    Args:
+        rec: The file of records.
+        idx: Its index.
+        limit_s: How long to look: a page is read for each record, which takes minutes for millions on a slow disk.
+
+    Returns:
+        File, number, byte offset and problem, in one line; None if nothing was found in time.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError, IndexError: The index is damaged.
+    """
+    give_up = time.monotonic() + limit_s
+    offsets = sorted(int(line.split(b"\t")[1]) for line in idx.read_bytes().splitlines())
+    with RecordFile(rec) as records:
+        for number, (offset, end) in enumerate(pairwise([*offsets, records.size_bytes])):
+            if time.monotonic() > give_up:
+                return None
+            try:
+                records.require_end(offset, end)
+            except RecordError as error:
+                return f"{rec}: record {number} at byte {offset} is {error}"
+    return None

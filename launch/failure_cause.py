@@ -5,11 +5,13 @@ import json
 import signal
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import resolve_path
 from configs.machine_limits import memory_limit
+from data.recordio import find_wrong_length
 from launch.start.local import ABORTED_STATUS, STOP_S, Outcome
 from logs.disk import found_object, read_object
 from logs.environment import ENVIRONMENT_FILE
@@ -27,6 +29,9 @@ _LOST_DAEMON = 205
 
 _STOOD_STILL_STATUS = 128 + signal.SIGALRM
 """Status of a rank that the kernel ended for its watchdog, because the rank was frozen or stuck outside of Python."""
+
+_LOOK_S = 20.0
+"""How long to look for a damaged record after a crash, in each file."""
 
 _SIGNAL_STATUSES = range(129, 193)
 """Exit statuses of processes that signals 1 to 64 killed: a shell reports signal n as 128 + n."""
@@ -198,7 +203,8 @@ def _why(folder: RunFolder, ending: str, is_out_of_memory: bool | str) -> str:
     """Return what a signal tells of the data, or of the memory of the rank's machine.
 
     SIGKILL: the kernel sends it where memory runs out, and counts that. SIGBUS: a file was cut short after it was
-    mapped. SIGSEGV: DALI 2.4 crashed in one of four processes that met an image which cannot be decoded.
+    mapped. SIGSEGV: DALI reads beyond its memory where a record's length is too long, and DALI 2.4 crashed in one of
+    four processes that met an image which cannot be decoded.
     """
     if ending.endswith(f"killed by signal {signal.SIGKILL:d}") and is_out_of_memory:
         return _memory_ran_out(is_out_of_memory)
@@ -234,15 +240,23 @@ def _memory_ran_out(group: bool | str) -> str:
 def _damaged_image(folder: RunFolder) -> str:
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         recipe, cluster = folder.settings
+        if recipe.data.source == "synthetic":
+            return ""
+        place = resolve_path(cluster.paths.data) / recipe.data.name
+        verify = f"./run.sh prepare --verify {place} names"
+        if found := _wrong_length(place):
+            return f": {found}; {verify} all damaged records"
         packages = dict(read_object(folder / ENVIRONMENT_FILE)["packages"])
-        has_dali_2 = any(name.startswith("nvidia-dali-") and str(packages[name]).startswith("2.") for name in packages)
-        if has_dali_2 and recipe.data.source != "synthetic":
-            place = resolve_path(cluster.paths.data) / recipe.data.name
-            return (
-                f": DALI 2 may crash at an image that it cannot decode; ./run.sh prepare --verify {place} names "
-                "damaged images"
-            )
+        if any(name.startswith("nvidia-dali-") and str(packages[name]).startswith("2.") for name in packages):
+            return f": DALI 2 may crash at an image that it cannot decode; {verify} damaged images"
     return ""
+
+
+def _wrong_length(place: Path) -> str | None:
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        files = ((place / f"{split}.rec", place / f"{split}.idx") for split in ("train", "eval"))
+        return next(filter(None, (find_wrong_length(*each, _LOOK_S) for each in files)), None)
+    return None
 
 
 def _host_of(folder: RunFolder, rank: int) -> str:

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 
-from data.recordio import MAGIC, RecordError, RecordFile, RecordWriter, _prefix, frame, pack_image, unpack_image
+from data.recordio import (
+    MAGIC,
+    RecordError,
+    RecordFile,
+    RecordWriter,
+    _prefix,
+    find_wrong_length,
+    frame,
+    pack_image,
+    unpack_image,
+)
 from tests.disk_order import DiskOrder
 
 PIECES = st.sampled_from([MAGIC, MAGIC, MAGIC[:3], b"\0", b"abcd", b"pixels of an image"])
@@ -207,3 +217,19 @@ def test_half_a_beginning_at_the_end_of_a_file_is_no_record(tmp_path: Path) -> N
         rec.write_bytes(damaged + MAGIC + bytes(rest))
         with RecordFile(rec) as records:
             assert [span.problem is None for span in records.scan()] == [True, False], rest
+
+
+@pytest.mark.parametrize("limit_s", [60, 0])
+def test_every_length_of_a_sound_file_fits_its_index_also_where_records_have_several_parts(
+    limit_s: float, tmp_path: Path
+) -> None:
+    with RecordWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
+        for payload in (b"a" * 30, b"four" + MAGIC + b"x" * 9 + b"...", MAGIC * 3, b"", b"end"):
+            writer.write(payload)
+    assert find_wrong_length(tmp_path / "a.rec", tmp_path / "a.idx", limit_s) is None
+    # A prefix that is cut away, and an index that has one record less: the record before it would be too short.
+    content = (tmp_path / "a.rec").read_bytes()
+    (tmp_path / "a.rec").write_bytes(content + bytes(8))
+    found = find_wrong_length(tmp_path / "a.rec", tmp_path / "a.idx", limit_s)
+    told = f"{tmp_path}/a.rec: record 4 at byte {len(content) - 12} is damaged: the next record begins 8 bytes after"
+    assert found is None if limit_s == 0 else str(found).startswith(told)

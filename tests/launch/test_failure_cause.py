@@ -1,6 +1,7 @@
 """The cause of a failed run, from made-up failure reports and outcomes; `test_faults` has real faults."""
 
 import json
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,26 @@ def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) 
     (place / "manifest.json").write_text("{", encoding="utf-8")
     assert told() == f"{killed}: {beyond}"
     assert told(139) == f"rank 1 on {HERE} was killed by signal 11", "nobody knows which DALI it was"
+
+
+@pytest.mark.parametrize("length", [0x1FFFFFFF, 0xFFFFFFFF, 400])
+def test_a_crash_at_a_record_whose_length_is_damaged_names_file_and_record(
+    length: int, tmp_path: Path, shared_digits: Path
+) -> None:
+    place = shutil.copytree(shared_digits, tmp_path / "digits")
+    offsets = [int(line.split("\t")[1]) for line in (place / "eval.idx").read_text(encoding="ascii").splitlines()]
+    with (place / "eval.rec").open("r+b") as file:
+        file.seek(offsets[331] + 4)
+        file.write(length.to_bytes(4, "little"))
+    report = KILLED | {"message": "was killed by signal 11", "status": 139, "killed_by": 11}
+    message = find_cause(_folder(tmp_path), Outcome(139), [report])["message"]
+    assert f"signal 11: {place}/eval.rec: record 331 at byte {offsets[331]} is damaged: " in message or (
+        f"signal 11: {place}/eval.rec: record 331 at byte {offsets[331]} is truncated: " in message
+    )
+    assert message.endswith(f"; ./run.sh prepare --verify {place} names all damaged records")
+    (place / "eval.idx").write_text("0\n", encoding="ascii")
+    message = find_cause(_folder(tmp_path), Outcome(139), [report])["message"]
+    assert message.endswith("was killed by signal 11"), "an index that is damaged too hides no crash"
 
 
 @pytest.mark.parametrize(
