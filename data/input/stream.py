@@ -5,6 +5,7 @@ Calls methods of DALI's objects, but does not import DALI: `data.input.pipeline`
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +14,13 @@ import numpy as np
 
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, DataError, TrainingBatch
+from data.recordio import find_wrong_length
 
 READER = "reader"
 """Name of the reader operator in every pipeline."""
+
+_LOOK_S = 5.0
+"""How long to look for a record of a wrong length after DALI has stopped: the other ranks wait."""
 
 _DECODER = "fn.decoders."
 """In the error of a decoder."""
@@ -206,6 +211,9 @@ class Stream:
         verify = f"({_reason(text)}); ./run.sh prepare --verify {self._request.folder} names all damaged records"
         if offsets:
             raise UndecodableError(f"{self._name_records(sorted(offsets))}: cannot be decoded {verify}", offsets)
+        with suppress(OSError, ValueError, LookupError):
+            if wrong := find_wrong_length(self._request.rec, self._request.idx, _LOOK_S):
+                raise DataError(f"{wrong}; DALI stopped {verify}")
         raise DataError(f"{self._request.rec}: DALI stopped {verify}")
 
     def _name_records(self, offsets: list[int]) -> str:
