@@ -77,7 +77,7 @@ def test_the_tightest_group_around_a_process_counts(tmp_path: Path) -> None:
         "job/memory.stat": f"anon 7\ninactive_file {100 << 20}\nactive_file 9\n",
         "job/step/memory.max": f"{450 << 20}\n", "job/step/memory.current": "1\n",
         "job/cpu.max": "60000 100000\n", "job/step/cpu.max": "50000 100000\n", "cpu.max": "max 100000\n",
-        "job/step/memory.events": "low 0\noom 2\noom_kill 2\n",
+        "job/step/memory.events": "low 0\noom 2\noom_kill 2\n", "job/memory.events": "oom_kill 9\n",
     })  # fmt: skip
     limit = memory_limit(root)
     assert limit is not None
@@ -85,7 +85,23 @@ def test_the_tightest_group_around_a_process_counts(tmp_path: Path) -> None:
     assert limit.group == root / "sys/fs/cgroup/job"
     assert available_memory_bytes(root) == 300 << 20
     assert (usable_cores(root), default_workers(root)) == (0.5, 1)
-    assert oom_kills(root) == 2
+    assert oom_kills(root) == 9, "of this version, the outer group counts all"
+
+
+def test_version_1_counts_a_kill_in_the_group_of_the_process_only(tmp_path: Path) -> None:
+    files = {
+        "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+        "proc/self/cgroup": "9:memory:/job/step\n",
+        "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n",
+        "sys/fs/cgroup/memory/job/step/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = oom_kills(tmp_path)
+    inner = tmp_path / "sys/fs/cgroup/memory/job/step/memory.oom_control"
+    inner.write_text(inner.read_text().replace("oom_kill 1", "oom_kill 2"))
+    assert oom_kills(tmp_path) == before + 1, "also where another job has been killed more often"
 
 
 def test_a_container_that_sees_its_group_as_the_root_is_limited_too(tmp_path: Path) -> None:

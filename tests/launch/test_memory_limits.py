@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
+from launch.start.local import run_ranks
 from tests.runs import read_summary, train_command
 
 INSIDE = ["bash", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"']
@@ -93,6 +94,18 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_reported_with_the_group_and
     assert run.returncode == 1
     assert "was killed by signal 9 at or " in failure
     assert f": the kernel killed it because memory ran out ({group}, limit 1.07 GB); raise the limit, " in failure
+
+
+@pytest.mark.parametrize("code", [TAKE_ALL, "import os; os.kill(os.getpid(), 9)"], ids=["memory", "kill -9"])
+def test_the_local_launcher_tells_the_kernel_s_kill_of_a_rank_in_a_group_of_its_own(
+    group: Path, tmp_path: Path, code: str
+) -> None:
+    _limit(group, 100 << 20)
+    enters = f"import time; open('{group}/cgroup.procs', 'w').write('0'); time.sleep(1)\n{code}"
+    begun = "import os, sys; os.environ['RANK'] == '1' and exec(sys.argv[1])"
+    outcome = run_ranks([sys.executable, "-c", begun, enters], 2, {}, kind="shared_memory")
+    assert (outcome.exit_status, outcome.failed) == (137, ((1, 137),))
+    assert outcome.ran_out_of_memory == (f"{group}, limit 0.10 GB" if code == TAKE_ALL else False)
 
 
 @pytest.mark.parametrize("code", [TAKE_ALL, "import os; os.kill(os.getpid(), 9)"], ids=["memory", "kill -9"])
