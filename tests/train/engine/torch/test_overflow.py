@@ -1,6 +1,6 @@
 """A step in float16 whose sums of gradients overflow: the update is skipped, and the run goes on as if it had not been.
 
-The kernels of a CPU and of a GPU are the same operators of PyTorch, so that tensors of float16 on a CPU will do.
+A cluster file of a CPU may not ask for float16, but PyTorch's operators have it there, too.
 """
 
 from typing import Any
@@ -33,19 +33,21 @@ def _update(network: Any, optimizer: Any, step: int, bad: tuple[int, float] | No
         gradient.copy_(torch.randn(gradient.shape, generator=draw))
     if bad is not None:
         index, value = bad
-        network.gradients[index].view(-1)[-1] = value
+        gradient = network.gradients[index]
+        gradient[(-1,) * gradient.ndim] = value
     return optimizer.update(HyperParameters(0.1 + step / 100, 0.9, 0.01, step))
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu("torch"))])
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("config", CONFIGS, ids=IDS)
 @pytest.mark.parametrize(("kind", "value"), [("weight", np.inf), ("weight", -np.inf), ("gamma", np.nan)])
 def test_an_update_by_gradients_that_are_not_finite_changes_nothing_and_the_next_one_goes_on(
-    config: OptimizerBlock, kind: str, value: float, accumulate: bool
+    config: OptimizerBlock, kind: str, value: float, accumulate: bool, device: str
 ) -> None:
-    states = []
+    place, states = [f"cluster.device={device}", "cluster.communication.kind=none", "cluster.ranks_per_node=1"], []
     for skips in (False, True):
-        engine, _, network = small_network("torch", precision="float16", accumulate=accumulate)
+        engine, _, network = small_network("torch", *place, precision="float16", accumulate=accumulate)
         optimizer = engine.build_optimizer(config, network, rescale=1 / 8, arrivals=[])
         flags = [_update(network, optimizer, 0)]
         if skips:
