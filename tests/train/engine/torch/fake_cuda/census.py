@@ -4,7 +4,7 @@ A trace is ``RECIPE:PRECISION:RANK``, or ``RECIPE:PRECISION:RANK:GRAPHS`` with a
 are 8 ranks of 32 images. The rank's second step is traced on CUDA tensors that hold no numbers (`guard.cpp` and
 PyTorch's FakeTensorMode), with the program's own engine, network, optimizer, communicator and step. What graphs capture
 is traced apart, and a replay does nothing. The process group is PyTorch's ``fake`` one, which sums nothing. The last
-line says how Dynamo, the front end of ``torch.compile``, cuts a forward pass.
+line has the programs of a step that ``torch.compile`` compiles.
 """
 
 import ctypes
@@ -43,18 +43,67 @@ def main(guard: str, *traces: str) -> None:
         for trace in traces:
             recipe, precision, rank, *graphs = trace.split(":")
             sys.stdout.write(json.dumps(_trace(recipe, precision, int(rank), *graphs)) + "\n")
-        sys.stdout.write(json.dumps(_graphs()) + "\n")
+        sys.stdout.write(json.dumps(_compiled()) + "\n")
 
 
-def _graphs() -> list[str]:
-    """Return why ``torch.compile`` would cut a forward pass, and how many graphs it would make; traced on the CPU."""
+def _compiled() -> list[tuple[str, int, int]]:
+    """Return the programs that Inductor gets of a compiled step in float16, in the order in which it gets them.
+
+    Returns:
+        ``forward`` or ``backward``; the convolutions; and the operators of batch norm that Inductor cannot take apart,
+        and so not fuse.
+    """
+    import torch._inductor.lowering  # which decompositions need
     from torch import _dynamo
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from tests.engines import random_batch, small_network
+    from train.engine.protocol import open_engine
+    from train.networks.arch import network_of
+    from train.rank.identity import Identity
 
-    engine, _, network = small_network("torch")
-    found = _dynamo.explain(network.forward)(*random_batch(engine, network))
-    return [*(str(each.reason) for each in found.break_reasons), f"graphs: {found.graph_count}"]
+    programs: list[tuple[str, int, int]] = []
+
+    def noting(phase: str) -> Callable[[Any, Any], Any]:
+        def note(graph: Any, _: Any) -> Any:
+            names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+            kinds = ("aten.convolution", "batch_norm")
+            convolutions, norms = (sum(kind in name for name in names) for kind in kinds)
+            programs.append((phase, convolutions, norms))
+            return graph.forward
+
+        return note
+
+    inductor = aot_autograd(
+        fw_compiler=noting("forward"), bw_compiler=noting("backward"), decompositions=select_decomp_table()
+    )
+    recipe, cluster = _settings("imagenet-b256", "float16", "cluster.engine.compile=true")
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        _no_driver(torch, _Record()),
+        mock.patch.object(_dynamo, "lookup_backend", lambda _: inductor),
+    ):
+        engine: Any = open_engine(cluster, Identity(0, _RANKS, 0, _RANKS, "here", "torchrun"))
+        network = engine.build_network(network_of(recipe.model), recipe, accumulate=False)
+        images = torch.empty((_IMAGES, *network.image_shape), device="cuda", dtype=torch.float16)
+        network.forward(images, torch.zeros((_IMAGES,), device="cuda"))
+        network.backward()
+    return programs
+
+
+def _settings(recipe: str, precision: str, *more: str) -> tuple[Any, Any]:
+    """Return a recipe and a cluster of GPUs."""
+    from configs.load import load_both
+
+    return load_both(recipe, "laptop", [
+        "cluster.device=gpu", "cluster.engine.name=torch", "cluster.engine.layout=NHWC",
+        f"cluster.engine.precision={precision}", f"cluster.ranks_per_node={_RANKS}",
+        "cluster.communication.kind=torch_distributed", "cluster.communication.backend=nccl",
+        "cluster.communication.bucket_bytes=16777216", "cluster.communication.bucket_fraction=0",
+        "cluster.engine.update_groups=1", "mlperf.division=open", "batch.bn_span=null",
+        f"batch.global_size={_RANKS * _IMAGES}", *more,
+    ])  # fmt: skip
 
 
 def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") -> dict[str, Any]:
@@ -65,7 +114,6 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    from configs.load import load_both
     from configs.optimizers import HyperParameters
     from configs.plan import plan_run
     from data.input.batches import TrainingBatch
@@ -85,14 +133,7 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
             record.add(operator, args, tree_leaves((args, kwargs, result)))
             return result
 
-    recipe, cluster = load_both(recipe_name, "laptop", [
-        "cluster.device=gpu", "cluster.engine.name=torch", "cluster.engine.layout=NHWC",
-        f"cluster.engine.precision={precision}", f"cluster.ranks_per_node={_RANKS}",
-        "cluster.communication.kind=torch_distributed", "cluster.communication.backend=nccl",
-        "cluster.communication.bucket_bytes=16777216", "cluster.communication.bucket_fraction=0",
-        "cluster.engine.update_groups=1", f"cluster.engine.cuda_graphs={graphs}", "mlperf.division=open",
-        "batch.bn_span=null", f"batch.global_size={_RANKS * _IMAGES}",
-    ])  # fmt: skip
+    recipe, cluster = _settings(recipe_name, precision, f"cluster.engine.cuda_graphs={graphs}")
     plan = plan_run(recipe, _RANKS)
     identity = Identity(rank, _RANKS, 0, _RANKS, "here", "torchrun")
     distributed.init_process_group("fake", rank=rank, world_size=_RANKS, store=FakeStore())
