@@ -28,11 +28,11 @@ batch_norm_backward_elemt): three passes more. Not measured."""
 LAYOUT_COPIES = 5 / 7
 """What copies between channels first and channels last add to it if matrix units multiply tensors with channels first:
 ten more passes if every tensor were copied, of which half fit the published rate with TF32 (docs/simulator.md)."""
-PYTORCH_LAUNCHES, COMPILED_LAUNCHES = 631 / 303, 554 / 303
-"""Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303. 631 were counted on tensors
-of a CUDA device that computes nothing (`imagenet-b256` in float16, when the update took 172 launches; today's are in
-docs/gpu.md). 554 are estimated: 158 of the convolutions and 172 of the update as there, two in forward and two in
-backward for each of 53 batch norms, 12 more."""
+PYTORCH_LAUNCHES, NATIVE_NORM_LAUNCHES, COMPILED_LAUNCHES = 483 / 303, 532 / 303, 404 / 303
+"""Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303: in float16, in bfloat16, and
+compiled. 483 and 532 were counted on tensors of a CUDA device that computes nothing (`imagenet-b256`, docs/gpu.md). 404
+are estimated: 158 of the convolutions and 22 of the update as there, two in forward and two in backward for each of 53
+batch norms, 12 more."""
 PYTORCH_LAUNCH_S = 14.3e-6
 """Time that Python and PyTorch's dispatcher need for a launch. *Source*: pytorch/benchmark, pull request 706: three
 steps of ResNet-50 with one image on a V100 take 89.0 ms eagerly, and 50.2 ms as a CUDA graph. Such a step launches
@@ -123,9 +123,9 @@ def pytorch_software(
         graphs: ``engine.cuda_graphs``. The host launches no kernel of a graph; under ``compute``, the allreduces follow
             the whole backward pass.
     """
-    eager_passes = NATIVE_NORM if machine.bfloat16 else UNFUSED
-    passes = SEPARATE_SUMS if is_compiled else eager_passes
-    launches = COMPILED_LAUNCHES if is_compiled else PYTORCH_LAUNCHES
+    passes, launches = (NATIVE_NORM, NATIVE_NORM_LAUNCHES) if machine.bfloat16 else (UNFUSED, PYTORCH_LAUNCHES)
+    if is_compiled:
+        passes, launches = SEPARATE_SUMS, COMPILED_LAUNCHES
     is_graph = graphs != "none"
     return Software(
         graphs=is_graph,
