@@ -5,6 +5,11 @@ from pathlib import Path
 
 from configs.errors import UserError
 
+_MOST_FILES = 8
+"""Files of a data set or of an export, with their folders."""
+
+_SMALL_BYTES = 1e8
+
 
 def require_space(folder: Path, needed_bytes: int, purpose: str, remedy: str) -> None:
     """Raise if the disk of a folder has too little room for a few files.
@@ -16,14 +21,18 @@ def require_space(folder: Path, needed_bytes: int, purpose: str, remedy: str) ->
         remedy: What to do besides freeing space.
 
     Raises:
-        UserError: Too few bytes are free, or no file can be made because the file system is out of inodes.
+        UserError: Too few bytes are free, or too few files can be made because the file system is short of inodes.
     """
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
     if free < needed_bytes:
         raise UserError(
-            f"{folder}: {free / 1e9:,.1f} GB free, {needed_bytes / 1e9:,.1f} GB needed for {purpose}; free some space, "
-            f"{remedy}"
+            f"{folder}: {_size(free)} free, {_size(needed_bytes)} needed for {purpose}; free some space, {remedy}"
         )
-    if disk.f_files and not disk.f_favail:  # a file system without a table of inodes says 0
-        raise UserError(f"{folder}: no inode is free for {purpose}; remove some files, {remedy}")
+    if disk.f_files and disk.f_favail < _MOST_FILES:  # a file system without a table of inodes says 0 files
+        words = f"{disk.f_favail} inodes free, {_MOST_FILES} needed for {purpose}"
+        raise UserError(f"{folder}: {words}; remove some files, {remedy}")
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= _SMALL_BYTES else f"{num_bytes / 1e6:,.1f} MB"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from configs.errors import UserError
-from logs.disk import explain_disk_errors, sync_folder, whole_file, write_text
+from logs.disk import explain_disk_errors, sync_path, whole_file, write_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,7 +74,7 @@ class CheckpointFolder:
             folder.mkdir(exist_ok=True)
             with whole_file(path) as file:
                 _write_with_digest(file, state)
-            sync_folder(folder)
+            sync_path(folder)
         others = [each for each in self.files() if each != path and each.is_file()]
         for old in others[keep - 1 :]:
             with suppress(OSError):  # the new checkpoint is written all the same

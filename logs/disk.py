@@ -90,9 +90,13 @@ def sync(descriptor: int) -> None:
             raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, so that a new name survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk and survive a power failure.
+
+    Raises:
+        OSError: The disk is in trouble.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         sync(descriptor)
     finally:

@@ -58,16 +58,16 @@ def _export(options: _Options) -> int:
     run = ExportedRun.open(options.run, options.data)
     if not options.no_evaluation:
         _prepare_images(run)
-    destination = run.make_folder(options.dest)
     scores = {}
-    for name, predict in export_network(run.recipe, run.cluster, run.checkpoint, destination):
-        if options.no_evaluation:
-            sys.stdout.write(f"{name}: not evaluated\n")
-        else:
-            scores[name] = score = evaluate(run.recipe, run.cluster, predict)
-            sys.stdout.write(f"{name}: {score} ({score.basis})\n")
-    run.describe(destination, scores["trained"].row if scores else None)
-    sys.stdout.write(f"{destination}\n")
+    with run.new_files(options.dest) as files:
+        for name, predict in export_network(run.recipe, run.cluster, run.checkpoint, files):
+            if options.no_evaluation:
+                sys.stdout.write(f"{name}: not evaluated\n")
+            else:
+                scores[name] = score = evaluate(run.recipe, run.cluster, predict)
+                sys.stdout.write(f"{name}: {score} ({score.basis})\n")
+        run.describe(files, scores["trained"].row if scores else None)
+    sys.stdout.write(f"{files.parent}\n")
     return int(any(abs(each.value - scores["trained"].value) > _MOST_OFF for each in scores.values()))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +16,9 @@ from configs.load import resolve_path
 from configs.registry import has_engine, installed_engine
 from configs.schema import Cluster, Recipe
 from data.manifest import Manifest, load_manifest
+from data.space import require_space
 from logs.checkpoints import read
-from logs.disk import explain_disk_errors, write_json
+from logs.disk import explain_disk_errors, sync_path, write_json
 from logs.folder import CONFIG_FILE, RunFolder
 from train.checkpoint import weights_of
 from train.dataset import DATASET_FILE
@@ -27,6 +30,10 @@ from train.networks.arch import network_of
 _ONNX_FILE = f"{PREFIX}.onnx"
 _PROGRAM = "classify.py"
 _OWN_FORMATS = tuple(f"{PREFIX}{ending}" for ending in ("-symbol.json", "-0000.params", ".pt", ".pt2"))
+_PROBE_BYTES = 1 << 20
+_ROOM = 2
+"""Room for an export, in sizes of a checkpoint: up to three files of weights, beside weights and momenta."""
+
 _FILES = (DESCRIPTION_FILE, _PROGRAM, _ONNX_FILE, *_OWN_FORMATS)
 
 
@@ -74,29 +81,48 @@ class ExportedRun:
             cluster = cluster.model_copy(update={"engine": engine})
         return cls(path, recipe, on_cpu(cluster), checkpoint)
 
-    def make_folder(self, destination: Path | None = None) -> Path:
-        """Make and return the folder of the export: ``destination`` or, if None, ``export`` in the run's folder.
+    @contextmanager
+    def new_files(self, destination: Path | None = None) -> Iterator[Path]:
+        """Yield an empty folder, whose files become those of the export when the block ends without an error.
 
-        Files of an earlier export are removed, because they may be those of another checkpoint.
+        Until then an earlier export stays; afterwards none of its files is left, because they may be those of another
+        checkpoint. ``network.json`` goes first and comes last, so that a reader finds a whole export or none.
+
+        Args:
+            destination: The folder of the export. If None, ``export`` in the run's folder.
 
         Raises:
-            UserError: It cannot be made.
+            UserError: The folder cannot be made or written.
         """
         folder = destination or self.folder / "export"
+        partial = folder / f".partial-{os.getpid()}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name in _FILES:
-                (folder / name).unlink(missing_ok=True)
+            partial.mkdir()
         except OSError as error:
             remedy = f"export elsewhere: ./run.sh export {self.folder} --dest DIR"
             raise UserError(f"{folder}: cannot be made: {error.strerror}; {remedy}") from None
-        return folder
+        try:
+            # PyTorch's writer of programs aborts the process where a disk becomes full (2.13).
+            needed = _ROOM * self.checkpoint.stat().st_size + _PROBE_BYTES
+            require_space(folder, needed, "an export", "or give --dest DIR on another disk")
+            with _explained(folder, partial):
+                yield partial
+                for path in partial.iterdir():
+                    sync_path(path)
+                for name in _FILES:
+                    (folder / name).unlink(missing_ok=True)
+                for name in reversed(_FILES):
+                    if (partial / name).exists():
+                        (partial / name).replace(folder / name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
     def describe(self, destination: Path, score: dict[str, Any] | None) -> None:
         """Write ``network.json``, and ``classify.py`` if there is an ONNX file.
 
         Args:
-            destination: The folder of the export.
+            destination: The folder that `new_files` yields.
             score: Metric and counts of an evaluation. If None, there was none.
 
         Raises:
@@ -104,8 +130,7 @@ class ExportedRun:
         """
         has_onnx = (destination / _ONNX_FILE).is_file()
         if has_onnx:
-            with explain_disk_errors(destination / _PROGRAM):
-                shutil.copyfile(Path(__file__).with_name(_PROGRAM), destination / _PROGRAM)
+            shutil.copyfile(Path(__file__).with_name(_PROGRAM), destination / _PROGRAM)
         manifest = self._manifest
         content = describe(
             self.recipe,
@@ -131,11 +156,10 @@ class ExportedRun:
         folder = self.folder / "export"
         if self._is_current(folder):
             return folder, False
-        self.make_folder()
-        with explain_disk_errors(folder / _ONNX_FILE):
-            tensors = weights_of(read(self.checkpoint))
-            write_onnx(network_of(self.recipe.model), tensors, self.recipe.model.bn_epsilon, f"{folder}/{_ONNX_FILE}")
-        self.describe(folder, None)
+        with self.new_files() as partial:
+            tensors, epsilon = weights_of(read(self.checkpoint)), self.recipe.model.bn_epsilon
+            write_onnx(network_of(self.recipe.model), tensors, epsilon, f"{partial}/{_ONNX_FILE}")
+            self.describe(partial, None)
         return folder, True
 
     def _is_current(self, folder: Path) -> bool:
@@ -156,3 +180,29 @@ class ExportedRun:
             with suppress(UserError):
                 return load_manifest(*place)
         return None
+
+
+@contextmanager
+def _explained(folder: Path, partial: Path) -> Iterator[None]:
+    """Name the file of an export that cannot be written, and why.
+
+    Raises:
+        UserError: A file cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        with explain_disk_errors(folder / _final_name(Path(str(error.filename or "")).name)):
+            raise
+    except RuntimeError:  # MXNet's and PyTorch's own writers do not say what the disk answered, so it is asked.
+        newest = max(partial.iterdir(), key=lambda path: path.stat().st_mtime_ns, default=partial)
+        with explain_disk_errors(folder / _final_name(newest.name)), (partial / "probe").open("wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            sync_path(partial / "probe")
+        raise
+
+
+def _final_name(name: str) -> str:
+    """Return the name of an export's file, of which a writer's own name for half of it begins with that name."""
+    return max((each for each in _FILES if name.startswith(each)), key=len, default=name)

@@ -1,6 +1,7 @@
 """What a run exports is the trained network, for whoever loads it: the same top-1 in every format."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from data.sources.image_source import Settings
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
 from tests.runs import FinishedRun
+from tests.small_disk import small_disk
 from train.dataset import images_of
 from train.engine.protocol import open_engine
 from train.evaluate import Score
@@ -203,6 +205,61 @@ def test_a_folder_that_cannot_be_made_is_reported_with_another_way(
     assert main(["export", str(tmp_path), "--no-evaluation"]) == 2
     told = f"cannot be made: File exists; export elsewhere: ./run.sh export {tmp_path} --dest DIR"
     assert capsys.readouterr().err == f"error: {tmp_path}/export: {told}\n"
+
+
+@pytest.mark.parametrize("place", ["a link to nothing", "read-only"])
+def test_a_place_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    run, disk = tmp_path / "run", tmp_path / "disk"
+    run.mkdir()
+    disk.mkdir()
+    _begun(run)
+    with small_disk(disk, "ro"):
+        target = disk
+        if place == "a link to nothing":
+            target = tmp_path / "link"
+            target.symlink_to("gone")
+        assert main(["export", str(run), "--no-evaluation", "--dest", str(target)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {target}: cannot be made: ")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.ranks
+def test_on_a_disk_that_becomes_full_an_export_is_whole_or_the_old_one_stays(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, disk = tmp_path / "whole", tmp_path / "disk"
+    disk.mkdir()
+    assert main(["export", str(run), "--no-evaluation", "--dest", str(whole)]) == 0
+    sizes = {path.name: path.stat().st_size for path in whole.iterdir()}
+    statuses = []
+    for kilobytes in (4, sum(sizes.values()) // 3000, sum(sizes.values()) // 1500, 9000):
+        with small_disk(disk, f"size={kilobytes}k"):
+            (disk / "network.json").write_text("old")
+            capsys.readouterr()
+            statuses.append(main(["export", str(run), "--no-evaluation", "--dest", str(disk)]))
+            found = {path.name: path.stat().st_size for path in disk.iterdir()}
+            told = capsys.readouterr().err
+        if statuses[-1]:
+            assert found == {"network.json": 3}
+            words = r"(cannot be made: No space|\d\.\d MB free, \d\.\d MB needed for an export; free some space)"
+            assert re.fullmatch(rf"error: {disk}: {words}.*\n", told)
+        else:
+            assert found == sizes
+    assert statuses == [2, 2, 2, 0]
+
+
+@pytest.mark.ranks
+def test_a_file_that_may_not_become_so_large_is_named_and_no_part_of_it_stays(run: Path, tmp_path: Path) -> None:
+    """The frameworks' own writers say nothing of the reason, or 28 lines."""
+    command = f"ulimit -f 64; exec {sys.executable} -m train.export {run} --no-evaluation --dest {tmp_path}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    words = r"cannot be written: the file would become larger than .* \(ulimit -f\) allows; free some space"
+    assert re.match(rf"error: {tmp_path}/(network-0000\.params|network\.pt): {words}", done.stderr)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rehearsal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
