@@ -90,7 +90,7 @@ class LossWindow:
         rows = []
         while len(self._queued) > keep:
             step, epoch, lr, arrays = self._queued.popleft()
-            own, summed, stops, *skips = self._engine.to_numbers([array for array in arrays if array is not None])
+            own, summed, stops, *skips = self._engine.to_numbers(arrays[:-1] if arrays.skipped is None else arrays)
             self._skipped = self._skipped + 1 if any(skips) else 0
             mean, is_finite = summed / self._global_batch_size, math.isfinite(own)
             rows.append(StepLoss(step, epoch, lr, mean, is_finite, int(stops), self._skipped))
