@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
+
+from configs.errors import UserError
 
 _LINE = 16
 """Numbers of float32 in a cache line: no line belongs to two shards."""
@@ -34,8 +37,9 @@ def shard_bounds(size: int, world_size: int) -> list[int]:
 
 def create_memory() -> int:
     """Return the open file of new memory without a name, which is gone when the last process that has it ends."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)  # the kernel counts the memory as a file
     descriptor = os.memfd_create("gradients")
-    os.ftruncate(descriptor, _ADDRESSES)
+    os.ftruncate(descriptor, _ADDRESSES if limit == resource.RLIM_INFINITY else min(limit, _ADDRESSES))
     return descriptor
 
 
@@ -53,12 +57,21 @@ class SharedMemory:
         self._end = 0
 
     def bucket(self, sizes: Sequence[int], number_type: str = "float32") -> SharedBucket:
-        """Return a new bucket of arrays of these sizes, which hold numbers of one type."""
+        """Return a new bucket of arrays of these sizes, which hold numbers of one type.
+
+        Raises:
+            UserError: The user's limit on the size of files leaves too little room.
+        """
         own_type = np.dtype(number_type)
         bytes_each = -(-own_type.itemsize * sum(sizes) // mmap.PAGESIZE) * mmap.PAGESIZE
+        end, room = self._end + bytes_each * self._world_size, os.fstat(self._descriptor).st_size
+        if end > room:
+            raise UserError(
+                f"the ranks of this machine sum gradients in {end / 1e6:,.1f} MB of shared memory or more, and the "
+                f"limit on the size of a file is {room / 1e6:,.1f} MB (ulimit -f); raise the limit"
+            )
         memory = mmap.mmap(self._descriptor, bytes_each * self._world_size, offset=self._end)
-        self._end += bytes_each * self._world_size
-        assert self._end <= _ADDRESSES, f"more than {_ADDRESSES} bytes of buckets"
+        self._end = end
         areas = np.frombuffer(memory, own_type).reshape(self._world_size, -1)[:, : sum(sizes)]
         return SharedBucket(sizes, areas, self._rank)
 

@@ -1,6 +1,7 @@
 """Shards of a bucket, and the passes of several ranks over the memory that they share."""
 
 import os
+import resource
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.errors import UserError
 from train.comm.shared_sum import SharedMemory, create_memory, shard_bounds
 
 
@@ -64,4 +66,20 @@ def test_the_memory_has_no_name_and_takes_no_room_before_it_is_used() -> None:
     SharedMemory(file, 0, 2).bucket([1000])
     assert str(Path(f"/proc/self/fd/{file}").readlink()) == "/memfd:gradients (deleted)"
     assert os.fstat(file).st_blocks == 0
+    os.close(file)
+
+
+def test_a_limit_on_the_size_of_files_counts_only_if_the_gradients_are_larger() -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        file = create_memory()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    memory = SharedMemory(file, 0, 2)
+    memory.bucket([1 << 17])
+    with pytest.raises(
+        UserError, match=r"gradients in 1\.1 MB of shared memory .* is 1\.0 MB \(ulimit -f\); raise"
+    ):
+        memory.bucket([1 << 10])
     os.close(file)
