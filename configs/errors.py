@@ -10,6 +10,10 @@ REFUSED_STATUS = 2
 """Exit status of ranks that refused to begin, because the config, the data set or the number of ranks is wrong."""
 
 
+_LONG = 500
+"""Characters of a key or a value in a message."""
+
+
 class UserError(ValueError):
     """A mistake that the user can correct. The message is one line: what is wrong, what is allowed, what to do.
 
@@ -30,8 +34,13 @@ class ConfigError(UserError):
 
     def __init__(self, key: str, got: object, allowed: str, remedy: str = "") -> None:
         self.key, self.got, self.allowed, self.remedy = key, got, allowed, remedy
-        parts = [f"got {got!r}, allowed: {allowed}" if allowed or not remedy else "", remedy]
-        super().__init__(f"{key}: {'; '.join(filter(None, parts))}")
+        parts = [f"got {_shortened(repr(got))}, allowed: {allowed}" if allowed or not remedy else "", remedy]
+        super().__init__(f"{_shortened(key)}: {'; '.join(filter(None, parts))}")
+
+
+def _shortened(text: str) -> str:
+    """Return a text that fits into a message."""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}... ({len(text):,} characters)"
 
 
 class ConfigErrors(ConfigError):

@@ -43,6 +43,9 @@ _FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _ALIKE = 0.6
 """How similar the name of a file must be to be suggested."""
 
+_MOST_BYTES = 1 << 20
+"""Size of a file that is read: parsing 20 MB takes a minute and 1 GB of memory."""
+
 _DEEP = 1_000
 """libyaml's composer recurses without a limit and overflows the stack, so texts that may be deeper are not for it."""
 
@@ -265,10 +268,13 @@ def _read_text(path: Path) -> str:
     """Return the text of a file.
 
     Raises:
-        UserError: The file cannot be read, or is not UTF-8.
+        UserError: The file cannot be read, is not UTF-8, or is larger than any recipe.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise UserError(f"{path}: is larger than {_MOST_BYTES:,} bytes; give a recipe, a cluster file or a study")
         return content.decode("utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None

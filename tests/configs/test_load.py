@@ -157,6 +157,16 @@ def test_text_that_is_not_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("line", ["? {}\n: 1", "run: {{seed: {}}}", "name: [{}]", "model: {{name: {}}}"])
+@pytest.mark.parametrize("length", [500_000, 20_000_000])
+def test_a_key_or_a_value_of_any_length_makes_a_short_message(tmp_path: Path, line: str, length: int) -> None:
+    path = tmp_path / "long.yaml"
+    path.write_text(line.format("k" * length), encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        load_recipe(str(path))
+    assert max(map(len, str(caught.value).splitlines())) < 2000
+
+
 def test_a_missing_key_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "short.yaml"
     path.write_text("name: short\n", encoding="utf-8")

@@ -78,8 +78,6 @@ def test_a_limit_on_the_size_of_files_counts_only_if_the_gradients_are_larger() 
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     memory = SharedMemory(file, 0, 2)
     memory.bucket([1 << 17])
-    with pytest.raises(
-        UserError, match=r"gradients in 1\.1 MB of shared memory .* is 1\.0 MB \(ulimit -f\); raise"
-    ):
+    with pytest.raises(UserError, match=r"gradients in 1\.1 MB of shared memory .* is 1\.0 MB \(ulimit -f\); raise"):
         memory.bucket([1 << 10])
     os.close(file)
