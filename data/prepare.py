@@ -125,6 +125,9 @@ def prepare(
             manifest.save(partial)
             partial.rename(destination)
     except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and destination.is_dir():
+            # Another process has packed it meanwhile, as the first runs on a machine that are started together do.
+            return PrepareResult(_load_same(destination, wanted, seed), was_up_to_date=True)
         raise UserError(_explain(error, destination)) from None
     return PrepareResult(manifest, was_up_to_date=False)
 
@@ -161,8 +164,6 @@ def _explain(error: OSError, destination: Path) -> str:
         return f"{destination}: the disk is full; nothing was left behind; free space or name a folder on another disk"
     if destination.parent.is_file():
         return f"{destination}: cannot be made: {destination.parent} is a file; name another folder"
-    if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-        return f"{destination}: another process made it in the meantime; nothing was changed; try again"
     return f"{destination}: cannot be written: {error.strerror}; name another folder"
 
 

@@ -20,6 +20,7 @@ from data.manifest import load_manifest
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
+from data.verify import verify_dataset
 from tests.data.sources.test_idx import idx_files
 from tests.small_disk import small_disk
 
@@ -307,3 +308,14 @@ def test_only_the_partial_folders_of_the_same_data_set_are_removed(tmp_path: Pat
         (tmp_path / name).mkdir()
     prepare(open_source("generated", Settings(train=2, eval=1)), tmp_path / "out.b")
     assert left_in(tmp_path) == sorted([*others, "out.b"])
+
+
+@pytest.mark.medium
+def test_processes_that_pack_the_same_images_at_a_time_all_succeed(tmp_path: Path) -> None:
+    """As the first runs on a machine do that are started together."""
+    command = [sys.executable, "-I", "-m", "data", "prepare", "digits", str(tmp_path / "digits"), "--no-recipe"]
+    packing = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(4)]
+    errors = [process.communicate(timeout=60)[1].decode() for process in packing]
+    assert [process.returncode for process in packing] == [0, 0, 0, 0], errors
+    assert [path.name for path in tmp_path.iterdir()] == ["digits"], "and no hidden folder is left"
+    assert not list(verify_dataset(tmp_path / "digits"))
