@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,10 @@ from launch.start.rendezvous import RENDEZVOUS, rendezvous_of
 INHERITED = ("LD_LIBRARY_PATH", *NUMERICS_PREFIXES)
 """Beginnings of the names of variables that mpirun is told to pass on where they are set. By itself it passes none to
 other hosts, and ranks whose libraries choose other kernels end with other weights."""
+
+_SHARED_MEMORY = "/dev/shm"
+_LEAST_SHARED_BYTES = 1 << 20
+"""horovodrun's locks take a page each; with less than this, mpirun's ranks cannot meet (4.1.4, tried)."""
 
 RANK_SCRIPT = "launch/rank.sh"
 """The script in the program's folder that starts a rank under every launcher, except CPU ranks of the local one."""
@@ -159,10 +164,12 @@ def require_startable(cluster: Cluster) -> None:
 
     Raises:
         UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
-            would start the ranks of several nodes on this one, or there is no GPU for each rank.
+            would start the ranks of several nodes on this one, there is no GPU for each rank, or no shared memory is
+            left for the launcher.
     """
     require_engine_of(cluster)
     require_launchable(cluster)
+    _require_shared_memory(cluster.launcher)
     require_gpus(cluster)
     if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and "LSB_JOBID" not in os.environ:
         raise UserError(
@@ -179,6 +186,17 @@ def require_startable(cluster: Cluster) -> None:
             f"launcher: {cluster.launcher} is not on this machine; install it, or use --set cluster.launcher=local on "
             f"one machine"
         )
+
+
+def _require_shared_memory(launcher: str) -> None:
+    """Raise if ``/dev/shm`` is full, of which horovodrun and mpirun tell nothing that a user understands."""
+    with suppress(OSError):
+        free = shutil.disk_usage(_SHARED_MEMORY).free
+        if launcher in ("horovodrun", "mpirun") and free < _LEAST_SHARED_BYTES:
+            raise UserError(
+                f"launcher: {launcher} needs shared memory, and {_SHARED_MEMORY} has {free:,} bytes left; delete what "
+                f"ended programs have left in it (ls -l {_SHARED_MEMORY}), or give the container more (--shm-size)"
+            )
 
 
 def require_engine_of(cluster: Cluster) -> None:
