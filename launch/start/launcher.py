@@ -5,15 +5,19 @@ process is killed, as by a node that is short of memory, srun waits until the jo
 The ranks themselves have ended by then, and their failure reports are in the run folder.
 """
 
+import io
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, TextIO
 
 from configs.errors import STOPPED_STATUS
 from launch.start.inherited import without_ranks
@@ -28,6 +32,9 @@ _LOOK_S = 1.0
 """The run folder may be on a file server."""
 
 _POLL_S = 0.05
+_LAST_WORDS_S = 2.0
+"""Time for what a launcher has written before its end; what it has left behind may keep the pipe open."""
+
 _PATIENCE_S = 10
 """Time for Slurm's controller to answer."""
 
@@ -50,6 +57,7 @@ def run_launcher(
     guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     with forwarded_signals() as last_signal:
+        pipes = [subprocess.PIPE if _may_break(descriptor) else None for descriptor in (1, 2)]
         process = subprocess.Popen(
             [*guard, *command],
             # mpirun in a Slurm job starts its daemons by srun, which would keep the variables from them after NONE.
@@ -57,7 +65,16 @@ def run_launcher(
             stdin=subprocess.DEVNULL,
             # A session of its own, so that Ctrl-C reaches the launcher once, through this process.
             start_new_session=True,
+            stdout=pipes[0],
+            stderr=pipes[1],
         )
+        words = [
+            threading.Thread(target=_pass_on, args=each, daemon=True)
+            for each in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+            if each[0] is not None
+        ]
+        for thread in words:
+            thread.start()
         passed_on = deadline_s = None
         is_asked = is_killed = False
 
@@ -86,12 +103,33 @@ def run_launcher(
                     process.send_signal(stop_signal)
                 is_asked, deadline_s = True, time.monotonic() + STOP_S
             time.sleep(_POLL_S)
+        for thread in words:
+            thread.join(_LAST_WORDS_S)
     status = 128 - process.returncode if process.returncode < 0 else process.returncode
     if is_killed:
         return Outcome(status, interrupted_by=passed_on)
     if passed_on in STOP_SIGNALS:
         return Outcome(status, stopped_by=passed_on)
     return Outcome(status, interrupted_by=None if passed_on is None else signal.SIGINT)
+
+
+def _may_break(descriptor: int) -> bool:
+    """Return whether an output of this process is a pipe or a socket, whose reader may go.
+
+    mpirun crashes at a stop signal when its reader is gone (4.1.4, tried), so it writes to this process instead.
+    """
+    try:
+        kind = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
+
+
+def _pass_on(source: IO[bytes], sink: TextIO) -> None:
+    # Without newline="", a progress bar's return would become a new line.
+    for line in io.TextIOWrapper(source, "utf-8", "backslashreplace", newline=""):
+        sink.write(line)
+        sink.flush()
 
 
 def _end_at_once(process: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from configs.load import ROOT
 from launch.start import launcher as launcher_module
 from launch.start.launcher import OutlivedLauncher, kill_launcher_of, run_launcher
 from launch.start.local import Outcome
@@ -208,3 +209,33 @@ def test_a_launcher_that_does_not_heed_a_stop_is_killed(tmp_path: Path, monkeypa
     script = "trap '' TERM USR1 INT; kill -TERM $PPID; while :; do sleep 1; done"
     outcome = run_launcher(["bash", "-c", script, str(tmp_path)], {}, signal.SIGUSR1, None)
     assert outcome == Outcome(128 + signal.SIGKILL, interrupted_by=signal.SIGTERM)
+
+
+PASSES_ON = """
+import signal, sys
+from pathlib import Path
+from configs.outputs import guard_outputs
+from launch.start.launcher import run_launcher
+guard_outputs()
+script = "for n in $(seq 200); do printf '%s\\r' $n; printf '%s\\n' $n >&2; sleep 0.002; done; exit 7"
+outcome = run_launcher(["bash", "-c", script, sys.argv[1]], {}, signal.SIGTERM, None)
+Path(sys.argv[1], "status").write_text(str(outcome.exit_status))
+"""
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_launcher_does_not_notice_whether_anybody_reads_the_pipe_behind_the_run(
+    is_read: bool, tmp_path: Path
+) -> None:
+    receives, sends = os.pipe()
+    if not is_read:
+        os.close(receives)
+    command = [sys.executable, "-c", PASSES_ON, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=sends, stderr=subprocess.PIPE) as process:
+        os.close(sends)
+        errors = process.communicate(timeout=60)[1].decode()
+    assert (tmp_path / "status").read_text(encoding="utf-8") == "7"
+    assert errors == "".join(f"{number}\n" for number in range(1, 201))
+    if is_read:
+        assert os.read(receives, 1 << 16).decode() == "".join(f"{number}\r" for number in range(1, 201))
+        os.close(receives)
