@@ -19,6 +19,8 @@ STOP_FILE = "stop"
 horovodrun passes SIGTERM on to ssh, which ends at once and with it the ranks of other hosts, and kills the ranks of its
 own host after 5 s. So horovodrun gets no signal, and each rank's ``supervise_rank.sh`` looks for the file."""
 
+_AT_STOP = "Ctrl-Z stops this launcher only, and the ranks train on; fg or bg continues it"
+
 _outer: list[Callable[[], int | None]] = []
 """What the block that holds the handlers yielded."""
 
@@ -36,7 +38,8 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
     would change the exit status, or kill Python while it ends.
 
     Args:
-        at_interrupt: A line for the terminal at the first SIGINT.
+        at_interrupt: A line for the terminal at the first SIGINT. With it, SIGTSTP has a line as well: it stops this
+            process, and not the ranks, whose watchdogs would take that for a fault.
 
     Yields:
         A function that returns the last signal that arrived, or None.
@@ -53,14 +56,15 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
         if number == signal.SIGINT and number in received:
             number = signal.SIGKILL
         elif number == signal.SIGINT and at_interrupt:
-            with suppress(OSError):  # A handler may interrupt a print; and the output may be closed, full or unread.
-                os.write(sys.stderr.fileno(), f"\n{at_interrupt}\n".encode())
+            _tell(at_interrupt)
         received.append(number)
 
     numbers = list(STOP_SIGNALS)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, record) for number in numbers}
+    if at_interrupt and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _stop)
     _outer.append(lambda: received[-1] if received else None)
     try:
         yield _outer[0]
@@ -68,6 +72,17 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
         _outer.clear()
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if received else handler)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    _tell(_AT_STOP)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _tell(words: str) -> None:
+    """Write a line from a signal handler, which may interrupt a print; the output may be closed, full or unread."""
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), f"\n{words}\n".encode())
 
 
 def signal_groups(processes: Iterable[subprocess.Popen[Any]], number: int) -> None:
