@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import _dynamo
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +22,10 @@ class Compiler:
     """
 
     def __init__(self) -> None:
+        from torch import _dynamo  # noqa: PLC0415 (takes 1.2 s, which eager runs need not wait for)
+
         self.has_all = False
+        self._inductor: Callable[..., Callable[..., Any]] = _dynamo.lookup_backend("inductor")
         _dynamo.config.cache_size_limit = max(_MOST_PROGRAMS, _dynamo.config.cache_size_limit)
 
     def compiled(self, function: Function) -> Function:
@@ -35,5 +37,4 @@ class Compiler:
         if self.has_all:
             shapes = ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in examples[:1])
             logger.warning("torch.compile compiles again within the run, for %s, which takes up to a minute", shapes)
-        program: Callable[..., Any] = _dynamo.lookup_backend("inductor")(graph, examples)
-        return program
+        return self._inductor(graph, examples)

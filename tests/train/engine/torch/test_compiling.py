@@ -1,10 +1,13 @@
 """``engine.compile``: compiled steps beside eager ones, when gradients arrive, and what is compiled when."""
 
 import shutil
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from configs.load import ROOT
 from tests.engines import forward_backward, random_batch, small_network
 from train.networks.arch import Network, Rows
 
@@ -84,3 +87,10 @@ def test_another_shape_within_a_run_is_compiled_with_a_warning(caplog: pytest.Lo
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name.startswith("train.")]
+
+
+@pytest.mark.medium
+def test_eager_runs_do_not_wait_for_the_import_of_the_compiler() -> None:
+    code = "import sys, train.engine.torch.engine; print([name for name in sys.modules if name == 'torch._dynamo'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
