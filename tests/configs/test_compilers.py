@@ -1,6 +1,8 @@
 """What a machine lacks for ``engine.compile`` is named before a run, with what to install."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +55,18 @@ def test_a_machine_without_the_compiler_is_told_in_one_line(
     with pytest.raises(ConfigError, match=rf"^cluster.engine.compile: got True, allowed: false .* {told}"):
         require_compiler(load_cluster("laptop", words))
     require_compiler(load_cluster("laptop", [words[0]]))
+
+
+def test_kernels_need_a_folder_from_which_they_can_be_loaded(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(programs, "g++")
+    folder = programs / "new" / "folder"
+    cluster = load_cluster("laptop", [*CPU, f"cluster.environment={{TORCHINDUCTOR_CACHE_DIR: {folder}}}"])
+    assert compiler_shortage(cluster) is None
+    noexec = {programs: SimpleNamespace(f_flag=os.ST_NOEXEC)}  # the nearest folder that exists
+    monkeypatch.setattr("os.statvfs", noexec.__getitem__)
+    shortage = compiler_shortage(cluster)
+    assert shortage is not None
+    assert shortage[0] == f"no folder for kernels: {folder} cannot be written or is mounted noexec"
 
 
 def test_headers_and_triton_are_needed_too(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
