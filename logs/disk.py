@@ -29,7 +29,7 @@ _REASONS = {
     errno.ETIMEDOUT: ("the file server does not answer", _SERVER),
     errno.ENOENT: (
         "the folder is missing, or was deleted during the run",
-        "repeat the run without deleting the folder",
+        "make the folder, or repeat the run without deleting it",
     ),
     errno.EISDIR: ("a folder has this name", _IN_THE_WAY),
     errno.EEXIST: ("another file has the name of its folder", _IN_THE_WAY),

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from statistics import fmean
 
@@ -15,7 +16,7 @@ from configs.registry import require_engine
 from configs.study import Cell, Study
 from launch.study.cell_run import CellRun, RunStarter
 from launch.study.runner import Task, run_study
-from logs.disk import explain_disk_errors
+from logs.disk import explain_disk_errors, write_text
 from logs.folder import Summary
 from logs.show.page import render_template
 from logs.show.plot import plot_study
@@ -135,7 +136,7 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _write_csv(folder / f"{study.name}.csv", metric, results, best)
-        (folder / f"{study.name}.md").write_text(f"{page.rstrip()}\n", encoding="utf-8")
+        write_text(folder / f"{study.name}.md", f"{page.rstrip()}\n")
     curves = {
         name: [(swept, *points[name, swept][:3]) for swept in sorted(curve.grid)]
         for name, curve in study.curves.items()
@@ -149,11 +150,12 @@ def _differs_in_seed_only(cell: Cell, other: Cell) -> bool:
 
 def _write_csv(path: Path, metric: str, results: Results, best: Mapping[Point, Cell]) -> None:
     column = metric.replace("-", "").lower()
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["curve", "swept", "tuned", "seed", column, "steps", "run_s", "images_per_s", "is_best"])
-        for cell, summary in results.items():
-            measured = (_accuracy(summary), summary.steps, summary.run_s, summary.images_per_s)
-            rounded = ["" if value is None else round(value, 4) for value in measured]
-            is_best = int(_differs_in_seed_only(cell, best[cell.curve, cell.swept]))
-            writer.writerow([cell.curve, cell.swept, f"{cell.tuned:g}", cell.seed, *rounded, is_best])
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["curve", "swept", "tuned", "seed", column, "steps", "run_s", "images_per_s", "is_best"])
+    for cell, summary in results.items():
+        measured = (_accuracy(summary), summary.steps, summary.run_s, summary.images_per_s)
+        rounded = ["" if value is None else round(value, 4) for value in measured]
+        is_best = int(_differs_in_seed_only(cell, best[cell.curve, cell.swept]))
+        writer.writerow([cell.curve, cell.swept, f"{cell.tuned:g}", cell.seed, *rounded, is_best])
+    write_text(path, text.getvalue())

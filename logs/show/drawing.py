@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, Locator, LogLocator, MaxNLocator, NullLocator
 
-from configs.errors import UserError
+from logs.disk import whole_file
 from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, in_short
 
 Tooltips = dict[str, tuple[str, list[str]]]
@@ -97,14 +97,12 @@ def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
             axes.set_title(chart.heading, color=ink)
             if len(chart.series) > 1:
                 axes.legend(loc="upper left", bbox_to_anchor=(0, -0.13), ncols=3, labelcolor=ink)
-        try:
+        with whole_file(path) as file:
             if path.suffix == ".svg":
                 svg = _to_svg(figure, charts, tooltips, style=_COLOURS.read_text(encoding="utf-8"))
-                path.write_text(f"{svg}\n", encoding="utf-8")
+                file.write(f"{svg}\n".encode())
             else:
-                figure.savefig(path, format="png", dpi=_PNG_DPI)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be written: {error.strerror}; choose another --plot") from None
+                figure.savefig(file, format="png", dpi=_PNG_DPI)
 
 
 @cache

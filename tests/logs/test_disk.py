@@ -21,7 +21,7 @@ from tests.small_disk import small_disk
         ("ENOSPC", "the disk is full; free some space, or put"),
         ("EIO", "the disk or the file server reports an input/output error; check the disk or the file server, or"),
         ("EROFS", "the file system is read-only; check the disk or the file server, or put paths.runs on another disk"),
-        ("ENOENT", "the folder is missing, or was deleted during the run; repeat the run without deleting the folder"),
+        ("ENOENT", "the folder is missing, or was deleted during the run; make the folder, or repeat the run without"),
         ("EACCES", "Permission denied; choose a folder that you may write to"),
     ],
 )

@@ -108,6 +108,7 @@ def _parser() -> Parser:
 
 def _rehearse(options: _Options) -> int:
     from configs.load import dump, load_both, resolve_path
+    from logs.disk import write_text
     from train.rehearse.rehearsal_text import outcome_text, rehearsed_steps, validation_text
     from train.rehearse.rehearsed_run import Course, rehearsed_job, rehearsed_run
 
@@ -117,7 +118,7 @@ def _rehearse(options: _Options) -> int:
     shrink = (1 if options.config else 256) if options.shrink is None else options.shrink
     course = Course(shrink, options.speed, options.slow, options.fail)
     if options.config:
-        options.config.write_text(dump(*rehearsed_job(*described, course)), encoding="utf-8")
+        write_text(options.config, dump(*rehearsed_job(*described, course)))
         return 0
     runs = [
         rehearsed_run(*described, course, ranks=ranks, nodes=options.nodes, launcher=_launcher(options.launcher, ranks))

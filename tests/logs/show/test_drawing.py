@@ -122,7 +122,7 @@ def test_every_plot_is_written_as_png(tmp_path: Path, name: str, plot: Any) -> N
 
 
 def test_a_plot_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none/a.png: cannot be written: .*; choose another --plot"):
+    with pytest.raises(UserError, match=r"none/a.png: cannot be written: the folder is missing, .*; make the folder"):
         save_charts(tmp_path / "none" / "a.png", [_lines(Series("a", 0, [(0, 1.0)]))])
 
 
