@@ -1,6 +1,7 @@
 """``torch.compile``, for a network's forward passes and so for its backward passes."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,14 +18,20 @@ _MOST_PROGRAMS = 64
 class Compiler:
     """Compiles functions whose arguments never change their shapes.
 
+    Args:
+        ranks: Ranks of this machine, which compile at the same time. Inductor alone would start up to 32 processes in
+            each of them.
+
     Attributes:
         has_all: Whether everything is compiled that the run needs. A program that is compiled later is a warning.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int) -> None:
         from torch import _dynamo  # noqa: PLC0415 (takes 1.2 s, which eager runs need not wait for)
+        from torch._inductor import config  # noqa: PLC0415 (likewise)
 
         self.has_all = False
+        config.compile_threads = min(config.compile_threads, max(1, (os.cpu_count() or 1) // ranks))
         self._inductor: Callable[..., Callable[..., Any]] = _dynamo.lookup_backend("inductor")
         _dynamo.config.cache_size_limit = max(_MOST_PROGRAMS, _dynamo.config.cache_size_limit)
 

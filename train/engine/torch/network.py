@@ -69,7 +69,7 @@ class TrainedNetwork:
         self._batch_statistics: list[tuple[Any, Any]] = []
         self._masks: dict[str, Array] = {}
         self._allocate()
-        self._compiler = Compiler() if engine.compile else None
+        self._compiler = Compiler(cluster.ranks_per_node) if engine.compile else None
         self._divide(cluster)
 
     def _divide(self, cluster: Cluster) -> None:
