@@ -103,6 +103,8 @@ def load_manifest(folder: Path, name: str = _NAME) -> Manifest:
     """
     path = folder / name
     try:
+        if path.exists() and not path.is_file():  # Opening a pipe would wait for its writer.
+            raise UserError(f"{path}: is not a file; ./run.sh prepare did not make this folder")
         return Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; ./run.sh prepare did not make this folder") from None

@@ -1,5 +1,6 @@
 """A file that cannot be read, for whatever reason, is one line with the path: every reader of a user's file."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,22 @@ def _is_a_loop_of_links(path: Path) -> None:
     path.symlink_to(path)
 
 
-CASES = [_is_folder, _is_below_a_file, _is_a_loop_of_links]
+def _is_a_pipe(path: Path) -> None:
+    os.mkfifo(path)
 
 
-@pytest.mark.parametrize("spoil", CASES)
-@pytest.mark.parametrize("name", [*READERS, *OF_FOLDERS])
+def _never_ends(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+CASES = [
+    (name, spoil) for name in (*READERS, *OF_FOLDERS) for spoil in (_is_folder, _is_below_a_file, _is_a_loop_of_links)
+]
+OWN = [(name, spoil) for name in ("metrics", "checkpoint", *OF_FOLDERS) for spoil in (_is_a_pipe, _never_ends)]
+"""A user may name a pipe, and is waited for; nobody writes to one in place of a file of the program's own."""
+
+
+@pytest.mark.parametrize(("name", "spoil"), [*CASES, *OWN])
 def test_what_cannot_be_read_is_one_line_that_names_the_file(
     tmp_path: Path, name: str, spoil: Callable[[Path], None]
 ) -> None:
