@@ -148,6 +148,7 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
         "forward_macs_per_image": network.macs,
         "number_types": {"computed": engine.precision, "summed": summed, "kept": "float32"},
         "compiled_stages": len(stages_of(network, cluster, width)) if engine.compile else 0,
+        "cuda_graphs": engine.cuda_graphs,
         "gradient_bytes": sum(sizes),
         "buckets": _buckets(network, width, cluster.communication),
         "memory": _memory(recipe, cluster, plan, network, buffers),

@@ -137,6 +137,7 @@ def _network(document: Mapping[str, Any]) -> list[str]:
         f"{document['forward_macs_per_image'] / 1e9:.3g} G multiply-adds per image in the forward pass",
         _number_types(document["number_types"]),
         *_compiled(document["compiled_stages"]),
+        *_GRAPHS[document["cuda_graphs"]],
         f"gradients {_megabytes(document['gradient_bytes']).strip()} in {len(document['buckets'])} allreduces per "
         "step:",
     ]
@@ -153,6 +154,16 @@ def _number_types(types: Mapping[str, str]) -> str:
         f"layers compute in {types['computed']}, gradients are summed in {types['summed']}, weights and moments are "
         f"kept in {types['kept']}"
     )
+
+
+_GRAPHS = {
+    "none": [],
+    "step": ["a step is replayed as one CUDA graph, with its allreduces"],
+    "compute": [
+        "forward and backward passes are replayed as one CUDA graph and the update as another, allreduces between"
+    ],
+}
+"""`engine.cuda_graphs` -> what it does."""
 
 
 def _compiled(num_stages: int) -> list[str]:

@@ -120,6 +120,13 @@ def test_accumulated_float16_gradients_are_reduced_in_float32() -> None:
     assert plan["number_types"] == {"computed": "float16", "summed": "float32", "kept": "float32"}
 
 
+@pytest.mark.parametrize(("graphs", "told"), [("none", ""), ("step", "one CUDA graph, with"), ("compute", "between")])
+def test_a_plan_says_what_a_gpu_replays(graphs: str, told: str) -> None:
+    text = render(_plan("digits", "cluster.engine.name=torch", f"cluster.engine.cuda_graphs={graphs}"))
+    assert ("CUDA graph" in text) == (graphs != "none")
+    assert told in text
+
+
 @pytest.mark.parametrize(("ranks", "stages"), [(2, "4 stages"), (1, "one program")])
 def test_a_plan_says_what_is_compiled(ranks: int, stages: str) -> None:
     words = ["cluster.engine.name=torch", f"cluster.ranks_per_node={ranks}"]
