@@ -103,9 +103,7 @@ class Composition:
         if graphs == "none":
             return Step(**parts)
         batch = blank_batch(self.engine, self.model.network, self.plan.per_rank_batch_size, image_type)
-        step = StaticStep(**parts, images=batch.images, labels=batch.labels, has_sums=graphs == "step")
-        step.capture()
-        return step
+        return StaticStep(**parts, images=batch.images, labels=batch.labels, has_sums=graphs == "step")
 
     def make_evaluator(self, on_batch: Callable[[], object]) -> Evaluator:
         """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""

@@ -7,7 +7,6 @@ engine has no graphs, as on a CPU, the same work is queued anew in each step.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from configs.optimizers import HyperParameters
@@ -50,9 +49,12 @@ class _Parts(NamedTuple):
     update: Work
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class StaticStep(Step):
     """A `Step` on fixed arrays; the weights after it are those after a `Step`.
+
+    Its parts are captured when it is made, and nothing is computed then, if the device has graphs. A step of these
+    shapes and types must have been computed before, because libraries choose their algorithms then.
 
     Attributes:
         images: Array for the images of a micro-batch, in their shape and type.
@@ -67,28 +69,19 @@ class StaticStep(Step):
     labels: Array
     has_sums: bool
 
-    def capture(self) -> None:
-        """Capture the parts now, before the clock starts; nothing is computed, if the device has graphs.
+    def __post_init__(self) -> None:
+        # Made before the capture: a graph that made them would set them to 0 in every replay.
+        self._zero, *results = (self.engine.zeros((1,)) for _ in ("zero", *StepArrays._fields))
+        self._arrays = StepArrays(*results)
+        self._parts = self._capture()
 
-        A step of these shapes and types must have been computed before: libraries choose their algorithms then.
-        """
-        assert self._parts
-
-    @cached_property
-    def _arrays(self) -> StepArrays:
-        return StepArrays(*(self.engine.zeros((1,)) for _ in StepArrays._fields))
-
-    @cached_property
-    def _zero(self) -> Array:
-        return self.engine.zeros((1,))
-
-    @cached_property
-    def _parts(self) -> _Parts:
+    def _capture(self) -> _Parts:
         capture = self.engine.capture
-        earlier = capture(self._compute) if self.accumulation_steps > 1 else _nothing
         if self.has_sums:
+            earlier = capture(self._compute) if self.accumulation_steps > 1 else _nothing
             return _Parts(earlier, capture(self._compute_and_update), _nothing)
-        return _Parts(earlier, earlier if earlier is not _nothing else capture(self._compute), capture(self._update))
+        each = capture(self._compute)
+        return _Parts(each, each, capture(self._update))
 
     def _compute(self) -> None:
         self._add_loss()

@@ -37,7 +37,7 @@ def _never_told_to_stop() -> bool:
     return False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
     """The parts of an optimizer step, none of which change from step to step.
 

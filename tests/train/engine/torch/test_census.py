@@ -98,6 +98,7 @@ def test_what_a_graph_replays_reads_nothing_and_waits_for_nothing_and_little_is_
         assert len(captured) == (1 if has_sums else 2), trace
         assert [(each["host"], each["waits"]) for each in captured] == [([], [])] * len(captured), trace
         assert captured[0]["operators"]["forward"] == usual["operators"]["forward"], trace
+        assert "zeros" not in captured[0]["operators"]["start"], "a replay would set the results to 0"
         assert sum(captured[-1]["launches"]["apply"].values()) > 0, trace
         assert (found["host"], found["waits"]) == ([], ["event"]), trace
         beside = sum(sum(kinds.values()) for kinds in found["launches"].values())
