@@ -84,6 +84,7 @@ for row in "${verbs[@]}"; do
     [[ $verb != test ]] || { printf 'usage: ./run.sh test [FILE ...] [-m quick] [-k WORDS] [any argument of pytest]\n' && exit; }
     run_bare -m "$module" "$@"
   fi
+  [[ . -ef ${PWD-} ]] || { printf 'error: the current folder was deleted; change to another one\n' >&2 && exit 2; }
   find_python 14
   [[ $verb != setup ]] || { set -- --start "$PWD" "$@" && cd -- "$root" && exec "$python" -E -m "$module" "$@"; }
   # -I: a train.py in the caller's folder or PYTHONPATH must not come before ours. pytest starts in the root instead.
