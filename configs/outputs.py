@@ -1,7 +1,7 @@
-"""Standard output and error of a long run, whose reader may be gone, full or asleep: words are lost, and nothing else.
+"""Standard output and error whose reader may be gone, full or asleep: words are lost, and nothing else.
 
 A run of hours must not end, wait or change its exit status because somebody closed a terminal, stopped a pager or
-filled the disk of a log. Imports the standard library only.
+filled the disk of a log. A program whose words are its product waits for a reader. Imports the standard library only.
 """
 
 import fcntl
@@ -23,11 +23,15 @@ _MOST_BYTES = select.PIPE_BUF
 """What a pipe takes whole if it takes anything, so that lines of several ranks do not mix."""
 
 
-def guard_outputs() -> None:
+def guard_outputs(*, waits_for_reader: bool = False) -> None:
     """Let standard output and error of this process lose words rather than raise an error or wait for a reader.
 
     Closed descriptors are opened on ``/dev/null`` first, because the next file that the process opens would take their
     numbers, and with them the words of libraries; so does bash's own script. For the main module of a program only.
+
+    Args:
+        waits_for_reader: Whether words are lost only where nobody can read them: the output is closed or full. For a
+            program whose words are its product, and whose work nobody misses while its reader pauses.
     """
     for number in (0, 1, 2):
         if not _is_open(number, for_writing=number > 0):
@@ -36,7 +40,10 @@ def guard_outputs() -> None:
             os.set_inheritable(number, True)  # mpirun takes gigabytes of memory where they are closed (4.1.4, tried).
             if null != number:
                 os.close(null)
-    sys.stdout, sys.stderr = (_text(1, sys.stdout), _text(2, sys.stderr))
+    sys.stdout, sys.stderr = (
+        _text(number, before, waits_for_reader=waits_for_reader)
+        for number, before in ((1, sys.stdout), (2, sys.stderr))
+    )
 
 
 def _is_open(descriptor: int, *, for_writing: bool) -> bool:
@@ -47,16 +54,18 @@ def _is_open(descriptor: int, *, for_writing: bool) -> bool:
     return access != (os.O_RDONLY if for_writing else os.O_WRONLY)
 
 
-def _text(number: int, before: TextIO | None) -> TextIO:
+def _text(number: int, before: TextIO | None, *, waits_for_reader: bool) -> TextIO:
     encoding = "utf-8" if before is None else before.encoding
-    return io.TextIOWrapper(_Output(number), encoding, "backslashreplace", write_through=True)  # type: ignore[type-var]
+    output = _Output(number, waits_for_reader=waits_for_reader)
+    return io.TextIOWrapper(output, encoding, "backslashreplace", write_through=True)  # type: ignore[type-var]
 
 
 class _Output(io.RawIOBase):
     """A descriptor of this process, written to as far as it takes the bytes."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = _without_waiting(descriptor)
+    def __init__(self, descriptor: int, *, waits_for_reader: bool) -> None:
+        self._descriptor = descriptor if waits_for_reader else _without_waiting(descriptor)
+        self._waits_for_reader = waits_for_reader
         self._is_read = True
 
     def writable(self) -> bool:
@@ -74,13 +83,18 @@ class _Output(io.RawIOBase):
         size = len(left)
         with suppress(OSError):  # Closed, full, or a pipe that another process has filled meanwhile.
             while left:
-                ready = select.poll()
-                ready.register(self._descriptor, select.POLLOUT)
-                self._is_read = bool(ready.poll(1000 * _PATIENCE_S if self._is_read else 0))
-                if not self._is_read:
+                if not self._is_ready():
                     break
                 left = left[os.write(self._descriptor, left[:_MOST_BYTES]) :]
         return size
+
+    def _is_ready(self) -> bool:
+        """Wait for the reader; return whether it takes words."""
+        patience_ms = None if self._waits_for_reader else 1000 * _PATIENCE_S if self._is_read else 0
+        ready = select.poll()
+        ready.register(self._descriptor, select.POLLOUT)
+        self._is_read = bool(ready.poll(patience_ms))
+        return self._is_read
 
 
 def _without_waiting(descriptor: int) -> int:

@@ -271,5 +271,5 @@ def _verify(folder: Path, workers: int) -> int:
 
 
 if __name__ == "__main__":
-    guard_outputs()
+    guard_outputs(waits_for_reader=True)
     sys.exit(main())

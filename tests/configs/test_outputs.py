@@ -65,6 +65,34 @@ def test_a_pipe_loses_words_and_is_waited_for_once(is_closed: bool, tmp_path: Pa
         os.close(receives)
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize("ending", ["", " | head -c 1000", " >/dev/full"], ids=["reads on", "is gone", "is full"])
+def test_a_program_whose_words_are_its_product_waits_for_a_reader_that_pauses(ending: str, tmp_path: Path) -> None:
+    program = PROGRAM.replace("guard_outputs()", "guard_outputs(waits_for_reader=True)").replace(
+        "range(40)", "range(900)"
+    )
+    command = [
+        "bash",
+        "-o",
+        "pipefail",
+        "-c",
+        f'"$@"{ending}',
+        "-",
+        sys.executable,
+        "-c",
+        program,
+        str(tmp_path / "told"),
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert len(process.stdout.read(1000)) == (0 if "full" in ending else 1000)
+        time.sleep(3)  # Longer than a long run waits; the pipe holds a sixth of the words.
+        lines = process.stdout.read().decode().splitlines()
+    assert process.returncode == 75
+    if not ending:
+        assert [line.split()[1] for line in lines[-800:]] == [str(number) for number in range(100, 900)]
+
+
 def test_whoever_reads_gets_every_word_and_another_process_at_the_pipe_still_waits_for_it(tmp_path: Path) -> None:
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "told")]
     # The shell writes to the same pipe afterwards, and would lose words if the pipe itself did not wait any more.
