@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import resource
 import signal
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,15 @@ _REPORT: dict[str, Any] = {
     "time": int | float,
 }  # fmt: skip
 """Keys and types of a failure report; another file of that name is none."""
+
+_PROCESSES = "raise the limit on processes and threads (ulimit -u, or pids.max of the control group)"
+_LIMITS = {
+    "failed to map segment": "raise the limit on the memory of a process (ulimit -v)",
+    "can't start new thread": _PROCESSES,
+    "unable to start watchdog thread": _PROCESSES,
+    "Resource temporarily unavailable": _PROCESSES,
+}
+"""Words of a rank's error that tell of a limit of its user or job, and what to do."""
 
 _LOST_DAEMON = 205
 """Exit status of Open MPI's mpirun when its daemon on another host is gone (4.1.4, tried by killing the host)."""
@@ -157,7 +167,8 @@ def _reported_failure(
         return {**report, "message": f"{rank} refused to start: {report['message']}"}
     if report["step"] is not None:
         step, when = report["step"], _at(report["step"])
-    return {**report, "step": step, "message": f"{rank} failed{when}: {report['message']}"}
+    remedy = next((f"; {remedy}" for words, remedy in _LIMITS.items() if words in report["message"]), "")
+    return {**report, "step": step, "message": f"{rank} failed{when}: {report['message']}{remedy}"}
 
 
 def _without_progress(world_size: int, reports: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -202,12 +213,17 @@ def _ending(status: int) -> str:
 def _why(folder: RunFolder, ending: str, is_out_of_memory: bool | str) -> str:
     """Return what a signal tells of the data, or of the memory of the rank's machine.
 
-    SIGKILL: the kernel sends it where memory runs out, and counts that. SIGBUS: a file was cut short after it was
+    SIGKILL: the kernel sends it where memory runs out, and counts that; also at the hard limit on processor time, as
+    SIGXCPU at the soft one. SIGBUS: a file was cut short after it was
     mapped. SIGSEGV: DALI reads beyond its memory where a record's length is too long, and DALI 2.4 crashed in one of
     four processes that met an image which cannot be decoded.
     """
-    if ending.endswith(f"killed by signal {signal.SIGKILL:d}") and is_out_of_memory:
+    is_killed = ending.endswith(f"killed by signal {signal.SIGKILL:d}")
+    if is_killed and is_out_of_memory:
         return _memory_ran_out(is_out_of_memory)
+    has_time_limit = resource.getrlimit(resource.RLIMIT_CPU)[1] != resource.RLIM_INFINITY
+    if ending.endswith(f"killed by signal {signal.SIGXCPU:d}") or (is_killed and has_time_limit):
+        return ": perhaps its processor time was used up; raise the limit (ulimit -t)"
     if ending.endswith(f"killed by signal {signal.SIGSEGV:d}"):
         return _damaged_image(folder)
     if not ending.endswith(f"killed by signal {signal.SIGBUS:d}"):

@@ -25,6 +25,9 @@ _LOOK_S = 5.0
 _DECODER = "fn.decoders."
 """In the error of a decoder."""
 
+_NO_THREAD = "Resource temporarily unavailable"
+"""In the error of a thread that the system refuses to start; it tells nothing of the images."""
+
 _OUTCOME = "pipeline object is no longer valid"
 _SOURCE = re.compile(r"(?P<path>.+) at index (?P<offset>\d+)")
 
@@ -208,6 +211,8 @@ class Stream:
         offsets = frozenset(int(match["offset"]) for match in re.finditer(rf"File: {_SOURCE.pattern}", text))
         if not offsets and _DECODER in text:
             offsets = self._find_damaged(self._batches_given)
+        if _NO_THREAD in text:
+            raise DataError(f"DALI cannot start its threads: {_NO_THREAD}")
         verify = f"({_reason(text)}); ./run.sh prepare --verify {self._request.folder} names all damaged records"
         if offsets:
             raise UndecodableError(f"{self._name_records(sorted(offsets))}: cannot be decoded {verify}", offsets)
