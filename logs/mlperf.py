@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import json
 import logging
+import os
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TextIO
 
+from configs.errors import UserError
 from configs.load import ROOT
 from configs.registry import ENGINES, EngineEntry
 from configs.schema import Cluster, Mlperf
@@ -178,7 +180,7 @@ class MlperfLog(EventLog):
         is_resumed: Append to the files of an earlier attempt. The official checker refuses such a log, as it should.
 
     Raises:
-        UserError: If the disk is full, now or at a later event.
+        UserError: If the disk is full, or the file was deleted, now or at a later event.
     """
 
     def __init__(self, run_folder: Path, *, is_resumed: bool = False) -> None:
@@ -206,6 +208,9 @@ class MlperfLog(EventLog):
         for ruleset, (path, file) in self._files.items():
             with explain_disk_errors(path):
                 file.write(_FORMATS[ruleset](line) + "\n")
+                # Where the folder is gone, or another run has begun there, rank 0's claim tells so.
+                if not os.fstat(file.fileno()).st_nlink and not path.exists() and path.parent.is_dir():
+                    raise UserError(f"{path}: was deleted during the run, which ends; start it again")
 
     def close(self) -> None:
         """Close both files, the second also if closing the first fails."""

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,22 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) 
         log.seed(1)
     with pytest.raises(UserError):
         log.close()
+
+
+@pytest.mark.parametrize("name", [NEW, OLD])
+def test_a_log_that_is_deleted_ends_the_run_and_a_deleted_folder_is_left_to_the_claim(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log = MlperfLog(folder)
+    log.seed(1)
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=rf"run/{name}: was deleted during the run, which ends"):
+        log.seed(2)
+    shutil.rmtree(folder)
+    log.seed(3)
+    log.close()
 
 
 @settings(max_examples=30)
