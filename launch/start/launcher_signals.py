@@ -19,6 +19,8 @@ STOP_FILE = "stop"
 horovodrun passes SIGTERM on to ssh, which ends at once and with it the ranks of other hosts, and kills the ranks of its
 own host after 5 s. So horovodrun gets no signal, and each rank's ``supervise_rank.sh`` looks for the file."""
 
+_AS_SIGTERM = (signal.SIGHUP, signal.SIGQUIT)
+
 _AT_STOP = "Ctrl-Z stops this launcher only, and the ranks train on; fg or bg continues it"
 
 _outer: list[Callable[[], int | None]] = []
@@ -27,12 +29,13 @@ _outer: list[Callable[[], int | None]] = []
 
 @contextmanager
 def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | None]]:
-    """Record SIGINT, SIGTERM, SIGUSR1 and SIGHUP while the block runs, so that they do not end this process.
+    """Record SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGQUIT while the block runs, so that they do not end this process.
 
     Within another such block, the signals of the outer one count too, so that none is lost on the way to the ranks.
 
-    SIGHUP, which a terminal sends when it closes, counts as SIGTERM: the ranks save their state and end. Under nohup
-    SIGHUP stays ignored. A second SIGINT counts as SIGKILL: the user wants the ranks to end at once.
+    SIGHUP, which a terminal sends when it closes, and SIGQUIT (Ctrl with a backslash) count as SIGTERM: the ranks save
+    their state and end. Under nohup SIGHUP stays ignored, and SIGQUIT in the background of a script. A second SIGINT
+    counts as SIGKILL: the user wants the ranks to end at once.
 
     If a signal has arrived, this process is about to end, and signals that follow after the block are ignored: they
     would change the exit status, or kill Python while it ends.
@@ -52,6 +55,7 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
     def record(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             _leave_terminal()
+        if number in _AS_SIGTERM:
             number = signal.SIGTERM
         if number == signal.SIGINT and number in received:
             number = signal.SIGKILL
@@ -59,9 +63,7 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
             _tell(at_interrupt)
         received.append(number)
 
-    numbers = list(STOP_SIGNALS)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
+    numbers = [*STOP_SIGNALS, *(each for each in _AS_SIGTERM if signal.getsignal(each) != signal.SIG_IGN)]
     before = {number: signal.signal(number, record) for number in numbers}
     if at_interrupt and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
         before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _stop)

@@ -299,6 +299,7 @@ def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
     ("sent", "told"),
     [
         ([signal.SIGHUP], signal.SIGTERM),
+        ([signal.SIGQUIT], signal.SIGTERM),
         ([signal.SIGUSR1], signal.SIGUSR1),
         ([signal.SIGTERM, signal.SIGINT], signal.SIGINT),
         ([signal.SIGINT, signal.SIGINT], signal.SIGKILL),
@@ -309,7 +310,7 @@ def test_the_last_signal_is_told_and_a_closed_terminal_is_a_stop(
     sent: list[int], told: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stat.S_ISCHR", lambda _mode: False)  # pytest may write to a terminal.
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT)
     before = [signal.getsignal(number) for number in numbers]
     with forwarded_signals() as outer:
         with forwarded_signals() as inner:
