@@ -198,8 +198,8 @@ class Claims:
         """Lock the newest claim and give signs of life while the block runs. Without a claim, do nothing.
 
         Args:
-            on_loss: Called once, in a thread, with a message for the user, if another process takes the folder over or
-                the folder is deleted.
+            on_loss: Called once, in a thread, with a message for the user, if another process takes the folder over, or
+                the folder is deleted, emptied or unmounted.
         """
         newest = self.newest()
         if newest is None:
@@ -231,9 +231,12 @@ def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object])
     claims, times_missed = claim.others, 0
     while not done.wait(BEAT_S):
         with suppress(OSError):  # A file server may fail for a moment, so a folder must be missing twice.
-            times_missed = 0 if claims.run_folder.exists() else times_missed + 1
+            # An unmounted disk leaves an empty folder, where nobody could resume from the checkpoints that follow.
+            is_there = claim.path.exists() or claims.newest() is not None
+            times_missed = 0 if is_there else times_missed + 1
             if times_missed > 1:
-                on_loss(f"{claims.run_folder}: was deleted during the run, which ends; start it again")
+                how = "emptied or unmounted" if claims.run_folder.exists() else "deleted"
+                on_loss(f"{claims.run_folder}: was {how} during the run, which ends; start it again")
                 return
             if claim.is_lost():
                 new_owner = claims.holder() or "another run"

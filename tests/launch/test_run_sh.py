@@ -98,7 +98,7 @@ def test_it_works_through_a_symlink_and_from_any_folder(tree: Path, tmp_path: Pa
 @pytest.mark.parametrize("verb", ["plan", "setup", "recipes"])
 def test_a_current_folder_that_was_deleted_is_one_line(tree: Path, tmp_path: Path, verb: str) -> None:
     script = 'mkdir "$1" && cd "$1" && rmdir "$1" && exec "$2" "$3"'
-    words = ["bash", "-c", script, "-", tmp_path / "gone", tree / "run.sh", verb]
+    words = ["bash", "-c", script, "-", str(tmp_path / "gone"), str(tree / "run.sh"), verb]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     told = [line for line in done.stderr.splitlines() if not line.startswith("shell-init: ")]  # bash's own
     assert (done.returncode, told) == (2, ["error: the current folder was deleted; change to another one"])

@@ -359,7 +359,10 @@ def test_a_file_in_place_of_the_claims_is_named_with_what_to_do(tmp_path: Path) 
         Claims(tmp_path).take()
 
 
-def test_an_owner_whose_folder_is_deleted_learns_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["deleted", "emptied or unmounted"])
+def test_an_owner_whose_folder_is_gone_learns_it_once(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(claims, "BEAT_S", 0.01)
     folder, lost = tmp_path / "run", queue.Queue[str]()
     folder.mkdir()
@@ -368,7 +371,9 @@ def test_an_owner_whose_folder_is_deleted_learns_it_once(tmp_path: Path, monkeyp
         time.sleep(0.1)
         assert lost.empty()
         shutil.rmtree(folder)
-        assert lost.get(timeout=20) == f"{folder}: was deleted during the run, which ends; start it again"
+        if how != "deleted":
+            (folder / "checkpoints").mkdir(parents=True)  # The run itself makes this folder anew.
+        assert lost.get(timeout=20) == f"{folder}: was {how} during the run, which ends; start it again"
     assert lost.empty()
 
 
