@@ -81,11 +81,15 @@ def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim) -> int:
     Raises:
         UserError: A file cannot be written.
     """
-    while not claim.is_lost() and may_restart(folder, outcome):
+    is_emptied = folder.path.exists() and not claim.path.exists()
+    while not is_emptied and not claim.is_lost() and may_restart(folder, outcome):
         prepare_attempt(folder)
         outcome = _run_ranks(folder)
     if claim.is_lost():
         sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
+        return 1
+    if is_emptied:  # Nothing there could be resumed, or judged.
+        sys.stderr.write(f"error: {folder.shown}: was emptied or unmounted during the run; start it again\n")
         return 1
     reports, name = read_failures(folder), folder.recipe.name
     is_begun = folder.checkpoints.resume_point() or folder.attempts.read()

@@ -249,7 +249,8 @@ def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Pat
     assert RunFolder(folder).checkpoints.files(), "refused, not removed"
 
 
-def test_a_run_whose_folder_is_deleted_ends_soon_with_that_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["deleted", "emptied or unmounted"])
+def test_a_run_whose_folder_is_gone_ends_soon_with_that_reason(how: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     never_ends = [*TWO_EPOCHS, "run.epochs=2000"]
     command = train_command(folder, *never_ends, words=("--max-restarts", "2"))
@@ -257,12 +258,16 @@ def test_a_run_whose_folder_is_deleted_ends_soon_with_that_reason(tmp_path: Path
         while not RunFolder(folder).checkpoints.files():
             assert launcher.poll() is None
             time.sleep(0.05)
-        shutil.rmtree(folder)
+        folder.rename(tmp_path / "away")
+        if how != "deleted":
+            folder.mkdir()
         begin = time.monotonic()
         _, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 1
-    assert f"error: {folder}: was deleted during the run, which ends; start it again\n" in errors
+    assert f"error: {folder}: was {how} during the run, which ends; start it again\n" in errors
+    assert "continue with" not in errors
+    assert not (folder / "summary.json").exists()
     assert "Traceback" not in errors
     assert time.monotonic() - begin < 30 * max(1, os.getloadavg()[0])
-    assert not folder.exists()
+    assert folder.exists() is (how != "deleted")
     assert not ranks(folder)
