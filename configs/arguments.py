@@ -5,6 +5,7 @@ works before anything is installed.
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,12 @@ Style = Literal["plain", "strong", "good", "bad", "faint"]
 
 _ALIKE = 0.7
 """How similar an option must be to be suggested; all options are somewhat alike, because they share two dashes."""
+
+_LIMITS = {
+    errno.EMFILE: "this process may open no more files; raise the limit (ulimit -n)",
+    errno.EAGAIN: "no process or thread can be started; raise the limit (ulimit -u, or pids.max of the control group)",
+}
+"""What to do where the system refuses a file or a process by a limit of the user or the job."""
 
 _CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
 
@@ -106,18 +113,15 @@ def exit_status(work: Callable[[], int]) -> int:
     """Do the work of a program and return the exit status of its process.
 
     Returns:
-        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, and where a file is not permitted; 130
-        after Ctrl-C, of which one line tells, with the text of the `KeyboardInterrupt` if it has one; 1 if the reader
-        of the output, as ``head`` or a pager, ended before the output did.
+        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, where a file is not permitted, and at a
+        limit of the user; 130 after Ctrl-C, of which one line tells, with the text of the `KeyboardInterrupt` if it has
+        one; 1 if the reader of the output, as ``head`` or a pager, ended before the output did.
     """
     try:
         status = work()
         sys.stdout.flush()
     except UserError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
-        return 2
-    except PermissionError as error:  # By whatever look at a file in a folder of another user.
-        sys.stderr.write(f"error: {error.filename}: permission denied; ask the owner, or take another path\n")
         return 2
     except ChildInterrupted:
         return 130
@@ -129,6 +133,14 @@ def exit_status(work: Callable[[], int]) -> int:
         # Python would report the broken pipe once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        words = _LIMITS.get(error.errno or 0)
+        if isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
+            words = f"{error.filename}: permission denied; ask the owner, or take another path"
+        if words is None:
+            raise
+        sys.stderr.write(f"error: {words}\n")
+        return 2
     return status
 
 

@@ -64,12 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(folder: Path, identity: Identity, error: Exception) -> NoReturn:
-    from train.rank.failure import is_second_hand  # noqa: PLC0415 (as above)
+    from train.rank.failure import is_second_hand, one_line  # noqa: PLC0415 (as above)
 
     if is_second_hand(error):
         logger.warning("ends, because another rank failed")
     else:
-        logger.error("failed: %s", error, exc_info=logger.isEnabledFor(logging.DEBUG))
+        logger.error("failed: %s", one_line(error), exc_info=logger.isEnabledFor(logging.DEBUG))
     _record(folder, identity, error, 1)
     _end(1)
 

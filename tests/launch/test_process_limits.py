@@ -48,3 +48,10 @@ def test_a_limit_on_threads_is_named_and_not_taken_for_damaged_images(group: Pat
     told = _errors(f"echo $$ >{group}/cgroup.procs", tmp_path)
     assert "raise the limit on processes and threads (ulimit -u, or pids.max of the control group)" in told
     assert "damaged" not in told
+
+
+def test_a_limit_on_open_files_that_the_launcher_meets_is_one_line(tmp_path: Path) -> None:
+    command = ["bash", "-c", 'ulimit -n 8 && exec "$@"', "-", *train_command(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=90)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert done.stderr.endswith("error: this process may open no more files; raise the limit (ulimit -n)\n")

@@ -32,13 +32,21 @@ def is_second_hand(error: BaseException) -> bool:
     return isinstance(error, Stopped) or any(words in str(error) for words in _SECOND_HAND)
 
 
+def one_line(error: BaseException) -> str:
+    """Return what an error says in one line of at most 2,000 characters; of a traceback in it, as MXNet's, the end."""
+    text = str(error).strip()
+    if text.startswith("Traceback "):
+        text = text.splitlines()[-1]
+    return " ".join(text.split())[:2000]
+
+
 def record_failure(folder: Path, identity: Identity, error: BaseException, status: int = 1) -> None:
     """Write the failure report of this rank; never raises, because it runs while another error is being handled."""
     row = {
         "rank": identity.rank,
         "host": identity.host,
         "step": getattr(error, "step", None),
-        "message": " ".join(str(error).split())[:2000],
+        "message": one_line(error),
         "second_hand": is_second_hand(error),
         "waited": isinstance(error, StoodStill) and error.waits,
         "status": status,

@@ -52,6 +52,13 @@ def test_only_what_another_rank_caused_is_second_hand(error: BaseException, seco
     assert is_second_hand(error) is second_hand
 
 
+def test_the_traceback_of_a_library_is_cut_to_its_last_line(tmp_path: Path) -> None:
+    text = 'Traceback (most recent call last):\n  File "../src/engine/engine.cc", line 51\nMXNetError: no Engine X'
+    record_failure(tmp_path, THIRD, RuntimeError(text), 1)
+    row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
+    assert row["message"] == "MXNetError: no Engine X"
+
+
 def test_a_failure_is_on_the_disk_in_one_line_with_rank_host_step_and_status(tmp_path: Path) -> None:
     before = time.time()
     record_failure(tmp_path, THIRD, StoodStill("no progress\n for 10 s,   standing", 41, waits=True), 1)
