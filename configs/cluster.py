@@ -65,7 +65,7 @@ class Cluster(Section):
         600,
         ge=10,
         description="Time without progress after which a rank ends the run. It applies from the first step on; before "
-        "that, communication.timeout_s applies.",
+        "that, communication.timeout_s applies. A rank that is frozen within steps ends the run sooner.",
     )
     trace_steps: int = Field(
         0,

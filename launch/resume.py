@@ -87,7 +87,8 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
             _set_aside(folder)
         else:
             sys.stderr.write(f"resumes from {checkpoint}\n")
-            for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *folder.path.glob("failure_*.json")]:
+            past = [path for name in ("failure_*.json", "responds_*") for path in folder.path.glob(name)]
+            for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *past]:
                 with explain_disk_errors(path):
                     path.unlink(missing_ok=True)
         folder.checkpoints.resume_from(checkpoint)

@@ -59,6 +59,7 @@ class TrainingRun:
         stop_rule: Called after each evaluation; returns a reason to end the run early, or None.
         checkpoints: Keeps the state.
         start: Epoch and step at which the run begins, or is resumed.
+        on_break: Called before each epoch and each evaluation, which may take much longer than a step.
     """
 
     plan: RunPlan
@@ -72,6 +73,7 @@ class TrainingRun:
     stop_rule: StopRule = never_stop
     checkpoints: NoCheckpoints = field(default_factory=NoCheckpoints)
     start: Position = BEGINNING
+    on_break: Callable[[], object] = lambda: None
 
 
 def blocks(plan: RunPlan, first_epoch: int = 1) -> list[range]:
@@ -109,6 +111,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
             losses: list[float] = []
             with log.block(epochs[0], len(epochs)):
                 for epoch in epochs:
+                    run.on_break()
                     with log.epoch(epoch):
                         source.begin_epoch(epoch)
                         for done in plan.epoch_steps(epoch, start.step):
@@ -117,6 +120,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                             if (done + 1) % run.log_every_steps == 0:
                                 losses += _report(run, window, progress, source, Position(epoch, done + 1))
                 losses += _report(run, window, progress, source, Position(epoch, done + 1), is_last=True)
+                run.on_break()
                 with log.evaluation(epoch), step.clock.pause():
                     score, seconds = _timed(run.evaluate)
                     log.eval_accuracy(score.value, epoch)

@@ -37,6 +37,7 @@ from train.plan.fixed_step import require_fixed_step
 from train.plan.memory import require_memory
 from train.rank.failure import record_failure
 from train.rank.identity import Identity
+from train.rank.peers import Peers
 from train.rank.signals import StopSignals
 from train.rank.startup import Ledger, gather_starts
 from train.rank.watchdog import Watchdog
@@ -134,9 +135,10 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             image_type=images.image_type,
         )
         usage = Usage()
+        watchdog.expect(cluster.watchdog_s)
         if cluster.communication.is_synchronous:
             signals.wait_for_step()
-        watchdog.expect(cluster.watchdog_s)
+            watchdog.follow(Peers(folder, identity, starts["hosts"], cluster.engine.run_ahead_steps))
         evaluate = rank.make_evaluator(watchdog)
         result, clock = training.run(evaluate, log, watchdog, signals)
     usage.write(folder, rank.communicator, is_writer=identity.rank == 0)
@@ -262,6 +264,7 @@ class _Training:
                 stop_rule=self.stop_rule,
                 checkpoints=self.checkpoints,
                 start=start,
+                on_break=watchdog,
             )
             result = train(run, log=log, progress=progress)
         finally:

@@ -220,7 +220,7 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
     assert not signals.waits, "a notice that waited for the end of a step would be noted and never heeded"
     assert [read(path).meta["step"] for path in RunFolder(tmp_path).checkpoints.files()] == [8], "the trained network"
     assert [each for each in watchdogs[0].steps if each is not None] == [*range(8)]
-    assert watchdogs[0].steps.count(None) == 3, "a batch of each evaluation, and the trained network"
+    assert watchdogs[0].steps.count(None) == 7, "two epochs and evaluations, a batch of each, and the trained network"
 
 
 @pytest.mark.medium

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from configs.load import ROOT
+from train.rank.peers import LOOK_EVERY_S, Peers
 
 _PR_SET_PDEATHSIG = 1
 _BACKSTOP_S = 5.0
@@ -56,6 +57,7 @@ class Watchdog:
         self._timeout_s, self._report = timeout_s, report
         self._last, self._armed = time.monotonic(), float("-inf")
         self._step: int | None = None
+        self._peers: Peers | None = None
         self._rested = threading.Event()
         self._watched = threading.get_ident()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -63,7 +65,13 @@ class Watchdog:
 
     def __call__(self, step: int | None = None) -> None:
         """Record progress, and ``step`` if a step was queued; cheap, because the kernel's timer is seldom reset."""
-        self._last = now = time.monotonic()
+        now = time.monotonic()
+        if self._peers is not None:
+            if step is None:
+                self._peers.paused()
+            else:
+                self._peers.stepped(now - self._last)
+        self._last = now
         self._step = self._step if step is None else step
         if now - self._armed > self._timeout_s / 10:
             # The timer is reset only every tenth of the timeout, so it gets that much more time.
@@ -75,6 +83,10 @@ class Watchdog:
         self._timeout_s, self._armed = timeout_s, float("-inf")
         self()
 
+    def follow(self, peers: Peers) -> None:
+        """Name ranks that do not respond within steps, and end the run long before the timeout if they never do."""
+        self._peers = peers
+
     def rest(self) -> None:
         """End watching."""
         self._rested.set()
@@ -82,13 +94,18 @@ class Watchdog:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _watch(self) -> None:
-        seen = time.monotonic()
-        while not self._rested.wait(min(1.0, self._timeout_s / 10)):
+        seen = resumed = time.monotonic()
+        while not self._rested.wait(min(LOOK_EVERY_S, self._timeout_s / 10)):
             now = time.monotonic()
             gap_s, seen = now - seen, now
-            if max(gap_s, now - self._last) > self._timeout_s:
+            if gap_s > 4 * LOOK_EVERY_S:
+                # This process was frozen too, or found no core: it cannot tell what the others did meanwhile.
+                resumed = now
+            stalled_s = now - max(self._last, resumed)
+            is_late = max(gap_s, now - self._last) > self._timeout_s
+            if is_late or (self._peers is not None and self._peers.look(stalled_s, self._waits)):
                 where, waits = _describe(sys._current_frames().get(self._watched))
-                message = f"no progress for {self._timeout_s:g} s, in {where}"
+                message = f"no progress for {self._timeout_s if is_late else stalled_s:.3g} s, in {where}"
                 if gap_s > self._timeout_s / 2:
                     # The process was frozen and has just been resumed; the other ranks have given up waiting for it.
                     message, waits = f"was frozen for {gap_s:.0f} s, in {where}", False
@@ -98,6 +115,9 @@ class Watchdog:
                 faulthandler.dump_traceback(all_threads=True)
                 time.sleep(_LAST_WORDS_S if waits else 0)
                 os._exit(1)
+
+    def _waits(self) -> bool:
+        return _describe(sys._current_frames().get(self._watched))[1]
 
 
 def end_within(seconds: float) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,8 @@ import pytest
 
 from configs.load import ROOT
 from train.rank import watchdog
+from train.rank.identity import Identity
+from train.rank.peers import Peers
 from train.rank.watchdog import StoodStill, Watchdog
 
 TIMEOUT_S = 0.5
@@ -170,6 +173,33 @@ def test_a_rank_that_was_frozen_says_for_how_long_and_ends_at_once(
     assert str(report).startswith("was frozen for 500 s, in ")
     assert not report.waits, "the others have given up waiting for it"
     assert time.slept == [0]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("jumps", "named"), [([0.9] * 4, ["rank 1 on b does not respond"]), ([30, 0, 0], [])])
+def test_a_rank_that_waits_names_the_one_that_is_frozen_unless_it_was_frozen_too(
+    time: _Time, tmp_path: Path, caplog: pytest.LogCaptureFixture, jumps: list[float], named: list[str]
+) -> None:
+    reports: list[StoodStill] = []
+    dog = Watchdog(600, reports.append)
+    time.rest = dog.rest
+    dog.follow(Peers(tmp_path, Identity(0, 2, 0, 2, "a", "none"), ["a", "b"], run_ahead_steps=2))
+    for step in range(10):
+        time.now += 0.05
+        dog(step)
+    passed = threading.Event()
+
+    def pass_time() -> None:
+        for jump_s in jumps:
+            time.wait_for_a_look()
+            time.now += jump_s
+        time.wait_for_a_look()
+        passed.set()
+
+    threading.Thread(target=pass_time).start()
+    _stand_in([f"{ROOT}/train/comm/communicator.py"], partial(passed.wait, WAIT_S))
+    dog.rest()
+    assert (reports, [each.split(": ")[1] for each in caplog.messages]) == ([], named)
 
 
 def test_a_timer_in_c_that_is_seldom_set_leaves_time_for_a_report(time: _Time) -> None:

@@ -1,0 +1,162 @@
+"""Ranks that do not respond are named and told from slow ones, by signs in a folder; and two real ranks, one frozen."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT
+from tests.launch.scheduled import ranks
+from tests.runs import SHORT, train_command
+from train.rank.identity import Identity, read_identity
+from train.rank.peers import Peers
+
+HOSTS = ["a", "b", "c"]
+STEP_S = 0.05
+
+
+def _peers(folder: Path, steps: int = 9) -> list[Peers]:
+    """Return three ranks that have done steps of 50 ms."""
+    made = [Peers(folder, Identity(rank, 3, rank, 3, host, "none"), HOSTS, 2) for rank, host in enumerate(HOSTS)]
+    for each in made:
+        for _ in range(steps):
+            each.stepped(STEP_S)
+    return made
+
+
+def _waits() -> bool:
+    return True
+
+
+def _look(who: list[Peers], *moments: float) -> list[bool]:
+    """Let the ranks look one after another at each moment of a stall; return whether one ends the run."""
+    return [any(rank.look(stalled_s, _waits) for rank in who) for stalled_s in moments]
+
+
+def test_a_rank_without_a_sign_is_named_once_within_three_seconds_and_ends_the_run_much_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    three = _peers(tmp_path)
+    _look([three[0], three[2]], 0.4, 1.0, 1.9)
+    assert caplog.messages == []
+    assert _look([three[0], three[2]], 2.9, 3.1, 15) == [False] * 3
+    assert caplog.messages == ["no step for 2.9 s: rank 1 on b does not respond"]
+    assert _look([three[0], three[2]], 30) == [True]
+
+
+def test_a_slow_rank_whose_watchdog_still_runs_is_neither_named_nor_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _look(_peers(tmp_path), *(0.25 * number for number in range(400))) == [False] * 400
+    assert caplog.messages == []
+
+
+def test_a_rank_that_comes_back_is_told_of_and_another_stall_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    three = _peers(tmp_path)
+    _look(three[1:], 1, 3, 15)
+    _look(three, 0.1)
+    assert caplog.messages == ["no step for 3.0 s: rank 0 on a does not respond", "rank 0 responds again"]
+    assert list(tmp_path.iterdir()) == [], "a sign of an earlier stall would speak for a rank that freezes now"
+    assert _look(three[:2], 1, 3, 15) == [False] * 3
+    assert caplog.messages[2:] == ["no step for 3.0 s: rank 2 on c does not respond"]
+
+
+def test_a_rank_that_was_late_with_its_sign_ends_no_run(tmp_path: Path) -> None:
+    three = _peers(tmp_path)
+    _look(three[:2], 1, 3)
+    _look(three[2:], 5)
+    assert _look(three[:2], 30, 300) == [False, False]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(lambda rank: rank.paused(), id="an evaluation, a checkpoint or a new size"),
+        pytest.param(lambda rank: (rank.paused(), rank.stepped(STEP_S)), id="the first step, and the next compiles"),
+    ],
+)
+def test_nobody_is_named_outside_of_settled_steps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: Callable[[Peers], object]
+) -> None:
+    three = _peers(tmp_path)
+    for rank in three:
+        before(rank)
+    assert _look(three[:1], 1, 3, 30, 300) == [False] * 4
+    assert caplog.messages == []
+
+
+def test_long_steps_make_long_limits_and_one_of_thirty_seconds_does_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    three = _peers(tmp_path, steps=0)
+    for rank in three:
+        for seconds in (1, 1, 30, 1, 1, 1, 1):
+            rank.stepped(seconds)
+    _look(three[:2], 4, 6, 19)
+    assert caplog.messages == []
+    assert _look(three[:2], 21, 150, 250) == [False, False, True]
+    assert len(caplog.messages) == 1
+
+
+def test_a_rank_that_waits_for_nobody_blames_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rank = _peers(tmp_path)[0]
+    assert not any(rank.look(stalled_s, lambda: False) for stalled_s in (1, 3, 30))
+    assert caplog.messages == []
+
+
+def test_a_rank_that_cannot_leave_a_sign_of_its_own_blames_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _look(_peers(tmp_path / "deleted")[:1], 1, 3, 30) == [False] * 3
+    assert caplog.messages == []
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_frozen_rank_of_two_is_named_while_the_run_lives_and_ends_it_long_before_the_watchdog(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    endless = [
+        *SHORT, "run.max_steps=null", "data.source=synthetic", "data.train_samples=1000000", "data.eval_samples=64",
+        "cluster.watchdog_s=100000",
+    ]  # fmt: skip
+    output = tmp_path / "output"
+    host = socket.gethostname()
+    with (
+        output.open("wb") as file,
+        subprocess.Popen(train_command(folder, *endless), cwd=ROOT, stdout=file, stderr=file) as launcher,
+    ):
+
+        def wait_for(words: str, path: Path = output) -> None:
+            while not (path.is_file() and words in path.read_text(encoding="utf-8")):
+                assert launcher.poll() is None, output.read_text(encoding="utf-8")
+                time.sleep(0.02)
+
+        wait_for(" step 12/")
+        frozen = _process_of(folder, 1)
+        os.kill(frozen, signal.SIGSTOP)
+        wait_for(f"rank 1 on {host} does not respond")
+        os.kill(frozen, signal.SIGCONT)
+        wait_for("rank 1 responds again")
+        os.kill(_process_of(folder, 0), signal.SIGSTOP)
+        assert launcher.wait() == 1
+    text = output.read_text(encoding="utf-8")
+    assert f"[rank 1 {host}] no step for" in text, text
+    assert f"rank 0 on {host} made no progress and reported nothing" in text
+
+
+def _process_of(folder: Path, rank: int) -> int:
+    """Return the process of a rank of the run in the folder, from the launcher's variables."""
+    identities = {}
+    for process in ranks(folder):
+        variables = Path(f"/proc/{process}/environ").read_bytes().decode().removesuffix("\0").split("\0")
+        identities[read_identity(dict(each.split("=", 1) for each in variables)).rank] = process
+    return identities[rank]
