@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 from configs.load import ROOT
@@ -127,7 +128,8 @@ def end_within(seconds: float) -> None:
     when its time was over ends as soon as it goes on.
     """
     signal.setitimer(signal.ITIMER_REAL, seconds + _STACKS_S)
-    faulthandler.dump_traceback_later(seconds)
+    with suppress(RuntimeError):  # The stacks need a thread, and a limit on threads may be what ends the process.
+        faulthandler.dump_traceback_later(seconds)
 
 
 def _describe(frame: FrameType | None) -> tuple[str, bool]:
