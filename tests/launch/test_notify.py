@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from configs.load import load_both
-from launch import notify as module
 from launch.notify import notify
 from logs.folder import RunFolder
 
@@ -51,22 +50,20 @@ def test_a_command_that_fails_or_hangs_is_a_warning(
     command: str, path: str | None, trouble: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
     if path:
         monkeypatch.setenv("PATH", path)
-    notify(_folder(tmp_path, command), "end", "success")
+    notify(_folder(tmp_path, command), "end", "success", patience_s=0.1)
     assert capsys.readouterr().err == f"warning: cluster.notify: {command!r} {trouble}\n"
 
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_S", 1)
     receives, sends = os.pipe()
     os.set_inheritable(sends, True)
     # Each process has the pipe open, which is at its end when the last one is gone.
     monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, close_fds=False))
-    notify(_folder(tmp_path, "sleep 600; (sleep 600; true) & true"), "end", "success")
+    notify(_folder(tmp_path, "sleep 600; (sleep 600; true) & true"), "end", "success", patience_s=1)
     os.close(sends)
     assert select.select([receives], [], [], 60)[0]
     os.close(receives)
