@@ -143,6 +143,14 @@ class Scheduler(Section):
         "check fails. The check takes less than two minutes. Jobs in containers, and jobs of launchers that need a "
         "list of hosts, skip it.",
     )
+    spare_nodes: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Nodes that the job asks for beyond num_nodes. With check_first, the slowest nodes are left out "
+        "of the run; a spare node takes the place of a node that failed when the ranks are restarted.",
+        json_schema_extra={"unit": "nodes"},
+    )
     setup: Texts = Field(
         (), description="Shell lines at the beginning of the job script, for example module load openmpi."
     )
