@@ -5,6 +5,7 @@ import signal
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from configs.arguments import painted
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS
@@ -37,7 +38,7 @@ def finish_run(folder: RunFolder, outcome: Outcome) -> int:
     if not has_ended:
         cause = find_cause(folder, outcome, rows)
         folder.close_aborted(cause["message"], failed_rank=cause.get("rank"), failed_step=cause.get("step"))
-    summary = _with_reference(folder)
+    summary = _completed(folder)
     verdicts = write_verdict(folder.path)
     has_stopped = not has_ended and (
         outcome.interrupted_by is not None or was_stopped(outcome, rows, cluster.world_size)
@@ -71,17 +72,22 @@ def close_refused(folder: RunFolder, outcome: Outcome) -> int:
     return REFUSED_STATUS
 
 
-def _with_reference(folder: RunFolder) -> Summary:
-    """Return the summary of a run; with a run on ImageNet that reached its target, compare the reference convergence.
+def _completed(folder: RunFolder) -> Summary:
+    """Return the summary of a run with what rank 0 does not know, and add that to the summary's file.
 
-    The comparison is added to the summary's file.
+    It is the hosts that the run did without, and the comparison with the reference convergence of a run on ImageNet
+    that reached its target.
     """
     summary, data = folder.summary(), folder.recipe.data
+    more: dict[str, Any] = {}
+    if left_out := folder.attempts.left_out():
+        more["left_out"] = left_out
     is_real = summary.status == "success" and not summary.is_rehearsal
     if is_real and data.source == "folders" and data.train_samples == IMAGENET_SAMPLES:
-        found = compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])])
-        summary = replace(summary, rcp=asdict(found))
-        with dispensable():  # The summary without the comparison stays.
+        more["rcp"] = asdict(compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])]))
+    if more:
+        summary = replace(summary, **more)
+        with dispensable():  # The summary without it stays.
             folder.write_summary(summary)
     return summary
 

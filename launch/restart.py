@@ -9,6 +9,10 @@ from launch.start.local import Outcome
 from logs.attempts import bad_hosts
 from logs.folder import SUMMARY_FILE, RunFolder
 
+_FAILURES = 2
+"""A scheduler gives a job another host only if the job is queued again, which is worth it for a host that failed twice.
+A spare node costs nothing, and may be taken at once."""
+
 ANY_HOST = "any"
 """In place of the names of hosts: a scheduler can replace any host."""
 
@@ -22,8 +26,9 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     Args:
         folder: The run folder.
         outcome: How the launcher ended.
-        hosts: The machines among which the run can choose; `ANY_HOST` if a scheduler chooses; empty if nobody can. A
-            host that failed twice is left out, as long as there are enough others.
+        hosts: The machines among which the run can choose, more than it needs: one that fails is left out, as long as
+            there are enough others. `ANY_HOST` if a scheduler can choose others: one that failed twice is left out.
+            Empty if nobody can choose.
 
     Raises:
         UserError: If the disk is full, or the disk or the file server is in trouble.
@@ -40,7 +45,10 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
         cause["message"],
         host=cause.get("host"),
         limit=limit,
-        may_leave_out=lambda bad: _dispensable(bad, hosts, cluster.num_nodes, folder.attempts.left_out()),
+        times=_FAILURES if list(hosts) == [ANY_HOST] else 1,
+        may_leave_out=lambda bad: _dispensable(
+            bad, hosts, cluster.num_nodes, list(folder.attempts.left_out(after=["failed"]))
+        ),
     )
     if reason is not None:
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
@@ -56,7 +64,7 @@ def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, with
     """Return those of the bad hosts that can be left out too, by the names that they have in ``hosts``.
 
     Args:
-        bad: Hosts that failed twice, by the names that their ranks reported.
+        bad: Hosts that failed, by the names that their ranks reported.
         hosts: See `may_restart`.
         num_needed: Number of hosts that the run needs.
         without: The hosts that are left out already.
@@ -64,7 +72,7 @@ def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, with
     if list(hosts) == [ANY_HOST]:
         return list(bad)
     found = [_as_listed(host, hosts) for host in bad]
-    spares = max(0, len(hosts) - len(without) - num_needed)
+    spares = max(0, len({*hosts} - {*without}) - num_needed)
     return [host for host in found if host is not None and host not in without][:spares]
 
 
@@ -79,9 +87,10 @@ def _as_listed(host: str, hosts: Sequence[str]) -> str | None:
 
 def _on_which_hosts(folder: RunFolder, hosts: Sequence[str] = ()) -> str:
     """Return what is said of hosts that failed twice: they are left out, or there is nothing to put in their place."""
-    attempts, without = folder.attempts.read(), folder.attempts.left_out()
+    attempts, without = folder.attempts.read(), folder.attempts.left_out(after=["failed"])
     if attempts[-1].leaves_out:
-        return f", without {', '.join(attempts[-1].leaves_out)}, which failed twice"
+        how_often = " twice" if list(hosts) == [ANY_HOST] else ""
+        return f", without {', '.join(attempts[-1].leaves_out)}, which failed{how_often}"
     bad = [host for host in bad_hosts(attempts) if (_as_listed(host, hosts) or host) not in without]
     if not bad or folder.cluster.num_nodes == 1:
         return ""

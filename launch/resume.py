@@ -13,8 +13,9 @@ from logs.attempts import ATTEMPTS_FILE
 from logs.claims import CLAIMS_FOLDER, Claim
 from logs.disk import explain_disk_errors
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, UNFINISHED_MARK, VERDICT_FILE, RunFolder
+from logs.nodes import NODES_FILE
 
-_KEPT = (CONFIG_FILE, UNFINISHED_MARK, CLAIMS_FOLDER, ATTEMPTS_FILE, "hosts")
+_KEPT = (CONFIG_FILE, UNFINISHED_MARK, CLAIMS_FOLDER, ATTEMPTS_FILE, NODES_FILE, "hosts")
 """Files that an attempt leaves to the next one, besides the job's own files."""
 
 _KEPT_PREFIXES = ("job.", "attempt-")

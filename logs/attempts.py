@@ -1,12 +1,12 @@
 """The attempts at a run that ended before the run did, and whether the run may go on by itself."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -14,6 +14,7 @@ from logs.checkpoints import CheckpointFolder, step_of
 from logs.disk import explain_disk_errors
 
 ATTEMPTS_FILE = "attempts.jsonl"
+Outcome = Literal["failed", "stopped", "lost", "checked"]
 _FRUITLESS = 2
 """Attempts in a row without progress after which a run does not go on by itself."""
 
@@ -24,17 +25,18 @@ class Attempt:
 
     Attributes:
         time: When the attempt ended.
-        outcome: ``failed``; ``stopped`` by a signal; ``lost`` if it ended without a word, with its node or by SIGKILL.
+        outcome: ``failed``; ``stopped`` by a signal; ``lost`` if it ended without a word, with its node or by SIGKILL;
+            ``checked`` for a check of the nodes before an attempt, which left out hosts.
         cause: Why, in one line.
         host: The host of the rank that failed first, if it is known.
         from_step: The step at which the attempt began.
         kept_step: The step of the newest checkpoint at its end.
         goes_on: Whether the run went on by itself.
-        leaves_out: The hosts that the run leaves out from here on, because they failed twice.
+        leaves_out: The hosts that the run leaves out from here on: they failed, or the check found them slow.
     """
 
     time: str
-    outcome: Literal["failed", "stopped", "lost"]
+    outcome: Outcome
     cause: str
     host: str | None
     from_step: int
@@ -45,6 +47,8 @@ class Attempt:
     @property
     def description(self) -> str:
         """The attempt in one line: how and why it ended, from which step, what it kept, and what followed."""
+        if self.outcome == "checked":
+            return f"began without {', '.join(self.leaves_out)}: {self.cause}"
         then = "was restarted automatically" if self.goes_on else "was not restarted"
         without = f" without {', '.join(self.leaves_out)}" if self.leaves_out else ""
         kept = f"kept step {self.kept_step}" if self.kept_step else "kept no step"
@@ -66,9 +70,22 @@ class Attempts:
                 rows.append(adapter.validate_json(line, strict=True))
         return rows
 
-    def left_out(self) -> list[str]:
-        """Return the hosts that the run leaves out, because they failed twice."""
-        return sorted({host for each in self.read() for host in each.leaves_out})
+    def left_out(self, *, after: Sequence[Outcome] = ("failed", "checked")) -> dict[str, str]:
+        """Return the hosts that the run leaves out after attempts with these outcomes, each with the reason."""
+        found = {host: each.cause for each in self.read() if each.outcome in after for host in each.leaves_out}
+        return dict(sorted(found.items()))
+
+    def leave_out(self, hosts: Mapping[str, str]) -> None:
+        """Record that a check of the nodes leaves out some of them.
+
+        Args:
+            hosts: Host -> why the run goes on without it.
+
+        Raises:
+            UserError: If the disk is full, or the disk or the file server is in trouble.
+        """
+        attempt = self._ended_now("checked", "; ".join(hosts.values()), None)
+        self._write({**asdict(attempt), "leaves_out": list(hosts)})
 
     def add(
         self,
@@ -77,6 +94,7 @@ class Attempts:
         *,
         host: str | None = None,
         limit: int,
+        times: int = 2,
         may_leave_out: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
     ) -> str | None:
         """Record that an attempt ended, and return why the run may not go on by itself, or None if it may.
@@ -86,14 +104,27 @@ class Attempts:
             cause: See `Attempt`.
             host: See `Attempt`.
             limit: How often a run may go on by itself after this outcome.
-            may_leave_out: Returns those of the given hosts, which failed twice, that the run can do without.
+            times: How often a host may fail before the run leaves it out.
+            may_leave_out: Returns those of the given hosts, which failed so often, that the run can do without.
 
         Raises:
             UserError: If the disk is full, or the disk or the file server is in trouble.
         """
+        attempt = self._ended_now(outcome, cause, host)
+        attempts = [*(each for each in self.read() if each.outcome != "checked"), attempt]
+        reason = _why_not_again(attempts, limit)
+        row = {**asdict(attempt), "goes_on": reason is None}
+        if reason is None:
+            without = self.left_out(after=["failed"])
+            bad = [each for each in bad_hosts(attempts, times) if each not in without]
+            row["leaves_out"] = list(may_leave_out(bad))
+        self._write(row)
+        return reason
+
+    def _ended_now(self, outcome: Outcome, cause: str, host: str | None) -> Attempt:
         checkpoints = CheckpointFolder(self.run_folder)
         resumed, newest = checkpoints.resume_point(), checkpoints.files()[:1]
-        attempt = Attempt(
+        return Attempt(
             time=datetime.now().astimezone().isoformat(timespec="seconds"),
             outcome=outcome,
             cause=cause,
@@ -102,16 +133,11 @@ class Attempts:
             kept_step=step_of(newest[0]) if newest else 0,
             goes_on=True,
         )
-        attempts = [*self.read(), attempt]
-        reason = _why_not_again(attempts, limit)
-        row = {**asdict(attempt), "goes_on": reason is None}
-        if reason is None:
-            without = self.left_out()
-            row["leaves_out"] = list(may_leave_out([each for each in bad_hosts(attempts) if each not in without]))
+
+    def _write(self, row: Mapping[str, Any]) -> None:
         path = self.run_folder / ATTEMPTS_FILE
         with explain_disk_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        return reason
 
 
 def _why_not_again(attempts: Sequence[Attempt], limit: int) -> str | None:
@@ -136,7 +162,7 @@ def _why_not_again(attempts: Sequence[Attempt], limit: int) -> str | None:
     return None
 
 
-def bad_hosts(attempts: Sequence[Attempt]) -> list[str]:
-    """Return the hosts on which a rank failed first in two attempts or more."""
+def bad_hosts(attempts: Sequence[Attempt], times: int = 2) -> list[str]:
+    """Return the hosts on which a rank failed first in so many attempts or more."""
     hosts = [each.host for each in attempts if each.outcome == "failed" and each.host]
-    return sorted({host for host in hosts if hosts.count(host) > 1})
+    return sorted({host for host in hosts if hosts.count(host) >= times})

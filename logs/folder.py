@@ -57,6 +57,8 @@ class Summary:
             attempt. None if there was one attempt only.
         changes: What differs from the settings with which the run was begun: ranks, epochs, engine. None if nothing
             does.
+        left_out: Host of the job that the run did without -> why: it failed, or the check before the run found it slow.
+            None if it did without none.
         is_rehearsal: Whether ranks waited instead of computing, so that accuracies are invented.
     """
 
@@ -85,6 +87,7 @@ class Summary:
     rcp: dict[str, Any] | None = None
     resumed_from_step: int | None = None
     changes: list[str] | None = None
+    left_out: dict[str, str] | None = None
     is_rehearsal: bool = False
 
 

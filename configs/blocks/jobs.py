@@ -124,9 +124,9 @@ class Scheduler(Section):
         ge=0,
         le=1000,
         description="How often the ranks are restarted from the last checkpoint after a crash, a lost rank or a hang. "
-        "After two attempts in a row without a new checkpoint the run is not restarted. A host that failed twice is "
-        "left out if there are others: by requeue under Slurm and Grid Engine, or from spare --hosts. train "
-        "--max-restarts N sets this key.",
+        "After two attempts in a row without a new checkpoint the run is not restarted. With spare nodes, the run goes "
+        "on without a node that failed; else Slurm and Grid Engine replace one that failed twice, with requeue. "
+        "train --max-restarts N sets this key.",
         json_schema_extra={"unit": "restarts"},
     )
     max_requeues: int = Field(
@@ -140,15 +140,15 @@ class Scheduler(Section):
     check_first: bool = Field(
         False,
         description="Whether a job checks its nodes before it trains, as ./run.sh doctor --step does, and ends if a "
-        "check fails. The check takes less than two minutes. Jobs in containers, and jobs of launchers that need a "
-        "list of hosts, skip it.",
+        "check fails. The check takes less than two minutes. Jobs in containers skip it, except on Kubernetes.",
     )
     spare_nodes: int = Field(
         0,
         ge=0,
         le=1000,
-        description="Nodes that the job asks for beyond num_nodes. With check_first, the slowest nodes are left out "
-        "of the run; a spare node takes the place of a node that failed when the ranks are restarted.",
+        description="Nodes that the job asks for beyond num_nodes. With check_first, the run leaves out nodes that are "
+        "slow or fail the check; with max_restarts, a spare node takes the place of one that failed. Hosts of submit "
+        "--hosts beyond num_nodes are spare nodes too.",
         json_schema_extra={"unit": "nodes"},
     )
     setup: Texts = Field(

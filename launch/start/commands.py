@@ -35,19 +35,33 @@ RANK_SCRIPT = "launch/rank.sh"
 
 
 def launcher_command(
-    cluster: Cluster, command: Sequence[str], variables: Mapping[str, str], python: Path | str = sys.executable
+    cluster: Cluster,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    python: Path | str = sys.executable,
+    *,
+    hosts: Sequence[str] = (),
 ) -> list[str]:
     """Return the command line that runs ``command`` once for each rank under horovodrun, mpirun, srun or torchrun.
 
     mpirun gets the variables by name, since it passes none to other hosts by itself. ``srun -K1`` ends the step when
-    one rank fails, which plain srun does not. No launcher binds ranks to cores; ``rank.sh`` does. ``python`` is the
-    interpreter that runs horovodrun and torchrun. On several nodes, each of them runs the command line of torchrun, and
-    the variables PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT tell torchrun where the nodes meet.
+    one rank fails, which plain srun does not. No launcher binds ranks to cores; ``rank.sh`` does. On several nodes,
+    each of them runs the command line of torchrun, and the variables PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT
+    tell torchrun where the nodes meet.
+
+    Args:
+        cluster: The cluster, with its launcher.
+        command: The command of a rank.
+        variables: The variables that mpirun is to pass on.
+        python: The interpreter that runs horovodrun and torchrun.
+        hosts: The hosts on which to start the ranks. If empty, the launcher finds the hosts of its job, or starts all
+            ranks on this one.
     """
     ranks, per_node = str(cluster.world_size), str(cluster.ranks_per_node)
     by_mpi = meets_by_mpi(cluster)
     if cluster.launcher == "horovodrun":
         words = ["-np", ranks, "--mpi" if by_mpi else "--gloo"]
+        words += ["-H", ",".join(f"{host}:{per_node}" for host in hosts)] if hosts else []
         return [*command_of(Program.HOROVODRUN, *words, python=python), *command]
     if cluster.launcher == "mpirun":
         rendezvous = rendezvous_of(cluster.communication.kind)
@@ -60,6 +74,7 @@ def launcher_command(
         layer = [] if cluster.device == "gpu" and cluster.node.hcas else ["-mca", "pml", "ob1"]
         # The ranks of one machine talk in shared memory, and then need not listen at any address.
         transports = "self,vader" if cluster.num_nodes == 1 and layer else "^openib"
+        passed += ["-host", ",".join(f"{host}:{per_node}" for host in hosts)] if hosts else []
         placing = [*f"-bind-to none -map-by ppr:{per_node}:node".split(), *layer, "-mca", "btl", transports]
         return ["mpirun", "-np", ranks, *placing, *passed, *command]
     if cluster.launcher == "torchrun":
@@ -69,6 +84,7 @@ def launcher_command(
     assert cluster.launcher == "srun"
     size = [f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}"]
     placing = ["--distribution=block", "--cpu-bind=none", *(["--mpi=pmix"] if by_mpi else [])]
+    placing += [f"--nodelist={','.join(hosts)}"] if hosts else []
     # SLURM_EXPORT_ENV, which SBATCH_EXPORT and --export=NONE set, would keep the variables from the ranks.
     return ["srun", "-K1", "--export=ALL", *size, *placing, *command]
 
@@ -83,13 +99,17 @@ def stop_signal_of(launcher: str) -> signal.Signals:
     return signal.SIGUSR1 if launcher in ("srun", "mpirun") else signal.SIGTERM
 
 
-def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
+def run_under(
+    cluster: Cluster, command: Sequence[str], variables: Mapping[str, str], *, hosts: Sequence[str] = ()
+) -> Outcome:
     """Run ``command`` once for each rank under the cluster's launcher and wait for the end.
 
     Args:
         cluster: The cluster, with its launcher.
         command: The command of a rank.
         variables: The variables of a rank on top of this process's own.
+        hosts: The hosts on which to start the ranks, as many as the cluster has nodes. If empty, those of this job, or
+            this machine.
 
     Raises:
         UserError: The launcher is not installed, cannot start this kind of communication, or would start the ranks of
@@ -97,12 +117,13 @@ def run_under(cluster: Cluster, command: Sequence[str], variables: Mapping[str, 
     """
     if cluster.launcher == "local":
         return _run_local(cluster, command, variables)
-    require_startable(cluster)
+    require_startable(cluster, has_hosts=bool(hosts))
     variables = {**variables, **binding_environment(cluster)}
     rendezvous = rendezvous_of(cluster.communication.kind)
     server = rendezvous if rendezvous.is_served(cluster) else RENDEZVOUS["none"]
     with server.serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
-        full = launcher_command(cluster, [str(ROOT / RANK_SCRIPT), *command], {**inherited(os.environ), **variables})
+        rank, passed = [str(ROOT / RANK_SCRIPT), *command], {**inherited(os.environ), **variables}
+        full = launcher_command(cluster, rank, passed, hosts=hosts)
         stop_file = Path(command[-1]) / STOP_FILE if cluster.launcher == "horovodrun" else None
         return run_launcher(
             full, {**variables, **addresses, "PATH": _search_path()}, stop_signal_of(cluster.launcher), stop_file
@@ -159,8 +180,12 @@ def require_launchable(cluster: Cluster) -> None:
         raise ConfigError("cluster.communication.backend", "gloo", "mpi or nccl under mpirun", remedy)
 
 
-def require_startable(cluster: Cluster) -> None:
+def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
     """Raise if the cluster's launcher cannot start the ranks from this machine.
+
+    Args:
+        cluster: The cluster.
+        has_hosts: Whether the launcher is told on which hosts to start them.
 
     Raises:
         UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
@@ -171,7 +196,8 @@ def require_startable(cluster: Cluster) -> None:
     require_launchable(cluster)
     _require_shared_memory(cluster.launcher)
     require_gpus(cluster)
-    if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and "LSB_JOBID" not in os.environ:
+    finds_hosts = has_hosts or "LSB_JOBID" in os.environ
+    if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and not finds_hosts:
         raise UserError(
             f"launcher: horovodrun would start all {cluster.world_size} ranks on this machine, since it does not know "
             f"the other nodes; use ./run.sh submit --hosts A,B, or set cluster.num_nodes=1"

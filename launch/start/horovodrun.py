@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from horovod.runner import gloo_run, launch
+from horovod.runner.driver import driver_service
 from horovod.runner.http import http_server
 from horovod.runner.util import remote
 
@@ -21,12 +22,19 @@ _SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
 def main() -> int:
     """Run horovodrun with the arguments of this process; return 0, or 1 if a rank ended with another status."""
     launch_gloo, find_port = gloo_run.launch_gloo, http_server.find_port
+    common_interfaces = driver_service.get_common_interfaces
+
+    def interfaces(settings: Any, all_hosts: Any, remote_hosts: Any, cache: Any) -> Any:
+        """Leave the loopback out, over which the ranks of a single host meet, unless that host is this one."""
+        found = common_interfaces(settings, all_hosts, remote_hosts, cache)
+        return (set(found) - {"lo"} or found) if remote_hosts and found else found
 
     def launch_where_told(*arguments: Any) -> None:
         address = arguments[-1]  # of this machine, which the ranks get as that of the rendezvous
         http_server.find_port = lambda serve: find_port(lambda place: serve((address, place[1])))
         launch_gloo(*arguments)
 
+    driver_service.get_common_interfaces = interfaces
     gloo_run.launch_gloo = launch_where_told
     launch.gloo_built = lambda **_: True
     remote.SSH_COMMAND_PREFIX = _SSH

@@ -22,19 +22,21 @@ from configs.rank_variables import rank_environment
 from launch.failure_cause import find_cause, has_refused, read_failures, was_stopped
 from launch.finish import close_refused, finish_run
 from launch.notify import notify
-from launch.restart import may_restart
+from launch.restart import ANY_HOST, may_restart
 from launch.resume import prepare_attempt
 from launch.setup.state import in_use
 from launch.start.launcher import OutlivedLauncher, kill_launcher_of
 from launch.start.local import Outcome
+from launch.submit.node_order import choose_nodes, slurm_leaves, why_left_out
 from logs.claims import BEAT_S, STALE_S
 from logs.folder import UNFINISHED_MARK, RunFolder
+from logs.nodes import read_nodes
 
 RESTART = 79
 """Exit status of ``end`` after a failure from which the run goes on: the script starts the ranks again."""
 
 MOVE = 80
-"""Exit status of ``end`` if the run goes on with other hosts, because one of those that it had failed twice."""
+"""Exit status of ``end`` if the scheduler is to give the job other hosts, because one that the run had failed twice."""
 
 _STOPPED = "stopped before its end; the same job continues it"
 
@@ -160,11 +162,34 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
             if was_signalled:  # The job has no time left for another attempt.
                 (folder / UNFINISHED_MARK).touch()
                 return STOPPED_STATUS
-            return MOVE if folder.attempts.read()[-1].leaves_out else RESTART
+            return MOVE if folder.attempts.read()[-1].leaves_out and list(hosts) == [ANY_HOST] else RESTART
         return finish_run(folder, outcome)
     except UserError as error:  # The ranks have run, so the status must not be the one of a refusal.
         sys.stderr.write(f"error: {error}\n")
         return 1
+
+
+def choose(path: Path, hosts: Sequence[str], topology: str, checked: Path) -> list[str]:
+    """Return the hosts of the next attempt at a run; record those that the check leaves out.
+
+    Args:
+        path: The run folder.
+        hosts: The hosts of the job, of which there are more than the run needs.
+        topology: See `launch.submit.node_order.slurm_leaves`.
+        checked: The run folder with the scores of the check, if there was one.
+    """
+    folder, scores = RunFolder(path), read_nodes(checked)
+    known, failed = folder.attempts.left_out(), folder.attempts.left_out(after=["failed"])
+    chosen = choose_nodes(
+        hosts, folder.cluster.num_nodes, failed=list(failed), scores=scores, leaves=slurm_leaves(topology)
+    )
+    left = {each.host: why for each in scores if each.host not in (*chosen, *known) and (why := why_left_out(each))}
+    if left:
+        folder.attempts.leave_out(left)
+    idle = [host for host in hosts if host not in chosen]
+    words = "".join(f"; {why}" for why in left.values())
+    sys.stderr.write(f"{folder.shown} on {' '.join(chosen)}, without {' '.join(idle)}{words}\n")
+    return chosen
 
 
 def hold(path: Path) -> None:
@@ -183,7 +208,7 @@ def hold(path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Options:
-    """The command line of ``python -m launch.submit.job``; all after ``folders`` is for ``end``."""
+    """The command line of ``python -m launch.submit.job``; all after ``folders`` is for ``end`` and ``choose``."""
 
     step: str
     folders: list[Path]
@@ -191,16 +216,20 @@ class _Options:
     signals: int
     near_limit: int
     hosts: str
+    topology: str
+    checked: Path | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands; ``begin`` returns 1 if there is nothing to start, and 2 if the folder is not free."""
     parser = Parser(prog="python -m launch.submit.job", description=__doc__)
-    parser.add_argument("step", choices=["begin", "hold", "end", "left-out"])
+    parser.add_argument("step", choices=["begin", "choose", "hold", "end", "left-out"])
     parser.add_argument("folders", type=Path, nargs="+")
     for name in ("--status", "--signals", "--near-limit"):
         parser.add_argument(name, type=int, default=0)
     parser.add_argument("--hosts", default="")
+    parser.add_argument("--topology", default="")
+    parser.add_argument("--checked", type=Path)
     return exit_status(lambda: _run(parse(parser, _Options, arguments)))
 
 
@@ -212,6 +241,10 @@ def _run(options: _Options) -> int:
     (folder,) = options.folders
     if options.step == "begin":
         return 0 if begin(folder, script=os.getppid(), patience_s=STALE_S + BEAT_S) else 1
+    if options.step == "choose":
+        chosen = choose(folder, options.hosts.split(), options.topology, options.checked or folder)
+        sys.stdout.write("".join(f"{host}\n" for host in chosen))
+        return 0
     if options.step == "hold":
         hold(folder)
         return 0

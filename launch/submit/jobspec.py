@@ -99,21 +99,32 @@ class JobSpec:
         return self.folder / "job.log"
 
     @property
+    def spares(self) -> int:
+        """The number of nodes beyond those that the run needs."""
+        return len(self.hosts) - self.cluster.num_nodes if self.hosts else self.cluster.scheduler.spare_nodes
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes that the job asks for: those of the run, and the spare ones."""
+        return self.cluster.num_nodes + self.spares
+
+    @property
     def size(self) -> str:
         """The numbers of ranks and nodes in words: ``2 ranks on 1 node``."""
         counts = {"rank": self.cluster.world_size, "node": self.cluster.num_nodes}
-        return " on ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+        words = " on ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+        return words + (f" (+{self.spares} spare)" if self.spares else "")
 
     @property
     def resources(self) -> list[str]:
-        """The values of ``scheduler.resources``, with the numbers of nodes and ranks filled in."""
-        cluster = self.cluster
+        """The values of ``scheduler.resources``, with the numbers of nodes and ranks filled in, also of spare nodes."""
+        per_node = self.cluster.ranks_per_node
         numbers = {
-            "num_nodes": cluster.num_nodes,
-            "ranks_per_node": cluster.ranks_per_node,
-            "world_size": cluster.world_size,
+            "num_nodes": self.num_nodes,
+            "ranks_per_node": per_node,
+            "world_size": self.num_nodes * per_node,
         }
-        return [word.format(**numbers) for word in cluster.scheduler.resources]
+        return [word.format(**numbers) for word in self.cluster.scheduler.resources]
 
     @property
     def wall_time_s(self) -> int:

@@ -114,7 +114,7 @@ def mpi_job(spec: JobSpec) -> str:
             },
             "mpiReplicaSpecs": {
                 "Launcher": _replicas(1, spec, script, volumes_of(spec, runs_ranks=False)),
-                "Worker": _replicas(cluster.num_nodes, spec, worker, volumes_of(spec, runs_ranks=True)),
+                "Worker": _replicas(spec.num_nodes, spec, worker, volumes_of(spec, runs_ranks=True)),
             },
         },
     }

@@ -129,7 +129,7 @@ def _answer(port: int, folder: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check all hosts; return 0, or 2 with a line for each that cannot take part."""
+    """Print the hosts that can take part, one a line, and an error for each other one; return 0, or 2 with errors."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[0] == "--answer":
         return _answer(int(words[1]), Path(words[2]))
@@ -137,8 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     over_gloo = os.environ.get("HOROVOD_CONTROLLER") == "gloo"
     with ThreadPoolExecutor(len(hosts)) as pool:
         troubles = list(pool.map(lambda host: trouble_with(host, folder, over_gloo=over_gloo), hosts))
-    for trouble in filter(None, troubles):
-        sys.stderr.write(f"error: {trouble}\n")
+    for host, trouble in zip(hosts, troubles, strict=True):
+        if trouble:
+            sys.stderr.write(f"error: {trouble}\n")
+        else:
+            sys.stdout.write(f"{host}\n")
     return 2 if any(troubles) else 0
 
 

@@ -8,9 +8,6 @@ from launch.submit.jobspec import JobSpec
 _GLOO_RANKS = 128
 """Gloo's rendezvous grows with the square of the ranks: minutes at this many, hours at a thousand (measured)."""
 
-_FAILURES = 2
-"""After so many failures, a host is left out."""
-
 
 def require_submittable(spec: JobSpec) -> None:
     """Raise UserError if no job script could work on the job's cluster.
@@ -37,13 +34,20 @@ def _require_machines(spec: JobSpec) -> None:
             f"cluster {cluster.name} has no scheduler: set scheduler.kind in its file, give --hosts A,B, or train here "
             f"with ./run.sh train"
         )
-    spares = len(hosts) - cluster.num_nodes
-    # A spare takes the place of a host that failed twice, so there is no use for it without restarts.
-    if hosts and (kind != "none" or spares < 0 or (spares and cluster.scheduler.max_restarts < _FAILURES)):
+    least = cluster.num_nodes + cluster.scheduler.spare_nodes
+    if hosts and (kind != "none" or len(hosts) < least):
         raise UserError(
-            f"--hosts: got {len(hosts)} hosts for num_nodes: {cluster.num_nodes} and scheduler.kind: {kind}, allowed: "
-            f"num_nodes hosts, with scheduler.kind: none; with scheduler.max_restarts from 2 on, more hosts as spares"
+            f"--hosts: got {len(hosts)} hosts for num_nodes: {cluster.num_nodes}, scheduler.spare_nodes: "
+            f"{cluster.scheduler.spare_nodes} and scheduler.kind: {kind}, allowed: so many hosts, or more as spares, "
+            "with scheduler.kind: none"
         )
+    if spec.spares and not (cluster.scheduler.max_restarts or cluster.scheduler.check_first):
+        raise UserError(
+            f"spare nodes: got {spec.spares}, allowed: 0 where nothing would use them; set scheduler.check_first: true "
+            "to leave out slow nodes, or scheduler.max_restarts to replace nodes that failed"
+        )
+    if spec.spares and cluster.launcher == "local":
+        raise ConfigError("cluster.scheduler.spare_nodes", spec.spares, "0 with launcher: local")
     if cluster.launcher == "horovodrun" and (addresses := [host for host in hosts if ":" in host]):
         raise UserError(f"--hosts: {addresses[0]}: horovodrun takes no IPv6 address; give the host's name")
 

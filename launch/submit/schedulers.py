@@ -29,13 +29,15 @@ def _slurm(spec: JobSpec) -> str:
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
     options = [
         f"--job-name={spec.name}",
-        f"--nodes={cluster.num_nodes}",
+        f"--nodes={spec.num_nodes}",
         f"--ntasks-per-node={cluster.ranks_per_node}",
         f"--time={clock_time(spec.wall_time_s)}",
         # sbatch replaces %j and the like; %% stands for a percent sign.
         f"--output={directive_path(spec.log).replace('%', '%%')}",
         "--open-mode=append",
         "--requeue" if scheduler.requeue else "--no-requeue",
+        # A job with spare nodes outlives the loss of a node.
+        *(["--no-kill"] if spec.spares else []),
     ]
     if scheduler.notice_s:
         options.append(f"--signal=B:USR1@{scheduler.notice_s}")
@@ -59,8 +61,9 @@ def _slurm(spec: JobSpec) -> str:
             """{ (trap '' TERM && scontrol requeue "$SLURM_JOB_ID" && """
             f"""scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList={excluded}$without") && sleep 60; }}""",
         ),
+        topology="$(scontrol show topology 2>/dev/null || true)",
         sends_notice=True,
-        places_mpirun_ranks=True,
+        places_mpirun_ranks=not spec.spares,
     )
     return job_script(spec, [f"#SBATCH {option}" for option in [*options, *spec.resources]], inside)
 
@@ -108,7 +111,7 @@ def _pbs(spec: JobSpec) -> str:
     Resources that begin with a dash are options, the others go into the chunk.
     """
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
-    chunk = [str(cluster.num_nodes), f"mpiprocs={cluster.ranks_per_node}"]
+    chunk = [str(spec.num_nodes), f"mpiprocs={cluster.ranks_per_node}"]
     if cluster.node.cores:
         chunk.append(f"ncpus={cluster.node.cores}")
     if cluster.device == "gpu":
@@ -149,7 +152,7 @@ def _lsf(spec: JobSpec) -> str:
     cluster, scheduler = spec.cluster, spec.cluster.scheduler
     options = [
         f"-J {spec.name}",
-        f"-n {cluster.world_size}",
+        f"-n {spec.num_nodes * cluster.ranks_per_node}",
         f'-R "span[ptile={cluster.ranks_per_node}]"',
         # -W takes minutes; the limit is rounded up.
         f"-W {-(-spec.wall_time_s // 60)}",
@@ -177,17 +180,15 @@ def _lsf(spec: JobSpec) -> str:
 def _hosts(spec: JobSpec) -> str:
     """Return the script for ``submit --hosts A,B``, by which horovodrun or mpirun starts ranks over ssh from here.
 
-    The hosts beyond the number of nodes replace bad ones.
+    The hosts beyond the number of nodes are spares.
     """
-    hosts, has_spares = f"printf '%s\\n' {shlex.join(spec.hosts)}", len(spec.hosts) > spec.cluster.num_nodes
-    reach = f'"$python" -I -m {Program.REACH.value} "$folder" "${{hosts[@]}}" || exit 2'
+    # In a container, the ranks' own network is not this script's.
+    is_reachable = spec.cluster.container.runtime == "none"
+    program = f'"$python" -I -m {Program.REACH.value} "$folder"' if is_reachable else "printf '%s\\n'"
     inside = InsideJob(
-        hosts=f'\n  {hosts} |\n    grep -vxFf <({BAD_HOSTS}) | head -n "$num_hosts"\n' if has_spares else hosts,
+        hosts=f"{program} {shlex.join(spec.hosts)}",
         # The id of the job is the process group of the script.
         job_id="$$",
-        move=('exec bash "$0"',) if has_spares else (),
-        choices=" ".join(spec.hosts),
-        reach=reach if spec.cluster.container.runtime == "none" else "",
     )
     return job_script(spec, [], inside)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Template
 
 from configs.programs import Program, command_of
+from launch.restart import ANY_HOST
 from launch.start.commands import INHERITED, launcher_command, local_words, stop_signal_of
 from launch.start.launcher_signals import STOP_FILE
 from launch.start.local import STOP_S
@@ -23,7 +24,7 @@ from launch.submit.jobspec import JobSpec
 _JOB = f'"$python" -I -m {Program.JOB.value}'
 
 BAD_HOSTS = f'{_JOB} left-out "${{runs[@]}}"'
-"""Shell command of a job script that prints the hosts that failed twice, one a line."""
+"""Shell command of a job script that prints the hosts that failed, and without which the runs go on, one a line."""
 
 
 class _Script(Template):
@@ -41,7 +42,7 @@ set -euo pipefail
 readonly python=@@python folder=@@folder num_hosts=@@num_hosts
 @@{runs}@@{as_root}@@{redirection}@@{setup}@@{exports}
 mapfile -t hosts < <(@@hosts)
-if [[ ${#hosts[@]} -ne $num_hosts ]]; then
+if [[ ${#hosts[@]} -@@differs $num_hosts ]]; then
   printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
 fi
@@ -58,7 +59,7 @@ trap '@@pass_on' TERM INT HUP
 @@{timer}
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
-@@{serve}  # The kernel ends the launcher, and the launcher its ranks, if this script is killed.
+@@{choose}@@{serve}  # The kernel ends the launcher, and the launcher its ranks, if this script is killed.
   local guard=()
   ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
   "${guard[@]}" "${launcher[@]}" "${rank[@]}" "$1" </dev/null &
@@ -116,7 +117,9 @@ _INHERITED = (
 )
 _CHECK = (
     "# The nodes are examined first; --set cluster.scheduler.check_first=false switches this off.",
-    f'if ! "$python" -I -m {Program.DOCTOR_VERB.value} doctor --recipe "${{runs[0]}}/config.yaml" --step; then',
+    "printf -v listed ',%s' \"${hosts[@]}\"",
+    f'if ! "$python" -I -m {Program.DOCTOR_VERB.value} doctor --recipe "$folder/config.yaml" --step \\',
+    '  --run "$folder" --hosts "${listed#,}"; then',
     "  printf 'error: the nodes failed a check, see above; nothing was trained\\n' >&2",
     "  exit 1",
     "fi",
@@ -135,9 +138,9 @@ class InsideJob:
         job_id: Word for the job's id.
         requeue: Command that queues the job again after its ranks saved their state. If empty, the scheduler cannot do
             that, and ``scheduler.requeue`` has no effect on the script.
-        move: Lines that let the job go on without the hosts that `BAD_HOSTS` prints. If empty, a run is always started
-            again on the same hosts.
-        choices: Words with the hosts that a job without a scheduler chooses from; ``any`` if the scheduler does.
+        move: Lines that let the job go on without the hosts that `BAD_HOSTS` prints. If empty, a run without spare
+            nodes is always started again on the same hosts.
+        topology: Words that print which nodes are at which switch, see `launch.submit.node_order.slurm_leaves`.
         redirection: Line that sends the script's output to ``job.log``, for a scheduler that shows the output of a job
             only after its end.
         follow: Lines by which every node but the first starts its ranks when the first one does, and ends, where the
@@ -153,7 +156,7 @@ class InsideJob:
     job_id: str
     requeue: str = ""
     move: Sequence[str] = ()
-    choices: str = "any"
+    topology: str = ""
     redirection: str = ""
     follow: Sequence[str] = ()
     reach: str = ""
@@ -171,9 +174,10 @@ def job_script(spec: JobSpec, directives: Sequence[str], inside: InsideJob) -> s
     """
     cluster, asked = spec.cluster, spec.cluster.scheduler
     requeues = asked.requeue and bool(inside.requeue)
-    # A host that failed twice can be left out; a scheduler has to queue the job again for that.
-    moves = bool(inside.move) and asked.max_restarts > 1 and (asked.requeue or not inside.requeue)
+    # A host that failed twice can be left out. Without a spare node, a scheduler has to queue the job again for that.
+    moves = bool(inside.move) and asked.max_restarts > 1 and asked.requeue and not spec.spares
     serve, end_server = _server(spec)
+    choose, commands = _commands(spec, inside)
     return _SCRIPT.substitute(
         directives=_lines(*directives),
         name=spec.name,
@@ -189,9 +193,11 @@ def job_script(spec: JobSpec, directives: Sequence[str], inside: InsideJob) -> s
         setup=_lines(*asked.setup),
         exports=_lines(*(f"export {name}={_quote(value)}" for name, value in sorted(spec.variables.items()))),
         hosts=inside.hosts,
+        differs="lt" if spec.spares else "ne",
         job_id=inside.job_id,
         reach=_lines(*filter(None, [inside.reach])),
-        commands=_commands(spec, inside),
+        commands=commands,
+        choose=choose,
         limit_is_far="limit_is_near=0 " if requeues else "",
         limit_is_near="limit_is_near=1 " if requeues else "",
         pass_on=_pass_on(cluster.launcher),
@@ -203,15 +209,26 @@ def job_script(spec: JobSpec, directives: Sequence[str], inside: InsideJob) -> s
         job=_JOB,
         restart=RESTART,
         near_limit=' --near-limit "$limit_is_near"' if requeues else "",
-        choices=f" \\\n      --hosts {_quote(inside.choices)}" if moves else "",
+        choices=f" \\\n      --hosts {choices}" if (choices := _choices(spec, moves=moves)) else "",
         requeue=_lines(f"      [[ $limit_is_near -eq 0 ]] || {inside.requeue}") if requeues else "",
         move=_move(inside) if moves else "",
     )
 
 
-def _commands(spec: JobSpec, inside: InsideJob) -> str:
-    """Return the arrays ``launcher`` and ``rank``: the words that start all ranks, and those that start one."""
-    cluster, lines = spec.cluster, []
+def _choices(spec: JobSpec, *, moves: bool) -> str:
+    """Return the word with the hosts among which the run can choose, see `launch.restart.may_restart`."""
+    return '"${granted[*]}"' if spec.spares else ANY_HOST if moves else ""
+
+
+def _commands(spec: JobSpec, inside: InsideJob) -> tuple[str, str]:
+    """Return the line by which an attempt chooses its hosts, and the arrays ``launcher`` and ``rank``.
+
+    The arrays hold the words that start all ranks, and those that start one. With spare nodes, a function sets the
+    first array for the hosts that it chooses; without, there is nothing to choose.
+    """
+    cluster = spec.cluster
+    before: list[str] = []
+    placing: list[str] = []
     if cluster.launcher == "local":
         words = command_of(Program.LOCAL_LAUNCHER, *local_words(cluster), python=spec.python)
     else:
@@ -219,20 +236,41 @@ def _commands(spec: JobSpec, inside: InsideJob) -> str:
         words = launcher_command(cluster, [], named, spec.python)
     quoted = [_quote(word) for word in words]
     if cluster.launcher == "mpirun" and not inside.places_mpirun_ranks:
-        lines.append(f'printf \'%s slots={cluster.ranks_per_node}\\n\' "${{hosts[@]}}" >"$folder/hosts"')
+        placing.append(f'printf \'%s slots={cluster.ranks_per_node}\\n\' "${{hosts[@]}}" >"$folder/hosts"')
         quoted += ["-hostfile", '"$folder/hosts"']
     if cluster.launcher == "mpirun":
-        lines += _INHERITED
+        before += _INHERITED
         # Open MPI starts its daemons by srun, which would keep the variables from them after sbatch --export=NONE.
-        lines += ["export SLURM_EXPORT_ENV=ALL"] if cluster.scheduler.kind == "slurm" else []
+        before += ["export SLURM_EXPORT_ENV=ALL"] if cluster.scheduler.kind == "slurm" else []
         quoted.append('"${inherited[@]}"')
     if cluster.launcher == "horovodrun":
-        lines.append(f"printf -v slots ',%s:{cluster.ranks_per_node}' \"${{hosts[@]}}\"")
+        placing.append(f"printf -v slots ',%s:{cluster.ranks_per_node}' \"${{hosts[@]}}\"")
         quoted += ["-H", '"${slots#,}"']
     if cluster.launcher == "srun":
         quoted += _srun_options(spec)
-    rank = [_quote(word) for word in spec.rank_command]
-    return _lines(*lines, *_wrapped("launcher", quoted), *_wrapped("rank", rank))
+    if cluster.launcher == "srun" and spec.spares:
+        # Only this distribution takes the nodes in the order in which a file lists them, a line a rank.
+        each = " ".join(['"$host"'] * cluster.ranks_per_node)
+        placing.append(f'for host in "${{hosts[@]}}"; do printf \'%s\\n\' {each}; done >"$folder/hosts"')
+        placing.append('export SLURM_HOSTFILE="$folder/hosts"')
+        quoted.append("--distribution=arbitrary")
+    rank = _wrapped("rank", [_quote(word) for word in spec.rank_command])
+    if not spec.spares:
+        return "", _lines(*placing, *before, *_wrapped("launcher", quoted), *rank)
+    topology = f' --topology "{inside.topology}"' if inside.topology else ""
+    function = [
+        "# Chooses the hosts of the next attempt. Those that failed, or that the check found slow, come last.",
+        "choose_hosts() {",
+        "  mapfile -t hosts < <(",
+        f'    {_JOB} choose "$1" --checked "$folder" \\',
+        f'      --hosts "${{granted[*]}}"{topology}',
+        "  )",
+        "  [[ ${#hosts[@]} -eq $num_hosts ]] || return 1",
+        *(f"  {line}" for line in [*placing, *_wrapped("launcher", quoted, keyword="")]),
+        "}",
+    ]
+    chosen = '  choose_hosts "$1" || { status=1 && return; }\n'
+    return chosen, _lines('readonly granted=("${hosts[@]}")', *before, *rank, "", *function)
 
 
 def _srun_options(spec: JobSpec) -> list[str]:
@@ -292,8 +330,8 @@ def _server(spec: JobSpec) -> tuple[str, str]:
 def _checks_first(spec: JobSpec) -> bool:
     """Return whether the job examines its nodes first; the doctor has to be able to start ranks by itself."""
     cluster = spec.cluster
-    can_start = cluster.launcher == "local" or cluster.launcher in spec.scheduler.host_finders
-    return cluster.scheduler.check_first and can_start and cluster.container.runtime == "none"
+    is_in_place = cluster.container.runtime == "none" or spec.scheduler.runs_script_in_image
+    return cluster.scheduler.check_first and is_in_place and cluster.launcher != "torchrun"
 
 
 def _move(inside: InsideJob) -> str:
@@ -310,14 +348,14 @@ def _lines(*lines: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _wrapped(name: str, words: Sequence[str]) -> list[str]:
+def _wrapped(name: str, words: Sequence[str], keyword: str = "readonly ") -> list[str]:
     """Return the lines of an array of quoted words; the name of a variable stays on one line with its -x."""
     lines = [""]
     for before, word in zip(["", *words], words, strict=False):
         if len(lines[-1]) + len(word) > _COLUMNS and before != "-x":
             lines.append("")
         lines[-1] += f" {word}" if lines[-1] else word
-    return [f"readonly {name}=(", *(f"  {line}" for line in lines), ")"]
+    return [f"{keyword}{name}=(", *(f"  {line}" for line in lines), ")"]
 
 
 def _quote(path: Path | str) -> str:

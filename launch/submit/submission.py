@@ -174,13 +174,13 @@ def resubmit(folder: RunFolder) -> None:
 
 
 def _without_bad_hosts(spec: JobSpec) -> list[str]:
-    """Return the option that keeps the job off hosts that failed twice and off those that the cluster file names."""
+    """Return the option that keeps the job off hosts that the runs leave out and off those that the file names."""
     hosts = sorted({host for run in spec.run_folders for host in RunFolder(run).attempts.left_out()})
     if not hosts or not spec.scheduler.without:
         return []
     option = spec.scheduler.without.format(hosts="")
     named = [word.removeprefix(option) for word in spec.cluster.scheduler.resources if word.startswith(option)]
-    sys.stderr.write(f"the job leaves out {', '.join(hosts)}, where ranks failed twice\n")
+    sys.stderr.write(f"the job leaves out {', '.join(hosts)}, where ranks failed or were slow\n")
     return [shlex.quote(spec.scheduler.without.format(hosts=",".join([*named, *hosts])))]
 
 

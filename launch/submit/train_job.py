@@ -64,7 +64,7 @@ def train_job(spec: JobSpec) -> str:
     trainer: dict[str, Any] = {
         "image": cluster.container.image,
         "command": script_command(spec, IN_LAUNCHER if has_launcher else _IN_NODE),
-        "numNodes": cluster.num_nodes,
+        "numNodes": spec.num_nodes,
         "numProcPerNode": cluster.ranks_per_node,
     }
     if (limits := limits_of(spec)) and not has_launcher:
@@ -118,9 +118,10 @@ def _require_possible(spec: JobSpec) -> None:
             raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)
         return
     # Each node runs a torchrun, which knows neither the next run nor whether the ranks are to start again.
-    if scheduler.max_restarts:
-        allowed = "0 with torchrun in a TrainJob"
-        raise ConfigError("cluster.scheduler.max_restarts", scheduler.max_restarts, allowed, "or use launcher: mpirun")
+    for key, value in (("max_restarts", scheduler.max_restarts), ("spare_nodes", scheduler.spare_nodes)):
+        if value:
+            allowed = "0 with torchrun in a TrainJob"
+            raise ConfigError(f"cluster.scheduler.{key}", value, allowed, "or use launcher: mpirun")
     if len(spec.run_folders) > 1:
         raise UserError(
             f"--repeat: got {len(spec.run_folders)}, allowed: 1 with torchrun in a TrainJob; submit several jobs, or "

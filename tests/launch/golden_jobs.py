@@ -23,6 +23,8 @@ CASES: dict[str, tuple[str, list[str], int]] = {
                                     "cluster.scheduler.resources=[--exclude=bad7, --exclusive]"], 1),
     "slurm-gloo.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=srun", "cluster.scheduler.kind=slurm",
                                  "cluster.scheduler.wall_time_s=600", "cluster.node.cores=8"], 5),
+    "slurm-spares.sh": ("dgx-a100", ["cluster.num_nodes=3", "cluster.scheduler.spare_nodes=2",
+                                     "cluster.scheduler.max_restarts=1", "cluster.scheduler.check_first=true"], 1),
     "gridengine.sh": ("abci-v100", ["cluster.scheduler.requeue=true", "cluster.scheduler.max_restarts=9",
                                     "cluster.scheduler.setup=['module load openmpi']"], 5),
     "pbs-apptainer.sh": ("abci-v100", ["cluster.scheduler.kind=pbs", "cluster.scheduler.resources=[]",

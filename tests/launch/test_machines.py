@@ -15,6 +15,7 @@ import yaml
 from configs.load import ROOT
 from configs.registry import has_engine
 from launch.submit.jobspec import IMAGE_PROGRAM
+from logs.folder import RunFolder
 from tests.launch.machines import Machine, hosts_table, start_slurm, two_machines
 from tests.runs import SHORT, FinishedRun, read_summary
 
@@ -55,14 +56,24 @@ def data(machines: dict[str, Machine], shared_digits: Path) -> str:
 
 def _submitted(machine: Machine, folder: Path, slurm: str | None, *settings: str, variable: str = "") -> str:
     """Submit a short run to alpha and beta, wait until nobody is left of it, and return what the job printed."""
+    job = _submit(machine, folder, slurm, *settings, variable=variable)
+    return _ended(machine, folder, slurm, job)
+
+
+def _submit(machine: Machine, folder: Path, slurm: str | None, *settings: str, variable: str = "") -> str:
+    """Submit a short run; return the number of its job."""
     more = ["cluster.num_nodes=2", "cluster.ranks_per_node=1"]
     sets = [word for each in [*SHORT, *more, *settings] for word in ("--set", each)]
     words = ["submit", "digits", "--cluster", "laptop", "--run-dir", str(folder), *sets, *(() if slurm else _HOSTS)]
     environment = ["env", *filter(None, (slurm, variable))]
     done = machine.run(*environment, sys.executable, "-I", "-m", "launch.submit", *words)
     assert done.returncode == 0, done.stderr
-    job = done.stdout.split("job ")[1].split(",")[0]
-    give_up = time.monotonic() + 240
+    return done.stdout.split("job ")[1].split(",")[0]
+
+
+def _ended(machine: Machine, folder: Path, slurm: str | None, job: str) -> str:
+    """Wait until nobody is left of a job, and return what it printed."""
+    environment, give_up = ["env", *filter(None, (slurm,))], time.monotonic() + 240
     # A job of Slurm has left the queue when grep finds no line.
     asked = ["bash", "-c", f"squeue --noheader --jobs {job} | grep -q ." if slurm else f"kill -0 {job}"]
     while machine.run(*environment, *asked).returncode == 0:
@@ -159,6 +170,28 @@ def test_variables_that_choose_kernels_reach_the_other_machine(machines: dict[st
     variable = f"OPENBLAS_CORETYPE={kernels[0]}"
     log = _submitted(machines["alpha"], folder, None, data, *_WAYS["mpirun"], variable=variable)
     assert read_summary(folder)["status"] == "success", log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["horovodrun", "mpirun"])
+def test_a_spare_host_takes_the_place_of_one_whose_rank_was_killed(
+    way: str, machines: dict[str, Machine], data: str
+) -> None:
+    alpha = machines["alpha"]
+    folder = alpha.shared / f"spare-{way}"
+    sets = ["cluster.num_nodes=1", "cluster.ranks_per_node=2", "cluster.scheduler.max_restarts=1", data]
+    sets += ["run.max_steps=null", "run.epochs=40", "run.eval_every_epochs=1", "run.eval_first_epoch=1"]
+    job = _submit(alpha, folder, None, *_WAYS[way], *sets)
+    give_up = time.monotonic() + 120
+    while not RunFolder(folder).checkpoints.files():
+        assert time.monotonic() < give_up, (folder / "job.log").read_text(encoding="utf-8")
+        time.sleep(0.05)
+    alpha.run("pkill", "-KILL", "--oldest", "--full", f"^[^ ]*python[^ ]* -I -u -m train {folder}$")
+    log = _ended(alpha, folder, None, job)
+    assert re.findall(r" on (\w+), without (\w+)$", log, re.MULTILINE) == [("alpha", "beta"), ("beta", "alpha")]
+    assert re.findall(r"rank 1 of 2 on (\w+) \(", log) == ["alpha", "beta"]
+    summary = read_summary(folder)
+    assert (summary["status"], list(summary["left_out"])) == ("success", ["alpha"])
 
 
 def _reach(machine: Machine, host: str, folder: Path, *before: str) -> str:

@@ -78,7 +78,7 @@ def test_an_attempt_has_its_time_and_its_hosts_and_is_told_in_one_line(tmp_path:
     assert asked == [[], ["b"], []], "a host that is left out already is not left out again"
     found = attempts.read()
     assert [list(each.leaves_out) for each in found] == [[], ["b"], [], []]
-    assert attempts.left_out() == ["b"]
+    assert list(attempts.left_out()) == ["b"]
     assert abs((datetime.now(timezone.utc) - datetime.fromisoformat(found[0].time)).total_seconds()) < 100
     assert [each.description for each in found] == [
         "failed: broke; from step 0, kept no step, was restarted automatically",

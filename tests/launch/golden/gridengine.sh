@@ -112,7 +112,9 @@ launch() {
 }
 
 # The nodes are examined first; --set cluster.scheduler.check_first=false switches this off.
-if ! "$python" -I -m launch.doctor doctor --recipe "${runs[0]}/config.yaml" --step; then
+printf -v listed ',%s' "${hosts[@]}"
+if ! "$python" -I -m launch.doctor doctor --recipe "$folder/config.yaml" --step \
+  --run "$folder" --hosts "${listed#,}"; then
   printf 'error: the nodes failed a check, see above; nothing was trained\n' >&2
   exit 1
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 
-# digits: 4 ranks on 2 nodes of laptop. Submitted by:
+# digits: 4 ranks on 2 nodes (+1 spare) of laptop. Submitted by:
 # bash /shared/runs/digits-1/job.sh
 set -euo pipefail
 
@@ -21,28 +21,34 @@ export RANK_DEVICE=cpu
 export RANK_LOCAL_SIZE=2
 export RANK_WORLD_SIZE=4
 
-mapfile -t hosts < <(
-  printf '%s\n' alpha beta gamma |
-    grep -vxFf <("$python" -I -m launch.submit.job left-out "${runs[@]}") | head -n "$num_hosts"
-)
-if [[ ${#hosts[@]} -ne $num_hosts ]]; then
+mapfile -t hosts < <("$python" -I -m launch.submit.reach "$folder" alpha beta gamma)
+if [[ ${#hosts[@]} -lt $num_hosts ]]; then
   printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
 fi
 printf 'job %s of %s on %s\n' $$ "$folder" "${hosts[*]}"
 env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
   grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
-"$python" -I -m launch.submit.reach "$folder" "${hosts[@]}" || exit 2
 
-printf -v slots ',%s:2' "${hosts[@]}"
-readonly launcher=(
-  /shared/resnet-records/.venv/bin/python -I -u -m launch.start.horovodrun -np
-  4 --gloo -H "${slots#,}"
-)
+readonly granted=("${hosts[@]}")
 readonly rank=(
   /shared/resnet-records/launch/rank.sh
   /shared/resnet-records/.venv/bin/python -I -u -m train
 )
+
+# Chooses the hosts of the next attempt. Those that failed, or that the check found slow, come last.
+choose_hosts() {
+  mapfile -t hosts < <(
+    "$python" -I -m launch.submit.job choose "$1" --checked "$folder" \
+      --hosts "${granted[*]}"
+  )
+  [[ ${#hosts[@]} -eq $num_hosts ]] || return 1
+  printf -v slots ',%s:2' "${hosts[@]}"
+  launcher=(
+    /shared/resnet-records/.venv/bin/python -I -u -m launch.start.horovodrun -np
+    4 --gloo -H "${slots#,}"
+  )
+}
 
 # SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The
 # ranks save their state and end.
@@ -52,6 +58,7 @@ trap 'signals=$((signals + 1)); [[ $signals -gt 1 ]] || told=$SECONDS; { [[ -n $
 
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
+  choose_hosts "$1" || { status=1 && return; }
   # The kernel ends the launcher, and the launcher its ranks, if this script is killed.
   local guard=()
   ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
@@ -86,15 +93,10 @@ for run in "${runs[@]}"; do
       break
     fi
     "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" \
-      --hosts 'alpha beta gamma' ||
+      --hosts "${granted[*]}" ||
       result=$?
     # 75: the run was stopped before its end, and the next attempt of this job continues it.
     if [[ $result -eq 75 ]]; then
-      exit 75
-    fi
-    # 80: a host failed twice, and the run goes on without it.
-    if [[ $result -eq 80 ]]; then
-      exec bash "$0"
       exit 75
     fi
   done

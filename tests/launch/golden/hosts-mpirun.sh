@@ -28,7 +28,7 @@ export RANK_LOCAL_SIZE=2
 export RANK_WORLD_SIZE=4
 export UCX_MEM_MMAP_HOOK_MODE=none
 
-mapfile -t hosts < <(printf '%s\n' alpha beta)
+mapfile -t hosts < <("$python" -I -m launch.submit.reach "$folder" alpha beta)
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
   printf 'error: the job got %s hosts (%s) and needs %s\n' "${#hosts[@]}" "${hosts[*]}" "$num_hosts" >&2
   exit 2
@@ -36,7 +36,6 @@ fi
 printf 'job %s of %s on %s\n' $$ "$folder" "${hosts[*]}"
 env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
   grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
-"$python" -I -m launch.submit.reach "$folder" "${hosts[@]}" || exit 2
 
 printf '%s slots=2\n' "${hosts[@]}" >"$folder/hosts"
 # These variables choose libraries and kernels, and mpirun passes on only what it is told to.

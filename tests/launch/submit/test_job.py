@@ -236,13 +236,13 @@ def test_a_stop_that_the_scheduler_continues_is_one_attempt(
     ("hosts", "status", "words", "left"),
     [
         (["any"], MOVE, ", without node2, which failed twice", "node2"),
-        (["node1.site", "node2.site", "spare.site"], MOVE, ", without node2.site, which failed twice", "node2.site"),
+        (["node1.site", "node2.site", "spare.site"], RESTART, ", without node2.site, which failed\n", "node2.site"),
         (["node1", "node2"], RESTART, ", on the same hosts, although node2 failed twice", ""),
         (["node1", "other", "spare"], RESTART, ", on the same hosts, although node2 failed twice", ""),
         ([], RESTART, ", on the same hosts, although node2 failed twice", ""),
     ],
 )
-def test_a_host_that_failed_twice_is_left_out_if_there_are_others(
+def test_a_host_that_failed_is_left_out_if_there_are_others(
     run: Path, hosts: list[str], status: int, words: str, left: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _with_restarts(run, "cluster.scheduler.max_restarts=9", "cluster.num_nodes=2", "cluster.launcher=srun")

@@ -22,6 +22,7 @@ GE = ["scheduler.kind=gridengine", "launcher=mpirun", "communication.backend=mpi
 SLURM = ["scheduler.kind=slurm", "launcher=srun", *LIMIT]
 HOSTS = ["launcher=horovodrun", "num_nodes=2"]
 SHARED = ["paths.data=/shared/data", "paths.runs=/shared/runs"]
+POD = ["container.runtime=docker", "container.image=a", "container.mounts=['training:/shared']"]
 IMAGE = ["container.runtime=enroot", "container.image=a.sqsh"]
 
 
@@ -124,16 +125,37 @@ def test_a_job_is_queued_again_near_its_limit_only_if_it_may_be(requeue: str) ->
         ([*SLURM, "scheduler.requeue=true", "scheduler.max_restarts=1"], False),
         ([*SLURM, "scheduler.requeue=false", "scheduler.max_restarts=2"], False),
         (["scheduler.kind=pbs", *GE[1:], "scheduler.requeue=true", "scheduler.max_restarts=2"], False),
-        ([*HOSTS, "scheduler.max_restarts=2"], True),
         ([*HOSTS, "scheduler.max_restarts=0"], False),
+        ([*SLURM, "scheduler.requeue=true", "scheduler.max_restarts=2", "scheduler.spare_nodes=1"], False),
     ],
 )
-def test_a_job_goes_on_without_bad_hosts_where_a_second_failure_can_be_and_others_can_be_had(
+def test_a_job_without_spares_asks_for_other_hosts_where_a_second_failure_can_be_and_others_can_be_had(
     sets: list[str], moves: bool
 ) -> None:
     script = _script(*sets)
     assert ("# 80: a host failed twice" in script) is moves
-    assert ("      --hosts " in script) is moves
+    assert ("      --hosts any" in script) is moves
+
+
+@pytest.mark.parametrize(
+    ("sets", "asked"),
+    [
+        (SLURM, "#SBATCH --nodes=5"),
+        ([*GE, "scheduler.resources=['-pe mpi {world_size}', 'n={num_nodes}']"], "#$ -pe mpi 10"),
+        ([*GE, "scheduler.resources=['-pe mpi {world_size}', 'n={num_nodes}']"], "#$ -l n=5"),
+        (["scheduler.kind=pbs", *GE[1:]], "#PBS -l select=5:mpiprocs=2"),
+        (["scheduler.kind=lsf", *GE[1:]], "#BSUB -n 10"),
+        (["scheduler.kind=kubernetes", *GE[1:], *POD], "      replicas: 5"),
+        (["scheduler.kind=trainjob", "scheduler.training_runtime=mpi", *GE[1:], *POD], "    numNodes: 5"),
+    ],
+    ids=["slurm", "gridengine", "gridengine-resource", "pbs", "lsf", "kubernetes", "trainjob"],
+)
+def test_a_job_asks_for_spare_nodes_and_starts_its_ranks_on_those_that_it_chooses(sets: list[str], asked: str) -> None:
+    """Three nodes of two ranks, and two to spare."""
+    script = _script(*sets, "num_nodes=3", "scheduler.spare_nodes=2", "scheduler.max_restarts=1")
+    assert asked in script.splitlines()
+    assert "num_hosts=3\n" in script
+    assert "  choose_hosts" in script.partition("launch() {")[2]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +165,8 @@ def test_a_job_goes_on_without_bad_hosts_where_a_second_failure_can_be_and_other
         ([*SLURM, "scheduler.check_first=false"], False),
         ([*GE, "scheduler.check_first=true"], True),
         ([GE[0], *LIMIT, "launcher=local", "scheduler.check_first=true"], True),
-        ([GE[0], *LIMIT, "launcher=horovodrun", "scheduler.check_first=true"], False),
+        ([GE[0], *LIMIT, "launcher=horovodrun", "scheduler.check_first=true"], True),
+        ([*HOSTS, "scheduler.check_first=true"], True),
         ([*SLURM, "scheduler.check_first=true", "container.runtime=apptainer", "container.image=a.sif"], False),
     ],
 )
@@ -237,13 +260,14 @@ def test_each_folder_that_a_run_needs_is_mounted_once_unless_a_mount_has_it_alre
     [
         (1, ["num_nodes=2"], False),
         (2, ["num_nodes=2"], True),
-        (3, ["num_nodes=2", "scheduler.max_restarts=1"], False),
-        (3, ["num_nodes=2", "scheduler.max_restarts=2"], True),
+        (3, ["num_nodes=2", "scheduler.max_restarts=1"], True),
+        (3, ["num_nodes=2", "scheduler.check_first=true", "scheduler.spare_nodes=1"], True),
+        (2, ["num_nodes=2", "scheduler.check_first=true", "scheduler.spare_nodes=1"], False),
         (2, ["num_nodes=2", *SLURM], False),
         (0, ["num_nodes=64", *SLURM], True),
     ],
 )
-def test_a_job_gets_its_hosts_from_the_scheduler_or_by_name_with_spares_for_restarts(
+def test_a_job_gets_its_hosts_from_the_scheduler_or_by_name_with_spares(
     hosts: int, sets: list[str], is_allowed: bool
 ) -> None:
     cluster = load_cluster("laptop", [f"cluster.{each}" for each in ("launcher=horovodrun", *sets)])

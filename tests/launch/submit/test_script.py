@@ -88,7 +88,7 @@ _STAND_IN = """#!/usr/bin/env bash
 run=${!#}
 case "$*" in
   *'launch.submit.job begin'*) [[ ! -e $run/taken ]] || exit 2; [[ ! -e $run/over ]] ;;
-  *'launch.submit.reach'*) ;;
+  *'launch.submit.reach'*) shift 4; printf '%s\n' "$@" ;;
   *'launch.submit.job hold'*) cat >/dev/null; touch "$run/let-go" ;;
   *'launch.submit.job end'*) run=$5; echo "end $*"; [[ $9 -eq 0 ]] || exit 75; exit "$7" ;;
   *)

@@ -48,8 +48,12 @@ _GPUS_OF_GRID_ENGINE = ["--set", "cluster.device=gpu", "--set", "cluster.schedul
          "cluster.launcher: got 'local', allowed: srun with container.runtime: enroot, because pyxis adds containers "
          "to srun only"),
         (["--hosts", "a,b", "--set", "cluster.launcher=horovodrun"],
-         "--hosts: got 2 hosts for num_nodes: 1 and scheduler.kind: none, allowed: num_nodes hosts, with "
-         "scheduler.kind: none; with scheduler.max_restarts from 2 on, more hosts as spares"),
+         "spare nodes: got 1, allowed: 0 where nothing would use them; set scheduler.check_first: true to leave out "
+         "slow nodes, or scheduler.max_restarts to replace nodes that failed"),
+        (["--hosts", "a", "--set", "cluster.launcher=horovodrun", "--set", "cluster.scheduler.spare_nodes=1"],
+         "--hosts: got 1 hosts for num_nodes: 1, scheduler.spare_nodes: 1 and scheduler.kind: none, allowed: so many"),
+        ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.spare_nodes=1", "--set", "cluster.scheduler.max_restarts=1"],
+         "cluster.scheduler.spare_nodes: got 1, allowed: 0 with launcher: local"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--set", "cluster.ranks_per_node=3"], "batch.global_size: got 64, allowed: a"),
         ([*_SLURM, *_LIMIT, *_SRUN, "--repeat", "0"], "--repeat: got 0, allowed: 1 or more"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.device=gpu", "--set", "cluster.node.gpu_memory_bytes=9999999"],
@@ -173,12 +177,12 @@ def test_hosts_may_be_written_as_other_programs_write_them(
     file = tmp_path / "hosts"
     file.write_text("# two hosts\nalpha slots=2 # the first\n\nbeta:2\n", encoding="utf-8")
     assert _dry_run_on(hosts.format(file=file)) == 0
-    assert f"printf '%s\\n' {found})" in capsys.readouterr().out
+    assert re.search(rf"< <\(.* {found}\)$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_addresses_of_ipv6_are_for_mpirun(capsys: pytest.CaptureFixture[str]) -> None:
     assert _dry_run_on("[fe80::1]:2,fe80::2", "cluster.communication.backend=mpi", launcher="mpirun") == 0
-    assert "printf '%s\\n' fe80::1 fe80::2)" in capsys.readouterr().out
+    assert " fe80::1 fe80::2)\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""Which nodes a run takes of those that its job was granted, and in which order."""
+
+import pytest
+
+from launch.submit.node_order import choose_nodes, slurm_leaves
+from logs.nodes import NodeScore
+
+# As Slurm 22.05 prints a tree of two leaf switches.
+TREE = """SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[1-2,5]
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[3-4,6]
+SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-6] Switches=leaf[1-2]
+"""
+SIX = [f"n{number}" for number in range(1, 7)]
+
+
+def _slow(host: str, excess: float) -> NodeScore:
+    return NodeScore(host, excess, "compute", is_slow=True)
+
+
+def _fine(host: str, excess: float) -> NodeScore:
+    return NodeScore(host, excess, "compute", is_slow=False)
+
+
+@pytest.mark.parametrize(
+    ("failed", "scores", "chosen"),
+    [
+        ([], [], "n1 n2 n3 n4"),
+        (["n2"], [], "n1 n3 n4 n5"),
+        ([], [_slow("n1", 0.05), _slow("n3", 0.2), _fine("n2", 0.02)], "n2 n4 n5 n6"),
+        (["n2", "n4"], [_slow("n1", 0.05), _slow("n3", 0.2)], "n1 n3 n5 n6"),
+        (["n2"], [_slow("n1", 0.05), _slow("n3", 0.2), NodeScore("n4", 0, "", is_slow=False, problem="no data")],
+         "n1 n3 n5 n6"),
+        (["n1", "n2", "n3", "n4", "n5"], [_slow("n6", 9)], "n1 n2 n3 n6"),
+    ],
+    ids=["healthy", "failed", "slow", "failed is worse than slow", "cannot take part", "nothing better is there"],
+)  # fmt: skip
+def test_a_run_goes_on_without_the_worst_nodes_and_keeps_the_order_of_the_others(
+    failed: list[str], scores: list[NodeScore], chosen: str
+) -> None:
+    assert choose_nodes(SIX, 4, failed=failed, scores=scores) == chosen.split()
+
+
+def test_ranks_are_numbered_along_switches_and_the_spares_are_those_of_the_last_switch() -> None:
+    leaves = slurm_leaves(TREE)
+    assert leaves == [["n1", "n2", "n5"], ["n3", "n4", "n6"]]
+    assert choose_nodes(SIX, 4, leaves=leaves) == ["n1", "n2", "n5", "n3"]
+    assert choose_nodes(SIX, 4, leaves=leaves, scores=[_slow("n5", 0.1)]) == ["n1", "n2", "n3", "n4"]
+    assert choose_nodes([*SIX, "new"], 7, leaves=leaves)[-1] == "new"
+
+
+@pytest.mark.parametrize("text", ["", "No topology information available\n", "SwitchName=a Level=0 Nodes=n[1-2\n"])
+def test_without_a_topology_nodes_stay_in_the_order_of_the_scheduler(text: str) -> None:
+    assert choose_nodes(SIX, 4, leaves=slurm_leaves(text)) == SIX[:4]

@@ -1,0 +1,72 @@
+"""Real Slurm jobs on virtual nodes with one to spare: which nodes the ranks are on, and what is told of the others."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logs.__main__ import main as logs
+from logs.folder import RunFolder
+from tests.launch.scheduled import SLOW_STEPS, ask, asleep, has_begun, ranks, slurm, submit, wait_until
+from tests.runs import read_summary
+
+pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
+
+_NOTICED_S = 30
+CLUSTER = """
+name: three-nodes
+num_nodes: 3
+ranks_per_node: 1
+launcher: srun
+node: {cores: 1}
+scheduler: {kind: slurm, wall_time_s: 600, spare_nodes: 1, max_restarts: 1}
+communication: {bucket_bytes: 262144}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def four_nodes() -> Iterator[None]:
+    """Nodes 1 and 3 are at one switch, nodes 2 and 4 at the other."""
+    with slurm(nodes=4):
+        yield
+
+
+def _node_of(rank: int) -> str:
+    variables = Path(f"/proc/{rank}/environ").read_bytes().split(b"\0")
+    return next(each for each in variables if each.startswith(b"SLURMD_NODENAME=")).partition(b"=")[2].decode()
+
+
+def _wait_for_end(job: str, log: Path) -> str:
+    states = ("COMPLETED", "FAILED", "TIMEOUT")
+    wait_until(lambda: any(f"JobState={state}" in ask("scontrol", "show", "job", job) for state in states), log, 0.3)
+    return log.read_text(encoding="utf-8")
+
+
+def test_a_spare_node_takes_the_place_of_one_whose_rank_was_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    cluster = asleep(CLUSTER)
+    sets = ["batch.global_size=1032", "data.train_samples=12384", "run.epochs=5"]
+    job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, *sets])
+    wait_until(lambda: has_begun(folder) and bool(RunFolder(folder).checkpoints.files()), folder / "job.log")
+    (killed,) = [rank for rank in ranks(folder) if _node_of(rank) == "node3"]
+    os.kill(killed, signal.SIGKILL)
+    begin = time.monotonic()
+    while not RunFolder(folder).attempts.read():
+        assert time.monotonic() < begin + _NOTICED_S
+        time.sleep(0.1)
+    log = _wait_for_end(job, folder / "job.log")
+    assert re.findall(r"/run on (.*), without (.*)$", log, re.MULTILINE) == [
+        ("node1 node3 node2", "node4"),
+        ("node1 node2 node4", "node3"),
+    ]
+    for rank, nodes in enumerate((("node1", "node1"), ("node3", "node2"), ("node2", "node4"))):
+        assert tuple(re.findall(rf"^rank {rank} of 3 on (\S+) \(by Slurm\)", log, re.MULTILINE)) == nodes
+    assert "restart 1 of at most 1, without node3, which failed\n" in log
+    summary = read_summary(folder)
+    assert (summary["status"], list(summary["left_out"])) == ("success", ["node3"])
+    assert logs(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    assert "was restarted automatically without node3" in (tmp_path / "page.html").read_text(encoding="utf-8")
