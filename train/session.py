@@ -77,6 +77,9 @@ def _leave_at_once(message: str) -> None:
 def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, ledger: Ledger, connect: Connect) -> int:
     """Train one rank's share and return the exit status."""
     folder, (recipe, cluster) = run_folder.path, run_folder.settings
+    if cluster.rehearsal is not None:
+        failures = sum(each.outcome == "failed" for each in run_folder.attempts.read())
+        cluster = cluster.model_copy(update={"rehearsal": cluster.rehearsal.after_failures(failures)})
     # The launcher has checked its own environment; a rank in a container has the image's.
     require_engine(cluster.engine.name)
     require_compiler(cluster)

@@ -46,6 +46,11 @@ class Fault(NamedTuple):
             raise ConfigError("faults", text, f"WHAT@STEP:RANK with WHAT one of {', '.join(FAULTS)}, STEP 1 or more")
         return cls(match["kind"], int(match["step"]), int(match["rank"]))
 
+    @property
+    def ends_attempt(self) -> bool:
+        """Whether the ranks fail with the fault; only rank 0 writes to the disk."""
+        return self.kind not in ("slow", "notice") and (self.kind != "disk" or not self.rank)
+
 
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -105,6 +110,13 @@ class Rehearsal(Section):
             if not rank.isdecimal() or not 0 < factor <= MOST_SLOW:
                 raise ConfigError("slow_ranks", f"{rank}:{factor}", f"RANK: FACTOR, above 0 and at most {MOST_SLOW}")
         return values
+
+    def after_failures(self, count: int) -> Rehearsal:
+        """Return the rehearsal that goes on after ``count`` failed attempts, each ended by the faults of one step."""
+        faults = [Fault.parse(text) for text in self.faults]
+        past = sorted({each.step for each in faults if each.ends_attempt})[:count]
+        left = [text for text, each in zip(self.faults, faults, strict=True) if each.step not in past]
+        return self.model_copy(update={"faults": tuple(left)})
 
     def faults_of(self, rank: int) -> list[Fault]:
         """Return the faults of one rank, earliest first."""

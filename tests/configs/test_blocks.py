@@ -75,6 +75,10 @@ def test_a_fault_is_read_and_a_rank_has_its_own_in_the_order_of_their_steps() ->
     assert [each.step for each in rehearsal.faults_of(1)] == [2, 9, 10]
     assert rehearsal.faults_of(11) == [Fault("link", 3, 11)]
     assert rehearsal.faults_of(2) == []
+    assert rehearsal.after_failures(0) == rehearsal
+    # An error or a broken link ends an attempt; a slow rank stays slow, and a notice saves what came before.
+    assert rehearsal.after_failures(2).faults == ("kill@9:1", "slow@10:1", "notice@2:1")
+    assert rehearsal.after_failures(9).faults == ("slow@10:1", "notice@2:1")
     assert f"computes {SLOWER} times longer" in FAULTS["slow"]
     assert SLOWER == 10
 

@@ -119,6 +119,7 @@ def rehearsed_run(
         "num_nodes": nodes,
         "ranks_per_node": ranks // nodes,
         "launcher": launcher,
+        "scheduler": _kept(settings["scheduler"], "max_restarts"),
         "communication": _communication(settings["communication"], ranks, launcher),
         "environment": {
             **{name: value for name, value in settings["environment"].items() if name.startswith("HOROVOD_")},

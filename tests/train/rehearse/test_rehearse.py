@@ -63,6 +63,15 @@ def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(tmp_
 
 
 @pytest.mark.ranks
+def test_a_fault_strikes_once_in_a_run_that_restarts_its_ranks(tmp_path: Path) -> None:
+    done = _rehearse(tmp_path / "run", "--fail", "kill@20:1", "--set", "cluster.scheduler.max_restarts=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = RunFolder(tmp_path / "run")
+    assert [each.outcome for each in folder.attempts.read()] == ["failed"]
+    assert folder.summary().status == "success"
+
+
+@pytest.mark.ranks
 def test_a_broken_link_ends_the_run(tmp_path: Path) -> None:
     done = _rehearse(tmp_path / "run", "--fail", "link@20:1")
     assert done.returncode == 1
