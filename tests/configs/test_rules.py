@@ -7,7 +7,9 @@ from configs.load import ROOT, load_recipe
 from configs.rules import CLOSED_RULES, broken_rules
 
 CLOSED = sorted(
-    path.stem for pattern in ("mlperf-*.yaml", "nvidia-*.yaml") for path in (ROOT / "configs" / "recipes").glob(pattern)
+    path.stem
+    for pattern in ("mlperf-*.yaml", "nvidia-*.yaml", "lars-*.yaml")
+    for path in (ROOT / "configs" / "recipes").glob(pattern)
 )
 SGD = [
     "optimizer={name: sgd, momentum: 0.9, weight_decay: 1e-4}",

@@ -81,7 +81,18 @@ def test_a_reference_point_has_the_published_numbers(batch: int) -> None:
     assert later.lr == pytest.approx(half, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", [*NVIDIA, *(f"mlperf-b{batch}" for batch in REFERENCE_POINTS)])
+def test_googles_closed_run_at_every_step_of_its_code() -> None:
+    """The code of v2.0 counts from 0 and first takes a step of rate 0, which changes no weight and is left out here."""
+    schedule = _schedule([], 512, "lars-v20-b32768")
+    for step in range(2355):
+        epoch, rate = (step + 1) * 32768 / 1281167, schedule.at(step).lr
+        if epoch <= 16:
+            assert rate == pytest.approx(27.5 * epoch / 16, rel=1e-3)
+        else:
+            assert rate == pytest.approx(1e-4 + (27.5 - 1e-4) * (1 - (step + 1 - 625) / 1731) ** 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["lars-v20-b32768", *NVIDIA, *(f"mlperf-b{batch}" for batch in REFERENCE_POINTS)])
 def test_a_closed_run_ends_at_exactly_the_rate_that_the_checker_wants(name: str) -> None:
     schedule = _schedule([], 1, name)
     assert schedule.at(schedule.warmup_steps + schedule.decay_steps).lr == 0.0001
