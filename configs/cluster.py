@@ -83,6 +83,12 @@ class Cluster(Section):
         description="Shell command that runs when a run ends, fails, is stopped or restarts its ranks. Its variables "
         "are RUN_EVENT (end, failure, stop, restart), RUN_MESSAGE and RUN_FOLDER. If empty, no command runs.",
     )
+    health: str | None = Field(
+        None,
+        min_length=1,
+        description="File to which ./run.sh doctor --step adds a line for each check, with the nodes that were slow. "
+        "A node that was slow in two jobs is named. If null, health.jsonl in paths.runs.",
+    )
     trackers: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Field(strict=False)] = Field(
         (),
         description="Live trackers that ./run.sh train sends a run's numbers to at each evaluation, if their packages "

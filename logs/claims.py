@@ -177,7 +177,7 @@ class Claims:
         """Return the last claim on the folder if this job of the scheduler made it, otherwise an empty mapping."""
         newest = self.newest()
         record = newest.record() if newest else {}
-        return record if record.get("job") is not None and record["job"] == _job() else {}
+        return record if record.get("job") is not None and record["job"] == job_id() else {}
 
     def owned_by(self, pid: int) -> Claim | None:
         """Return the newest claim that process ``pid`` of this machine has taken and not ended, or None."""
@@ -246,10 +246,11 @@ def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object])
 
 
 def _owner(pid: int) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "job": _job(), "user": _user(), "since": _now(), **_identity(pid)}
+    return {"host": socket.gethostname(), "job": job_id(), "user": _user(), "since": _now(), **_identity(pid)}
 
 
-def _job() -> str | None:
+def job_id() -> str | None:
+    """Return the scheduler's name of the job that this process belongs to; None outside a job."""
     return next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), None)
 
 

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from configs.arguments import Parser, add_place, exit_status, parse
 from configs.errors import UserError
@@ -21,6 +22,9 @@ class _Options:
     cluster: str | None
     overrides: list[str]
     step: bool
+    times: int
+    hosts: str | None
+    run: Path | None
     json: bool
 
 
@@ -40,6 +44,12 @@ def _parser() -> Parser:
     parser.add_argument("--recipe", metavar="R", help="also check its data set, and the memory and disk of its plan")
     step = "also run one real step of the recipe on every rank: time and memory of each part (less than two minutes)"
     parser.add_argument("--step", action="store_true", help=step)
+    times = "with --step, look for slow nodes N times, and tell how often each was named"
+    parser.add_argument("--times", metavar="N", type=int, default=1, help=times)
+    hosts = "start the ranks on these hosts (node1,node2, node[1-8] or @FILE)"
+    parser.add_argument("--hosts", metavar="LIST", help=hosts)
+    run = "also check the job's spare nodes, and write the scores of all nodes into this run folder"
+    parser.add_argument("--run", metavar="RUN", type=Path, help=run)
     parser.add_argument("--json", action="store_true", help="print the results and all reports of the ranks as JSON")
     return parser
 
@@ -47,24 +57,41 @@ def _parser() -> Parser:
 def _examine(options: _Options) -> int:
     # Imported here, so that --help works before anything is installed.
     from launch.doctor.examination import examine
+    from launch.doctor.ranking import count_alarms
+    from logs.nodes import write_nodes
 
     if options.step and options.recipe is None:
         raise UserError("--step: got no recipe; name one with --recipe")
-    found = examine(options.recipe, options.cluster, options.overrides, with_step=options.step)
+    if options.times < 1 or (options.times > 1 and not options.step):
+        raise UserError(f"--times: got {options.times}, allowed: 1 or more, and more than 1 with --step only")
+    found = examine(
+        options.recipe,
+        options.cluster,
+        options.overrides,
+        with_step=options.step,
+        times=options.times,
+        hosts=options.hosts,
+        with_spares=options.run is not None,
+    )
     if found.stopped_by is not None:
         return 128 + found.stopped_by
+    if options.run is not None:
+        write_nodes(options.run, found.nodes)
     if options.json:
         document = {
-            "cluster": found.cluster_name,
+            "cluster": found.cluster.name,
             "recipe": options.recipe,
             "ok": not found.has_failed,
             "findings": [asdict(result) for result in found.results],
+            "nodes": [asdict(node) for node in found.nodes],
             "ranks": [asdict(rank) for rank in found.ranks],
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         sys.stdout.write("".join(f"{result}\n" for result in found.results))
-    return 1 if found.has_failed else 0
+        if options.times > 1:
+            sys.stdout.write(count_alarms(found.checks, found.slow_nodes))
+    return int(found.has_failed and not (options.run and found.is_runnable))
 
 
 if __name__ == "__main__":

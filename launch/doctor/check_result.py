@@ -49,6 +49,7 @@ class PlannedRun:
         pinned_bytes_per_node: Page-locked memory of a host, for the JPEG decoders of its GPUs.
         parameters: Number of the network's parameters.
         slow_settings: Settings that make steps much longer, each with what to set instead.
+        total_steps: Steps of the run.
     """
 
     total_bytes: int
@@ -57,6 +58,7 @@ class PlannedRun:
     pinned_bytes_per_node: int
     parameters: int
     slow_settings: Sequence[str] = ()
+    total_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class ProbeReport:
         forecast: For the ranks that were started. If None, no step was asked for.
         base: The interpreter that has the site's own MXNet, see `launch.setup.layout.Kind`.
         variant: What the environment computes on.
+        hosts: The hosts that the user listed; empty if the launcher found them.
+        times: Sets of samples that the ranks took; the first one is judged.
     """
 
     cluster: Cluster
@@ -90,6 +94,13 @@ class ProbeReport:
     forecast: ExpectedRate | None = None
     base: str = ""
     variant: Variant = "gpu"
+    hosts: Sequence[str] = ()
+    times: int = 1
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The listed hosts from which no rank reported."""
+        return tuple(host for host in self.hosts if host not in {rank.host for rank in self.ranks})
 
     @property
     def machines(self) -> list[tuple[str, MachineFacts, RankFacts]]:

@@ -62,7 +62,7 @@ def _presence(report: ProbeReport) -> CheckResult:
     if missing:
         first = ", ".join(missing[:_SHOWN_RANKS]) + (" ..." if len(missing) > _SHOWN_RANKS else "")
         remedy = "see the launcher's output above; paths.runs must be on a disk that all hosts share"
-        return CheckResult("FAIL", "ranks", f"{len(missing)} of {size} did not report: {first}", remedy)
+        return CheckResult("FAIL", "ranks", f"{len(missing)} of {size} did not report: {first}", remedy, report.absent)
     if len(hosts) != report.cluster.num_nodes:
         words = f"{size} ranks on {len(hosts)} hosts, the cluster file has num_nodes: {report.cluster.num_nodes}"
         return CheckResult("WARN", "ranks", words, "ask the scheduler for ranks_per_node tasks per node")
@@ -130,14 +130,15 @@ def _allreduce(report: ProbeReport) -> CheckResult:
         first = min(failed, key=lambda rank: rank.is_second_hand)
         words = f"rank {first.rank} on {first.host}: {first.failure}"
         remedy = "solve the problems above first; with NCCL_DEBUG=INFO, NCCL logs what it does"
-        return CheckResult("FAIL", "allreduce", words, remedy)
+        culprits = tuple(dict.fromkeys(rank.host for rank in failed if not rank.is_second_hand))
+        return CheckResult("FAIL", "allreduce", words, remedy, culprits or report.absent)
     rows = [rank.allreduce for rank in report.ranks if rank.clock_offsets_s is not None]
     if len(rows) < cluster.world_size:
         words = f"{len(rows)} of {cluster.world_size} ranks completed it"
         remedy = (
             "look for a firewall between the hosts, and check node.interface, HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME"
         )
-        return CheckResult("FAIL", "allreduce", words, remedy)
+        return CheckResult("FAIL", "allreduce", words, remedy, report.absent)
     sums = [row for row in rows if row is not None]
     if not sums:
         return CheckResult("OK", "allreduce", "one rank, nothing to reduce")

@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from configs.arguments import short_path
@@ -14,17 +16,22 @@ from configs.machine_limits import memory_limit, oom_kills
 from configs.plan import RunPlan, plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
-from configs.registry import BUILT_IN_SOURCES
+from configs.registry import BUILT_IN_SOURCES, ENGINES
 from configs.schema import Cluster, Recipe
 from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
+from launch.doctor.history import CheckRow, remember
+from launch.doctor.step_checks import rankings_of
 from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under
 from launch.start.gpus import without_cuda
+from launch.submit.hosts import parse_hosts
 from launch.submit.schedulers import SCHEDULERS
+from logs.claims import job_id
 from logs.folder import CONFIG_FILE
+from logs.nodes import NodeScore
 from train.plan.document import plan_document
 from train.sim.conditions import predict
 
@@ -34,25 +41,64 @@ class Examination:
     """What the doctor found.
 
     Attributes:
-        cluster_name: The name in the cluster file.
+        cluster: The cluster of the run.
         results: One or more for each check; none if a signal stopped the ranks.
         ranks: What each rank reported, by rank.
+        checks: For each set of samples, the scores of the nodes, slowest first; none without a step.
         stopped_by: The signal that stopped the ranks. If None, no signal did.
     """
 
-    cluster_name: str
+    cluster: Cluster
     results: Sequence[CheckResult]
     ranks: Sequence[RankFacts]
     stopped_by: int | None
+    checks: Sequence[Sequence[NodeScore]] = ()
 
     @property
     def has_failed(self) -> bool:
         """Whether a check FAILed."""
         return any(result.level == "FAIL" for result in self.results)
 
+    @property
+    def nodes(self) -> list[NodeScore]:
+        """The score of every node that was examined, slowest first, with the problem that a check found on it."""
+        problems = {
+            host: f"{result.topic}: {result.words}"
+            for result in reversed(self.results)
+            if result.level == "FAIL"
+            for host in result.hosts
+        }
+        known = {rank.host: NodeScore(rank.host, 0.0, "compute", is_slow=False) for rank in self.ranks}
+        known = {node.host: node for node in self.checks[0]} if self.checks else known
+        known |= {host: known.get(host) or NodeScore(host, 0.0, "compute", is_slow=False) for host in problems}
+        return [replace(node, problem=problems.get(node.host, "")) for node in known.values()]
 
-def examine(
-    recipe_name: str | None, cluster_name: str | None, overrides: Sequence[str], *, with_step: bool = False
+    @property
+    def is_runnable(self) -> bool:
+        """Whether no check FAILed but on single nodes, and enough nodes are left for the run."""
+        is_common = any(result.level == "FAIL" and not result.hosts for result in self.results)
+        return not is_common and sum(not node.problem for node in self.nodes) >= self.cluster.num_nodes
+
+    @property
+    def slow_nodes(self) -> list[str] | None:
+        """The nodes that a rehearsal makes slow; None if this is none."""
+        rehearsal = self.cluster.rehearsal
+        return (
+            None
+            if rehearsal is None
+            else [f"node{rank}" for rank, factor in rehearsal.slow_ranks.items() if factor > 1]
+        )
+
+
+def examine(  # noqa: PLR0913 (the options of the verb)
+    recipe_name: str | None,
+    cluster_name: str | None,
+    overrides: Sequence[str],
+    *,
+    with_step: bool = False,
+    times: int = 1,
+    hosts: str | None = None,
+    with_spares: bool = False,
 ) -> Examination:
     """Probe the cluster with real ranks, as far as they can be started from here, and check what they report.
 
@@ -61,37 +107,71 @@ def examine(
         cluster_name: The cluster; if None, ``laptop``.
         overrides: Changes to both, as ``--set`` takes them.
         with_step: Whether the ranks also take the recipe's step; needs ``recipe_name``.
+        times: How often they take the samples by which nodes are judged.
+        hosts: The hosts to start the ranks on, as the user lists them. If None, the launcher finds them.
+        with_spares: Whether to examine also the nodes that the job has beyond those of the run.
 
     Raises:
-        UserError: Recipe, cluster or plan are wrong, or the ranks cannot be started.
+        UserError: Recipe, cluster, plan or hosts are wrong, or the ranks cannot be started.
     """
     recipe, cluster = load_both(recipe_name or "digits", cluster_name, overrides)
     plan = _planned(recipe, cluster) if recipe_name else None
-    reachable = reachable_part(cluster, os.environ)
+    named = parse_hosts(hosts, cluster.ranks_per_node) if hosts else ()
+    spares = cluster.scheduler.spare_nodes if with_spares else 0
+    examined = cluster.model_copy(update={"num_nodes": len(named) or cluster.num_nodes + spares})
+    reachable = examined if named else reachable_part(examined, os.environ)
     probed = _for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     folder = _make_folder(reachable)
-    wanted = [*(["--data"] if plan else []), *(["--step"] if with_step else [])]
+    wanted = [*(["--data"] if plan and not cluster.rehearsal else []), *(["--step"] if with_step else [])]
+    wanted += ["--times", str(times)] if times > 1 else []
     kills = oom_kills()
     try:
         (folder / CONFIG_FILE).write_text(dump(probed, reachable), encoding="utf-8")
-        outcome = run_under(reachable, command_of(Program.PROBE, str(folder), *wanted), rank_environment(reachable))
-        ranks = read_facts(folder)
+        command = command_of(Program.PROBE, str(folder), *wanted)
+        outcome = run_under(reachable, command, rank_environment(reachable), hosts=named)
+        ranks = [replace(rank, host=_host_of(rank, reachable, named)) for rank in read_facts(folder)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if stopped_by := outcome.interrupted_by or outcome.stopped_by:
-        return Examination(cluster.name, [], ranks, stopped_by)
+        return Examination(cluster, [], ranks, stopped_by)
     forecast = _expected_rate(probed, reachable) if with_step else None
-    report = ProbeReport(reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast)
+    report = ProbeReport(
+        reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast, hosts=named, times=times
+    )
     if kind := State().kind:
         report = replace(report, base=kind.base, variant=kind.variant)
-    own = [_set_up(cluster), _scope(cluster, reachable), *_image(cluster), *_killed_for_memory(oom_kills() - kills)]
-    return Examination(cluster.name, [*own, *judge(report)], ranks, None)
+    own = [_set_up(cluster), _scope(examined, reachable), *_image(cluster), *_killed_for_memory(oom_kills() - kills)]
+    checks = [ranking.nodes for ranking in rankings_of(ranks, times)] if with_step else []
+    if checks and not cluster.rehearsal:
+        own += _history(recipe_name or "", cluster, checks[0])
+    return Examination(cluster, [*own, *judge(report)], ranks, None, checks)
+
+
+def _history(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) -> list[CheckResult]:
+    path = resolve_path(cluster.health or f"{cluster.paths.runs}/health.jsonl")
+    row = CheckRow(
+        time=datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
+        job=job_id() or f"{socket.gethostname()}-{os.getpid()}",
+        cluster=cluster.name,
+        recipe=recipe_name,
+        num_nodes=len(nodes),
+        slow=[node for node in nodes if node.is_slow],
+    )
+    return remember(path, row, [node.host for node in nodes])
+
+
+def _host_of(rank: RankFacts, cluster: Cluster, named: Sequence[str]) -> str:
+    """Return the name of a rank's host: the user's, if it differs by its domain; in a rehearsal, a node of its own."""
+    if cluster.rehearsal and cluster.num_nodes == 1:
+        return f"node{rank.rank}"
+    return next((host for host in named if host.partition(".")[0] == rank.host.partition(".")[0]), rank.host)
 
 
 def _planned(recipe: Recipe, cluster: Cluster) -> PlannedRun:
     plan = plan_document(recipe, cluster)
     named = {field.name for field in fields(PlannedRun)}
-    return PlannedRun(**{name: value for name, value in {**plan, **plan["memory"]}.items() if name in named})
+    planned = PlannedRun(**{name: value for name, value in {**plan, **plan["memory"]}.items() if name in named})
+    return replace(planned, total_bytes=0, certain_bytes=0) if cluster.rehearsal else planned
 
 
 def reachable_part(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
@@ -102,10 +182,12 @@ def reachable_part(cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
         environment: The environment variables of this process, which show whether it runs inside a job.
 
     Returns:
-        The whole cluster inside a job whose hosts the launcher finds by itself, else this node alone.
+        The whole cluster inside a job whose hosts the launcher finds by itself, and in a rehearsal on this machine;
+        else this node alone.
     """
     finders = [scheduler for scheduler in SCHEDULERS.values() if cluster.launcher in scheduler.host_finders]
-    if cluster.launcher == "local" or any(scheduler.job_variable in environment for scheduler in finders):
+    is_here = cluster.launcher == "local" or (cluster.rehearsal is not None and cluster.num_nodes == 1)
+    if is_here or any(scheduler.job_variable in environment for scheduler in finders):
         return cluster
     # The local launcher does not start MPI, so its ranks have to communicate by Gloo.
     backend = "gloo" if cluster.communication.backend == "mpi" else cluster.communication.backend
@@ -142,7 +224,7 @@ def _expected_rate(recipe: Recipe, cluster: Cluster) -> ExpectedRate:
 def _set_up(cluster: Cluster) -> CheckResult:
     """Check the environment that ./run.sh setup made."""
     state, engine = State(), cluster.engine.name
-    if state.kind and engine not in state.kind.engines:
+    if state.kind and ENGINES[engine].computes and engine not in state.kind.engines:
         words, remedy = (
             f"the environment is for {state.kind}, engine.name: {engine}",
             f"./run.sh setup --engine {engine}",

@@ -134,6 +134,8 @@ class StepFacts:
         has_real_images: Whether the batch came from the data set; None before the batch.
         memory_before_bytes: Memory in use before the step.
         memory_bytes: Memory in use at the end, or the peak on a CPU; None if nobody can tell.
+        samples: Part -> seconds of one step in each round: ``compute``, ``copy`` and ``input`` on this rank alone,
+            ``allreduce`` and ``step`` on all ranks together. All ranks have as many, and begin a round together.
         has_ended: Whether the rank came to the end.
     """
 
@@ -145,6 +147,7 @@ class StepFacts:
     has_real_images: bool | None = None
     memory_before_bytes: int | None = None
     memory_bytes: int | None = None
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     has_ended: bool = False
 
 

@@ -24,7 +24,7 @@ from configs.arguments import Parser, exit_status, parse
 from configs.load import load_run
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
-from launch.doctor.facts import AllreduceFacts, LibraryFacts, RankFacts, write_facts
+from launch.doctor.facts import AllreduceFacts, LibraryFacts, RankFacts, StepFacts, write_facts
 from launch.doctor.machine import inspect_dataset, inspect_machine
 from logs.folder import CONFIG_FILE
 from train.comm.communicator import Communicator, Connect, libraries_of, start_communicator
@@ -41,6 +41,9 @@ _MEASURING_S = 60
 _STEP_S = 110
 """Time limit of the recipe's step, on top."""
 
+_SET_S = 60
+"""Time limit of each further set of samples of the step."""
+
 _ALLREDUCE_BYTES = 32 << 20
 _ROUNDS = 5
 
@@ -55,6 +58,7 @@ class _Options:
     folder: Path
     data: bool
     step: bool
+    times: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="folder with config.yaml, on a disk that all hosts share")
     parser.add_argument("--data", action="store_true", help="also check the recipe's data set")
     parser.add_argument("--step", action="store_true", help="also take the recipe's step")
+    parser.add_argument("--times", type=int, default=1, help="how often to take the samples of the step")
     return exit_status(lambda: _run(parse(parser, _Options, arguments)))
 
 
@@ -70,6 +75,7 @@ def _run(options: _Options) -> int:
     die_with_parent()
     recipe, cluster = load_run(options.folder / CONFIG_FILE)
     limit_s = cluster.communication.timeout_s + _MEASURING_S + (_STEP_S if options.step else 0)
+    limit_s += (options.times - 1) * _SET_S
     faulthandler.dump_traceback_later(limit_s, exit=True)
     return run_ranks_here(cluster, read_identity(os.environ), Ledger(), partial(_examine, options, recipe, cluster))
 
@@ -100,9 +106,8 @@ def _examine(
             from launch.doctor.step_probe import probe_step  # noqa: PLC0415 (loads what a run needs)
 
             connected = facts
-            step = probe_step(
-                recipe, cluster, identity, communicator, lambda step: write(replace(connected, step=step))
-            )
+            note = partial(_write_step, options.folder, connected)
+            step = probe_step(recipe, cluster, identity, communicator, note, times=options.times)
             facts = replace(connected, step=step)
     except _UNUSABLE as error:
         # The message of an error inside MXNet begins with a traceback; the last line says what happened.
@@ -110,6 +115,10 @@ def _examine(
         facts = replace(facts, failure=failure, is_second_hand=is_second_hand(error))
     write(facts)
     return 1 if facts.failure else 0
+
+
+def _write_step(folder: Path, connected: RankFacts, step: StepFacts) -> None:
+    write_facts(folder, replace(connected, step=step))
 
 
 def _libraries(cluster: Cluster, identity: Identity) -> dict[str, Callable[[], Any]]:

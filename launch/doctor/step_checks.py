@@ -3,15 +3,17 @@
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from launch.doctor.check_result import CheckResult, ExpectedRate, Level, PlannedRun, ProbeReport
 from launch.doctor.facts import PartFailure, RankFacts, StepFacts
-
-_SLOW = 1.2
-"""A rank is slow if its compute takes so many times the ranks' median; noise on two shared cores reaches 1.1."""
+from launch.doctor.ranking import OWN_PARTS, Ranking, rank_nodes
+from logs.nodes import NodeScore
 
 _LISTED = 8
-"""Most buckets whose times are listed one by one."""
+"""Most buckets whose times are listed one by one, and most slow nodes."""
 
 _SECONDS_FROM = 0.9995
 """Shorter times are told in milliseconds, of which three digits stay below 1000."""
@@ -19,6 +21,8 @@ _SECONDS_FROM = 0.9995
 _OVER_PLAN = 1.1
 _PROBE_BYTES = 100_000_000
 """What the doctor's own rank takes on top of the plan: it also measures an allreduce of 32 MiB."""
+
+_CARE = "look for other programs, a throttled GPU, wrong cores or a failing disk there, or leave the host out"
 
 _SMALLER = (
     "take smaller micro-batches (batch.bn_span, batch.accumulation_steps), fewer input_threads or a lower "
@@ -58,7 +62,8 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
         return []
     failed = [(rank, step.failure, step) for rank, step in rows if step.failure]
     if failed:
-        return [_failure(report.plan, *failed[0], others=len(failed) - 1)]
+        hosts = tuple(dict.fromkeys(rank.host for rank, _, _ in failed))
+        return [replace(_failure(report.plan, *failed[0], others=len(failed) - 1), hosts=hosts)]
     hung = [(rank, step) for rank, step in rows if not step.has_ended]
     if hung or len(rows) < report.cluster.world_size:
         names = ", ".join(f"rank {rank.rank} on {rank.host} ({step.part})" for rank, step in hung[:8])
@@ -66,7 +71,10 @@ def check_step(report: ProbeReport) -> list[CheckResult]:
         return [
             CheckResult("FAIL", "step", words, "see the output above; a rank that waits for others is not the cause")
         ]
-    results = [_times(rows), _balance(rows), _memory(report, rows)]
+    results = [_times(rows), *_nodes(report, rows)]
+    if report.cluster.rehearsal is not None:
+        return results  # The memory and the rate are not those of the described machine.
+    results.append(_memory(report, rows))
     return [*results, *([_forecast(report, report.forecast, rows)] if report.forecast is not None else [])]
 
 
@@ -108,16 +116,58 @@ def _buckets(times_s: Sequence[float]) -> str:
     return f"{_ms(min(times_s))} to {_ms(max(times_s))}, all {len(times_s)} together {_ms(sum(times_s))}"
 
 
-def _balance(rows: _Rows) -> CheckResult:
-    """Name the rank whose own compute takes longest; a synchronous step waits for that rank."""
-    times = {rank.rank: step.seconds["forward and backward"] for rank, step in rows}
-    middle, slowest = statistics.median(times.values()), max(times, key=lambda rank: times[rank])
-    host = next(rank.host for rank, _ in rows if rank.rank == slowest)
-    words = f"rank {slowest} on {host} is the slowest: {_ms(times[slowest])} of compute, median {_ms(middle)}"
-    if times[slowest] > _SLOW * middle:
-        remedy = "look for other programs, a throttled GPU or wrong cores on that host, or take it out of service"
-        return CheckResult("WARN", "slowest rank", words, remedy, (host,))
-    return CheckResult("OK", "slowest rank", words)
+def rankings_of(ranks: Sequence[RankFacts], times: int = 1) -> list[Ranking]:
+    """Return the ranking of the nodes by each set of samples; none unless all ranks came to the end of a step."""
+    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended and not rank.step.failure]
+    if not steps or len(steps) < max(len(ranks), ranks[0].world_size):
+        return []
+    samples = {part: np.array([step.samples[part] for step in steps]) for part in steps[0].samples}
+    samples = samples or {"compute": np.array([[step.seconds["forward and backward"]] for step in steps])}
+    split = {part: np.array_split(series, times, axis=1) for part, series in samples.items() if part in OWN_PARTS}
+    hosts = [rank.host for rank in ranks]
+    return [rank_nodes(hosts, {part: sets[number] for part, sets in split.items()}) for number in range(times)]
+
+
+def _nodes(report: ProbeReport, rows: _Rows) -> list[CheckResult]:
+    """Name the slow nodes, and tell what waiting for them and for whichever rank is late costs the run."""
+    ranking = rankings_of(report.ranks, report.times)[0]
+    if len(ranking.nodes) < 2:  # noqa: PLR2004 (the least that can be compared)
+        return _jitter(ranking, rows)
+    worst, many = ranking.nodes[0], len(ranking.nodes)
+    slow = [node for node in ranking.nodes if node.is_slow]
+    if not slow:
+        words = f"none of {many} is slow; the slowest is {worst.host}, {_excess(worst)}"
+        return [CheckResult("OK", "nodes", words), *_jitter(ranking, rows)]
+    saved = f"without {'it' if len(slow) == 1 else 'them'} a step takes {_share(ranking.cost_s, rows)} less"
+    if steps := report.plan.total_steps if report.plan else 0:
+        saved += f", and the planned {steps:,} steps {ranking.cost_s * steps:,.1f} s"
+    total = CheckResult("WARN", "nodes", f"{len(slow)} of {many} are slow; {saved}", "--json has the scores of all")
+    named = [
+        CheckResult("WARN", "slow node", f"{_excess(node)} (rank {ranking.slowest[node.host]})", _CARE, (node.host,))
+        for node in slow[:_LISTED]
+    ]
+    return [total, *named, *_jitter(ranking, rows)]
+
+
+def _excess(node: NodeScore) -> str:
+    return f"{100 * node.excess:.1f} % longer than the median rank in {node.part}"
+
+
+def _jitter(ranking: Ranking, rows: _Rows) -> list[CheckResult]:
+    """Tell what the ranks wait for whichever is late, and how much the time of an allreduce varies."""
+    series = [step.samples["allreduce"] for _, step in rows if "allreduce" in step.samples]
+    if not series or len(rows) == 1:
+        return []
+    words = f"the ranks wait {_share(ranking.jitter_s, rows)} of a step for whichever is late"
+    # The rank that arrives last waits for no other one, so its time is that of the transfer.
+    alone = [min(round_s) for round_s in zip(*series, strict=True)]
+    ends = f"{_ms(statistics.median(alone))}, from {_ms(min(alone))} to {_ms(max(alone))}"
+    return [CheckResult("OK", "jitter", f"{words}; all buckets alone {ends}, which tells nothing of single ranks")]
+
+
+def _share(seconds: float, rows: _Rows) -> str:
+    """Return a time and its share of a step."""
+    return f"{_ms(seconds)} ({100 * seconds / max(step.seconds['step'] for _, step in rows):.1f} %)"
 
 
 def _memory(report: ProbeReport, rows: _Rows) -> CheckResult:

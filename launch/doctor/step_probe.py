@@ -1,10 +1,11 @@
 """The recipe's real step on this machine, part by part: what ``./run.sh doctor --step`` adds to a rank's report."""
 
+import math
 import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,8 +17,9 @@ import numpy as np
 from configs.errors import UserError
 from configs.load import resolve_path
 from configs.optimizers import HyperParameters
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
-from data.input.batches import TrainingBatch
+from data.input.batches import TrainingBatch, TrainingSource
 from launch.doctor.facts import PartFailure, StepFacts
 from train.comm.communicator import Communicator
 from train.compose import Composition, compose
@@ -25,6 +27,7 @@ from train.dataset import images_of
 from train.measure.timing import Clock
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
+from train.step import reduce_once
 from train.warmup import warm_up
 
 _FAILURES = (ImportError, OSError, RuntimeError, MemoryError, UserError)
@@ -32,6 +35,12 @@ _FAILURES = (ImportError, OSError, RuntimeError, MemoryError, UserError)
 
 _ROUNDS, _ENOUGH_S = 3, 4.0
 """A part is timed three times, or less often once that has taken so many seconds."""
+
+_SAMPLES, _LEAST_SAMPLES, _SAMPLING_S = 12, 4, 20.0
+"""Samples of each part, the least that tell noise from differences, and the time for all of them. Where even the least
+take longer, there are none."""
+_BLOCK_S, _MOST_REPEATS = 0.2, 50
+"""A sample is the mean of steps that take so long together, because a thread may wake up some milliseconds late."""
 
 _HARMLESS = HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0)
 
@@ -86,18 +95,34 @@ class _Parts:
         self.note(part=name)
         self.on_part(self.facts)
         times: list[float] = []
-        result = None
+        spent_s, result = 0.0, None
+        while len(times) < rounds and spent_s < _ENOUGH_S:
+            result, own_s, longest_s = self.once(name, action)
+            times.append(own_s)
+            spent_s += longest_s
+        self.note(seconds={**self.facts.seconds, name: statistics.median(times)})
+        return result
+
+    def once(self, name: str, action: Callable[[], Any]) -> tuple[Any, float, float]:
+        """Run an action on every rank and wait for all of them, so that they begin the next one together.
+
+        Returns:
+            What the action returned, its seconds on this rank, and its seconds on the slowest rank.
+
+        Raises:
+            _PartFailed: The action failed on some rank.
+        """
+        result, begin = None, time.perf_counter()
         try:
-            while len(times) < rounds and sum(times) < _ENOUGH_S:
-                begin = time.perf_counter()
-                result = action()
-                times.append(time.perf_counter() - begin)
-            self.note(seconds={**self.facts.seconds, name: statistics.median(times)})
+            result = action()
         except _FAILURES as error:
             self.note(failure=PartFailure(name, (str(error).strip().splitlines() or [repr(error)])[-1]))
-        if any(self.communicator.gather(f"doctor: {name}", int(self.facts.failure is not None))):
+        own_s = time.perf_counter() - begin
+        failed = self.facts.failure is not None
+        told = self.communicator.gather(f"doctor: {name}", 2 * int(1e6 * own_s) + failed)
+        if any(each % 2 for each in told):
             raise _PartFailed
-        return result
+        return result, own_s, max(told) / 2e6
 
 
 def probe_step(
@@ -106,6 +131,8 @@ def probe_step(
     identity: Identity,
     communicator: Communicator,
     on_part: Callable[[StepFacts], object],
+    *,
+    times: int = 1,
 ) -> StepFacts:
     """Take the recipe's step at its real shapes, with the parts that a run is made of.
 
@@ -115,18 +142,23 @@ def probe_step(
         identity: This rank.
         communicator: Connects the ranks.
         on_part: Called with the facts so far before each part.
+        times: How often to take the samples, one set after another.
     """
     parts = _Parts(communicator, on_part, StepFacts(memory_before_bytes=_used_bytes(cluster, identity)))
     with suppress(_PartFailed):
         rank: Composition = parts.run(
             "network", lambda: compose(recipe, cluster, identity, Ledger(), connect=lambda *_: communicator)
         )
-        _take(rank, parts, _real_batch(rank, parts) or _random_batch(rank))
+        source, batch = _real_batch(rank, parts) or (None, _random_batch(rank))
+        step = _take(rank, parts, batch)
+        _sample(rank, parts, batch, source, step, times)
+        if source is not None:
+            source.close()
     return replace(parts.facts, memory_bytes=_used_bytes(cluster, identity), has_ended=True)
 
 
-def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> None:
-    """Time the parts of a step and whole steps on one batch; the warm-up is that of a run."""
+def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> Callable[[], object]:
+    """Time the parts of a step and whole steps on one batch; the warm-up is that of a run. Return the step."""
     engine, model, network = rank.engine, rank.model, rank.model.network
     parts.note(images=rank.plan.global_batch_size)
 
@@ -153,6 +185,70 @@ def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> None:
     part("evaluation", lambda: network.inference()(batch.images))
     step = rank.make_step(Clock(engine, rank.cluster.engine.run_ahead_steps), lambda _: None, image_type=image_type)
     part("step", lambda: step(0, _OneBatch(batch), _HARMLESS))
+    return lambda: step(0, _OneBatch(batch), _HARMLESS)
+
+
+def _sample(
+    rank: Composition,
+    parts: _Parts,
+    batch: TrainingBatch,
+    source: TrainingSource | None,
+    step: Callable[[], object],
+    times: int,
+) -> None:
+    """Take rounds of samples: in each, first every rank's own work, without the others, then the work of all together.
+
+    Further sets have own work only, by which nodes are judged.
+    """
+    engine, network = rank.engine, rank.model.network
+    images = engine.to_host(batch.images)
+
+    def compute() -> None:
+        for _ in range(rank.plan.accumulation_steps):
+            network.forward(*batch)
+            network.backward()
+        rank.model.optimizer.update(_HARMLESS)
+
+    def allreduce() -> None:
+        reduce_once(engine, network, rank.communicator, rank.model.buckets)
+        rank.communicator.complete()
+
+    own: dict[str, Callable[[], object]] = {"compute": compute, "copy": lambda: engine.from_host(images)}
+    if source is not None:
+        own["input"] = source.next_batch
+    shared: dict[str, Callable[[], object]] = {"allreduce": allreduce, "step": step}
+    parts.note(part="samples")
+    parts.on_part(parts.facts)
+    step_us = max(parts.communicator.gather("doctor: time of a step", int(1e6 * parts.facts.seconds["step"])))
+    if _LEAST_SAMPLES * 2e-6 * step_us > _SAMPLING_S:
+        return
+    repeats, round_s = {}, 0.0
+    for name, action in (own | shared).items():
+        _, _, longest_s = parts.once(name, partial(_seconds, rank, {name: action}, {name: 1}))
+        repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s, 1e-6)))
+        round_s += repeats[name] * longest_s
+    rounds = min(_SAMPLES, int(_SAMPLING_S / round_s))
+    taken: dict[str, list[float]] = {name: [] for name in repeats}
+    for number in range(times * rounds if rounds >= _LEAST_SAMPLES else 0):
+        for actions in (own, shared)[: 2 if number < rounds else 1]:
+            samples, _, _ = parts.once("samples", partial(_seconds, rank, actions, repeats))
+            for name, value in samples.items():
+                taken[name].append(value)
+    parts.note(samples={name: values for name, values in taken.items() if values})
+
+
+def _seconds(
+    rank: Composition, actions: Mapping[str, Callable[[], object]], repeats: Mapping[str, int]
+) -> dict[str, float]:
+    """Return the mean seconds of each action over its repeats."""
+    seconds = {}
+    for name, action in actions.items():
+        begin = time.perf_counter()
+        for _ in range(repeats[name]):
+            action()
+            rank.engine.wait_all()
+        seconds[name] = (time.perf_counter() - begin) / repeats[name]
+    return seconds
 
 
 def _reduce(rank: Composition, name: str, number: int) -> None:
@@ -162,28 +258,26 @@ def _reduce(rank: Composition, name: str, number: int) -> None:
     rank.communicator.complete()
 
 
-def _real_batch(rank: Composition, parts: _Parts) -> TrainingBatch | None:
-    """Return the first batch of this rank's training pipeline; None if a rank does not see the data set."""
+def _real_batch(rank: Composition, parts: _Parts) -> tuple[TrainingSource, TrainingBatch] | None:
+    """Return this rank's training pipeline and the first batch of it; None if a rank does not see the data set."""
     recipe, cluster = rank.recipe, rank.cluster
-    is_missing = recipe.data.source != "synthetic" and not _is_packed(
-        resolve_path(cluster.paths.data) / recipe.data.name
-    )
+    is_read = recipe.data.source != "synthetic" and ENGINES[cluster.engine.name].computes
+    is_missing = is_read and not _is_packed(resolve_path(cluster.paths.data) / recipe.data.name)
     parts.note(has_real_images=not any(parts.communicator.gather("doctor: data set", int(is_missing))))
     if not parts.facts.has_real_images:
         return None
     images = images_of(recipe, cluster, rank.plan, rank.identity)
 
-    def first_batch() -> TrainingBatch:
+    def first_batch() -> tuple[TrainingSource, TrainingBatch]:
         images.load()
         source = images.open_training(rank.engine)
         source.begin_epoch(1)
         batch = source.next_batch()
         rank.engine.wait_all()
-        source.close()
-        return batch
+        return source, batch
 
-    batch: TrainingBatch = parts.run("first batch", first_batch)
-    return batch
+    opened: tuple[TrainingSource, TrainingBatch] = parts.run("first batch", first_batch)
+    return opened
 
 
 def _is_packed(folder: Path) -> bool:

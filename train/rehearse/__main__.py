@@ -43,6 +43,7 @@ class _Options:
     slow: list[str]
     fail: list[str]
     validate: bool
+    check: int | None
     config: Path | None
     run_dir: Path | None
 
@@ -100,6 +101,15 @@ def _parser() -> Parser:
         help="rehearse with 2, 4, 8, ... up to N ranks; print predictions beside them",
     )
     parser.add_argument(
+        "--check",
+        metavar="TIMES",
+        type=int,
+        nargs="?",
+        const=1,
+        help="rehearse the check of ./run.sh doctor --step instead, in which each rank is a node of its own: which "
+        "nodes were named how often",
+    )
+    parser.add_argument(
         "--config", metavar="FILE", type=Path, help="run nothing; write the config of a job, as submit --rehearse does"
     )
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="the run folder (default: a new one in runs)")
@@ -125,12 +135,15 @@ def _rehearse(options: _Options) -> int:
         for ranks in _numbers_of_ranks(options)
     ]
     recipe, cluster = runs[-1]
+    if options.check is not None:
+        times = ["--step", "--times", str(options.check)]
+        return _start(recipe, cluster, Program.DOCTOR_VERB, ["doctor", "--recipe"], times)
     name = f"rehearsal-{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = options.run_dir or resolve_path(cluster.paths.runs) / name
     rows = []
     for recipe, cluster in runs:
         part = folder / f"ranks-{cluster.world_size}" if options.validate else folder
-        if status := _run(recipe, cluster, part):
+        if status := _start(recipe, cluster, Program.TRAIN_VERB, ["train"], ["--run-dir", str(part)]):
             return status
         rows.append(rehearsed_steps(part, cluster))
         sys.stdout.write(f"{outcome_text(part, rows[-1], *described)}{_CAVEAT}\n")
@@ -155,16 +168,16 @@ def _launcher(wanted: str | None, ranks: int) -> str:
     return wanted or ("mpirun" if ranks > _MOST_OVER_GLOO and shutil.which("mpirun") else "local")
 
 
-def _run(recipe: "Recipe", cluster: "Cluster", folder: Path) -> int:
+def _start(recipe: "Recipe", cluster: "Cluster", program: Program, before: list[str], after: list[str]) -> int:
+    """Start a program with a file of recipe and cluster between its words; return its status."""
     from configs.interrupts import interrupt_left_to_child
     from configs.load import dump
 
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
         config = Path(temporary) / "config.yaml"
         config.write_text(dump(recipe, cluster), encoding="utf-8")
-        command = command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder))
         with interrupt_left_to_child(says_so=True):
-            return subprocess.run(command, check=False).returncode
+            return subprocess.run(command_of(program, *before, str(config), *after), check=False).returncode
 
 
 if __name__ == "__main__":

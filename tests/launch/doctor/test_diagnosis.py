@@ -168,7 +168,7 @@ TROUBLES = [
     (_set(2, "machine", "stage", to={"folder": "/ssd", "free_bytes": 1e9, "is_writable": True}), "FAIL",
      "stage (node1): 1.0 GB free at /ssd, the data set needs 150.0 GB;"),
     (_set(0, "clock_offsets_s", 3, to=-2.5), "WARN", "clocks: node1 is 2.500 s behind node0; start chronyd"),
-    (_fails, "FAIL", "allreduce: rank 5 on node2: Connection refused;"),
+    (_fails, "FAIL", "allreduce (node2): rank 5 on node2: Connection refused;"),
     (_set(5, "allreduce", "is_right", to=False), "FAIL", "allreduce: the sums are wrong;"),
     (_set(5, "allreduce", "bus_bytes_per_s", to=19e9), "WARN", "allreduce: 32 MiB over 6 ranks by nccl: 19.00 GB/s"),
     (_set(2, "machine", "environment", "gpus", to=[_GPU]), "FAIL", "driver (node1): 1 GPU for 2 ranks per node;"),

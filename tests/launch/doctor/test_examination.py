@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +16,16 @@ from typing import Any
 import pytest
 
 from configs.load import load_both, load_cluster, load_run
+from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from launch.doctor import examination
 from launch.doctor.__main__ import main
 from launch.doctor.examination import reachable_part
-from launch.doctor.facts import FolderFacts, RankFacts, StepFacts, write_facts
+from launch.doctor.facts import AllreduceFacts, FolderFacts, LibraryFacts, RankFacts, StepFacts, write_facts
 from launch.doctor.machine import inspect_machine
 from launch.setup.layout import Kind
 from launch.start.local import Outcome
+from logs.nodes import NodeScore, read_nodes
 
 _SECONDS = dict.fromkeys(["forward", "forward and backward", "update", "evaluation", "warm-up", "step"], 0.01)
 
@@ -33,19 +35,30 @@ class _Ranks:
     """Plays the ranks: keeps what they were started with, and writes their reports."""
 
     outcome: Outcome = field(default_factory=lambda: Outcome(0))
-    has_problem: bool = False
+    full: Collection[str] = ()
+    hosts: Sequence[str] = ("here",)
+    slow: Mapping[str, float] = field(default_factory=dict)
     started: list[tuple[Recipe, Cluster, list[str]]] = field(default_factory=list)
 
-    def __call__(self, cluster: Cluster, command: Sequence[str], _variables: Mapping[str, str]) -> Outcome:
+    def __call__(
+        self, cluster: Cluster, command: Sequence[str], _variables: Mapping[str, str], *, hosts: Sequence[str] = ()
+    ) -> Outcome:
         at = next(number for number, word in enumerate(command) if "/.doctor-" in word)
         folder, words = Path(command[at]), [*command[at + 1 :]]
         self.started.append((*load_run(folder / "config.yaml"), words))
         machine = inspect_machine(cluster)
-        runs = FolderFacts("/full", free_bytes=0, is_writable=True) if self.has_problem else machine.runs
+        full = FolderFacts("/full", free_bytes=0, is_writable=True)
+        reduced = AllreduceFacts(1 << 20, median_s=0.001, bus_bytes_per_s=1e9, is_right=True)
         for rank in reversed(range(cluster.world_size)):
-            facts = RankFacts(rank, rank, cluster.world_size, "here", [0, 1])
-            step = StepFacts("step", _SECONDS, images=64, memory_bytes=7, has_ended=True) if "--step" in words else None
-            write_facts(folder, replace(facts, machine=None if rank else replace(machine, runs=runs), step=step))
+            host, local = self.hosts[rank // cluster.ranks_per_node], rank % cluster.ranks_per_node
+            facts = RankFacts(rank, local, cluster.world_size, host, [0, 1])
+            if len(self.hosts) > 1:
+                offsets, loaded = [0.0] * cluster.world_size, {ENGINES[cluster.engine.name].title: LibraryFacts(has={})}
+                facts = replace(facts, allreduce=reduced, clock_offsets_s=offsets, libraries=loaded)
+            times = {part: self.slow.get(host, 1.0) * value for part, value in _SECONDS.items()}
+            step = StepFacts("step", times, images=64, memory_bytes=7, has_ended=True) if "--step" in words else None
+            own = replace(machine, runs=full if host in self.full else machine.runs) if local == 0 else None
+            write_facts(folder, replace(facts, machine=own, step=step))
         return self.outcome
 
 
@@ -58,7 +71,8 @@ def doctor(
     def run(ranks: _Ranks, *words: str) -> tuple[int, str]:
         monkeypatch.setattr(examination, "run_under", ranks)
         status = main(["doctor", *words, "--set", f"cluster.paths.runs={tmp_path}/new/runs"])
-        assert list((tmp_path / "new" / "runs").iterdir()) == [], "the reports of the ranks are left"
+        left = {path.name for path in (tmp_path / "new" / "runs").iterdir()}
+        assert left <= {"health.jsonl"}, "the reports of the ranks are left"
         return status, capsys.readouterr().out
 
     return run
@@ -80,7 +94,7 @@ def test_ranks_that_a_signal_stops_are_not_judged(outcome: Outcome, doctor: Doct
 def test_reports_that_cannot_be_removed_do_not_hide_how_the_ranks_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(*_: object) -> Outcome:
+    def run(*_: object, **_more: object) -> Outcome:
         shutil.rmtree(next(tmp_path.glob(".doctor-*")))
         return Outcome(143, interrupted_by=15)
 
@@ -89,7 +103,7 @@ def test_reports_that_cannot_be_removed_do_not_hide_how_the_ranks_ended(
 
 
 def test_ctrl_c_ends_an_examination_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupt(*_: object) -> Outcome:
+    def interrupt(*_: object, **_more: object) -> Outcome:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(examination, "run_under", interrupt)
@@ -176,14 +190,14 @@ def test_the_ranks_that_can_be_started_get_the_micro_batches_of_the_plan(
 @pytest.mark.parametrize("has_problem", [False, True])
 def test_findings_are_lines_or_a_document_and_a_failed_one_is_the_status(has_problem: bool, doctor: Doctor) -> None:
     words = ["--recipe", "digits", "--step"]
-    status, printed = doctor(_Ranks(has_problem=has_problem), *words)
+    status, printed = doctor(_Ranks(full=["here"] if has_problem else []), *words)
     lines = printed.splitlines()
     assert [line for line in lines if line.startswith("FAIL  disk")] == (
         ["FAIL  disk (here): 0.0 GB free at /full, 1.0 GB needed for a run; free some space, or set cluster.paths.runs "
          "to another disk"] if has_problem else []
     )  # fmt: skip
     assert status == 1, "the ranks of this test did not reduce"
-    _, printed = doctor(_Ranks(has_problem=has_problem), *words, "--json")
+    _, printed = doctor(_Ranks(full=["here"] if has_problem else []), *words, "--json")
     document = json.loads(printed)
     assert (document["cluster"], document["recipe"], document["ok"]) == ("laptop", "digits", False)
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
@@ -222,3 +236,60 @@ def test_a_site_s_own_mxnet_and_a_data_set_of_the_user_are_known_to_the_checks(
     assert judged[0].plan.total_bytes >= judged[0].plan.certain_bytes > 4 * judged[0].plan.parameters
     assert (judged[0].cluster.name, judged[0].cluster.world_size) == (cluster.name, 2)
     assert recipe.data.source == "digits"
+
+
+_THREE = [word for each in ("num_nodes=2", "scheduler.spare_nodes=1", "launcher=srun", "communication.backend=mpi")
+          for word in ("--set", f"cluster.{each}")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("full", "status", "problems"),
+    [([], 0, [False] * 3), (["c"], 0, [False, False, True]), (["b.site", "c"], 1, [False, True, True])],
+)
+def test_a_run_needs_as_many_nodes_without_a_problem_as_it_has_nodes(
+    full: list[str], status: int, problems: list[bool], doctor: Doctor, tmp_path: Path
+) -> None:
+    ranks = _Ranks(full=full, hosts=["a", "b.site", "c"], slow={"a": 2.0})
+    run = ["--recipe", "digits", "--step", "--run", str(tmp_path), "--hosts", "a,b,c", *_THREE]
+    assert doctor(ranks, *run)[0] == status
+    assert [cluster.num_nodes for _, cluster, _ in ranks.started] == [3]
+    found = sorted(read_nodes(tmp_path), key=lambda node: node.host)
+    assert [node.host for node in found] == ["a", "b", "c"]
+    assert found[0] == NodeScore("a", 1.0, "compute", is_slow=True)
+    assert [bool(node.problem) for node in found] == problems
+    assert doctor(ranks, *(word for word in run if word not in ("--run", str(tmp_path))))[0] == (1 if full else 0)
+    document = json.loads(doctor(ranks, *run, "--json")[1])
+    assert {node["host"]: node["is_slow"] for node in document["nodes"]} == {"a": True, "b": False, "c": False}
+
+
+def test_a_node_that_was_slow_in_two_jobs_is_named(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "new" / "runs" / "health.jsonl"
+    words = ["--recipe", "digits", "--step", "--json", "--hosts", "a,b,c", *_THREE]
+    slow, sound = _Ranks(hosts=["a", "b", "c"], slow={"b": 1.5}), _Ranks(hosts=["a", "b", "c"])
+    told = []
+    for job, ranks in (("7", slow), ("7", slow), ("8", sound), ("9", slow)):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        told.append(_topic(json.loads(doctor(ranks, *words)[1]), "history"))
+        with file.open("a", encoding="utf-8") as other:
+            other.write('{"time": "2026\n')
+    assert told == [[], [], [], [
+        "WARN slow in 3 of the last 4 checks, in compute, by up to 50.0 %; have the node repaired, or leave it out"
+    ]]  # fmt: skip
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[::2]]
+    assert [row["job"] for row in rows] == ["7", "7", "8", "9"]
+    assert (rows[3]["cluster"], rows[3]["recipe"], rows[3]["num_nodes"]) == ("laptop", "digits", 3)
+    assert [each["host"] for each in rows[3]["slow"]] == ["b"]
+    many = file.read_text(encoding="utf-8").splitlines() * 300
+    file.write_text("\n".join(many) + "\n", encoding="utf-8")
+    doctor(slow, *words)
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 1000
+
+
+def test_a_history_that_cannot_be_kept_is_a_warning(doctor: Doctor, tmp_path: Path) -> None:
+    ranks = _Ranks(hosts=["a", "b", "c"])
+    words = ["--recipe", "digits", "--step", "--hosts", "a,b,c", *_THREE]
+    status, printed = doctor(ranks, *words, "--set", f"cluster.health={tmp_path}")
+    assert status == 0
+    assert f"WARN  history: {tmp_path}: cannot be written: " in printed

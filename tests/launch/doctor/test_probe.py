@@ -92,7 +92,10 @@ def test_each_part_is_written_before_the_next_one_begins(
         seen.append(_written(tmp_path))
         return SingleProcess()
 
-    def take(_recipe: Any, _cluster: Any, identity: Any, _communicator: Any, note: Callable[[StepFacts], None]) -> Any:
+    def take(
+        _recipe: Any, _cluster: Any, identity: Any, _communicator: Any, note: Callable[[StepFacts], None], *, times: int
+    ) -> Any:
+        assert times == 1
         assert identity == RANK
         note(StepFacts(part="forward"))
         seen.append(_written(tmp_path))
@@ -199,11 +202,16 @@ def _clock(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
     monkeypatch.setattr(step_probe, "time", SimpleNamespace(perf_counter=read))
 
 
+@pytest.mark.medium
 def test_a_real_step_is_timed_part_by_part_and_each_bucket_alone() -> None:
     communicator = _Noting()
     facts, told = _step(communicator)
     assert (facts.failure, facts.has_ended, facts.images, facts.has_real_images) == (None, True, 4, True)
-    assert [*facts.seconds] == [part for part in told if not part.startswith("reduction")]
+    assert [*facts.seconds, "samples"] == [part for part in told if not part.startswith("reduction")]
+    assert set(facts.samples) == {"compute", "copy", "input", "allreduce", "step"}
+    (many,) = {len(values) for values in facts.samples.values()}
+    assert 4 <= many <= 12
+    assert min(min(values) for values in facts.samples.values()) > 0
     assert [*facts.seconds][-4:] == ["forward and backward", "update", "evaluation", "step"]
     assert min(facts.seconds.values()) > 0
     alone = {name: rounds for name, rounds in communicator.reduced.items() if name.startswith("reduction")}

@@ -66,20 +66,52 @@ def test_a_cpu_faster_than_its_forecast_is_to_be_measured_anew(high: float, is_t
         assert ("simulate --calibrate-here" in found.words) == (is_too_slow and device == "cpu")
 
 
-def test_the_slowest_rank_is_named() -> None:
-    rows = _rows()
-    rows[2]["step"]["seconds"] = {**SECONDS, "forward and backward": 0.05}
-    result = _check(rows)["slowest rank"]
-    assert (result.level, result.hosts) == ("WARN", ("node1",))
-    assert result.words == "rank 2 on node1 is the slowest: 50 ms of compute, median 37 ms"
-    assert _check([rows[each] for each in (0, 2, 1, 3)])["slowest rank"] == result, "ranks report in any order"
+def _sampled(slow: float = 1.0, input_s: float = 0.01) -> list[dict[str, Any]]:
+    """Return 16 ranks on eight nodes with samples; rank 5 computes by a factor slower."""
+    rows = [{**copy.deepcopy(_rows()[0]), "rank": rank, "host": f"node{rank // 2}"} for rank in range(16)]
+    for row in rows:
+        own = 0.04 * (slow if row["rank"] == 5 else 1)
+        row["step"]["samples"] = {
+            "compute": [own] * 12, "copy": [0.001] * 12, "input": [input_s] * 12,
+            "allreduce": [0.002 + 0.001 * row["rank"]] * 11 + [0.05], "step": [0.05] * 12,
+        }  # fmt: skip
+        row["world_size"] = 16
+    return rows
+
+
+SIXTEEN = load_cluster("abci-v100", ["cluster.num_nodes=8", "cluster.ranks_per_node=2"])
+
+
+def _lines(rows: list[dict[str, Any]], *topics: str) -> list[str]:
+    report = ProbeReport(SIXTEEN, reports(rows), replace(PLAN, total_steps=1340), is_packed_on_demand=False)
+    return [str(result) for result in check_step(report) if result.topic in topics]
+
+
+def test_a_slow_node_is_named_with_what_it_costs_the_run() -> None:
+    assert _lines(_sampled(slow=1.1), "nodes", "slow node") == [
+        "WARN  nodes: 1 of 8 are slow; without it a step takes 4 ms (8.0 %) less, and the planned 1,340 steps 5.4 s; "
+        "--json has the scores of all",
+        "WARN  slow node (node2): 10.0 % longer than the median rank in compute (rank 5); look for other programs, a "
+        "throttled GPU, wrong cores or a failing disk there, or leave the host out",
+    ]
+    (line,) = _lines(_sampled(slow=1.02), "nodes", "slow node")
+    assert line == "OK    nodes: none of 8 is slow; the slowest is node2, 2.0 % longer than the median rank in compute"
+
+
+def test_jitter_and_the_allreduce_are_told_apart_from_nodes() -> None:
+    assert _lines(_sampled(), "jitter") == [
+        "OK    jitter: the ranks wait 0 ms (0.0 %) of a step for whichever is late; all buckets alone 2 ms, from 2 ms "
+        "to 50 ms, which tells nothing of single ranks"
+    ]
+    assert _lines(_rows(), "jitter") == [], "a machine too slow for samples"
 
 
 @pytest.mark.parametrize(("factor", "level"), [(1.19, "OK"), (1.21, "WARN")])
-def test_noise_makes_no_rank_a_slow_one(factor: float, level: str) -> None:
+def test_ranks_without_samples_are_compared_by_the_one_time_that_each_has(factor: float, level: str) -> None:
     rows = _rows()
     rows[3]["step"]["seconds"] = {**SECONDS, "forward and backward": factor * 0.037}
-    assert _check(rows)["slowest rank"].level == level
+    assert _check(rows)["nodes"].level == level
+    assert [each.hosts for each in _check(rows).values() if each.topic == "slow node"] == [("node1",)] * (factor > 1.2)
 
 
 @pytest.mark.parametrize(("device", "used", "level"), [("gpu", 7.69e9, "OK"), ("gpu", 7.71e9, "WARN"),
@@ -107,7 +139,7 @@ def test_of_several_ranks_that_failed_the_first_is_named() -> None:
     rows = _rows()
     for rank in (1, 2, 3):
         rows[rank]["step"]["failure"] = {"part": "update", "words": "NaN"}
-    assert str(_check(rows)["step"]) == "FAIL  step: rank 1 on node0, and 2 more ranks, update: NaN"
+    assert str(_check(rows)["step"]) == ("FAIL  step (node0, node1): rank 1 on node0, and 2 more ranks, update: NaN")
 
 
 def test_a_slow_step_and_more_memory_than_planned_are_warnings() -> None:

@@ -81,6 +81,18 @@ def test_a_broken_link_ends_the_run(tmp_path: Path) -> None:
     assert "log check" not in done.stdout, "no verdict on what is no result"
 
 
+@pytest.mark.ranks
+def test_a_rehearsed_check_names_the_slow_node_and_no_other(tmp_path: Path) -> None:
+    words = ["--speed", "0.05", "--slow", "1:2", "--check", "3", "--set", f"cluster.paths.runs={tmp_path}"]
+    done = _rehearse(tmp_path / "run", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "node1: named in 3 of 3 checks", "false alarms: in 0 of 3 checks, 0.0 per 1,000"
+    ]  # fmt: skip
+    assert re.search(r"WARN  slow node \(node1\): (29|3\d)\.\d % longer than the median rank in compute", done.stdout)
+    assert list(tmp_path.iterdir()) == [], "a rehearsal is no run, and its nodes are invented"
+
+
 def _finish_run(folder: Path, summary: Summary) -> None:
     """Write what a rehearsal that has ended leaves in its folder."""
     folder.mkdir(parents=True, exist_ok=True)

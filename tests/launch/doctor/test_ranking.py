@@ -1,0 +1,113 @@
+"""The ranking of nodes, on samples whose truth is known."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from launch.doctor.ranking import count_alarms, rank_nodes
+from logs.nodes import NodeScore
+
+RANKS, ROUNDS, STEP_S = 64, 12, 0.05
+HOSTS = [f"node{rank // 4}" for rank in range(RANKS)]
+
+
+def _draw(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def _compute(draw: np.random.Generator) -> np.ndarray:
+    """Return a step of equal GPUs that differ by half a percent, with one percent of noise and some late samples."""
+    own = 1 + 0.005 * draw.standard_normal((RANKS, 1))
+    noise = 1 + 0.01 * draw.standard_normal((RANKS, ROUNDS)) + 0.1 * (draw.random((RANKS, ROUNDS)) < 0.02)
+    together = 1 + 0.2 * draw.random(ROUNDS)
+    return np.asarray(STEP_S * own * noise * together)
+
+
+def _named(samples: dict[str, np.ndarray]) -> list[str]:
+    return [node.host for node in rank_nodes(HOSTS, samples).nodes if node.is_slow]
+
+
+def test_a_rank_that_is_five_percent_slow_is_found_among_64_and_no_other_is_named() -> None:
+    named: Counter[str] = Counter()
+    for seed in range(200):
+        samples = _compute(_draw(seed))
+        samples[17] *= 1.05
+        ranking = rank_nodes(HOSTS, {"compute": samples})
+        named.update(node.host for node in ranking.nodes if node.is_slow)
+        first = ranking.nodes[0]
+        assert (first.host, first.part, ranking.slowest["node4"]) == ("node4", "compute", 17)
+        assert first.excess == pytest.approx(0.05, abs=0.03)
+    assert named["node4"] >= 190
+    assert named.total() - named["node4"] <= 1
+
+
+def test_a_thousand_checks_of_sound_nodes_raise_hardly_an_alarm() -> None:
+    assert sum(bool(_named({"compute": _compute(_draw(seed))})) for seed in range(1000)) <= 5
+
+
+def test_a_disturbance_of_half_the_check_is_no_alarm() -> None:
+    for seed in range(20):
+        for half in (slice(0, 6), slice(6, 12)):
+            samples = _compute(_draw(seed))
+            samples[17, half] *= 1.5
+            assert _named({"compute": samples}) == []
+
+
+def test_the_cost_is_that_of_the_slowest_rank_beyond_the_slowest_sound_one() -> None:
+    samples = np.full((RANKS, ROUNDS), 0.100)
+    samples[40], samples[21], samples[22] = 0.110, 0.102, 0.106
+    ranking = rank_nodes(HOSTS, {"compute": samples})
+    assert [(node.host, node.is_slow) for node in ranking.nodes[:3]] == [
+        ("node10", True), ("node5", True), (ranking.nodes[2].host, False)
+    ]  # fmt: skip
+    assert [node.excess for node in ranking.nodes[:3]] == pytest.approx([0.10, 0.06, 0.0])
+    assert (ranking.step_s, ranking.cost_s, ranking.jitter_s) == pytest.approx((0.1, 0.010, 0.0))
+    samples[22] = 0.1
+    assert rank_nodes(HOSTS, {"compute": samples}).cost_s == pytest.approx(0.008), "node5 is sound"
+
+
+def test_jitter_is_what_a_rank_that_is_late_once_costs_all() -> None:
+    samples = np.full((RANKS, ROUNDS), 0.100)
+    for number in range(ROUNDS):
+        samples[5 * number, number] = 0.106
+    ranking = rank_nodes(HOSTS, {"compute": samples})
+    assert (ranking.cost_s, ranking.jitter_s) == pytest.approx((0.0, 0.006))
+    assert not any(node.is_slow for node in ranking.nodes)
+
+
+@pytest.mark.parametrize(("input_s", "is_slow"), [(0.099, False), (0.102, False), (0.108, True)])
+def test_input_delays_a_step_only_beyond_its_compute(input_s: float, is_slow: bool) -> None:
+    samples = {part: np.full((RANKS, ROUNDS), value) for part, value in (("compute", 0.1), ("input", 0.05))}
+    samples["input"][9] = input_s
+    ranking = rank_nodes(HOSTS, samples)
+    assert [(node.host, node.part) for node in ranking.nodes if node.is_slow] == [("node2", "input")] * is_slow
+    assert ranking.cost_s == pytest.approx(0.008 if is_slow else 0.0)
+
+
+def test_a_slow_copy_is_judged_by_the_step_that_it_delays() -> None:
+    samples = {part: np.full((RANKS, ROUNDS), value) for part, value in (("compute", 0.1), ("copy", 0.001))}
+    samples["copy"][9] = 0.003
+    assert _named(samples) == [], "three times as long, and 2 % of a step"
+    samples["copy"][9] = 0.006
+    (first, *_) = rank_nodes(HOSTS, samples).nodes
+    assert (first.host, first.part, first.is_slow) == ("node2", "copy", True)
+    assert first.excess == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(("factor", "slow"), [(1.45, []), (1.55, ["b"])])
+def test_of_two_ranks_only_one_that_is_much_slower_is_named(factor: float, slow: list[str]) -> None:
+    samples = np.array([[0.1] * ROUNDS, [factor * 0.1] * ROUNDS])
+    nodes = rank_nodes(["a", "b"], {"compute": samples}).nodes
+    assert [node.host for node in nodes if node.is_slow] == slow
+
+
+def test_the_namings_of_repeated_checks_are_counted() -> None:
+    checks = [
+        [NodeScore(host, 0.1, "compute", is_slow=host in slow) for host in "abc"] for slow in ("", "a", "ab", "a")
+    ]
+    assert count_alarms(checks, None) == "a: named in 3 of 4 checks\nb: named in 1 of 4 checks\n"
+    assert count_alarms(checks, ["a", "c"]) == (
+        "a: named in 3 of 4 checks\nb: named in 1 of 4 checks\nc: named in 0 of 4 checks\n"
+        "false alarms: in 1 of 4 checks, 250.0 per 1,000\n"
+    )
