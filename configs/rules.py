@@ -190,6 +190,9 @@ CLOSED_RULES = (
     _exactly("model_name", "model.name", "resnet50", _REFERENCE),
     _exactly("num_classes", "model.num_classes", 1000, _REFERENCE),
     _exactly("initial_parameters", "model.parameters", None, _REFERENCE, "weights drawn from the seed"),
+    _exactly("initial_kernels", "model.initial_kernels", "he_normal", _REFERENCE),
+    _exactly("initial_classifier_bias", "model.classifier_bias", 0.0, _REFERENCE),
+    _exactly("initial_last_gamma", "model.last_gamma", 1.0, _REFERENCE),
     _exactly("image_size", "model.image_size", 224, _REFERENCE),
     Rule(
         "reference_convergence_point",

@@ -60,8 +60,27 @@ class Model(Section):
     classifier_std: float = Field(
         0.01, gt=0, lt=1, description="Standard deviation of the classifier's initial weights, which are N(0, std)."
     )
+    classifier_bias: float = Field(
+        0.0,
+        ge=-100,
+        le=100,
+        description="Initial value of the classifier's biases. With loss.kind: sigmoid, minus the logarithm of the "
+        "number of classes starts at the frequency of a class.",
+    )
+    initial_kernels: Literal["he_normal", "lecun_uniform"] = Field(
+        "he_normal",
+        description="How the initial weights of all layers but the classifier are drawn: normal with variance 2 / "
+        "fan-in (he_normal), or uniform with variance 1 / fan-in (lecun_uniform).",
+    )
     zero_gamma: bool = Field(
         False, description="Whether the last batch-norm gamma of each residual block starts at 0 instead of 1."
+    )
+    last_gamma: float = Field(
+        1.0,
+        ge=0,
+        le=10,
+        description="Initial value of the last batch-norm gamma of each residual block; all others start at 1. "
+        "zero_gamma excludes it.",
     )
     parameters: str | None = Field(
         None,
@@ -69,6 +88,12 @@ class Model(Section):
         description="File of trained parameters to start from; a relative path starts in the cluster's paths.data. "
         "./run.sh train --from RUN or FILE sets it. If null, the weights are drawn from run.seed.",
     )
+
+    @model_validator(mode="after")
+    def _one_spelling_of_gamma(self) -> Model:
+        if self.zero_gamma and self.last_gamma != 1:
+            raise ConfigError("last_gamma", self.last_gamma, "1 where model.zero_gamma is true")
+        return self
 
 
 class Batch(Section):

@@ -26,7 +26,10 @@ def _default(key: str) -> Any:
         ("model.bn_epsilon", 1e-5),
         ("model.bn_momentum", 0.9),
         ("model.classifier_std", 0.01),
+        ("model.classifier_bias", 0.0),
+        ("model.initial_kernels", "he_normal"),
         ("model.zero_gamma", False),
+        ("model.last_gamma", 1.0),
         ("model.input_channels", 3),
         ("model.parameters", None),
         # ImageNet's mean and standard deviation of 0..255; crops of Szegedy et al.

@@ -64,6 +64,10 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
         ("model.name=mnist_small_cnn", "model.image_size: got 8, allowed: 28 px for mnist_small_cnn"),
         ("model.name=alexnet", "model.image_size: got 8, allowed: 63 to 1024 px for alexnet"),
         ("model.input_channels=2", "model.input_channels: got 2, allowed: 1, 3 or 4"),
+        (
+            "model={name: resnet8, num_classes: 10, image_size: 8, zero_gamma: true, last_gamma: 1.4}",
+            "model.last_gamma: got 1.4, allowed: 1 where model.zero_gamma is true",
+        ),
         ("loss={kind: sigmoid, label_smoothing: 0.1}", "loss.label_smoothing: got 0.1, allowed: 0 where loss.kind is"),
         ("loss={kind: sigmoid}", "data.source: got 'digits', allowed: table or synthetic where loss.kind is sigmoid"),
         ("data.source=table", "loss.kind: got 'softmax', allowed: sigmoid for data.source: table"),

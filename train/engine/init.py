@@ -23,8 +23,10 @@ class WeightsDiffer(RuntimeError):
 def initial_weights(network: Network, model: Model, seed: int, shrink: int = 1) -> dict[str, np.ndarray]:
     """Return every parameter by name, float32, in OIHW.
 
-    Weights are N(0, 2 / fan-in) (He et al., arXiv:1502.01852), the classifier's N(0, classifier_std), biases and
-    betas 0, gammas 1, save the last of each block with ``zero_gamma`` (Goyal et al., arXiv:1706.02677).
+    Weights are N(0, 2 / fan-in) (He et al., arXiv:1502.01852), or with ``initial_kernels: lecun_uniform`` uniform with
+    variance 1 / fan-in (LeCun et al., Efficient BackProp, 1998); the classifier's are N(0, classifier_std). Biases and
+    betas are 0, save the classifier's; gammas are 1, save the last of each block, which is ``last_gamma``, or 0 with
+    ``zero_gamma`` (Goyal et al., arXiv:1706.02677).
 
     Args:
         network: The layers.
@@ -32,26 +34,34 @@ def initial_weights(network: Network, model: Model, seed: int, shrink: int = 1) 
         seed: The seed of the run.
         shrink: If above 1, return only the beginning of each parameter, flat and so many times shorter.
     """
-    last_gammas = {f"{layer.name}_gamma" for layer in network.layers if layer.ends_block and model.zero_gamma}
-    stds = {each.name: math.sqrt(2 / (each.size / each.shape[0])) for each in network.parameters}
-    stds |= {each.name: model.classifier_std for each in network.layers[-1].parameters}
+    last_gamma = 0.0 if model.zero_gamma else model.last_gamma
+    constants = {each.name: 1.0 if each.kind == "gamma" else 0.0 for each in network.parameters}
+    constants |= {f"{layer.name}_gamma": last_gamma for layer in network.layers if layer.ends_block}
+    constants |= {each.name: model.classifier_bias for each in network.layers[-1].parameters if each.kind == "bias"}
+    classifier = {each.name for each in network.layers[-1].parameters}
+
+    def draw(parameter: Parameter) -> np.ndarray:
+        shape = parameter.shape if shrink == 1 else (max(1, parameter.size // shrink),)
+        if parameter.kind != "weight":
+            return np.full(shape, constants[parameter.name], np.float32)
+        fan_in = parameter.size / parameter.shape[0]
+        stream = _stream(f"{seed}/weights/{parameter.name}")
+        if parameter.name not in classifier and model.initial_kernels == "lecun_uniform":
+            weights = 2 * stream.random(shape, np.float32) - 1
+            weights *= np.float32(math.sqrt(3 / fan_in))
+            return weights
+        weights = stream.standard_normal(shape, np.float32)
+        weights *= np.float32(model.classifier_std if parameter.name in classifier else math.sqrt(2 / fan_in))
+        return weights
+
     with ThreadPoolExecutor() as pool:  # NumPy releases the interpreter lock while it draws.
-        drawn = pool.map(
-            lambda each: _draw(each, stds[each.name], seed, each.name in last_gammas, shrink), network.parameters
-        )  # fmt: skip
+        drawn = pool.map(draw, network.parameters)
         return {each.name: array for each, array in zip(network.parameters, drawn, strict=True)}
 
 
-def _draw(parameter: Parameter, std: float, seed: int, is_last_gamma: bool, shrink: int) -> np.ndarray:
-    shape = parameter.shape if shrink == 1 else (max(1, parameter.size // shrink),)
-    if parameter.kind != "weight":
-        value = 1.0 if parameter.kind == "gamma" and not is_last_gamma else 0.0
-        return np.full(shape, value, np.float32)
-    key = hashlib.blake2b(f"{seed}/weights/{parameter.name}".encode(), digest_size=16).digest()
-    stream = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-    weights = stream.standard_normal(shape, np.float32)
-    weights *= np.float32(std)
-    return weights
+def _stream(name: str) -> np.random.Generator:
+    key = hashlib.blake2b(name.encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
 
 
 def checksum(weights: Iterable[tuple[str, np.ndarray]]) -> int:

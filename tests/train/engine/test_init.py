@@ -31,6 +31,33 @@ def test_zero_gamma_blanks_only_the_last_of_each_block() -> None:
         assert blank == (last if is_zero else [])
 
 
+def test_last_gamma_is_that_of_the_last_batch_norm_of_each_block_alone() -> None:
+    weights = initial_weights(NETWORK, MODEL.model_copy(update={"last_gamma": 1.4}), seed=1)
+    for name, array in weights.items():
+        if name.endswith("_gamma"):
+            assert (array == np.float32(1.4 if "_conv2_" in name else 1)).all(), name
+
+
+def test_lecun_uniform_fills_its_range_evenly_from_the_tensors_own_stream() -> None:
+    """TensorFlow's variance_scaling_initializer(scale=1, mode="fan_in", distribution="uniform")."""
+    model = MODEL.model_copy(update={"initial_kernels": "lecun_uniform"})
+    weights, normal = initial_weights(NETWORK, model, seed=1), initial_weights(NETWORK, MODEL, seed=1)
+    drawn, limit = weights["stage3_block2_conv1_weight"], (3 / (64 * 9)) ** 0.5
+    assert -limit <= drawn.min() < -0.999 * limit
+    assert 0.999 * limit < drawn.max() <= limit
+    assert np.histogram(drawn, bins=8)[0] == pytest.approx([drawn.size / 8] * 8, rel=0.05)
+    assert not np.array_equal(drawn[0], weights["stage3_block3_conv1_weight"][0])
+    np.testing.assert_array_equal(weights["classifier_weight"], normal["classifier_weight"])
+
+
+def test_the_classifiers_bias_starts_where_the_recipe_says_and_no_other_does() -> None:
+    table = build_network("mnist_small_cnn", num_classes=10, image_size=28)
+    model = MODEL.model_copy(update={"classifier_bias": -6.9})
+    weights = initial_weights(table, model, seed=1)
+    biases = {name: float(array[0]) for name, array in weights.items() if name.endswith("_bias")}
+    assert biases == {"conv1_bias": 0.0, "dense1_bias": 0.0, "classifier_bias": pytest.approx(-6.9)}
+
+
 @pytest.mark.medium
 def test_another_process_with_another_thread_count_draws_the_same_bits() -> None:
     code = (
