@@ -3,11 +3,13 @@
 Pure: imports no framework.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from configs.decays import DecayTiming
+from configs.decays.decay_block import between
 from configs.optimizers import HyperParameters, Optimizer
 from configs.plan import RunPlan
 from configs.schema import Recipe
@@ -17,17 +19,19 @@ __all__ = ["HyperParameters", "LrSchedule", "logged_hyperparameters", "resolve_s
 
 @dataclass(frozen=True)
 class LrSchedule:
-    """Linear warm-up, then a decay, both counted in steps from 0.
+    """Warm-up, then a decay, both counted in steps from 0.
 
-    With base rate B, end rate E and W warm-up steps, step 0 has the rate B/W, the last step of the warm-up has B, and
-    every step after the decay has E. Weight decay wd is constant without a lag. With a lag of L steps it is wd (m-L)/m
-    with m = min(i+1, W). Weights shrink by the product of weight decay and rate. With a lag, this product warms up
-    L steps later than the rate does, and stays below its full value for the rest of the run.
+    With base rate B, end rate E and W warm-up steps from rate A, step i of the warm-up has the rate A + (B-A) s with
+    s = (i+1)/W, or for a cosine s = (1 - cos(pi (i+1)/W))/2. So a linear warm-up from 0 has B/W at step 0, the last
+    step of a warm-up has B, and every step after the decay has E. Weight decay wd is constant without a lag. With a lag
+    of L steps it is wd (m-L)/m with m = min(i+1, W). Weights shrink by the product of weight decay and rate. With a
+    lag, this product warms up L steps later than the rate does, and stays below its full value for the rest of the run.
 
     *Sources*, for 0-based step i, W warm-up and D decay steps:
     the 2019 record: lr(i) = B min(i+1, W)/W ((1-r)(1 - clamp(i-W, 0, D)/D)^2.2 + r), lag 1 (the record's weight decay
     warms up as i/W, and keeps (W-1)/W after the warm-up);
-    NVIDIA's closed runs of v0.6 to v3.0: B n/W up to n = W, then E + (B-E)(1 - (n-W)/D)^2, with n = i + 1.
+    NVIDIA's closed runs of v0.6 to v3.0: B n/W up to n = W, then E + (B-E)(1 - (n-W)/D)^2, with n = i + 1;
+    cosine warm-up: SIAT's open run of v0.7, 0.8 + 24.2 (1 + cos(pi + pi n/W))/2.
 
     Attributes:
         decayed_lr: Learning rate that the decay leaves at a 0-based step; the base rate during the warm-up.
@@ -41,6 +45,8 @@ class LrSchedule:
     momentum: float
     weight_decay: float
     weight_decay_lag_steps: int = 0
+    warmup_shape: str = "linear"
+    warmup_start_lr: float = 0.0
 
     def at(self, step: int) -> HyperParameters:
         """Return the values of 0-based ``step``."""
@@ -48,7 +54,10 @@ class LrSchedule:
         if not self.warmup_steps:
             return HyperParameters(self.decayed_lr(step), self.momentum, self.weight_decay, step)
         warm = min(step + 1, self.warmup_steps)
-        lr = self.decayed_lr(step) * (warm / self.warmup_steps)
+        risen = warm / self.warmup_steps
+        if self.warmup_shape == "cosine":
+            risen = (1 - math.cos(math.pi * risen)) / 2
+        lr = between(self.decayed_lr(step), self.warmup_start_lr, risen)
         share = (warm - self.weight_decay_lag_steps) / warm
         return HyperParameters(lr, self.momentum, self.weight_decay * share, step)
 
@@ -65,6 +74,8 @@ def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:
         momentum=recipe.optimizer.momentum,
         weight_decay=recipe.optimizer.weight_decay,
         weight_decay_lag_steps=schedule.weight_decay_lag_steps,
+        warmup_shape=schedule.warmup_shape,
+        warmup_start_lr=schedule.warmup_start_lr,
     )
 
 

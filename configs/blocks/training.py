@@ -123,14 +123,25 @@ class Batch(Section):
 
 
 class Schedule(Section):
-    """Linear warm-up to ``base_lr``, then a decay."""
+    """Warm-up to ``base_lr``, then a decay."""
 
     base_lr: float = Field(gt=0, le=1000, description="Learning rate at the end of the warm-up.")
     warmup_epochs: float | None = Field(
-        None, ge=0, description="Epochs in which the learning rate rises linearly to base_lr. Excludes warmup_steps."
+        None, ge=0, description="Epochs in which the learning rate rises to base_lr. Excludes warmup_steps."
     )
     warmup_steps: int | None = Field(
-        None, ge=0, description="Steps in which the learning rate rises linearly to base_lr. Excludes warmup_epochs."
+        None, ge=0, description="Steps in which the learning rate rises to base_lr. Excludes warmup_epochs."
+    )
+    warmup_shape: Literal["linear", "cosine"] = Field(
+        "linear",
+        description="How the learning rate rises in the warm-up: by equal steps, or along half a cosine, which rises "
+        "slowly at both ends.",
+    )
+    warmup_start_lr: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="Learning rate from which the warm-up rises; its first step is above this rate.",
     )
     weight_decay_lag_steps: Literal[0, 1] = Field(
         0,
@@ -146,6 +157,10 @@ class Schedule(Section):
         if self.warmup_epochs is not None and self.warmup_steps is not None:
             allowed = f"null beside schedule.warmup_epochs ({self.warmup_epochs:g})"
             raise ConfigError("warmup_steps", self.warmup_steps, allowed, "set one of the two to null")
+        if self.warmup_start_lr > self.base_lr:
+            raise ConfigError("warmup_start_lr", self.warmup_start_lr, f"at most schedule.base_lr ({self.base_lr:g})")
+        if self.weight_decay_lag_steps and (self.warmup_shape != "linear" or self.warmup_start_lr):
+            raise ConfigError("weight_decay_lag_steps", 1, "0 unless the warm-up is linear and starts at 0")
         if self.end_lr > self.base_lr:
             raise ConfigError("decay.end_lr", self.end_lr, f"at most schedule.base_lr ({self.base_lr:g})")
         return self

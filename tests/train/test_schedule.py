@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from configs.errors import ConfigError
 from configs.load import load_recipe
 from configs.plan import plan_run
 from configs.schema import Recipe
@@ -127,6 +128,35 @@ def test_a_cosine_ends_at_its_share_of_the_base_rate() -> None:
                           "schedule.warmup_steps=20", "schedule.warmup_epochs=null"])  # fmt: skip
     assert [schedule.at(step).lr for step in (20, 70, 120, 500)] == pytest.approx([3, 1.65, 0.3, 0.3])
     assert schedule.end_lr == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rates"), [("linear", [6.85, 12.9, 18.95, 25]), ("cosine", [4.344008, 12.9, 21.455992, 25])]
+)
+def test_a_warm_up_rises_from_its_start_to_exactly_the_base_rate(shape: str, rates: list[float]) -> None:
+    """SIAT's rates with W = 4: 0.8 + 24.2 (1 + cos(pi + pi n/4))/2; cos(5 pi/4) = -0.7071068, cos(3 pi/2) = 0."""
+    schedule = _schedule([f"schedule.warmup_shape={shape}", "schedule.warmup_start_lr=0.8", "schedule.base_lr=25",
+                          "schedule.warmup_epochs=null", "schedule.warmup_steps=4",
+                          "schedule.decay={name: cosine, steps: 10}"])  # fmt: skip
+    assert [schedule.at(step).lr for step in range(4)] == pytest.approx(rates, rel=1e-6)
+    assert schedule.at(3).lr == schedule.at(4).lr == 25
+    assert schedule.at(9).lr == pytest.approx(12.5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        (
+            ["schedule.warmup_start_lr=14"],
+            r"schedule.warmup_start_lr: got 14\.0, allowed: at most schedule.base_lr \(13\)",
+        ),
+        (["schedule.warmup_shape=cosine"], r"weight_decay_lag_steps: got 1, .* linear and starts at 0"),
+        (["schedule.warmup_start_lr=1"], r"weight_decay_lag_steps: got 1, .* linear and starts at 0"),
+    ],
+)
+def test_a_warm_up_that_fits_no_rate_or_no_lag_is_refused(overrides: list[str], refused: str) -> None:
+    with pytest.raises(ConfigError, match=refused):
+        load_recipe("abci-b86016", overrides)
 
 
 def test_momentum_and_weight_decay_are_constant_without_warmup_and_without_a_lag() -> None:
