@@ -85,6 +85,24 @@ def smoothed_cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: fl
     return np.asarray(-(target * log_p).sum(axis=1))
 
 
+def decoupled_sgd_steps(
+    weight: np.ndarray,
+    gradients: list[np.ndarray],
+    rates: list[float],
+    *,
+    momentum: float,
+    decay: float,
+    base_lr: float,
+) -> np.ndarray:
+    """Apply momentum SGD to one tensor, with the decay of Composer's DecoupledSGDW: w (1 - decay lr / base_lr)."""
+    w = weight.astype(np.float64)
+    v = np.zeros_like(w)
+    for gradient, lr in zip(gradients, rates, strict=True):
+        v = momentum * v - lr * gradient
+        w = w * (1 - decay * lr / base_lr) + v
+    return w
+
+
 def adam_steps(
     weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], constants: tuple[float, float, float, float]
 ) -> np.ndarray:

@@ -12,7 +12,7 @@ from configs.decays import DecayTiming
 from configs.decays.decay_block import between
 from configs.optimizers import HyperParameters, Optimizer
 from configs.plan import RunPlan
-from configs.schema import Recipe
+from configs.schema import Recipe, Sgd
 
 __all__ = ["HyperParameters", "LrSchedule", "logged_hyperparameters", "resolve_schedule"]
 
@@ -26,6 +26,7 @@ class LrSchedule:
     step of a warm-up has B, and every step after the decay has E. Weight decay wd is constant without a lag. With a lag
     of L steps it is wd (m-L)/m with m = min(i+1, W). Weights shrink by the product of weight decay and rate. With a
     lag, this product warms up L steps later than the rate does, and stays below its full value for the rest of the run.
+    Decoupled weight decay is wd lr/B.
 
     *Sources*, for 0-based step i, W warm-up and D decay steps:
     the 2019 record: lr(i) = B min(i+1, W)/W ((1-r)(1 - clamp(i-W, 0, D)/D)^2.2 + r), lag 1 (the record's weight decay
@@ -47,19 +48,23 @@ class LrSchedule:
     weight_decay_lag_steps: int = 0
     warmup_shape: str = "linear"
     warmup_start_lr: float = 0.0
+    is_decay_decoupled: bool = False
 
     def at(self, step: int) -> HyperParameters:
         """Return the values of 0-based ``step``."""
         assert step >= 0
-        if not self.warmup_steps:
-            return HyperParameters(self.decayed_lr(step), self.momentum, self.weight_decay, step)
-        warm = min(step + 1, self.warmup_steps)
-        risen = warm / self.warmup_steps
-        if self.warmup_shape == "cosine":
-            risen = (1 - math.cos(math.pi * risen)) / 2
-        lr = between(self.decayed_lr(step), self.warmup_start_lr, risen)
-        share = (warm - self.weight_decay_lag_steps) / warm
-        return HyperParameters(lr, self.momentum, self.weight_decay * share, step)
+        lr, weight_decay = self.decayed_lr(step), self.weight_decay
+        if self.warmup_steps:
+            warm = min(step + 1, self.warmup_steps)
+            lr = between(lr, self.warmup_start_lr, self._risen(warm / self.warmup_steps))
+            weight_decay *= (warm - self.weight_decay_lag_steps) / warm
+        if self.is_decay_decoupled:
+            weight_decay *= lr / self.base_lr
+        return HyperParameters(lr, self.momentum, weight_decay, step)
+
+    def _risen(self, share: float) -> float:
+        """Return the share of the rate's rise after a share of the warm-up's steps."""
+        return share if self.warmup_shape == "linear" else (1 - math.cos(math.pi * share)) / 2
 
 
 def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:
@@ -76,6 +81,7 @@ def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:
         weight_decay_lag_steps=schedule.weight_decay_lag_steps,
         warmup_shape=schedule.warmup_shape,
         warmup_start_lr=schedule.warmup_start_lr,
+        is_decay_decoupled=isinstance(recipe.optimizer, Sgd) and recipe.optimizer.decoupled_weight_decay,
     )
 
 

@@ -14,7 +14,10 @@ ParameterKinds = Annotated[tuple[ParameterKind, ...], Field(strict=False)]
 
 @dataclass(frozen=True)
 class HyperParameters:
-    """The values that an optimizer uses in the 0-based ``step``."""
+    """The values that an optimizer uses in the 0-based ``step``.
+
+    ``weight_decay`` is the factor of the weight in the gradient; if decoupled, the share that the step takes off.
+    """
 
     lr: float
     momentum: float
@@ -64,7 +67,9 @@ class OptimizerBlock(Section):
 
     def describe(self) -> str:
         """Return the optimizer's line in ``./run.sh plan``: name and settings."""
-        words = [f"{key} {value:g}" for key, value in self.model_dump().items() if isinstance(value, float)]
+        keys = self.model_dump().items()
+        words = [f"{key} {value:g}" for key, value in keys if isinstance(value, float)]
+        words += [key for key, value in keys if value is True]
         return ", ".join([str(getattr(self, "name", "optimizer")), *words])
 
     def update_rule(

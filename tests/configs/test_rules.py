@@ -29,6 +29,7 @@ BREAKS = {
     "sgd_opt_weight_decay": [*SGD, "optimizer.weight_decay=0"],
     "warmup_shape": ["schedule.warmup_shape=cosine"],
     "warmup_start": ["schedule.warmup_start_lr=0.8"],
+    "sgd_opt_decoupled_weight_decay": [*SGD, "optimizer.decoupled_weight_decay=true"],
     "weight_decay_lag": ["schedule.weight_decay_lag_steps=1"],
     "eval_accuracy": ["run.target_top1=0.749"],
     "eval_frequency": ["run.eval_every_epochs=1"],

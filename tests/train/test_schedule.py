@@ -159,6 +159,13 @@ def test_a_warm_up_that_fits_no_rate_or_no_lag_is_refused(overrides: list[str], 
         load_recipe("abci-b86016", overrides)
 
 
+def test_a_decoupled_decay_follows_the_rate_and_is_full_at_the_base_rate() -> None:
+    schedule = _schedule(["optimizer={name: sgd, weight_decay: 0.01, decoupled_weight_decay: true}",
+                          "schedule.base_lr=2", "schedule.warmup_epochs=null", "schedule.warmup_steps=4",
+                          "schedule.decay={name: polynomial, power: 1, steps: 10}"])  # fmt: skip
+    assert [schedule.at(step).weight_decay for step in (0, 3, 9, 14)] == pytest.approx([0.0025, 0.01, 0.005, 0])
+
+
 def test_momentum_and_weight_decay_are_constant_without_warmup_and_without_a_lag() -> None:
     plain = LrSchedule(0.8, 0.1, 0, 10, lambda step: 0.8 - 0.07 * step, 0.9, 5e-5)
     assert plain.at(3) == HyperParameters(0.8 - 0.07 * 3, 0.9, 5e-5, 3)

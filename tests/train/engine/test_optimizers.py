@@ -10,8 +10,9 @@ import pytest
 
 from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
 from tests.engines import BOTH, cpu_engine, each_engine, small_network
-from tests.oracles import LarsOracle, adam_steps
+from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps
 from train.networks.arch import Parameter, build_network
+from train.schedule import LrSchedule
 
 RATES = [0.1, 0.2, 0.3, 0.25, 0.1, 0.02]
 BATCH = 8
@@ -46,6 +47,7 @@ CONFIGS: dict[str, Any] = {
         name="lars", weight_decay=0.2, trust_coefficient=0.01, epsilon=0.5, skip_weight_decay=("gamma",)
     ),
     "sgd": Sgd(name="sgd", momentum=0.9, weight_decay=1e-4),
+    "decoupled sgd": Sgd(name="sgd", momentum=0.8, weight_decay=0.05, decoupled_weight_decay=True),
     "adam": Adam(name="adam"),
     "adam, decay": Adam(name="adam", momentum=0.8, beta_2=0.99, epsilon=1e-2, weight_decay=1e-2),
     "own rule": HeavyBall(momentum=0.9, weight_decay=0.02, skip_weight_decay=("gamma",)),
@@ -58,6 +60,9 @@ def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: 
     if isinstance(config, Adam):
         constants = config.momentum, config.beta_2, config.epsilon, weight_decay
         return adam_steps(weight, gradients, RATES, constants)
+    if config.name == "sgd" and config.decoupled_weight_decay:
+        settings = {"momentum": config.momentum, "decay": weight_decay, "base_lr": max(RATES)}
+        return decoupled_sgd_steps(weight, gradients, RATES, **settings)
     if not isinstance(config, Lars):
         oracle = LarsOracle(config.momentum, weight_decay, 1.0, 0.0, 0.0, has_trust_ratio=False)
     else:
@@ -71,6 +76,15 @@ def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: 
             has_trust_ratio=parameter.kind not in config.skip_trust_ratio,
         )
     return oracle.steps(weight, gradients, RATES)
+
+
+def _hyper(config: Any, lr: float, step: int) -> HyperParameters:
+    """Give the numbers of a step as the schedule does whose base rate is the largest of `RATES`."""
+    schedule = LrSchedule(
+        max(RATES), 0.0, 0, 1, lambda _: lr, config.momentum, config.weight_decay,
+        is_decay_decoupled=getattr(config, "decoupled_weight_decay", False),
+    )  # fmt: skip
+    return schedule.at(step)
 
 
 def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.ndarray], kind: str = "whole") -> Any:
@@ -119,7 +133,7 @@ def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind
             values = random.standard_normal(tuple(total.shape), np.float32) * BATCH
             engine.overwrite(total, engine.from_host(values))
         history.append([engine.to_host(total).astype(np.float64) / BATCH for total in network.gradients])
-        optimizer.update(HyperParameters(lr, config.momentum, config.weight_decay, step))
+        optimizer.update(_hyper(config, lr, step))
     # A CPU squares float16 numbers in float16 for MXNet's norms; a GPU does it in float32.
     rtol = 1e-3 if kind == "half" and name == "mxnet" else 2e-5
     atol = 2e-5 if isinstance(config, Adam) or rtol > 2e-5 else 2e-6  # Adam moves weights by the sum of the rates, 1
@@ -178,7 +192,7 @@ def test_a_trust_ratio_of_millions_of_weights_is_as_exact_as_that_of_few(name: s
 
 
 @pytest.mark.parametrize(
-    "config", [CONFIGS["lars"], CONFIGS["sgd"], CONFIGS["adam, decay"]], ids=lambda each: each.name
+    "config", [CONFIGS[name] for name in ("lars", "sgd", "decoupled sgd", "adam, decay")], ids=lambda each: each.name
 )
 def test_an_update_that_is_repeated_as_a_graph_repeats_it_takes_the_numbers_that_are_held(config: Any) -> None:
     pytest.importorskip("torch")

@@ -46,6 +46,7 @@ class HostMomentum:
         self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
     ) -> None:
         self.config = config
+        self._is_decoupled = isinstance(config, Sgd) and config.decoupled_weight_decay
         self._rescale = rescale
         self._operators = HostOperators()
         self.momenta = [mx.nd.zeros_like(weight) for weight in network.weights]
@@ -75,7 +76,10 @@ class HostMomentum:
                 product = space[: weights.size]
                 momenta *= hyper.momentum
                 momenta -= np.multiply(gradients, rate * self._rescale, out=product)
-                momenta -= np.multiply(weights, rate * decay, out=product)
+                if self._is_decoupled:
+                    weights *= 1 - decay
+                else:
+                    momenta -= np.multiply(weights, rate * decay, out=product)
                 weights += momenta
 
     def _trust_ratio(self, kind: str, weight: np.ndarray, gradient: np.ndarray, decay: float) -> float:

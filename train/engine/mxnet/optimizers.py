@@ -4,7 +4,8 @@ The stock ``mx.optimizer.LARS`` is not used: it waits for norms on the host, los
 ``gluon.Trainer``, and corrects the momentum of only the first aggregated chunk (measured against `tests/oracles.py`).
 
 *Source* of LARS: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
-T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0.
+T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0. For SGD with
+decoupled decay see `configs.optimizers.Sgd`.
 
 Float16 weights have float32 masters: norms, momentum and update use the masters, and each weight is a copy of its
 master.
@@ -29,13 +30,17 @@ _OPERATOR_LIMIT = 60
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Tensors of one operator call: of the same arrival group and gradient type, all with a trust ratio or none."""
+    """Tensors of one operator call: of the same arrival group and gradient type, all with a trust ratio or none.
+
+    ``decayed`` are the masters that ``decay_mask`` marks.
+    """
 
     weights: list[Any]
     masters: list[Any]
     gradients: list[Any]
     momenta: list[Any]
     decay_mask: Any
+    decayed: list[Any]
     has_trust_ratio: bool
 
 
@@ -54,6 +59,7 @@ class MomentumOptimizer:
         self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
     ) -> None:
         self.config = config
+        self._is_decoupled = isinstance(config, Sgd) and config.decoupled_weight_decay
         self._rescale = rescale
         self.momenta = [mx.nd.zeros_like(master) for master in network.masters]
         columns = (network.parameters, network.weights, network.masters, network.gradients, self.momenta)
@@ -72,7 +78,8 @@ class MomentumOptimizer:
             mask = [float(each[0].kind not in self.config.skip_weight_decay) for each in part]
             _, weights, masters, gradients, momenta = (list(column) for column in zip(*part, strict=True))
             decay_mask = mx.nd.array(mask, ctx=weights[0].context)
-            chunks.append(_Chunk(weights, masters, gradients, momenta, decay_mask, has_trust_ratio))
+            decayed = [master for master, is_decayed in zip(masters, mask, strict=True) if is_decayed]
+            chunks.append(_Chunk(weights, masters, gradients, momenta, decay_mask, decayed, has_trust_ratio))
         return chunks
 
     def update(self, hyper: HyperParameters) -> None:
@@ -81,7 +88,12 @@ class MomentumOptimizer:
             rates = mx.nd.full((len(chunk.weights),), hyper.lr, ctx=chunk.decay_mask.context)
             if chunk.has_trust_ratio:
                 rates = self._trusted(chunk, rates, hyper.weight_decay)
-            self._apply(chunk, rates, chunk.decay_mask * hyper.weight_decay, hyper.momentum)
+            decay = hyper.weight_decay
+            if self._is_decoupled:
+                for master in chunk.decayed:
+                    master *= 1 - decay  # noqa: PLW2901 (in place)
+                decay = 0.0
+            self._apply(chunk, rates, chunk.decay_mask * decay, hyper.momentum)
 
     def _apply(self, chunk: _Chunk, rates: Any, decays: Any, momentum: float) -> None:
         """Queue the update of a chunk; for float16 gradients, one operator writes weights and masters."""

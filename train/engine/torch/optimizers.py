@@ -1,7 +1,8 @@
 """LARS, momentum SGD and Adam on flat memory; nothing is read back to the host.
 
 *Source* of LARS: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
-T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0.
+T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0. For SGD with
+decoupled decay see `configs.optimizers.Sgd`.
 
 Weights of 16 bits have float32 masters: norms, momentum and update use the masters, and each weight is a copy of its
 master.
@@ -196,6 +197,7 @@ class MomentumOptimizer(_Optimizer):
 
     def __init__(self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
+        self._is_decoupled = isinstance(config, Sgd) and config.decoupled_weight_decay
         trusted = set() if isinstance(config, Sgd) else {"weight", "gamma", "beta", "bias"} - {*config.skip_trust_ratio}
         super().__init__(config, network, rescale=rescale, trusted=trusted)
         # Grouped by the type of their gradients, because a multi-tensor norm of several types is a launch a tensor.
@@ -214,13 +216,16 @@ class MomentumOptimizer(_Optimizer):
         self._rates.copy_(lr)
         if self._trusted:
             self._rates.index_copy_(0, self._places, lr * self._trust_ratios(decay))
-        torch.mul(self._rates, self._decayed, out=self._decay_rates).mul_(decay)
+        torch.mul(self._decayed, decay, out=self._decay_rates)
+        if not self._is_decoupled:
+            self._decay_rates.mul_(self._rates)
         for piece in self._pieces:
             (velocity,) = piece.moments
             velocity.mul_(momentum)
             velocity.addcmul_(piece.gradients, _factor(piece.rates), value=-self._rescale)
             if piece.decays:
-                velocity.addcmul_(piece.masters, _factor(piece.decays), value=-1)
+                shrunk = piece.masters if self._is_decoupled else velocity
+                shrunk.addcmul_(piece.masters, _factor(piece.decays), value=-1)
             piece.masters.addcmul_(velocity, share)
 
     def _trust_ratios(self, decay: Any) -> Any:
