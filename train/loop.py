@@ -60,6 +60,7 @@ class TrainingRun:
         checkpoints: Keeps the state.
         start: Epoch and step at which the run begins, or is resumed.
         on_break: Called before each epoch and each evaluation, which may take much longer than a step.
+        on_interval: Called with the last step of each interval, on every rank.
     """
 
     plan: RunPlan
@@ -74,6 +75,7 @@ class TrainingRun:
     checkpoints: NoCheckpoints = field(default_factory=NoCheckpoints)
     start: Position = BEGINNING
     on_break: Callable[[], object] = lambda: None
+    on_interval: Callable[[int], object] = lambda _: None
 
 
 def blocks(plan: RunPlan, first_epoch: int = 1) -> list[range]:
@@ -119,6 +121,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                             window.push(done, epoch, hyper.lr, step(done, source, hyper))
                             if (done + 1) % run.log_every_steps == 0:
                                 losses += _report(run, window, progress, source, Position(epoch, done + 1))
+                                run.on_interval(done)
                 losses += _report(run, window, progress, source, Position(epoch, done + 1), is_last=True)
                 run.on_break()
                 with log.evaluation(epoch), step.clock.pause():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from train.compose import Composition, compose
 from train.dataset import DATASET_FILE, images_of, require_cold
 from train.engine.init import checksum, require_equal
 from train.measure.chance import StopRule, stop_rule_of
+from train.measure.rank_pace import RankPace
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
 from train.measure.trace import Tracer, tracer_of
@@ -47,6 +48,7 @@ from train.warmup import warm_up
 if TYPE_CHECKING:
     from train.evaluate import Evaluator
     from train.loop import Result
+    from train.measure.progress import Progress
     from train.measure.timing import Clock
 
 
@@ -132,6 +134,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             rank=rank,
             initial=initial,
             stop_rule=stop_rule_of(recipe, cluster, plan, prepared.class_counts),
+            hosts=starts["hosts"],
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
             class_names=() if prepared.manifest is None else prepared.manifest.class_names,
@@ -225,6 +228,7 @@ class _Training:
     rank: Composition
     initial: InitialState
     stop_rule: StopRule
+    hosts: Sequence[str]
     checkpoints: Checkpoints
     tracer: Tracer
     class_names: Sequence[str]
@@ -268,12 +272,30 @@ class _Training:
                 checkpoints=self.checkpoints,
                 start=start,
                 on_break=watchdog,
+                on_interval=self._make_pace(clock, progress),
             )
             result = train(run, log=log, progress=progress)
         finally:
             self.tracer.close()
             progress.close()
         return result, clock
+
+    def _make_pace(self, clock: Clock, progress: Progress) -> Callable[[int], object]:
+        """Return what compares the ranks at the end of an interval; a single or an asynchronous rank waits for none."""
+        rank = self.rank
+        if len(self.hosts) == 1 or not rank.cluster.communication.is_synchronous:
+            return lambda _: None
+        return RankPace(
+            rank.engine,
+            rank.communicator,
+            clock,
+            rank=rank.identity.rank,
+            hosts=self.hosts,
+            first_step=self.initial.position.step,
+            every_steps=rank.recipe.run.log_every_steps,
+            run_ahead_steps=rank.cluster.engine.run_ahead_steps,
+            report=progress.compared,
+        )
 
     def conclude(self, result: Result, evaluate: Evaluator, clock: Clock, init_s: float) -> None:
         """Compare the ranks' weights and times, write the last checkpoint, the counts by class and the summary."""

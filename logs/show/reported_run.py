@@ -24,6 +24,7 @@ from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 from logs.settings import read_settings
+from logs.slow_ranks import SLOW_RANKS
 from logs.usage import Sample, read_samples
 
 _Content = TypeVar("_Content")
@@ -45,6 +46,7 @@ class ReportedRun:
         record: Content of the log.
         intervals: Rows of kind ``interval`` in ``metrics.jsonl``.
         evaluations: Rows of kind ``evaluation`` there.
+        comparisons: Rows of kind ``slow_ranks`` there.
         classes: Content of ``classes.json``; None before the run's end, and of older runs.
         startup: Phases in ``startup.json``.
         last_start: What ``startup.json`` says of the rank that was ready last.
@@ -64,6 +66,7 @@ class ReportedRun:
     record: RunRecord
     intervals: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
     classes: ClassResults | None = None
     startup: list[dict[str, Any]] = field(default_factory=list)
     last_start: dict[str, Any] = field(default_factory=dict)
@@ -153,6 +156,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         record=record,
         intervals=[row for row in rows if row.get("kind") == "interval"],
         evaluations=[row for row in rows if row.get("kind") == "evaluation"],
+        comparisons=[row for row in rows if row.get("kind") == SLOW_RANKS],
         classes=_or(read_classes, path, None),
         startup=_or(read_phases, path / STARTUP_FILE, []),
         last_start=last if isinstance(last := start.get("last"), dict) else {},

@@ -22,6 +22,7 @@ from logs.judge.evidence import problem_of
 from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
 from logs.metrics import METRICS_FILE, MetricsFollower
 from logs.read.lines import to_number
+from logs.slow_ranks import SLOW_RANKS, slow_words
 from logs.track.follow import Sender
 from logs.track.trackers import open_tracker, require_installed
 
@@ -167,6 +168,8 @@ def describe_progress(
         f"{_share(interval.get('comm_exposed_fraction'))}"
     )
     lines: list[Line] = [(where, "strong"), (how_fast, "plain"), _evaluation(evaluation, recipe.run.target_top1)]
+    if slow := slow_words([last.get(SLOW_RANKS, {})], is_over=now is None):
+        lines.append((f"  {slow}", "bad"))
     if rate and now is not None:
         lines.append((f"  {_left(recipe, epoch, samples / rate)}", "faint"))
     return lines

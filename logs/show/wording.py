@@ -17,6 +17,7 @@ from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
 from logs.show.reported_run import ReportedRun
+from logs.slow_ranks import slow_stretches
 
 NOTHING = "\u2013"
 _SUBMISSION_RUNS = 5
@@ -26,6 +27,8 @@ _SILENT_S = 600.0
 _REHEARSED = "This run is a rehearsal, not a result: ranks slept instead of computing, and the accuracies are invented."
 _MOST_COMPLAINTS = 3
 """Complaints of the checker that a page shows of a log; a log of a resumed run has a dozen, all for one reason."""
+_MOST_STRETCHES = 5
+"""Parts of a run with a slow rank that a page names."""
 _LEAST_STALL_S = 0.01
 """A shorter wait for checkpoints is not told."""
 
@@ -191,6 +194,7 @@ def notes_of(run: ReportedRun) -> list[str]:
     if (stall_s := to_number(run.summary.get("checkpoint_s"))) is not None and stall_s >= _LEAST_STALL_S:
         notes.append(f"Training waited {stall_s:.2f} s for checkpoints.")
     notes += _about_start(run)
+    notes += _about_slow_ranks(run)
     notes += [f"Attempt {number} {each.description}." for number, each in enumerate(run.restarts, start=1)]
     notes += _about_images(run)
     if record.division == "open":
@@ -231,6 +235,14 @@ def _about_start(run: ReportedRun) -> list[str]:
         f"{who} was ready last, {ready_s - median_s:.2f} s after the median rank; most of that in {last.get('phase')}: "
         f"{phase_s:.2f} s, where the median rank took {phase_median_s:.2f} s."
     ]
+
+
+def _about_slow_ranks(run: ReportedRun) -> list[str]:
+    """Return a note on each part of the run in which a rank was slow, the first ones if there are many."""
+    clauses = list(slow_stretches(run.comparisons, has_ended=bool(run.summary)))
+    notes = [f"{clause[:1].upper()}{clause[1:]}." for clause in clauses[:_MOST_STRETCHES]]
+    left = len(clauses) - len(notes)
+    return [*notes, f"Ranks were slow again, {left} more in {METRICS_FILE}."] if left else notes
 
 
 def is_compared(run: ReportedRun) -> bool:

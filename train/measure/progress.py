@@ -4,12 +4,14 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tqdm import tqdm
 
 from logs.metrics import NullMetrics
+from logs.slow_ranks import SLOW_RANKS, name_ranks, slow_words
 from train.engine.protocol import Engine
 from train.evaluate import Score
 from train.measure.timing import Clock
@@ -117,6 +119,7 @@ class Progress:
         self._global_batch_size, self._total_steps, self._every_steps = global_batch_size, total_steps, every_steps
         self._visible = visible
         self._score: Score | None = None
+        self._compared: Mapping[str, Any] = {}
         self._interval: list[StepLoss] = []
         self._measured, self._rate = (0, 0.0), 0.0
         self._bar = tqdm(
@@ -179,9 +182,25 @@ class Progress:
             loss = "" if (value := score.row.get("eval_loss")) is None else f", validation loss {value:.4f}"
             self._say("epoch %d  %s (%s)%s in %.2f s", epoch, score, score.basis, loss, seconds)
 
-    def _say(self, text: str, *values: object) -> None:
+    def compared(self, found: Mapping[str, Any]) -> None:
+        """Report a comparison of the ranks; a line tells when a rank becomes slow, and when it is slow no longer.
+
+        Args:
+            found: The values of a row of kind `logs.slow_ranks.SLOW_RANKS`.
+        """
+        is_first, before, self._compared = not self._compared, self._compared or {"ranks": []}, found
+        if is_first or found["ranks"] or before["ranks"]:
+            self._metrics.row(kind=SLOW_RANKS, **found, time=time.time())
+        if found["ranks"] == before["ranks"]:
+            return
+        self._metrics.flush()
+        if self._visible:
+            words = slow_words([found]) or f"no longer slow: {name_ranks(before['ranks'], before['hosts'])}"
+            self._say("%s", words, level=logging.WARNING)
+
+    def _say(self, text: str, *values: object, level: int = logging.INFO) -> None:
         self._bar.clear()
-        logger.info(text, *values)
+        logger.log(level, text, *values)
         self._bar.refresh()
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from logs.slow_ranks import name_ranks
 from train.rank.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -86,10 +87,9 @@ class Peers:
             self._has_looked, self._looked_s = True, stalled_s
             if waits() and (silent := self._silent()):
                 self._named = silent
-                each = ", ".join(f"rank {rank} on {self._hosts[rank]}" for rank in silent[:3])
-                more = f" and {len(silent) - 3} other ranks" if len(silent) > 3 else ""  # noqa: PLR2004
                 if self._speaks(silent):
-                    logger.warning("no step for %.1f s: %s%s does not respond", stalled_s, each, more)
+                    who = name_ranks(silent, [self._hosts[rank] for rank in silent])
+                    logger.warning("no step for %.1f s: %s does not respond", stalled_s, who)
         elif self._named and stalled_s - self._looked_s >= _END_FACTOR * unit_s and waits():
             self._named = [rank for rank in self._silent() if rank in self._named]
             return bool(self._named)

@@ -100,6 +100,23 @@ def test_a_line_says_how_much_time_is_left_at_the_pace_so_far(caplog: pytest.Log
     assert rows.flushed == 1, "an evaluation is written at once"
 
 
+def test_a_slow_rank_costs_a_line_when_it_becomes_slow_and_one_when_it_no_longer_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    progress, rows, _ = _progress(visible=True)
+    nobody = {"step": 39, "ranks": [], "hosts": []}
+    slow = {"step": 99, "ranks": [2, 7], "hosts": ["a", "b"], "since_step": 39, "ratio": 1.312, "cost_s": 0.0123}
+    for found in (nobody, nobody, slow, slow | {"step": 119}, nobody | {"step": 139}, nobody):
+        progress.compared(found)
+    assert caplog.messages == [
+        "rank 2 on a, rank 7 on b are slow since about step 39: 1.31 times the median rank's own time in a step, which "
+        "makes a step 12.3 ms longer",
+        "no longer slow: rank 2 on a, rank 7 on b",
+    ]
+    assert [(row["kind"], row["step"]) for row in rows.rows] == [("slow_ranks", step) for step in (39, 99, 119, 139)]
+    assert rows.flushed == 2, "whoever watches sees it at once"
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
