@@ -84,9 +84,9 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _labels_fit_the_loss(self) -> Recipe:
         source, target = self.data.source, self.run.target_top1
-        if self.loss.kind == "softmax" and source in SOURCES_WITH_LABEL_VECTORS:
+        if self.loss.kind != "sigmoid" and source in SOURCES_WITH_LABEL_VECTORS:
             allowed = f"sigmoid for data.source: {source}, whose images have several labels"
-            raise ConfigError("loss.kind", "softmax", allowed)
+            raise ConfigError("loss.kind", self.loss.kind, allowed)
         if self.loss.kind == "sigmoid" and source not in (*SOURCES_WITH_LABEL_VECTORS, "synthetic"):
             allowed = ", ".join(sorted(SOURCES_WITH_LABEL_VECTORS))
             raise ConfigError("data.source", source, f"{allowed} or synthetic where loss.kind is sigmoid")

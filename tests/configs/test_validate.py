@@ -77,7 +77,8 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
     with pytest.raises(ConfigError) as caught:
         load_recipe("digits", ["optimizer={name: sgd, weight_decay: 0, zzz: 1}"])
     assert str(caught.value) == (
-        "optimizer.zzz: no such key; choose one of momentum, name, skip_weight_decay, weight_decay"
+        "optimizer.zzz: no such key; choose one of "
+        "decoupled_weight_decay, momentum, name, skip_weight_decay, weight_decay"
     )
     with pytest.raises(ConfigError, match=r"^schedule\.decay\.factr: .*did you mean 'factor'"):
         load_recipe("imagenet-b256", ["schedule.decay.factr=0.5"])
@@ -92,7 +93,10 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
         ("data.mean=3", "data.mean: got 3, allowed: a list of 3 values"),
         ("schedule.decay={name: step, boundaries: 30}", "schedule.decay.boundaries: got 30, allowed: a list"),
         ("run.seed=1e3", "run.seed: got 1000.0, allowed: an integer; write 1000"),
-        ("loss.kind=CE", "loss.kind: got 'CE', allowed: 'softmax' or 'sigmoid'; did you mean 'softmax'?"),
+        (
+            "loss.kind=CE",
+            "loss.kind: got 'CE', allowed: 'softmax', 'sigmoid' or 'one_hot_sigmoid'; did you mean 'softmax'?",
+        ),
         ("optimizer.name=adamw", "optimizer.name: got 'adamw', allowed: one of lars, sgd, adam; did you mean 'adam'?"),
         ("data.mean=[1, 2]", "data.mean: got [1, 2], allowed: 3 values"),
         ("data.mean=[1, 2, 3, 4]", "data.mean: got [1, 2, 3, 4], allowed: 3 values"),
@@ -103,7 +107,7 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
         ("batch=32", "batch: got 32, allowed: a block of keys; did you mean 'batch.global_size'?"),
         ("run.target_top1=97", "run.target_top1: got 97, allowed: less than 1; a share, so that 97 % is 0.97"),
         ("run.target_top1=1", "run.target_top1: got 1, allowed: less than 1"),
-        ("loss.kind=mse", "loss.kind: got 'mse', allowed: 'softmax' or 'sigmoid'"),
+        ("loss.kind=mse", "loss.kind: got 'mse', allowed: 'softmax', 'sigmoid' or 'one_hot_sigmoid'"),
         ("model.parameters=''", "model.parameters: got '', allowed: a text that is not empty"),
     ],
 )

@@ -144,12 +144,16 @@ def stop_rule_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, counts: ClassC
 def _loss_levels(loss: Loss, shares: Sequence[float], num_classes: int) -> tuple[float, float]:
     """Return the least cross-entropy of a prediction that is the same for all images, and of any prediction, in nats.
 
-    Both are entropies: of the smoothed labels' mean, and of one smoothed label.
+    Both are entropies: of the smoothed labels' mean, and of one smoothed label. Of sigmoids, they are sums over the
+    classes: of the class, and of the rest.
     """
     label, other = smoothing_weights(loss, num_classes)
     absent = [0.0] * (num_classes - len(shares))
     mean = [share * label + (1 - share) * other for share in (*shares, *absent)]
-    return _entropy(mean), _entropy([label, *[other] * (num_classes - 1)])
+    one = [label, *[other] * (num_classes - 1)]
+    if loss.kind == "one_hot_sigmoid":
+        mean, one = ([*shares, *(1 - share for share in shares)] for shares in (mean, one))
+    return _entropy(mean), _entropy(one)
 
 
 def _entropy(shares: Sequence[float]) -> float:

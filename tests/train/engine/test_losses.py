@@ -56,6 +56,20 @@ def test_cross_entropy_weighs_the_label_and_every_other_class(name: str, kind: s
 
 
 @each_engine
+@pytest.mark.parametrize("smoothing", [0.0, 0.08])
+def test_one_hot_sigmoids_sum_the_binary_cross_entropy_of_the_smoothed_label(name: str, smoothing: float) -> None:
+    """Composer's label smoothing of one-hot targets is y (1 - a) + a / K, and the batch divides a sum over classes."""
+    logits = np.concatenate([LOGITS, np.full((1, CLASSES), 500.0), np.full((1, CLASSES), -500.0)])
+    labels = np.random.default_rng(2).integers(0, CLASSES, len(logits))
+    losses, gradient = _losses(name, logits, labels, f"loss={{kind: one_hot_sigmoid, label_smoothing: {smoothing}}}")
+    targets = np.eye(CLASSES)[labels] * (1 - smoothing) + smoothing / CLASSES
+    each = targets * np.logaddexp(0, -logits) + (1 - targets) * np.logaddexp(0, logits)
+    np.testing.assert_allclose(losses, each.sum(axis=1), rtol=1e-5)
+    expected = np.exp(-np.logaddexp(0, -logits)) - targets
+    np.testing.assert_allclose(gradient, expected.sum(axis=0), rtol=1e-4, atol=1e-5)
+
+
+@each_engine
 def test_binary_cross_entropy_is_the_mean_over_classes_and_never_overflows(name: str) -> None:
     logits = np.concatenate([LOGITS[:3], np.full((1, CLASSES), 500.0)])
     labels = (np.arange(4 * CLASSES).reshape(4, CLASSES) % 3 == 0).astype(np.float32)

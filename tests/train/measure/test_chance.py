@@ -111,6 +111,13 @@ def test_label_smoothing_narrows_what_a_network_can_learn() -> None:
         assert any(_told(_rule("loss.label_smoothing=0.9"), flat, 600)) is is_ended
 
 
+def test_ten_sigmoids_guess_at_the_sum_of_ten_binary_entropies() -> None:
+    guess = -math.log(0.1) - 9 * math.log(0.9)  # a class is the label of one image in ten, and the least loss is 0
+    for share, is_ended in ((0.04, True), (0.06, False)):
+        flat = [(60, [guess * (1 - share) - 1e-6, guess * (1 - share) + 1e-6] * 50)] * 9
+        assert any(_told(_rule("loss.kind=one_hot_sigmoid"), flat, 600)) is is_ended
+
+
 def test_always_naming_the_largest_class_is_no_learning() -> None:
     counts = ClassCounts(train=[800, 100, 100], eval=[60, 360, 180])
     entropy = -0.8 * math.log(0.8) - 0.2 * math.log(0.1)

@@ -173,20 +173,27 @@ def losses_of(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) 
     Args:
         ops: ``mx.sym`` or ``mx.nd``.
         logits: Shape (batch, classes), float32.
-        labels: Shape (batch,); with ``sigmoid``, zeros and ones of shape (batch, classes).
+        labels: Shape (batch,); with loss.kind ``sigmoid``, zeros and ones of shape (batch, classes).
         num_classes: Width of the classifier.
         loss: The recipe's block.
     """
     if loss.kind == "sigmoid":
         return _binary_cross_entropy(ops, logits, labels)
+    if loss.kind == "one_hot_sigmoid":
+        label, other = smoothing_weights(loss, num_classes)
+        expected = (label - other) * ops.pick(logits, labels, axis=-1) + other * ops.sum(logits, axis=-1)
+        return ops.sum(_softplus(ops, logits), axis=-1) - expected
     return _smoothed_cross_entropy(ops, logits, labels, num_classes, loss)
 
 
 def _binary_cross_entropy(ops: Any, logits: Any, labels: Any) -> Any:
     """Return the binary cross-entropy of each image in nats, the mean over its classes, shape (batch,)."""
-    # log(1 + e^x) - x y, in a form in which no exponential overflows.
-    softplus = ops.relu(logits) + ops.Activation(-ops.abs(logits), act_type="softrelu")
-    return ops.mean(softplus - logits * labels, axis=-1)
+    return ops.mean(_softplus(ops, logits) - logits * labels, axis=-1)
+
+
+def _softplus(ops: Any, logits: Any) -> Any:
+    """Return log(1 + e^x) of each logit x, in a form in which no exponential overflows."""
+    return ops.relu(logits) + ops.Activation(-ops.abs(logits), act_type="softrelu")
 
 
 def _smoothed_cross_entropy(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:

@@ -87,8 +87,8 @@ def _pooled(row: Layer, values: Any) -> Any:
 def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:
     """Return the losses of the recipe's ``loss`` block in nats, shape (batch,).
 
-    ``sigmoid`` is the binary cross-entropy, the mean over an image's classes; for the cross-entropy see
-    `smoothing_weights`.
+    ``sigmoid`` is the binary cross-entropy, the mean over an image's classes, and ``one_hot_sigmoid`` the sum; for the
+    smoothed labels see `smoothing_weights`.
 
     Args:
         logits: Shape (batch, classes).
@@ -97,9 +97,18 @@ def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:
     """
     if loss.kind == "sigmoid":
         return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1)
+    if loss.kind == "one_hot_sigmoid":
+        label, other = smoothing_weights(loss, logits.shape[1])
+        expected = (label - other) * _picked(logits, labels) + other * logits.sum(dim=-1)
+        return -functional.logsigmoid(-logits).sum(dim=-1) - expected
     log_probabilities = functional.log_softmax(logits, dim=-1)
-    picked = log_probabilities.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+    picked = _picked(log_probabilities, labels)
     if not loss.label_smoothing:
         return -picked
     label, other = smoothing_weights(loss, logits.shape[1])
     return -(label - other) * picked - other * log_probabilities.sum(dim=-1)
+
+
+def _picked(values: Any, labels: Any) -> Any:
+    """Return the value of each image's label, shape (batch,)."""
+    return values.gather(1, labels.long().unsqueeze(1)).squeeze(1)
