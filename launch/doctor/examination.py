@@ -118,7 +118,9 @@ def examine(  # noqa: PLR0913 (the options of the verb)
     plan = _planned(recipe, cluster) if recipe_name else None
     named = parse_hosts(hosts, cluster.ranks_per_node) if hosts else ()
     spares = cluster.scheduler.spare_nodes if with_spares else 0
-    examined = cluster.model_copy(update={"num_nodes": len(named) or cluster.num_nodes + spares})
+    # In a rehearsal on this machine, each rank is a node of its own.
+    size = "ranks_per_node" if cluster.rehearsal and cluster.num_nodes == 1 else "num_nodes"
+    examined = cluster.model_copy(update={size: len(named) or getattr(cluster, size) + spares})
     reachable = examined if named else reachable_part(examined, os.environ)
     probed = _for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     folder = _make_folder(reachable)

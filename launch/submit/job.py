@@ -27,10 +27,10 @@ from launch.resume import prepare_attempt
 from launch.setup.state import in_use
 from launch.start.launcher import OutlivedLauncher, kill_launcher_of
 from launch.start.local import Outcome
-from launch.submit.node_order import choose_nodes, slurm_leaves, why_left_out
+from launch.submit.hosts import slurm_leaves
 from logs.claims import BEAT_S, STALE_S
 from logs.folder import UNFINISHED_MARK, RunFolder
-from logs.nodes import read_nodes
+from logs.nodes import choose_nodes, read_nodes, why_left_out
 
 RESTART = 79
 """Exit status of ``end`` after a failure from which the run goes on: the script starts the ranks again."""
@@ -175,7 +175,7 @@ def choose(path: Path, hosts: Sequence[str], topology: str, checked: Path) -> li
     Args:
         path: The run folder.
         hosts: The hosts of the job, of which there are more than the run needs.
-        topology: See `launch.submit.node_order.slurm_leaves`.
+        topology: See `launch.submit.hosts.slurm_leaves`.
         checked: The run folder with the scores of the check, if there was one.
     """
     folder, scores = RunFolder(path), read_nodes(checked)

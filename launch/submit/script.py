@@ -140,7 +140,7 @@ class InsideJob:
             that, and ``scheduler.requeue`` has no effect on the script.
         move: Lines that let the job go on without the hosts that `BAD_HOSTS` prints. If empty, a run without spare
             nodes is always started again on the same hosts.
-        topology: Words that print which nodes are at which switch, see `launch.submit.node_order.slurm_leaves`.
+        topology: Words that print which nodes are at which switch, see `launch.submit.hosts.slurm_leaves`.
         redirection: Line that sends the script's output to ``job.log``, for a scheduler that shows the output of a job
             only after its end.
         follow: Lines by which every node but the first starts its ranks when the first one does, and ends, where the

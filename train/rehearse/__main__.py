@@ -136,8 +136,12 @@ def _rehearse(options: _Options) -> int:
     ]
     recipe, cluster = runs[-1]
     if options.check is not None:
-        times = ["--step", "--times", str(options.check)]
-        return _start(recipe, cluster, Program.DOCTOR_VERB, ["doctor", "--recipe"], times)
+        return _check(recipe, cluster, "--times", str(options.check))
+    if cluster.scheduler.spare_nodes and not options.validate:
+        cluster, status = _without_slow_ranks(recipe, cluster)
+        if status:
+            return status
+        runs = [(recipe, cluster)]
     name = f"rehearsal-{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = options.run_dir or resolve_path(cluster.paths.runs) / name
     rows = []
@@ -166,6 +170,24 @@ def _numbers_of_ranks(options: _Options) -> list[int]:
 def _launcher(wanted: str | None, ranks: int) -> str:
     """Return the launcher for a number of ranks, where the user may have named one."""
     return wanted or ("mpirun" if ranks > _MOST_OVER_GLOO and shutil.which("mpirun") else "local")
+
+
+def _check(recipe: "Recipe", cluster: "Cluster", *options: str) -> int:
+    """Run the check of the ranks, each of which is a node of its own; return its status."""
+    return _start(recipe, cluster, Program.DOCTOR_VERB, ["doctor", "--recipe"], ["--step", *options])
+
+
+def _without_slow_ranks(recipe: "Recipe", cluster: "Cluster") -> tuple["Cluster", int]:
+    """Check the ranks and the spare ones; return the cluster without the slowest ones, and the status of the check."""
+    from logs.nodes import read_nodes
+    from train.rehearse.rehearsed_run import without_slow_ranks
+
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
+        status = _check(recipe, cluster, "--run", temporary)
+        cluster, why = without_slow_ranks(cluster, read_nodes(Path(temporary)))
+    for words in why:
+        sys.stdout.write(f"left out: {words}\n")
+    return cluster, status
 
 
 def _start(recipe: "Recipe", cluster: "Cluster", program: Program, before: list[str], after: list[str]) -> int:

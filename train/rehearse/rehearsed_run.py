@@ -16,6 +16,7 @@ from configs.plan import plan_run
 from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
 from configs.validate import validate
+from logs.nodes import NodeScore, choose_nodes, why_left_out
 from train.sim.constants import load_calibration
 from train.sim.forecast import forecast, make_scenario
 from train.sim.roofline import update_time
@@ -58,8 +59,8 @@ class Course:
     slow_ranks: Sequence[str] = ()
     faults: Sequence[str] = ()
 
-    def block(self, ranks: int, total_steps: int) -> dict[str, Any]:
-        """Return the block ``rehearsal`` of a cluster file, without its waits.
+    def block(self, ranks: int, total_steps: int, spares: int = 0) -> dict[str, Any]:
+        """Return the block ``rehearsal`` of a cluster file, without its waits; a spare rank may be slow, too.
 
         Raises:
             ConfigError: A slow rank or a fault has another form, or lies outside the run.
@@ -72,7 +73,7 @@ class Course:
             if fault.rank >= ranks or fault.step >= total_steps:
                 allowed = f"a rank from 0 to {ranks - 1} and a step from 1 to {total_steps - 1}"
                 raise ConfigError("--fail", text, allowed)
-        slow = dict(_slow_rank(text, ranks) for text in self.slow_ranks)
+        slow = dict(_slow_rank(text, ranks + spares) for text in self.slow_ranks)
         return {"shrink": self.shrink, "speed": self.speed, "slow_ranks": slow, "faults": list(self.faults)}
 
 
@@ -119,7 +120,7 @@ def rehearsed_run(
         "num_nodes": nodes,
         "ranks_per_node": ranks // nodes,
         "launcher": launcher,
-        "scheduler": _kept(settings["scheduler"], "max_restarts"),
+        "scheduler": _kept(settings["scheduler"], "max_restarts", "spare_nodes"),
         "communication": _communication(settings["communication"], ranks, launcher),
         "environment": {
             **{name: value for name, value in settings["environment"].items() if name.startswith("HOROVOD_")},
@@ -128,6 +129,24 @@ def rehearsed_run(
         "paths": _kept(settings["paths"], "data", "runs"),
     }
     return _waiting_run(recipe, cluster, place, course)
+
+
+def without_slow_ranks(cluster: Cluster, scores: Sequence[NodeScore]) -> tuple[Cluster, list[str]]:
+    """Return the cluster of a rehearsal whose ranks are the best ones after a check, and why others are left out.
+
+    Args:
+        cluster: The rehearsed cluster, whose ranks are nodes of their own: ``node0`` and so on, spare ones last.
+        scores: What the check of all of them found.
+    """
+    assert cluster.rehearsal is not None
+    names = [f"node{rank}" for rank in range(cluster.world_size + cluster.scheduler.spare_nodes)]
+    chosen = choose_nodes(names, cluster.world_size, scores=scores)
+    slow = cluster.rehearsal.slow_ranks
+    factors = {str(rank): slow.get(name.removeprefix("node"), 1.0) for rank, name in enumerate(chosen)}
+    kept = {rank: factor for rank, factor in factors.items() if factor != 1}
+    why = [words for each in scores if each.host not in chosen and (words := why_left_out(each))]
+    rehearsal = cluster.rehearsal.model_copy(update={"slow_ranks": kept})
+    return cluster.model_copy(update={"rehearsal": rehearsal}), why
 
 
 def rehearsed_job(recipe: Recipe, cluster: Cluster, course: Course) -> tuple[Recipe, Cluster]:
@@ -154,7 +173,7 @@ def rehearsed_job(recipe: Recipe, cluster: Cluster, course: Course) -> tuple[Rec
 
 def _waiting_run(recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], course: Course) -> tuple[Recipe, Cluster]:
     """Return the recipe for the ranks of ``place``, and that cluster with waits in place of the engine."""
-    ranks = place["num_nodes"] * place["ranks_per_node"]
+    ranks, spares = place["num_nodes"] * place["ranks_per_node"], place["scheduler"].get("spare_nodes", 0)
     batch = recipe.batch.model_copy(update={"bn_span": None, "accumulation_steps": None})
     # An epoch leaves out what the described ranks leave out, so that it has as many steps.
     samples = recipe.data.train_samples // cluster.world_size * cluster.world_size
@@ -168,7 +187,7 @@ def _waiting_run(recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], cou
         "device": "cpu",
         "sample_gpus": False,
         "engine": {"name": next(name for name, entry in ENGINES.items() if not entry.computes), **kept},
-        "rehearsal": {"waits": waits, **course.block(ranks, plan_run(rehearsed, ranks).total_steps)},
+        "rehearsal": {"waits": waits, **course.block(ranks, plan_run(rehearsed, ranks).total_steps, spares)},
     }
     return rehearsed, validate(Cluster, tree, "cluster.")
 

@@ -1,5 +1,6 @@
 """Real Slurm jobs on virtual nodes with one to spare: which nodes the ranks are on, and what is told of the others."""
 
+import json
 import os
 import re
 import signal
@@ -44,6 +45,41 @@ def _wait_for_end(job: str, log: Path) -> str:
     states = ("COMPLETED", "FAILED", "TIMEOUT")
     wait_until(lambda: any(f"JobState={state}" in ask("scontrol", "show", "job", job) for state in states), log, 0.3)
     return log.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def slow_node3() -> Iterator[None]:
+    """Give the daemon of node3, and what it starts, a fifth of a core, and of what other processes get beside it."""
+    group = Path(f"/sys/fs/cgroup/cpu/runs-{os.getpid()}")
+    if not Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists():
+        pytest.skip("control groups of version 1 with the controller cpu are not here")
+    group.mkdir()
+    (group / "cpu.cfs_quota_us").write_text("20000", encoding="ascii")
+    (group / "cpu.shares").write_text("205", encoding="ascii")
+    daemon = (Path(os.environ["SLURM_CONF"]).parent / "slurmd.node3.pid").read_text(encoding="ascii")
+    (group / "cgroup.procs").write_text(daemon, encoding="ascii")
+    yield
+    for process in (group / "cgroup.procs").read_text(encoding="ascii").split():
+        (group.parent / "cgroup.procs").write_text(process, encoding="ascii")
+    group.rmdir()
+
+
+@pytest.mark.usefixtures("slow_node3")
+def test_the_check_finds_a_slow_node_and_the_run_takes_a_spare_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    cluster = CLUSTER.replace("spare_nodes", "check_first: true, spare_nodes") + f"paths: {{runs: {tmp_path}}}\n"
+    job = submit(cluster, folder, overrides=["batch.global_size=96", "data.train_samples=960", "run.max_steps=10"])
+    log = _wait_for_end(job, folder / "job.log")
+    assert re.search(r"^WARN +slow node \(node3\): \d+", log, re.MULTILINE), log
+    assert re.findall(r"/run on (.*), without (\S+);", log) == [("node1 node2 node4", "node3")]
+    assert re.findall(r"^rank . of 3 on (\S+) \(by Slurm\)", log, re.MULTILINE)[-3:].count("node3") == 0
+    summary = read_summary(folder)
+    assert (summary["status"], summary["world_size"], list(summary["left_out"])) == ("success", 3, ["node3"])
+    assert logs(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.search(r"Attempt 1 began without node3: node3 is \d+ % slower than the median \(compute\)", page)
+    history = [json.loads(line) for line in (tmp_path / "health.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [[node["host"] for node in row["slow"]] for row in history] == [["node3"]]
 
 
 def test_a_spare_node_takes_the_place_of_one_whose_rank_was_killed(tmp_path: Path) -> None:

@@ -93,6 +93,18 @@ def test_a_rehearsed_check_names_the_slow_node_and_no_other(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [], "a rehearsal is no run, and its nodes are invented"
 
 
+@pytest.mark.ranks
+def test_a_spare_rank_takes_the_place_of_a_slow_one_before_the_run(tmp_path: Path) -> None:
+    sets = ["cluster.scheduler.spare_nodes=1", "run.max_steps=2", "run.target_top1=null"]
+    words = [word for each in sets for word in ("--set", each)]
+    done = _rehearse(tmp_path / "run", "--speed", "0.05", "--slow", "1:2", "--slow", "2:1.01", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^left out: node1 is \d+ % slower than the median \(compute\)$", done.stdout, re.MULTILINE)
+    _, cluster = RunFolder(tmp_path / "run").settings
+    assert cluster.rehearsal is not None
+    assert (cluster.world_size, cluster.rehearsal.slow_ranks) == (2, {"1": 1.01}), "the spare rank is rank 1 now"
+
+
 def _finish_run(folder: Path, summary: Summary) -> None:
     """Write what a rehearsal that has ended leaves in its folder."""
     folder.mkdir(parents=True, exist_ok=True)

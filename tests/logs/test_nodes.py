@@ -2,8 +2,8 @@
 
 import pytest
 
-from launch.submit.node_order import choose_nodes, slurm_leaves
-from logs.nodes import NodeScore
+from launch.submit.hosts import slurm_leaves
+from logs.nodes import NodeScore, choose_nodes
 
 # As Slurm 22.05 prints a tree of two leaf switches.
 TREE = """SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[1-2,5]
