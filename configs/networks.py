@@ -14,25 +14,37 @@ class NetworkEntry(NamedTuple):
         module: Module with a function ``add_layers(name, rows)``, see `train.networks.arch`.
         smallest: Smallest side of the square input, px.
         largest: Largest side of the square input, px.
+        blocks: Residual blocks of each stage; empty if ``model.residual`` does not apply.
     """
 
     module: str
     smallest: int
     largest: int
+    blocks: tuple[int, ...] = ()
+
+
+class ResidualVariant(NamedTuple):
+    """The keys of the block ``model.residual``, for programs without pydantic; the defaults are those of the block."""
+
+    stem: str = "standard"
+    shortcut: str = "strided"
+    stride: str = "convolution"
+    blur: str = "none"
+    squeeze_excitation: tuple[str, ...] = ()
 
 
 _CLASSIC, _RESNET = "train.networks.classic", "train.networks.resnet"
 
 NETWORKS: Mapping[str, NetworkEntry] = {
-    "resnet18": NetworkEntry(_RESNET, 8, 1024),
-    "resnet34": NetworkEntry(_RESNET, 8, 1024),
-    "resnet50": NetworkEntry(_RESNET, 8, 1024),
-    "resnet101": NetworkEntry(_RESNET, 8, 1024),
-    "resnet152": NetworkEntry(_RESNET, 8, 1024),
-    "resnet8": NetworkEntry(_RESNET, 8, 64),
-    "resnet20": NetworkEntry(_RESNET, 8, 64),
-    "resnet32": NetworkEntry(_RESNET, 8, 64),
-    "resnet56": NetworkEntry(_RESNET, 8, 64),
+    "resnet18": NetworkEntry(_RESNET, 8, 1024, (2, 2, 2, 2)),
+    "resnet34": NetworkEntry(_RESNET, 8, 1024, (3, 4, 6, 3)),
+    "resnet50": NetworkEntry(_RESNET, 8, 1024, (3, 4, 6, 3)),
+    "resnet101": NetworkEntry(_RESNET, 8, 1024, (3, 4, 23, 3)),
+    "resnet152": NetworkEntry(_RESNET, 8, 1024, (3, 8, 36, 3)),
+    "resnet8": NetworkEntry(_RESNET, 8, 64, (1, 1, 1)),
+    "resnet20": NetworkEntry(_RESNET, 8, 64, (3, 3, 3)),
+    "resnet32": NetworkEntry(_RESNET, 8, 64, (5, 5, 5)),
+    "resnet56": NetworkEntry(_RESNET, 8, 64, (9, 9, 9)),
     "alexnet": NetworkEntry(_CLASSIC, 63, 1024),
     "googlenet": NetworkEntry(_CLASSIC, 8, 1024),
     "densenet121": NetworkEntry(_CLASSIC, 29, 1024),

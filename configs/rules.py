@@ -192,6 +192,7 @@ CLOSED_RULES = (
     _exactly("augmentation_throughout", "data.plain_from_epoch", None, _AUGMENTATION, "augment in every epoch"),
     _exactly("augmentation_throughout", "data.keep_batches", False, _AUGMENTATION, "augment anew in every epoch"),
     _exactly("model_name", "model.name", "resnet50", _REFERENCE),
+    Rule("model_blocks", "model.residual", "the defaults", lambda got: bool(got == type(got)()), _REFERENCE),
     _exactly("num_classes", "model.num_classes", 1000, _REFERENCE),
     _exactly("initial_parameters", "model.parameters", None, _REFERENCE, "weights drawn from the seed"),
     _exactly("initial_kernels", "model.initial_kernels", "he_normal", _REFERENCE),

@@ -12,7 +12,7 @@ from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.images import Crop, Data
 from configs.blocks.jobs import Container, Paths, Scheduler, Submission
 from configs.blocks.machines import DataSheet, Fabric, Node
-from configs.blocks.training import Batch, Card, Loss, Mlperf, Model, Run, Schedule
+from configs.blocks.training import Batch, Card, Loss, Mlperf, Model, Residual, Run, Schedule
 from configs.cluster import Cluster
 from configs.decays import Cosine, Polynomial, StepDecay
 from configs.errors import ConfigError
@@ -43,6 +43,7 @@ __all__ = [
     "Paths",
     "Polynomial",
     "Recipe",
+    "Residual",
     "Run",
     "Schedule",
     "Scheduler",

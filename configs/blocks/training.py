@@ -11,6 +11,9 @@ from configs.errors import ConfigError
 from configs.networks import NETWORKS
 from configs.section import Section
 
+_STAGES_OF_PHOTOGRAPHS = 4
+"""Stages of a residual network for photographs; those for small images have three."""
+
 
 class Card(Section):
     """What a recipe is for, in words for a newcomer. ``./run.sh plan`` and ``./run.sh recipes`` print the card."""
@@ -22,6 +25,34 @@ class Card(Section):
     gains: str = Field("", description="How much each time-saving choice gains, measured with all the others in place.")
     hardware: str = Field("", description="The machines that the recipe needs.")
     command: str = Field("", description="The command that runs the recipe.")
+
+
+class Residual(Section):
+    """What a residual network has in place of layers of its paper.
+
+    ResNet-D (He et al., arXiv:1812.01187) is ``stem: deep`` with ``shortcut: pooled``.
+    """
+
+    stem: Literal["standard", "deep"] = Field(
+        "standard",
+        description="First layers of a network for photographs: a 7x7 convolution with stride 2 (standard), or three "
+        "3x3 convolutions of 32, 32 and 64 channels, the first with stride 2 (deep).",
+    )
+    shortcut: Literal["strided", "pooled"] = Field(
+        "strided",
+        description="How a shortcut halves the image: by a 1x1 convolution with stride 2, or by a 2x2 average pool "
+        "before a 1x1 convolution with stride 1. The latter reads every pixel.",
+    )
+    stride: Literal["convolution", "pool"] = Field(
+        "convolution",
+        description="How a block halves the image: by a 3x3 convolution with stride 2, or by a 2x2 average pool after "
+        "a 3x3 convolution with stride 1, which takes four times the multiplications.",
+    )
+    blur: Literal["none", "convolutions", "convolutions_and_max_pool"] = Field(
+        "none",
+        description="What BlurPool (Zhang, arXiv:1904.11486) smooths: the inputs of the convolutions with stride 2 "
+        "behind the stem, as FFCV has it, and also the max pool of the stem before its stride, as Composer has it.",
+    )
 
 
 class Model(Section):
@@ -82,6 +113,7 @@ class Model(Section):
         description="Initial value of the last batch-norm gamma of each residual block; all others start at 1. "
         "zero_gamma excludes it.",
     )
+    residual: Residual = Residual()
     parameters: str | None = Field(
         None,
         min_length=1,
@@ -93,6 +125,22 @@ class Model(Section):
     def _one_spelling_of_gamma(self) -> Model:
         if self.zero_gamma and self.last_gamma != 1:
             raise ConfigError("last_gamma", self.last_gamma, "1 where model.zero_gamma is true")
+        return self
+
+    @model_validator(mode="after")
+    def _network_has_the_parts(self) -> Model:
+        residual, blocks = self.residual, NETWORKS[self.name].blocks
+        if residual != Residual() and not blocks:
+            raise ConfigError(
+                "residual", residual.model_dump(), f"left out for {self.name}, which has no residual blocks"
+            )
+        if residual.stem == "deep" and len(blocks) != _STAGES_OF_PHOTOGRAPHS:
+            raise ConfigError("residual.stem", "deep", f"standard for {self.name}, whose stem has no stride")
+        multiple = 32 if len(blocks) == _STAGES_OF_PHOTOGRAPHS else 4
+        is_pooled = residual.shortcut == "pooled" or residual.stride == "pool"
+        if is_pooled and self.image_size % multiple:
+            allowed = f"a multiple of {multiple} px where model.residual halves images by average pools"
+            raise ConfigError("image_size", self.image_size, allowed)
         return self
 
 

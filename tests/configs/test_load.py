@@ -68,6 +68,19 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
             "model={name: resnet8, num_classes: 10, image_size: 8, zero_gamma: true, last_gamma: 1.4}",
             "model.last_gamma: got 1.4, allowed: 1 where model.zero_gamma is true",
         ),
+        ("model.residual={stem: deep}", "model.residual.stem: got 'deep', allowed: standard for resnet20, whose stem"),
+        (
+            "model={name: densenet121, num_classes: 10, image_size: 32, residual: {blur: convolutions}}",
+            "allowed: left out for densenet121, which has no residual blocks",
+        ),
+        (
+            "model={name: resnet50, num_classes: 10, image_size: 48, residual: {stride: pool}}",
+            "model.image_size: got 48, allowed: a multiple of 32 px where model.residual halves images by average",
+        ),
+        (
+            "model={name: resnet8, num_classes: 10, image_size: 10, residual: {shortcut: pooled}}",
+            "model.image_size: got 10, allowed: a multiple of 4 px where model.residual halves images by average pools",
+        ),
         ("loss={kind: sigmoid, label_smoothing: 0.1}", "loss.label_smoothing: got 0.1, allowed: 0 where loss.kind is"),
         ("loss={kind: sigmoid}", "data.source: got 'digits', allowed: table or synthetic where loss.kind is sigmoid"),
         ("data.source=table", "loss.kind: got 'softmax', allowed: sigmoid for data.source: table"),

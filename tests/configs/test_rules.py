@@ -45,6 +45,7 @@ BREAKS = {
     "crop_aspect": ["data.crop.aspect=[0.6667, 1.5]"],
     "augmentation_throughout": ["data.plain_from_epoch=50"],
     "model_name": ["model.name=resnet101"],
+    "model_blocks": ["model.residual.stem=deep"],
     "num_classes": ["model.num_classes=1001"],
     "initial_parameters": ["model.parameters=resnet50.params"],
     "initial_classifier_bias": ["model.classifier_bias=-6.9"],

@@ -144,7 +144,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
     from configs.optimizers import Lars
     from configs.plan import plan_run
     from train.engine.init import initial_weights
-    from train.networks.arch import network_of
+    from train.networks.arch import network_arguments, network_of
     from train.schedule import resolve_schedule
 
     plan, optimizer, data, model = plan_run(recipe, cluster.world_size), recipe.optimizer, recipe.data, recipe.model
@@ -156,7 +156,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
     np.savez(numbers, **rates, **{str(number): first[each.name] for number, each in enumerate(table.parameters)})
     wanted = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}
     return {
-        "network": model.model_dump(include={"name", "num_classes", "image_size", "input_channels"}),
+        "network": network_arguments(model),
         "batch_norm": {"bn_momentum": model.bn_momentum, "bn_epsilon": model.bn_epsilon},
         "numbers": str(numbers),
         "data": str(resolve_path(cluster.paths.data) / data.name),

@@ -6,12 +6,12 @@ disagree. `configs.networks.NETWORKS` names the module that has the rows of each
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from configs.networks import NETWORKS
+from configs.networks import NETWORKS, ResidualVariant
 from configs.registry import module_of
 
 if TYPE_CHECKING:
@@ -130,12 +130,14 @@ class Rows:
     """A table under construction; the input images have the name ``data``.
 
     Attributes:
+        residual: What a residual network has in place of layers of its paper.
         channels: Name of a layer -> channels of its output.
         sizes: Name of a layer -> side of its output, px.
     """
 
     input_channels: int
     image_size: int
+    residual: ResidualVariant = field(default_factory=ResidualVariant)
     layers: list[Layer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -199,7 +201,9 @@ class Rows:
         return self.add(name, "dense", source, out_channels=width, has_bias=True)
 
 
-def build_network(name: str, *, num_classes: int, image_size: int, input_channels: int = 3) -> Network:
+def build_network(
+    name: str, *, num_classes: int, image_size: int, input_channels: int = 3, residual: Sequence[Any] = ()
+) -> Network:
     """Return the table of a network.
 
     Args:
@@ -208,18 +212,23 @@ def build_network(name: str, *, num_classes: int, image_size: int, input_channel
         num_classes: Width of the classifier.
         image_size: Side of the square input, px.
         input_channels: 3; 4 where a zero channel pads the input for tensor cores; 1 for grey images.
+        residual: The fields of a `configs.networks.ResidualVariant`.
     """
-    rows = Rows(input_channels, image_size)
+    rows = Rows(input_channels, image_size, ResidualVariant(*residual))
     modules = {key: entry.module for key, entry in NETWORKS.items()}
     rows.dense("classifier", module_of(modules, name).add_layers(name, rows), num_classes)
     return Network(name, image_size, input_channels, num_classes, tuple(rows.layers))
 
 
+def network_arguments(model: Model) -> dict[str, Any]:
+    """Return the arguments of `build_network` for a recipe's block ``model``."""
+    plain = model.model_dump(include={"name", "num_classes", "image_size", "input_channels"})
+    return plain | {"residual": ResidualVariant(**dict(model.residual))}
+
+
 def network_of(model: Model) -> Network:
     """Return the table of the network that a recipe's block ``model`` describes."""
-    return build_network(
-        model.name, num_classes=model.num_classes, image_size=model.image_size, input_channels=model.input_channels
-    )
+    return build_network(**network_arguments(model))
 
 
 def float32_gradients(parameters: Iterable[Parameter], bytes_per_number: int) -> frozenset[int]:

@@ -17,6 +17,7 @@ from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
 from configs.validate import validate
 from logs.nodes import NodeScore, choose_nodes, why_left_out
+from train.networks.arch import network_arguments
 from train.sim.constants import load_calibration
 from train.sim.forecast import forecast, make_scenario
 from train.sim.roofline import update_time
@@ -222,8 +223,7 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
     calibration = load_calibration()
     scenario = make_scenario(recipe, cluster, calibration)
     machine, constants, software = scenario.machine, calibration.constants, scenario.software
-    model = recipe.model
-    timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
+    timed = step_model(**network_arguments(recipe.model))
     accumulation = scenario.accumulation
     forward, kernels = timed.kernels(machine, scenario.batch, constants, software)
     backward = np.cumsum(kernels)

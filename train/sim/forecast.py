@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from configs.errors import UserError
 from configs.plan import plan_run
-from configs.schema import Cluster, EngineSettings, Recipe
+from configs.schema import Cluster, EngineSettings, Recipe, Residual
+from train.networks.arch import network_arguments
 from train.sim.constants import Calibration, Interval
 from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.software import Software, cluster_software
@@ -70,7 +71,7 @@ class Scenario:
         if self.machine.accelerator.chip == "cpu":
             # MXNet's convolutions reached 0.6 of a matrix product's rate on one CPU and 0.3 on another.
             return "another network"
-        if self.recipe.model.name != "resnet50":
+        if not _is_resnet50(self.recipe):
             return "another network"
         if not self.machine.half:
             return "float32"
@@ -283,8 +284,7 @@ def _bounds(value: float, half_width: float) -> tuple[float, float]:
 
 def time_step(scenario: Scenario, calibration: Calibration) -> StepTime:
     """Predict the time of one step of a scenario, with a single micro-batch."""
-    model = scenario.recipe.model
-    timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
+    timed = step_model(**network_arguments(scenario.recipe.model))
     return timed.time_step(scenario.machine, scenario.batch, calibration.constants, scenario.software)
 
 
@@ -306,5 +306,10 @@ def _epochs(scenario: Scenario) -> tuple[int, str]:
 
 def has_reference(recipe: Recipe) -> bool:
     """Return whether MLPerf's convergence points apply: ResNet-50 on all of ImageNet, to their accuracy."""
-    is_network = recipe.model.name == "resnet50" and recipe.data.train_samples >= _REFERENCE_IMAGES
-    return is_network and recipe.run.target_top1 == _REFERENCE_TOP1
+    is_whole = _is_resnet50(recipe) and recipe.data.train_samples >= _REFERENCE_IMAGES
+    return is_whole and recipe.run.target_top1 == _REFERENCE_TOP1
+
+
+def _is_resnet50(recipe: Recipe) -> bool:
+    """Return whether the network is the one that was measured, with no layer replaced."""
+    return recipe.model.name == "resnet50" and recipe.model.residual == Residual()

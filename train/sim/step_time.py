@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -90,9 +90,16 @@ class StepTime(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def step_model(name: str, num_classes: int = 1000, image_size: int = 224, input_channels: int = 3) -> StepModel:
-    """Return the step model of a network; equal arguments give the same object."""
-    return StepModel(build_network(name, num_classes=num_classes, image_size=image_size, input_channels=input_channels))
+def step_model(
+    name: str,
+    num_classes: int = 1000,
+    image_size: int = 224,
+    input_channels: int = 3,
+    residual: Sequence[Any] = (),
+) -> StepModel:
+    """Return the step model of a network; equal arguments, which are `build_network`'s, give the same object."""
+    sizes = {"num_classes": num_classes, "image_size": image_size, "input_channels": input_channels}
+    return StepModel(build_network(name, **sizes, residual=residual))
 
 
 class StepModel:

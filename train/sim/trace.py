@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from train.networks.arch import network_arguments
 from train.sim.constants import Calibration
 from train.sim.forecast import Scenario, time_step
 from train.sim.roofline import KernelTable
@@ -21,8 +22,7 @@ def step_trace(scenario: Scenario, calibration: Calibration) -> list[dict[str, A
     that the three rows fit together.
     """
     step = time_step(scenario, calibration)
-    model = scenario.recipe.model
-    timed = step_model(model.name, model.num_classes, model.image_size, model.input_channels)
+    timed = step_model(**network_arguments(scenario.recipe.model))
     slowest = 1 + step.straggler_s / step.compute_s
     stretched = slowest + step.contention_s / step.backward_s
 

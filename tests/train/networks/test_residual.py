@@ -1,0 +1,201 @@
+"""What a residual network may have in place of layers of its paper: counts by hand, and the same in plain PyTorch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.load import load_both
+from configs.plan import plan_run
+from tests.engines import each_engine, forward_backward, random_batch, randomize, small_network
+from train.engine.onnx_graph import export_onnx
+from train.networks.arch import build_network, network_of
+from train.plan.memory import estimate_input, estimate_memory
+from train.sim.constants import load_calibration
+from train.sim.forecast import has_reference, make_scenario, time_step
+
+torch = pytest.importorskip("torch")
+nn: Any = torch.nn
+
+RESNET_D = "{stem: deep, shortcut: pooled}"
+POOLED = "{shortcut: pooled, stride: pool}"
+FFCV = "{blur: convolutions}"
+COMPOSER = "{blur: convolutions_and_max_pool}"
+SLOW = pytest.mark.slow
+CASES = [
+    ("resnet8", 16, POOLED),
+    ("resnet8", 16, FFCV),
+    ("resnet8", 15, FFCV),
+    pytest.param("resnet50", 64, RESNET_D, marks=SLOW),
+    pytest.param("resnet50", 64, POOLED, marks=SLOW),
+    pytest.param("resnet50", 64, COMPOSER, marks=SLOW),
+]
+each_case = pytest.mark.parametrize(("network_name", "side", "residual"), CASES)
+
+
+class Blur(nn.Module):  # type: ignore[misc]
+    """The binomial filter of Zhang, arXiv:1904.11486, of each channel, with zeros around the image."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Any) -> Any:
+        """Blur images (N, C, H, W)."""
+        kernel = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]], dtype=x.dtype) / 16
+        kernel = kernel.expand(x.shape[1], 1, 3, 3)
+        return nn.functional.conv2d(x, kernel, stride=self.stride, padding=1, groups=x.shape[1])
+
+
+def conv_bn(source: int, width: int, kernel: int, stride: int = 1) -> list[Any]:
+    """Give a convolution and its batch norm."""
+    return [nn.Conv2d(source, width, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(width)]
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """A block with a bottleneck (``kernels`` 1, 3, 1) or a basic one (3, 3)."""
+
+    def __init__(self, kernels: Sequence[int], source: int, widths: Sequence[int], stride: int, given: str) -> None:
+        super().__init__()
+        layers: list[Any] = []
+        wide = source
+        for position, (kernel, width) in enumerate(zip(kernels, widths, strict=True)):
+            layers += [nn.ReLU()] if layers else []
+            strides = stride > 1 and position == kernels.index(3)
+            if strides and "stride: pool" in given:
+                layers += [*conv_bn(wide, width, kernel), nn.ReLU(), nn.AvgPool2d(2)]
+            elif strides:
+                layers += [Blur(1)] if "blur" in given else []
+                layers += conv_bn(wide, width, kernel, stride)
+            else:
+                layers += conv_bn(wide, width, kernel)
+            wide = width
+        self.branch = nn.Sequential(*layers)
+        shortcut: list[Any] = []
+        if stride > 1 and "shortcut: pooled" in given:
+            shortcut = [nn.AvgPool2d(2), *conv_bn(source, wide, 1)]
+        elif stride > 1 or source != wide:
+            # FFCV and Composer blur every pixel, and the convolution then reads every other one.
+            shortcut = [*([Blur(1)] if stride > 1 and "blur" in given else []), *conv_bn(source, wide, 1, stride)]
+        self.shortcut = nn.Sequential(*shortcut)
+
+    def forward(self, x: Any) -> Any:
+        """Add the branch and the shortcut."""
+        return torch.relu(self.branch(x) + self.shortcut(x))
+
+
+def stated(network_name: str, given: str) -> Any:
+    """Give the network as plain layers in float64; its parameters have the order of the program's."""
+    small, layers = network_name == "resnet8", []
+    if small:
+        layers += [*conv_bn(3, 16, 3), nn.ReLU()]
+    elif "stem: deep" in given:
+        layers += [*conv_bn(3, 32, 3, 2), nn.ReLU(), *conv_bn(32, 32, 3), nn.ReLU(), *conv_bn(32, 64, 3), nn.ReLU()]
+    else:
+        layers += [*conv_bn(3, 64, 7, 2), nn.ReLU()]
+    if "max_pool" in given:
+        layers += [nn.MaxPool2d(3, 1, 1), Blur(2)]
+    elif not small:
+        layers += [nn.MaxPool2d(3, 2, 1)]
+    wide = 16 if small else 64
+    for stage, blocks in enumerate((1, 1, 1) if small else (3, 4, 6, 3)):
+        for block in range(blocks):
+            narrow = (16 if small else 64) << stage
+            widths = (narrow, narrow) if small else (narrow, narrow, 4 * narrow)
+            kernels = (3, 3) if small else (1, 3, 1)
+            layers.append(Block(kernels, wide, widths, 2 if stage and not block else 1, given))
+            wide = widths[-1]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 10)).double()
+
+
+@each_engine
+@each_case
+def test_loss_and_gradients_are_those_of_plain_pytorch(name: str, network_name: str, side: int, residual: str) -> None:
+    given = f"model.name={network_name}", f"model.image_size={side}", f"model.residual={residual}"
+    # With a small last gamma, gradients neither grow nor vanish from block to block.
+    engine, _, network = small_network(name, *given, "model.last_gamma=0.25")
+    images, labels = random_batch(engine, network, size=8)
+    oracle = stated(network_name, residual)
+    weights = network.read_weights()
+    with torch.no_grad():
+        for parameter, values in zip(oracle.parameters(), weights.values(), strict=True):
+            parameter.copy_(torch.from_numpy(values).reshape(parameter.shape))
+    logits = oracle(torch.from_numpy(engine.to_host(images)).double())
+    target = torch.from_numpy(engine.to_host(labels)).long()
+    loss = nn.functional.cross_entropy(logits, target, label_smoothing=0.1, reduction="sum")
+    loss.backward()
+    assert engine.to_number(forward_backward(network, images, labels)) == pytest.approx(loss.item(), rel=1e-4)
+    for key, found, parameter in zip(weights, network.gradients, oracle.parameters(), strict=True):
+        expected = parameter.grad.numpy()
+        apart = np.linalg.norm(network.to_oihw(engine.to_host(found)).reshape(expected.shape) - expected)
+        # In float32, rounding moves the inputs of a few ReLUs across 0, which the oracle in float64 does not.
+        assert apart <= 0.03 * np.linalg.norm(expected), key
+
+
+@each_engine
+@each_case
+def test_folded_logits_are_those_of_the_exported_graph(
+    name: str, network_name: str, side: int, residual: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    given = f"model.name={network_name}", f"model.image_size={side}", f"model.residual={residual}"
+    engine, recipe, network = small_network(name, *given)
+    tensors = randomize(network, network.network, network.read_weights())
+    images = random_batch(engine, network, size=2)[0]
+    ((_, predict),) = export_onnx(network.network, tensors, recipe.model.bn_epsilon, tmp_path / "network")
+    expected = predict(engine.to_host(images))
+    np.testing.assert_allclose(
+        engine.to_host(network.inference()(images)), expected, rtol=1e-3, atol=1e-4 * expected.std()
+    )
+
+
+def test_the_simulator_and_the_memory_estimate_know_the_network_of_the_recipe() -> None:
+    step_s, memory, references = [], [], []
+    for residual in ("{}", "{stride: pool}"):
+        recipe, cluster = load_both("imagenet-b256", "dgx-a100", [f"model.residual={residual}"])
+        references.append(has_reference(recipe))
+        scenario = make_scenario(recipe, cluster, load_calibration())
+        step_s.append(time_step(scenario, load_calibration()).compute_s)
+        plan = plan_run(recipe, cluster.world_size)
+        buffers = estimate_input(recipe, cluster, plan)
+        memory.append(estimate_memory(recipe, cluster, plan, network_of(recipe.model), buffers).certain_bytes)
+    assert step_s[0] < step_s[1] < 1.5 * step_s[0]
+    assert memory[0] < memory[1] < 1.5 * memory[0]
+    assert references == [True, False], "MLPerf's convergence points are those of the paper's network"
+
+
+def bottlenecks(sides: Sequence[int], *, is_pooled: bool) -> int:
+    """Give the multiply-adds of ResNet-50's blocks, whose four stages have these sides, px."""
+    macs, source = 0, 64
+    for stage, (blocks, side) in enumerate(zip((3, 4, 6, 3), sides, strict=True)):
+        width = 64 << stage
+        before = sides[stage - 1] if stage else side
+        within = before if is_pooled else side
+        macs += before**2 * source * width + within**2 * 9 * width**2 + side**2 * 4 * width**2
+        macs += side**2 * source * 4 * width
+        macs += (blocks - 1) * side**2 * (4 * width**2 + 9 * width**2 + 4 * width**2)
+        source = 4 * width
+    return macs
+
+
+@pytest.mark.parametrize(
+    ("residual", "added", "macs"),
+    [
+        ((), 0, 112**2 * 147 * 64 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
+        # 28,512 weights and 256 parameters of batch norm in place of 9,408 and 128.
+        (("deep", "pooled"), 19_232, 112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
+        (("deep", "pooled", "pool"), 19_232, 112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=True)),
+        (("standard", "strided", "convolution", "convolutions_and_max_pool"), 0,
+         112**2 * 147 * 64 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
+    ],
+    ids=["paper", "ResNet-D", "pooled strides", "BlurPool"],
+)  # fmt: skip
+def test_parameters_and_multiply_adds_are_those_counted_by_hand(
+    residual: tuple[str, ...], added: int, macs: int
+) -> None:
+    network = build_network("resnet50", num_classes=1000, image_size=224, residual=residual)
+    assert network.num_parameters == 25_557_032 + added
+    assert network.macs == macs + 2048 * 1000
