@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -52,6 +52,12 @@ class Residual(Section):
         "none",
         description="What BlurPool (Zhang, arXiv:1904.11486) smooths: the inputs of the convolutions with stride 2 "
         "behind the stem, as FFCV has it, and also the max pool of the stem before its stride, as Composer has it.",
+    )
+
+    squeeze_excitation: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (),
+        description="Blocks with squeeze and excitation (Hu et al., arXiv:1709.01507; ratio 4), after the last batch "
+        "norm of the block, for example [stage3_block6, stage4_block3].",
     )
 
 
@@ -136,6 +142,10 @@ class Model(Section):
             )
         if residual.stem == "deep" and len(blocks) != _STAGES_OF_PHOTOGRAPHS:
             raise ConfigError("residual.stem", "deep", f"standard for {self.name}, whose stem has no stride")
+        names = [f"stage{stage}_block{block}" for stage, last in enumerate(blocks, 1) for block in range(1, last + 1)]
+        if not set(names).issuperset(residual.squeeze_excitation):
+            got, allowed = list(residual.squeeze_excitation), f"blocks of {self.name}, {names[0]} to {names[-1]}"
+            raise ConfigError("residual.squeeze_excitation", got, allowed)
         multiple = 32 if len(blocks) == _STAGES_OF_PHOTOGRAPHS else 4
         is_pooled = residual.shortcut == "pooled" or residual.stride == "pool"
         if is_pooled and self.image_size % multiple:

@@ -74,6 +74,11 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
             "allowed: left out for densenet121, which has no residual blocks",
         ),
         (
+            "model.residual.squeeze_excitation=[stage1_block4]",
+            "model.residual.squeeze_excitation: got ['stage1_block4'], allowed: blocks of resnet20, stage1_block1 to "
+            "stage3_block3",
+        ),
+        (
             "model={name: resnet50, num_classes: 10, image_size: 48, residual: {stride: pool}}",
             "model.image_size: got 48, allowed: a multiple of 32 px where model.residual halves images by average",
         ),

@@ -22,7 +22,8 @@ OPSET, INPUT, OUTPUT = 13, "data", "logits"
 
 _IR_VERSION = 8
 _OPERATORS = {
-    "conv": "Conv", "bn": "BatchNormalization", "relu": "Relu", "add": "Add", "concat": "Concat",
+    "conv": "Conv", "bn": "BatchNormalization", "relu": "Relu", "sigmoid": "Sigmoid", "add": "Add", "multiply": "Mul",
+    "concat": "Concat",
     "max_pool": "MaxPool", "avg_pool": "AveragePool", "global_pool": "GlobalAveragePool", "dropout": "Identity",
     "dense": "Gemm",
 }  # fmt: skip

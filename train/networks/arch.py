@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from configs.schema import Model
 
 Kind = Literal[
-    "conv", "bn", "relu", "add", "concat", "max_pool", "avg_pool", "global_pool", "dropout", "dense",
+    "conv", "bn", "relu", "sigmoid", "add", "multiply", "concat", "max_pool", "avg_pool", "global_pool", "dropout",
+    "dense",
 ]  # fmt: skip
 
 
@@ -44,9 +45,9 @@ class Parameter:
 class Layer:
     """One layer: the layers that it reads, and its geometry for one square image (sides in pixels).
 
-    ``in_channels`` of a concatenation is the sum over its inputs. A dense layer reads its input channel by channel.
-    ``rate`` is the share of elements that dropout sets to 0. ``ends_block`` marks the last batch norm of a residual
-    block.
+    ``in_channels`` of a concatenation is the sum over its inputs. A product multiplies each channel of its first input
+    by the single pixel of its second. A dense layer reads its input channel by channel. ``rate`` is the share of
+    elements that dropout sets to 0. ``ends_block`` marks the last batch norm of a residual block.
     """
 
     name: str
@@ -156,7 +157,8 @@ class Rows:
         If ``padding`` is None, it is (kernel - 1) // 2, which keeps the image size at stride 1 and an odd kernel.
         """
         channels, size = [self.channels[each] for each in inputs], self.sizes[inputs[0]]
-        assert {self.sizes[each] for each in inputs} == {size}, f"{name}: inputs of different sizes"
+        others = {self.sizes[each] for each in inputs[1:]}
+        assert others <= {1 if kind == "multiply" else size}, f"{name}: inputs of different sizes"
         assert kind == "concat" or len(set(channels)) == 1, f"{name}: inputs of different widths"
         margin = (kernel - 1) // 2 if padding is None else padding
         out_size = 1 if kind in ("global_pool", "dense") else (size + 2 * margin - kernel) // stride + 1

@@ -16,7 +16,9 @@ KINDS = {
     "conv": "convolution",
     "bn": "batch norm",
     "relu": "activation, addition, pooling",
+    "sigmoid": "activation, addition, pooling",
     "add": "activation, addition, pooling",
+    "multiply": "activation, addition, pooling",
     "concat": "activation, addition, pooling",
     "max_pool": "activation, addition, pooling",
     "avg_pool": "activation, addition, pooling",
@@ -26,11 +28,20 @@ KINDS = {
 }
 """`Layer.kind` -> the kind under which its work is counted."""
 
-_PASSES = {"bn": (3, 5), "relu": (2, 3), "add": (3, 0), "concat": (2, 2), "dropout": (2, 2)}
+_PASSES = {
+    "bn": (3, 5),
+    "relu": (2, 3),
+    "sigmoid": (2, 3),
+    "add": (3, 0),
+    "multiply": (2, 3),
+    "concat": (2, 2),
+    "dropout": (2, 2),
+}
 """`Layer.kind` -> passes over its output in forward and in backward.
 
 Batch norm reads its input once for the statistics and once for its output; in backward it reads input and gradient
-twice each. The gradient of an addition is the gradient of its output, which nothing has to copy.
+twice each. A product reads its input and its gradient once for both inputs' gradients, one of which is a single pixel.
+The gradient of an addition is the gradient of its output, which nothing has to copy.
 """
 
 _UPDATE_PASSES = 7

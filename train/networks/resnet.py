@@ -61,6 +61,8 @@ def _conv3x3(rows: Rows, name: str, source: str, width: int, stride: int) -> str
 
 def _join(rows: Rows, name: str, source: str, inner: str, width: int, stride: int) -> str:
     """Add the shortcut: the identity, or a projection where the shape changes (option B of the paper)."""
+    if name in rows.residual.squeeze_excitation:
+        inner = _excited(rows, name, inner)
     shortcut = source
     if stride != 1 or rows.channels[source] != width:
         projection = f"{name}_projection"
@@ -72,6 +74,15 @@ def _join(rows: Rows, name: str, source: str, inner: str, width: int, stride: in
         shortcut = rows.conv_bn(projection, shortcut, width, stride=stride)
     rows.add(f"{name}_add", "add", inner, shortcut)
     return rows.add(f"{name}_relu", "relu", f"{name}_add")
+
+
+def _excited(rows: Rows, name: str, source: str) -> str:
+    """Add squeeze and excitation with ratio 4 (Hu et al., arXiv:1709.01507), whose dense layers read a single pixel."""
+    width = rows.channels[source]
+    squeezed = rows.conv_relu(f"{name}_squeeze", rows.add(f"{name}_squeeze_pool", "global_pool", source), width // 4)
+    excited = rows.add(f"{name}_excitation", "conv", squeezed, out_channels=width, has_bias=True)
+    gate = rows.add(f"{name}_gate", "sigmoid", excited)
+    return rows.add(f"{name}_product", "multiply", source, gate)
 
 
 def _blurred(rows: Rows, name: str, source: str, *, stride: int) -> str:

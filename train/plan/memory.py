@@ -14,7 +14,7 @@ from configs.errors import ConfigError
 from configs.machine_limits import available_memory_bytes, memory_limit
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
-from train.networks.arch import Layer, Network, gradient_bytes, network_of
+from train.networks.arch import Network, gradient_bytes, network_of
 
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -157,10 +157,10 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate a rank's memory during training.
 
-    Backward needs the outputs of convolutions, ReLUs, pools and concatenations. The outputs of batch norms and
-    additions are not kept, because the ReLU behind them overwrites them. With 16-bit weights, each weight also has a
-    float32 master copy; where float32 weights are cast in each step, backward needs the casts. Parameters of batch norm
-    are float32.
+    Backward needs the outputs of convolutions, ReLUs, pools and concatenations. The outputs of batch norms, products
+    and additions are not kept where a ReLU or an addition behind them overwrites them. With 16-bit weights, each weight
+    also has a float32 master copy; where float32 weights are cast in each step, backward needs the casts. Parameters of
+    batch norm are float32.
 
     Args:
         recipe: Has the optimizer.
@@ -176,7 +176,12 @@ def estimate_memory(
     computed = sum(each.size for each in network.parameters if each.kind not in ("gamma", "beta"))
     masters = 4 * computed if engine.gradient_precision != "float32" else 0
     casts = width * computed if width < held_width else 0
-    kept = [layer.output_elements for layer in network.layers if _is_kept(layer)]
+    overwritten = {name for layer in network.layers if layer.kind in ("relu", "add") for name in layer.inputs}
+    kept = [
+        layer.output_elements
+        for layer in network.layers
+        if layer.kind not in ("bn", "multiply", "add") or layer.name not in overwritten
+    ]
     # Devices are threads of one process.
     processes = 1 / cluster.ranks_per_node if cluster.communication.kind == "devices" else 1
     copy = 0 if engine.name == "timed" else 4 * network.num_parameters
@@ -265,10 +270,6 @@ def inference_elements(network: Network) -> int:
         for name in ended:
             del alive[name]
     return most
-
-
-def _is_kept(layer: Layer) -> bool:
-    return layer.kind not in ("bn", "add")
 
 
 def _communication_bytes(cluster: Cluster, gradients_bytes: int) -> int:

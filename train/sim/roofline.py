@@ -116,7 +116,7 @@ def _backward(layer: Layer, index: int, *, is_first: bool) -> list[_Kernel]:
         return [for_weights] if is_first else [for_data, for_weights]
     if layer.kind == "relu":
         return []
-    numbers = {"bn": 5.0 * made, "add": 2.0 * made}.get(layer.kind, read + made)
+    numbers = {"bn": 5.0 * made, "add": 2.0 * made, "multiply": 3.0 * made}.get(layer.kind, read + made)
     # A batch norm reads its gradient and its input for the sums, and then both again.
     fresh, span = (3.0 * made, 2.0 * made) if layer.kind == "bn" else (1.0 * made, 1.0 * made)
     return [_Kernel(layer.name, index, numbers=numbers, fresh=fresh, span=span)]

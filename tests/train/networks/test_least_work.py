@@ -42,7 +42,17 @@ def test_the_floor_is_set_by_operations_or_by_bytes_pass_by_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "passes"), [("bn", 8), ("relu", 5), ("add", 3), ("concat", 4), ("dropout", 4), ("avg_pool", 4)]
+    ("kind", "passes"),
+    [
+        ("bn", 8),
+        ("relu", 5),
+        ("sigmoid", 5),
+        ("add", 3),
+        ("multiply", 5),
+        ("concat", 4),
+        ("dropout", 4),
+        ("avg_pool", 4),
+    ],
 )
 def test_a_layer_without_products_passes_over_its_elements(kind: Any, passes: int) -> None:
     network = Network("one", 4, 3, 10, (Layer("one", kind, ("data",), 8, 8, in_size=4, out_size=4),))

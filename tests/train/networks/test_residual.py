@@ -21,15 +21,18 @@ nn: Any = torch.nn
 
 RESNET_D = "{stem: deep, shortcut: pooled}"
 POOLED = "{shortcut: pooled, stride: pool}"
+SIAT = "{stem: deep, shortcut: pooled, stride: pool, squeeze_excitation: [stage3_block6, stage4_block3]}"
+EXCITED = "{squeeze_excitation: [stage1_block1, stage3_block1]}"
 FFCV = "{blur: convolutions}"
 COMPOSER = "{blur: convolutions_and_max_pool}"
 SLOW = pytest.mark.slow
 CASES = [
     ("resnet8", 16, POOLED),
+    ("resnet8", 16, EXCITED),
     ("resnet8", 16, FFCV),
     ("resnet8", 15, FFCV),
     pytest.param("resnet50", 64, RESNET_D, marks=SLOW),
-    pytest.param("resnet50", 64, POOLED, marks=SLOW),
+    pytest.param("resnet50", 64, SIAT, marks=SLOW),
     pytest.param("resnet50", 64, COMPOSER, marks=SLOW),
 ]
 each_case = pytest.mark.parametrize(("network_name", "side", "residual"), CASES)
@@ -49,6 +52,18 @@ class Blur(nn.Module):  # type: ignore[misc]
         return nn.functional.conv2d(x, kernel, stride=self.stride, padding=1, groups=x.shape[1])
 
 
+class SqueezeExcitation(nn.Module):  # type: ignore[misc]
+    """Figure 3 of Hu et al., arXiv:1709.01507, with ratio 4 and biases."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Sequential(nn.Linear(width, width // 4), nn.ReLU(), nn.Linear(width // 4, width), nn.Sigmoid())
+
+    def forward(self, x: Any) -> Any:
+        """Weigh the channels of images (N, C, H, W)."""
+        return x * self.gate(x.mean(dim=(2, 3)))[:, :, None, None]
+
+
 def conv_bn(source: int, width: int, kernel: int, stride: int = 1) -> list[Any]:
     """Give a convolution and its batch norm."""
     return [nn.Conv2d(source, width, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(width)]
@@ -57,7 +72,9 @@ def conv_bn(source: int, width: int, kernel: int, stride: int = 1) -> list[Any]:
 class Block(nn.Module):  # type: ignore[misc]
     """A block with a bottleneck (``kernels`` 1, 3, 1) or a basic one (3, 3)."""
 
-    def __init__(self, kernels: Sequence[int], source: int, widths: Sequence[int], stride: int, given: str) -> None:
+    def __init__(
+        self, kernels: Sequence[int], source: int, widths: Sequence[int], stride: int, given: str, is_excited: bool
+    ) -> None:
         super().__init__()
         layers: list[Any] = []
         wide = source
@@ -72,7 +89,7 @@ class Block(nn.Module):  # type: ignore[misc]
             else:
                 layers += conv_bn(wide, width, kernel)
             wide = width
-        self.branch = nn.Sequential(*layers)
+        self.branch = nn.Sequential(*layers, *([SqueezeExcitation(wide)] if is_excited else []))
         shortcut: list[Any] = []
         if stride > 1 and "shortcut: pooled" in given:
             shortcut = [nn.AvgPool2d(2), *conv_bn(source, wide, 1)]
@@ -105,7 +122,8 @@ def stated(network_name: str, given: str) -> Any:
             narrow = (16 if small else 64) << stage
             widths = (narrow, narrow) if small else (narrow, narrow, 4 * narrow)
             kernels = (3, 3) if small else (1, 3, 1)
-            layers.append(Block(kernels, wide, widths, 2 if stage and not block else 1, given))
+            is_excited = f"stage{stage + 1}_block{block + 1}" in given
+            layers.append(Block(kernels, wide, widths, 2 if stage and not block else 1, given, is_excited))
             wide = widths[-1]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 10)).double()
 
@@ -188,10 +206,13 @@ def bottlenecks(sides: Sequence[int], *, is_pooled: bool) -> int:
         # 28,512 weights and 256 parameters of batch norm in place of 9,408 and 128.
         (("deep", "pooled"), 19_232, 112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
         (("deep", "pooled", "pool"), 19_232, 112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=True)),
+        # Two dense layers of 1,024 to 256 channels and back, and two of 2,048 to 512 and back, with biases.
+        (("deep", "pooled", "pool", "none", ("stage3_block6", "stage4_block3")), 19_232 + 525_568 + 2_099_712,
+         112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=True) + 2 * 1024 * 256 + 2 * 2048 * 512),
         (("standard", "strided", "convolution", "convolutions_and_max_pool"), 0,
          112**2 * 147 * 64 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
     ],
-    ids=["paper", "ResNet-D", "pooled strides", "BlurPool"],
+    ids=["paper", "ResNet-D", "pooled strides", "SIAT", "BlurPool"],
 )  # fmt: skip
 def test_parameters_and_multiply_adds_are_those_counted_by_hand(
     residual: tuple[str, ...], added: int, macs: int

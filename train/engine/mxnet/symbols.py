@@ -140,10 +140,12 @@ def layer_symbol(  # noqa: PLR0911 (one return per kind)
             inputs[0], eps=model.bn_epsilon, momentum=model.bn_momentum, fix_gamma=False,
             axis=layout.index("C"), name=layer.name,
         )  # fmt: skip
-    if layer.kind == "relu":
-        return mx.sym.Activation(inputs[0], act_type="relu", name=layer.name)
+    if layer.kind in ("relu", "sigmoid"):
+        return mx.sym.Activation(inputs[0], act_type=layer.kind, name=layer.name)
     if layer.kind == "add":
         return mx.sym.elemwise_add(inputs[0], inputs[1], name=layer.name)
+    if layer.kind == "multiply":
+        return mx.sym.broadcast_mul(inputs[0], inputs[1], name=layer.name)
     if layer.kind == "concat":
         return mx.sym.Concat(*inputs, dim=layout.index("C"), name=layer.name)
     if layer.kind in ("max_pool", "avg_pool"):

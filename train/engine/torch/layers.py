@@ -54,7 +54,9 @@ class Layers:
                 outputs.pop(name, None)
         return outputs[self._rows[-1].name]
 
-    def _output(self, row: Layer, inputs: Sequence[Any], tensors: Mapping[str, Any]) -> Any:
+    def _output(  # noqa: PLR0911 (one return per kind)
+        self, row: Layer, inputs: Sequence[Any], tensors: Mapping[str, Any]
+    ) -> Any:
         first, may_overwrite = inputs[0], row.inputs[0] in self._alone
         if row.kind in ("conv", "dense"):
             return _product(row, first, tensors[f"{row.name}_weight"], tensors.get(f"{row.name}_bias"))
@@ -64,6 +66,10 @@ class Layers:
             return self._drop(row, first)
         if row.kind == "relu":
             return first.relu_() if may_overwrite else first.relu()
+        if row.kind == "sigmoid":
+            return first.sigmoid()
+        if row.kind == "multiply":
+            return first * inputs[1]
         if row.kind == "add":
             return first.add_(inputs[1]) if may_overwrite else first + inputs[1]
         return torch.cat(list(inputs), dim=1) if row.kind == "concat" else _pooled(row, first)
