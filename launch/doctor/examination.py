@@ -166,7 +166,10 @@ def _host_of(rank: RankFacts, cluster: Cluster, named: Sequence[str]) -> str:
     """Return the name of a rank's host: the user's, if it differs by its domain; in a rehearsal, a node of its own."""
     if cluster.rehearsal and cluster.num_nodes == 1:
         return f"node{rank.rank}"
-    return next((host for host in named if host.partition(".")[0] == rank.host.partition(".")[0]), rank.host)
+    alike = [host for host in named if host.partition(".")[0] == rank.host.partition(".")[0]]
+    # Addresses name no host; the launchers that take a list start the ranks in its order.
+    is_address = bool(named) and not alike and cluster.launcher != "srun"
+    return alike[0] if alike else named[rank.rank // cluster.ranks_per_node] if is_address else rank.host
 
 
 def _planned(recipe: Recipe, cluster: Cluster) -> PlannedRun:

@@ -262,6 +262,21 @@ def test_a_run_needs_as_many_nodes_without_a_problem_as_it_has_nodes(
     assert {node["host"]: node["is_slow"] for node in document["nodes"]} == {"a": True, "b": False, "c": False}
 
 
+def test_hosts_that_are_listed_by_address_keep_that_name(doctor: Doctor, tmp_path: Path) -> None:
+    """The ranks report their hosts by name."""
+    words = [
+        *_THREE,
+        "--set",
+        "cluster.launcher=mpirun",
+        "--hosts",
+        "10.0.0.1,10.0.0.2,10.0.0.3",
+        "--run",
+        str(tmp_path),
+    ]
+    doctor(_Ranks(hosts=["a", "b", "c"], slow={"b": 2.0}), "--recipe", "digits", "--step", *words)
+    assert next((node.host, node.is_slow) for node in read_nodes(tmp_path)) == ("10.0.0.2", True)
+
+
 def test_a_node_that_was_slow_in_two_jobs_is_named(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,8 @@ _SIGNALS = {"kill": signal.SIGKILL, "silence": signal.SIGSTOP, "notice": signal.
 class Device:
     """A device on which work takes its time and nothing happens.
 
-    Work begins when the work before it has ended, however late the host asks for it, and the host waits for its end.
-    A host that wakes up late thus does not delay the device.
+    Work begins when the host asks for it, or when the work before it has ended, and the host waits for its end. So a
+    host that wakes up late, on a busy machine, delays the device.
 
     Args:
         factor: Seconds of waiting per second of the described device's work.
