@@ -15,12 +15,14 @@ class NetworkEntry(NamedTuple):
         smallest: Smallest side of the square input, px.
         largest: Largest side of the square input, px.
         blocks: Residual blocks of each stage; empty if ``model.residual`` does not apply.
+        is_pooled: Whether a global pool makes the shapes of all weights independent of the image size.
     """
 
     module: str
     smallest: int
     largest: int
     blocks: tuple[int, ...] = ()
+    is_pooled: bool = True
 
 
 class ResidualVariant(NamedTuple):
@@ -45,11 +47,11 @@ NETWORKS: Mapping[str, NetworkEntry] = {
     "resnet20": NetworkEntry(_RESNET, 8, 64, (3, 3, 3)),
     "resnet32": NetworkEntry(_RESNET, 8, 64, (5, 5, 5)),
     "resnet56": NetworkEntry(_RESNET, 8, 64, (9, 9, 9)),
-    "alexnet": NetworkEntry(_CLASSIC, 63, 1024),
+    "alexnet": NetworkEntry(_CLASSIC, 63, 1024, is_pooled=False),
     "googlenet": NetworkEntry(_CLASSIC, 8, 1024),
     "densenet121": NetworkEntry(_CLASSIC, 29, 1024),
-    "mnist_small_cnn": NetworkEntry(_CLASSIC, 28, 28),
-    "mnist_large_cnn": NetworkEntry(_CLASSIC, 28, 28),
+    "mnist_small_cnn": NetworkEntry(_CLASSIC, 28, 28, is_pooled=False),
+    "mnist_large_cnn": NetworkEntry(_CLASSIC, 28, 28, is_pooled=False),
 }
 """Name -> network. Below the smallest size of AlexNet and DenseNet, a pooling layer would have no pixel left."""
 

@@ -187,6 +187,8 @@ CLOSED_RULES = (
     _exactly("eval_samples", "data.eval_samples", 50_000, _IMAGENET),
     _exactly("bad_record", "data.bad_record", "stop", _IMAGENET, "every image is trained on"),
     _exactly("crop_kind", "data.crop.kind", "resized", _AUGMENTATION),
+    _exactly("eval_size", "data.eval_size", None, _REFERENCE, "that of training"),
+    _exactly("eval_central_share", "data.eval_central_share", None, _AUGMENTATION),
     Rule("crop_area", "data.crop.area", "[0.05, 1.0]", _range(0.05, 1.0), _AUGMENTATION),
     Rule("crop_aspect", "data.crop.aspect", "[0.75, 1.333]", _range(0.75, 1.333), _AUGMENTATION),
     _exactly("augmentation_throughout", "data.plain_from_epoch", None, _AUGMENTATION, "augment in every epoch"),

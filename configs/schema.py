@@ -16,7 +16,7 @@ from configs.blocks.training import Batch, Card, Loss, Mlperf, Model, Residual, 
 from configs.cluster import Cluster
 from configs.decays import Cosine, Polynomial, StepDecay
 from configs.errors import ConfigError
-from configs.networks import IMAGE_SIZES, networks_for
+from configs.networks import IMAGE_SIZES, NETWORKS, networks_for
 from configs.optimizers import Adam, Lars, Optimizer, Sgd
 from configs.registry import SOURCES_WITH_LABEL_VECTORS
 from configs.rules import require_allowed
@@ -70,13 +70,29 @@ class Recipe(Section):
     run: Run
     mlperf: Mlperf = Mlperf()
 
+    @property
+    def evaluated(self) -> Recipe:
+        """The recipe as an evaluation or an export takes it: the network's images have the side ``data.eval_size``."""
+        side = self.data.eval_size
+        if side is None:
+            return self
+        model = self.model.model_copy(update={"image_size": side})
+        return self.model_copy(update={"model": model, "data": self.data.model_copy(update={"eval_size": None})})
+
     @model_validator(mode="after")
     def _network_fits_the_images(self) -> Recipe:
         model, (least, most) = self.model, IMAGE_SIZES[self.model.name]
-        if not least <= model.image_size <= most:
-            allowed = f"{least} to {most} px" if least < most else f"{least} px"
-            others = f"or take one of {', '.join(networks_for(model.image_size))}"
-            raise ConfigError("model.image_size", model.image_size, f"{allowed} for {model.name}", others)
+        for name, side in (("model.image_size", model.image_size), ("data.eval_size", self.evaluated.model.image_size)):
+            if not least <= side <= most:
+                allowed = f"{least} to {most} px" if least < most else f"{least} px"
+                others = f"or take one of {', '.join(networks_for(side))}"
+                raise ConfigError(name, side, f"{allowed} for {model.name}", others)
+            if side % model.side_multiple:
+                allowed = f"a multiple of {model.side_multiple} px where model.residual halves images by average pools"
+                raise ConfigError(name, side, allowed)
+        if not NETWORKS[model.name].is_pooled and self.data.eval_size not in (None, model.image_size):
+            allowed = f"null for {model.name}, which takes images of one size"
+            raise ConfigError("data.eval_size", self.data.eval_size, allowed)
         for key, value in (("mean", self.data.mean), ("std", self.data.std)):
             if model.input_channels == 1 and len(set(value)) > 1:
                 raise ConfigError(f"data.{key}", list(value), "three equal numbers where model.input_channels is 1")
@@ -97,11 +113,11 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Recipe:
-        if self.data.eval_resize is not None and self.data.eval_resize < self.model.image_size:
-            raise ConfigError(
-                "data.eval_resize", self.data.eval_resize, f"at least model.image_size ({self.model.image_size})"
-            )
-        plain = self.data.plain_from_epoch
+        plain, resize = self.data.plain_from_epoch, self.data.eval_resize
+        side = max(self.evaluated.model.image_size, self.model.image_size if plain else 0)
+        if resize is not None and resize < side:
+            key = "data.eval_size" if side == self.data.eval_size else "model.image_size"
+            raise ConfigError("data.eval_resize", resize, f"at least {key} ({side})")
         if plain is not None and plain > self.run.epochs:
             allowed = f"2 to run.epochs ({self.run.epochs})"
             raise ConfigError("data.plain_from_epoch", plain, allowed, "set data.plain_from_epoch=null, too")

@@ -113,7 +113,14 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
         )
         require_cold(rank.communicator, is_cold=prepared.is_cold)
         with ledger.phase("warm-up"):
-            warm_up(rank.engine, rank.model, rank.communicator, rank.plan.per_rank_batch_size, images.image_type)
+            warm_up(
+                rank.engine,
+                rank.model,
+                rank.communicator,
+                rank.plan.per_rank_batch_size,
+                images.image_type,
+                recipe.data.eval_size,
+            )
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
             initial.restore_momenta(rank.engine, rank.model.network, rank.model.optimizer)
         with ledger.phase("compare weights"):

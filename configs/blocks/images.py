@@ -79,8 +79,24 @@ class Data(Section):
         ge=8,
         le=2048,
         description="Length of an evaluation image's shorter side before the centre crop. Larger values crop away more "
-        "of the border. If null, model.image_size.",
+        "of the border. If null, data.eval_size.",
         json_schema_extra={"unit": "px"},
+    )
+    eval_size: int | None = Field(
+        None,
+        ge=8,
+        le=1024,
+        description="Side of the square input image in evaluations and exports; networks without a global pool take "
+        "only that of training. If null, model.image_size.",
+        json_schema_extra={"unit": "px"},
+    )
+    eval_central_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of an evaluation image's width and of its height: the central part that is resized to "
+        "data.eval_size without keeping its aspect. Excludes eval_resize. If null, the shorter side is resized, and "
+        "the centre is cropped.",
     )
     mean: PerChannel = Field(
         (123.675, 116.28, 103.53),
@@ -122,6 +138,12 @@ class Data(Section):
         if value in {"", ".", ".."} or "/" in value or not value.isprintable():
             raise ConfigError("name", value, "the name of a folder in paths.data, without a slash")
         return value
+
+    @model_validator(mode="after")
+    def _one_evaluation_crop(self) -> Data:
+        if self.eval_resize is not None and self.eval_central_share is not None:
+            raise ConfigError("eval_resize", self.eval_resize, "null beside data.eval_central_share")
+        return self
 
     @field_validator("std")
     @classmethod

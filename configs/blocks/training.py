@@ -146,12 +146,14 @@ class Model(Section):
         if not set(names).issuperset(residual.squeeze_excitation):
             got, allowed = list(residual.squeeze_excitation), f"blocks of {self.name}, {names[0]} to {names[-1]}"
             raise ConfigError("residual.squeeze_excitation", got, allowed)
-        multiple = 32 if len(blocks) == _STAGES_OF_PHOTOGRAPHS else 4
-        is_pooled = residual.shortcut == "pooled" or residual.stride == "pool"
-        if is_pooled and self.image_size % multiple:
-            allowed = f"a multiple of {multiple} px where model.residual halves images by average pools"
-            raise ConfigError("image_size", self.image_size, allowed)
         return self
+
+    @property
+    def side_multiple(self) -> int:
+        """What the side of every image is a multiple of, so that average pools that halve images lose no pixel."""
+        if self.residual.shortcut != "pooled" and self.residual.stride != "pool":
+            return 1
+        return 32 if len(NETWORKS[self.name].blocks) == _STAGES_OF_PHOTOGRAPHS else 4
 
 
 class Batch(Section):

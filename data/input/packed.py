@@ -78,7 +78,7 @@ def open_evaluation(  # noqa: PLR0913
     The arguments are those of `open_training`, but there may be more ranks than images.
     """
     request = ReadRequest(
-        recipe=recipe,
+        recipe=recipe.evaluated,
         engine=engine,
         folder=folder,
         split="eval",

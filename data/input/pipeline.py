@@ -164,8 +164,12 @@ def _augmented_images(request: ReadRequest, jpegs: Any) -> Any:
 def _plain_images(request: ReadRequest, jpegs: Any) -> Any:
     """Return decoded images, resized for the central crop that the normalisation cuts."""
     images = fn.decoders.image(jpegs, **decoder_options(request))
-    shorter = request.recipe.data.eval_resize or request.recipe.model.image_size
-    return _resize(images, resize_shorter=shorter)
+    data, side = request.recipe.data, request.recipe.model.image_size
+    if data.eval_central_share is None:
+        return _resize(images, resize_shorter=data.eval_resize or side)
+    margin = (1 - data.eval_central_share) / 2
+    window: dict[str, Any] = {"roi_start": [margin] * 2, "roi_end": [1 - margin] * 2, "roi_relative": True}
+    return _resize(images, resize_x=side, resize_y=side, **window)
 
 
 # Later versions of DALI switch antialiasing on by default; MLPerf's record runs were trained without. Without

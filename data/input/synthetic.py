@@ -65,7 +65,7 @@ def open_synthetic_evaluation(
     arrays: Arrays | None = None,
 ) -> EvaluationSource:
     """Open this rank's shard of the synthetic evaluation images; the arguments are those of training."""
-    pool = _Pool(recipe, engine, "eval", recipe.data.eval_samples, arrays)
+    pool = _Pool(recipe.evaluated, engine, "eval", recipe.data.eval_samples, arrays)
     return _SyntheticEvaluation(pool, batch_size, shard_range(recipe.data.eval_samples, rank, world_size))
 
 

@@ -50,7 +50,7 @@ def input_of(file: Path | str, network: dict[str, Any]) -> np.ndarray:
     """Return an image file as the network's input, [C, H, W] float32: as an evaluation during the training saw it."""
     with Image.open(file) as image:
         values = _pixels(image, network)
-    values = _resized_centre(values, network["resize"]["shorter_side"], network["crop"]["side"])
+    values = _resized_centre(values, network["resize"], network["crop"]["side"])
     mean, std = (np.asarray(network[key], np.float32) for key in ("mean", "std"))
     values = ((values - mean) / std).transpose(2, 0, 1)
     missing = network["input"][1] - len(values)  # a fourth channel is 0
@@ -83,15 +83,17 @@ def _pixels(image: Image.Image, network: dict[str, Any]) -> np.ndarray:
     return pixels[:, :, None]
 
 
-def _resized_centre(pixels: np.ndarray, shorter_side: int, side: int) -> np.ndarray:
+def _resized_centre(pixels: np.ndarray, resize: dict[str, Any], side: int) -> np.ndarray:
     """Return the central square of an image [H, W, C] that is scaled to a shorter side, all in pixels.
 
     The interpolation is linear between the four nearest pixels, without antialiasing. Both sides have the same scale,
-    also where the longer side is rounded, and the centres of both images coincide.
+    also where the longer side is rounded, and the centres of both images coincide. With a ``central_share``, each side
+    has a scale of its own, which makes this share of it the side of the square.
     """
-    scale = shorter_side / min(pixels.shape[:2])
+    central, shorter_side = resize.get("central_share"), min(pixels.shape[:2])
     for axis, length in enumerate(pixels.shape[:2]):
-        scaled = int(length * scale + 0.5)
+        scale = resize["shorter_side"] / shorter_side if central is None else side / (central * length)
+        scaled = int(length * scale + 0.5) if central is None else side
         first = (scaled - side + 1) // 2
         at = (first + np.arange(side) + 0.5 - scaled / 2) / scale + length / 2 - 0.5
         before = np.floor(at).astype(int)

@@ -63,8 +63,11 @@ def describe(
         if model.input_channels == 1
         else None,
         "resize": {
+            "central_share": data.eval_central_share,
             "shorter_side": data.eval_resize or model.image_size,
-            "longer_side": "scaled by the same factor, rounded to whole pixels; the centres of both images coincide",
+            "longer_side": "scaled by the same factor, rounded to whole pixels; the centres of both images coincide"
+            if data.eval_central_share is None
+            else "of the central share, which is scaled to the crop without keeping its aspect",
             "interpolation": "linear",
             "antialias": False,
             "rounding": "to whole numbers from 0 to 255",

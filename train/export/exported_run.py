@@ -43,7 +43,7 @@ class ExportedRun:
 
     Attributes:
         folder: Of the run.
-        recipe: Of the run.
+        recipe: Of the run, as its evaluations take it.
         cluster: Of the run, on a CPU (`on_cpu`), with the installed engine if its own is not installed here.
         checkpoint: The newest one that is not damaged.
     """
@@ -79,7 +79,7 @@ class ExportedRun:
         if not has_engine(cluster.engine.name):  # checkpoints hold weights of no engine
             engine = cluster.engine.model_copy(update={"name": installed_engine()})
             cluster = cluster.model_copy(update={"engine": engine})
-        return cls(path, recipe, on_cpu(cluster), checkpoint)
+        return cls(path, recipe.evaluated, on_cpu(cluster), checkpoint)
 
     @contextmanager
     def new_files(self, destination: Path | None = None) -> Iterator[Path]:

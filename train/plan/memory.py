@@ -135,7 +135,9 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
     engine, model, batch = cluster.engine, recipe.model, plan.per_rank_batch_size
     on_gpu = cluster.device == "gpu"
     width = 2 if engine.precision == "float16" else 4
-    batch_bytes = batch * model.input_channels * model.image_size**2 * width
+    batch_bytes, eval_batch_bytes = (
+        batch * model.input_channels * side**2 * width for side in (model.image_size, recipe.evaluated.model.image_size)
+    )
     is_packed = recipe.data.source != "synthetic"
     pipelines = (2 + (recipe.data.plain_from_epoch is not None)) * is_packed
     held = pipelines * engine.prefetch_depth + engine.run_ahead_steps + 1
@@ -146,7 +148,7 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
         threads=engine.input_threads,
         prefetch_depth=engine.prefetch_depth,
         batch_bytes=batch_bytes,
-        queued_bytes=held * batch_bytes,
+        queued_bytes=held * batch_bytes + is_packed * engine.prefetch_depth * (eval_batch_bytes - batch_bytes),
         decoder_bytes=decoders * _NVJPEG_DEVICE_BYTES + decoded + engine.decoded_cache_bytes * is_packed,
         pinned_bytes=decoders * 2 * _NVJPEG_HOST_BYTES,
     )
@@ -185,6 +187,7 @@ def estimate_memory(
     # Devices are threads of one process.
     processes = 1 / cluster.ranks_per_node if cluster.communication.kind == "devices" else 1
     copy = 0 if engine.name == "timed" else 4 * network.num_parameters
+    evaluated = network if recipe.evaluated is recipe else network_of(recipe.evaluated.model)
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)
     folded = sum(each.size for each in network.parameters if each.kind == "weight") * held_width
     return MemoryEstimate(
@@ -192,7 +195,7 @@ def estimate_memory(
         gradients_bytes=own + masters if plan.accumulation_steps > 1 else summed,
         optimizer_bytes=network.num_parameters * 4 * recipe.optimizer.num_moments,
         activations_bytes=plan.per_rank_batch_size * live * width + casts,
-        evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(network) * width,
+        evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(evaluated) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
         communication_bytes=_communication_bytes(cluster, summed),
         workspace_bytes=_WORKSPACE_BYTES if on_gpu else copy,

@@ -270,6 +270,33 @@ def test_evaluation_resizes_the_shorter_side_and_cuts_the_centre(tmp_path: Path)
     np.testing.assert_allclose(row, 6 * np.arange(12, 28) + 2, atol=2)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "across", "down"),
+    [
+        # 120x60 becomes 60x30, a step of 2 pixels; the 24 in the middle are 18 to 41 of 60, and 3 to 26 of 30.
+        (["data.eval_resize=30"], 2 * np.arange(18, 42) + 0.5, 2 * np.arange(3, 27) + 0.5),
+        # The centre of 96x48 pixels begins at 12 and 6; each of 24 pixels takes the middle of 4 and of 2.
+        (["data.eval_resize=null", "data.eval_central_share=0.8"], 12 + 4 * np.arange(24) + 1.5,
+         6 + 2 * np.arange(24) + 0.5),
+    ],
+)  # fmt: skip
+def test_evaluation_images_have_a_size_and_a_crop_of_their_own(
+    tmp_path: Path, overrides: list[str], across: np.ndarray[Any, Any], down: np.ndarray[Any, Any]
+) -> None:
+    y, x = np.mgrid[:60, :120]
+    pixels = np.stack([2 * x, 4 * y, 0 * x], axis=-1).astype(np.uint8)
+    for split in ("train", "eval"):
+        write_split(tmp_path, split, 1, draw=lambda _: pixels)
+    recipe = recipe_for(1, evaluation=1, overrides=["data.eval_size=24", *overrides])
+    (batch,) = evaluation(tmp_path, recipe, batch=1).batches()
+    assert batch.images.shape == (1, 3, 24, 24)
+    np.testing.assert_allclose(batch.images[0, 0, 12], 2 * across, atol=3)
+    np.testing.assert_allclose(batch.images[0, 1, :, 12], 4 * down, atol=3)
+    source = training(tmp_path, recipe, batch=1)
+    source.begin_epoch(1)
+    assert source.next_batch().images.shape == (1, 3, SIDE, SIDE)
+
+
 def test_a_shift_gives_windows_of_the_image_with_a_black_border(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 8, draw=pattern)
     recipe = recipe_for(8, overrides=["data.crop={kind: shift, padding: 2}"])

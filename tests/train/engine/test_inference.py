@@ -12,7 +12,7 @@ import pytest
 from configs.networks import IMAGE_SIZES
 from tests.engines import BOTH, each_engine, forward_backward, random_batch, randomize, small_network
 from train.engine.onnx_graph import export_onnx
-from train.networks.arch import Network, Rows
+from train.networks.arch import Network, Rows, network_of
 from train.schedule import HyperParameters
 
 onnx = pytest.importorskip("onnx")
@@ -55,6 +55,28 @@ def test_folded_logits_equal_those_with_batch_norm(name: str, network_name: str,
     graph = onnx.load(tmp_path / "network.onnx")
     assert [each.name for each in graph.graph.input] == ["data"], "weights are no inputs"
     assert ([each.version for each in graph.opset_import], graph.ir_version) == ([13], 8)
+
+
+@each_engine
+@pytest.mark.parametrize(
+    ("network_name", "side", "overrides"),
+    [
+        ("resnet8", 40, []), ("googlenet", 70, []), ("densenet121", 96, []),
+        ("resnet8", 48, ["model.residual={shortcut: pooled, stride: pool, squeeze_excitation: [stage2_block1]}"]),
+    ],
+)  # fmt: skip
+def test_images_of_another_size_than_those_of_training_are_evaluated(
+    name: str, network_name: str, side: int, overrides: list[str], tmp_path: Path
+) -> None:
+    engine, network, images = _opened(name, network_name, 32, *overrides)
+    network.inference()(images)
+    images = np.random.default_rng(5).standard_normal((2, 3, side, side), np.float32)
+    logits = engine.to_host(network.inference()(engine.from_host(images)))
+    table = network_of(network.model.model_copy(update={"image_size": side}))
+    tensors = {**network.read_weights(), **network.read_statistics()}
+    ((_, predict),) = export_onnx(table, tensors, 1e-3, tmp_path / "network")
+    expected = predict(images)
+    np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4 * expected.std())
 
 
 def _table(*, has_bias: bool, has_norm_before: bool) -> Network:

@@ -69,7 +69,7 @@ def _both(folder: Path, packed: Path, *overrides: str) -> tuple[np.ndarray, np.n
     seen = np.array(batch.images)
     source.close()
     side = load_manifest(packed).packed_side
-    told = describe(recipe, checkpoint="", onnx_file=None, class_names=None, packed_side=side, score=None)
+    told = describe(recipe.evaluated, checkpoint="", onnx_file=None, class_names=None, packed_side=side, score=None)
     return seen, np.stack([input_of(file, told) for file in files])
 
 
@@ -78,6 +78,8 @@ def test_every_kind_of_file_has_the_pixels_of_an_evaluation(folder: Path, tmp_pa
     assert prepare(["prepare", str(folder), str(tmp_path / "kept"), "--size", "keep"]) == 0
     for settings in (
         ["data.eval_resize=40"], ["data.eval_resize=33"], ["model.input_channels=4"],
+        ["data.eval_size=45", "data.eval_resize=52"],
+        ["data.eval_size=45", "data.eval_resize=null", "data.eval_central_share=0.8"],
         ["model.input_channels=1", "data.mean=[10, 10, 10]"],
     ):  # fmt: skip
         seen, made = _both(folder, tmp_path / "kept", *settings)
