@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import prepare_attempt, prepared
 from launch.start.commands import require_startable, run_under
+from launch.start.forks import forked
 from launch.start.launcher_signals import forwarded_signals
 from launch.start.local import Outcome
 from launch.start.monitor import monitored
@@ -67,15 +69,27 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
     # From here on a signal must not end this process alone: the run would go on, or the claim and the log stay open.
     with forwarded_signals(_AT_INTERRUPT), prepared(folder, recipe, cluster, must_resume=must_resume) as claim:
         folder.write_settings(recipe, cluster)
-        outcome = _run_ranks(folder)
-        try:
-            return _conclude(folder, outcome, claim)
-        except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
-            sys.stderr.write(f"error: {error}\n")
-            return 1
+        with _rank_command(folder) as command:
+            outcome = _run_ranks(folder, command)
+            try:
+                return _conclude(folder, outcome, claim, command)
+            except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
+                sys.stderr.write(f"error: {error}\n")
+                return 1
 
 
-def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim) -> int:
+@contextmanager
+def _rank_command(folder: RunFolder) -> Iterator[Sequence[str]]:
+    """Yield the command of a rank, while the process that forks the ranks of a rehearsal runs."""
+    command, cluster = command_of(Program.RANK, str(folder.path.absolute())), folder.cluster
+    if cluster.rehearsal is None or not cluster.rehearsal.forked:
+        yield command
+        return
+    with forked(folder.path, command, rank_environment(cluster)) as words:
+        yield words
+
+
+def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim, command: Sequence[str]) -> int:
     """Start the ranks again as often as they may be, then close the run; return the exit status.
 
     Raises:
@@ -84,7 +98,7 @@ def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim) -> int:
     is_emptied = folder.path.exists() and not claim.path.exists()
     while not is_emptied and not claim.is_lost() and may_restart(folder, outcome):
         prepare_attempt(folder)
-        outcome = _run_ranks(folder)
+        outcome = _run_ranks(folder, command)
     if claim.is_lost():
         sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
         return 1
@@ -107,13 +121,12 @@ def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim) -> int:
     return finish_run(folder, outcome)
 
 
-def _run_ranks(folder: RunFolder) -> Outcome:
+def _run_ranks(folder: RunFolder, command: Sequence[str]) -> Outcome:
     """Record where the run takes place, start the ranks, and wait for their end."""
     recipe, cluster = folder.settings
     variables = rank_environment(cluster)
     folder.record_environment(variables)
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {folder.shown}\n")
-    command = command_of(Program.RANK, str(folder.path.absolute()))
     gpus = cluster.ranks_per_node if cluster.device == "gpu" and cluster.sample_gpus else 0
     kills = oom_kills()
     with monitored(folder.path, gpus=gpus), tracked(folder, cluster.trackers):

@@ -95,6 +95,11 @@ class Rehearsal(Section):
     faults: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description=f"Faults to inject, each WHAT@STEP:RANK; WHAT is one of {', '.join(FAULTS)}."
     )
+    forked: bool = Field(
+        False,
+        description="Whether the ranks are forked from a process that has imported the program, so that many start "
+        "fast on one machine.",
+    )
 
     @field_validator("faults")
     @classmethod

@@ -129,7 +129,9 @@ def rehearsed_run(
         },
         "paths": _kept(settings["paths"], "data", "runs"),
     }
-    return _waiting_run(recipe, cluster, place, course)
+    # PyTorch's rank 0 inherits a socket from the local launcher; srun gives each rank a control group.
+    forked = nodes == 1 and launcher != "srun" and place["communication"]["kind"] == "horovod"
+    return _waiting_run(recipe, cluster, place, course, forked=forked)
 
 
 def without_slow_ranks(cluster: Cluster, scores: Sequence[NodeScore]) -> tuple[Cluster, list[str]]:
@@ -172,7 +174,9 @@ def rehearsed_job(recipe: Recipe, cluster: Cluster, course: Course) -> tuple[Rec
     return _waiting_run(recipe, cluster, place, course)
 
 
-def _waiting_run(recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], course: Course) -> tuple[Recipe, Cluster]:
+def _waiting_run(
+    recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], course: Course, *, forked: bool = False
+) -> tuple[Recipe, Cluster]:
     """Return the recipe for the ranks of ``place``, and that cluster with waits in place of the engine."""
     ranks, spares = place["num_nodes"] * place["ranks_per_node"], place["scheduler"].get("spare_nodes", 0)
     batch = recipe.batch.model_copy(update={"bn_span": None, "accumulation_steps": None})
@@ -188,7 +192,11 @@ def _waiting_run(recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], cou
         "device": "cpu",
         "sample_gpus": False,
         "engine": {"name": next(name for name, entry in ENGINES.items() if not entry.computes), **kept},
-        "rehearsal": {"waits": waits, **course.block(ranks, plan_run(rehearsed, ranks).total_steps, spares)},
+        "rehearsal": {
+            "waits": waits,
+            "forked": forked,
+            **course.block(ranks, plan_run(rehearsed, ranks).total_steps, spares),
+        },
     }
     return rehearsed, validate(Cluster, tree, "cluster.")
 

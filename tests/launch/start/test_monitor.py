@@ -139,7 +139,7 @@ def test_a_cluster_file_can_do_without_samples_of_gpus(
     monkeypatch.setattr(run, "run_under", lambda *_: Outcome(0))
     folder = RunFolder(tmp_path)
     folder.write_settings(*load_both("digits", place, [change]))
-    run._run_ranks(folder)
+    run._run_ranks(folder, [])
     assert told == [asked]
 
 
