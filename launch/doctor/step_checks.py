@@ -116,34 +116,45 @@ def _buckets(times_s: Sequence[float]) -> str:
     return f"{_ms(min(times_s))} to {_ms(max(times_s))}, all {len(times_s)} together {_ms(sum(times_s))}"
 
 
-def rankings_of(ranks: Sequence[RankFacts], times: int = 1) -> list[Ranking]:
-    """Return the ranking of the nodes by each set of samples; none unless all ranks came to the end of a step."""
+def rankings_of(ranks: Sequence[RankFacts], times: int = 1, *, by_rank: bool = False) -> list[Ranking]:
+    """Return the ranking of the nodes by each set of samples; none unless all ranks came to the end of a step.
+
+    With ``by_rank``, each rank counts as a node of its own, named after its number.
+    """
     steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended and not rank.step.failure]
     if not steps or len(steps) < max(len(ranks), ranks[0].world_size):
         return []
     samples = {part: np.array([step.samples[part] for step in steps]) for part in steps[0].samples}
     samples = samples or {"compute": np.array([[step.seconds["forward and backward"]] for step in steps])}
     split = {part: np.array_split(series, times, axis=1) for part, series in samples.items() if part in OWN_PARTS}
-    hosts = [rank.host for rank in ranks]
+    hosts = [f"rank {rank.rank}" if by_rank else rank.host for rank in ranks]
     return [rank_nodes(hosts, {part: sets[number] for part, sets in split.items()}) for number in range(times)]
 
 
 def _nodes(report: ProbeReport, rows: _Rows) -> list[CheckResult]:
-    """Name the slow nodes, and tell what waiting for them and for whichever rank is late costs the run."""
-    ranking = rankings_of(report.ranks, report.times)[0]
+    """Name the slow nodes, and tell what waiting for them and for whichever rank is late costs the run.
+
+    The ranks of a single node are compared with each other.
+    """
+    is_alone = len({rank.host for rank, _ in rows}) == 1
+    ranking, noun = rankings_of(report.ranks, report.times, by_rank=is_alone)[0], "rank" if is_alone else "node"
     if len(ranking.nodes) < 2:  # noqa: PLR2004 (the least that can be compared)
         return _jitter(ranking, rows)
     worst, many = ranking.nodes[0], len(ranking.nodes)
     slow = [node for node in ranking.nodes if node.is_slow]
     if not slow:
         words = f"none of {many} is slow; the slowest is {worst.host}, {_excess(worst)}"
-        return [CheckResult("OK", "nodes", words), *_jitter(ranking, rows)]
+        return [CheckResult("OK", f"{noun}s", words), *_jitter(ranking, rows)]
     saved = f"without {'it' if len(slow) == 1 else 'them'} a step takes {_share(ranking.cost_s, rows)} less"
     if steps := report.plan.total_steps if report.plan else 0:
         saved += f", and the planned {steps:,} steps {ranking.cost_s * steps:,.1f} s"
-    total = CheckResult("WARN", "nodes", f"{len(slow)} of {many} are slow; {saved}", "--json has the scores of all")
+    more = "--json has the samples of all ranks" if is_alone else "--json has the scores of all"
+    total = CheckResult("WARN", f"{noun}s", f"{len(slow)} of {many} are slow; {saved}", more)
+    where = "" if is_alone else " (rank {})"
     named = [
-        CheckResult("WARN", "slow node", f"{_excess(node)} (rank {ranking.slowest[node.host]})", _CARE, (node.host,))
+        CheckResult(
+            "WARN", f"slow {noun}", _excess(node) + where.format(ranking.slowest[node.host]), _CARE, (node.host,)
+        )
         for node in slow[:_LISTED]
     ]
     return [total, *named, *_jitter(ranking, rows)]

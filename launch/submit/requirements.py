@@ -42,9 +42,10 @@ def _require_machines(spec: JobSpec) -> None:
             "with scheduler.kind: none"
         )
     if spec.spares and not (cluster.scheduler.max_restarts or cluster.scheduler.check_first):
+        beyond = f" (of {len(hosts)} hosts, with num_nodes: {cluster.num_nodes})" if hosts else ""
         raise UserError(
-            f"spare nodes: got {spec.spares}, allowed: 0 where nothing would use them; set scheduler.check_first: true "
-            "to leave out slow nodes, or scheduler.max_restarts to replace nodes that failed"
+            f"spare nodes: got {spec.spares}{beyond}, allowed: 0 where nothing would use them; set "
+            "scheduler.check_first: true to leave out slow nodes, or scheduler.max_restarts to replace failed ones"
         )
     if spec.spares and cluster.launcher == "local":
         raise ConfigError("cluster.scheduler.spare_nodes", spec.spares, "0 with launcher: local")

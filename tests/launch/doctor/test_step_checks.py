@@ -98,6 +98,14 @@ def test_a_slow_node_is_named_with_what_it_costs_the_run() -> None:
     assert line == "OK    nodes: none of 8 is slow; the slowest is node2, 2.0 % longer than the median rank in compute"
 
 
+def test_on_a_single_node_a_slow_rank_is_named() -> None:
+    rows = [{**row, "host": "node1"} for row in _sampled(slow=1.1)]
+    total, named = _lines(rows, "ranks", "slow rank")
+    assert total.startswith("WARN  ranks: 1 of 16 are slow; without it a step takes 4 ms (8.0 %) less, and the planned")
+    assert named.startswith("WARN  slow rank (rank 5): 10.0 % longer than the median rank in compute; look for other")
+    assert _lines([{**row, "host": "node1"} for row in _sampled()], "ranks")[0].startswith("OK    ranks: none of 16 is")
+
+
 def test_jitter_and_the_allreduce_are_told_apart_from_nodes() -> None:
     assert _lines(_sampled(), "jitter") == [
         "OK    jitter: the ranks wait 0 ms (0.0 %) of a step for whichever is late; all buckets alone 2 ms, from 2 ms "

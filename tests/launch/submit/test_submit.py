@@ -48,8 +48,8 @@ _GPUS_OF_GRID_ENGINE = ["--set", "cluster.device=gpu", "--set", "cluster.schedul
          "cluster.launcher: got 'local', allowed: srun with container.runtime: enroot, because pyxis adds containers "
          "to srun only"),
         (["--hosts", "a,b", "--set", "cluster.launcher=horovodrun"],
-         "spare nodes: got 1, allowed: 0 where nothing would use them; set scheduler.check_first: true to leave out "
-         "slow nodes, or scheduler.max_restarts to replace nodes that failed"),
+         "spare nodes: got 1 (of 2 hosts, with num_nodes: 1), allowed: 0 where nothing would use them; set "
+         "scheduler.check_first: true to leave out slow nodes, or scheduler.max_restarts to replace failed ones"),
         (["--hosts", "a", "--set", "cluster.launcher=horovodrun", "--set", "cluster.scheduler.spare_nodes=1"],
          "--hosts: got 1 hosts for num_nodes: 1, scheduler.spare_nodes: 1 and scheduler.kind: none, allowed: so many"),
         ([*_SLURM, *_LIMIT, "--set", "cluster.scheduler.spare_nodes=1", "--set", "cluster.scheduler.max_restarts=1"],
