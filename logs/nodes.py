@@ -10,6 +10,10 @@ from logs.disk import write_json
 
 NODES_FILE = "nodes.json"
 
+_NOTABLE = 0.02
+"""Share of a step from which on a node's delay decides which nodes stay behind as spares, even if it may be noise. A
+wrong choice costs nothing there. Of 64 healthy rehearsed ranks, the largest was 1.1 % (docs/rehearsal.md)."""
+
 
 @dataclass(frozen=True)
 class NodeScore:
@@ -21,6 +25,7 @@ class NodeScore:
         part: The part of a step to which ``excess`` belongs: compute, input, copy or allreduce.
         is_slow: Whether ``excess`` is more than noise.
         problem: Why the node cannot take part in a run; empty if it can.
+        delay: By which share of a step the part delays the run.
     """
 
     host: str
@@ -28,6 +33,7 @@ class NodeScore:
     part: str
     is_slow: bool
     problem: str = ""
+    delay: float = 0.0
 
 
 def write_nodes(run_folder: Path, nodes: Sequence[NodeScore]) -> None:
@@ -54,7 +60,7 @@ def choose_nodes(
     """Return the nodes of a run, in the order of its ranks.
 
     Nodes that cannot take part, that failed, or that are slow come last, so that they are taken only where nothing
-    better is there. Of the others, those of the last switch stay behind as spares.
+    better is there. Of the others, those of the last switch stay behind as spare ones.
 
     Args:
         granted: The nodes of the job.
@@ -72,7 +78,7 @@ def choose_nodes(
     def badness(host: str) -> tuple[bool, bool, float]:
         score = found.get(host)
         is_out = score is not None and bool(score.problem)
-        return is_out, host in failed, score.excess if score is not None and score.is_slow else 0.0
+        return is_out, host in failed, score.delay if score is not None and _is_notable(score) else 0.0
 
     best = sorted(by_place, key=badness)[:num_needed]
     return [host for host in by_place if host in best]
@@ -82,4 +88,11 @@ def why_left_out(score: NodeScore) -> str:
     """Return in words why a node is left out, or an empty text if the check found nothing against it."""
     if score.problem:
         return f"{score.host} failed the check: {score.problem}"
-    return f"{score.host} is {100 * score.excess:.0f} % slower than the median ({score.part})" if score.is_slow else ""
+    if not _is_notable(score):
+        return ""
+    chance = "" if score.is_slow else ", perhaps by chance"
+    return f"{score.host} is {100 * score.excess:.0f} % slower than the median ({score.part}{chance})"
+
+
+def _is_notable(score: NodeScore) -> bool:
+    return score.is_slow or score.delay > _NOTABLE

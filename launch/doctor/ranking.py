@@ -70,7 +70,7 @@ def rank_nodes(hosts: Sequence[str], samples: Mapping[str, np.ndarray]) -> Ranki
             for part, (slow, delays, excesses) in judged.items()
             for rank in ranks
         )
-        nodes.append((is_slow, delay, NodeScore(host, excess, part, is_slow)))
+        nodes.append((is_slow, delay, NodeScore(host, excess, part, is_slow, delay=delay)))
         slowest[host] = rank
     nodes.sort(key=lambda row: row[:2], reverse=True)
     usual = np.median(pace, axis=1)

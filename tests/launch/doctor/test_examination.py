@@ -255,7 +255,7 @@ def test_a_run_needs_as_many_nodes_without_a_problem_as_it_has_nodes(
     assert [cluster.num_nodes for _, cluster, _ in ranks.started] == [3]
     found = sorted(read_nodes(tmp_path), key=lambda node: node.host)
     assert [node.host for node in found] == ["a", "b", "c"]
-    assert found[0] == NodeScore("a", 1.0, "compute", is_slow=True)
+    assert found[0] == NodeScore("a", 1.0, "compute", is_slow=True, delay=1.0)
     assert [bool(node.problem) for node in found] == problems
     assert doctor(ranks, *(word for word in run if word not in ("--run", str(tmp_path))))[0] == (1 if full else 0)
     document = json.loads(doctor(ranks, *run, "--json")[1])
