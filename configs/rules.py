@@ -163,6 +163,7 @@ CLOSED_RULES = (
     ),
     _exactly("sgd_opt_decoupled_weight_decay", "optimizer.decoupled_weight_decay", False, _REFERENCE, optimizer="sgd"),
     _exactly("loss", "loss.kind", "softmax", _REFERENCE),
+    _exactly("weight_average", "optimizer.average_half_life_steps", None, _REFERENCE),
     _exactly("warmup_shape", "schedule.warmup_shape", "linear", _REFERENCE),
     _exactly("warmup_start", "schedule.warmup_start_lr", 0, _REFERENCE),
     _exactly("weight_decay_lag", "schedule.weight_decay_lag_steps", 0, _REFERENCE),

@@ -19,11 +19,12 @@ import numpy as np
 from configs.errors import UserError
 from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import RANKS, require_unchanged
+from configs.schema import Recipe
 from data.input.batches import TrainingSource
 from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
 from train.comm.communicator import Communicator
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
-from train.networks.arch import Network
+from train.networks.arch import Network, network_of
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +181,16 @@ def weights_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.
     for name, rows in _below("statistics/", checkpoint).items():
         weights[name] = rows.mean(axis=0) if rank is None else rows[rank if len(rows) > 1 else 0]
     return weights
+
+
+def evaluated_weights(checkpoint: SavedState, recipe: Recipe) -> dict[str, np.ndarray]:
+    """Return what `weights_of` returns, with averages of the weights in place of them if the recipe keeps averages."""
+    weights = weights_of(checkpoint)
+    if recipe.optimizer.average_half_life_steps is None:
+        return weights
+    momenta, names = _below("momenta/", checkpoint), [each.name for each in network_of(recipe.model).parameters]
+    first = len(momenta) - len(names)  # see `AveragingOptimizer.momenta`
+    return weights | {name: momenta[str(first + number)] for number, name in enumerate(names)}
 
 
 def _below(prefix: str, checkpoint: SavedState) -> dict[str, np.ndarray]:

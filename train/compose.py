@@ -8,6 +8,7 @@ them.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from data.input.batches import EvaluationSource, TrainingSource
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, Connect, connector, start_communicator
 from train.dataset import Images
+from train.engine.average import AveragingOptimizer
 from train.engine.build import ModelParts, build_model, dropout_seed
 from train.engine.protocol import Engine, open_engine
 from train.evaluate import Evaluator, metric_of
@@ -109,7 +111,9 @@ class Composition:
         """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""
         assert self.evaluation is not None
         new_metric = metric_of(self.engine, self.recipe.loss, self.identity.rank)
-        return Evaluator(self.model.network, self.evaluation, self.communicator, new_metric, on_batch)
+        optimizer = self.model.optimizer
+        weights = optimizer.averaged if isinstance(optimizer, AveragingOptimizer) else nullcontext
+        return Evaluator(self.model.network, self.evaluation, self.communicator, new_metric, on_batch, weights)
 
 
 def compose(  # noqa: PLR0913 (each is another part of a run)

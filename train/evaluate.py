@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ class Evaluator:
         communicator: Averages the statistics and combines the ranks' results.
         new_metric: Returns the metric of one evaluation, see `metric_of`.
         on_batch: Called after each batch.
+        weights: Returns the context in which the network has the weights to evaluate.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class Evaluator:
         communicator: Communicator,
         new_metric: Callable[[], Metric],
         on_batch: Callable[[], object],
+        weights: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._network, self._source, self._communicator = network, source, communicator
         self._new_metric, self._on_batch = new_metric, on_batch
+        self._weights = weights
         self._last: Metric | None = None
 
     def __call__(self) -> Score:
@@ -55,10 +59,11 @@ class Evaluator:
         if statistics := self._network.statistics:
             self._communicator.average("statistics", statistics)
         metric = self._new_metric()
-        predict = self._network.inference()
-        for images, labels, num_valid in self._source.batches():
-            metric.add(predict(images), labels, num_valid)
-            self._on_batch()
+        with self._weights():
+            predict = self._network.inference()
+            for images, labels, num_valid in self._source.batches():
+                metric.add(predict(images), labels, num_valid)
+                self._on_batch()
         self._last = metric
         return metric.score(self._communicator)
 

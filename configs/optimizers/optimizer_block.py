@@ -58,6 +58,17 @@ class OptimizerBlock(Section):
         description="Kinds of parameters without weight decay: batch-norm gamma and beta, biases, weights.",
     )
 
+    average_half_life_steps: float | None = Field(
+        None,
+        gt=0,
+        description="Steps after which a step counts half in the average of the weights, which is evaluated and "
+        "exported in place of the weights; running statistics are not averaged. If null, no average is kept.",
+        json_schema_extra={"unit": "steps"},
+    )
+    average_every_steps: int = Field(
+        1, ge=1, description="Steps between two updates of the average of the weights. Larger values save time."
+    )
+
     def logged(self) -> dict[str, float]:
         """Return the optimizer's own hyperparameters, MLPerf log key -> value, in the order in which they are logged.
 

@@ -78,7 +78,8 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
         load_recipe("digits", ["optimizer={name: sgd, weight_decay: 0, zzz: 1}"])
     assert str(caught.value) == (
         "optimizer.zzz: no such key; choose one of "
-        "decoupled_weight_decay, momentum, name, skip_weight_decay, weight_decay"
+        "average_every_steps, average_half_life_steps, decoupled_weight_decay, momentum, name, "
+        "skip_weight_decay, weight_decay"
     )
     with pytest.raises(ConfigError, match=r"^schedule\.decay\.factr: .*did you mean 'factor'"):
         load_recipe("imagenet-b256", ["schedule.decay.factr=0.5"])
@@ -168,7 +169,7 @@ def test_every_value_with_another_name_exists() -> None:
 def test_another_name_drops_the_keys_of_the_old_one_and_keeps_what_both_inherit() -> None:
     base = load_recipe("digits").optimizer
     adam = load_recipe("digits", ["optimizer.weight_decay=0.01", "optimizer.name=adam"]).optimizer
-    assert adam.model_dump(exclude={"skip_weight_decay"}) == {
+    assert adam.model_dump(exclude={"skip_weight_decay", "average_half_life_steps", "average_every_steps"}) == {
         "name": "adam", "momentum": base.momentum, "weight_decay": 0.01, "beta_2": 0.999, "epsilon": 1e-8
     }  # fmt: skip
     assert load_recipe("digits", ["schedule.decay.name=cosine"]).schedule.decay.name == "cosine"

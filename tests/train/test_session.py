@@ -26,6 +26,8 @@ from logs.metrics import METRICS_FILE, read_metrics
 from tests.engines import ALONE
 from train import session
 from train.comm.communicator import SingleProcess
+from train.export.exported_run import ExportedRun
+from train.export.formats import evaluate, export_network
 from train.rank.signals import RunStopped
 from train.rank.startup import WAITING, Ledger
 from train.rank.watchdog import Watchdog
@@ -129,12 +131,15 @@ def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
     }
 
 
+AVERAGE = ["optimizer.average_half_life_steps=4", "optimizer.average_every_steps=3"]
+
+
 @pytest.mark.medium
-@pytest.mark.parametrize("stop", [5, 8])
+@pytest.mark.parametrize(("stop", "overrides"), [(5, []), (8, []), (5, AVERAGE)])
 def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_metrics_of_one_in_one_go(
-    tmp_path: Path, watchdogs: list[_Watched], stop: int
+    tmp_path: Path, watchdogs: list[_Watched], stop: int, overrides: list[str]
 ) -> None:
-    assert _train(tmp_path / "whole") == 0
+    assert _train(tmp_path / "whole", *overrides) == 0
     cluster = load_cluster("laptop", [])
     assert watchdogs[0].told == [cluster.communication.timeout_s, cluster.watchdog_s, "rest"]
     whole, summary = _result(tmp_path / "whole"), RunFolder(tmp_path / "whole").summary()
@@ -144,14 +149,31 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_m
     assert (newest["epoch"], newest["step"], newest["changes"]) == (5, 16, [])
 
     with pytest.raises(RunStopped) as stopped:
-        _train(tmp_path / "begun", last=2 * stop)
+        _train(tmp_path / "begun", *overrides, last=2 * stop)
     again = tmp_path / "again"
-    assert _train(again, begun=tmp_path / "begun") == 0
+    assert _train(again, *overrides, begun=tmp_path / "begun") == 0
     assert _result(again) == whole
     summary_again = RunFolder(again).summary()
     assert (summary_again.weights_checksum, summary_again.resumed_from_step) == (
         summary.weights_checksum, stopped.value.step,
     )  # fmt: skip
+
+
+@pytest.mark.medium
+def test_averages_of_the_weights_are_evaluated_and_exported_and_change_no_training(tmp_path: Path) -> None:
+    """The evaluation of 16 images has a loss that tells any two sets of weights apart."""
+    found = {}
+    for name, overrides in (("plain", []), ("average", AVERAGE)):
+        assert _train(tmp_path / name, *overrides) == 0
+        rows = read_metrics(tmp_path / name / METRICS_FILE)
+        run = ExportedRun.open(tmp_path / name)
+        trained = next(iter(export_network(run.recipe, run.cluster, run.checkpoint, tmp_path)))[1]
+        loss = evaluate(run.recipe, run.cluster, trained).row["eval_loss"]
+        evaluated = [row["eval_loss"] for row in rows if row["kind"] == "evaluation"][-1]
+        assert loss == pytest.approx(evaluated, rel=1e-4)
+        found[name] = evaluated, _result(tmp_path / name)[0], RunFolder(tmp_path / name).summary().weights_checksum
+    assert found["plain"][1:] == found["average"][1:]
+    assert abs(found["plain"][0] - found["average"][0]) > 0.01
 
 
 @pytest.mark.medium

@@ -10,6 +10,7 @@ from configs.plan import RunPlan
 from configs.schema import Cluster, Recipe
 from data.shards import stream_seed
 from train.comm.buckets import BucketPlan, bucket_cap, plan_reductions
+from train.engine.average import AveragingOptimizer
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
@@ -57,6 +58,8 @@ def build_model(
     buckets = plan_reductions(sizes, cap, communication.deferred_fraction, apart)
     arrivals = buckets.arrivals(cluster.engine.update_groups)
     optimizer = engine.build_optimizer(recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals)
+    if recipe.optimizer.average_half_life_steps is not None and cluster.rehearsal is None:
+        optimizer = AveragingOptimizer(engine, optimizer, network)
     return ModelParts(network, optimizer, weights, buckets)
 
 

@@ -20,7 +20,7 @@ from data.space import require_space
 from logs.checkpoints import read
 from logs.disk import explain_disk_errors, sync_path, write_json
 from logs.folder import CONFIG_FILE, RunFolder
-from train.checkpoint import weights_of
+from train.checkpoint import evaluated_weights
 from train.dataset import DATASET_FILE
 from train.engine.onnx_graph import write_onnx
 from train.export.description import DESCRIPTION_FILE, describe, read_description
@@ -157,7 +157,7 @@ class ExportedRun:
         if self._is_current(folder):
             return folder, False
         with self.new_files() as partial:
-            tensors, epsilon = weights_of(read(self.checkpoint)), self.recipe.model.bn_epsilon
+            tensors, epsilon = evaluated_weights(read(self.checkpoint), self.recipe), self.recipe.model.bn_epsilon
             write_onnx(network_of(self.recipe.model), tensors, epsilon, f"{partial}/{_ONNX_FILE}")
             self.describe(partial, None)
         return folder, True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import read
-from train.checkpoint import weights_of
+from train.checkpoint import evaluated_weights
 from train.comm.communicator import SingleProcess
 from train.dataset import images_of
 from train.engine.build import build_model
@@ -47,7 +47,7 @@ def export_network(
     """
     engine = open_engine(cluster, ALONE)
     plan = plan_run(recipe, cluster.world_size)
-    network = build_model(engine, recipe, cluster, plan, weights_of(read(checkpoint))).network
+    network = build_model(engine, recipe, cluster, plan, evaluated_weights(read(checkpoint), recipe)).network
     yield from engine.export_formats(network, destination / PREFIX)
 
 

@@ -9,10 +9,13 @@ from train.networks.arch import network_of
 def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
     """Raise ConfigError if ``engine.cuda_graphs`` asks for graphs of a step that is not the same work every time.
 
-    Dropout draws by a seed that the host sets, and an optimizer with an update rule of its own computes with numbers of
-    the host.
+    Dropout draws by a seed that the host sets, an optimizer with an update rule of its own computes with numbers of
+    the host, and only some steps update the average of the weights. Ranks that are not synchronous would have
+    different averages.
     """
-    graphs = cluster.engine.cuda_graphs
+    graphs, half_life = cluster.engine.cuda_graphs, recipe.optimizer.average_half_life_steps
+    if half_life is not None and not cluster.communication.is_synchronous:
+        raise ConfigError("optimizer.average_half_life_steps", half_life, "null where ranks are asynchronous")
     if graphs == "none":
         return
     problem = ""
@@ -20,5 +23,7 @@ def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
         problem = f"{recipe.model.name}, which has dropout"
     elif not isinstance(recipe.optimizer, Adam | Lars | Sgd):
         problem = f"the optimizer {recipe.optimizer.name}, which computes on the host"
+    elif half_life is not None:
+        problem = "averaged weights (optimizer.average_half_life_steps)"
     if problem:
         raise ConfigError("cluster.engine.cuda_graphs", graphs, f"none for {problem}")
