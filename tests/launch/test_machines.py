@@ -177,7 +177,7 @@ def test_a_spare_host_takes_the_place_of_one_whose_rank_was_killed(machines: dic
     alpha = machines["alpha"]
     folder = alpha.shared / "spare"
     sets = ["cluster.num_nodes=1", "cluster.ranks_per_node=2", "cluster.scheduler.max_restarts=1", data]
-    sets += ["run.max_steps=null", "run.epochs=40", "run.eval_every_epochs=1", "run.eval_first_epoch=1"]
+    sets += ["run.max_steps=null", "run.epochs=12", "run.eval_every_epochs=1", "run.eval_first_epoch=1"]
     job = _submit(alpha, folder, None, *_WAYS["horovodrun"], *sets)
     give_up = time.monotonic() + 120
     while not RunFolder(folder).checkpoints.files():

@@ -62,9 +62,10 @@ def _listening(launcher: int) -> set[str]:
 
 
 def _course(folder: Path) -> list[dict[str, Any]]:
-    """Return all rows of a run's metrics, without the values that a clock measures."""
+    """Return the rows of a run's intervals and evaluations, without the values that a clock measures."""
     told = ("kind", "step", "epoch", "loss", "lr", "top1", "correct")
-    return [{key: row[key] for key in told if key in row} for row in read_metrics(folder / "metrics.jsonl")]
+    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] in ("interval", "evaluation")]
+    return [{key: row[key] for key in told if key in row} for row in rows]
 
 
 def _same_state(one: Path, other: Path) -> bool:

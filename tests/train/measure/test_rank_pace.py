@@ -115,15 +115,12 @@ def test_nothing_is_sent_without_timing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ranks
-@pytest.mark.parametrize(("speed", "faults"), [("0.1", ["--fail", "slow@1:2"]), ("0.01", [])], ids=["slow", "healthy"])
-def test_a_slow_rank_is_named_while_the_run_goes_on_and_a_healthy_one_is_not(
-    speed: str, faults: list[str], tmp_path: Path
-) -> None:
+def test_a_slow_rank_is_named_while_the_run_goes_on_and_no_other(tmp_path: Path) -> None:
     """Steps of 0.2 s or more, by the sleeps alone, so that 64 steps hold three exchanges on any machine."""
     folder = tmp_path / "run"
     words = [
-        "digits", "--cluster", "dgx-a100", "--set", "cluster.ranks_per_node=2", "--ranks", "4", "--speed", speed,
-        "--set", "run.log_every_steps=2", "--set", "run.max_steps=64", *faults,
+        "digits", "--cluster", "dgx-a100", "--set", "cluster.ranks_per_node=2", "--ranks", "4", "--speed", "0.1",
+        "--set", "run.log_every_steps=2", "--set", "run.max_steps=64", "--fail", "slow@1:2",
     ]  # fmt: skip
     command = [sys.executable, "-m", "train.rehearse", *words, "--run-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
@@ -132,12 +129,9 @@ def test_a_slow_rank_is_named_while_the_run_goes_on_and_a_healthy_one_is_not(
     rows = [row for row in read_metrics(folder / METRICS_FILE) if row["kind"] == "slow_ranks"]
     notes = [note for note in notes_of(gather_run(folder)) if "was slow" in note]
     assert rows[0]["ranks"] == []
-    if not faults:
-        assert not re.search("(is|was) slow", done.stderr + shown.getvalue())
-        assert (len(rows), notes) == (1, [])
-        return
     named = re.search(r"rank 2 on \S+ is slow since about step \d+: .* times the median rank's own time", done.stderr)
     assert named
+    assert set(re.findall(r"rank (\d) on \S+ is slow", done.stderr)) == {"2"}
     assert named.start() < done.stderr.index("step 64/64")
     assert rows[-1]["ranks"] == [2]
     assert rows[-1]["ratio"] > 3

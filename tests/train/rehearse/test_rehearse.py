@@ -82,23 +82,14 @@ def test_a_broken_link_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
-def test_a_rehearsed_check_names_the_slow_node_and_no_other(tmp_path: Path) -> None:
-    words = ["--speed", "0.05", "--slow", "1:2", "--check", "3", "--set", f"cluster.paths.runs={tmp_path}"]
-    done = _rehearse(tmp_path / "run", *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-2:] == [
-        "node1: named in 3 of 3 checks", "false alarms: in 0 of 3 checks, 0.0 per 1,000"
-    ]  # fmt: skip
-    assert re.search(r"WARN  slow node \(node1\): (29|3\d)\.\d % longer than the median rank in compute", done.stdout)
-    assert list(tmp_path.iterdir()) == [], "a rehearsal is no run, and its nodes are invented"
-
-
-@pytest.mark.ranks
 def test_a_spare_rank_takes_the_place_of_a_slow_one_before_the_run(tmp_path: Path) -> None:
     sets = ["cluster.scheduler.spare_nodes=1", "run.max_steps=2", "run.target_top1=null"]
     words = [word for each in sets for word in ("--set", each)]
     done = _rehearse(tmp_path / "run", "--speed", "0.05", "--slow", "1:2", "--slow", "2:1.01", *words)
     assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"WARN  slow node \(node1\): (\d+\.\d) % longer than the median rank in compute", done.stdout)
+    assert found
+    assert 80 < float(found[1]) <= 102, "twice the time of the median rank, less what all ranks do alike"
     assert re.search(r"^left out: node1 is \d+ % slower than the median \(compute\)$", done.stdout, re.MULTILINE)
     _, cluster = RunFolder(tmp_path / "run").settings
     assert cluster.rehearsal is not None
