@@ -26,7 +26,7 @@ _NOT_QUICK = {"gpu", "medium", "ranks", "scheduler", "slow"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Undo what a shell or nohup does to a job in its background: ignore Ctrl-C and SIGHUP, for its children too.
+    """Undo what a shell or nohup does to a job in its background: ignore Ctrl-C, SIGQUIT and SIGHUP, for children too.
 
     Properties have no deadline, as a busy machine can take a second for any example. In the quick loop, they are tried
     on fewer examples, and without the constants of this program's source, which Hypothesis collects for half a second
@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if not hasattr(config, "workerinput") and not DESCRIPTION.exists():
         config.add_cleanup(lambda: DESCRIPTION.unlink(missing_ok=True))
 
