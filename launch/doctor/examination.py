@@ -167,9 +167,12 @@ def _host_of(rank: RankFacts, cluster: Cluster, named: Sequence[str]) -> str:
     if cluster.rehearsal and cluster.num_nodes == 1:
         return f"node{rank.rank}"
     alike = [host for host in named if host.partition(".")[0] == rank.host.partition(".")[0]]
+    if alike:
+        return alike[0]
+    if not named or cluster.launcher == "srun":
+        return rank.host
     # Addresses name no host; the launchers that take a list start the ranks in its order.
-    is_address = bool(named) and not alike and cluster.launcher != "srun"
-    return alike[0] if alike else named[rank.rank // cluster.ranks_per_node] if is_address else rank.host
+    return named[rank.rank // cluster.ranks_per_node]
 
 
 def _planned(recipe: Recipe, cluster: Cluster) -> PlannedRun:

@@ -16,6 +16,7 @@ from launch.submit.job import MOVE, RESTART, begin, end, main
 from logs.checkpoints import SavedState
 from logs.claims import Claim, Claims
 from logs.folder import RunFolder, Summary
+from logs.nodes import NodeScore, write_nodes
 
 
 @pytest.fixture
@@ -260,6 +261,28 @@ def test_a_host_that_failed_is_left_out_if_there_are_others(
     RunFolder(run).checkpoints.write(9, SavedState({}, {}), keep=1)
     (run / "failure_1.json").write_text(json.dumps({**row, "host": "node1"}), encoding="utf-8")
     assert end(run, 1, was_signalled=False, hosts=hosts) == RESTART
+
+
+def test_an_attempt_is_on_the_best_hosts_of_the_job_and_the_check_is_told_once(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_restarts(run, "cluster.scheduler.max_restarts=9", "cluster.num_nodes=2", "cluster.launcher=srun")
+    write_nodes(run, [NodeScore("a", 0.3, "input", is_slow=True, delay=0.2)])
+    words = ["choose", str(run), "--checked", str(run), "--hosts", "a b c d"]
+    assert main(words) == 0
+    assert capsys.readouterr() == (
+        "b\nc\n", f"{run} on b c, without a d; a is 30 % slower than the median (input)\n"
+    )  # fmt: skip
+    row = {"rank": 0, "host": "b", "step": 3, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
+    assert begin(run)
+    RunFolder(run).checkpoints.write(3, SavedState({}, {}), keep=1)
+    (run / "failure_0.json").write_text(json.dumps(row), encoding="utf-8")
+    assert end(run, 1, was_signalled=False, hosts=["a", "b", "c", "d"]) == RESTART
+    capsys.readouterr()
+    assert main(words) == 0
+    assert capsys.readouterr().out == "c\nd\n", "the host that failed and the slow one stay behind"
+    told = [(each.outcome, list(each.leaves_out)) for each in RunFolder(run).attempts.read()]
+    assert told == [("checked", ["a"]), ("failed", ["b"])]
 
 
 def test_a_job_that_lost_its_folder_leaves_it_to_the_other_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
