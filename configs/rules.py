@@ -190,6 +190,7 @@ CLOSED_RULES = (
     _exactly("crop_kind", "data.crop.kind", "resized", _AUGMENTATION),
     _exactly("eval_size", "data.eval_size", None, _REFERENCE, "that of training"),
     _exactly("eval_central_share", "data.eval_central_share", None, _AUGMENTATION),
+    _exactly("eval_flip", "data.eval_flip", False, _AUGMENTATION),
     Rule("crop_area", "data.crop.area", "[0.05, 1.0]", _range(0.05, 1.0), _AUGMENTATION),
     Rule("crop_aspect", "data.crop.aspect", "[0.75, 1.333]", _range(0.75, 1.333), _AUGMENTATION),
     _exactly("augmentation_throughout", "data.plain_from_epoch", None, _AUGMENTATION, "augment in every epoch"),

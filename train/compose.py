@@ -27,7 +27,7 @@ from train.dataset import Images
 from train.engine.average import AveragingOptimizer
 from train.engine.build import ModelParts, build_model, dropout_seed
 from train.engine.protocol import Engine, open_engine
-from train.evaluate import Evaluator, metric_of
+from train.evaluate import Evaluator, metric_of, over_flips
 from train.measure.timing import Clock, StepClock
 from train.rank.identity import Identity
 from train.rank.startup import WAITING, Ledger
@@ -113,7 +113,15 @@ class Composition:
         new_metric = metric_of(self.engine, self.recipe.loss, self.identity.rank)
         optimizer = self.model.optimizer
         weights = optimizer.averaged if isinstance(optimizer, AveragingOptimizer) else nullcontext
-        return Evaluator(self.model.network, self.evaluation, self.communicator, new_metric, on_batch, weights)
+        return Evaluator(
+            self.model.network,
+            self.evaluation,
+            self.communicator,
+            new_metric,
+            on_batch,
+            weights,
+            over=over_flips(self.engine, self.recipe),
+        )
 
 
 def compose(  # noqa: PLR0913 (each is another part of a run)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from configs.schema import Loss
+from configs.schema import Loss, Recipe
 from data.input.batches import EvaluationSource
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, TrainableNetwork
@@ -24,6 +24,14 @@ MOST_CONFUSED = 50
 _LOSS_UNIT = 1e-6
 _MOST_LOSS = 1e9
 """A rank's summed loss from which on it counts as infinite: 9,000 ranks' sums in millionths still fit into 63 bits."""
+
+
+LogitsOf = Callable[[Array], Array]
+"""Takes normalised images, in the layout of the cluster file, and returns their logits."""
+
+
+def _unchanged(logits_of: LogitsOf) -> LogitsOf:
+    return logits_of
 
 
 class Evaluator:
@@ -37,9 +45,10 @@ class Evaluator:
         new_metric: Returns the metric of one evaluation, see `metric_of`.
         on_batch: Called after each batch.
         weights: Returns the context in which the network has the weights to evaluate.
+        over: Takes the function from images to logits, and returns the one that is judged.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is another part of an evaluation)
         self,
         network: TrainableNetwork,
         source: EvaluationSource,
@@ -47,10 +56,12 @@ class Evaluator:
         new_metric: Callable[[], Metric],
         on_batch: Callable[[], object],
         weights: Callable[[], AbstractContextManager[object]] = nullcontext,
+        *,
+        over: Callable[[LogitsOf], LogitsOf] = _unchanged,
     ) -> None:
         self._network, self._source, self._communicator = network, source, communicator
         self._new_metric, self._on_batch = new_metric, on_batch
-        self._weights = weights
+        self._weights, self._over = weights, over
         self._last: Metric | None = None
 
     def __call__(self) -> Score:
@@ -60,7 +71,7 @@ class Evaluator:
             self._communicator.average("statistics", statistics)
         metric = self._new_metric()
         with self._weights():
-            predict = self._network.inference()
+            predict = self._over(self._network.inference())
             for images, labels, num_valid in self._source.batches():
                 metric.add(predict(images), labels, num_valid)
                 self._on_batch()
@@ -107,6 +118,19 @@ class Metric(Protocol):
 
         It needs a collective of its own, so a run calls it once, after the timed part.
         """
+
+
+def over_flips(engine: Engine, recipe: Recipe) -> Callable[[LogitsOf], LogitsOf]:
+    """Return what makes the function from images to logits the one that evaluations judge.
+
+    With ``data.eval_flip``, that is the mean of the logits of an image and of its mirror. *Source*: ``val_loop`` in
+    FFCV's ``train_imagenet.py``, which adds them.
+    """
+
+    def averaged(logits_of: LogitsOf) -> LogitsOf:
+        return lambda images: (logits_of(images) + logits_of(engine.mirror(images))) * 0.5
+
+    return averaged if recipe.data.eval_flip else _unchanged
 
 
 def metric_of(engine: Engine, loss: Loss, rank: int) -> Callable[[], Metric]:

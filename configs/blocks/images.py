@@ -98,6 +98,11 @@ class Data(Section):
         "data.eval_size without keeping its aspect. Excludes eval_resize. If null, the shorter side is resized, and "
         "the centre is cropped.",
     )
+    eval_flip: bool = Field(
+        False,
+        description="Whether evaluations and predictions take the mean of the logits of each image and of its mirror, "
+        "as FFCV does (lr_tta). They compute twice as long. Made for networks that learn from mirrors, see data.flip.",
+    )
     mean: PerChannel = Field(
         (123.675, 116.28, 103.53),
         description="Mean of red, green and blue (0 to 255), which is subtracted from each pixel; by default "
@@ -131,6 +136,11 @@ class Data(Section):
         "stop",
         description="What happens if a training image cannot be decoded: the run stops, or the image is left out.",
     )
+
+    @property
+    def eval_inferences(self) -> int:
+        """Images, and mirrors of images, that the network sees in an evaluation."""
+        return self.eval_samples * (1 + self.eval_flip)
 
     @field_validator("name")
     @classmethod

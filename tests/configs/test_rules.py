@@ -43,6 +43,7 @@ BREAKS = {
     "bad_record": ["data.bad_record=skip"],
     "crop_kind": ["data.crop.kind=shift"],
     "eval_size": ["data.eval_size=256"],
+    "eval_flip": ["data.eval_flip=true"],
     "eval_central_share": ["data.eval_central_share=0.8", "data.eval_resize=null"],
     "crop_area": ["data.crop.area=[0.05, 0.9]"],
     "crop_aspect": ["data.crop.aspect=[0.6667, 1.5]"],

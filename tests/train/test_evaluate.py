@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from configs.load import load_cluster
-from tests.engines import cpu_engine
+from tests.engines import cpu_engine, each_engine, random_batch, small_network
 from train.comm.communicator import Connect, SingleProcess, start_communicator
 from train.comm.devices import run_ranks_here
-from train.evaluate import Evaluator, MeanAuc, Score, Top1
+from train.evaluate import Evaluator, MeanAuc, Score, Top1, over_flips
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -142,6 +142,24 @@ def test_an_evaluation_settles_weights_and_statistics_before_it_predicts_and_tel
     averaged = [("statistics", statistics)] if statistics else []
     batches = [("logits of a", "labels", 7), "batch", ("logits of b", "more labels", 5), "batch"]
     assert told == [("exchange", True), *averaged, "fold", *batches, "score"]
+
+
+@each_engine
+def test_the_logits_of_an_image_and_of_its_mirror_are_averaged(name: str) -> None:
+    engine, recipe, network = small_network(name, "data.eval_flip=true")
+    batches = [random_batch(engine, network, seed=seed) for seed in (1, 2)]
+    judged: list[np.ndarray] = []
+    metric: Any = SimpleNamespace(
+        add=lambda logits, *_: judged.append(engine.to_host(logits)), score=lambda _: Score("top-1", 0.5, {}, "")
+    )
+    source: Any = SimpleNamespace(batches=lambda: ((*batch, 8) for batch in batches))
+    Evaluator(network, source, SingleProcess(), lambda: metric, lambda: None, over=over_flips(engine, recipe))()
+    logits_of = network.inference()
+    for found, (images, _) in zip(judged, batches, strict=True):
+        mirrored = engine.from_host(np.ascontiguousarray(engine.to_host(images)[..., ::-1]))
+        own, others = (engine.to_host(logits_of(each)) for each in (images, mirrored))
+        np.testing.assert_allclose(found, (own + others) / 2, rtol=1e-5, atol=1e-6)
+        assert not np.allclose(own, others, rtol=1e-2)
 
 
 def _cross_entropy(logits: np.ndarray, labels: list[int]) -> float:

@@ -160,10 +160,10 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_m
 
 
 @pytest.mark.medium
-def test_averages_of_the_weights_are_evaluated_and_exported_and_change_no_training(tmp_path: Path) -> None:
+def test_averages_of_weights_and_over_flips_are_evaluated_and_exported_and_change_no_training(tmp_path: Path) -> None:
     """The evaluation of 16 images has a loss that tells any two sets of weights apart."""
     found = {}
-    for name, overrides in (("plain", []), ("average", AVERAGE)):
+    for name, overrides in (("plain", []), ("average", AVERAGE), ("flips", ["data.eval_flip=true"])):
         assert _train(tmp_path / name, *overrides) == 0
         rows = read_metrics(tmp_path / name / METRICS_FILE)
         run = ExportedRun.open(tmp_path / name)
@@ -172,8 +172,9 @@ def test_averages_of_the_weights_are_evaluated_and_exported_and_change_no_traini
         evaluated = [row["eval_loss"] for row in rows if row["kind"] == "evaluation"][-1]
         assert loss == pytest.approx(evaluated, rel=1e-4)
         found[name] = evaluated, _result(tmp_path / name)[0], RunFolder(tmp_path / name).summary().weights_checksum
-    assert found["plain"][1:] == found["average"][1:]
-    assert abs(found["plain"][0] - found["average"][0]) > 0.01
+    for name in ("average", "flips"):
+        assert found["plain"][1:] == found[name][1:]
+        assert abs(found["plain"][0] - found[name][0]) > 0.01
 
 
 @pytest.mark.medium

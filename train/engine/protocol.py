@@ -181,6 +181,9 @@ class Engine(Protocol):
     def take(self, array: Array, rows: np.ndarray) -> Array:
         """Queue a copy of the ``rows`` (whole numbers) of an array's first axis."""
 
+    def mirror(self, images: Array) -> Array:
+        """Queue a copy of images, in the layout of the cluster file, with left and right exchanged."""
+
     def to_host(self, array: Array) -> np.ndarray:
         """Copy an array to the host; waits for it."""
 

@@ -33,12 +33,17 @@ class Classifier:
         With softmax, the probabilities of an image add up to 1. With sigmoid, each class has one of its own.
         """
         images = np.stack([input_of(file, self.network) for file in files])
-        (logits,) = self._session.run(None, {self.network["onnx"]["input"]: images})
-        logits = logits.astype(np.float64)
+        logits = self._logits(images)
+        if self.network.get("average_over_flips"):
+            logits = (logits + self._logits(images[..., ::-1])) / 2
         if self.network["activation"] == "sigmoid":
             return np.asarray(0.5 + 0.5 * np.tanh(logits / 2))
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    def _logits(self, images: np.ndarray) -> np.ndarray:
+        (logits,) = self._session.run(None, {self.network["onnx"]["input"]: images})
+        return np.asarray(logits, np.float64)
 
     def class_name(self, number: int) -> str:
         """Return the name of a class; its number if it has none."""

@@ -50,6 +50,7 @@ def describe(
         "layout": "NCHW",
         "dtype": "float32",
         "output": "logits",
+        "average_over_flips": data.eval_flip,
         "activation": "softmax" if recipe.loss.kind == "softmax" else "sigmoid",
         "num_classes": model.num_classes,
         "class_names": class_names,

@@ -14,7 +14,7 @@ from train.comm.communicator import SingleProcess
 from train.dataset import images_of
 from train.engine.build import build_model
 from train.engine.protocol import open_engine
-from train.evaluate import metric_of
+from train.evaluate import metric_of, over_flips
 from train.rank.identity import Identity
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
     images = images_of(recipe, cluster, plan_run(recipe, cluster.world_size), ALONE)
     images.load()
     source = images.open_evaluation(engine)
-    metric = metric_of(engine, recipe.loss, 0)()
+    metric, logits = metric_of(engine, recipe.loss, 0)(), over_flips(engine, recipe)(predict)
     for batch in source.batches():
-        metric.add(engine.from_host(predict(batch.images)), batch.labels, batch.num_valid)
+        metric.add(engine.from_host(logits(batch.images)), batch.labels, batch.num_valid)
     source.close()
     return metric.score(SingleProcess())

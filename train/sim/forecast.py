@@ -243,7 +243,7 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     )
     epochs, convergence = _epochs(scenario)
     evaluations = scenario.evaluations if epochs == recipe.run.epochs else None
-    data = DataSet(recipe.data.train_samples, recipe.data.eval_samples, evaluations)
+    data = DataSet(recipe.data.train_samples, recipe.data.eval_inferences, evaluations)
     return Forecast(
         scenario=scenario,
         step=step,

@@ -5,16 +5,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engines import cpu_engine, each_engine
+from configs.load import load_cluster
+from tests.engines import ALONE, cpu_engine, each_engine
+from train.engine.protocol import open_engine
 
 
 @each_engine
-def test_rows_products_and_flags_are_those_of_numpy(name: str) -> None:
+def test_rows_products_mirrors_and_flags_are_those_of_numpy(name: str) -> None:
     engine: Any = cpu_engine(name)
     left, right = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(4, 3) - 5
     given = engine.from_host(left)
     np.testing.assert_array_equal(engine.to_host(engine.product(given, engine.from_host(right))), left @ right.T)
     np.testing.assert_array_equal(engine.to_host(engine.take(given, np.array([1, 0, 1]))), left[[1, 0, 1]])
+    images = np.arange(48, dtype=np.float32).reshape(2, 2, 4, 3)
+    for layout, expected in (("NCHW", images[..., ::-1]), ("NHWC", images[:, :, ::-1])):
+        cluster = load_cluster("laptop", [f"cluster.engine.name={name}"])
+        cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"layout": layout})})
+        other = open_engine(cluster, ALONE)
+        np.testing.assert_array_equal(other.to_host(other.mirror(other.from_host(images))), expected)
     half = engine.from_host(left.astype(np.float16))
     for is_set in (True, False):
         flag = engine.to_host(engine.flag(half, is_set=is_set))

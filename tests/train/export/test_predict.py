@@ -18,17 +18,18 @@ from train.engine.init import initial_weights
 from train.export.predict import main
 from train.networks.arch import network_of
 
+FLIPS = ["data.eval_flip=true"]
 NAMES = ["hut", "mast\x1b[31m", "quay"]
 
 
-def _begin_run(folder: Path, *, kind: str = "softmax", step: int = 3, seed: int = 1) -> Path:
+def _begin_run(folder: Path, *overrides: str, kind: str = "softmax", step: int = 3, seed: int = 1) -> Path:
     """Make the folder of a run that has drawn weights, and of its data set the names of the classes."""
     origin = "folders" if kind == "softmax" else "table"
     given = [
         f"data={{name: mine, source: {origin}, train_samples: 6, eval_samples: 3}}", "data.crop={kind: none}",
         "data.mean=[0, 0, 0]", "data.std=[255, 255, 255]",
         "model={name: mnist_small_cnn, num_classes: 3, image_size: 28, classifier_std: 0.5}", f"run.seed={seed}",
-        f"loss={{kind: {kind}}}", "run.target_top1=null", f"cluster.paths.data={folder}/data",
+        f"loss={{kind: {kind}}}", "run.target_top1=null", f"cluster.paths.data={folder}/data", *overrides,
     ]  # fmt: skip
     recipe, cluster = load_both("digits", "laptop", given)
     (folder / "data" / "mine").mkdir(parents=True, exist_ok=True)
@@ -58,22 +59,24 @@ def images(tmp_path: Path) -> list[Path]:
     return files
 
 
-def _logits(run: Path, images: Sequence[Path]) -> np.ndarray:
-    """Return the logits of images that have the network's size already, by onnxruntime alone."""
-    values = [np.asarray(Image.open(each), np.float32).transpose(2, 0, 1) / 255 for each in images]
+def _logits(run: Path, images: Sequence[Path], step: int = 1) -> np.ndarray:
+    """Return the logits of images that have the network's size already, by onnxruntime alone; of mirrors by step -1."""
+    values = [np.asarray(Image.open(each), np.float32).transpose(2, 0, 1)[..., ::step] / 255 for each in images]
     session = onnxruntime.InferenceSession(run / "export" / "network.onnx", providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, {"data": np.stack(values)})[0], np.float64)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+@pytest.mark.parametrize(("kind", "overrides"), [("softmax", []), ("softmax", FLIPS), ("sigmoid", [])])
 def test_each_image_gets_its_class_and_probabilities(
-    tmp_path: Path, images: list[Path], kind: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, images: list[Path], kind: str, overrides: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = _begin_run(tmp_path, kind=kind)
+    run = _begin_run(tmp_path, *overrides, kind=kind)
     assert main(["predict", str(run), str(tmp_path / "images"), "--json"]) == 0
     told = capsys.readouterr()
     assert told.err == f"exported to {run}/export, without an evaluation (./run.sh export {run} evaluates)\n"
     logits = _logits(run, images)
+    if overrides:
+        logits = (logits + _logits(run, images, -1)) / 2
     powers = np.exp(logits)
     wanted = powers / powers.sum(axis=1, keepdims=True) if kind == "softmax" else powers / (1 + powers)
     for row, file, values in zip(map(json.loads, told.out.splitlines()), images, wanted, strict=True):

@@ -116,6 +116,10 @@ class MxnetEngine:
         """See `Engine`."""
         return mx.nd.take(array, mx.nd.array(rows, dtype="int32").as_in_context(array.context))
 
+    def mirror(self, images: Any) -> Any:
+        """See `Engine`."""
+        return mx.nd.flip(images, axis=self._settings.layout.index("W"))
+
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`."""
         values: np.ndarray = array.asnumpy()

@@ -109,6 +109,10 @@ class TorchEngine:
         """See `Engine`."""
         return array.index_select(0, torch.from_numpy(rows).to(array.device))
 
+    def mirror(self, images: Any) -> Any:
+        """See `Engine`."""
+        return images.flip(self._cluster.engine.layout.index("W"))
+
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`; bfloat16, which NumPy does not have, becomes float32."""
         values = array.float() if array.dtype == torch.bfloat16 else array
