@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -68,12 +68,16 @@ class DecayBlock(Section):
 
 
 class TimedDecay(DecayBlock):
-    """A decay whose length is a key."""
+    """A decay whose length and first step are keys."""
 
     steps: int | None = Field(
         None,
         ge=1,
         description="Length of the decay in steps. If null, it lasts from the end of the warm-up to the last step.",
+    )
+    counts_from: Literal[0, 1] = Field(
+        0,
+        description="Progress, in steps, at the first step after the warm-up: 0 repeats base_lr there, 1 is below it.",
     )
 
     def length(self, available_steps: int) -> int:

@@ -25,10 +25,6 @@ class Polynomial(TimedDecay):
     end_lr: float | None = Field(
         None, ge=0, le=1000, description="Learning rate after the decay. Excludes end_lr_ratio."
     )
-    counts_from: Literal[0, 1] = Field(
-        0,
-        description="Progress, in steps, at the first step after the warm-up: 0 repeats base_lr there, 1 is below it.",
-    )
 
     @model_validator(mode="after")
     def _one_spelling_of_the_end(self) -> Polynomial:

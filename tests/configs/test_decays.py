@@ -34,6 +34,7 @@ def test_a_decay_begins_after_the_warm_up_and_ends_with_its_steps(step: int, off
         (Polynomial(name="polynomial", power=1, end_lr_ratio=0.25), [8, 6.5, 5, 3.5, 2, 2]),
         (Polynomial(name="polynomial", power=0.5), [8, 8 * 0.75**0.5, 8 * 0.5**0.5, 4, 0, 0]),
         (Cosine(name="cosine"), [8, 4 + 8**0.5, 4, 4 - 8**0.5, 0, 0]),
+        (Cosine(name="cosine", counts_from=1), [4 + 8**0.5, 4, 4 - 8**0.5, 0, 0, 0]),
         (Cosine(name="cosine", end_lr_ratio=0.5), [8, 6 + 2**0.5, 6, 6 - 2**0.5, 4, 4]),
     ],
 )
