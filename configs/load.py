@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from configs.errors import ConfigError, UserError
 from configs.schema import Cluster, Recipe
+from configs.synonyms import RECIPE_SYNONYMS
 from configs.validate import kept_keys, validate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -231,7 +232,7 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
         UserError: The file cannot be read, is not YAML, or is not a block of keys.
     """
     folder = ROOT / "configs" / FOLDERS[kind]
-    path = folder / f"{name}.yaml"
+    path = folder / f"{RECIPE_SYNONYMS.get(name, name)}.yaml"
     if not path.is_file():
         path = Path(name)
     if not path.is_file():

@@ -48,6 +48,9 @@ VALUE_SYNONYMS = {
 }  # fmt: skip
 """Name of another program's value, in small letters -> value of a key."""
 
+RECIPE_SYNONYMS = {"lars-v30-b57344": "nvidia-v30-n448"}
+"""Second name of a recipe, by optimizer, round and batch -> its name."""
+
 
 def synonym(word: str) -> str | None:
     """Return the key that other programs call ``word``, written in whatever way; None if none is known."""

@@ -31,6 +31,10 @@ def test_every_recipe_loads_and_is_named_after_its_file(name: str) -> None:
     assert recipe.card.command
 
 
+def test_a_recipe_may_have_a_second_name() -> None:
+    assert load_recipe("lars-v30-b57344", ["run.seed=7"]) == load_recipe("nvidia-v30-n448", ["run.seed=7"])
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) -> None:
     recipe, cluster = load_recipe(name, ["run.seed=7"]), load_cluster("laptop", ["cluster.environment={X: '1'}"])
