@@ -1,5 +1,6 @@
 """What the papers say, in plain NumPy and float64: the other side of every comparison. Imports nothing of ours."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,22 @@ def closed_lr(step: int, base_lr: float, warmup_steps: int, total_steps: int) ->
     if n <= warmup_steps:
         return base_lr * n / warmup_steps
     return 1e-4 + (base_lr - 1e-4) * (1 - (min(n, total_steps) - warmup_steps) / (total_steps - warmup_steps)) ** 2
+
+
+def google_lr(step: int) -> float:
+    """Give the rate of Google's closed run of v2.0 at 0-based ``step``; its code first has a step of rate 0."""
+    n = step + 1
+    if n * 32768 / 1281167 <= 16:
+        return 27.5 * n * 32768 / 1281167 / 16
+    return 1e-4 + (27.5 - 1e-4) * (1 - min(n - 625, 1731) / 1731) ** 2
+
+
+def siat_lr(step: int, base_lr: float, warmup_steps: int, total_steps: int) -> float:
+    """Give the rate of SIAT's open runs of v0.7 at 0-based ``step`` (cos_warmup_1980, cos_decay_1980), 0 at the end."""
+    if step < warmup_steps:
+        return 0.8 + (base_lr - 0.8) * 0.5 * (1 + math.cos(math.pi + math.pi * (step + 1) / warmup_steps))
+    left = min(step + 1, total_steps) - warmup_steps
+    return base_lr * 0.5 * (1 + math.cos(math.pi * left / (total_steps - warmup_steps)))
 
 
 def smoothed_cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, kind: str) -> np.ndarray:

@@ -53,6 +53,40 @@ def test_every_recipe_can_be_planned_on_two_ranks(recipe: str) -> None:
         assert verdict["closed_allowed"] or plan["compliance"]["division"] == "open"
 
 
+SIAT_NETWORK = (
+    # The paper's network; the deep stem; squeeze and excitation in two blocks; the 1,001st output.
+    25_557_032 + 19_232 + 525_568 + 2_099_712 + 2_049,
+    # Stem at 80 px; stages of 40, 20, 10 and 5 px; squeeze and excitation; classifier.
+    182_476_800 + 340_787_200 + 701_235_200 + 924_057_600 + 589_824_000 + 2_621_440 + 2_048 * 1_001,
+)
+FEWER_EPOCHS = {
+    "siat-v07-b32768": (1024, 32, 939, [4, 8, 12, 16, 20, 24], SIAT_NETWORK),
+    "siat-v07-b16384": (512, 32, 1564, [4, 8, 12, 16, 20], SIAT_NETWORK),
+}
+"""Recipe -> published ranks, images of one, steps, epochs with an evaluation, parameters and multiply-adds of an image.
+
+A rank has 1,251 images in each of 24 epochs, or 2,502 in 20, by 32 and rounded up. Networks are counted by hand.
+"""
+
+
+@pytest.mark.parametrize("cluster", ["abci-v100", "h100-node"])
+@pytest.mark.parametrize("name", FEWER_EPOCHS)
+def test_an_open_run_of_fewer_epochs_on_the_records_machine_and_on_eight_gpus(name: str, cluster: str) -> None:
+    ranks, images, steps, epochs, network = FEWER_EPOCHS[name]
+    plan = _plan(name, *([f"cluster.num_nodes={ranks // 4}"] if cluster == "abci-v100" else []), cluster=cluster)
+    assert (plan["per_rank_batch_size"], plan["eval_epochs"]) == (images, epochs)
+    assert plan["accumulation_steps"] == (1 if cluster == "abci-v100" else ranks // 8)
+    assert plan["total_steps"] == steps
+    assert (plan["parameters"], plan["forward_macs_per_image"]) == network
+    assert plan["memory"]["fits"]
+    assert plan["compliance"]["division"] == "open"
+    simulated = plan["simulated"]
+    assert 0 < simulated["run_s"][1] < simulated["run_s"][0] < simulated["run_s"][2]
+    assert simulated["is_time_to_train"] is False, (
+        "no reference says in how many epochs this network reaches the target"
+    )
+
+
 def test_a_machine_that_nobody_knows_is_planned_without_a_simulated_time() -> None:
     plan = _plan("abci-b86016", "cluster.node.gpu=X1", cluster="abci-v100")
     assert "node.accelerator" in plan["simulated"]["unknown"]
