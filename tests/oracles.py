@@ -102,6 +102,33 @@ def smoothed_cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: fl
     return np.asarray(-(target * log_p).sum(axis=1))
 
 
+def orthogonal(matrix: np.ndarray, steps: int) -> np.ndarray:
+    """Map the singular values s of a matrix, divided by its norm, as Muon does: s <- 3.4445 s - 4.775 s^3 + 2.0315 s^5.
+
+    An odd polynomial of a matrix, X (a + b X'X + c X'X X'X), acts on its singular values alone.
+    """
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    values = values / np.linalg.norm(matrix)
+    for _ in range(steps):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    return np.asarray(left * values @ right)
+
+
+def muon_steps(
+    weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], momentum: float, decay: float, newton: int
+) -> np.ndarray:
+    """Apply Muon of Keller Jordan's repository to a weight [outputs, ...]; ``newton`` 0: Nesterov's SGD instead."""
+    w, m = weight.astype(np.float64), np.zeros_like(weight, np.float64)
+    rows, columns = (len(w), w.size // len(w)) if newton else (1, 1)
+    for gradient, lr in zip(gradients, rates, strict=True):
+        m = momentum * m + gradient
+        step = gradient + momentum * m
+        if newton:
+            step = max(1, rows / columns) ** 0.5 * orthogonal(step.reshape(rows, -1), newton).reshape(w.shape)
+        w = w * (1 - lr * decay) - lr * step
+    return w
+
+
 def decoupled_sgd_steps(
     weight: np.ndarray,
     gradients: list[np.ndarray],

@@ -23,6 +23,7 @@ from configs.schema import Cluster, Recipe
 from data.input.batches import EvaluationSource, TrainingSource
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, Connect, connector, start_communicator
+from train.comm.shares import Shares
 from train.dataset import Images
 from train.engine.average import AveragingOptimizer
 from train.engine.build import ModelParts, build_model, dropout_seed
@@ -170,7 +171,8 @@ def compose(  # noqa: PLR0913 (each is another part of a run)
         with ledger.phase("training pipeline"):
             training = images.open_training(engine, source_state)
     with ledger.phase("network and weights"):
-        model = build_model(engine, recipe, cluster, plan, weights)
+        shares = Shares(identity.rank, identity.world_size, pending.result)
+        model = build_model(engine, recipe, cluster, plan, weights, shares=shares)
     with ledger.phase(WAITING):
         communicator = pending.result()
     return Composition(recipe, cluster, plan, identity, engine, communicator, model, training, evaluation)

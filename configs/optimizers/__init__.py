@@ -9,9 +9,10 @@ from pydantic import Field
 
 from configs.optimizers.adam import Adam
 from configs.optimizers.lars import Lars
+from configs.optimizers.muon import Muon
 from configs.optimizers.optimizer_block import HyperParameters, OptimizerBlock, ParameterKinds
 from configs.optimizers.sgd import Sgd
 
-__all__ = ["Adam", "HyperParameters", "Lars", "Optimizer", "OptimizerBlock", "ParameterKinds", "Sgd"]
+__all__ = ["Adam", "HyperParameters", "Lars", "Muon", "Optimizer", "OptimizerBlock", "ParameterKinds", "Sgd"]
 
-Optimizer = Annotated[Lars | Sgd | Adam, Field(discriminator="name")]
+Optimizer = Annotated[Lars | Sgd | Adam | Muon, Field(discriminator="name")]

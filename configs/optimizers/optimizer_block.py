@@ -1,5 +1,6 @@
 """What every optimizer's block of keys has, and what it says of itself. Imports no framework."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -33,12 +34,14 @@ class OptimizerBlock(Section):
 
     Attributes:
         num_moments: Float32 arrays of a parameter's shape that the optimizer keeps for each parameter.
+        divides_work: Whether ranks divide among themselves what the optimizer computes of whole tensors.
         log_prefix: Prefix of the optimizer's keys in the MLPerf log.
         warmup_log_prefix: Prefix of the warm-up's key in the MLPerf log.
         momentum_log_key: Key of ``momentum`` in the MLPerf log.
     """
 
     num_moments: ClassVar[int] = 1
+    divides_work: ClassVar[bool] = False
     log_prefix: ClassVar[str] = "opt"
     warmup_log_prefix: ClassVar[str] = "opt"
     momentum_log_key: ClassVar[str] = "opt_momentum"
@@ -75,6 +78,10 @@ class OptimizerBlock(Section):
         Learning rates, weight decay and momentum are logged for every optimizer and are not repeated here.
         """
         return {}
+
+    def held_numbers(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """Return how many float32 numbers the optimizer keeps on each rank for tensors of these shapes (OIHW)."""
+        return self.num_moments * sum(map(math.prod, shapes))
 
     def describe(self) -> str:
         """Return the optimizer's line in ``./run.sh plan``: name and settings."""

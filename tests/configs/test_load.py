@@ -57,7 +57,10 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
         ("run.epochs=12:30", "run.epochs: got '12:30', allowed: an integer"),
         ("run.epochs=2.5", "run.epochs: got 2.5, allowed: an integer"),
         ("model.name=resnet51", "did you mean 'resnet56'?"),
-        ("optimizer.name=lasr", "optimizer.name: got 'lasr', allowed: one of lars, sgd, adam; did you mean 'lars'?"),
+        (
+            "optimizer.name=lasr",
+            "optimizer.name: got 'lasr', allowed: one of lars, sgd, adam, muon; did you mean 'lars'?",
+        ),
         ("data.crop.area=[0.9, 0.5]", "data.crop.area: got [0.9, 0.5], allowed: 0 < low <= high <= 1"),
         ("data.std=[1, 2, 0]", "data.std: got [1.0, 2.0, 0.0], allowed: three numbers above 0"),
         ("model.image_size=224", "model.image_size: got 224, allowed: 8 to 64 px for resnet20"),

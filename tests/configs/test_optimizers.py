@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
+from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,15 @@ from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
             Adam(name="adam", momentum=0.8),
             2, ("opt", "opt", "opt_adam_beta_1"), {"opt_adam_beta_2": 0.999, "opt_adam_epsilon": 1e-8},
             "adam, momentum 0.8, weight_decay 0, beta_2 0.999, epsilon 1e-08",
+        ),
+        (
+            Muon(name="muon", sgd_lr_ratio=0.5),
+            1, ("opt", "opt", "opt_momentum"),
+            {
+                "opt_muon_newton_schulz_steps": 5, "opt_muon_sgd_learning_rate_ratio": 0.5,
+                "opt_muon_sgd_momentum": 0.9,
+            },
+            "muon, momentum 0.95, weight_decay 0, sgd_lr_ratio 0.5, sgd_momentum 0.9",
         ),
     ],
 )  # fmt: skip

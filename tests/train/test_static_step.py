@@ -109,11 +109,26 @@ def test_sums_after_the_backward_pass_are_measured_and_sums_within_a_graph_are_n
         assert (clock.fractions()[1] is not None) == are_measured == bool(clock.samples)
 
 
-def test_a_network_with_dropout_is_refused() -> None:
-    words = [*SMALL, "model.name=alexnet", "model.image_size=63"]
+GRAPHS = ["cluster.engine.name=torch", "cluster.engine.cuda_graphs=step"]
+ASYNCHRONOUS = ["cluster.engine.name=mxnet", "cluster.communication.kind=parameter_server_async"]
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "message"),
+    [
+        (["model.name=alexnet", "model.image_size=63"], GRAPHS, "got 'step', allowed: none for alexnet, which has dro"),
+        (["optimizer.name=muon"], GRAPHS, "got 'step', allowed: none for the optimizer muon, which computes on the"),
+        (["optimizer.name=muon"], ASYNCHRONOUS, "optimizer.name: got 'muon', allowed: adam, lars or sgd where ranks a"),
+        (["optimizer.average_half_life_steps=4"], ASYNCHRONOUS, "got 4.0, allowed: null where ranks are asynchronous"),
+    ],
+)
+def test_what_graphs_or_asynchronous_ranks_cannot_do_is_refused(
+    words: list[str], place: list[str], message: str
+) -> None:
+    words = [*SMALL, *words]
     require_fixed_step(*load_both("digits", "laptop", words))
-    with pytest.raises(ConfigError, match="got 'step', allowed: none for alexnet, which has dropout"):
-        require_fixed_step(*load_both("digits", "laptop", [*words, "cluster.engine.cuda_graphs=step"]))
+    with pytest.raises(ConfigError, match=message):
+        require_fixed_step(*load_both("digits", "laptop", [*words, *place]))
 
 
 @pytest.mark.ranks

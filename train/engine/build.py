@@ -10,6 +10,7 @@ from configs.plan import RunPlan
 from configs.schema import Cluster, Recipe
 from data.shards import stream_seed
 from train.comm.buckets import BucketPlan, bucket_cap, plan_reductions
+from train.comm.shares import ALONE, Shares
 from train.engine.average import AveragingOptimizer
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
@@ -35,7 +36,13 @@ class ModelParts:
 
 
 def build_model(
-    engine: Engine, recipe: Recipe, cluster: Cluster, plan: RunPlan, saved: Mapping[str, np.ndarray] | None = None
+    engine: Engine,
+    recipe: Recipe,
+    cluster: Cluster,
+    plan: RunPlan,
+    saved: Mapping[str, np.ndarray] | None = None,
+    *,
+    shares: Shares = ALONE,
 ) -> ModelParts:
     """Build network, weights, bucket plan and optimizer.
 
@@ -45,6 +52,7 @@ def build_model(
         cluster: Bucket sizes and update groups.
         plan: Batches.
         saved: Weights and running statistics of a checkpoint. If None, the recipe's seeded or given ones.
+        shares: Divides among the ranks what an optimizer computes of whole tensors.
     """
     model, communication = recipe.model, cluster.communication
     table = network_of(model)
@@ -57,7 +65,9 @@ def build_model(
     cap = bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction)
     buckets = plan_reductions(sizes, cap, communication.deferred_fraction, apart)
     arrivals = buckets.arrivals(cluster.engine.update_groups)
-    optimizer = engine.build_optimizer(recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals)
+    optimizer = engine.build_optimizer(
+        recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals, shares=shares
+    )
     if recipe.optimizer.average_half_life_steps is not None and cluster.rehearsal is None:
         optimizer = AveragingOptimizer(engine, optimizer, network)
     return ModelParts(network, optimizer, weights, buckets)

@@ -14,6 +14,7 @@ import numpy as np
 from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
+from train.comm.shares import ALONE, Shares
 from train.networks.arch import Network, Parameter
 from train.rank.identity import Identity
 
@@ -138,7 +139,13 @@ class Engine(Protocol):
         """Return the network of a table of layers; ``accumulate`` adds each backward to the gradients."""
 
     def build_optimizer(
-        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+        self,
+        config: OptimizerBlock,
+        network: TrainableNetwork,
+        *,
+        rescale: float,
+        arrivals: Sequence[int],
+        shares: Shares = ALONE,
     ) -> Optimizer:
         """Return the optimizer that updates a network's weights in place.
 
@@ -147,6 +154,7 @@ class Engine(Protocol):
             network: The network; its gradients are sums over the global batch when `Optimizer.update` is called.
             rescale: Factor from sums to means: 1 / global batch size.
             arrivals: Arrival group of each gradient; a group is updated without waiting for later ones.
+            shares: Divides among the ranks what an optimizer computes of whole tensors.
         """
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
@@ -207,6 +215,14 @@ class Engine(Protocol):
 
     def first_element(self, array: Array) -> Array:
         """Queue a copy of the first element, shape (1,)."""
+
+    def clear_overflow(self, network: TrainableNetwork) -> Array | None:
+        """Queue the search for gradients that are not finite; if one is found, set all gradients to 0.
+
+        Returns:
+            Whether one was found, 1 or 0, float32, shape (1,). None: the network computes with a number type that does
+            not overflow, or the engine does not search.
+        """
 
     def overwrite(self, target: Array, source: Array) -> None:
         """Queue a copy of ``source`` into ``target``, converted to the type of ``target``."""

@@ -3,10 +3,11 @@
 It runs one rule per tensor and is slower than an engine's fused implementation.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from configs.optimizers import HyperParameters, OptimizerBlock
-from train.engine.protocol import Engine, TrainableNetwork
+from train.engine.protocol import Array, Engine, TrainableNetwork
 
 
 class RuleOptimizer:
@@ -22,23 +23,48 @@ class RuleOptimizer:
     def __init__(self, engine: Engine, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
         self._engine, self._network, self._rescale = engine, network, rescale
+        self._skipped: Array | None = None
         self.momenta = [engine.zeros(each.shape) for _ in range(config.num_moments) for each in network.masters]
 
-    def update(self, hyper: HyperParameters) -> None:
-        """Queue the update of all weights for one step."""
-        engine, network, count = self._engine, self._network, len(self._network.parameters)
-        undecayed = replace(hyper, weight_decay=0.0)
-        columns = (network.parameters, network.weights, network.masters, network.gradients)
-        for number, (parameter, weight, master, gradient) in enumerate(zip(*columns, strict=True)):
-            moments = self.momenta[number::count]
-            values = undecayed if parameter.kind in self.config.skip_weight_decay else hyper
-            mean = engine.to_float32(gradient) * self._rescale
-            updated, new_moments = self.config.update_rule(master, mean, moments, values)
-            for moment, new in zip(moments, new_moments, strict=True):
-                engine.overwrite(moment, new)
-            engine.overwrite(master, updated)
-            if weight is not master:
-                engine.overwrite(weight, master)
+    def update(self, hyper: HyperParameters) -> Array | None:
+        """Queue the update of all weights for one step; see `train.engine.protocol.Optimizer.update`."""
+        self._skipped = self._engine.clear_overflow(self._network)
+        self._update(hyper)
+        return self._skipped
+
+    def _update(self, hyper: HyperParameters) -> None:
+        for index in range(len(self._network.masters)):
+            self._update_tensor(index, self._values(index, hyper))
+
+    def _update_tensor(self, index: int, values: HyperParameters) -> None:
+        moments = self._moments(index)
+        updated, new_moments = self.config.update_rule(self._network.masters[index], self._mean(index), moments, values)
+        for moment, new in zip(moments, new_moments, strict=True):
+            self._move(moment, new)
+        self._move_weight(index, updated)
+
+    def _mean(self, index: int) -> Array:
+        """Return the mean gradient of a tensor, float32."""
+        return self._engine.to_float32(self._network.gradients[index]) * self._rescale
+
+    def _moments(self, index: int) -> Sequence[Array]:
+        return self.momenta[index :: len(self._network.masters)]
+
+    def _values(self, index: int, hyper: HyperParameters) -> HyperParameters:
+        """Return the numbers of a step for a tensor, which may have no weight decay."""
+        is_skipped = self._network.parameters[index].kind in self.config.skip_weight_decay
+        return replace(hyper, weight_decay=0.0) if is_skipped else hyper
+
+    def _move_weight(self, index: int, updated: Array) -> None:
+        weight, master = self._network.weights[index], self._network.masters[index]
+        self._move(master, updated)
+        if weight is not master:
+            self._engine.overwrite(weight, master)
+
+    def _move(self, array: Array, new: Array) -> None:
+        """Queue a new value of a weight or a moment, both finite; in a step that is skipped, it stays as it is."""
+        skipped = self._skipped
+        self._engine.overwrite(array, new if skipped is None else new * (1 - skipped) + array * skipped)
 
     def reset(self) -> None:
         """Set every moment to 0."""

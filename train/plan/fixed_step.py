@@ -11,11 +11,13 @@ def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
 
     Dropout draws by a seed that the host sets, an optimizer with an update rule of its own computes with numbers of
     the host, and only some steps update the average of the weights. Ranks that are not synchronous would have
-    different averages.
+    different averages, and have no common gradient that an optimizer could divide among them.
     """
     graphs, half_life = cluster.engine.cuda_graphs, recipe.optimizer.average_half_life_steps
     if half_life is not None and not cluster.communication.is_synchronous:
         raise ConfigError("optimizer.average_half_life_steps", half_life, "null where ranks are asynchronous")
+    if recipe.optimizer.divides_work and not cluster.communication.is_synchronous:
+        raise ConfigError("optimizer.name", recipe.optimizer.name, "adam, lars or sgd where ranks are asynchronous")
     if graphs == "none":
         return
     problem = ""

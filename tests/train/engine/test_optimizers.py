@@ -8,14 +8,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
+from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
 from tests.engines import BOTH, cpu_engine, each_engine, small_network
-from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps
+from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, muon_steps
 from train.networks.arch import Parameter, build_network
 from train.schedule import LrSchedule
 
 RATES = [0.1, 0.2, 0.3, 0.25, 0.1, 0.02]
 BATCH = 8
+NETWORK = build_network("resnet8", num_classes=10, image_size=32).parameters
 NO_SKIPS: dict[str, Any] = {"skip_trust_ratio": (), "skip_weight_decay": ("gamma", "beta")}
 
 
@@ -50,6 +51,7 @@ CONFIGS: dict[str, Any] = {
     "decoupled sgd": Sgd(name="sgd", momentum=0.8, weight_decay=0.05, decoupled_weight_decay=True),
     "adam": Adam(name="adam"),
     "adam, decay": Adam(name="adam", momentum=0.8, beta_2=0.99, epsilon=1e-2, weight_decay=1e-2),
+    "muon": Muon(name="muon", weight_decay=0.1, sgd_lr_ratio=0.5, sgd_momentum=0.7),
     "own rule": HeavyBall(momentum=0.9, weight_decay=0.02, skip_weight_decay=("gamma",)),
 }
 
@@ -60,6 +62,12 @@ def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: 
     if isinstance(config, Adam):
         constants = config.momentum, config.beta_2, config.epsilon, weight_decay
         return adam_steps(weight, gradients, RATES, constants)
+    if isinstance(config, Muon):
+        if parameter.kind != "weight" or parameter in (NETWORK[0], NETWORK[-2]):
+            return muon_steps(
+                weight, gradients, [lr * config.sgd_lr_ratio for lr in RATES], config.sgd_momentum, weight_decay, 0
+            )
+        return muon_steps(weight, gradients, RATES, config.momentum, weight_decay, config.newton_schulz_steps)
     if config.name == "sgd" and config.decoupled_weight_decay:
         settings = {"momentum": config.momentum, "decay": weight_decay, "base_lr": max(RATES)}
         return decoupled_sgd_steps(weight, gradients, RATES, **settings)
@@ -117,7 +125,7 @@ KINDS += [pytest.param("torch", "built half", marks=BOTH[1].marks)]
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind: str, config: Any) -> None:
     engine: Any = cpu_engine(name)
-    parameters = build_network("resnet8", num_classes=10, image_size=32).parameters
+    parameters = NETWORK
     random = np.random.default_rng(7)
     start = [random.standard_normal(each.shape, np.float32) for each in parameters]
     if kind.startswith("built"):  # by the engine, which may lay the tensors together

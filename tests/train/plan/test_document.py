@@ -125,6 +125,7 @@ def test_memory_grows_with_the_micro_batch_by_its_activations_and_input_only() -
     assert large["activations_bytes"] == 2 * small["activations_bytes"]
     numbers = build_network("resnet50", num_classes=1000, image_size=224).num_parameters
     assert small["optimizer_bytes"] == 4 * numbers
+    assert _plan("imagenet-b256", "optimizer.name=muon")["memory"]["optimizer_bytes"] == 8 * numbers
 
 
 def test_the_drawn_curve_reaches_the_top_where_the_rate_does() -> None:

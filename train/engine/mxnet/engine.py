@@ -10,10 +10,12 @@ import mxnet as mx
 import numpy as np
 
 from configs.errors import UserError
-from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
+from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from logs.environment import cpu_flags
+from train.comm.shares import ALONE, Shares
+from train.engine.muon import MuonOptimizer
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.mxnet.export import export_formats
 from train.engine.mxnet.host_momentum import HostMomentum
@@ -62,11 +64,19 @@ class MxnetEngine:
         )
 
     def build_optimizer(
-        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+        self,
+        config: OptimizerBlock,
+        network: TrainableNetwork,
+        *,
+        rescale: float,
+        arrivals: Sequence[int],
+        shares: Shares = ALONE,
     ) -> Optimizer:
         """See `Engine`."""
         if isinstance(config, Adam):
             return AdamOptimizer(config, network, rescale=rescale)
+        if isinstance(config, Muon):
+            return MuonOptimizer(self, config, network, rescale=rescale, shares=shares)
         if not isinstance(config, Lars | Sgd):
             return RuleOptimizer(self, config, network, rescale=rescale)
         is_whole = all(weight is master for weight, master in zip(network.weights, network.masters, strict=True))
@@ -152,6 +162,9 @@ class MxnetEngine:
     def first_element(self, array: Any) -> Any:
         """See `Engine`."""
         return array.reshape(-1)[:1].copy()
+
+    def clear_overflow(self, network: TrainableNetwork) -> None:
+        """Do nothing: under MXNet, an overflow ends the run by its loss."""
 
     def overwrite(self, target: Any, source: Any) -> None:
         """See `Engine`."""

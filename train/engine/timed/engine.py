@@ -10,6 +10,7 @@ import numpy as np
 
 from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
+from train.comm.shares import ALONE, Shares
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.engine.timed.device import Course, Device
 from train.engine.timed.network import INVENTED_LOSS, TimedNetwork, TimedOptimizer
@@ -43,7 +44,13 @@ class TimedEngine:
         return TimedNetwork(self._arrays, table, recipe, self._cluster, self._device, self._identity)
 
     def build_optimizer(
-        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+        self,
+        config: OptimizerBlock,
+        network: TrainableNetwork,
+        *,
+        rescale: float,
+        arrivals: Sequence[int],
+        shares: Shares = ALONE,
     ) -> Optimizer:
         """Return the optimizer that waits for the sums, and then for the update."""
         assert isinstance(network, TimedNetwork)

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
+from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
 from configs.schema import Cluster, Recipe
+from train.comm.shares import ALONE, Shares
+from train.engine.muon import MuonOptimizer
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
 from train.engine.rule_optimizer import RuleOptimizer
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork
-from train.engine.torch.optimizers import AdamOptimizer, MomentumOptimizer
+from train.engine.torch.optimizers import AdamOptimizer, MomentumOptimizer, clear_overflow, may_overflow
 from train.engine.torch.states import read_state
 from train.engine.torch.tracing import Recorder, read_operators
 from train.networks.arch import Network
@@ -61,13 +63,21 @@ class TorchEngine:
         )
 
     def build_optimizer(
-        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+        self,
+        config: OptimizerBlock,
+        network: TrainableNetwork,
+        *,
+        rescale: float,
+        arrivals: Sequence[int],
+        shares: Shares = ALONE,
     ) -> Optimizer:
         """Return the optimizer; it updates all tensors together, whatever their ``arrivals``."""
         if isinstance(config, Adam):
             return AdamOptimizer(config, network, rescale=rescale)
         if isinstance(config, Lars | Sgd):
             return MomentumOptimizer(config, network, rescale=rescale)
+        if isinstance(config, Muon):
+            return MuonOptimizer(self, config, network, rescale=rescale, shares=shares)
         return RuleOptimizer(self, config, network, rescale=rescale)
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
@@ -151,6 +161,10 @@ class TorchEngine:
         if self._is_gpu:
             array.queued = torch.cuda.current_stream(self.device).record_event()
         return array
+
+    def clear_overflow(self, network: TrainableNetwork) -> Any:
+        """See `Engine`."""
+        return clear_overflow(network.gradients, torch.ones(1, device=self.device)) if may_overflow(network) else None
 
     def overwrite(self, target: Any, source: Any) -> None:
         """See `Engine`."""

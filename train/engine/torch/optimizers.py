@@ -90,7 +90,7 @@ class _Optimizer:
         self._held: list[float | None] = [None] * len(self._IDLE)
         self._idle = torch.tensor(self._IDLE, device=self._device)
         self._on_device = torch.zeros_like(self._idle)
-        self._may_overflow = any(weight.dtype == torch.float16 for weight in network.weights)
+        self._may_overflow = may_overflow(network)
         self._one = torch.ones(1, device=self._device)
         self.momenta: list[Any] = [None] * (config.num_moments * len(kinds))
         self._pieces = list(self._cut_network())
@@ -144,23 +144,10 @@ class _Optimizer:
 
     def apply(self) -> Any:
         """Queue the update of all weights by the numbers that `hold` took last; see `update`."""
-        skipped = self._clear_overflow() if self._may_overflow else None
+        skipped = clear_overflow([piece.gradients for piece in self._pieces], self._one) if self._may_overflow else None
         self._update(self._on_device if skipped is None else torch.where(skipped > 0, self._idle, self._on_device))
         _copy_masters(self._network)
         return skipped
-
-    def _clear_overflow(self) -> Any:
-        """Return whether a gradient is not finite, 1 or 0, shape (1,); set all gradients to 0 if one is not."""
-        gradients = [piece.gradients for piece in self._pieces]
-        found = torch.zeros_like(self._one)
-        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-            of_type = [gradient for gradient in gradients if gradient.dtype == dtype]
-            # The operator of PyTorch's GradScaler, with a scale of 1.
-            torch._amp_foreach_non_finite_check_and_unscale_(of_type, found, self._one)
-        is_found = found > 0
-        for gradient in gradients:
-            gradient.masked_fill_(is_found, 0)
-        return found
 
     def hold(self, hyper: HyperParameters) -> None:
         """Queue the transfer of a step's numbers to the device, where `apply` reads them.
@@ -295,6 +282,24 @@ class AdamOptimizer(_Optimizer):
             second.lerp_(mean.square_(), share_2)
             root = torch.sqrt(second, out=mean).add_(epsilon)
             piece.masters.addcmul_(torch.div(first, root, out=root), rate)
+
+
+def may_overflow(network: TrainableNetwork) -> bool:
+    """Return whether a network computes in float16."""
+    return any(weight.dtype == torch.float16 for weight in network.weights)
+
+
+def clear_overflow(gradients: Sequence[Any], one: Any) -> Any:
+    """Return whether a gradient is not finite, 1 or 0, like ``one``; set all gradients to 0 if one is not."""
+    found = torch.zeros_like(one)
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+        of_type = [gradient for gradient in gradients if gradient.dtype == dtype]
+        # The operator of PyTorch's GradScaler, with a scale of 1.
+        torch._amp_foreach_non_finite_check_and_unscale_(of_type, found, one)
+    is_found = found > 0
+    for gradient in gradients:
+        gradient.masked_fill_(is_found, 0)
+    return found
 
 
 def _copy_masters(network: TrainableNetwork) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
+from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
 from tests.engines import forward_backward, random_batch, small_network
 
 torch = pytest.importorskip("torch")
@@ -18,8 +18,9 @@ CONFIGS = [
     Lars(name="lars", weight_decay=0, epsilon=0, skip_trust_ratio=()),
     Sgd(name="sgd", weight_decay=1e-2),
     Adam(name="adam", weight_decay=1e-2),
+    Muon(name="muon", weight_decay=1e-2),
 ]
-IDS = ["lars", "lars of all tensors", "sgd", "adam"]
+IDS = ["lars", "lars of all tensors", "sgd", "adam", "muon"]
 
 
 def _state(network: Any, optimizer: Any) -> list[Any]:
