@@ -188,6 +188,8 @@ CLOSED_RULES = (
     _exactly("eval_samples", "data.eval_samples", 50_000, _IMAGENET),
     _exactly("bad_record", "data.bad_record", "stop", _IMAGENET, "every image is trained on"),
     _exactly("crop_kind", "data.crop.kind", "resized", _AUGMENTATION),
+    _exactly("mixup", "data.mixup_alpha", 0, _AUGMENTATION),
+    _exactly("cutmix", "data.cutmix_alpha", 0, _AUGMENTATION),
     _exactly("eval_size", "data.eval_size", None, _REFERENCE, "that of training"),
     _exactly("eval_central_share", "data.eval_central_share", None, _AUGMENTATION),
     _exactly("eval_flip", "data.eval_flip", False, _AUGMENTATION),

@@ -79,6 +79,13 @@ class Recipe(Section):
         model = self.model.model_copy(update={"image_size": side})
         return self.model_copy(update={"model": model, "data": self.data.model_copy(update={"eval_size": None})})
 
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Shape of an image's label: of a class, of two classes and the first one's share, or of every class."""
+        if self.loss.kind == "sigmoid":
+            return (self.model.num_classes,)
+        return (3,) if self.data.is_mixed else ()
+
     @model_validator(mode="after")
     def _network_fits_the_images(self) -> Recipe:
         model, (least, most) = self.model, IMAGE_SIZES[self.model.name]
@@ -107,6 +114,9 @@ class Recipe(Section):
         if self.loss.kind == "sigmoid" and source not in (*SOURCES_WITH_LABEL_VECTORS, "synthetic"):
             allowed = ", ".join(sorted(SOURCES_WITH_LABEL_VECTORS))
             raise ConfigError("data.source", source, f"{allowed} or synthetic where loss.kind is sigmoid")
+        for name in ("mixup_alpha", "cutmix_alpha"):
+            if self.loss.kind == "sigmoid" and (alpha := getattr(self.data, name)):
+                raise ConfigError(f"data.{name}", alpha, "0 where loss.kind is sigmoid")
         if self.loss.kind == "sigmoid" and target is not None:
             raise ConfigError("run.target_top1", target, "null where loss.kind is sigmoid, which has no top-1")
         return self

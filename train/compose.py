@@ -30,6 +30,7 @@ from train.engine.build import ModelParts, build_model, dropout_seed
 from train.engine.protocol import Engine, open_engine
 from train.evaluate import Evaluator, metric_of, over_flips
 from train.measure.timing import Clock, StepClock
+from train.mixing import mixing_of
 from train.rank.identity import Identity
 from train.rank.startup import WAITING, Ledger
 from train.static_step import StaticStep
@@ -100,6 +101,7 @@ class Composition:
             "clock": clock,
             "on_step": on_step,
             "dropout_seed": partial(dropout_seed, self.recipe.run.seed, self.identity.rank),
+            "mixing": mixing_of(self.recipe, self.plan, self.identity.rank),
             **options,
         }
         graphs = self.cluster.engine.cuda_graphs

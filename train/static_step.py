@@ -112,8 +112,7 @@ class StaticStep(Step):
         if self.accumulation_steps > 1:
             self.network.zero_gradients()
         for number in range(self.accumulation_steps):
-            with self.clock.input():
-                images, labels = source.next_batch()
+            images, labels = self._next_batch(step, number, source)
             engine.overwrite(self.images, images)
             engine.overwrite(self.labels, labels)
             (parts.last if number + 1 == self.accumulation_steps else parts.earlier)()

@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from configs.optimizers import HyperParameters
-from data.input.batches import TrainingSource
+from data.input.batches import TrainingBatch, TrainingSource
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.measure.timing import Clock
+from train.mixing import Mix
 
 
 class StepArrays(NamedTuple):
@@ -52,6 +53,7 @@ class Step:
         on_step: Called with the step's number when the step is queued.
         dropout_seed: Returns the seed of a step's dropout, so that a step does not depend on earlier ones.
         told_to_stop: Returns whether this rank was told to stop.
+        mixing: Returns how the images of a step's micro-batch, both counted from 0, are mixed. If None, they are not.
     """
 
     engine: Engine
@@ -64,6 +66,7 @@ class Step:
     on_step: Callable[[int], object]
     dropout_seed: Callable[[int], int] = _first_dropout_seed
     told_to_stop: Callable[[], bool] = _never_told_to_stop
+    mixing: Callable[[int, int], Mix] | None = None
 
     def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:
         """Queue a step; nothing here waits, unless the framework computes at once."""
@@ -92,10 +95,14 @@ class Step:
         for number in range(self.accumulation_steps):
             if number:
                 self.network.backward()
-            with self.clock.input():
-                images, labels = source.next_batch()
-            own = self.network.forward(images, labels) + own
+            own = self.network.forward(*self._next_batch(step, number, source)) + own
         return own
+
+    def _next_batch(self, step: int, number: int, source: TrainingSource) -> TrainingBatch:
+        """Return a micro-batch, whose mix is queued where the recipe mixes images."""
+        with self.clock.input():
+            batch = source.next_batch()
+        return batch if self.mixing is None else self.engine.mix(batch, self.mixing(step, number))
 
     def _reducer(
         self, arrays: StepArrays, first_layer_arrived: Callable[[], None] = lambda: None

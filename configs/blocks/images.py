@@ -74,6 +74,23 @@ class Data(Section):
     )
     crop: Crop = Crop()
     flip: bool = Field(True, description="Whether half of the training images, chosen at random, are mirrored.")
+    mixup_alpha: float = Field(
+        0.0,
+        ge=0,
+        le=100,
+        description="MixUp (Zhang et al., arXiv:1710.09412): each training image is added to another one of its "
+        "micro-batch by shares from Beta(alpha, alpha), one draw a micro-batch, and so are the losses of both labels. "
+        "Larger values mix more; 0 mixes nothing. The training loss that is reported is that of the mixed images.",
+    )
+    cutmix_alpha: float = Field(
+        0.0,
+        ge=0,
+        le=100,
+        description="CutMix (Yun et al., arXiv:1905.04899): each training image takes a box from another one of its "
+        "micro-batch, and the losses of both labels count by area. The share that stays is from Beta(alpha, alpha), "
+        "and larger where the box would reach over the border. 0 cuts nothing. With mixup_alpha, each micro-batch is "
+        "mixed in one of the two ways, by even odds.",
+    )
     eval_resize: int | None = Field(
         None,
         ge=8,
@@ -123,8 +140,8 @@ class Data(Section):
     plain_from_epoch: int | None = Field(
         None,
         ge=2,
-        description="First epoch, counted from 1, whose training images are cropped as in evaluation, without flip "
-        "and without shuffling. If null, images are augmented to the end.",
+        description="First epoch, counted from 1, whose training images are cropped as in evaluation, without flip, "
+        "mixing and shuffling. If null, images are augmented to the end.",
         json_schema_extra={"unit": "epoch"},
     )
     keep_batches: bool = Field(
@@ -136,6 +153,11 @@ class Data(Section):
         "stop",
         description="What happens if a training image cannot be decoded: the run stops, or the image is left out.",
     )
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether training images are mixed with others."""
+        return bool(self.mixup_alpha or self.cutmix_alpha)
 
     @property
     def eval_inferences(self) -> int:

@@ -56,7 +56,8 @@ class TrainingBatch(NamedTuple):
         images: Array [B, C, H, W], or [B, H, W, C] if ``engine.layout`` is NHWC; float16 if a data set is read for
             ``engine.precision: float16``, else float32.
         labels: Array of float32: [B] whole numbers from 0 to num_classes - 1, or [B, num_classes] zeros and ones if
-            images have several labels.
+            images have several labels. Where a step has mixed the images in pairs, [B, 3]: the classes of both, and the
+            share of the first.
     """
 
     images: Any

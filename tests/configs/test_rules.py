@@ -42,6 +42,8 @@ BREAKS = {
     "eval_samples": ["data.eval_samples=49999"],
     "bad_record": ["data.bad_record=skip"],
     "crop_kind": ["data.crop.kind=shift"],
+    "mixup": ["data.mixup_alpha=0.2"],
+    "cutmix": ["data.cutmix_alpha=1"],
     "eval_size": ["data.eval_size=256"],
     "eval_flip": ["data.eval_flip=true"],
     "eval_central_share": ["data.eval_central_share=0.8", "data.eval_resize=null"],

@@ -13,6 +13,7 @@ from train.comm.communicator import Communicator, SingleProcess
 from train.compose import Composition, compose
 from train.engine.build import dropout_seed
 from train.measure.timing import Clock, StepClock
+from train.mixing import mixing_of
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -83,12 +84,16 @@ def test_the_weights_of_a_checkpoint_take_the_place_of_the_drawn_ones() -> None:
     assert all(np.array_equal(held[name], kept[name]) for name in held)
 
 
-def test_a_rank_makes_its_clock_and_draws_its_dropout_as_its_files_say() -> None:
+def test_a_rank_makes_its_clock_and_draws_dropout_and_mixes_as_its_files_say() -> None:
     made = _composed("cluster.engine.timing=false")
     assert type(_composed("cluster.engine.timing=true").make_clock()) is StepClock
     assert type(made.make_clock()) is Clock
     step = made.make_step(made.make_clock(), lambda _: None)
     assert [step.dropout_seed(number) for number in (0, 9)] == [dropout_seed(7, 0, 0), dropout_seed(7, 0, 9)]
+    assert step.mixing is None
+    mixed = _composed("data.mixup_alpha=0.2")
+    step = mixed.make_step(mixed.make_clock(), lambda _: None)
+    assert step.mixing == mixing_of(mixed.recipe, mixed.plan, 0)
     other, buckets = SingleProcess(), BucketPlan(((0,),))
     step = made.make_step(made.make_clock(), lambda _: None, communicator=other, buckets=buckets)
     assert (step.communicator, step.buckets) == (other, buckets)

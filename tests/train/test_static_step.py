@@ -80,9 +80,9 @@ class Drawn:
 @pytest.mark.parametrize("graphs", ["step", "compute"])
 @pytest.mark.parametrize("more", [
     ["optimizer={name: sgd, momentum: 0.9, weight_decay: 5e-4}"],
-    ["batch.accumulation_steps=4"],
+    ["batch.accumulation_steps=4", "data.mixup_alpha=1", "data.cutmix_alpha=1"],
     ["optimizer={name: adam}", "cluster.engine.layout=NHWC", "batch.accumulation_steps=2"],
-], ids=["sgd", "lars, four micro-batches", "adam, two"])  # fmt: skip
+], ids=["sgd", "lars, four micro-batches of mixed images", "adam, two"])  # fmt: skip
 def test_fixed_steps_leave_the_weights_statistics_and_losses_of_usual_ones(graphs: str, more: list[str]) -> None:
     weights, arrays, clock = _train(*more, f"cluster.engine.cuda_graphs={graphs}")
     expected, usual, _ = _train(*more)

@@ -46,6 +46,9 @@ class Remembering:
         self.calls.append("batch")
         return TrainingBatch("images", "labels")
 
+    def mix(self, batch: TrainingBatch, mix: Any) -> TrainingBatch:
+        return TrainingBatch(f"{batch.images} {mix}", "both labels")
+
     def forward(self, images: Any, labels: Any) -> Any:
         self.calls.append((images, labels))
         return next(self.losses)
@@ -84,14 +87,19 @@ class Remembering:
 
 
 def _take(
-    buckets: BucketPlan, *, accumulation: int = 1, told_to_stop: bool = False, arrivals: Sequence[int] = (3, 2, 1, 0)
+    buckets: BucketPlan,
+    *,
+    accumulation: int = 1,
+    told_to_stop: bool = False,
+    arrivals: Sequence[int] = (3, 2, 1, 0),
+    mixing: Any = None,
 ) -> tuple[list[Any], StepArrays]:
     parts = Remembering(arrivals)
     each = cast(Any, parts)
     step = Step(
         cast(Engine, parts), each, each, each, buckets, accumulation, each,
         on_step=lambda step: parts.calls.append(("on step", step)), dropout_seed=lambda step: 100 + step,
-        told_to_stop=lambda: told_to_stop,
+        told_to_stop=lambda: told_to_stop, mixing=mixing,
     )  # fmt: skip
     arrays = step(7, each, HYPER)
     return parts.calls, arrays
@@ -131,6 +139,12 @@ def test_accumulation_clears_the_sums_once_and_adds_the_losses() -> None:
     assert calls[:17] == [("seed", 107), "zero", *FETCH, "backward", *FETCH, "backward", *FETCH, "backward"]
     assert arrays.own == 321.0
     assert calls[22] == ("bucket_0", ["g3", "g2", "g1", "g0", "sum of 321.0", "flag False"], 0)
+
+
+def test_each_micro_batch_is_mixed_by_a_draw_of_its_own() -> None:
+    calls, _ = _take(BucketPlan(((3, 2, 1, 0),)), accumulation=2, mixing=lambda *place: f"mixed {place}")
+    mixed = [("images mixed (7, 0)", "both labels"), ("images mixed (7, 1)", "both labels")]
+    assert [call for call in calls if isinstance(call, tuple) and call[-1] == "both labels"] == mixed
 
 
 def test_buckets_leave_in_the_order_of_the_plan_whatever_the_order_of_arrival() -> None:

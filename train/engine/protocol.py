@@ -14,7 +14,9 @@ import numpy as np
 from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
+from data.input.batches import TrainingBatch
 from train.comm.shares import ALONE, Shares
+from train.mixing import Mix
 from train.networks.arch import Network, Parameter
 from train.rank.identity import Identity
 
@@ -59,7 +61,7 @@ class TrainableNetwork(Protocol):
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """Return the shape of one image's label: () for one class an image."""
+        """Return the shape of one image's label, see `configs.schema.Recipe.label_shape`."""
 
     @property
     def statistics(self) -> Sequence[Array]:
@@ -191,6 +193,9 @@ class Engine(Protocol):
 
     def mirror(self, images: Array) -> Array:
         """Queue a copy of images, in the layout of the cluster file, with left and right exchanged."""
+
+    def mix(self, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
+        """Queue the mix of each image with its partner; the labels become [B, 3], see `TrainingBatch`."""
 
     def to_host(self, array: Array) -> np.ndarray:
         """Copy an array to the host; waits for it."""

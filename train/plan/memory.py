@@ -130,7 +130,7 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
     """Return the buffers of a rank's input.
 
     Every pipeline holds ``prefetch_depth`` batches of cropped, normalised images. A batch is copied for the step, and
-    the copies of ``run_ahead_steps`` queued steps live on.
+    the copies of ``run_ahead_steps`` queued steps live on. Mixing takes two more: the other images, and the mixed ones.
     """
     engine, model, batch = cluster.engine, recipe.model, plan.per_rank_batch_size
     on_gpu = cluster.device == "gpu"
@@ -140,7 +140,7 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
     )
     is_packed = recipe.data.source != "synthetic"
     pipelines = (2 + (recipe.data.plain_from_epoch is not None)) * is_packed
-    held = pipelines * engine.prefetch_depth + engine.run_ahead_steps + 1
+    held = pipelines * engine.prefetch_depth + engine.run_ahead_steps + 1 + 2 * recipe.data.is_mixed
     decoders = pipelines * engine.input_threads * on_gpu
     decoded = pipelines * engine.prefetch_depth * batch * _DECODED_BYTES * on_gpu
     return InputBuffers(

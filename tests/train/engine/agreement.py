@@ -25,6 +25,7 @@ from train.dataset import images_of
 from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
 from train.measure.timing import Clock
+from train.mixing import mixing_of
 from train.networks.arch import Network, network_of
 from train.schedule import resolve_schedule
 from train.step import Step
@@ -92,6 +93,7 @@ class Trainer:
             accumulation_steps=self.plan.accumulation_steps,
             clock=Clock(engine, 2),
             on_step=lambda _: None,
+            mixing=mixing_of(recipe, self.plan, 0),
         )
         self._schedule, self.source = resolve_schedule(recipe, self.plan), _open(recipe, cluster, engine)
 

@@ -70,6 +70,27 @@ def test_one_hot_sigmoids_sum_the_binary_cross_entropy_of_the_smoothed_label(nam
 
 
 @each_engine
+@pytest.mark.parametrize(("kind", "smoothing"), [("softmax", 0.0), ("softmax", 0.3), ("one_hot_sigmoid", 0.08)])
+def test_an_image_mixed_of_two_has_the_mean_of_the_losses_of_both_labels_by_their_shares(
+    name: str, kind: str, smoothing: float
+) -> None:
+    draw = np.random.default_rng(2)
+    (first, second), shares = draw.integers(0, CLASSES, (2, len(LOGITS))), draw.random(len(LOGITS))
+    given = f"loss={{kind: {kind}, label_smoothing: {smoothing}}}", "data.mixup_alpha=0.2"
+    losses, gradient = _losses(name, LOGITS, np.stack([first, second, shares], axis=1), *given)
+    hard = shares[:, None] * np.eye(CLASSES)[first] + (1 - shares[:, None]) * np.eye(CLASSES)[second]
+    targets = hard * (1 - smoothing) + smoothing / CLASSES
+    if kind == "softmax":
+        found = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+        expected = -(targets * np.log(found)).sum(axis=1)
+    else:
+        found = 1 / (1 + np.exp(-LOGITS))
+        expected = -(targets * np.log(found) + (1 - targets) * np.log(1 - found)).sum(axis=1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    np.testing.assert_allclose(gradient, (found - targets).sum(axis=0), rtol=1e-3, atol=1e-5)
+
+
+@each_engine
 def test_binary_cross_entropy_is_the_mean_over_classes_and_never_overflows(name: str) -> None:
     logits = np.concatenate([LOGITS[:3], np.full((1, CLASSES), 500.0)])
     labels = (np.arange(4 * CLASSES).reshape(4, CLASSES) % 3 == 0).astype(np.float32)

@@ -13,6 +13,7 @@ from configs.errors import UserError
 from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
+from data.input.batches import TrainingBatch
 from logs.environment import cpu_flags
 from train.comm.shares import ALONE, Shares
 from train.engine.muon import MuonOptimizer
@@ -23,6 +24,7 @@ from train.engine.mxnet.network import TrainedNetwork
 from train.engine.mxnet.optimizers import AdamOptimizer, MomentumOptimizer
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
 from train.engine.rule_optimizer import RuleOptimizer
+from train.mixing import Mix
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -60,6 +62,7 @@ class MxnetEngine:
             engine=self._settings,
             context=self.context,
             accumulate=accumulate,
+            label_shape=recipe.label_shape,
             batch_size=plan_run(recipe, self._world_size).per_rank_batch_size,
         )
 
@@ -129,6 +132,17 @@ class MxnetEngine:
     def mirror(self, images: Any) -> Any:
         """See `Engine`."""
         return mx.nd.flip(images, axis=self._settings.layout.index("W"))
+
+    def mix(self, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
+        """See `Engine`."""
+        images, labels = batch
+        others = images[::-1]
+        if mix.box is None:
+            mixed = images * mix.share + others * (1 - mix.share)
+        else:
+            mixed, region = images.copy(), mix.region(self._settings.layout)
+            mixed[region] = others[region]
+        return TrainingBatch(mixed, mx.nd.stack(labels, labels[::-1], labels.ones_like() * mix.share, axis=1))
 
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`."""

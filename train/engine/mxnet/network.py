@@ -39,6 +39,7 @@ class TrainedNetwork:
         engine: Precision, layout, and the number of accumulated micro-batches that may be queued.
         context: MXNet device.
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
+        label_shape: Shape of one image's label, see `configs.schema.Recipe.label_shape`.
         batch_size: Most images of a micro-batch, see `train.engine.mxnet.symbols.logits_symbol`.
 
     Attributes:
@@ -58,10 +59,11 @@ class TrainedNetwork:
         engine: EngineSettings,
         context: Any,
         accumulate: bool,
+        label_shape: tuple[int, ...] = (),
         batch_size: int = 1,
     ) -> None:
         self.network, self.model = network, model
-        self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
+        self.label_shape = label_shape
         axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
         self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
         self.parameters: tuple[Parameter, ...] = network.parameters
@@ -72,7 +74,9 @@ class TrainedNetwork:
         self._has_inferred = False
         logits = logits_symbol(network, model, engine, batch_size)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
-        losses = losses_of(mx.sym, logits, labels, network.num_classes, loss)
+        is_mixed = bool(label_shape) and loss.kind != "sigmoid"
+        told = list(mx.sym.split(labels, num_outputs=3, axis=1, squeeze_axis=True)) if is_mixed else labels
+        losses = losses_of(mx.sym, logits, told, network.num_classes, loss)
         self._training = gluon.SymbolBlock(losses, [images, labels])
         self._exported = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
         self._held = {each.name: each for each in self._training.collect_params().values()}

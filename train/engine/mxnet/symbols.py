@@ -175,7 +175,8 @@ def losses_of(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) 
     Args:
         ops: ``mx.sym`` or ``mx.nd``.
         logits: Shape (batch, classes), float32.
-        labels: Shape (batch,); with loss.kind ``sigmoid``, zeros and ones of shape (batch, classes).
+        labels: Shape (batch,); with loss.kind ``sigmoid``, zeros and ones of shape (batch, classes). Of images mixed in
+            pairs, a list of three: the labels of both, and the share of the first.
         num_classes: Width of the classifier.
         loss: The recipe's block.
     """
@@ -183,7 +184,7 @@ def losses_of(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) 
         return _binary_cross_entropy(ops, logits, labels)
     if loss.kind == "one_hot_sigmoid":
         label, other = smoothing_weights(loss, num_classes)
-        expected = (label - other) * ops.pick(logits, labels, axis=-1) + other * ops.sum(logits, axis=-1)
+        expected = (label - other) * _picked(ops, logits, labels) + other * ops.sum(logits, axis=-1)
         return ops.sum(_softplus(ops, logits), axis=-1) - expected
     return _smoothed_cross_entropy(ops, logits, labels, num_classes, loss)
 
@@ -201,8 +202,16 @@ def _softplus(ops: Any, logits: Any) -> Any:
 def _smoothed_cross_entropy(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
     """Return the cross-entropy of each image in nats, shape (batch,); see `smoothing_weights`."""
     log_probabilities = ops.log_softmax(logits, axis=-1)
-    picked = ops.pick(log_probabilities, labels, axis=-1)
+    picked = _picked(ops, log_probabilities, labels)
     if not loss.label_smoothing:
         return -picked
     label, other = smoothing_weights(loss, num_classes)
     return -(label - other) * picked - other * ops.sum(log_probabilities, axis=-1)
+
+
+def _picked(ops: Any, values: Any, labels: Any) -> Any:
+    """Return the value of each image's label, shape (batch,); of two labels, the mean by their shares."""
+    if not isinstance(labels, list):
+        return ops.pick(values, labels, axis=-1)
+    first, second, share = labels
+    return share * ops.pick(values, first, axis=-1) + (1 - share) * ops.pick(values, second, axis=-1)

@@ -10,10 +10,12 @@ import numpy as np
 
 from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
+from data.input.batches import TrainingBatch
 from train.comm.shares import ALONE, Shares
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.engine.timed.device import Course, Device
 from train.engine.timed.network import INVENTED_LOSS, TimedNetwork, TimedOptimizer
+from train.mixing import Mix
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -59,6 +61,10 @@ class TimedEngine:
     def mirror(self, images: Array) -> Array:
         """Return the images, which are blank."""
         return images
+
+    def mix(self, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
+        """Return the batch, which is blank."""
+        return batch
 
     def judge(self, logits: Array, labels: Array, num_valid: int) -> Array:
         """Judge as many images right as the invented accuracy of this evaluation asks for; all are of class 0."""

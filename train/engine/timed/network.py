@@ -44,7 +44,7 @@ class TimedNetwork:
     Args:
         engine: The real framework.
         table: The layers.
-        recipe: Has the images of an epoch and of a step, and the kind of labels.
+        recipe: Has the images of an epoch and of a step, and the shape of labels.
         cluster: Has the rehearsal's times, sizes and faults, and the number type of gradients.
         device: Takes the time.
         identity: This rank.
@@ -64,7 +64,7 @@ class TimedNetwork:
         assert len(rehearsal.waits.gradients_s) == len(table.parameters)
         self.parameters: tuple[Parameter, ...] = table.parameters
         self.image_shape = (1,)
-        self.label_shape = (table.num_classes,) if recipe.loss.kind == "sigmoid" else ()
+        self.label_shape = recipe.label_shape
         self.step = -1  # the warm-up, in which no fault strikes
         self._engine, self._waits, self._device = engine, rehearsal.waits, device
         self._faults = rehearsal.faults_of(identity.rank)

@@ -13,6 +13,7 @@ import torch
 
 from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
 from configs.schema import Cluster, Recipe
+from data.input.batches import TrainingBatch
 from train.comm.shares import ALONE, Shares
 from train.engine.muon import MuonOptimizer
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
@@ -22,6 +23,7 @@ from train.engine.torch.network import TrainedNetwork
 from train.engine.torch.optimizers import AdamOptimizer, MomentumOptimizer, clear_overflow, may_overflow
 from train.engine.torch.states import read_state
 from train.engine.torch.tracing import Recorder, read_operators
+from train.mixing import Mix
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -60,6 +62,7 @@ class TorchEngine:
             cluster=self._cluster,
             device=self.device,
             accumulate=accumulate,
+            label_shape=recipe.label_shape,
         )
 
     def build_optimizer(
@@ -122,6 +125,17 @@ class TorchEngine:
     def mirror(self, images: Any) -> Any:
         """See `Engine`."""
         return images.flip(self._cluster.engine.layout.index("W"))
+
+    def mix(self, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
+        """See `Engine`."""
+        images, labels = batch
+        others = images.flip(0)
+        if mix.box is None:
+            mixed = others.lerp(images, mix.share)
+        else:
+            mixed, region = images.clone(), mix.region(self._cluster.engine.layout)
+            mixed[region] = others[region]
+        return TrainingBatch(mixed, torch.stack((labels, labels.flip(0), torch.full_like(labels, mix.share)), dim=1))
 
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`; bfloat16, which NumPy does not have, becomes float32."""

@@ -98,7 +98,8 @@ def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:
 
     Args:
         logits: Shape (batch, classes).
-        labels: Float32, shape (batch,); with ``sigmoid``, zeros and ones of shape (batch, classes).
+        labels: Float32, shape (batch,); with ``sigmoid``, zeros and ones of shape (batch, classes); of images that were
+            mixed in pairs, shape (batch, 3), see `data.input.batches.TrainingBatch`.
         loss: The recipe's block.
     """
     if loss.kind == "sigmoid":
@@ -116,5 +117,8 @@ def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:
 
 
 def _picked(values: Any, labels: Any) -> Any:
-    """Return the value of each image's label, shape (batch,)."""
-    return values.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+    """Return the value of each image's label, shape (batch,); of two labels, the mean by their shares."""
+    if labels.ndim == 1:
+        return values.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+    first, second, share = labels.unbind(1)
+    return share * _picked(values, first) + (1 - share) * _picked(values, second)

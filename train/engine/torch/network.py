@@ -42,6 +42,7 @@ class TrainedNetwork:
             may be queued on a GPU.
         device: PyTorch's device.
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
+        label_shape: Shape of one image's label, see `configs.schema.Recipe.label_shape`.
 
     Attributes:
         weights: Tensors that the network computes with, in the order of ``parameters``.
@@ -51,11 +52,19 @@ class TrainedNetwork:
         label_shape: Shape of one image's label.
     """
 
-    def __init__(
-        self, network: Network, *, model: Model, loss: Loss, cluster: Cluster, device: torch.device, accumulate: bool
-    ) -> None:  # fmt: skip
+    def __init__(  # noqa: PLR0913 (an engine calls this, by keyword)
+        self,
+        network: Network,
+        *,
+        model: Model,
+        loss: Loss,
+        cluster: Cluster,
+        device: torch.device,
+        accumulate: bool,
+        label_shape: tuple[int, ...] = (),
+    ) -> None:
         self.network, self.model, engine = network, model, cluster.engine
-        self.label_shape = (network.num_classes,) if loss.kind == "sigmoid" else ()
+        self.label_shape = label_shape
         axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
         self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
         self.parameters: tuple[Parameter, ...] = network.parameters

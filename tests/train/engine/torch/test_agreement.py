@@ -29,7 +29,12 @@ def _require_same(apart: dict[str, float]) -> None:
     [
         ("loss.smoothing=softmax_output", "optimizer.trust_weight_decay=1e-3"),
         ("optimizer={name: sgd, weight_decay: 1e-4}", "loss.label_smoothing=0", "schedule.base_lr=0.1"),
-        ("optimizer={name: adam, epsilon: 1e-2, weight_decay: 1e-4}", "batch.accumulation_steps=2"),
+        (
+            "optimizer={name: adam, epsilon: 1e-2, weight_decay: 1e-4}",
+            "batch.accumulation_steps=2",
+            "data.mixup_alpha=1",
+            "data.cutmix_alpha=1",
+        ),
         (
             "loss={kind: sigmoid}",
             "run.target_top1=null",
@@ -39,7 +44,7 @@ def _require_same(apart: dict[str, float]) -> None:
         ),
         ("model.name=mnist_small_cnn", "model.image_size=28"),
     ],
-    ids=["lars", "sgd", "adam, two micro-batches", "sigmoid", "mnist_small_cnn"],
+    ids=["lars", "sgd", "adam, two mixed micro-batches", "sigmoid", "mnist_small_cnn"],
 )
 def test_steps_from_the_same_state_are_the_same(overrides: tuple[str, ...]) -> None:
     _require_same(in_step([*SYNTHETIC, *RESNET8, *overrides], steps=4))
