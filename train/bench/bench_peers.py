@@ -1,8 +1,7 @@
 """Training images a second, beside the programs that people use today, on the same network, JPEGs, batch and ranks."""
 
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,20 +10,33 @@ from typing import TYPE_CHECKING, Any
 from configs.errors import UserError, nearest
 from configs.networks import IMAGE_SIZES, NETWORKS
 from configs.programs import Program
-from configs.registry import ENGINES, has_engine, installed_engine, possible_precisions
+from configs.registry import ENGINES, has_engine, possible_precisions
 from train.bench.bench_step import GREY
 from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, effort, generated_images, option
+from train.bench.peer_forms import (
+    NO_PYTORCH,
+    Form,
+    fastest,
+    fastest_pytorch,
+    forms_of,
+    momentum_update,
+    place_of,
+    places,
+    precisions,
+    start_pytorch,
+)
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
     from train.bench.launching import Finished, Jobs
 
 _OURS = "ours"
-_PRECISION = "float32"
-"""That of the peers, which the names of our alternatives leave out."""
+_HOROVOD = "Horovod's MXNet example"
+_ANY = "any"
 
 _RECIPE = "imagenet-b256"
+_LARS = "optimizer={name: lars, momentum: 0.9, weight_decay: 1e-4, trust_coefficient: 0.001}"
 _LIBRARY_DEFAULTS = ("cluster.engine.backward_bulk_nodes=15", f"cluster.communication.bucket_bytes={128 << 20}")
 """The defaults of MXNet 1.9.1 and Horovod 0.28.1, which Horovod's example runs with."""
 
@@ -35,8 +47,8 @@ _ZOO |= {"resnet152": "resnet152_v1", "alexnet": "alexnet", "densenet121": "dens
 _USUAL_SIZE = 64
 _LARGE = 128
 """From this side on, px, a step takes seconds."""
-
-NO_PYTORCH = "PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)"
+_TRIED_STEPS = 2
+"""Most steps of a start that only chooses a form."""
 
 
 @dataclass(frozen=True)
@@ -47,25 +59,31 @@ class PeersOptions:
     image_size: int | None = option(
         "side of an image (default: 64, or the size that the network is made for)", metavar="PX", type=int
     )
-    batch: int = option("images per rank", 16, metavar="N", type=int)
-    ranks: int = option("ranks of one thread each", 2, metavar="N", type=int)
+    batch: int = option("images per core", 16, metavar="N", type=int)
+    ranks: int = option("cores, each with a rank of its own or all in one process", 2, metavar="N", type=int)
+    precision: str = option(
+        "number type of all programs; any: of each program the fastest that this CPU has",
+        _ANY,
+        choices=(_ANY, "float32", "bfloat16"),
+    )
+    optimizer: str = option("update of all programs but Horovod's example", "sgd", choices=("sgd", "lars"))
     rounds: int | None = effort(
-        "starts of each alternative", quick=1, usual=None, thorough=12, default="6; 2 from 128 px on"
+        "starts of the fastest forms", quick=1, usual=None, thorough=12, default="6; 2 from 128 px on"
     )
     steps: int | None = option("timed steps of each start (default: 4; 1 from 128 px on)", metavar="N", type=int)
-    gluon: bool = option("also measure Horovod's example with --mode gluon", False, action="store_true")
     install: bool = option("install PyTorch into .venv-peers first if it is missing", False, action="store_true")
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The network, the images and the ranks, which are the same for all alternatives.
+    """The network, the images, the update and the cores, which are the same for all programs.
 
     Attributes:
-        jobs: Starts the alternatives.
+        jobs: Starts the programs.
         network: Arguments of `train.networks.arch.build_network`.
-        batch: Images a rank.
-        ranks: Ranks of one thread each.
+        batch: Images a core.
+        ranks: Cores.
+        optimizer: Changes of the recipe's optimizer.
         steps: Timed steps of each start.
         rounds: Starts of each alternative.
         images: Number of generated images.
@@ -75,6 +93,7 @@ class _Comparison:
     network: dict[str, Any]
     batch: int
     ranks: int
+    optimizer: tuple[str, ...]
     steps: int
     rounds: int
     images: int
@@ -87,59 +106,55 @@ class _Comparison:
         return ROOT / "runs" / "data" / f"bench-peers-{self.network['num_classes']}-{self.images}"
 
     @property
-    def counted(self) -> dict[str, int]:
-        """The steps of a start that do not count, and those that do."""
-        return {"warmup": 1 + self.steps // 4, "steps": self.steps}
-
-    @property
-    def place(self) -> tuple[str, ...]:
-        """The changes of the cluster."""
-        return (f"cluster.ranks_per_node={self.ranks}",)
+    def global_size(self) -> int:
+        """Images of a step of all ranks."""
+        return self.ranks * self.batch
 
     @property
     def overrides(self) -> list[str]:
-        """The changes of the recipe and of the cluster for a run of this program."""
+        """The changes of the recipe for a run of this program."""
         return [
             *(GREY if self.network["input_channels"] == 1 else ()),
             *generated_images(self.data.name, self.images),
             *(f"model.{key}={value}" for key, value in self.network.items()),
-            f"batch.global_size={self.ranks * self.batch}",
+            f"batch.global_size={self.global_size}",
+            *self.optimizer,
             f"cluster.paths.data={self.data.parent}",
-            *self.place,
         ]
 
-    def ours(self, engine: str, precision: str) -> Figures:
-        """Measure this program under one of its engines, at a precision."""
-        chosen = (f"cluster.engine.name={engine}", f"cluster.engine.precision={precision}")
-        task = {"overrides": [*self.overrides, *chosen], **self.counted}
-        return _only_sample(self.jobs.ranks(Program.PEER_OURS, task, overrides=(*self.place, *chosen)))
+    def ours(self, form: Form) -> Figures:
+        """Measure this program; a form also has ``engine``, ``layout`` and ``precision``."""
+        names = {"engine": "name", "layout": "layout", "precision": "precision"}
+        place = [*place_of(form), *(f"cluster.engine.{key}={form[own]}" for own, key in names.items())]
+        task = {"overrides": [*self.overrides, *place], **self._counted}
+        return _only_sample(self.jobs.ranks(Program.PEER_OURS, task, overrides=place))
 
-    def horovod(self, mode: str) -> Figures:
-        """Measure Horovod's example in the mode ``module`` or ``gluon``."""
+    def horovod(self, form: Form) -> Figures:
+        """Measure Horovod's example; a form also has ``mode``, the interface of MXNet."""
         shape = {"model": _ZOO[self.network["name"]], "image_size": self.network["image_size"]}
-        task = {**shape, "data": f"{self.data}/train", "batch_size": self.batch, "mode": mode, **self.counted}
-        overrides = ("cluster.communication.kind=horovod", *_LIBRARY_DEFAULTS, *self.place)
+        batch = {"batch_size": self.global_size // form["ranks"]}
+        task = {**shape, "data": f"{self.data}/train", **batch, "mode": form["mode"], **self._counted}
+        overrides = ("cluster.communication.kind=horovod", *_LIBRARY_DEFAULTS, *place_of(form))
         return _only_sample(self.jobs.ranks(Program.HOROVOD_EXAMPLE, task, overrides=overrides))
 
-    def pytorch(self, *, is_channels_last: bool = False, is_one_process: bool = False) -> Figures:
-        """Measure PyTorch's DistributedDataParallel, or DataParallel.
+    def pytorch(self, form: Form) -> Figures:
+        """Measure PyTorch in a form of `fastest_pytorch`."""
+        from configs.load import load_both
 
-        Args:
-            is_channels_last: Whether images and weights have that order in memory.
-            is_one_process: Measure DataParallel: one process with the batches and the threads of all ranks.
-        """
-        ranks, batch = (1, self.ranks * self.batch) if is_one_process else (self.ranks, self.batch)
-        with tempfile.TemporaryDirectory() as folder:
-            rate = {
-                "network": self.network,
-                "data": f"{self.data}/train",
-                "batch_size": batch,
-                "threads": self.ranks if is_one_process else None,
-                **self.counted,
-            }
-            task = {"rendezvous_file": f"{folder}/ranks", "is_channels_last": is_channels_last, "rate": rate}
-            place = [f"cluster.ranks_per_node={ranks}"]
-            return _only_sample(self.jobs.ranks(Program.PYTORCH_PEER, task, overrides=place, is_peer=True))
+        recipe, _ = load_both(_RECIPE, "laptop", self.overrides)
+        rate = {
+            "network": self.network,
+            "data": f"{self.data}/train",
+            "batch_size": self.global_size // form["ranks"],
+            "update": momentum_update(recipe.optimizer) if self.optimizer else None,
+            **self._counted,
+        }
+        return _only_sample(start_pytorch(self.jobs, form, rate=rate))
+
+    @property
+    def _counted(self) -> dict[str, int]:
+        """The steps of a start that do not count, and those that do."""
+        return {"warmup": 1 + self.steps // 4, "steps": self.steps}
 
 
 def _only_sample(done: "Finished") -> Figures:
@@ -147,60 +162,80 @@ def _only_sample(done: "Finished") -> Figures:
     return sample
 
 
+def _seconds(measure: Callable[[Form], Figures]) -> Callable[[Form], float]:
+    """Return the function that measures the seconds an image takes in a form."""
+    return lambda form: 1 / measure(form)["images_per_s"]
+
+
 def measure(options: PeersOptions, jobs: "Jobs", fewest_images: int = 256) -> Report:
     """See `train.bench.options.Bench`; ``fewest_images`` are generated at least."""
     from configs.load import load_both
 
-    comparison = _comparison(options, jobs, fewest_images)
+    comparison, wanted = _comparison(options, jobs, fewest_images), _wanted(options.precision)
     if options.install:
         jobs.install_peers()
     jobs.pack(*load_both(_RECIPE, "laptop", comparison.overrides))
-    model = options.model
+    short = replace(comparison, steps=min(comparison.steps, _TRIED_STEPS))
+    model, cores, notes = options.model, comparison.ranks, list[str]()
+    size, images = comparison.network["image_size"], comparison.global_size
+    best, form = fastest(_OURS, _own_forms(cores, wanted), _seconds(short.ours), notes)
+    (default, *_) = _own_forms(cores, ("float32",)).values()
     alternatives: dict[str, Callable[[], Figures]] = {
-        name: partial(comparison.ours, engine, precision) for name, (engine, precision) in _own_engines().items()
+        _OURS: partial(comparison.ours, default),
+        best: partial(comparison.ours, form),
     }
-    shape = f"{model}, {comparison.network['image_size']} px, batch {comparison.batch} a rank"
-    notes = [f"{shape}, {comparison.ranks} ranks of one thread, JPEGs"]
     if not find_spec("horovod"):
         notes.append("Horovod's example is not measured: Horovod is not installed")
     elif model in _ZOO:
-        alternatives["Horovod's MXNet example"] = lambda: comparison.horovod("module")
-        if options.gluon:
-            alternatives["Horovod's MXNet example, gluon"] = lambda: comparison.horovod("gluon")
+        modes = {mode: {"mode": mode} for mode in ("module", "gluon")}
+        name, form = fastest(_HOROVOD, forms_of(places(cores), modes), _seconds(short.horovod), notes)
+        alternatives[name] = partial(comparison.horovod, form)
     else:
         notes.append(f"Horovod's example is not measured: MXNet's model zoo has no {model}")
     if jobs.peers_python.exists():
-        alternatives["PyTorch DDP"] = comparison.pytorch
-        alternatives["PyTorch DDP, channels last"] = lambda: comparison.pytorch(is_channels_last=True)
-        alternatives["PyTorch DataParallel"] = lambda: comparison.pytorch(is_one_process=True)
-        notes.append(
-            "DataParallel splits a batch over GPUs; without GPUs it is one process that takes the images of all "
-            f"{comparison.ranks} ranks on {comparison.ranks} threads"
-        )
+        name, form = fastest_pytorch(cores, wanted, _seconds(short.pytorch), notes)
+        alternatives[name] = partial(comparison.pytorch, form)
     else:
         notes.append(NO_PYTORCH)
-    return make_report(interleave(alternatives, n=comparison.rounds, reference=_OURS), notes)
+    rows = interleave(alternatives, n=comparison.rounds, reference=best)
+    shape = f"{model}, {size} px, {images} images a step on {cores} cores, {options.optimizer}, JPEGs"
+    own = f"{_OURS}: the form of a run that asks for nothing; the others: the fastest form of each program"
+    return make_report(rows, [shape, own, *notes])
 
 
 BENCH = Bench(
-    "training images/s beside Horovod's own MXNet example and PyTorch's DistributedDataParallel and DataParallel",
+    "training images/s beside Horovod's own MXNet example and PyTorch, each in its fastest form",
     PeersOptions,
     measure,
     only_here="the other programs are started on this machine's CPU",
 )
 
 
-def _own_engines() -> dict[str, tuple[str, str]]:
-    """Return the engines that this environment has, each at every precision of this CPU, by name; the default first."""
+def _wanted(precision: str) -> tuple[str, ...]:
+    """Return the precisions that ``--precision`` asks for.
+
+    Raises:
+        UserError: This CPU does not compute in that precision.
+    """
+    possible = precisions()
+    if precision not in (_ANY, *possible):
+        allowed = ", ".join((_ANY, *possible))
+        raise UserError(f"--precision {precision}: allowed: {allowed}, because this CPU has no instructions for it")
+    return possible if precision == _ANY else (precision,)
+
+
+def _own_forms(ranks: int, wanted: tuple[str, ...]) -> dict[str, Form]:
+    """Return the forms of this program under every engine of this environment, that of a plain run first."""
     from logs.environment import cpu_flags
 
-    engines = {}
+    forms: dict[str, Form] = {}
     for engine, entry in ENGINES.items():
         if entry.computes and has_engine(engine):
-            title = _OURS if engine == installed_engine() else f"{_OURS}, {entry.title}"
-            for precision in possible_precisions(engine, cpu_flags()):
-                engines[title if precision == _PRECISION else f"{title}, {precision}"] = (engine, precision)
-    return engines
+            layouts = {layout: {"layout": layout} for layout in entry.cpu_layouts}
+            possible = possible_precisions(engine, cpu_flags())
+            types = {name: {"precision": name} for name in wanted if name in possible}
+            forms |= forms_of(places(ranks), {entry.title: {"engine": engine}}, layouts, types)
+    return forms
 
 
 def _comparison(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Comparison:
@@ -224,6 +259,7 @@ def _comparison(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Com
         {"name": model, "num_classes": classes, "image_size": size, "input_channels": channels},
         batch,
         ranks,
+        optimizer=(_LARS,) if options.optimizer == "lars" else (),
         steps=_positive("--steps", options.steps, 1 if size >= _LARGE else 4),
         rounds=_positive("--rounds", options.rounds, 2 if size >= _LARGE else 6),
         images=max(fewest_images, ranks * batch),

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import UserError
-from configs.programs import Program
 from logs.read.lines import read_events
-from train.bench.bench_peers import NO_PYTORCH
 from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, effort, option
+from train.bench.peer_forms import (
+    NO_PYTORCH,
+    Form,
+    fastest_pytorch,
+    momentum_update,
+    place_of,
+    precisions,
+    start_pytorch,
+)
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -25,17 +32,18 @@ _RACES = ("digits", "fashion-mnist")
 """The recipes to choose from, the quickest first."""
 
 _OURS = "ours"
-_PYTORCH = "PyTorch DDP"
 _SECONDS = "to_target_s"
+_TRIED_STEPS = 48
+"""Steps of a start that only chooses a form of PyTorch."""
 
 _NOTES = (
     "to_target_s: from the command to the end of the evaluation that reaches the target, start-up, input and all "
     "evaluations included; high is the worst seed; of a seed that misses the target, until its last evaluation",
     "startup_s: from the command to the first step",
     "ours: ./run.sh train, which also writes logs and checkpoints; what follows the target is not counted",
-    "PyTorch: DistributedDataParallel over Gloo on as many ranks of one thread each, without torchrun, which takes "
-    "seconds; network, first weights, batch, learning rates, update, loss and share of each rank are ours; each rank "
-    "decodes its JPEGs once and keeps them as one tensor of bytes, without worker processes",
+    "PyTorch: in its fastest form, on as many cores; several processes by DistributedDataParallel over Gloo, without "
+    "torchrun, which takes seconds; network, first weights, batch, learning rates, update, loss and share of each rank "
+    "are ours; each rank decodes its JPEGs once and keeps them as one tensor of bytes, without worker processes",
 )
 
 
@@ -67,8 +75,9 @@ def measure(options: RaceOptions, jobs: "Jobs") -> Report:
     attempts: dict[str, Callable[[int], Figures]] = {_OURS: partial(_train_ours, jobs, options.recipe)}
     notes = [f"{options.recipe}: top-1 of {recipe.run.target_top1:g}, seeds 1 to {options.seeds}", *_NOTES]
     if jobs.peers_python.exists():
-        for name, is_channels_last in ((_PYTORCH, False), (f"{_PYTORCH}, channels last", True)):
-            attempts[name] = partial(_train_pytorch, jobs, options.recipe, is_channels_last)
+        tried = partial(_seconds_of_all_epochs, jobs, options.recipe)
+        name, form = fastest_pytorch(cluster.world_size, precisions(), tried, notes)
+        attempts[name] = partial(_train_pytorch, jobs, options.recipe, form)
     else:
         notes.append(NO_PYTORCH)
     missed: list[str] = []
@@ -113,16 +122,39 @@ def _train_ours(jobs: "Jobs", name: str, seed: int) -> Figures:
     return _figures(done.begun_s, times["run_start"], times["run_stop"], summary["epochs"], reached=reached)
 
 
-def _train_pytorch(jobs: "Jobs", name: str, is_channels_last: bool, seed: int) -> Figures:
+def _train_pytorch(jobs: "Jobs", name: str, form: Form, seed: int) -> Figures:
+    begun_s, found = _race(jobs, name, form, seed)
+    return _figures(begun_s, found["begun_at"], found["ended_at"], found["epochs"], reached=bool(found["reached"]))
+
+
+def _seconds_of_all_epochs(jobs: "Jobs", name: str, form: Form) -> float:
+    """Return the seconds that the recipe's epochs would take without evaluations, by some steps of the first epoch."""
+    begun_s, found = _race(jobs, name, form, seed=1, most_steps=_TRIED_STEPS)
+    step_s = (found["ended_at"] - found["warm_at"]) / (found["steps"] - 1)
+    return float(found["warm_at"] - begun_s + step_s * (found["all_steps"] - 1))
+
+
+def _race(jobs: "Jobs", name: str, form: Form, seed: int, most_steps: int | None = None) -> tuple[float, Figures]:
+    """Train with PyTorch; return when the command was given, and what `train.bench.programs.pytorch_peer` tells.
+
+    Args:
+        jobs: Starts it.
+        name: The recipe.
+        form: A form of `fastest_pytorch`.
+        seed: The recipe's seed.
+        most_steps: Steps after which the race is given up, without an evaluation; if None, all.
+    """
     from configs.load import load_both
 
-    recipe, cluster = load_both(name, "laptop", [f"run.seed={seed}"])
+    recipe, cluster = load_both(name, "laptop", [f"run.seed={seed}", *place_of(form)])
     with tempfile.TemporaryDirectory(prefix="bench-race-") as folder:
         race = race_numbers(recipe, cluster, Path(folder, "numbers.npz"))
-        task = {"rendezvous_file": f"{folder}/ranks", "is_channels_last": is_channels_last, "race": race}
-        done = jobs.ranks(Program.PYTORCH_PEER, task, is_peer=True)
+        all_steps = race["epoch_ends"][-1]
+        if most_steps is not None:
+            race |= {"epoch_ends": [min(most_steps, all_steps)], "eval_epochs": []}
+        done = start_pytorch(jobs, form, race=race)
     ((found,),) = done.samples.values()
-    return _figures(done.begun_s, found["begun_at"], found["ended_at"], found["epochs"], reached=bool(found["reached"]))
+    return done.begun_s, {**found, "all_steps": all_steps}
 
 
 def _figures(begun_s: float, started: float, ended: float, epochs: float, *, reached: bool) -> Figures:
@@ -141,20 +173,18 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
     import numpy as np
 
     from configs.load import resolve_path
-    from configs.optimizers import Lars
     from configs.plan import plan_run
     from train.engine.init import initial_weights
     from train.networks.arch import network_arguments, network_of
     from train.schedule import resolve_schedule
 
-    plan, optimizer, data, model = plan_run(recipe, cluster.world_size), recipe.optimizer, recipe.data, recipe.model
+    plan, data, model = plan_run(recipe, cluster.world_size), recipe.data, recipe.model
     assert (data.crop.kind, data.plain_from_epoch, plan.accumulation_steps) == ("none", None, 1)
     table, schedule = network_of(model), resolve_schedule(recipe, plan)
     first = initial_weights(table, model, recipe.run.seed)
     hypers = [schedule.at(step) for step in range(plan.total_steps)]
     rates = {"lr": [hyper.lr for hyper in hypers], "weight_decay": [hyper.weight_decay for hyper in hypers]}
     np.savez(numbers, **rates, **{str(number): first[each.name] for number, each in enumerate(table.parameters)})
-    wanted = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}
     return {
         "network": network_arguments(model),
         "batch_norm": {"bn_momentum": model.bn_momentum, "bn_epsilon": model.bn_epsilon},
@@ -165,11 +195,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
         "std": data.std[: model.input_channels],
         "batch_size": plan.per_rank_batch_size,
         "label_smoothing": recipe.loss.label_smoothing,
-        "optimizer": {
-            "momentum": optimizer.momentum,
-            "skip_weight_decay": optimizer.skip_weight_decay,
-            "trust": optimizer.model_dump(include=wanted) if isinstance(optimizer, Lars) else None,
-        },
+        "optimizer": momentum_update(recipe.optimizer),
         "epoch_ends": [plan.steps_after(epoch) for epoch in range(1, plan.epochs + 1)],
         "eval_epochs": plan.eval_epochs,
         "target": recipe.run.target_top1,

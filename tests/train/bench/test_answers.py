@@ -268,30 +268,72 @@ def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     return jobs
 
 
-def test_every_peer_trains_the_same_network_on_the_same_images(peers: FakeJobs) -> None:
-    peers = replace(peers, answer=lambda started: _counted("images_per_s")(started) if started.task else {})
-    report = _measure("peers --rounds 1 --gluon --ranks 3 --batch 100 --steps 9 --image-size 32", peers)
-    names = ["ours", "Horovod's MXNet example", "Horovod's MXNet example, gluon", "PyTorch DDP",
-             "PyTorch DDP, channels last", "PyTorch DataParallel"]  # fmt: skip
+def _peers(started: Started) -> Any:
+    """Answer with a rate that is highest in one form of each program: what its last try tells."""
+    if not started.task:
+        return {}
+    told = str([started.place, started.task])
+    fast = (
+        "ranks_per_node=1",
+        "layout=NCHW",
+        "'is_channels_last': True",
+        "'is_bfloat16': True",
+        "gluon",
+        "compiled': True",
+    )
+    return {"one": [{"images_per_s": 1.0 + sum(word in told for word in fast)}]}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars"])
+def test_every_peer_trains_the_same_network_on_the_same_images_in_its_fastest_form(
+    optimizer: str, peers: FakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logs.environment.cpu_flags", lambda: {"avx512_bf16"})
+    monkeypatch.setattr("configs.compilers.compiler_shortage", lambda _: None)
+    peers = replace(peers, answer=_peers)
+    words = f"peers --rounds 1 --ranks 3 --batch 100 --steps 9 --image-size 32 --optimizer {optimizer}"
+    report = _measure(words, peers)
+    names = [
+        "ours",
+        "ours, one process, MXNet, NCHW, float32",
+        "Horovod's MXNet example, one process, gluon",
+        "PyTorch, one process, channels last, bfloat16, compiled",
+    ]
     assert [row.alternative for row in report.rows if row.figure == "images_per_s"] == names
-    assert [row.alternative for row in report.rows if row.figure == "images_per_s / ours"] == names[1:]
-    _, ours, module, gluon, ddp, last, data_parallel = peers.started
-    assert {"model.name=resnet50", "model.image_size=32", "batch.global_size=300", "data.train_samples=300"} <= {
-        *ours.task["overrides"]
-    }
-    assert ours.place == ["cluster.ranks_per_node=3", "cluster.engine.name=mxnet", "cluster.engine.precision=float32"]
+    compared = [row.alternative for row in report.rows if row.figure == f"images_per_s / {names[1]}"]
+    assert compared == [names[0], *names[2:]]
+    usual, ours, horovod, pytorch = peers.started[-4:]
+    recipe = {"model.name=resnet50", "model.image_size=32", "batch.global_size=300", "data.train_samples=300"}
+    engine = ["cluster.engine.name=mxnet", "cluster.engine.layout=NCHW", "cluster.engine.precision=float32"]
+    for each, place in ((usual, (3, 1)), (ours, (1, 3))):
+        assert each.place == [f"cluster.ranks_per_node={place[0]}", f"cluster.engine.threads={place[1]}", *engine]
+        assert {*recipe, *each.place} <= {*each.task["overrides"]}
+        assert any("lars" in words for words in each.task["overrides"]) is (optimizer == "lars")
     counted = {"warmup": 3, "steps": 9}
     assert {name: ours.task[name] for name in counted} == counted
-    assert (module.task["mode"], gluon.task["mode"]) == ("module", "gluon")
-    assert {**module.task, "data": ""} == {"data": "", "model": "resnet50_v1", "image_size": 32, "batch_size": 100,
-                                           "mode": "module", **counted}  # fmt: skip
-    assert {"cluster.communication.kind=horovod", "cluster.ranks_per_node=3"} <= {*module.place}
+    data = horovod.task["data"]
+    shape = {"model": "resnet50_v1", "image_size": 32, "batch_size": 300, "mode": "gluon"}
+    assert horovod.task == {"data": data, **shape, **counted}
+    assert {"cluster.communication.kind=horovod", *ours.place[:2]} <= {*horovod.place}
     network = {"name": "resnet50", "num_classes": 1000, "image_size": 32, "input_channels": 3}
-    rate = {"network": network, "data": module.task["data"], "batch_size": 100, "threads": None, **counted}
-    assert [each.task["rate"] for each in (ddp, last)] == [rate, rate]
-    assert [each.task["is_channels_last"] for each in (ddp, last, data_parallel)] == [False, True, False]
-    assert data_parallel.task["rate"] == {**rate, "batch_size": 300, "threads": 3}
-    assert [each.place for each in (ddp, data_parallel)] == [["cluster.ranks_per_node=3"], ["cluster.ranks_per_node=1"]]
+    rate = {"network": network, "data": data, "batch_size": 300, **counted}
+    update = pytorch.task["rate"].pop("update")
+    assert pytorch.task["rate"] == rate
+    assert (update and update["trust"]["trust_coefficient"]) == (0.001 if optimizer == "lars" else None)
+    assert pytorch.task["form"] == dict.fromkeys(("is_channels_last", "is_bfloat16", "is_compiled"), True)
+    assert pytorch.place == ours.place[:2]
+    # Every form is tried: places and MXNet's interfaces; places, orders and types of PyTorch, and the fastest compiled.
+    tries = [len(peers.of(each)) - 1 for each in (Program.HOROVOD_EXAMPLE, Program.PYTORCH_PEER)]
+    assert tries == [2 * 2, 2 * 2 * 2 + 1 + 2]
+    short = [each.task["rate"]["batch_size"] for each in peers.of(Program.PYTORCH_PEER)[:5]]
+    assert short == [100] * 4 + [300]
+
+
+def test_a_precision_that_the_cpu_lacks_is_not_measured(peers: FakeJobs) -> None:
+    _measure("peers --rounds 1", peers)
+    assert not any(each.task["form"]["is_bfloat16"] for each in peers.of(Program.PYTORCH_PEER))
+    with pytest.raises(ValueError, match=r"^--precision bfloat16: allowed: any, float32, because this CPU has no"):
+        _measure("peers --precision bfloat16", peers)
 
 
 @pytest.mark.parametrize("words", ["peers --rounds 1", "race --seeds 1"])
@@ -308,10 +350,17 @@ def test_pytorch_is_installed_where_that_is_asked_for_and_missing_otherwise(word
 
 
 def _race(started: Started) -> Any:
-    """Answer as a run whose seed 2 misses the target, and as a peer that does on channels-last images."""
+    """Answer as a run whose seed 2 misses the target, and as a peer that takes a second in a step and longer to start.
+
+    Channels last start 3 s later, and one process takes 0.9 s in a step.
+    """
     if started.program is Program.PYTORCH_PEER:
-        moments = {"begun_at": BEGUN_S + 3, "ended_at": BEGUN_S + 20}
-        return {"PyTorch": [{**moments, "epochs": 7, "reached": 1 - started.task["is_channels_last"]}]}
+        steps, is_late = started.task["race"]["epoch_ends"][-1], started.task["form"]["is_channels_last"]
+        warm_at = BEGUN_S + 4 + 3 * is_late
+        step_s = 0.9 if "cluster.ranks_per_node=1" in started.place else 1.0
+        moments = {"begun_at": warm_at - 1, "warm_at": warm_at, "ended_at": warm_at + step_s * (steps - 1)}
+        is_missed = started.task["race"]["seed"] == 2
+        return {"PyTorch": [{**moments, "epochs": 7, "steps": steps, "reached": 1 - is_missed}]}
     if "--run-dir" in started.command:
         is_missed = "run.seed=2" in started.place
         result = (
@@ -323,18 +372,26 @@ def _race(started: Started) -> Any:
     return {"one": [{"images_per_s": 1.0}]}
 
 
-def test_a_race_is_run_seed_by_seed_and_a_missed_target_is_an_answer(peers: FakeJobs) -> None:
+def test_a_race_is_run_seed_by_seed_and_a_missed_target_is_an_answer(
+    peers: FakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("configs.compilers.compiler_shortage", lambda _: ("no g++", "install it"))
     jobs = replace(peers, answer=_race)
     report = _measure("race --seeds 2", jobs)
     ours = {"to_target_s": 9, "startup_s": 3, "epochs": 6, "reached": 0.5}
     assert _medians(report, "ours") == ours
-    theirs = {"to_target_s": 20, "startup_s": 3, "epochs": 7, "reached": 1, "to_target_s / ours": 20 / 9}
-    assert _medians(report, "PyTorch DDP") == pytest.approx(theirs)
-    missed = [f"{name}: the target was not reached" for name in
-              ("PyTorch DDP, channels last, seed 1", "PyTorch DDP, channels last, seed 2", "ours, seed 2")]  # fmt: skip
-    assert sorted(note for note in report.notes if note.endswith("not reached")) == missed
-    seeds = [each.task["race"]["seed"] for each in jobs.of(Program.PYTORCH_PEER)]
-    assert sorted(seeds) == [1, 1, 2, 2]
+    name = "PyTorch, one process, channels first, float32"
+    races = [each.task["race"] for each in jobs.of(Program.PYTORCH_PEER)]
+    to_target_s = 4 + 0.9 * (races[-1]["epoch_ends"][-1] - 1)
+    theirs = {"to_target_s": to_target_s, "startup_s": 3, "epochs": 7, "reached": 0.5,
+              "to_target_s / ours": to_target_s / 9}  # fmt: skip
+    assert _medians(report, name) == pytest.approx(theirs)
+    missed = [f"{each}, seed 2: the target was not reached" for each in (name, "ours")]
+    assert sorted(note for note in report.notes if note.endswith("not reached")) == sorted(missed)
+    assert "torch.compile is not tried: this machine has no g++; install it" in report.notes
+    # Four forms are tried, for a few steps and without an evaluation; then the fastest races.
+    assert [(each["seed"], bool(each["eval_epochs"])) for each in races] == [(1, False)] * 4 + [(1, True), (2, True)]
+    assert {len(each["epoch_ends"]) for each in races[:4]} == {1}
 
 
 def test_a_run_that_breaks_fails_the_race(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _race(folder: Path, identity: Any = ALONE, *sets: str, is_channels_last: bool = False, **changes: Any) -> Any:
     """Return a race on 10 images of 8 px for training and 4 for evaluation, of grey in four levels."""
-    from train.bench.programs.pytorch_peer import Race
+    from train.bench.programs.pytorch_peer import Form, Race
 
     folder.mkdir(exist_ok=True)
     small = ["model.name=resnet8", *(sets or ["run.seed=3"])]
@@ -223,8 +223,7 @@ def _race(folder: Path, identity: Any = ALONE, *sets: str, is_channels_last: boo
     greys = [Image.new("RGB", (8, 8), (60 * (number % 4) + 10,) * 3) for number in range(10)]
     _write(folder / "train", *greys)
     _write(folder / "eval", *greys[:4])
-    order = torch.channels_last if is_channels_last else torch.contiguous_format
-    return Race({**race, "data": str(folder), **changes}, identity, order)
+    return Race({**race, "data": str(folder), **changes}, identity, Form(is_channels_last=is_channels_last))
 
 
 @pytest.mark.medium
@@ -318,12 +317,12 @@ def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_e
         assert all(parameter.grad is not None for parameter in run.network.parameters())
         rates.append((lr, weight_decay))
 
-    moments = iter([100.0, 130.0])
+    moments = iter([100.0, 110.0, 130.0])
     monkeypatch.setattr(pytorch_peer, "time", SimpleNamespace(time=lambda: next(moments)))
     run.evaluate, run.update = evaluate, SimpleNamespace(step=step)
     found = run.train()
-    times = {"begun_at": 100.0, "ended_at": 130.0}
-    assert found == {**times, "epochs": epochs, "top1": scores[-1], "reached": reached}
+    times = {"begun_at": 100.0, "warm_at": 110.0, "ended_at": 130.0}
+    assert found == {**times, "epochs": epochs, "steps": steps, "top1": scores[-1], "reached": reached}
     _, arrays, _ = _numbers(tmp_path, "model.name=resnet8", "run.seed=3")
     assert rates == list(zip(arrays["lr"][:steps], arrays["weight_decay"][:steps], strict=True))
     assert all(modes), "an evaluation does not last into the next epoch"
@@ -353,7 +352,7 @@ def test_a_race_is_told_by_the_first_rank(
 
     race = _race(tmp_path, epoch_ends=[1], eval_epochs=[1], batch_size=5).race
     monkeypatch.setattr("torch.distributed.all_reduce", lambda values: values)
-    pytorch_peer.main("/tmp/rendezvous", is_channels_last=True, race=race)
+    pytorch_peer.main("/tmp/rendezvous", form={"is_channels_last": True}, race=race)
     ((found,),) = read_samples(capsys.readouterr().out).values()
     assert found["epochs"] == 1
     assert found["ended_at"] > found["begun_at"]

@@ -1,4 +1,4 @@
-"""One rank of PyTorch's DistributedDataParallel over Gloo, or of DataParallel: for ``bench peers`` and ``bench race``.
+"""One rank of PyTorch, alone or of DistributedDataParallel over Gloo: for ``bench peers`` and ``bench race``.
 
 Network, batch, optimizer and images are those of this program. The program runs in an environment of its own. So of our
 modules, it imports only those that need nothing but NumPy, Pillow and the standard library, and no part of our engine.
@@ -9,6 +9,8 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,43 @@ _EVALUATION_BATCH = 256
 _MEAN, _STD = np.array([123.675, 116.28, 103.53], np.float32), np.array([58.395, 57.12, 57.375], np.float32)
 
 
+@dataclass(frozen=True)
+class Form:
+    """How people run PyTorch on a CPU; see `train.bench.peer_forms.fastest_pytorch`.
+
+    Attributes:
+        is_channels_last: Whether images and weights have that order in memory.
+        is_bfloat16: Whether layers compute in bfloat16 where PyTorch's autocast finds that sound.
+        is_compiled: Whether ``torch.compile`` makes the passes.
+    """
+
+    is_channels_last: bool = False
+    is_bfloat16: bool = False
+    is_compiled: bool = False
+
+    @property
+    def order(self) -> Any:
+        """PyTorch's memory format of images and weights."""
+        return torch.channels_last if self.is_channels_last else torch.contiguous_format
+
+    def trained(self, network: Any) -> Any:
+        """Return the network for training: with gradients of all ranks, and compiled, as the form says."""
+        if distributed.get_world_size() > 1:
+            # Running statistics are averaged before an evaluation; sending them with every step would take longer.
+            network = nn.parallel.DistributedDataParallel(
+                network, forward_sync_buffers=False, gradient_as_bucket_view=True
+            )
+        return torch.compile(network) if self.is_compiled else network
+
+    def cast(self) -> Any:
+        """Return the context of forward passes and loss."""
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.is_bfloat16)
+
+
 def main(
     rendezvous_file: str,
     *,
-    is_channels_last: bool,
+    form: dict[str, bool],
     rate: dict[str, Any] | None = None,
     race: dict[str, Any] | None = None,
 ) -> None:
@@ -42,7 +77,7 @@ def main(
 
     Args:
         rendezvous_file: File by which the ranks find each other; must not exist.
-        is_channels_last: Whether images and weights have that order in memory.
+        form: Arguments of `Form`.
         rate: Arguments of `seconds_of_steps`, to measure images/s.
         race: What `Race` takes, to train to a target.
     """
@@ -50,11 +85,10 @@ def main(
     distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous_file}", rank=identity.rank, world_size=identity.world_size
     )
-    order = torch.channels_last if is_channels_last else torch.contiguous_format
     if race:
-        write_samples(identity, "PyTorch", [Race(race, identity, order).train()])
+        write_samples(identity, "PyTorch", [Race(race, identity, Form(**form)).train()])
     if rate:
-        slowest_s = torch.tensor(seconds_of_steps(order, **rate))
+        slowest_s = torch.tensor(seconds_of_steps(Form(**form), **rate))
         distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
         images_per_s = identity.world_size * rate["batch_size"] * rate["steps"] / float(slowest_s)
         write_samples(identity, "pytorch", [{"images_per_s": images_per_s}])
@@ -135,27 +169,33 @@ class _Records:
 
 
 def seconds_of_steps(  # noqa: PLR0913 (the values of a task)
-    order: Any, *, network: dict[str, Any], data: str, batch_size: int, threads: int | None, warmup: int, steps: int
+    form: Form,
+    *,
+    network: dict[str, Any],
+    data: str,
+    batch_size: int,
+    update: dict[str, Any] | None,
+    warmup: int,
+    steps: int,
 ) -> float:
     """Return the seconds of the steps that count; the loader has one worker, which decodes with Pillow.
 
     Args:
-        order: PyTorch's memory format of images and weights.
+        form: How PyTorch runs.
         network: Arguments of `train.networks.arch.build_network`.
         data: RecordIO files without their suffix.
         batch_size: Images a rank.
-        threads: Threads of DataParallel; None for DistributedDataParallel.
+        update: Arguments of `MomentumUpdate`; if None, PyTorch's own SGD.
         warmup: Steps that do not count.
         steps: Steps that count, after those.
     """
-    model: Any = TableNetwork(build_network(**network)).to(memory_format=order)
-    if threads is None:
-        model = nn.parallel.DistributedDataParallel(model)
-    else:
-        torch.set_num_threads(threads)
-        model = nn.DataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4)
-    loss_of = nn.CrossEntropyLoss(label_smoothing=0.1)
+    table = build_network(**network)
+    plain = TableNetwork(table).to(memory_format=form.order)
+    weights, kinds = list(plain.parameters()), [parameter.kind for parameter in table.parameters]
+    change: Callable[[], object] = torch.optim.SGD(weights, lr=1e-4, momentum=0.9, weight_decay=1e-4, fused=True).step
+    if update is not None:
+        change = partial(MomentumUpdate(weights, kinds, **update).step, 1e-4, 1e-4)
+    model, loss_of = form.trained(plain), nn.CrossEntropyLoss(label_smoothing=0.1)
     images = CroppedImages(Path(data), network["image_size"], network["input_channels"])
     loader = DataLoader(images, batch_size, sampler=DistributedSampler(images), num_workers=1, drop_last=True)
     done = 0
@@ -166,9 +206,11 @@ def seconds_of_steps(  # noqa: PLR0913 (the values of a task)
                 begin = time.perf_counter()
             if done == warmup + steps:
                 return time.perf_counter() - begin
-            optimizer.zero_grad()
-            loss_of(model(batch.to(memory_format=order)), labels).backward()
-            optimizer.step()
+            plain.zero_grad()
+            with form.cast():
+                loss = loss_of(model(batch.to(memory_format=form.order)), labels)
+            loss.backward()
+            change()
             done += 1
 
 
@@ -210,7 +252,7 @@ class Race:
     Args:
         race: What `train.bench.bench_race.race_numbers` returns.
         identity: This rank.
-        order: PyTorch's memory format of images and weights.
+        form: How PyTorch runs.
 
     Attributes:
         race: The same.
@@ -221,42 +263,43 @@ class Race:
         evaluation: The same of the evaluation.
     """
 
-    def __init__(self, race: dict[str, Any], identity: Identity, order: Any) -> None:
-        self.race, self._order = race, order
+    def __init__(self, race: dict[str, Any], identity: Identity, form: Form) -> None:
+        self.race, self._form = race, form
         self._random = torch.Generator().manual_seed(1000 * race["seed"] + identity.rank)
         table = build_network(**race["network"])
-        self.network: Any = TableNetwork(table, **race["batch_norm"]).to(memory_format=order)
+        self.network: Any = TableNetwork(table, **race["batch_norm"]).to(memory_format=form.order)
         with np.load(race["numbers"]) as numbers, torch.no_grad():
             for number, parameter in enumerate(self.network.parameters()):
                 parameter.copy_(torch.from_numpy(numbers[str(number)]))
             self._rates = list(zip(numbers["lr"].tolist(), numbers["weight_decay"].tolist(), strict=True))
-        # Running statistics are averaged before an evaluation; sending them with every step would take longer.
-        self._ddp = nn.parallel.DistributedDataParallel(
-            self.network, forward_sync_buffers=False, gradient_as_bucket_view=True
-        )
+        self._trained = form.trained(self.network)
         kinds = [parameter.kind for parameter in table.parameters]
         self.update = MomentumUpdate(list(self.network.parameters()), kinds, **race["optimizer"])
         self.loss_of = nn.CrossEntropyLoss(label_smoothing=race["label_smoothing"])
         self.training, self.evaluation = (self.share(split, identity) for split in ("train", "eval"))
 
     def train(self) -> dict[str, float]:
-        """Return when the first step began and when the target was reached, in Unix seconds, and the epochs taken."""
+        """Return epochs and steps taken, and in Unix seconds: begin and end of the first step, end of the race."""
         race, batches, done = self.race, self.batches(), 0
-        begin, top1 = time.time(), 0.0
+        begin, warm_at, top1 = time.time(), 0.0, 0.0
         for epoch, end in enumerate(race["epoch_ends"], start=1):
-            self._ddp.train()
+            self._trained.train()
             while done < end:
                 images, labels = next(batches)
                 self.network.zero_grad()
-                self.loss_of(self._ddp(images), labels).backward()
+                with self._form.cast():
+                    loss = self.loss_of(self._trained(images), labels)
+                loss.backward()
                 self.update.step(*self._rates[done])
                 done += 1
+                warm_at = warm_at or time.time()
             if epoch in race["eval_epochs"]:
                 top1 = self.evaluate()
                 if top1 >= race["target"]:
                     break
         reached = float(top1 >= race["target"])
-        return {"begun_at": begin, "ended_at": time.time(), "epochs": epoch, "top1": top1, "reached": reached}
+        moments = {"begun_at": begin, "warm_at": warm_at, "ended_at": time.time()}
+        return {**moments, "epochs": epoch, "steps": done, "top1": top1, "reached": reached}
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """Yield batches of this rank's images for ever; each pass is in a new order."""
@@ -275,7 +318,7 @@ class Race:
 
     def _normalized(self, batch: Any) -> Any:
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.race["mean"], self.race["std"]))
-        return ((batch.float() - mean) / std).contiguous(memory_format=self._order)
+        return ((batch.float() - mean) / std).contiguous(memory_format=self._form.order)
 
     def evaluate(self) -> float:
         """Return top-1 over the images of all ranks."""
@@ -288,7 +331,7 @@ class Race:
                 each.copy_(mean)
         self.network.eval()
         images, labels = self.evaluation
-        with torch.inference_mode():
+        with torch.inference_mode(), self._form.cast():
             parts = images.split(_EVALUATION_BATCH)
             found = torch.cat([self.network(self._normalized(part)).argmax(1) for part in parts])
             counts = torch.tensor([(found == labels).sum(), len(labels)])
@@ -309,7 +352,7 @@ class Race:
 
 
 class MomentumUpdate:
-    """LARS, or momentum SGD without ``trust``, on multi-tensor operators.
+    """LARS, or momentum SGD without ``trust``, on multi-tensor operators and PyTorch's fused SGD.
 
     T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v; T is 1 where a norm is 0.
 
@@ -338,7 +381,7 @@ class MomentumUpdate:
             key = trust is not None and kind not in trust["skip_trust_ratio"], kind not in skip_weight_decay
             self._groups.setdefault(key, []).append(weight)
         # With a rate of 1, PyTorch adds the momentum of the gradients, which have the rates of this step already.
-        self._optimizer = torch.optim.SGD(weights, lr=1.0, momentum=momentum, foreach=True)
+        self._optimizer = torch.optim.SGD(weights, lr=1.0, momentum=momentum, fused=True)
 
     def step(self, lr: float, weight_decay: float) -> None:
         """Update the weights; the gradients are overwritten."""

@@ -1,0 +1,124 @@
+"""The forms in which people run a program: how many processes, in which order of memory, precision and interface.
+
+A comparison with another program holds only against that program's fastest form. So a bench starts every form for a
+short time, and measures the fastest one beside ours.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from configs.programs import Program
+
+if TYPE_CHECKING:
+    from configs.optimizers import Optimizer
+    from train.bench.launching import Finished, Jobs
+
+Form = Mapping[str, Any]
+"""What a form sets: ``ranks``, their ``threads``, and further values of the program's own."""
+
+BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+"""Instructions of which a CPU needs one to compute in bfloat16. Without them, a step takes 16 times as long."""
+
+NO_PYTORCH = "PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)"
+
+
+def forms_of(*axes: Mapping[str, Form]) -> dict[str, Form]:
+    """Return every combination of a value of each axis, by its title; a value without a title adds none."""
+    combined: dict[str, Form] = {}
+    for values in itertools.product(*(axis.items() for axis in axes)):
+        title = ", ".join(name for name, _ in values if name)
+        combined[title] = {key: value for _, settings in values for key, value in settings.items()}
+    return combined
+
+
+def places(ranks: int) -> dict[str, Form]:
+    """Return the ways to use the cores of ``ranks`` ranks: that many processes of one thread, or one of all threads."""
+    several: dict[str, Form] = {f"{ranks} processes": {"ranks": ranks, "threads": 1}} if ranks > 1 else {}
+    return {**several, "one process": {"ranks": 1, "threads": ranks}}
+
+
+def precisions() -> tuple[str, ...]:
+    """Return the precisions in which this CPU computes."""
+    from logs.environment import cpu_flags
+
+    return ("float32", "bfloat16") if BFLOAT16_FLAGS & cpu_flags() else ("float32",)
+
+
+def place_of(form: Form) -> list[str]:
+    """Return the changes of the cluster for the ranks of a form."""
+    return [f"cluster.ranks_per_node={form['ranks']}", f"cluster.engine.threads={form['threads']}"]
+
+
+def fastest(
+    program: str, forms: Mapping[str, Form], seconds: Callable[[Form], float], notes: list[str]
+) -> tuple[str, Form]:
+    """Try every form once.
+
+    Args:
+        program: The program's name.
+        forms: The forms, by title.
+        seconds: Returns the seconds of a form, of an image or of a run.
+        notes: Takes how the forms compare.
+
+    Returns:
+        The program's name with the title of the fastest form, and that form.
+    """
+    taken_s = {title: seconds(form) for title, form in forms.items()}
+    ranking = sorted(taken_s, key=lambda title: taken_s[title])
+    title = ranking[0]
+    listed = "; ".join(f"{each}: {taken_s[each] / taken_s[title]:.2f}" for each in ranking)
+    notes.append(f"{program}, seconds of each form in a short start, as multiples of the fastest: {listed}")
+    return f"{program}, {title}", forms[title]
+
+
+def fastest_pytorch(
+    ranks: int, wanted: tuple[str, ...], seconds: Callable[[Form], float], notes: list[str]
+) -> tuple[str, Form]:
+    """Return the fastest form of PyTorch: of all eager ones, and of the fastest eager one compiled.
+
+    Args:
+        ranks: Cores to use.
+        wanted: Precisions to try.
+        seconds: As for `fastest`.
+        notes: As for `fastest`; it also takes the reason why nothing is compiled.
+    """
+    from configs.compilers import compiler_shortage
+    from configs.load import load_cluster
+
+    orders: dict[str, Form] = {
+        "channels first": {"is_channels_last": False},
+        "channels last": {"is_channels_last": True},
+    }
+    types = {name: {"is_bfloat16": name == "bfloat16"} for name in wanted}
+    forms = forms_of(places(ranks), orders, types, {"": {"is_compiled": False}})
+    name, form = fastest("PyTorch", forms, seconds, notes)
+    if shortage := compiler_shortage(
+        load_cluster("laptop", ["cluster.engine.name=torch", "cluster.engine.compile=true"])
+    ):
+        notes.append(f"torch.compile is not tried: this machine has {shortage[0]}; {shortage[1]}")
+        return name, form
+    compiled = {**form, "is_compiled": True}
+    seconds(compiled)  # Makes the kernels, which takes a minute; later starts find them in Inductor's cache.
+    return fastest(name, {"eager": form, "compiled": compiled}, seconds, notes)
+
+
+def start_pytorch(jobs: "Jobs", form: Form, **task: Any) -> "Finished":
+    """Start PyTorch in a form, with a task of `train.bench.programs.pytorch_peer`."""
+    own = {key: value for key, value in form.items() if key.startswith("is_")}
+    with tempfile.TemporaryDirectory() as folder:
+        given = {"rendezvous_file": f"{folder}/ranks", "form": own, **task}
+        return jobs.ranks(Program.PYTORCH_PEER, given, overrides=place_of(form), is_peer=True)
+
+
+def momentum_update(optimizer: "Optimizer") -> dict[str, Any]:
+    """Return LARS or SGD of a recipe as arguments of `train.bench.programs.pytorch_peer.MomentumUpdate`."""
+    from configs.optimizers import Lars
+
+    wanted = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}
+    return {
+        "momentum": optimizer.momentum,
+        "skip_weight_decay": optimizer.skip_weight_decay,
+        "trust": optimizer.model_dump(include=wanted) if isinstance(optimizer, Lars) else None,
+    }
