@@ -12,7 +12,8 @@ from configs.optimizers.lars import Lars
 from configs.optimizers.muon import Muon
 from configs.optimizers.optimizer_block import HyperParameters, OptimizerBlock, ParameterKinds
 from configs.optimizers.sgd import Sgd
+from configs.optimizers.shampoo import Shampoo
 
-__all__ = ["Adam", "HyperParameters", "Lars", "Muon", "Optimizer", "OptimizerBlock", "ParameterKinds", "Sgd"]
+__all__ = ["Adam", "HyperParameters", "Lars", "Muon", "Optimizer", "OptimizerBlock", "ParameterKinds", "Sgd", "Shampoo"]
 
-Optimizer = Annotated[Lars | Sgd | Adam | Muon, Field(discriminator="name")]
+Optimizer = Annotated[Lars | Sgd | Adam | Muon | Shampoo, Field(discriminator="name")]

@@ -59,7 +59,7 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
         ("model.name=resnet51", "did you mean 'resnet56'?"),
         (
             "optimizer.name=lasr",
-            "optimizer.name: got 'lasr', allowed: one of lars, sgd, adam, muon; did you mean 'lars'?",
+            "optimizer.name: got 'lasr', allowed: one of lars, sgd, adam, muon, shampoo; did you mean 'lars'?",
         ),
         ("data.crop.area=[0.9, 0.5]", "data.crop.area: got [0.9, 0.5], allowed: 0 < low <= high <= 1"),
         ("data.std=[1, 2, 0]", "data.std: got [1.0, 2.0, 0.0], allowed: three numbers above 0"),

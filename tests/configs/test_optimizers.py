@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
+from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd, Shampoo
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,15 @@ from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
                 "opt_muon_sgd_momentum": 0.9,
             },
             "muon, momentum 0.95, weight_decay 0, sgd_lr_ratio 0.5, sgd_momentum 0.9",
+        ),
+        (
+            Shampoo(name="shampoo", weight_decay=1e-4),
+            2, ("opt", "opt", "opt_shampoo_beta_1"),
+            {
+                "opt_shampoo_beta_2": 0.999, "opt_shampoo_matrix_epsilon": 1e-6, "opt_shampoo_block_size": 128,
+                "opt_shampoo_start_preconditioning_step": 1, "opt_shampoo_root_every_steps": 1,
+            },
+            "shampoo, momentum 0.9, weight_decay 0.0001, beta_2 0.999, matrix_epsilon 1e-06",
         ),
     ],
 )  # fmt: skip

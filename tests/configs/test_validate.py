@@ -90,7 +90,7 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
     [
         ("run=3", "run: got 3, allowed: a block of keys; see ./run.sh keys run"),
         ("optimizer=lars", "optimizer: got 'lars', allowed: a block of keys; did you mean optimizer.name=lars?"),
-        ("optimizer={momentum: 1}", "optimizer.name: got None, allowed: one of lars, sgd, adam, muon; add it"),
+        ("optimizer={momentum: 1}", "optimizer.name: got None, allowed: one of lars, sgd, adam, muon, shampoo; add it"),
         ("data.mean=3", "data.mean: got 3, allowed: a list of 3 values"),
         ("schedule.decay={name: step, boundaries: 30}", "schedule.decay.boundaries: got 30, allowed: a list"),
         ("run.seed=1e3", "run.seed: got 1000.0, allowed: an integer; write 1000"),
@@ -100,7 +100,7 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
         ),
         (
             "optimizer.name=adamw",
-            "optimizer.name: got 'adamw', allowed: one of lars, sgd, adam, muon; did you mean 'adam'?",
+            "optimizer.name: got 'adamw', allowed: one of lars, sgd, adam, muon, shampoo; did you mean 'adam'?",
         ),
         ("data.mean=[1, 2]", "data.mean: got [1, 2], allowed: 3 values"),
         ("data.mean=[1, 2, 3, 4]", "data.mean: got [1, 2, 3, 4], allowed: 3 values"),

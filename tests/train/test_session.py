@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("mxnet")  # which has the ranks that are threads
 
 from configs.load import dump, load_both, load_cluster
+from configs.registry import has_engine
 from logs.checkpoints import read
 from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
@@ -133,11 +134,20 @@ def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
 
 MUON = ["optimizer={name: muon, weight_decay: 0.01}", "schedule.base_lr=0.05"]
 MIXED = ["data.mixup_alpha=0.4", "data.cutmix_alpha=1"]
+SHAMPOO = pytest.param(
+    5,
+    [
+        "optimizer={name: shampoo, weight_decay: 0.01, root_every_steps: 4}", "schedule.base_lr=0.05",
+        "cluster.engine.name=torch", "cluster.communication.kind=none", "cluster.ranks_per_node=1",
+    ],
+    marks=pytest.mark.skipif(not has_engine("torch"), reason="torch is not installed"),
+)  # fmt: skip
+"""Is told to stop in its tenth step, between two times that it takes roots."""
 AVERAGE = ["optimizer.average_half_life_steps=4", "optimizer.average_every_steps=3"]
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("stop", "overrides"), [(5, []), (8, []), (5, [*AVERAGE, *MIXED]), (5, MUON)])
+@pytest.mark.parametrize(("stop", "overrides"), [(5, []), (8, []), (5, [*AVERAGE, *MIXED]), (5, MUON), SHAMPOO])
 def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_metrics_of_one_in_one_go(
     tmp_path: Path, watchdogs: list[_Watched], stop: int, overrides: list[str]
 ) -> None:

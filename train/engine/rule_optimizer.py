@@ -48,7 +48,9 @@ class RuleOptimizer:
         return self._engine.to_float32(self._network.gradients[index]) * self._rescale
 
     def _moments(self, index: int) -> Sequence[Array]:
-        return self.momenta[index :: len(self._network.masters)]
+        """Return the moments of a tensor; a subclass may keep other state behind them."""
+        count = len(self._network.masters)
+        return self.momenta[index : self.config.num_moments * count : count]
 
     def _values(self, index: int, hyper: HyperParameters) -> HyperParameters:
         """Return the numbers of a step for a tensor, which may have no weight decay."""

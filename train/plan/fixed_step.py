@@ -1,13 +1,13 @@
-"""Whether a recipe's step can be the same work every time, as CUDA graphs need it."""
+"""Whether a cluster can compute a recipe's step, and as the same work every time where it asks for CUDA graphs."""
 
 from configs.errors import ConfigError
-from configs.optimizers import Adam, Lars, Sgd
+from configs.optimizers import Adam, Lars, Sgd, Shampoo
 from configs.schema import Cluster, Recipe
 from train.networks.arch import network_of
 
 
 def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
-    """Raise ConfigError if ``engine.cuda_graphs`` asks for graphs of a step that is not the same work every time.
+    """Raise ConfigError if a cluster cannot compute a recipe's step, or not with the CUDA graphs that it asks for.
 
     Dropout draws by a seed that the host sets, an optimizer with an update rule of its own computes with numbers of
     the host, and only some steps update the average of the weights. Ranks that are not synchronous would have
@@ -18,6 +18,9 @@ def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
         raise ConfigError("optimizer.average_half_life_steps", half_life, "null where ranks are asynchronous")
     if recipe.optimizer.divides_work and not cluster.communication.is_synchronous:
         raise ConfigError("optimizer.name", recipe.optimizer.name, "adam, lars or sgd where ranks are asynchronous")
+    if isinstance(recipe.optimizer, Shampoo) and cluster.engine.name == "mxnet":
+        remedy = "or set cluster.engine.name to torch"
+        raise ConfigError("optimizer.name", "shampoo", "adam, lars, muon or sgd under MXNet", remedy)
     if graphs == "none":
         return
     problem = ""

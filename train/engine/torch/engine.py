@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
+from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd, Shampoo
 from configs.schema import Cluster, Recipe
 from data.input.batches import TrainingBatch
 from train.comm.shares import ALONE, Shares
@@ -21,6 +21,7 @@ from train.engine.rule_optimizer import RuleOptimizer
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork
 from train.engine.torch.optimizers import AdamOptimizer, MomentumOptimizer, clear_overflow, may_overflow
+from train.engine.torch.shampoo import ShampooOptimizer
 from train.engine.torch.states import read_state
 from train.engine.torch.tracing import Recorder, read_operators
 from train.mixing import Mix
@@ -79,6 +80,8 @@ class TorchEngine:
             return AdamOptimizer(config, network, rescale=rescale)
         if isinstance(config, Lars | Sgd):
             return MomentumOptimizer(config, network, rescale=rescale)
+        if isinstance(config, Shampoo):
+            return ShampooOptimizer(self, config, network, rescale=rescale, shares=shares)
         if isinstance(config, Muon):
             return MuonOptimizer(self, config, network, rescale=rescale, shares=shares)
         return RuleOptimizer(self, config, network, rescale=rescale)

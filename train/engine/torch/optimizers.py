@@ -221,14 +221,14 @@ class MomentumOptimizer(_Optimizer):
         assert isinstance(config, Lars)
         if config.trust_weight_decay is not None:
             decay = config.trust_weight_decay
-        weights = _norms([network.masters[index] for index in self._trusted])
-        sums = [_norms([network.gradients[index] for index in indices]) for indices in self._by_type.values()]
+        weights = norms([network.masters[index] for index in self._trusted])
+        sums = [norms([network.gradients[index] for index in indices]) for indices in self._by_type.values()]
         means = torch.cat(sums) * self._rescale
         denominators = means + self._decayed[self._places] * decay * weights + config.epsilon
         return torch.where((weights > 0) & (means > 0), config.trust_coefficient * weights / denominators, 1.0)
 
 
-def _norms(tensors: Sequence[Any]) -> Any:
+def norms(tensors: Sequence[Any]) -> Any:
     """Return the L2 norm of each tensor, float32, as a vector on the device.
 
     On a CPU, PyTorch adds squares one after another in float32: 38 M weights of AlexNet are 2.3e-3 off. So a tensor is

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
+from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd, Shampoo
 from tests.engines import forward_backward, random_batch, small_network
 
 torch = pytest.importorskip("torch")
@@ -19,8 +19,9 @@ CONFIGS = [
     Sgd(name="sgd", weight_decay=1e-2),
     Adam(name="adam", weight_decay=1e-2),
     Muon(name="muon", weight_decay=1e-2),
+    Shampoo(name="shampoo", weight_decay=1e-2),
 ]
-IDS = ["lars", "lars of all tensors", "sgd", "adam", "muon"]
+IDS = ["lars", "lars of all tensors", "sgd", "adam", "muon", "shampoo"]
 
 
 def _state(network: Any, optimizer: Any) -> list[Any]:
