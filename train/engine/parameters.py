@@ -42,7 +42,20 @@ def _read_checkpoint(path: Path) -> dict[str, np.ndarray]:
     return weights_of(read(path))
 
 
-_READERS = {".npz": _read_arrays, ".onnx": _read_onnx, ".ckpt": _read_checkpoint}
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError  # noqa: PLC0415 (few runs need it)
+    from safetensors.numpy import load_file  # noqa: PLC0415
+
+    try:
+        arrays: dict[str, np.ndarray] = load_file(path)
+    except (SafetensorError, OSError, TypeError, AttributeError) as error:  # the last two: types that NumPy lacks
+        raise UserError(f"{path}: is not a file of safetensors in float32 ({error}); export it again") from None
+    return arrays
+
+
+_READERS = {
+    ".npz": _read_arrays, ".onnx": _read_onnx, ".ckpt": _read_checkpoint, ".safetensors": _read_safetensors,
+}  # fmt: skip
 """Ending of a file -> function that reads the named arrays of such a file, float32 and in OIHW."""
 
 
@@ -69,8 +82,8 @@ def load_parameters(
     """
     if not path.is_file():
         raise UserError(
-            f"model.parameters: no file {path}; give a .ckpt, .onnx or .npz file, a .params file under MXNet, or a .pt "
-            "file under PyTorch; relative paths start in cluster.paths.data"
+            f"model.parameters: no file {path}; give a .ckpt, .onnx, .safetensors or .npz file, a .params file under "
+            "MXNet, or a .pt file under PyTorch; relative paths start in cluster.paths.data"
         )
     classifier = {each.name for each in network.layers[-1].parameters}
     wanted = _wanted(network)

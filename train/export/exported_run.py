@@ -29,10 +29,10 @@ from train.networks.arch import network_of
 
 _ONNX_FILE = f"{PREFIX}.onnx"
 _PROGRAM = "classify.py"
-_OWN_FORMATS = tuple(f"{PREFIX}{ending}" for ending in ("-symbol.json", "-0000.params", ".pt", ".pt2"))
+_OWN_FORMATS = tuple(f"{PREFIX}{ending}" for ending in ("-symbol.json", "-0000.params", ".pt", ".pt2", ".safetensors"))
 _PROBE_BYTES = 1 << 20
-_ROOM = 2
-"""Room for an export, in sizes of a checkpoint: up to three files of weights, beside weights and momenta."""
+_ROOM = 3
+"""Room for an export, in sizes of a checkpoint: up to four files of weights, where it holds weights and momenta."""
 
 _FILES = (DESCRIPTION_FILE, _PROGRAM, _ONNX_FILE, *_OWN_FORMATS)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import read
@@ -39,16 +41,25 @@ def export_network(
 ) -> Iterator[tuple[str, Predict]]:
     """Write each format; yield its name and a function from normalised images to logits of the loaded network.
 
+    The engine's own formats and ONNX come first, then safetensors: float32 tensors in OIHW, named as in a checkpoint.
+
     Args:
         recipe: The network and its images.
         cluster: A cluster as `on_cpu` returns it.
         checkpoint: The checkpoint that holds the weights.
         destination: An existing folder.
     """
+    from safetensors.numpy import load_file, save  # noqa: PLC0415 (only exports need it)
+
     engine = open_engine(cluster, ALONE)
-    plan = plan_run(recipe, cluster.world_size)
-    network = build_model(engine, recipe, cluster, plan, evaluated_weights(read(checkpoint), recipe)).network
+    plan, tensors = plan_run(recipe, cluster.world_size), evaluated_weights(read(checkpoint), recipe)
+    network = build_model(engine, recipe, cluster, plan, tensors).network
     yield from engine.export_formats(network, destination / PREFIX)
+    path = destination / f"{PREFIX}.safetensors"
+    # The library writes an array that is not contiguous in the wrong order, and explains no full disk as Python does.
+    path.write_bytes(save({name: np.ascontiguousarray(each) for name, each in tensors.items()}))
+    restored = build_model(engine, recipe, cluster, plan, load_file(path)).network.inference()
+    yield "safetensors", lambda images: engine.to_host(restored(images))
 
 
 def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import save_file
 
 from configs.errors import UserError
 from configs.load import ROOT, load_both
@@ -49,6 +50,8 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> Path:
     """Write arrays in the format that the ending of the path names."""
     if path.suffix == ".npz":
         np.savez(path, **arrays)
+    elif path.suffix == ".safetensors":
+        save_file({name: np.ascontiguousarray(each) for name, each in arrays.items()}, path)
     elif path.suffix == ".ckpt":
         # Statistics are those of two ranks, of which an evaluation takes the mean.
         statistics = {name: each for name, each in arrays.items() if "_moving_" in name}
@@ -70,7 +73,11 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-FORMATS = [(".npz", None), (".ckpt", None), (".onnx", None), (".params", "mxnet"), (".pt", "torch")]
+FORMATS = [
+    *((ending, None) for ending in (".npz", ".ckpt", ".onnx", ".safetensors")),
+    (".params", "mxnet"),
+    (".pt", "torch"),
+]
 
 
 def _load(path: Path, engine: str | None = None, num_classes: int = 10) -> dict[str, np.ndarray]:
@@ -116,11 +123,11 @@ def test_foreign_names_are_taken_in_the_order_of_the_layers(trained: dict[str, n
 TEXTS = b"no such file", pickle.dumps({"a": 1}), b"PK\x03\x04 cut off"
 
 
-@pytest.mark.parametrize(("ending", "content"), [(".npz", b""), *product((".npz", ".onnx"), TEXTS)])
+@pytest.mark.parametrize(("ending", "content"), [(".npz", b""), *product((".npz", ".onnx", ".safetensors"), TEXTS)])
 def test_another_file_is_refused_in_one_line_and_closed(ending: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"file{ending}"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"is not (a file of NumPy arrays|an ONNX file)") as refused:
+    with pytest.raises(UserError, match=r"is not (a file of (NumPy arrays|safetensors)|an ONNX file)") as refused:
         _load(path)
     assert str(path) not in [each.path for each in psutil.Process().open_files()]
     assert "\n" not in str(refused.value)

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx.numpy_helper import to_array
+from safetensors.numpy import load_file
 
 from configs.load import ROOT, dump, load_both, load_cluster
 from configs.plan import plan_run
@@ -56,13 +58,28 @@ def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp
         name: np.concatenate([predict(images) for images in batches])
         for name, predict in export_network(recipe, cluster, checkpoint, tmp_path)
     }
-    assert list(logits) == ["trained", *OWN, "ONNX"]
+    assert list(logits) == ["trained", *OWN, "ONNX", "safetensors"]
     assert logits["trained"].std() > 0.1, "it has learned something to tell apart"
     # A run evaluates with batch norm folded into the convolutions, the files have it as in training.
     for name, values in logits.items():
         np.testing.assert_allclose(values, logits["trained"], atol=1e-4, err_msg=name)
-    inputs = [each.name for each in onnx.load(tmp_path / "network.onnx").graph.input]
-    assert inputs == ["data"], "weights are no inputs"
+    graph = onnx.load(tmp_path / "network.onnx").graph
+    assert [each.name for each in graph.input] == ["data"], "weights are no inputs"
+    _require_tensors(tmp_path / "network.safetensors", {each.name: to_array(each) for each in graph.initializer})
+
+
+def _require_tensors(path: Path, expected: dict[str, np.ndarray]) -> None:
+    """Compare a file of safetensors with tensors, as its library reads it and by the format's definition."""
+    raw = path.read_bytes()
+    begin = 8 + int.from_bytes(raw[:8], "little")
+    header, loaded = json.loads(raw[8:begin]), load_file(path)
+    assert header.keys() == loaded.keys() == expected.keys()
+    for name, values in expected.items():
+        assert (header[name]["dtype"], header[name]["shape"]) == ("F32", list(values.shape))
+        first, last = header[name]["data_offsets"]
+        by_hand = np.frombuffer(raw[begin + first : begin + last], "<f4").reshape(values.shape)
+        np.testing.assert_array_equal(by_hand, values)
+        np.testing.assert_array_equal(loaded[name], values)
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +97,14 @@ def exported(run: Path) -> tuple[Path, str]:
 def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path, exported: tuple[Path, str]) -> None:
     folder, printed = exported
     top1 = json.loads((run / "summary.json").read_text(encoding="utf-8"))["top1"]
-    assert printed.count(f"top-1 {top1:.4f}") == 2 + len(OWN)
-    assert {path.name for path in folder.iterdir()} == {"network.json", "network.onnx", "classify.py", *FILES}
+    assert printed.count(f"top-1 {top1:.4f}") == 3 + len(OWN)
+    assert {path.name for path in folder.iterdir()} == {
+        "network.json",
+        "network.onnx",
+        "network.safetensors",
+        "classify.py",
+        *FILES,
+    }
     assert json.loads((folder / "network.json").read_text(encoding="utf-8"))["score"]["top1"] == top1
 
 
