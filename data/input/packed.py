@@ -16,6 +16,7 @@ from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
 from data.input.damaged import find_damaged
 from data.input.pipeline import DALI_VERSION, make_pipeline
+from data.input.reader_age import with_reader_age
 from data.input.stream import ReadRequest, Start, Stream, UndecodableError, index_rows
 from data.shards import shard_range, stream_seed
 
@@ -224,15 +225,24 @@ class _PackedTraining:
             "initial_fill": min(data.shuffle_buffer, request.largest_shard),
         }
         seed = stream_seed(request.recipe.run.seed, f"train, {len(self._left_out)} left out", request.rank)
-        batches_given = (self._samples_given - opened_at) // request.batch_size if state else 0
+        samples = self._samples_given - opened_at if state else 0
+        if state and DALI_VERSION.startswith("1."):
+            state = with_reader_age(state, samples, partial(self._length_of_pass, passes))
         return _open_stream(
             request,
             reader,
             seed,
             is_augmented=not is_plain,
             left_out=len(self._left_out),
-            start=Start(state, batches_given),
+            start=Start(state, samples // request.batch_size),
         )
+
+    def _length_of_pass(self, first: int, number: int) -> int:
+        """Return the samples of a pass of the present pipeline, whose first pass was number ``first`` of the stream."""
+        request = self._request
+        passes = first if request.engine.stick_to_shard else first + number
+        shard = (request.rank + passes) % request.world_size
+        return len(shard_range(request.num_samples - len(self._left_out), shard, request.world_size))
 
     def _index(self) -> Path:
         """Return the index of the data set, or a copy of it without the records that are left out."""
