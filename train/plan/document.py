@@ -15,6 +15,7 @@ from configs.rank_variables import rank_environment
 from configs.registry import ENGINES
 from configs.rules import broken_rules
 from configs.schema import Cluster, Communication, Recipe
+from configs.section import Section
 from data.shards import shard_range
 from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
@@ -254,7 +255,7 @@ def _compliance(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
             {
                 "rule": rule.name,
                 "key": rule.key,
-                "got": rule.value(recipe),
+                "got": value.model_dump(mode="json") if isinstance(value := rule.value(recipe), Section) else value,
                 "allowed": rule.allowed,
                 "source": rule.source,
             }

@@ -1,5 +1,6 @@
 """The document of a plan holds what the run would do: steps, rates, shards, memory, log keys and rules."""
 
+import json
 from typing import Any
 
 import pytest
@@ -214,6 +215,12 @@ def test_a_broken_rule_is_told_with_its_key_its_value_and_its_source() -> None:
     for rule in verdict["broken_rules"]:
         assert rule.keys() == {"rule", "key", "got", "allowed", "source"}
         assert rule["source"]
+
+
+def test_a_block_that_breaks_a_rule_can_be_written_as_json() -> None:
+    broken = json.loads(json.dumps(_plan("imagenet-b256", "model.residual.stem=deep")))["compliance"]["rulesets"]
+    (blocks,) = (each["got"] for each in broken["4.0.0"]["broken_rules"] if each["key"] == "model.residual")
+    assert blocks["stem"] == "deep"
 
 
 @pytest.mark.parametrize(("steps", "stride"), [(50_000, 1), (50_001, 50)])
