@@ -187,6 +187,7 @@ CLOSED_RULES = (
     _exactly("train_samples", "data.train_samples", 1_281_167, _IMAGENET),
     _exactly("eval_samples", "data.eval_samples", 50_000, _IMAGENET),
     _exactly("bad_record", "data.bad_record", "stop", _IMAGENET, "every image is trained on"),
+    _exactly("progressive_resizing", "data.progressive_resizing", None, _REFERENCE, "one size in every epoch"),
     _exactly("crop_kind", "data.crop.kind", "resized", _AUGMENTATION),
     _exactly("mixup", "data.mixup_alpha", 0, _AUGMENTATION),
     _exactly("cutmix", "data.cutmix_alpha", 0, _AUGMENTATION),

@@ -6,10 +6,12 @@ from others (per-rank batch, steps per epoch, world size) are never keys: `confi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field, model_validator
 
 from configs.blocks.execution import Communication, EngineSettings
-from configs.blocks.images import Crop, Data
+from configs.blocks.images import Crop, Data, ProgressiveResizing
 from configs.blocks.jobs import Container, Paths, Scheduler, Submission
 from configs.blocks.machines import DataSheet, Fabric, Node
 from configs.blocks.training import Batch, Card, Loss, Mlperf, Model, Residual, Run, Schedule
@@ -42,6 +44,7 @@ __all__ = [
     "Node",
     "Paths",
     "Polynomial",
+    "ProgressiveResizing",
     "Recipe",
     "Residual",
     "Run",
@@ -73,11 +76,28 @@ class Recipe(Section):
     @property
     def evaluated(self) -> Recipe:
         """The recipe as an evaluation or an export takes it: the network's images have the side ``data.eval_size``."""
-        side = self.data.eval_size
-        if side is None:
+        return self._of_one_size(self.data.eval_size or self.model.image_size)
+
+    def at_epoch(self, epoch: int) -> Recipe:
+        """Return the recipe as an epoch, counted from 1, takes it: all images have the side of this epoch."""
+        return self._of_one_size(self._side(epoch))
+
+    def _side(self, epoch: int) -> int:
+        resizing, full = self.data.progressive_resizing, self.model.image_size
+        return full if resizing is None else resizing.side(epoch, full)
+
+    def _of_one_size(self, side: int) -> Recipe:
+        if self.data.eval_size is None and self.data.progressive_resizing is None:
             return self
         model = self.model.model_copy(update={"image_size": side})
-        return self.model_copy(update={"model": model, "data": self.data.model_copy(update={"eval_size": None})})
+        data = self.data.model_copy(update={"eval_size": None, "progressive_resizing": None})
+        return self.model_copy(update={"model": model, "data": data})
+
+    @property
+    def epochs_by_size(self) -> Mapping[int, range]:
+        """Side of the training images, px, ascending -> the epochs, counted from 1, that have it."""
+        sides = [self._side(epoch) for epoch in range(1, self.run.epochs + 1)]
+        return {side: range(first := sides.index(side) + 1, first + sides.count(side)) for side in dict.fromkeys(sides)}
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -88,21 +108,45 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _network_fits_the_images(self) -> Recipe:
-        model, (least, most) = self.model, IMAGE_SIZES[self.model.name]
-        for name, side in (("model.image_size", model.image_size), ("data.eval_size", self.evaluated.model.image_size)):
+        model, data, (least, most) = self.model, self.data, IMAGE_SIZES[self.model.name]
+        sides: list[tuple[str, object, int]] = [("model.image_size", model.image_size, model.image_size)]
+        sides += [("data.eval_size", data.eval_size, data.eval_size)] if data.eval_size else []
+        sides += [
+            ("data.progressive_resizing", f"{side} px in epoch {epochs[0]}", side)
+            for side, epochs in self.epochs_by_size.items()
+            if data.progressive_resizing
+        ]
+        for name, got, side in sides:
             if not least <= side <= most:
                 allowed = f"{least} to {most} px" if least < most else f"{least} px"
                 others = f"or take one of {', '.join(networks_for(side))}"
-                raise ConfigError(name, side, f"{allowed} for {model.name}", others)
+                raise ConfigError(name, got, f"{allowed} for {model.name}", others)
             if side % model.side_multiple:
                 allowed = f"a multiple of {model.side_multiple} px where model.residual halves images by average pools"
-                raise ConfigError(name, side, allowed)
-        if not NETWORKS[model.name].is_pooled and self.data.eval_size not in (None, model.image_size):
-            allowed = f"null for {model.name}, which takes images of one size"
-            raise ConfigError("data.eval_size", self.data.eval_size, allowed)
+                raise ConfigError(name, got, allowed)
+            if not NETWORKS[model.name].is_pooled and side != model.image_size:
+                raise ConfigError(name, got, f"null for {model.name}, which takes images of one size")
         for key, value in (("mean", self.data.mean), ("std", self.data.std)):
             if model.input_channels == 1 and len(set(value)) > 1:
                 raise ConfigError(f"data.{key}", list(value), "three equal numbers where model.input_channels is 1")
+        return self
+
+    @model_validator(mode="after")
+    def _images_can_grow(self) -> Recipe:
+        resizing, plain, full = self.data.progressive_resizing, self.data.plain_from_epoch, self.model.image_size
+        if resizing is None:
+            return self
+        key, step, initial = "data.progressive_resizing", resizing.size_step, resizing.initial_size
+        if full % step:
+            raise ConfigError("model.image_size", full, f"a multiple of {key}.size_step ({step})")
+        if initial >= full or initial % step:
+            allowed = f"a multiple of size_step ({step}) below model.image_size ({full})"
+            raise ConfigError(f"{key}.initial_size", initial, allowed)
+        if self.data.keep_batches:
+            raise ConfigError("data.keep_batches", True, f"false with {key}, which changes the images")
+        if plain is not None and resizing.side(plain, full) < full:
+            allowed = f"null, or an epoch whose images have {full} px by {key}"
+            raise ConfigError("data.plain_from_epoch", plain, allowed)
         return self
 
     @model_validator(mode="after")

@@ -107,8 +107,12 @@ class Composition:
         graphs = self.cluster.engine.cuda_graphs
         if graphs == "none":
             return Step(**parts)
-        batch = blank_batch(self.engine, self.model.network, self.plan.per_rank_batch_size, image_type)
-        return StaticStep(**parts, images=batch.images, labels=batch.labels, has_sums=graphs == "step")
+        size = self.plan.per_rank_batch_size
+        batches = [
+            blank_batch(self.engine, self.model.network, size, image_type, side)
+            for side in sorted(self.recipe.epochs_by_size, reverse=True)
+        ]
+        return StaticStep(**parts, batches=batches, has_sums=graphs == "step")
 
     def make_evaluator(self, on_batch: Callable[[], object]) -> Evaluator:
         """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,14 +45,14 @@ class Mixing:
 
     Attributes:
         alphas: Of MixUp and of CutMix; 0 leaves a kind out.
-        side: Side of the images, px.
+        sides: First step of each size of the images, ascending -> their side, px.
         seed: Of the run.
         rank: This rank.
         end: First step whose images stay as they are. If None, there is none.
     """
 
     alphas: tuple[float, float]
-    side: int
+    sides: Mapping[int, int]
     seed: int
     rank: int
     end: int | None = None
@@ -65,14 +66,18 @@ class Mixing:
         kinds = [pair for pair in enumerate(self.alphas) if pair[1]]
         is_cut, alpha = kinds[random.integers(len(kinds))]
         share = random.beta(alpha, alpha)
-        return self._cut(share, random.integers(self.side, size=2).tolist()) if is_cut else Mix(share)
+        if not is_cut:
+            return Mix(share)
+        side = next(self.sides[first] for first in reversed(self.sides) if step >= first)
+        return _cut(share, random.integers(side, size=2).tolist(), side)
 
-    def _cut(self, share: float, centre: tuple[int, int]) -> Mix:
-        half = int(self.side * math.sqrt(1 - share)) // 2
-        rows, columns = (slice(max(at - half, 0), min(at + half, self.side)) for at in centre)
-        if not half:
-            return Mix(1.0)
-        return Mix(1 - (rows.stop - rows.start) * (columns.stop - columns.start) / self.side**2, (rows, columns))
+
+def _cut(share: float, centre: tuple[int, int], side: int) -> Mix:
+    half = int(side * math.sqrt(1 - share)) // 2
+    rows, columns = (slice(max(at - half, 0), min(at + half, side)) for at in centre)
+    if not half:
+        return Mix(1.0)
+    return Mix(1 - (rows.stop - rows.start) * (columns.stop - columns.start) / side**2, (rows, columns))
 
 
 def mixing_of(recipe: Recipe, plan: RunPlan, rank: int) -> Mixing | None:
@@ -81,4 +86,5 @@ def mixing_of(recipe: Recipe, plan: RunPlan, rank: int) -> Mixing | None:
     if not data.is_mixed:
         return None
     end = None if data.plain_from_epoch is None else plan.epoch_steps(data.plain_from_epoch).start
-    return Mixing((data.mixup_alpha, data.cutmix_alpha), recipe.model.image_size, recipe.run.seed, rank, end)
+    sides = {plan.epoch_steps(epochs[0]).start: side for side, epochs in recipe.epochs_by_size.items()}
+    return Mixing((data.mixup_alpha, data.cutmix_alpha), sides, recipe.run.seed, rank, end)

@@ -119,7 +119,8 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
                 rank.communicator,
                 rank.plan.per_rank_batch_size,
                 images.image_type,
-                recipe.data.eval_size,
+                train_sizes=recipe.epochs_by_size,
+                eval_size=recipe.data.eval_size,
             )
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
             initial.restore_momenta(rank.engine, rank.model.network, rank.model.optimizer)

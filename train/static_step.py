@@ -5,12 +5,13 @@ into fixed arrays, the numbers of a step lie on the device, and its results are 
 engine has no graphs, as on a CPU, the same work is queued anew in each step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from configs.optimizers import HyperParameters
-from data.input.batches import TrainingSource
+from data.input.batches import TrainingBatch, TrainingSource
 from train.engine.protocol import Array, Engine, Optimizer
 from train.step import Step, StepArrays, reduce_all
 
@@ -36,14 +37,16 @@ class StaticOptimizer(Optimizer, Protocol):
 
 
 class _Parts(NamedTuple):
-    """The captured parts of a step.
+    """The captured parts of a step on images of one size.
 
     Attributes:
+        batch: The fixed arrays of a micro-batch.
         earlier: Forward and backward of a micro-batch that others follow.
         last: Forward and backward of the last one; with the allreduces inside, the rest of the step, too.
         update: The update; nothing if ``last`` has it.
     """
 
+    batch: TrainingBatch
     earlier: Work
     last: Work
     update: Work
@@ -57,46 +60,45 @@ class StaticStep(Step):
     shapes and types must have been computed before, because libraries choose their algorithms then.
 
     Attributes:
-        images: Array for the images of a micro-batch, in their shape and type.
-        labels: Array for their labels.
+        batches: Arrays for a micro-batch of each shape, in the type of the images; the largest comes first, and its
+            graphs' memory has room for the others.
         has_sums: Whether the allreduces are captured, within the backward pass. If not, they follow it, and nothing
             hides them.
     """
 
     engine: StaticEngine
     optimizer: StaticOptimizer
-    images: Array
-    labels: Array
+    batches: Sequence[TrainingBatch]
     has_sums: bool
 
     def __post_init__(self) -> None:
         # Made before the capture: a graph that made them would set them to 0 in every replay.
         self._zero, *results = (self.engine.zeros((1,)) for _ in ("zero", *StepArrays._fields))
         self._arrays = StepArrays(*results)
-        self._parts = self._capture()
+        self._parts = {batch.images.shape: self._capture(batch) for batch in self.batches}
 
-    def _capture(self) -> _Parts:
-        capture = self.engine.capture
+    def _capture(self, batch: TrainingBatch) -> _Parts:
+        capture, compute = self.engine.capture, partial(self._compute, batch)
         if self.has_sums:
-            earlier = capture(self._compute) if self.accumulation_steps > 1 else _nothing
-            return _Parts(earlier, capture(self._compute_and_update), _nothing)
-        each = capture(self._compute)
-        return _Parts(each, each, capture(self._update))
+            earlier = capture(compute) if self.accumulation_steps > 1 else _nothing
+            return _Parts(batch, earlier, capture(partial(self._compute_and_update, batch)), _nothing)
+        each = capture(compute)
+        return _Parts(batch, each, each, capture(self._update))
 
-    def _compute(self) -> None:
-        self._add_loss()
+    def _compute(self, batch: TrainingBatch) -> None:
+        self._add_loss(batch)
         self.network.backward()
 
-    def _compute_and_update(self) -> None:
-        self._add_loss()
+    def _compute_and_update(self, batch: TrainingBatch) -> None:
+        self._add_loss(batch)
         self.engine.overwrite(self._arrays.summed, self._arrays.own)
         self.network.backward(self._reducer(self._arrays))
         self.communicator.complete()
         self._update()
 
-    def _add_loss(self) -> None:
+    def _add_loss(self, batch: TrainingBatch) -> None:
         own = self._arrays.own
-        self.engine.overwrite(own, self.network.forward(self.images, self.labels) + own)
+        self.engine.overwrite(own, self.network.forward(*batch) + own)
 
     def _update(self) -> None:
         skipped = self.optimizer.apply()
@@ -105,7 +107,7 @@ class StaticStep(Step):
 
     def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:
         """Queue a step; see `Step`."""
-        engine, arrays, parts = self.engine, self._arrays, self._parts
+        engine, arrays = self.engine, self._arrays
         engine.overwrite(arrays.own, self._zero)
         engine.overwrite(arrays.stops, engine.flag(arrays.stops, is_set=self.told_to_stop()))
         self.optimizer.hold(hyper)
@@ -113,8 +115,9 @@ class StaticStep(Step):
             self.network.zero_gradients()
         for number in range(self.accumulation_steps):
             images, labels = self._next_batch(step, number, source)
-            engine.overwrite(self.images, images)
-            engine.overwrite(self.labels, labels)
+            parts = self._parts[images.shape]
+            engine.overwrite(parts.batch.images, images)
+            engine.overwrite(parts.batch.labels, labels)
             (parts.last if number + 1 == self.accumulation_steps else parts.earlier)()
         if not self.has_sums:
             self._sum(step)

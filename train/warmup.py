@@ -1,8 +1,10 @@
-"""One synthetic step and one inference before the clock starts, then everything restored bit for bit.
+"""One synthetic step of each size and one inference before the clock starts, then everything restored bit for bit.
 
 The warm-up allocates memory, loads kernels and opens connections outside the timed run. The rules allow that for
 synthetic data.
 """
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -16,12 +18,14 @@ from train.step import reduce_once
 _LEAST_SIDE = 8
 
 
-def warm_up(
+def warm_up(  # noqa: PLR0913 (each is another part of a step)
     engine: Engine,
     model: ModelParts,
     communicator: Communicator,
     batch_size: int,
     image_type: str = "float32",
+    *,
+    train_sizes: Iterable[int] = (),
     eval_size: int | None = None,
 ) -> None:
     """Run forward, backward, reductions, update and inference on blank images, then restore the model.
@@ -33,20 +37,18 @@ def warm_up(
         communicator: Reduces each bucket once, as the steps will, so that its buffers exist, and registers the weights.
         batch_size: Images of a micro-batch.
         image_type: Type of the images that follow. With another type, the first step would prepare everything anew.
+        train_sizes: Sides of the training images. If empty, the network's own.
         eval_size: Side of the images of evaluations. If None, that of training.
     """
     network = model.network
-    images, labels = blank_batch(engine, network, batch_size, image_type)
-    network.forward(images, labels)
-    network.backward()
+    # From the largest on, whose memory has room for all others.
+    for side in (*sorted(train_sizes, reverse=True),) or (None,):
+        network.forward(*blank_batch(engine, network, batch_size, image_type, side))
+        network.backward()
     reduce_once(engine, network, communicator, model.buckets)
     communicator.complete()
     model.optimizer.update(HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0))
-    if eval_size is not None:
-        # Sides have 8 or more pixels, and images 4 channels or fewer.
-        shape = [axis if axis < _LEAST_SIDE else eval_size for axis in network.image_shape]
-        images = engine.from_host(np.zeros((batch_size, *shape), image_type))
-    engine.wait(network.inference()(images))
+    engine.wait(network.inference()(blank_batch(engine, network, batch_size, image_type, eval_size).images))
     network.load_weights(model.weights)
     network.zero_gradients()
     model.optimizer.reset()
@@ -54,7 +56,11 @@ def warm_up(
     engine.wait_all()
 
 
-def blank_batch(engine: Engine, network: TrainableNetwork, batch_size: int, image_type: str) -> TrainingBatch:
-    """Return the arrays of a micro-batch, all zeros."""
-    images = engine.from_host(np.zeros((batch_size, *network.image_shape), image_type))
+def blank_batch(
+    engine: Engine, network: TrainableNetwork, batch_size: int, image_type: str, side: int | None = None
+) -> TrainingBatch:
+    """Return the arrays of a micro-batch, all zeros; if ``side`` (px) is None, images are as large as the network's."""
+    # Sides have 8 or more pixels, and images 4 channels or fewer.
+    shape = [side if side and axis >= _LEAST_SIDE else axis for axis in network.image_shape]
+    images = engine.from_host(np.zeros((batch_size, *shape), image_type))
     return TrainingBatch(images, engine.zeros((batch_size, *network.label_shape)))

@@ -51,6 +51,55 @@ class Crop(Section):
         return self
 
 
+class ProgressiveResizing(Section):
+    """Training images that grow from epoch to epoch, up to ``model.image_size``.
+
+    All images of an epoch have the size that is due at its beginning: ``initial_size`` until ``ramp_start_epochs``
+    epochs are done, ``model.image_size`` from ``ramp_end_epochs`` on, and in between a straight line, rounded to the
+    nearest multiple of ``size_step`` (halves to the even multiple).
+    """
+
+    # *Source*: get_resolution in libffcv/ffcv-imagenet, train_imagenet.py (multiples of 32). ProgressiveResizing of
+    # mosaicml/composer rounds alike, but resizes each step, and all images after the crop.
+
+    initial_size: int = Field(
+        ge=8,
+        le=1024,
+        description="Side of the square training images of the first epochs: a multiple of size_step below "
+        "model.image_size.",
+        json_schema_extra={"unit": "px"},
+    )
+    size_step: int = Field(
+        ge=1,
+        le=512,
+        description="Step by which sizes differ; all of them are multiples. Each further size is one more that the "
+        "warm-up prepares.",
+        json_schema_extra={"unit": "px"},
+    )
+    ramp_start_epochs: float = Field(ge=0, description="Epochs that are done when the images begin to grow.")
+    ramp_end_epochs: float = Field(
+        description="Epochs that are done when the images have their full size, more than ramp_start_epochs.",
+    )
+
+    @model_validator(mode="after")
+    def _ramp_is_ordered(self) -> ProgressiveResizing:
+        if self.ramp_end_epochs <= self.ramp_start_epochs:
+            allowed = f"more than ramp_start_epochs ({self.ramp_start_epochs:g})"
+            raise ConfigError("ramp_end_epochs", self.ramp_end_epochs, allowed)
+        return self
+
+    def side(self, epoch: int, full: int) -> int:
+        """Return the side of an epoch's images, px.
+
+        Args:
+            epoch: The epoch, counted from 1.
+            full: The side at the end of the ramp, px.
+        """
+        start, end = self.ramp_start_epochs, self.ramp_end_epochs
+        share = min(max((epoch - 1 - start) / (end - start), 0.0), 1.0)
+        return round((self.initial_size + share * (full - self.initial_size)) / self.size_step) * self.size_step
+
+
 class Data(Section):
     """The images: which data set, how many, and what is done to each image before the network sees it."""
 
@@ -90,6 +139,11 @@ class Data(Section):
         "micro-batch, and the losses of both labels count by area. The share that stays is from Beta(alpha, alpha), "
         "and larger where the box would reach over the border. 0 cuts nothing. With mixup_alpha, each micro-batch is "
         "mixed in one of the two ways, by even odds.",
+    )
+    progressive_resizing: ProgressiveResizing | None = Field(
+        None,
+        description="Sizes of the training images by epoch, for example {initial_size: 160, size_step: 32, "
+        "ramp_start_epochs: 11, ramp_end_epochs: 13}. If null, model.image_size in every epoch.",
     )
     eval_resize: int | None = Field(
         None,

@@ -157,13 +157,13 @@ def _open_stream(
 
 
 class _PackedTraining:
-    """A `TrainingSource` that skips damaged records and switches to plain images where the recipe asks for it.
+    """A `TrainingSource` that skips damaged records, and changes size and switches to plain images as the recipe says.
 
     The plain stream starts at the beginning of the shard, wherever the augmented stream stopped.
     """
 
     def __init__(self, request: ReadRequest, position: _StreamPosition) -> None:
-        self._request = request
+        self._request, self._epoch = request, 1
         self._left_out = position.left_out
         self._samples_given, self._opened_at = position.samples_given, position.opened_at
         self._index_folder: tempfile.TemporaryDirectory[str] | None = None
@@ -179,7 +179,21 @@ class _PackedTraining:
             self._stream.close()
             self._stream, self._plain, self._is_plain = self._plain, None, True
             self._samples_given = self._opened_at = 0
+        self._resize(epoch)
         self._stream.start()
+
+    def _resize(self, epoch: int) -> None:
+        """Go on with images of another size if the epoch has one; plain images have only one.
+
+        A new pipeline continues from the checkpoint of the old one, so the records, the crops and the flips are those
+        that would have followed, and what DALI has read ahead in the old size is dropped.
+        """
+        recipe, before, self._epoch = self._request.recipe, self._epoch, epoch
+        if self._is_plain or recipe.at_epoch(epoch).model.image_size == recipe.at_epoch(before).model.image_size:
+            return
+        state = self._stream.state()
+        self._stream.close()
+        self._stream = self._open(is_plain=False, opened_at=self._opened_at, state=state)
 
     def next_batch(self) -> TrainingBatch:
         while True:
@@ -211,7 +225,9 @@ class _PackedTraining:
             self._index_folder.cleanup()
 
     def _open(self, *, is_plain: bool, opened_at: int = 0, state: bytes = b"") -> Stream:
-        request, data, sticks = self._request, self._request.recipe.data, self._request.engine.stick_to_shard
+        epoch = self._plain_from if is_plain and self._plain_from else self._epoch
+        request = replace(self._request, recipe=self._request.recipe.at_epoch(epoch))
+        data, sticks = request.recipe.data, request.engine.stick_to_shard
         # A new pipeline starts at the beginning of a shard. If shards rotate (each pass reads another shard), the
         # number of samples given tells which shard is due.
         passes = 0 if sticks else opened_at // request.largest_shard

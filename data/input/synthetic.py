@@ -3,14 +3,14 @@
 A rehearsal takes blank images, in the number and the size of a real shard, which nobody reads, decodes or copies.
 
 Each class has a coarse pattern of its own, under noise, so that a network can learn the classes. The patterns of
-several classes add up. A pool of images is made once, and image p of the endless global sequence is image p modulo the
-length of the pool. So the images of a micro-batch follow from the recipe and from the position in the global batch,
-however the global batch is divided into ranks and accumulation steps.
+several classes add up. A pool of images is made once for each size, and image p of the endless global sequence is
+image p modulo the length of the pool. So the images of a micro-batch follow from the recipe and from the position in
+the global batch, however the global batch is divided into ranks and accumulation steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,16 @@ def open_synthetic_training(  # noqa: PLR0913
         arrays: Makes the arrays of the batches. If None, they are NumPy's.
         state: The state of a stream that this one continues; if empty, it starts at the beginning.
     """
-    pool = _Pool(recipe, engine, "train", recipe.data.train_samples, arrays)
-    return _SyntheticTraining(pool, batch_size, int(state) if state else rank, world_size)
+    sizes = recipe.epochs_by_size
+    pools = {
+        side: _Pool(recipe.at_epoch(epochs[0]), engine, "train", recipe.data.train_samples, arrays, len(sizes))
+        for side, epochs in sizes.items()
+    }
+
+    def pool_of(epoch: int) -> _Pool:
+        return pools[recipe.at_epoch(epoch).model.image_size]
+
+    return _SyntheticTraining(pool_of, batch_size, int(state) if state else rank, world_size)
 
 
 def open_synthetic_evaluation(
@@ -71,7 +79,8 @@ def open_synthetic_evaluation(
 
 def open_blank_training(arrays: Arrays, state: bytes = b"") -> TrainingSource:
     """Return an endless stream of one blank batch; ``state`` is that of a stream that this one continues."""
-    return _SyntheticTraining(_BlankPool(arrays), 1, int(state or 0), 1)
+    pool = _BlankPool(arrays)
+    return _SyntheticTraining(lambda _: pool, 1, int(state or 0), 1)
 
 
 def open_blank_evaluation(arrays: Arrays, shard: range, batch_size: int) -> EvaluationSource:
@@ -82,12 +91,15 @@ def open_blank_evaluation(arrays: Arrays, shard: range, batch_size: int) -> Eval
 class _SyntheticTraining:
     """See `TrainingSource`."""
 
-    def __init__(self, pool: _Pool | _BlankPool, batch_size: int, micro_batch: int, world_size: int) -> None:
-        self._pool, self._batch_size = pool, batch_size
+    def __init__(
+        self, pool_of: Callable[[int], _Pool | _BlankPool], batch_size: int, micro_batch: int, world_size: int
+    ) -> None:
+        self._pool_of, self._pool, self._batch_size = pool_of, pool_of(1), batch_size
         self._micro_batch, self._world_size = micro_batch, world_size
 
     def begin_epoch(self, epoch: int) -> None:
         assert epoch >= 1
+        self._pool = self._pool_of(epoch)
 
     def next_batch(self) -> TrainingBatch:
         start = self._micro_batch * self._batch_size
@@ -121,9 +133,15 @@ class _Pool:
     """Images and labels in the memory of the device."""
 
     def __init__(
-        self, recipe: Recipe, engine: EngineSettings, split: str, num_samples: int, arrays: Arrays | None
+        self,
+        recipe: Recipe,
+        engine: EngineSettings,
+        split: str,
+        num_samples: int,
+        arrays: Arrays | None,
+        num_pools: int = 1,
     ) -> None:
-        images, labels = _draw(recipe, split, num_samples)
+        images, labels = _draw(recipe, split, num_samples, num_pools)
         if engine.layout == "NCHW":
             images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
         self._size = len(labels)
@@ -148,11 +166,11 @@ class _BlankPool:
         return self._batch
 
 
-def _draw(recipe: Recipe, split: str, num_samples: int) -> tuple[Any, Any]:
+def _draw(recipe: Recipe, split: str, num_samples: int, num_pools: int) -> tuple[Any, Any]:
     """Return a pool of normalised images [P, H, W, C], float32, and labels [P], or [P, classes] zeros and ones."""
     model, seed = recipe.model, recipe.run.seed
     side = model.image_size
-    size = min(num_samples, max(1, _POOL_BYTES // (side * side * model.input_channels * 4)))
+    size = min(num_samples, max(1, _POOL_BYTES // num_pools // (side * side * model.input_channels * 4)))
     class_random = np.random.Generator(np.random.Philox(key=stream_seed(seed, "synthetic patterns", 0)))
     coarse = (model.num_classes, _PATTERN_SIDE, _PATTERN_SIDE, _CHANNELS)
     patterns = class_random.standard_normal(coarse, dtype=np.float32)

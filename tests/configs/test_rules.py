@@ -5,6 +5,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.load import ROOT, load_recipe
 from configs.rules import CLOSED_RULES, broken_rules
+from tests.configs.test_progressive_resizing import GROWING
 
 CLOSED = sorted(
     path.stem
@@ -46,6 +47,7 @@ BREAKS = {
     "cutmix": ["data.cutmix_alpha=1"],
     "eval_size": ["data.eval_size=256"],
     "eval_flip": ["data.eval_flip=true"],
+    "progressive_resizing": [GROWING],
     "eval_central_share": ["data.eval_central_share=0.8", "data.eval_resize=null"],
     "crop_area": ["data.crop.area=[0.05, 0.9]"],
     "crop_aspect": ["data.crop.aspect=[0.6667, 1.5]"],

@@ -20,6 +20,7 @@ from data.input.packed import open_evaluation, open_training
 from data.recordio import RecordWriter, frame, pack_image
 from data.shards import shard_range
 from launch.setup.gpu import search_gpus
+from tests.configs.test_progressive_resizing import GROWING
 from tests.engines import cpu_engine
 
 SIDE = 16
@@ -383,6 +384,7 @@ def test_every_access_to_the_file_gives_the_same_images(tmp_path: Path, decoder:
         np.testing.assert_array_equal(other.labels, batches[0].labels)
 
 
+PLAIN = "data.plain_from_epoch"
 BAD = b"no image at all" * 9
 
 
@@ -453,6 +455,34 @@ def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path
     # The shards of 21 images have 10 and 11 images; in the second pass each rank reads the other shard.
     assert labels[0] == [*range(10), *range(10, 20)]
     assert labels[1] == [*range(10, 21), *range(9)]
+
+
+@pytest.mark.parametrize(
+    ("crop", "decoder", "plain"),
+    [("{kind: resized}", "region", 4), ("{kind: resized}", "whole", None), ("{kind: shift, padding: 3}", "region", 4)],
+)
+def test_images_that_grow_are_those_that_have_always_had_the_size(
+    tmp_path: Path, crop: str, decoder: str, plain: int | None
+) -> None:
+    write_split(tmp_path, "train", 21, draw=pattern)
+    sets = [f"data.crop={crop}", "data.flip=true", "data.eval_resize=20", f"{PLAIN}={plain or 'null'}"]
+
+    def batches(*more: str) -> list[Any]:
+        source = training(tmp_path, recipe_for(21, overrides=[*sets, *more]), rank=1, world=2, decoder=decoder)
+        found = []
+        for epoch in range(1, 5):
+            source.begin_epoch(epoch)
+            found += [source.next_batch() for _ in range(3)]
+        source.close()
+        return found
+
+    growing = batches(GROWING)
+    constant = {side: batches(f"model.image_size={side}") for side in (8, 12, 16)}
+    for number, batch in enumerate(growing):
+        side = [8, 8, 12, 16][number // 3]
+        assert batch.images.shape == (4, 3, side, side)
+        np.testing.assert_array_equal(batch.images, constant[side][number].images)
+        np.testing.assert_array_equal(batch.labels, constant[side][number].labels)
 
 
 def test_a_stream_that_begins_after_the_switch_is_plain_at_once(tmp_path: Path) -> None:

@@ -157,13 +157,24 @@ def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:
         built = engine.build_optimizer(recipe.optimizer, network, rescale=1 / 8, arrivals=[0] * 29)
         if warm:
             weights = initial_weights(network.network, recipe.model, seed=1)
-            communicator = _Told()
+            sides: list[int] = []
+            communicator, forward = _Told(), network.forward
+
+            def noted(images: Any, labels: Any) -> Any:
+                sides.append(images.shape[2])
+                return forward(images, labels)
+
+            network.forward = noted
             warm_up(
                 engine,
                 ModelParts(network, built, weights, BucketPlan(((28, 27), (0,)), num_deferred=1)),
                 communicator,
                 8,
+                train_sizes=(12, 16),
+                eval_size=20,
             )
+            network.forward = forward
+            assert sides == [16, 12]
             assert communicator.told == [("bucket_0", 5), ("bucket_1", 2), "complete", ("publish", 29)]
             assert not any(engine.to_host(each).any() for each in (*network.gradients, *built.momenta))
         for step in range(3):

@@ -213,8 +213,6 @@ class TrainedNetwork:
         losses = self._losses(values, labels.to(self._device))
         self._move_statistics()
         self._loss = losses.sum().reshape(1)
-        if self._compiler is not None:
-            self._compiler.has_all = True
         return self._loss.detach()
 
     def _channels_first(self, images: Array) -> Array:
@@ -278,7 +276,12 @@ class TrainedNetwork:
                 self._queued.popleft().synchronize()
 
     def inference(self) -> Callable[[Array], Array]:
-        """Fold batch norm into the weights as they are now; return the function from images to logits."""
+        """Fold batch norm into the weights as they are now; return the function from images to logits.
+
+        The warm-up ends with an inference: by then, everything is compiled that the steps need.
+        """
+        if self._compiler is not None:
+            self._compiler.has_all = True
         folded = FoldedInference(
             self.network, self.tensors(), epsilon=self.model.bn_epsilon, dtype=self._dtype
         )  # fmt: skip

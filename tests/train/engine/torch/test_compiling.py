@@ -74,9 +74,12 @@ def test_compiled_steps_are_the_eager_ones_and_compile_once(
 
 @needs_compiler
 @pytest.mark.slow
-def test_another_shape_within_a_run_is_compiled_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_shape_than_those_of_the_warm_up_is_compiled_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     engine, _, network = small_network("torch", COMPILE, "cluster.ranks_per_node=1", table=_table())
-    for size in (8, 8):
+    for size in (8, 2):
+        forward_backward(network, *random_batch(engine, network, size))
+    network.inference()
+    for size in (8, 2):
         forward_backward(network, *random_batch(engine, network, size))
     assert not _warnings(caplog)
     forward_backward(network, *random_batch(engine, network, 4))
