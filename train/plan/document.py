@@ -53,7 +53,8 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     """
     plan = plan_run(recipe, cluster.world_size)
     schedule = resolve_schedule(recipe, plan)
-    marks = _landmarks(plan)
+    marks, simulated = _landmarks(plan), _simulated(recipe, cluster)
+    epoch_s = simulated.pop("epoch_s", {})
     return {
         "recipe": recipe.name,
         "card": recipe.card.model_dump(),
@@ -63,6 +64,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "ranks_per_node": cluster.ranks_per_node,
         **_arithmetic(plan),
         "eval_epochs": list(plan.eval_epochs),
+        "image_sizes": _image_sizes(recipe, plan, epoch_s),
         "optimizer": recipe.optimizer.describe(),
         "schedule": _schedule(schedule, plan, marks),
         "landmarks": [{"at": at, "step": step, **asdict(schedule.at(step))} for step, at in marks.items()],
@@ -71,7 +73,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "environment": rank_environment(cluster),
         "log_keys": _log_keys(recipe, cluster, plan, schedule),
         "compliance": _compliance(recipe, cluster),
-        "simulated": _simulated(recipe, cluster),
+        "simulated": simulated,
         "slow_settings": slow_settings(recipe, cluster),
     }
 
@@ -83,6 +85,7 @@ def _simulated(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     except UserError as error:
         return {"unknown": str(error)}
     return {
+        "epoch_s": one.epoch_s,
         "images_per_s": [one.images_per_s, *one.rate_bounds],
         "run_s": [one.run.total_s, *one.run_bounds],
         "startup_s": [one.startup.total_s, *one.startup_bounds],
@@ -107,6 +110,21 @@ def _arithmetic(plan: RunPlan) -> dict[str, Any]:
         "warmup_steps": plan.warmup_steps,
         "decay_steps": plan.decay_steps,
     }
+
+
+def _image_sizes(recipe: Recipe, plan: RunPlan, epoch_s: Mapping[int, float]) -> list[dict[str, Any]]:
+    """Return a row for each size of the training images: its epochs, and what one of them takes if that is known."""
+    return [
+        {
+            "side": side,
+            "first_epoch": epochs[0],
+            "last_epoch": epochs[-1],
+            "steps": plan.steps_after(epochs[-1]) - plan.steps_after(epochs[0] - 1),
+            "forward_macs_per_image": network_of(recipe.at_epoch(epochs[0]).model).macs,
+            "epoch_s": epoch_s.get(side),
+        }
+        for side, epochs in recipe.epochs_by_size.items()
+    ]
 
 
 def _landmarks(plan: RunPlan) -> dict[int, str]:

@@ -29,12 +29,14 @@ _PURPOSES = {
 
 def render(document: Mapping[str, Any]) -> str:
     """Return the whole text of `train.plan.document.plan_document`; it ends with a newline."""
+    growing = {"Training images by epoch": _image_sizes(document["image_sizes"])} if document["image_sizes"][1:] else {}
     sections = {
         f"{document['recipe']} on {document['cluster']}": _head(document),
         "Simulated, with the ends of 90 % intervals": [
             *_simulated(document["simulated"]),
             *(f"slow       {words}" for words in document["slow_settings"]),
         ],
+        **growing,
         "Learning rate": [*draw(document["schedule"]), "", *_landmarks(document["landmarks"])],
         "Evaluation": [_evaluation(document["eval_epochs"])],
         "Shards": [_shard(name, shard) for name, shard in document["shards"].items()],
@@ -107,6 +109,18 @@ def _with_bounds(name: str, bounded: Sequence[float], unit: str) -> str:
     value, low, high = bounded
     digits = 0 if value >= _WHOLE_FROM else 2
     return f"{name:<11}{value:,.{digits}f}{unit} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+
+def _image_sizes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each size; the memory and the multiply-adds of the other sections are those of the largest."""
+    lines = [f"{'epochs':>9}  {'side':>7}  {'steps':>9}  {'multiply-adds':>13}  {'an epoch':>10}"]
+    for row in rows:
+        seconds = "unknown" if row["epoch_s"] is None else f"{row['epoch_s']:,.1f} s"
+        lines.append(
+            f"{row['first_epoch']:>3} to {row['last_epoch']:>2}  {row['side']:>4} px  {row['steps']:>9,}  "
+            f"{row['forward_macs_per_image'] / 1e9:>11.3g} G  {seconds:>10}"
+        )
+    return lines
 
 
 def _landmarks(landmarks: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_run
 from configs.schema import Cluster, Recipe
 from logs.folder import CONFIG_FILE
@@ -78,11 +78,15 @@ def measure_runs(folders: Sequence[Path], *, description: Path = DESCRIPTION) ->
     """Return the measured steps of runs, with factors relative to all that is known without such steps.
 
     Raises:
-        UserError: A folder is not a run with measured steps.
+        UserError: A folder is not a run with measured steps of one size.
     """
     found = []
     for folder in folders:
         recipe, cluster = load_run(folder / CONFIG_FILE)
+        if recipe.data.progressive_resizing is not None:
+            raise UserError(
+                f"--calibrate: {folder} has images of several sizes; give a run without progressive_resizing"
+            )
         scenario, calibration = _unmeasured(recipe, cluster, None, description)
         found.append(measured_step(folder, scenario, calibration, fingerprint(description, cluster.device)))
     return found

@@ -1,6 +1,7 @@
 """A forecast of a recipe on a cluster: step, rate, time to train, start-up, cost, and the interval of the rate."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from configs.errors import UserError
@@ -92,10 +93,11 @@ class Forecast:
     Attributes:
         scenario: What was predicted.
         step: Time of a step with one micro-batch.
-        images_per_s: Rate over all ranks.
+        images_per_s: Rate over all ranks, with images of ``model.image_size``.
         interval: How far off the rate and the time to train may be.
         startup_half_width: The same of the start-up.
         efficiency: The rate relative to that of one accelerator with the same batch, times the number of ranks.
+        epoch_s: Side of the training images, px -> seconds of an epoch of such images.
         epochs: Epochs of the run.
         convergence: ``reference`` if reference points say how many epochs the batch needs; ``more epochs`` if they say
             that the recipe has too few; ``all epochs`` if the reference points are of another optimizer, so that the
@@ -111,6 +113,7 @@ class Forecast:
     interval: Interval
     startup_half_width: float
     efficiency: float
+    epoch_s: Mapping[int, float]
     epochs: int
     convergence: str
     run: RunTime
@@ -244,18 +247,39 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     epochs, convergence = _epochs(scenario)
     evaluations = scenario.evaluations if epochs == recipe.run.epochs else None
     data = DataSet(recipe.data.train_samples, recipe.data.eval_inferences, evaluations)
+    run = run_time(rate, epochs, machine.nodes, mlperf_round=scenario.mlperf_round, data=data)
+    epoch_s = _seconds_of_epochs(scenario, calibration, rate)
+    if recipe.data.progressive_resizing is not None:
+        run = run._replace(epochs_s=sum(epoch_s[side] * len(some) for side, some in recipe.epochs_by_size.items()))
     return Forecast(
         scenario=scenario,
         step=step,
         images_per_s=rate,
         interval=interval,
         startup_half_width=calibration.startup_half_width,
+        epoch_s=epoch_s,
         efficiency=rate / machine.ranks / (scenario.batch / alone_s),
         epochs=epochs,
         convergence=convergence,
-        run=run_time(rate, epochs, machine.nodes, mlperf_round=scenario.mlperf_round, data=data),
+        run=run,
         startup=predict_startup(machine.ranks),
     )
+
+
+def _seconds_of_epochs(scenario: Scenario, calibration: Calibration, full_rate: float) -> dict[int, float]:
+    """Return side of the training images, px -> seconds of an epoch of such images.
+
+    Args:
+        scenario: The run.
+        calibration: Of the machine.
+        full_rate: Images/s with images of ``model.image_size``.
+    """
+    recipe, steps = scenario.recipe, scenario.recipe.data.train_samples / scenario.global_batch
+    smaller = {side: epochs for side, epochs in recipe.epochs_by_size.items() if side != recipe.model.image_size}
+    return {recipe.model.image_size: recipe.data.train_samples / full_rate} | {
+        side: steps * seconds_of_step(replace(scenario, recipe=recipe.at_epoch(epochs[0])), calibration)
+        for side, epochs in smaller.items()
+    }
 
 
 def _unproven(scenario: Scenario, calibration: Calibration) -> float:
@@ -306,8 +330,8 @@ def _epochs(scenario: Scenario) -> tuple[int, str]:
 
 def has_reference(recipe: Recipe) -> bool:
     """Return whether MLPerf's convergence points apply: ResNet-50 on all of ImageNet, to their accuracy."""
-    is_whole = _is_resnet50(recipe) and recipe.data.train_samples >= _REFERENCE_IMAGES
-    return is_whole and recipe.run.target_top1 == _REFERENCE_TOP1
+    is_usual = _is_resnet50(recipe) and recipe.data.progressive_resizing is None
+    return is_usual and recipe.data.train_samples >= _REFERENCE_IMAGES and recipe.run.target_top1 == _REFERENCE_TOP1
 
 
 def _is_resnet50(recipe: Recipe) -> bool:

@@ -89,7 +89,7 @@ class StepTime(NamedTuple):
         return sum(reduction.end_s - reduction.start_s for reduction in self.reductions)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def step_model(
     name: str,
     num_classes: int = 1000,

@@ -10,6 +10,7 @@ from train.networks.arch import build_network
 from train.plan.document import plan_document
 from train.plan.text import draw, render
 
+FFCV = "{initial_size: 160, size_step: 32, ramp_start_epochs: 11, ramp_end_epochs: 13}"
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
 
@@ -141,6 +142,25 @@ def test_a_run_whose_epochs_do_not_reach_the_target_has_no_time_to_it() -> None:
     simulated = _plan("abci-b86016", "run.epochs=60", "data.plain_from_epoch=null", cluster="abci-v100")["simulated"]
     assert (simulated["epochs"], simulated["is_time_to_train"]) == (60, False)
     assert _plan("imagenet-smoke", cluster="a100-node")["simulated"]["is_time_to_train"] is False
+
+
+def test_images_that_grow_take_in_each_epoch_what_images_of_its_size_take() -> None:
+    sets = ["model.image_size=192", "run.epochs=16", f"data.progressive_resizing={FFCV}"]
+    plan, text = _plan("imagenet-b256", *sets, cluster="a100-node"), []
+    for row, (side, first, last) in zip(plan["image_sizes"], [(160, 1, 12), (192, 13, 16)], strict=True):
+        other = _plan("imagenet-b256", f"model.image_size={side}", "run.epochs=16", cluster="a100-node")
+        (only,) = other["image_sizes"]
+        steps = (last - first + 1) * 1_281_160 / 256
+        assert (row["side"], row["first_epoch"], row["last_epoch"]) == (side, first, last)
+        assert row["steps"] == pytest.approx(steps, abs=1)
+        assert row["forward_macs_per_image"] == other["forward_macs_per_image"]
+        assert row["epoch_s"] == pytest.approx(only["epoch_s"], rel=1e-9)
+        text.append(f"{first:>3} to {last}   {side} px  {row['steps']:>9,}")
+    assert plan["memory"] == other["memory"], "that of the largest images"
+    saved = other["simulated"]["run_s"][0] - plan["simulated"]["run_s"][0]
+    assert saved == pytest.approx(12 * (only["epoch_s"] - plan["image_sizes"][0]["epoch_s"]), rel=1e-6)
+    assert all(line in render(plan) for line in text)
+    assert "Training images by epoch" not in render(other)
 
 
 def test_a_run_that_is_cut_short_keeps_the_epochs_of_its_schedule() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import load_both, load_cluster, load_recipe
+from tests.configs.test_progressive_resizing import GROWING
 from train.sim.constants import load_calibration
 from train.sim.forecast import Scenario, forecast, has_reference, make_scenario, time_step, with_recorded_software
 from train.sim.hardware import find_system
@@ -65,6 +66,7 @@ def test_nobody_is_known_to_have_converged_above_the_batch_of_the_record(batch: 
         (("model.name=resnet101",), False),
         (("data.train_samples=1000000",), True),
         (("data.train_samples=999999",), False),
+        ((GROWING,), False),
     ],
 )
 def test_the_reference_is_for_one_network_one_accuracy_and_all_of_imagenet(

@@ -26,7 +26,7 @@ SCENARIO = Scenario(
 )  # fmt: skip
 FORECAST = Forecast(
     SCENARIO, STEP, images_per_s=1_512_000.0, interval=Interval("larger", "float32", math.log(2), math.log(4)),
-    startup_half_width=math.log(1.5), efficiency=0.7654, epochs=85, convergence="more epochs",
+    startup_half_width=math.log(1.5), efficiency=0.7654, epoch_s={224: 11.8}, epochs=85, convergence="more epochs",
     run=RunTime(pre_s=1.1, first_epoch_excess_s=2.2, epochs_s=1003.3, evaluations_s=4.4),
     startup=StartupTime(launch_s=10.0, communicator_s=31.0, pipeline_s=20.0, total_s=41.0),
 )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from configs.errors import ConfigError, UserError
 from configs.load import dump, load_both
+from tests.configs.test_progressive_resizing import GROWING
 from train.sim.__main__ import main
 from train.sim.conditions import DESCRIPTION, conditions, measure_runs
 from train.sim.constants import load_calibration
@@ -113,13 +114,18 @@ def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys:
         load_steps(kept)
 
 
-def test_a_run_that_is_too_short_or_faster_than_its_communication_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_is_too_short_or_of_several_sizes_or_faster_than_its_communication_is_refused(
+    tmp_path: Path,
+) -> None:
     short = run_folder(tmp_path / "short", "imagenet-b256", "a100-node", [1e4, 1e4, 1e4])
     with pytest.raises(UserError, match="0 measured intervals"):
         measure_runs([short])
     two = run_folder(tmp_path / "two", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4])
     with pytest.raises(UserError, match=rf"--calibrate: {two} has 2 measured intervals after the first, .* least 3;"):
         measure_runs([two])
+    mixed = run_folder(tmp_path / "mixed", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4, 1.1e4], GROWING)
+    with pytest.raises(UserError, match=rf"--calibrate: {mixed} has images of several sizes; give a run without"):
+        measure_runs([mixed])
     three = run_folder(tmp_path / "three", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4, 1.1e4])
     with (three / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"kind": "evaluation", "images_per_s": 9e9}) + "\n")
