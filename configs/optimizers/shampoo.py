@@ -67,7 +67,7 @@ class Shampoo(OptimizerBlock):
                 merged.append(last)
                 last = 1
             last *= side
-        return (*merged, last)
+        return (*merged, last) if last > 1 or not merged else tuple(merged)
 
     def blocks(self, axes: Sequence[int]) -> list[tuple[slice, ...]]:
         """Return the blocks of a tensor, as places along its ``axes``."""
