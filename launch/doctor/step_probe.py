@@ -207,7 +207,8 @@ def _sample(
         for _ in range(rank.plan.accumulation_steps):
             network.forward(*batch)
             network.backward()
-        rank.model.optimizer.update(_HARMLESS)
+        if not rank.recipe.optimizer.divides_work:  # it waits for the other ranks
+            rank.model.optimizer.update(_HARMLESS)
 
     def allreduce() -> None:
         reduce_once(engine, network, rank.communicator, rank.model.buckets)
