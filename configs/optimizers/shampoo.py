@@ -14,9 +14,10 @@ class Shampoo(OptimizerBlock):
 
     A tensor with k axes (`axes`) is cut into blocks. Axis i of a block has a statistic L_i = beta_2 L_i + (1 - beta_2)
     G_i G_i', where G_i is the mean gradient as a matrix with axis i as rows, and at first L_i = epsilon I. The gradient
-    is multiplied along every axis by (L_i + epsilon I)^(-1 / 2k), and then the whole tensor is scaled to the norm of
-    the gradient. This step s has weight decay and Nesterov's momentum: u = s + wd w, v = m v + u,
-    w = w - lr (u + m v). The first steps take the gradient in place of s, with a momentum of their own.
+    is multiplied along every axis by (L_i + epsilon I)^(-1 / p), where p is 2k unless ``root_power`` is set, and then
+    the whole tensor is scaled to the norm of the gradient. This step s has weight decay and Nesterov's momentum:
+    u = s + wd w, v = m v + u, w = w - lr (u + m v). The first steps take the gradient in place of s, with a momentum of
+    their own.
     """
 
     num_moments: ClassVar[int] = 2
@@ -34,6 +35,13 @@ class Shampoo(OptimizerBlock):
     weight_decay: float = Field(
         ge=0, lt=1, description="Factor of the weight that is added to the preconditioned gradient; 0: none."
     )
+    root_power: int | None = Field(
+        None,
+        ge=1,
+        le=16,
+        description="Power p of the inverse root (L + epsilon I)^(-1 / p) of a statistic. If null, twice the number of "
+        "the tensor's axes.",
+    )
     block_size: int = Field(
         128,
         ge=2,
@@ -49,8 +57,16 @@ class Shampoo(OptimizerBlock):
 
     def logged(self) -> dict[str, float]:
         """Return the keys of the statistics and their roots; beta_1 is logged as the momentum."""
-        keys = ("beta_2", "matrix_epsilon", "block_size", "start_preconditioning_step", "root_every_steps")
-        return {f"opt_shampoo_{key}": getattr(self, key) for key in keys}
+        keys = (
+            "beta_2",
+            "matrix_epsilon",
+            "block_size",
+            "root_power",
+            "start_preconditioning_step",
+            "root_every_steps",
+        )
+        values = {f"opt_shampoo_{key}": getattr(self, key) for key in keys}
+        return {key: value for key, value in values.items() if value is not None}
 
     def axes(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the axes of a tensor as they are preconditioned: neighbours are merged up to ``block_size``.

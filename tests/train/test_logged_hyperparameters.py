@@ -91,6 +91,16 @@ TABLE: dict[str, tuple[int, dict[str, Any]]] = {
     "siat-v07-b16384": (512, {**SIAT, "global_batch_size": 16384, "lars_opt_base_learning_rate": 21,
         "lars_opt_learning_rate_warmup_epochs": 436 / 79, "opt_learning_rate_warmup_steps": 436,
         "lars_opt_learning_rate_decay_steps": 1124}),
+    # 10,009 images a rank in batches of 256: 40 steps an epoch in name, so 196 steps are 4.9 of them; the log has 5.
+    "google-v10-shampoo-b32768": (128, {
+        **IMAGENET, "global_batch_size": 32768, "gradient_accumulation_steps": 1, "model_bn_span": 256,
+        "opt_name": "shampoo", "opt_base_learning_rate": 16.22, "opt_end_learning_rate": 0,
+        "opt_learning_rate_warmup_epochs": 4.9, "opt_learning_rate_warmup_steps": 196,
+        "opt_learning_rate_decay_steps": 1532, "opt_learning_rate_decay_poly_power": 2,
+        "opt_weight_decay": 6.248644874764753e-05, "opt_shampoo_beta_1": 0.96, "opt_shampoo_beta_2": 0.75,
+        "opt_shampoo_matrix_epsilon": 1e-8, "opt_shampoo_block_size": 128, "opt_shampoo_root_power": 4,
+        "opt_shampoo_start_preconditioning_step": 4, "opt_shampoo_root_every_steps": 1, "label_smoothing": 0.2,
+    }),
     # 599 images a rank in batches of 32: 19 steps an epoch; 6 epochs are 113 steps, 19 of them warm-up.
     "digits": (2, {
         "train_samples": 1198, "eval_samples": 599, "global_batch_size": 64, "gradient_accumulation_steps": 1,

@@ -74,7 +74,8 @@ class ShampooOptimizer(RuleOptimizer):
                     made.append(engine.zeros((len(group.places), side, side)))
                 self.momenta += [group.statistics[-1], group.roots[-1]]
                 pairs = zip(group.statistics[-1].split(_TOGETHER), group.roots[-1].split(_TOGETHER), strict=True)
-                self._roots += [(statistics, roots, 2 * len(sides)) for statistics, roots in pairs]
+                power = config.root_power or 2 * len(sides)
+                self._roots += [(statistics, roots, power) for statistics, roots in pairs]
         self._own = shares.own([len(roots) * roots.shape[-1] ** 3 for _, roots, _ in self._roots])
         self._pairs: list[tuple[Any, Any]] = []
         self.reset()

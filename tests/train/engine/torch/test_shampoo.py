@@ -41,6 +41,7 @@ class _Oracle:
     def step(self, step: int, gradient: np.ndarray, lr: float) -> None:
         config, k = self.config, gradient.ndim
         preconditioned = np.zeros_like(gradient)
+        power = config.root_power or 2 * k
         takes_roots = step % config.root_every_steps == 0
         for number, block in enumerate(self.blocks):
             part = gradient[block]
@@ -50,7 +51,7 @@ class _Oracle:
                 old = self.statistics[number][axis]
                 self.statistics[number][axis] = config.beta_2 * old + (1 - config.beta_2) * square
             if takes_roots:
-                self.roots[number : number + 1] = [[self._root(each, 2 * k) for each in self.statistics[number]]]
+                self.roots[number : number + 1] = [[self._root(each, power) for each in self.statistics[number]]]
             for axis, root in enumerate(self.roots[number]):
                 part = np.moveaxis(np.tensordot(root, part, axes=(1, axis)), 0, axis)
             preconditioned[block] = part
@@ -69,7 +70,7 @@ CONFIGS = [
     Shampoo(name="shampoo", momentum=0.9, beta_2=0.75, matrix_epsilon=0.1, weight_decay=0.1),
     Shampoo(
         name="shampoo", momentum=0.5, beta_2=0.9, matrix_epsilon=0.1, weight_decay=0.1, block_size=20,
-        start_preconditioning_step=2, root_every_steps=3,
+        root_power=4, start_preconditioning_step=2, root_every_steps=3,
     ),
 ]  # fmt: skip
 
