@@ -5,6 +5,7 @@ On a CPU every verb computes before it returns. On a GPU, verbs queue on the dev
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,22 @@ from train.mixing import Mix
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's ``mallopt``, by their numbers in malloc.h."""
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next step, instead of giving it back to the kernel.
+
+    Otherwise a step of ResNet-50 in float32 gets 130 MB of zeroed pages from the kernel, which takes 50 to 80 of its
+    580 ms (AMD EPYC, one thread, 16 images of 64 px, 2026-11). Other C libraries do not have the function.
+    """
+    with suppress(AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        # Up to 2.34, glibc refuses more than 32 MiB.
+        _ = libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30) or libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+
 
 class TorchEngine:
     """See `train.engine.protocol.Engine`.
@@ -41,6 +58,8 @@ class TorchEngine:
         self._cluster = cluster
         torch.set_num_threads(cluster.engine.threads)
         self._is_gpu = cluster.device == "gpu"
+        if not self._is_gpu:
+            _keep_freed_memory()
         self.device = torch.device("cuda", identity.local_rank) if self._is_gpu else torch.device("cpu")
         self._recorder = Recorder()
         self._graph_pool: Any = None

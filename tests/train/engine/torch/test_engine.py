@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import platform
+import resource
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,18 @@ def engine() -> Engine:
 def test_threads_are_those_of_the_cluster_file(engine: Engine) -> None:
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
+def test_a_step_gets_the_memory_of_the_step_before(engine: Engine) -> None:
+    def pages_from_the_kernel() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        activations = [torch.ones(1 << size) for size in (21, 22, 22, 22, 22)]
+        assert len(activations) == 5
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    # 72 MiB in pages of 4 KiB, or of 2 MiB
+    assert min(pages_from_the_kernel() for _ in range(4)) < 16
 
 
 def test_the_first_element_is_taken_in_every_order_of_memory(engine: Engine) -> None:
