@@ -84,7 +84,7 @@ class Recipe(Section):
 
     def _side(self, epoch: int) -> int:
         resizing, full = self.data.progressive_resizing, self.model.image_size
-        return full if resizing is None else resizing.side(epoch, full)
+        return full if resizing is None else resizing.side(epoch, self.run.epochs, full)
 
     def _of_one_size(self, side: int) -> Recipe:
         if self.data.eval_size is None and self.data.progressive_resizing is None:
@@ -144,7 +144,7 @@ class Recipe(Section):
             raise ConfigError(f"{key}.initial_size", initial, allowed)
         if self.data.keep_batches:
             raise ConfigError("data.keep_batches", True, f"false with {key}, which changes the images")
-        if plain is not None and resizing.side(plain, full) < full:
+        if plain is not None and resizing.side(plain, self.run.epochs, full) < full:
             allowed = f"null, or an epoch whose images have {full} px by {key}"
             raise ConfigError("data.plain_from_epoch", plain, allowed)
         return self

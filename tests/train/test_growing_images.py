@@ -76,7 +76,8 @@ def test_a_run_has_the_bits_of_chained_runs_of_one_size_also_if_it_is_resumed(
         pytest.skip("has no fixed step")
     caplog.set_level(logging.WARNING)
     engine = [f"cluster.engine.name={name}", *more]
-    growing = [*engine, "model.image_size=16", GROWING]
+    shares = [f"data.progressive_resizing.ramp_{end}_share={share}" for end, share in (("end", 1), ("start", 0.5))]
+    growing = [*engine, "model.image_size=16", GROWING, *shares]
     _train(tmp_path / "whole", *growing)
     begun = None
     for side, epochs in ((8, 2), (12, 3), (16, 4)):

@@ -10,7 +10,7 @@ from train.networks.arch import build_network
 from train.plan.document import plan_document
 from train.plan.text import draw, render
 
-FFCV = "{initial_size: 160, size_step: 32, ramp_start_epochs: 11, ramp_end_epochs: 13}"
+FFCV = "{initial_size: 160, size_step: 32, ramp_start_share: 0.75, ramp_end_share: 0.875}"
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
 
