@@ -88,6 +88,19 @@ def siat_lr(step: int, base_lr: float, warmup_steps: int, total_steps: int) -> f
     return base_lr * 0.5 * (1 + math.cos(math.pi * left / (total_steps - warmup_steps)))
 
 
+def composer_lr(step: int) -> float:
+    """Give the rate of MosaicML's open run of v2.0 at 0-based ``step``; Composer first has a step of rate 0."""
+    n = step + 1  # of 28 epochs of 625 steps, 8 of them warm-up
+    if n < 5000:
+        return 2.048 * n / 5000
+    return 2.048 * 0.5 * (1 + math.cos(math.pi * min(n - 5000, 12500) / 12500))
+
+
+def ffcv_lr(step: int, steps: int, epochs: int) -> float:
+    """Give FFCV's rate (get_cyclic_lr, peak at epoch 2) at 0-based ``step`` of ``steps``, without its first step."""
+    return float(np.interp(epochs * (step + 1) / steps, [0, 2, epochs], [1.7e-4, 1.7, 0]))
+
+
 def shampoo_lr(step: int) -> float:
     """Give the rate of Google's open run of v1.0 at 0-based ``step``; its code first has a step of rate 0."""
     n = step + 1

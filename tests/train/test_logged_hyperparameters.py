@@ -101,6 +101,22 @@ TABLE: dict[str, tuple[int, dict[str, Any]]] = {
         "opt_shampoo_matrix_epsilon": 1e-8, "opt_shampoo_block_size": 128, "opt_shampoo_root_power": 4,
         "opt_shampoo_start_preconditioning_step": 4, "opt_shampoo_root_every_steps": 1, "label_smoothing": 0.2,
     }),
+    # 160,145 images a rank in batches of 256: 626 steps an epoch, of which the warm-up of 5,000 are 7.987.
+    "mosaic-v20-b2048": (8, {
+        **IMAGENET, "global_batch_size": 2048, "gradient_accumulation_steps": 1, "model_bn_span": 256,
+        "opt_name": "sgd", "sgd_opt_base_learning_rate": 2.048, "sgd_opt_end_learning_rate": 0,
+        "opt_learning_rate_warmup_epochs": 5000 / 626, "opt_learning_rate_warmup_steps": 5000,
+        "sgd_opt_learning_rate_decay_steps": 12500, "sgd_opt_weight_decay": 5e-4, "sgd_opt_momentum": 0.875,
+        "label_smoothing": 0.08,
+    }),
+    # In batches of 512: 313 steps an epoch, 10,010 in 32.
+    "ffcv-b4096": (8, {
+        **IMAGENET, "global_batch_size": 4096, "gradient_accumulation_steps": 1, "model_bn_span": 512,
+        "opt_name": "sgd", "sgd_opt_base_learning_rate": 1.7, "sgd_opt_end_learning_rate": 0,
+        "opt_learning_rate_warmup_epochs": 2, "opt_learning_rate_warmup_steps": 626,
+        "sgd_opt_learning_rate_decay_steps": 9384, "sgd_opt_learning_rate_decay_poly_power": 1,
+        "sgd_opt_weight_decay": 1e-4, "sgd_opt_momentum": 0.9, "label_smoothing": 0.1,
+    }),
     # 599 images a rank in batches of 32: 19 steps an epoch; 6 epochs are 113 steps, 19 of them warm-up.
     "digits": (2, {
         "train_samples": 1198, "eval_samples": 599, "global_batch_size": 64, "gradient_accumulation_steps": 1,

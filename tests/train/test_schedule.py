@@ -10,7 +10,16 @@ from configs.errors import ConfigError
 from configs.load import load_recipe
 from configs.plan import plan_run
 from configs.schema import Recipe
-from tests.oracles import closed_lr, google_lr, record_lr, record_weight_decay_step, shampoo_lr, siat_lr
+from tests.oracles import (
+    closed_lr,
+    composer_lr,
+    ffcv_lr,
+    google_lr,
+    record_lr,
+    record_weight_decay_step,
+    shampoo_lr,
+    siat_lr,
+)
 from train.schedule import HyperParameters, LrSchedule, resolve_schedule
 
 
@@ -49,6 +58,7 @@ PUBLISHED = {
     "lars-v20-b32768": Published(512, 2355, google_lr, warmup_tolerance=1e-3),
     # The warm-up of the code has 196.25 steps and its decay 1,531.75, those of the recipe 196 and 1,532.
     "google-v10-shampoo-b32768": Published(128, 1726, shampoo_lr, warmup_tolerance=1.3e-3, tolerance=4e-4),
+    "mosaic-v20-b2048": Published(8, 17499, composer_lr),
     # 7.6 epochs of 39 steps are 296.4, and 5.6 of 78 steps 436.8; the code cuts both to whole steps.
     "siat-v07-b32768": Published(1024, 936, lambda step: siat_lr(step, 25, 296, 936)),
     "siat-v07-b16384": Published(512, 1560, lambda step: siat_lr(step, 21, 436, 1560)),
@@ -56,6 +66,10 @@ PUBLISHED = {
 LANDMARKS = {
     "abci-b86016": {0: 0.02407, 269: 6.5, 539: 13, 540: 13, 700: 7.858, 930: 2.855, 1200: 0.2436, 1320: 0.0325,
                     1339: 0.0325, 5000: 0.0325},
+    # By hand: the ends of warm-up and decay, and the steps before each logged evaluation, of which those after the
+    # warm-up are at (n - 8) / 20 of half a cosine after n epochs.
+    "mosaic-v20-b2048": {0: 2.048 / 5000, 1874: 0.768, 3749: 1.536, 4999: 2.048, 5624: 2.03539, 7499: 1.85243,
+                         9374: 1.48889, 11249: 1.024, 13124: 0.55911, 14999: 0.19557, 16874: 0.012607, 17499: 0},
     # The published learning_rate.py, run: the ends of warm-up and decay, half of each, and before each evaluation.
     "siat-v07-b32768": {0: 0.800682, 147: 12.9, 155: 13.9262, 295: 25, 296: 24.9998, 311: 24.9615, 467: 20.8032,
                         615: 12.5, 623: 12.0093, 779: 3.48933, 935: 0},
@@ -82,7 +96,7 @@ def _schedule(overrides: list[str], world_size: int = 2, recipe: str = "digits")
     return resolve_schedule(loaded, plan_run(loaded, world_size))
 
 
-@pytest.mark.parametrize(("name", "world_size"), [(name, size) for name in LANDMARKS for size in (1, 2, 512)])
+@pytest.mark.parametrize(("name", "world_size"), [(name, size) for name in LANDMARKS for size in (1, 2, 8)])
 def test_a_published_runs_rate_at_its_landmarks(name: str, world_size: int) -> None:
     schedule = _schedule([], world_size, name)
     assert {step: schedule.at(step).lr for step in LANDMARKS[name]} == pytest.approx(LANDMARKS[name], rel=2e-4)
@@ -92,9 +106,22 @@ def test_a_published_runs_rate_at_its_landmarks(name: str, world_size: int) -> N
 def test_a_published_runs_rate_at_every_step_of_its_code(name: str) -> None:
     run = PUBLISHED[name]
     schedule = _schedule([], run.ranks, name)
-    for step in range(run.steps + 100):
-        tolerance = run.warmup_tolerance if step < schedule.warmup_steps else run.tolerance
-        assert schedule.at(step).lr == pytest.approx(run.lr(step), rel=tolerance, abs=1e-15 * schedule.base_lr)
+    rates = [(schedule.at(step).lr, run.lr(step)) for step in range(run.steps + 100)]
+    parts = ((rates[: schedule.warmup_steps], run.warmup_tolerance), (rates[schedule.warmup_steps :], run.tolerance))
+    for part, tolerance in parts:
+        found, published = zip(*part, strict=True)
+        assert found == pytest.approx(published, rel=tolerance, abs=1e-15 * schedule.base_lr)
+
+
+@pytest.mark.parametrize("epochs", [16, 24, 32, 40, 56, 88])
+def test_ffcvs_rate_is_the_published_one_at_equal_shares_of_the_run(epochs: int) -> None:
+    schedule = _schedule([f"run.epochs={epochs}"], 8, "ffcv-b4096")
+    steps = schedule.warmup_steps + schedule.decay_steps
+    assert steps == math.ceil(epochs * 160_145 / 512)
+    # The warm-up has 2 epochs of nominally 313 steps, where real ones have 312.8.
+    for step in (*range(0, steps, 25), 625, steps - 1):
+        assert schedule.at(step).lr == pytest.approx(ffcv_lr(step, steps, epochs), abs=1.7 / 600)
+    assert (schedule.at(625).lr, schedule.at(steps - 1).lr) == (1.7, 0)
 
 
 def test_the_records_weight_decay_and_momentum_at_every_step() -> None:

@@ -61,16 +61,23 @@ SIAT_NETWORK = (
     # Stem at 80 px; stages of 40, 20, 10 and 5 px; squeeze and excitation; classifier.
     182_476_800 + 340_787_200 + 701_235_200 + 924_057_600 + 589_824_000 + 2_621_440 + 2_048 * 1_001,
 )
-PAPERS_NETWORK = (25_557_032, 4_089_184_256)
+# Stem, four stages and classifier of the paper's network, by the side of its images.
+PAPERS_MACS = {
+    176: 72_855_552 + 412_352_512 + 634_388_480 + 904_003_584 + 582_483_968 + 2_048_000,
+    192: 86_704_128 + 490_733_568 + 754_974_720 + 1_075_838_976 + 594_542_592 + 2_048_000,
+    224: 118_013_952 + 667_942_912 + 1_027_604_480 + 1_464_336_384 + 809_238_528 + 2_048_000,
+}
 FEWER_EPOCHS = {
-    "google-v10-shampoo-b32768": (128, 256, 1760, [*range(4, 45, 4), 45], PAPERS_NETWORK),
+    "ffcv-b4096": (8, 512, 10_010, [*range(1, 33)], (25_557_032, PAPERS_MACS[192])),
+    "mosaic-v20-b2048": (8, 256, 17_516, [*range(3, 28, 3), 28], (25_557_032, PAPERS_MACS[176])),
+    "google-v10-shampoo-b32768": (128, 256, 1760, [*range(4, 45, 4), 45], (25_557_032, PAPERS_MACS[224])),
     "siat-v07-b32768": (1024, 32, 939, [4, 8, 12, 16, 20, 24], SIAT_NETWORK),
     "siat-v07-b16384": (512, 32, 1564, [4, 8, 12, 16, 20], SIAT_NETWORK),
 }
 """Recipe -> published ranks, images of one, steps, epochs with an evaluation, parameters and multiply-adds of an image.
 
-Steps: a rank's images of an epoch, 10,009 by 256 in 45 epochs, 1,251 by 32 in 24 and 2,502 by 32 in 20, rounded up.
-Networks are counted by hand.
+Steps: a rank's images of an epoch, 160,145 of eight ranks by 512 in 32 epochs and by 256 in 28, 10,009 by 256 in 45,
+1,251 by 32 in 24 and 2,502 by 32 in 20, rounded up. Networks are counted by hand, at the largest training images.
 """
 
 
