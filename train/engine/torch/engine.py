@@ -95,10 +95,15 @@ class TorchEngine:
         shares: Shares = ALONE,
     ) -> Optimizer:
         """Return the optimizer; it updates all tensors together, whatever their ``arrivals``."""
-        if isinstance(config, Adam):
-            return AdamOptimizer(config, network, rescale=rescale)
-        if isinstance(config, Lars | Sgd):
-            return MomentumOptimizer(config, network, rescale=rescale)
+        if isinstance(config, Adam | Lars | Sgd):
+            optimizer = (
+                AdamOptimizer(config, network, rescale=rescale)
+                if isinstance(config, Adam)
+                else MomentumOptimizer(config, network, rescale=rescale)
+            )
+            if optimizer.finds_gradients and isinstance(network, TrainedNetwork):
+                network.leave_gradients()
+            return optimizer
         if isinstance(config, Shampoo):
             return ShampooOptimizer(self, config, network, rescale=rescale, shares=shares)
         if isinstance(config, Muon):

@@ -69,6 +69,7 @@ class TrainedNetwork:
         self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
         self.parameters: tuple[Parameter, ...] = network.parameters
         self._loss_block, self._device, self._accumulate = loss, device, accumulate
+        self._is_alone = cluster.world_size == 1
         self._is_nhwc, self._run_ahead = engine.layout == "NHWC", engine.run_ahead_steps
         self._dtype: torch.dtype = getattr(torch, engine.precision)
         self._sum_dtype: torch.dtype = torch.float32 if accumulate else getattr(torch, cluster.sum_precision)
@@ -110,6 +111,7 @@ class TrainedNetwork:
         self._fresh_bytes = 0
         self._missing: set[int] = set()
         self._arrived: Callable[[int], None] | None = None
+        self._leaves_gradients = False
         for index, leaf in enumerate(self._leaves.values()):
             leaf.register_post_accumulate_grad_hook(self._receiver(index))
         self._allocate_statistics()
@@ -241,6 +243,10 @@ class TrainedNetwork:
         def receive(leaf: Array) -> None:
             gradient, leaf.grad = leaf.grad, None
             assert gradient is not None
+            if self._leaves_gradients:
+                self._gradients[index] = gradient
+                self._announce(index)
+                return
             self._fresh[gradient.dtype].append((self._gradients[index], gradient))
             self._fresh_bytes += gradient.nbytes
             if self._fresh_bytes >= _GATHERED_BYTES:
@@ -248,6 +254,13 @@ class TrainedNetwork:
             self._announce(index)
 
         return receive
+
+    def leave_gradients(self) -> None:
+        """Leave gradients from now on where autograd computes them, if neither ranks nor micro-batches are summed.
+
+        The arrays of ``gradients`` are then others after each backward pass, and not neighbours.
+        """
+        self._leaves_gradients = self._is_alone and not self._accumulate
 
     def _collect(self) -> None:
         """Bring the gradients that have left the graph into the memory that is reduced and read."""

@@ -25,6 +25,7 @@ from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
 from train.comm.buckets import plan_buckets
 from train.comm.neighbours import are_neighbours, flattened, like
 from train.engine.protocol import TrainableNetwork
+from train.engine.torch.host_update import host_update
 
 _BLOCK_SIZE = 1 << 17
 """Elements of a block on a CPU, of a norm and of an update.
@@ -94,6 +95,12 @@ class _Optimizer:
         self._one = torch.ones(1, device=self._device)
         self.momenta: list[Any] = [None] * (config.num_moments * len(kinds))
         self._pieces = list(self._cut_network())
+        self._host = host_update(network, self.momenta)
+
+    @property
+    def finds_gradients(self) -> bool:
+        """Whether each update takes the gradients from where they are then."""
+        return self._host is not None
 
     def _cut_network(self) -> Iterator[_Piece]:
         """Yield the pieces of the network.
@@ -146,7 +153,8 @@ class _Optimizer:
         """Queue the update of all weights by the numbers that `hold` took last; see `update`."""
         skipped = clear_overflow([piece.gradients for piece in self._pieces], self._one) if self._may_overflow else None
         self._update(self._on_device if skipped is None else torch.where(skipped > 0, self._idle, self._on_device))
-        _copy_masters(self._network)
+        if self._host is None:
+            _copy_masters(self._network)
         return skipped
 
     def hold(self, hyper: HyperParameters) -> None:
@@ -206,6 +214,10 @@ class MomentumOptimizer(_Optimizer):
         torch.mul(self._decayed, decay, out=self._decay_rates)
         if not self._is_decoupled:
             self._decay_rates.mul_(self._rates)
+        if self._host is not None:
+            tensors = numbers, self._rates, self._decay_rates
+            self._host("momentum", *tensors, scale=-self._rescale, is_decoupled=self._is_decoupled)
+            return
         for piece in self._pieces:
             (velocity,) = piece.moments
             velocity.mul_(momentum)
@@ -273,6 +285,9 @@ class AdamOptimizer(_Optimizer):
     def _update(self, numbers: Any) -> None:
         rate, share_1, share_2, decay, epsilon = numbers.unbind()
         torch.mul(self._decayed, decay, out=self._decay_rates)
+        if self._host is not None:
+            self._host("adam", numbers, self._rates, self._decay_rates, scale=self._rescale)
+            return
         for piece in self._pieces:
             first, second = piece.moments
             mean = piece.gradients.float() * self._rescale

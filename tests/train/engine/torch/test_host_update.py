@@ -1,0 +1,69 @@
+"""Updates by the compiled loops against those by PyTorch's operators, from the same steps."""
+
+from typing import Any
+
+import pytest
+
+from configs.optimizers import Adam, HyperParameters, Lars, Sgd
+from tests.engines import random_batch, small_network
+
+torch = pytest.importorskip("torch")
+
+CONFIGS: dict[str, Any] = {
+    "lars": Lars(name="lars", momentum=0.9, weight_decay=5e-4, trust_coefficient=0.01),
+    "sgd": Sgd(name="sgd", momentum=0.9, weight_decay=1e-3),
+    "decoupled": Sgd(name="sgd", momentum=0.8, weight_decay=0.05, decoupled_weight_decay=True),
+    "no decay": Sgd(name="sgd", momentum=0.9, weight_decay=0),
+    "adam": Adam(name="adam", weight_decay=1e-2),
+}
+SETTINGS = {
+    "float32": (),
+    "bfloat16": ("cluster.engine.precision=bfloat16", "cluster.engine.layout=NHWC"),
+}
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let the next optimizers use the compiler, or none."""
+    from train.engine.torch.host_update import load_library
+
+    def choose(compiler: str) -> bool:
+        monkeypatch.setenv("CC", compiler)
+        load_library.cache_clear()
+        return load_library() is not None
+
+    yield choose
+    load_library.cache_clear()
+
+
+def _trained(config: Any, ranks: int, settings: tuple[str, ...]) -> dict[str, Any]:
+    """Take four steps, and return all that the updates write."""
+    place = f"cluster.ranks_per_node={ranks}", f"cluster.engine.threads={3 - ranks}"
+    engine, _, network = small_network("torch", *place, *settings)
+    optimizer = engine.build_optimizer(config, network, rescale=1 / 8, arrivals=[])
+    for step in range(4):
+        network.forward(*random_batch(engine, network, seed=step))
+        network.backward()
+        lr = (1e-5 if isinstance(config, Adam) else 0.1) * (step + 1)
+        optimizer.update(HyperParameters(lr, 0.9 - step / 10, config.weight_decay, step))
+    torch.set_num_threads(1)
+    found = {"masters": network.masters, "weights": network.weights, "momenta": optimizer.momenta}
+    return {name: [each.detach().clone() for each in arrays] for name, arrays in found.items()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_compiled_loops_leave_the_bits_of_the_operators(
+    config: Any, settings: tuple[str, ...], ranks: int, libraries: Any
+) -> None:
+    assert not libraries("no-such-compiler")
+    expected = _trained(config, ranks, settings)
+    if not libraries("cc"):
+        pytest.skip("no C compiler")
+    found = _trained(config, ranks, settings)
+    # MKL rounds a square root of float32 up or down, and the loops to the nearest number.
+    tolerance = {"rtol": 1e-3, "atol": 1e-6} if isinstance(config, Adam) else {"rtol": 0, "atol": 0}
+    for name, arrays in expected.items():
+        for own, theirs in zip(found[name], arrays, strict=True):
+            torch.testing.assert_close(own, theirs, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
