@@ -56,7 +56,8 @@ class Watchdog:
 
     def __init__(self, timeout_s: float, report: Callable[[StoodStill], None]) -> None:
         self._timeout_s, self._report = timeout_s, report
-        self._last, self._armed = time.monotonic(), float("-inf")
+        self._last = self._stepped = time.monotonic()
+        self._armed = float("-inf")
         self._step: int | None = None
         self._peers: Peers | None = None
         self._rested = threading.Event()
@@ -73,7 +74,8 @@ class Watchdog:
             else:
                 self._peers.stepped(now - self._last)
         self._last = now
-        self._step = self._step if step is None else step
+        if step is not None:
+            self._step, self._stepped = step, now
         if now - self._armed > self._timeout_s / 10:
             # The timer is reset only every tenth of the timeout, so it gets that much more time.
             end_within(self._timeout_s * 1.1 + _BACKSTOP_S)
@@ -85,8 +87,8 @@ class Watchdog:
         self()
 
     def follow(self, peers: Peers) -> None:
-        """Name ranks that do not respond within steps, and end the run long before the timeout if they never do."""
-        self._peers = peers
+        """Name ranks that do not respond, and end the run long before the timeout if they never do."""
+        self._peers, self._stepped = peers, time.monotonic()
 
     def rest(self) -> None:
         """End watching."""
@@ -102,7 +104,7 @@ class Watchdog:
             if gap_s > 4 * LOOK_EVERY_S:
                 # This process was frozen too, or found no core: it cannot tell what the others did meanwhile.
                 resumed = now
-            stalled_s = now - max(self._last, resumed)
+            stalled_s = now - max(self._stepped, resumed)
             is_late = max(gap_s, now - self._last) > self._timeout_s
             if is_late or (self._peers is not None and self._peers.look(stalled_s, self._waits)):
                 where, waits = _describe(sys._current_frames().get(self._watched))
@@ -116,6 +118,8 @@ class Watchdog:
                 faulthandler.dump_traceback(all_threads=True)
                 time.sleep(_LAST_WORDS_S if waits else 0)
                 os._exit(1)
+        if self._peers is not None:
+            self._peers.rest()
 
     def _waits(self) -> bool:
         return _describe(sys._current_frames().get(self._watched))[1]

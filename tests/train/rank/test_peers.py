@@ -76,20 +76,45 @@ def test_a_rank_that_was_late_with_its_sign_ends_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "before",
+    ("steps", "since"),
     [
-        pytest.param(lambda rank: rank.paused(), id="an evaluation, a checkpoint or a new size"),
-        pytest.param(lambda rank: (rank.paused(), rank.stepped(STEP_S)), id="the first step, and the next compiles"),
+        pytest.param(0, lambda _: None, id="the first step, which compiles"),
+        pytest.param(9, lambda rank: rank.paused(), id="an evaluation, a checkpoint or a new size"),
+        pytest.param(9, lambda rank: (rank.paused(), rank.stepped(30)), id="a step after it"),
     ],
 )
-def test_nobody_is_named_outside_of_settled_steps(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: Callable[[Peers], object]
+def test_between_steps_a_rank_has_ten_seconds_before_it_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, steps: int, since: Callable[[Peers], object]
+) -> None:
+    three = _peers(tmp_path, steps)
+    for rank in three:
+        since(rank)
+    _look(three[:2], 1, 3, 9)
+    assert caplog.messages == []
+    assert _look(three[:2], 11, 90, 102) == [False, False, True]
+    assert caplog.messages == ["no step for 11.0 s: rank 2 on c does not respond"]
+
+
+def test_a_rank_that_reached_a_break_before_the_others_keeps_its_sign(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    three = _peers(tmp_path)
+    _look(three, 1)
+    three[0].paused()
+    _look(three, 1.5, 3, 30)
+    assert caplog.messages == []
+
+
+def test_the_limits_after_a_break_are_those_of_the_steps_before_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     three = _peers(tmp_path)
     for rank in three:
-        before(rank)
-    assert _look(three[:1], 1, 3, 30, 300) == [False] * 4
-    assert caplog.messages == []
+        rank.paused()
+        rank.stepped(30)
+        rank.stepped(STEP_S)
+    _look(three[:2], 1, 2.5)
+    assert caplog.messages == ["no step for 2.5 s: rank 2 on c does not respond"]
 
 
 def test_long_steps_make_long_limits_and_one_of_thirty_seconds_does_not(
