@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any
 from configs.errors import UserError, nearest
 from configs.networks import IMAGE_SIZES, NETWORKS
 from configs.programs import Program
-from configs.registry import ENGINES, has_engine, possible_precisions
 from train.bench.bench_step import GREY
-from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, effort, generated_images, option
-from train.bench.peer_forms import (
+from train.bench.forms import (
     NO_PYTORCH,
     Form,
     fastest,
     fastest_pytorch,
     forms_of,
     momentum_update,
+    own_forms,
+    own_place,
     place_of,
     places,
     precisions,
     start_pytorch,
 )
+from train.bench.measure import Report, interleave, make_report
+from train.bench.options import Bench, effort, generated_images, option
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -123,9 +124,8 @@ class _Comparison:
         ]
 
     def ours(self, form: Form) -> Figures:
-        """Measure this program; a form also has ``engine``, ``layout`` and ``precision``."""
-        names = {"engine": "name", "layout": "layout", "precision": "precision"}
-        place = [*place_of(form), *(f"cluster.engine.{key}={form[own]}" for own, key in names.items())]
+        """Measure this program in a form of `own_forms`."""
+        place = own_place(form)
         task = {"overrides": [*self.overrides, *place], **self._counted}
         return _only_sample(self.jobs.ranks(Program.PEER_OURS, task, overrides=place))
 
@@ -178,8 +178,8 @@ def measure(options: PeersOptions, jobs: "Jobs", fewest_images: int = 256) -> Re
     short = replace(comparison, steps=min(comparison.steps, _TRIED_STEPS))
     model, cores, notes = options.model, comparison.ranks, list[str]()
     size, images = comparison.network["image_size"], comparison.global_size
-    best, form = fastest(_OURS, _own_forms(cores, wanted), _seconds(short.ours), notes)
-    (default, *_) = _own_forms(cores, ("float32",)).values()
+    best, form = fastest(_OURS, own_forms(cores, wanted), _seconds(short.ours), notes)
+    (default, *_) = own_forms(cores, ("float32",)).values()
     alternatives: dict[str, Callable[[], Figures]] = {
         _OURS: partial(comparison.ours, default),
         best: partial(comparison.ours, form),
@@ -222,20 +222,6 @@ def _wanted(precision: str) -> tuple[str, ...]:
         allowed = ", ".join((_ANY, *possible))
         raise UserError(f"--precision {precision}: allowed: {allowed}, because this CPU has no instructions for it")
     return possible if precision == _ANY else (precision,)
-
-
-def _own_forms(ranks: int, wanted: tuple[str, ...]) -> dict[str, Form]:
-    """Return the forms of this program under every engine of this environment, that of a plain run first."""
-    from logs.environment import cpu_flags
-
-    forms: dict[str, Form] = {}
-    for engine, entry in ENGINES.items():
-        if entry.computes and has_engine(engine):
-            layouts = {layout: {"layout": layout} for layout in entry.cpu_layouts}
-            possible = possible_precisions(engine, cpu_flags())
-            types = {name: {"precision": name} for name in wanted if name in possible}
-            forms |= forms_of(places(ranks), {entry.title: {"engine": engine}}, layouts, types)
-    return forms
 
 
 def _comparison(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Comparison:

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.errors import UserError
 from logs.read.lines import read_events
-from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, effort, option
-from train.bench.peer_forms import (
+from train.bench.forms import (
     NO_PYTORCH,
     Form,
     fastest_pytorch,
@@ -22,6 +20,8 @@ from train.bench.peer_forms import (
     precisions,
     start_pytorch,
 )
+from train.bench.measure import Report, interleave, make_report
+from train.bench.options import Bench, effort, option
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ from configs.errors import UserError
 from configs.networks import IMAGE_SIZES
 from configs.programs import Program
 from configs.registry import ENGINES, possible_precisions
-from train.bench.measure import BenchRow, Report, make_report, ratio_rows, summarize, turns
-from train.bench.options import Bench, PlaceOptions, effort, option
+from train.bench.forms import own_forms, own_place, precisions
+from train.bench.measure import BenchRow, Report, interleave, make_report, ratio_rows, summarize, turns
+from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ STEP_CASES = (
 CLUSTER_CASES = ("resnet50:224:32", "resnet50:224:128")
 """What is measured on another cluster than ``laptop``."""
 
+_GIVEN, _RATE = "as given", "images_per_s"
 _ALL = "all"
 """The value of ``--cases`` that stands for every network at every precision of the cluster's device."""
 _USUAL_SIZE, _USUAL_BATCH = {"cpu": 64, "gpu": 224}, {"cpu": 16, "gpu": 128}
@@ -55,6 +58,12 @@ class StepOptions(PlaceOptions):
         f"{' '.join(CLUSTER_CASES)})",
         metavar="CASE",
         nargs="+",
+    )
+    advise: bool = option(
+        "measure the first case in every form that uses the same cores: one process or several, each engine, layout "
+        "and precision; and say how to set the fastest",
+        False,
+        action="store_true",
     )
     rounds: int = effort("starts of each case", quick=1, usual=6, thorough=12)
     seconds: float = option("seconds of samples of each start", 2.0, metavar="S", type=float)
@@ -108,6 +117,8 @@ def measure(options: StepOptions, jobs: "Jobs") -> Report:
     """See `train.bench.options.Bench`."""
     from configs.load import load_cluster
 
+    if options.advise:
+        return _advice(options, jobs)
     clusters = {case: load_cluster(options.cluster, case.place(options.overrides)) for case in _cases(options)}
     measured: dict[_StepCase, list[Figures]] = defaultdict(list)
     for number, case in turns(list(clusters), options.rounds):
@@ -123,6 +134,42 @@ def measure(options: StepOptions, jobs: "Jobs") -> Report:
         "an image takes 6 operations for each multiply-add of train.networks.arch; the peak is what the same ranks and "
         "threads reach in the engine's product of float32 matrices of 1536 x 1536",
     ]
+    return make_report(rows, notes)
+
+
+def _advice(options: StepOptions, jobs: "Jobs") -> Report:
+    """Return the images/s of the first case in every form, and as notes what to set for the fastest of each precision.
+
+    Raises:
+        UserError: The cluster is not the CPU of one machine.
+    """
+    from configs.arguments import override_words
+    from configs.load import load_cluster
+
+    case, *_ = _cases(options)
+    given = load_cluster(options.cluster, case.place(options.overrides))
+    if not is_local_cpu(given) or given.num_nodes > 1:
+        raise UserError(f"--advise: got --cluster {options.cluster}, allowed: the CPU of one machine, such as laptop")
+    images = given.world_size * case.batch
+    forms = own_forms(given.world_size * given.engine.threads, precisions())
+
+    def start(changed: StepOptions, ranks: int) -> Figures:
+        shaped = replace(case, batch=images // ranks, ranks=None, threads=None, precision=None)
+        cluster = load_cluster(changed.cluster, changed.overrides)
+        return {_RATE: shaped.start(changed, cluster, jobs)[_RATE]}
+
+    alternatives = {_GIVEN: partial(start, replace(options, overrides=case.place(options.overrides)), given.world_size)}
+    for title, form in forms.items():
+        changed = replace(options, overrides=[*options.overrides, *own_place(form)])
+        alternatives[title] = partial(start, changed, form["ranks"])
+    rows = interleave(alternatives, n=options.rounds, reference=_GIVEN)
+    factors = {row.alternative: row for row in rows if row.figure == f"{_RATE} / {_GIVEN}"}
+    notes = [f"{case.title(given)}: {images} images a step in every form"]
+    for precision in precisions():
+        own = [factors[title] for title in forms if forms[title]["precision"] == precision]
+        best = max(own, key=lambda row: row.median)
+        words = " ".join(override_words(own_place(forms[best.alternative])))
+        notes.append(f"fastest in {precision}, {best.median:.2f} times as fast as given ({best.verdict}): {words}")
     return make_report(rows, notes)
 
 

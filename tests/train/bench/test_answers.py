@@ -150,6 +150,29 @@ def test_a_start_of_a_case_has_the_medians_of_its_steps_and_folding_has_a_verdic
     assert started.task["seconds"] == 0.5
 
 
+def test_the_fastest_form_of_each_precision_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rates(started: Started) -> dict[str, Any]:
+        rate = {(): 20.0, ("1", "float32"): 30.0, ("1", "bfloat16"): 50.0}
+        key = tuple(each.partition("=")[2] for each in started.place if "ranks_per" in each or "precision" in each)
+        return {"step": [{"images_per_s": rate.get(key, 10.0)}], "start": [{}]}
+
+    monkeypatch.setattr("logs.environment.cpu_flags", lambda: CAST_FLAGS | {"avx512_bf16"})
+    monkeypatch.setattr("train.bench.forms.has_engine", lambda engine: engine == "mxnet")
+    jobs = FakeJobs(answer=rates)
+    report = _measure("step --advise --rounds 5 --cases resnet18:32:6", jobs)
+    name = "one process, MXNet, NCHW, float32"
+    assert _medians(report, name) == {"images_per_s": 30, "images_per_s / as given": 1.5}
+    words = "--set cluster.ranks_per_node=1 --set cluster.engine.threads=2 --set cluster.engine.name=mxnet "
+    for precision, factor in (("float32", "1.50"), ("bfloat16", "2.50")):
+        told = f"--set cluster.engine.layout=NCHW --set cluster.engine.precision={precision}"
+        assert f"fastest in {precision}, {factor} times as fast as given (faster): {words}{told}" in report.notes
+    assert len(jobs.started) == 5 * (1 + 2 * 2)
+    assert {each.after("--cluster") for each in jobs.started} == {"laptop"}
+    assert all({"model.name=resnet18", "batch.global_size=12"} <= {*each.task["overrides"]} for each in jobs.started)
+    with pytest.raises(ValueError, match=r"^--advise: got --cluster abci-v100, allowed: the CPU of one machine"):
+        _measure("step --advise --cluster abci-v100", jobs)
+
+
 def test_a_case_without_ranks_takes_those_of_the_cluster() -> None:
     jobs = FakeJobs(answer=_steps)
     report = _measure("step --rounds 1 --cluster abci-v100 --set cluster.num_nodes=4", jobs)
@@ -264,7 +287,7 @@ def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     jobs.peers_python.touch()
     monkeypatch.setattr("logs.environment.cpu_flags", frozenset)
     monkeypatch.setattr("train.bench.bench_peers.find_spec", lambda package: package != "torch")
-    monkeypatch.setattr("train.bench.bench_peers.has_engine", lambda engine: engine == "mxnet")
+    monkeypatch.setattr("train.bench.forms.has_engine", lambda engine: engine == "mxnet")
     return jobs
 
 

@@ -147,7 +147,7 @@ def test_help_needs_nothing_but_the_standard_library() -> None:
 REFUSED = [
     ("epcoh", "epcoh: no such bench; did you mean 'epoch'?"),
     ("epoch --rouns 1", "'--rouns' is not expected here; did you mean '--rounds'?; see ./run.sh bench ep"),
-    ("step --starts 2", "'--starts' is not expected here; choose one of --cases, --cluster"),
+    ("step --starts 2", "'--starts' is not expected here; choose one of --advise, --cases"),
     ("", "NAME"),
     ("peers --cluster laptop", "others do: allreduce, input, overlap, startup, step"),
     ("step --cluster laptpo", "did you mean 'laptop'"),

@@ -35,7 +35,7 @@ _MEAN, _STD = np.array([123.675, 116.28, 103.53], np.float32), np.array([58.395,
 
 @dataclass(frozen=True)
 class Form:
-    """How people run PyTorch on a CPU; see `train.bench.peer_forms.fastest_pytorch`.
+    """How people run PyTorch on a CPU; see `train.bench.forms.fastest_pytorch`.
 
     Attributes:
         is_channels_last: Whether images and weights have that order in memory.

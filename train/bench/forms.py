@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from configs.programs import Program
+from configs.registry import ENGINES, has_engine, possible_precisions
 
 if TYPE_CHECKING:
     from configs.optimizers import Optimizer
@@ -49,6 +50,30 @@ def precisions() -> tuple[str, ...]:
 def place_of(form: Form) -> list[str]:
     """Return the changes of the cluster for the ranks of a form."""
     return [f"cluster.ranks_per_node={form['ranks']}", f"cluster.engine.threads={form['threads']}"]
+
+
+def own_forms(ranks: int, wanted: tuple[str, ...]) -> dict[str, Form]:
+    """Return the forms of this program under every engine of this environment, that of a plain run first.
+
+    Args:
+        ranks: Cores to use.
+        wanted: Values of ``engine.precision``; those that an engine does not have here are left out.
+    """
+    from logs.environment import cpu_flags
+
+    forms: dict[str, Form] = {}
+    for engine, entry in ENGINES.items():
+        if entry.computes and has_engine(engine):
+            layouts = {layout: {"layout": layout} for layout in entry.cpu_layouts}
+            possible = possible_precisions(engine, cpu_flags())
+            types = {name: {"precision": name} for name in wanted if name in possible}
+            forms |= forms_of(places(ranks), {entry.title: {"name": engine}}, layouts, types)
+    return forms
+
+
+def own_place(form: Form) -> list[str]:
+    """Return the changes of the cluster for a form of `own_forms`."""
+    return [*place_of(form), *(f"cluster.engine.{key}={form[key]}" for key in ("name", "layout", "precision"))]
 
 
 def fastest(
