@@ -16,7 +16,7 @@ device, and all of them skip the update of such a step.
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -96,6 +96,9 @@ class _Optimizer:
         self.momenta: list[Any] = [None] * (config.num_moments * len(kinds))
         self._pieces = list(self._cut_network())
         self._host = host_update(network, self.momenta)
+        if self._host is not None:
+            # The pieces keep no memory of gradients that the network then has elsewhere.
+            self._pieces = [replace(piece, gradients=None) for piece in self._pieces]
 
     @property
     def finds_gradients(self) -> bool:

@@ -51,6 +51,7 @@ def _trained(config: Any, ranks: int, settings: tuple[str, ...]) -> dict[str, An
     return {name: [each.detach().clone() for each in arrays] for name, arrays in found.items()}
 
 
+@pytest.mark.medium  # the first one compiles
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
