@@ -5,6 +5,7 @@ short time, and measures the fastest one beside ours.
 """
 
 import itertools
+import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from configs.registry import ENGINES, has_engine, possible_precisions
 if TYPE_CHECKING:
     from configs.optimizers import Optimizer
     from train.bench.launching import Finished, Jobs
+
+logger = logging.getLogger(__name__)
 
 Form = Mapping[str, Any]
 """What a form sets: ``ranks``, their ``threads``, and further values of the program's own."""
@@ -90,7 +93,10 @@ def fastest(
     Returns:
         The program's name with the title of the fastest form, and that form.
     """
-    taken_s = {title: seconds(form) for title, form in forms.items()}
+    taken_s = {}
+    for title, form in forms.items():
+        logger.info("trying %s, %s", program, title)  # A compiled form takes a minute.
+        taken_s[title] = seconds(form)
     ranking = sorted(taken_s, key=lambda title: taken_s[title])
     title = ranking[0]
     listed = "; ".join(f"{each}: {taken_s[each] / taken_s[title]:.2f}" for each in ranking)
