@@ -162,6 +162,10 @@ CLOSED_RULES = (
         optimizer="sgd",
     ),
     _exactly("sgd_opt_decoupled_weight_decay", "optimizer.decoupled_weight_decay", False, _REFERENCE, optimizer="sgd"),
+    *(
+        _exactly(f"{name}_opt_momentum_correction", "optimizer.momentum_correction", False, _REFERENCE, optimizer=name)
+        for name in ("lars", "sgd")
+    ),
     _exactly("loss", "loss.kind", "softmax", _REFERENCE),
     _exactly("weight_average", "optimizer.average_half_life_steps", None, _REFERENCE),
     _exactly("warmup_shape", "schedule.warmup_shape", "linear", _REFERENCE),

@@ -150,6 +150,18 @@ def muon_steps(
     return w
 
 
+def torch_sgd_steps(
+    weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], *, momentum: float, decay: float
+) -> np.ndarray:
+    """Apply the momentum SGD of PyTorch's documentation to one tensor: the rate multiplies the whole momentum."""
+    w = weight.astype(np.float64)
+    v = np.zeros_like(w)
+    for gradient, lr in zip(gradients, rates, strict=True):
+        v = momentum * v + gradient + decay * w
+        w = w - lr * v
+    return w
+
+
 def decoupled_sgd_steps(
     weight: np.ndarray,
     gradients: list[np.ndarray],

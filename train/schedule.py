@@ -12,7 +12,7 @@ from configs.decays import DecayTiming
 from configs.decays.decay_block import between
 from configs.optimizers import HyperParameters, Optimizer
 from configs.plan import RunPlan
-from configs.schema import Recipe, Sgd
+from configs.schema import Lars, Recipe, Sgd
 
 __all__ = ["HyperParameters", "LrSchedule", "logged_hyperparameters", "resolve_schedule"]
 
@@ -26,7 +26,7 @@ class LrSchedule:
     step of a warm-up has B, and every step after the decay has E. Weight decay wd is constant without a lag. With a lag
     of L steps it is wd (m-L)/m with m = min(i+1, W). Weights shrink by the product of weight decay and rate. With a
     lag, this product warms up L steps later than the rate does, and stays below its full value for the rest of the run.
-    Decoupled weight decay is wd lr/B.
+    Decoupled weight decay is wd lr/B. Corrected momentum is m lr(i)/lr(i-1), and m after a rate of 0.
 
     *Sources*, for 0-based step i, W warm-up and D decay steps:
     the 2019 record: lr(i) = B min(i+1, W)/W ((1-r)(1 - clamp(i-W, 0, D)/D)^2.2 + r), lag 1 (the record's weight decay
@@ -49,18 +49,27 @@ class LrSchedule:
     warmup_shape: str = "linear"
     warmup_start_lr: float = 0.0
     is_decay_decoupled: bool = False
+    is_momentum_corrected: bool = False
 
     def at(self, step: int) -> HyperParameters:
         """Return the values of 0-based ``step``."""
         assert step >= 0
-        lr, weight_decay = self.decayed_lr(step), self.weight_decay
+        lr, momentum, weight_decay = self._lr(step), self.momentum, self.weight_decay
         if self.warmup_steps:
             warm = min(step + 1, self.warmup_steps)
-            lr = between(lr, self.warmup_start_lr, self._risen(warm / self.warmup_steps))
             weight_decay *= (warm - self.weight_decay_lag_steps) / warm
         if self.is_decay_decoupled:
             weight_decay *= lr / self.base_lr
-        return HyperParameters(lr, self.momentum, weight_decay, step)
+        if self.is_momentum_corrected and step and (before := self._lr(step - 1)):
+            momentum *= lr / before
+        return HyperParameters(lr, momentum, weight_decay, step)
+
+    def _lr(self, step: int) -> float:
+        lr = self.decayed_lr(step)
+        if self.warmup_steps:
+            share = min(step + 1, self.warmup_steps) / self.warmup_steps
+            lr = between(lr, self.warmup_start_lr, self._risen(share))
+        return lr
 
     def _risen(self, share: float) -> float:
         """Return the share of the rate's rise after a share of the warm-up's steps."""
@@ -82,6 +91,7 @@ def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:
         warmup_shape=schedule.warmup_shape,
         warmup_start_lr=schedule.warmup_start_lr,
         is_decay_decoupled=isinstance(recipe.optimizer, Sgd) and recipe.optimizer.decoupled_weight_decay,
+        is_momentum_corrected=isinstance(recipe.optimizer, Lars | Sgd) and recipe.optimizer.momentum_correction,
     )
 
 

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from configs.optimizers.optimizer_block import OptimizerBlock, ParameterKinds
+from configs.optimizers.optimizer_block import MomentumCorrection, OptimizerBlock, ParameterKinds
 
 
 class Lars(OptimizerBlock):
@@ -15,6 +15,7 @@ class Lars(OptimizerBlock):
     momentum_log_key: ClassVar[str] = "lars_opt_momentum"
 
     name: Literal["lars"] = Field(description="Chooses LARS.")
+    momentum_correction: MomentumCorrection = False
     trust_coefficient: float = Field(
         0.001, gt=0, lt=1, description="Factor of every layer's trust ratio |w| / (|g| + decay |w|): eta of the paper."
     )

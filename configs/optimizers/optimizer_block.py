@@ -11,6 +11,13 @@ from configs.section import Section
 
 ParameterKind = Literal["weight", "gamma", "beta", "bias"]
 ParameterKinds = Annotated[tuple[ParameterKind, ...], Field(strict=False)]
+MomentumCorrection = Annotated[
+    bool,
+    Field(
+        description="Whether the momentum of a step is multiplied by its learning rate and divided by that of the step "
+        "before, so that all gradients in it count with the present rate (Goyal et al., arXiv:1706.02677, section 3)."
+    ),
+]
 
 
 @dataclass(frozen=True)

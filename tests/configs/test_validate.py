@@ -78,8 +78,8 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
         load_recipe("digits", ["optimizer={name: sgd, weight_decay: 0, zzz: 1}"])
     assert str(caught.value) == (
         "optimizer.zzz: no such key; choose one of "
-        "average_every_steps, average_half_life_steps, decoupled_weight_decay, momentum, name, "
-        "skip_weight_decay, weight_decay"
+        "average_every_steps, average_half_life_steps, decoupled_weight_decay, momentum, momentum_correction, "
+        "name, skip_weight_decay, weight_decay"
     )
     with pytest.raises(ConfigError, match=r"^schedule\.decay\.factr: .*did you mean 'factor'"):
         load_recipe("imagenet-b256", ["schedule.decay.factr=0.5"])

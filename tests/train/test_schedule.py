@@ -217,6 +217,12 @@ def test_a_decoupled_decay_follows_the_rate_and_is_full_at_the_base_rate() -> No
     assert [schedule.at(step).weight_decay for step in (0, 3, 9, 14)] == pytest.approx([0.0025, 0.01, 0.005, 0])
 
 
+def test_a_corrected_momentum_follows_the_rate_and_is_the_usual_one_after_a_rate_of_zero() -> None:
+    rates = [0.0, 0.2, 0.4, 0.1, 0.0]
+    schedule = LrSchedule(0.4, 0.0, 0, 1, rates.__getitem__, 0.9, 0.0, is_momentum_corrected=True)
+    assert [schedule.at(step).momentum for step in range(5)] == pytest.approx([0.9, 0.9, 1.8, 0.225, 0])
+
+
 def test_momentum_and_weight_decay_are_constant_without_warmup_and_without_a_lag() -> None:
     plain = LrSchedule(0.8, 0.1, 0, 10, lambda step: 0.8 - 0.07 * step, 0.9, 5e-5)
     assert plain.at(3) == HyperParameters(0.8 - 0.07 * 3, 0.9, 5e-5, 3)

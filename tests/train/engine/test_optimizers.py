@@ -10,7 +10,7 @@ import pytest
 
 from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
 from tests.engines import BOTH, cpu_engine, each_engine, small_network
-from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, muon_steps
+from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, muon_steps, torch_sgd_steps
 from train.networks.arch import Parameter, build_network
 from train.schedule import LrSchedule
 
@@ -49,6 +49,7 @@ CONFIGS: dict[str, Any] = {
     ),
     "sgd": Sgd(name="sgd", momentum=0.9, weight_decay=1e-4),
     "decoupled sgd": Sgd(name="sgd", momentum=0.8, weight_decay=0.05, decoupled_weight_decay=True),
+    "corrected sgd": Sgd(name="sgd", momentum=0.8, weight_decay=0.05, momentum_correction=True),
     "adam": Adam(name="adam"),
     "adam, decay": Adam(name="adam", momentum=0.8, beta_2=0.99, epsilon=1e-2, weight_decay=1e-2),
     "muon": Muon(name="muon", weight_decay=0.1, sgd_lr_ratio=0.5, sgd_momentum=0.7),
@@ -71,6 +72,8 @@ def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: 
     if config.name == "sgd" and config.decoupled_weight_decay:
         settings = {"momentum": config.momentum, "decay": weight_decay, "base_lr": max(RATES)}
         return decoupled_sgd_steps(weight, gradients, RATES, **settings)
+    if config.name == "sgd" and config.momentum_correction:
+        return torch_sgd_steps(weight, gradients, RATES, momentum=config.momentum, decay=weight_decay)
     if not isinstance(config, Lars):
         oracle = LarsOracle(config.momentum, weight_decay, 1.0, 0.0, 0.0, has_trust_ratio=False)
     else:
@@ -86,11 +89,12 @@ def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: 
     return oracle.steps(weight, gradients, RATES)
 
 
-def _hyper(config: Any, lr: float, step: int) -> HyperParameters:
-    """Give the numbers of a step as the schedule does whose base rate is the largest of `RATES`."""
+def _hyper(config: Any, step: int) -> HyperParameters:
+    """Give the numbers of a step as the schedule does that has `RATES`."""
     schedule = LrSchedule(
-        max(RATES), 0.0, 0, 1, lambda _: lr, config.momentum, config.weight_decay,
+        max(RATES), 0.0, 0, 1, RATES.__getitem__, config.momentum, config.weight_decay,
         is_decay_decoupled=getattr(config, "decoupled_weight_decay", False),
+        is_momentum_corrected=getattr(config, "momentum_correction", False),
     )  # fmt: skip
     return schedule.at(step)
 
@@ -136,12 +140,12 @@ def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind
         network = _network(engine, parameters, start, kind)
     optimizer = engine.build_optimizer(config, network, rescale=1 / BATCH, arrivals=[0] * len(parameters))
     history: list[list[np.ndarray]] = []
-    for step, lr in enumerate(RATES):
+    for step in range(len(RATES)):
         for total in network.gradients:
             values = random.standard_normal(tuple(total.shape), np.float32) * BATCH
             engine.overwrite(total, engine.from_host(values))
         history.append([engine.to_host(total).astype(np.float64) / BATCH for total in network.gradients])
-        optimizer.update(_hyper(config, lr, step))
+        optimizer.update(_hyper(config, step))
     # A CPU squares float16 numbers in float16 for MXNet's norms; a GPU does it in float32.
     rtol = 1e-3 if kind == "half" and name == "mxnet" else 2e-5
     atol = 2e-5 if isinstance(config, Adam) or rtol > 2e-5 else 2e-6  # Adam moves weights by the sum of the rates, 1
