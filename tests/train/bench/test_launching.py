@@ -170,7 +170,7 @@ def test_the_peers_are_installed_into_an_environment_of_their_own_and_start_ther
     assert venv == [sys.executable, "-m", "venv", str(tmp_path / "peers")]
     assert pip[:4] == [str(jobs.peers_python), "-m", "pip", "install"]
     assert (ROOT / pip[pip.index("-r") + 1]).is_file()
-    task = {"rendezvous_file": "m", "is_channels_last": True}
+    task = {"rendezvous_file": "m", "form": {"is_channels_last": True}}
     jobs.ranks(Program.PYTORCH_PEER, task, cluster="c", overrides=["b=2"], is_peer=True)
     started = jobs.started[-1]
     words = started.command[started.command.index("--") + 1 :]
