@@ -81,13 +81,18 @@ class _Time:
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> _Time:
+def time(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Time]:
     made = _Time()
     monkeypatch.setattr(watchdog, "time", made)
     monkeypatch.setattr(watchdog, "faulthandler", made)
     monkeypatch.setattr(watchdog, "signal", made)
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=made.end, path=os.path, sep=os.sep))
-    return made
+    yield made
+    # A watchdog that looked at the true time after the test would find it frozen, and end the process of the tests.
+    made.rest()
+    for thread in threading.enumerate():
+        if thread.name == "watchdog":
+            thread.join(WAIT_S)
 
 
 @pytest.fixture
