@@ -14,6 +14,7 @@ from logs.checkpoints import SavedState, read, step_of
 from logs.folder import RunFolder
 from tests.configs.test_progressive_resizing import GROWING
 from tests.engines import ALONE, each_engine
+from tests.train.test_session import Signals, watchdogs
 from train.rank.signals import RunStopped
 from train.rank.startup import Ledger
 from train.session import run
@@ -28,19 +29,7 @@ SMALL = [
 """Four epochs of four steps; the images that grow have 8, 8, 12 and 16 px."""
 STEPS = 4
 
-
-class _Signals:
-    """The signals of a rank that is told to stop in its ``last`` step."""
-
-    def __init__(self, last: int | None) -> None:
-        self.last, self.asked = last, 0
-
-    def wait_for_step(self) -> None:
-        """Wait for nothing."""
-
-    def told_to_stop(self) -> bool:
-        self.asked += 1
-        return self.asked == self.last
+__all__ = ["watchdogs"]  # of every test here: a run that is told to stop leaves its watchdog to the end of its process
 
 
 def _train(folder: Path, *overrides: str, begun: SavedState | None = None, last: int | None = None) -> None:
@@ -53,7 +42,7 @@ def _train(folder: Path, *overrides: str, begun: SavedState | None = None, last:
         settings = {**fixed_settings(recipe, cluster), "data set": {}}
         given = SavedState({**begun.meta, "settings": settings}, begun.arrays)
         checkpoints.resume_from(checkpoints.write(begun.meta["step"], given, keep=9))
-    assert run(folder, ALONE, Ledger(), cast(Any, _Signals(last))) == 0
+    assert run(folder, ALONE, Ledger(), cast(Any, Signals(last))) == 0
 
 
 def _after(folder: Path, epochs: int | None = None) -> SavedState:

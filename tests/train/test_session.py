@@ -59,7 +59,7 @@ SMALL = [
 """Four epochs of four steps."""
 
 
-class _Signals:
+class Signals:
     """The signals of a rank that is told to stop in its ``last`` step."""
 
     def __init__(self, last: int | None) -> None:
@@ -118,7 +118,7 @@ def _train(folder: Path, *overrides: str, last: int | None = None, begun: Path |
         shutil.copytree(begun, folder)
         RunFolder(folder).checkpoints.resume_from(RunFolder(folder).checkpoints.files()[0])
     (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-    signals = _Signals(last)
+    signals = Signals(last)
     status = run(folder, ALONE, Ledger(), cast(Any, signals))
     assert signals.waits, "signals wait for the end of a step from the first step on"
     return status
@@ -250,7 +250,7 @@ def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_
         [*SMALL, "run.epochs=2", "cluster.ranks_per_node=1", "cluster.communication.kind=parameter_server_async"],
     )  # fmt: skip
     (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-    signals = _Signals(None)
+    signals = Signals(None)
     assert run(tmp_path, ALONE, Ledger(), cast(Any, signals)) == 0
     assert not signals.waits, "a notice that waited for the end of a step would be noted and never heeded"
     assert [read(path).meta["step"] for path in RunFolder(tmp_path).checkpoints.files()] == [8], "the trained network"

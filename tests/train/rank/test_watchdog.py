@@ -87,11 +87,12 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Time]:
     monkeypatch.setattr(watchdog, "faulthandler", made)
     monkeypatch.setattr(watchdog, "signal", made)
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=made.end, path=os.path, sep=os.sep))
+    others = threading.enumerate()
     yield made
     # A watchdog that looked at the true time after the test would find it frozen, and end the process of the tests.
     made.rest()
     for thread in threading.enumerate():
-        if thread.name == "watchdog":
+        if thread.name == "watchdog" and thread not in others:
             thread.join(WAIT_S)
 
 
