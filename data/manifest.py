@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from configs.errors import UserError
 from configs.registry import SOURCES_WITH_LABEL_VECTORS, PackedSource
+from configs.sync import sync
 
 SplitName = Literal["train", "eval"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
@@ -88,7 +88,7 @@ class Manifest(_ManifestBlock):
         with (folder / _NAME).open("w", encoding="utf-8") as file:
             file.write(self.model_dump_json(indent=1) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
 
 
 def load_manifest(folder: Path, name: str = _NAME) -> Manifest:

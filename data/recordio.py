@@ -1,7 +1,7 @@
 """The RecordIO format of dmlc and MXNet, in pure Python: write records, read one by offset, scan past damaged ones.
 
 MXNet's own reader takes a second to import, which is too long for packing workers, and aborts the process at the first
-damaged byte, which `data.verify` cannot use. Imports nothing of ours.
+damaged byte, which `data.verify` cannot use. Imports no library but the standard one.
 
 A record is the magic number, a word of 3 flag bits and 29 length bits, the payload, and zeros up to a multiple of 4.
 If the payload contains the magic number at an offset that is a multiple of 4, the record is split there into parts, and
@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+
+from configs.sync import sync
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 _PREFIX = struct.Struct("<4sI")
@@ -139,7 +141,7 @@ class _HashedFile:
 
     def sync(self) -> WrittenFile:
         self._file.flush()
-        os.fsync(self._file.fileno())
+        sync(self._file.fileno())
         return WrittenFile(self.size_bytes, self._hash.hexdigest())
 
     def close(self) -> None:

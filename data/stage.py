@@ -7,7 +7,6 @@ partial copy, which the next one completes.
 
 import errno
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from configs.errors import UserError
+from configs.sync import sync
 from data.lock import locked
 from data.manifest import SPLITS, Manifest, load_manifest
 from data.space import require_space
@@ -163,5 +163,5 @@ def _append(source: Path, copy: Path, advance: Callable[[int], object]) -> str:
             digest.update(chunk)
             advance(len(chunk))
         writer.flush()
-        os.fsync(writer.fileno())
+        sync(writer.fileno())
     return digest.hexdigest()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from configs.errors import UserError
+from configs.sync import sync
 
 _SPACE = "free some space, or put paths.runs on another disk"
 _SERVER = "check the disk or the file server, or put paths.runs on another disk"
@@ -38,9 +39,6 @@ _REASONS = {
     errno.ENFILE: ("this machine has too many open files", "end other programs"),
 }
 """What a write error means and what to do. Network file systems give EIO, ESTALE and EROFS for moments only."""
-
-_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""How a file system refuses to sync a file or a folder because it never does; the file is written all the same."""
 
 
 @contextmanager
@@ -75,19 +73,6 @@ def _has_no_inode(folder: Path) -> bool:
     except OSError:
         return False
     return bool(disk.f_files) and not disk.f_favail  # a file system without a table of inodes says 0
-
-
-def sync(descriptor: int) -> None:
-    """Wait until an open file or folder is on the disk; a file system that has no such call is not asked twice.
-
-    Raises:
-        OSError: The disk is in trouble.
-    """
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_SYNC:
-            raise
 
 
 def sync_path(path: Path) -> None:

@@ -1,7 +1,10 @@
 """RecordIO agrees with MXNet's own reader and writer, and a scan continues after damage."""
 
+import errno
+import os
 import resource
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 
+from data.cache import drop_pages
 from data.recordio import (
     MAGIC,
     RecordError,
@@ -155,6 +159,21 @@ def test_a_finished_file_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     rec = write(tmp_path, [b"pixels", MAGIC])
     for file in (rec, rec.with_suffix(".idx")):
         assert order.synced.get(file.stat().st_ino) == file.stat().st_size
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO], ids=errno.errorcode.get)
+def test_records_are_kept_where_a_file_system_cannot_sync_and_refused_where_a_disk_fails(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError) if number == errno.EIO else nullcontext():
+        rec = write(tmp_path, [b"pixels"])
+        drop_pages([rec])
+        with RecordFile(rec) as records:
+            assert [span.problem for span in records.scan()] == [None]
 
 
 def test_a_payload_fits_the_29_bits_of_the_length_and_files_are_never_written_over(tmp_path: Path) -> None:
