@@ -26,8 +26,11 @@ def test_gradients_of_one_type_are_neighbours_in_memory_last_layer_first_and_the
         assert gradient.dtype == (torch.bfloat16 if is_half else torch.float32), parameter.name
         assert tuple(gradient.shape) == parameter.shape
         for name, tensor in (("gradients", gradient), ("masters", master)):
-            pieces = places.setdefault((name, gradient.dtype), [])
-            pieces.append((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+            assert tensor.data_ptr() % 16 == 0, f"{name} of {parameter.name}: kernels of GPUs read 16 bytes at once"
+            if tensor.numel() % 8 == 0:
+                pieces = places.setdefault((name, gradient.dtype), [])
+                pieces.append((tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+    assert [each.name for each in network.parameters if each.size % 8] == ["classifier_bias"]
     for pieces in places.values():
         for (first, _), (second, size) in itertools.pairwise(pieces):
             assert second + size == first, "the next layer's tensor lies just before"
