@@ -133,14 +133,15 @@ class TorchEngine:
         The host waits for a copy from a GPU, which is all that the copy's stream does. The array belongs to that
         stream, so PyTorch does not hand its memory to the next batch before the steps that read it are done.
         """
+        # DALI names a type as the struct module does (float16 is "=e"), not as NumPy.
+        interface = tensor.__array_interface__ if is_on_host else tensor.__cuda_array_interface__
+        dtype, shape = torch.from_numpy(np.empty(0, interface["typestr"])).dtype, tuple(tensor.shape())
         if is_on_host:
-            values = torch.from_numpy(np.array(tensor))
-            return values.pin_memory().to(self.device, non_blocking=True) if self._is_gpu else values
+            values = torch.empty(shape, dtype=dtype, pin_memory=self._is_gpu)
+            tensor.copy_to_external(ctypes.c_void_p(values.data_ptr()))
+            return values.to(self.device, non_blocking=True)
         with torch.cuda.stream(self._input_stream):
-            is_half = tensor.__cuda_array_interface__["typestr"] == "<f2"
-            array = torch.empty(
-                tuple(tensor.shape()), device=self.device, dtype=torch.float16 if is_half else torch.float32
-            )
+            array = torch.empty(shape, device=self.device, dtype=dtype)
         tensor.copy_to_external(ctypes.c_void_p(array.data_ptr()), ctypes.c_void_p(self._input_stream.cuda_stream))
         array.record_stream(torch.cuda.current_stream(self.device))
         return array
