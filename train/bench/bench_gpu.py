@@ -1,4 +1,4 @@
-"""All that one GPU can tell, in parts of at most eight minutes: kernels, steps, NCCL, a run, decoders, the simulator.
+"""All that one GPU can tell, in parts of at most eight minutes, from single kernels to whole runs.
 
 Every row goes to a file of JSON lines as soon as it is measured, so that what was measured outlives an end before time.
 A part that fails is a note in the same file, and the next part runs.
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 PARTS: Mapping[str, str] = {
     "kernels": "does a step on this GPU compute as float32 does on the CPU, in every type and way to compute it?",
+    "digits": "do the digits, which NVIDIA DALI decodes, reach their target accuracy on this GPU?",
     "steps": "how many images/s of imagenet-b256 at 32, 128 and 256 images, in which type? is the plan's memory right?",
     "compiled": "what does torch.compile gain in these steps?",
     "graph": "what does a CUDA graph of the whole step gain, so what do launches cost?",
@@ -214,12 +215,24 @@ class _Parts:
         figures["evaluations"] = float(metrics.read_bytes().count(b'"evaluation"'))
         yield from summarize(f"a run to {steps} steps on synthetic images, stopped and resumed", [figures])
 
+    def digits(self, left_s: Left) -> Iterator[BenchRow]:
+        """Train the digits to their target; the verdict says whether they reached it."""
+        _require_dali("digits")
+        folder = self.folder / "digits"
+        words = ["train", "digits", "--run-dir", str(folder), *override_words(self.alone(communicates=True))]
+        ended = self.jobs.run(command_of(Program.TRAIN_VERB, *words), timeout_s=left_s())
+        if not (folder / "summary.json").is_file():
+            ended.check()
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        figures = {key: float(summary[key]) for key in ("top1", "target", "epochs", "run_s") if summary.get(key)}
+        for row in summarize("the digits, decoded by NVIDIA DALI", [figures]):
+            yield replace(row, verdict="as expected" if summary["status"] == "success" else "WRONG")
+
     def decoder(self, name: str, more: Sequence[str], left_s: Left) -> Iterator[BenchRow]:
         """Train ten batches of generated JPEGs that a decoder has read."""
         from configs.load import load_both
 
-        if not (find_spec("nvidia") and find_spec("nvidia.dali")):
-            raise MeasurementFailed(f"{name}: not tried, because NVIDIA DALI is not installed here")
+        _require_dali(name)
         batch = 8 if self.options.tiny else 128
         sets = self.settings(
             "data.source=generated",
@@ -284,12 +297,18 @@ def measure(options: GpuOptions, jobs: "Jobs") -> Report:
 
 
 BENCH = Bench(
-    "everything on one GPU, in parts of eight minutes (--list): kernels, steps, NCCL, a run, decoders, the simulator",
+    "everything on one GPU, in parts of eight minutes (--list): kernels, runs, steps, NCCL, decoders, the simulator",
     GpuOptions,
     measure,
     needs="torch",
     only_here="it asks one GPU of this machine",
 )
+
+
+def _require_dali(name: str) -> None:
+    """Raise MeasurementFailed if NVIDIA DALI is not installed."""
+    if not (find_spec("nvidia") and find_spec("nvidia.dali")):
+        raise MeasurementFailed(f"{name}: not tried, because NVIDIA DALI is not installed here")
 
 
 def _left_s(end: float) -> float:
@@ -326,6 +345,7 @@ def _tasks(bench: _Parts) -> Mapping[str, Sequence[Callable[..., Iterator[BenchR
         kernels += [partial(bench.kernels, execution, group) for group in groups]
     return {
         "kernels": kernels,
+        "digits": [bench.digits],
         "steps": [partial(bench.step, *step, "eager") for step in steps],
         "compiled": [partial(bench.step, *step, "compiled") for step in by_size],
         "graph": [

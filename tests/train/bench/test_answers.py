@@ -552,6 +552,8 @@ def _gpu(started: Started) -> Any:
         }[started.program]()  # type: ignore[index]
     if started.program is Program.SIMULATE_VERB:
         return Finished(started.command, 0, '{"step_s": 0.25, "images_per_s": 512.0}')
+    if "digits" in started.command:
+        write_run(Path(started.after("--run-dir")), at_s={}, status="aborted", top1=0.11, target=0.97, run_s=2.0)
     if "--resume" in started.command:
         write_run(Path(started.after("--resume")), at_s={}, steps=12, resumed_from_step=3, run_s=4.0, rank_excess=None)
     return {}
@@ -600,13 +602,15 @@ def test_a_gpu_is_asked_for_all_parts_the_most_wanted_first(tmp_path: Path, monk
     assert _medians(report, "a run to 1000 steps on synthetic images, stopped and resumed") == {
         "steps": 12, "resumed_from_step": 3, "run_s": 4, "command_s": 4, "stop_s": 1.5, "evaluations": 2,
     }  # fmt: skip
+    learnt = {row.figure: (row.median, row.verdict) for row in report.rows if "the digits" in row.alternative}
+    assert learnt == {"top1": (0.11, "WRONG"), "target": (0.97, "WRONG"), "run_s": (2.0, "WRONG")}
     assert len([row for row in report.rows if row.alternative.startswith("decoder ")]) == 3
     forecasts = [_medians(report, f"imagenet-b256, {each}") for each in ("predicted", "predicted after --calibrate")]
     assert forecasts == [{"step_s": 0.25, "images_per_s": 512}] * 2
     assert report.notes == (f"rows as they came: {folder}/rows.jsonl",)
     lines = _kept(folder)
     assert [each["alternative"] for each in lines] == [row.alternative for row in report.rows]
-    parts = ["kernels", "steps", "compiled", "graph", "profile", "nccl", "run", "decoders", "simulator"]
+    parts = ["kernels", "digits", "steps", "compiled", "graph", "profile", "nccl", "run", "decoders", "simulator"]
     assert list(dict.fromkeys(each["part"] for each in lines)) == parts
     table = (folder / "table.md").read_text(encoding="utf-8").splitlines()
     assert "| steps | imagenet-b256, batch 256, float16 | `step_ms` | 2 | 1 | 9 | 3 |" in table
@@ -686,5 +690,5 @@ def test_the_parts_are_listed_with_what_they_answer(capsys: pytest.CaptureFixtur
         read_command(["gpu", "--list"])
     printed = capsys.readouterr().out.splitlines()
     assert ended.value.code == 0
-    assert [line.split()[0] for line in printed[:2]] == ["kernels", "steps"]
+    assert [line.split()[0] for line in printed[:2]] == ["kernels", "digits"]
     assert all("?" in line for line in printed)
