@@ -101,7 +101,7 @@ def _simulated(found: Mapping[str, Any]) -> list[str]:
     )
     lines = [_with_bounds(name, found[key], unit) for name, key, unit in rows]
     if found["is_unmeasured"]:
-        lines[0] += "; not measured: no step of this program was timed under PyTorch on a GPU"
+        lines[0] += "; not measured: under PyTorch, only an H200 was timed (docs/gpu.md)"
     return lines
 
 

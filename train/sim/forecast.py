@@ -63,7 +63,7 @@ class Scenario:
 
     @property
     def is_pytorch_on_gpu(self) -> bool:
-        """Whether PyTorch runs on a GPU, where no step of this program was timed."""
+        """Whether PyTorch runs on a GPU, of which only an H200 was timed (docs/gpu.md)."""
         return self.engine == "torch" and self.machine.accelerator.chip != "cpu"
 
     @property

@@ -140,7 +140,7 @@ def _unmeasured(one: Forecast) -> str:
         return ""
     program = one.scenario.program
     gain = "" if program == "eager" else f", and no published rate shows what {program!r} gains"
-    return f"; not measured: no step of this program was timed under PyTorch on a GPU{gain}"
+    return f"; not measured: under PyTorch, only an H200 was timed (docs/gpu.md){gain}"
 
 
 def _span(bounds: tuple[float, float], digits: int = 0) -> str:

@@ -164,7 +164,7 @@ def test_a_gain_that_nobody_measured_widens_the_interval_to_where_it_fails() -> 
 @pytest.mark.parametrize(
     ("sets", "widened_by", "words"),
     [
-        ((), "PyTorch, not measured", "not measured: no step of this program was timed under PyTorch on a GPU)"),
+        ((), "PyTorch, not measured", "not measured: under PyTorch, only an H200 was timed (docs/gpu.md))"),
         (
             (COMPILED, COMPUTE),
             "PyTorch, not measured",
