@@ -260,6 +260,8 @@ def _no_file(kind: str, name: str) -> ConfigError:
         return ConfigError(kind, name, allowed, told)
     # Of paths, only the names are compared: folders and endings are alike in any case.
     names = {entry.stem: str(entry) for entry in path.parent.glob("*.y*ml")} | {each: each for each in known}
+    if kind == "recipe":
+        names |= {each: each for each in RECIPE_SYNONYMS}
     if match := get_close_matches(path.stem, names, n=1, cutoff=_ALIKE):
         return ConfigError(kind, name, allowed, f"did you mean {names[match[0]]!r}?")
     return ConfigError(kind, name, allowed, f"there is no such file; {remedy}")

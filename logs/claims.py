@@ -282,8 +282,8 @@ def _now() -> str:
 
 
 def _description(record: Mapping[str, Any]) -> str:
-    if not record:
-        return "an owner that has not written its name yet"
+    if not all(isinstance(record.get(key), str) for key in ("user", "host", "since")):
+        return "an owner whose name is not written yet, or damaged"
     job = f", job {record['job']}" if record.get("job") else ""
     return (
         f"{record.get('user')} on {record.get('host')}{job}, process {record.get('pid')}, since {record.get('since')}"

@@ -33,6 +33,8 @@ def test_every_recipe_loads_and_is_named_after_its_file(name: str) -> None:
 
 def test_a_recipe_may_have_a_second_name() -> None:
     assert load_recipe("lars-v30-b57344", ["run.seed=7"]) == load_recipe("nvidia-v30-n448", ["run.seed=7"])
+    with pytest.raises(ConfigError, match="did you mean 'lars-v30-b57344'"):
+        load_recipe("lars-v30-b57345")
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -311,11 +311,11 @@ def test_a_claim_whose_folder_is_gone_is_not_lost_and_needs_no_end(tmp_path: Pat
         Claims(tmp_path / "gone").take()
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"pid": ', "{}"])
+@pytest.mark.parametrize("content", ["", "[]", '{"pid": ', "{}", '{"pid": "x", "host": 3}'])
 def test_an_owner_that_is_still_writing_holds_the_folder(tmp_path: Path, content: str) -> None:
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims" / "1.json").write_text(content, encoding="utf-8")
-    assert _holder(tmp_path) == "an owner that has not written its name yet, last heartbeat 0 s ago"
+    assert _holder(tmp_path) == "an owner whose name is not written yet, or damaged, last heartbeat 0 s ago"
     assert [path.name for path in (tmp_path / "claims").iterdir()] == ["1.json"]
 
 
