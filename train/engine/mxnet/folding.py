@@ -16,7 +16,7 @@ from mxnet import gluon
 
 from configs.schema import EngineSettings, Model
 from train.engine.formulas import folded_batch_norm
-from train.engine.mxnet.symbols import layer_symbol, tensor_symbol, with_precision
+from train.engine.mxnet.symbols import as_precision, layer_symbol, tensor_symbol, with_precision
 from train.networks.arch import Network
 
 _SCALE, _SHIFT = "_folded_scale", "_folded_shift"
@@ -125,7 +125,7 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_
     folds = network.foldable_convolutions()
 
     def logits(data: Any) -> Any:
-        outputs = {"data": data}
+        outputs = {"data": as_precision(engine, data)}
         for layer in network.layers:
             inputs = [outputs[name] for name in layer.inputs]
             if layer.name in folds:

@@ -10,7 +10,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_both
 from logs.environment import cpu_flags
-from tests.engines import ALONE, forward_backward
+from tests.engines import ALONE, forward_backward, random_batch, small_network
 from train.engine.init import checksum, initial_weights
 from train.engine.mxnet import bfloat16
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
@@ -90,6 +90,19 @@ def test_a_step_comes_near_that_of_float32(name: str, side: int, apart: float) -
     # bfloat16 has 8 significant bits: one rounding is off by up to 0.4 %.
     for whole, half, limit in zip(*found, (0.02, apart, 0.03), strict=True):
         assert 0 < np.linalg.norm(half - whole) < limit * np.linalg.norm(whole)
+
+
+@needs_avx512
+def test_the_first_batch_norm_is_computed_in_float32_and_the_others_are_not() -> None:
+    moved = []
+    for precision in ("float32", "bfloat16"):
+        engine, _, network = small_network("mxnet", precision=precision)
+        forward_backward(network, *random_batch(engine, network))
+        moved.append(network.read_statistics())
+    whole, half = moved
+    apart = [float(np.linalg.norm(half[key] - whole[key]) / np.linalg.norm(whole[key])) for key in whole]
+    # Running means, then running variances: the first two are those of the stem.
+    assert max(apart[:2]) < 1e-6 < 1e-4 < min(apart[2:])
 
 
 @pytest.mark.parametrize(("precision", "asks"), [("bfloat16", True), ("float32", False)])
