@@ -1,11 +1,11 @@
 """Muon: keys and log entries. `train.engine.muon` has the update."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from configs.optimizers.optimizer_block import HyperParameters, OptimizerBlock
+from configs.optimizers.optimizer_block import OptimizerBlock
 
 
 class Muon(OptimizerBlock):
@@ -52,19 +52,5 @@ class Muon(OptimizerBlock):
         }
 
     def held_numbers(self, shapes: Sequence[tuple[int, ...]]) -> int:
-        """Return those of the momentum, and of the steps that travel between the ranks."""
+        """Return those of the momentum and of the steps."""
         return 2 * super().held_numbers(shapes)
-
-    def update_rule(
-        self, weight: Any, gradient: Any, moments: Sequence[Any], values: HyperParameters
-    ) -> tuple[Any, Sequence[Any]]:
-        """See `OptimizerBlock`; the update of what is no hidden weight."""
-        step, velocity = self.momentum_step(gradient, moments[0], self.sgd_momentum)
-        rate = values.lr * self.sgd_lr_ratio
-        return weight * (1 - rate * values.weight_decay) - step * rate, [velocity]
-
-    @staticmethod
-    def momentum_step(gradient: Any, velocity: Any, momentum: float) -> tuple[Any, Any]:
-        """Return Nesterov's step u = g + m v, and the new v = m v + g."""
-        velocity = velocity * momentum + gradient
-        return gradient + velocity * momentum, velocity

@@ -21,7 +21,7 @@ _LEAST_NORM = 1e-7
 
 
 class MuonOptimizer(RuleOptimizer):
-    """Update hidden weights by Muon, and everything else by the block's rule; see `train.engine.protocol.Optimizer`.
+    """Update hidden weights by Muon, and everything else by SGD; see `train.engine.protocol.Optimizer`.
 
     Every rank has the momentum of every tensor. Each hidden weight's step is orthogonalised by one rank, and all ranks
     get it by a sum with the zeros of the others, float32, as large as the hidden weights.
@@ -41,44 +41,60 @@ class MuonOptimizer(RuleOptimizer):
     ) -> None:
         super().__init__(engine, config, network, rescale=rescale)
         self._shares = shares
-        hidden = hidden_weights(network.parameters)
-        own = shares.own([_cost(network.parameters[index]) for index in hidden])
-        self._own = {hidden[place] for place in own}
-        self._steps = {index: engine.zeros(network.masters[index].shape) for index in hidden}
+        self._steps = [engine.zeros(each.shape) for each in network.masters]
+        self._hidden = hidden_weights(network.parameters)
+        self._others = [index for index in range(len(self._steps)) if index not in self._hidden]
+        own = shares.own([_cost(network.parameters[index]) for index in self._hidden])
+        self._own = {self._hidden[place] for place in own}
 
     def _update(self, hyper: HyperParameters) -> None:
-        for index, step in self._steps.items():
-            (moment,) = self._moments(index)
-            direction, velocity = self.config.momentum_step(self._mean(index), moment, hyper.momentum)
+        engine, network = self._engine, self._network
+        gradients = network.gradients
+        for indices, momentum in ((self._hidden, hyper.momentum), (self._others, self.config.sgd_momentum)):
+            engine.take_momentum(
+                [self._steps[index] for index in indices],
+                [engine.to_float32(gradients[index]) for index in indices],
+                [self.momenta[index] for index in indices],
+                momentum=momentum,
+                scale=self._rescale,
+                skipped=self._skipped,
+            )
+        for index in self._hidden:
+            step = self._steps[index]
             # Adding 0 makes a 0 of a -0, as the sum over several ranks does.
             is_own = index in self._own
-            self._engine.overwrite(step, self._orthogonal(direction) + 0 if is_own else direction * 0)
-            self._move(moment, velocity)
-        if self._steps:
-            self._shares.exchange("muon", list(self._steps.values()))
-        super()._update(hyper)
+            engine.overwrite(step, self._orthogonal(step) + 0 if is_own else engine.flag(step, is_set=False))
+        if self._hidden:
+            self._shares.exchange("muon", [self._steps[index] for index in self._hidden])
+        rates = [self._rate(index, hyper.lr) for index in range(len(self._steps))]
+        decays = [
+            (hyper.lr if index in self._hidden else rate) * self._values(index, hyper).weight_decay
+            for index, rate in enumerate(rates)
+        ]
+        engine.descend(network.masters, self._steps, rates=rates, decays=decays, skipped=self._skipped)
+        for weight, master in zip(network.weights, network.masters, strict=True):
+            if weight is not master:
+                engine.overwrite(weight, master)
 
-    def _update_tensor(self, index: int, values: HyperParameters) -> None:
-        if index not in self._steps:
-            super()._update_tensor(index, values)
-            return
+    def _rate(self, index: int, lr: float) -> float:
+        """Return the factor of a tensor's step."""
+        if index not in self._hidden:
+            return lr * self.config.sgd_lr_ratio
         rows, columns = _sides(self._network.parameters[index])
-        rate = values.lr * math.sqrt(max(1, rows / columns))
-        kept = self._network.masters[index] * (1 - values.lr * values.weight_decay)
-        self._move_weight(index, kept - self._steps[index] * rate)
+        return lr * math.sqrt(max(1, rows / columns))
 
     def _orthogonal(self, direction: Array) -> Array:
         """Return a tensor whose matrix has the singular vectors of ``direction``, and singular values near 1."""
-        linear, cubic, quintic = _COEFFICIENTS
-        product = self._engine.product
+        engine, (linear, cubic, quintic) = self._engine, _COEFFICIENTS
         matrix = direction.reshape((direction.shape[0], -1))
         is_tall = matrix.shape[0] > matrix.shape[1]
         if is_tall:
             matrix = matrix.T
         matrix = matrix / ((matrix * matrix).sum() ** 0.5 + _LEAST_NORM)
         for _ in range(self.config.newton_schulz_steps):
-            square = product(matrix, matrix)
-            matrix = matrix * linear + product(square * cubic + product(square, square) * quintic, matrix.T)
+            square = engine.product(matrix, matrix)
+            factor = engine.add_product(square, square, square, alpha=quintic, beta=cubic)
+            matrix = engine.add_product(factor, matrix, matrix, alpha=1.0, beta=linear)
         return (matrix.T if is_tall else matrix).reshape(direction.shape)
 
 

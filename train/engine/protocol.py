@@ -218,6 +218,41 @@ class Engine(Protocol):
     def product(self, left: Array, right: Array) -> Array:
         """Queue ``left`` times the transpose of ``right``, as a fully connected layer computes it."""
 
+    def add_product(self, left: Array, right: Array, array: Array, *, alpha: float, beta: float) -> Array:
+        """Queue ``alpha`` times the product of two matrices, plus ``beta`` times an array."""
+
+    def take_momentum(
+        self,
+        steps: Sequence[Array],
+        gradients: Sequence[Array],
+        velocities: Sequence[Array],
+        *,
+        momentum: float,
+        scale: float,
+        skipped: Array | None,
+    ) -> None:
+        """Queue Nesterov's momentum of float32 tensors: v = m v + s g, then u = m v + s g.
+
+        Args:
+            steps: Become u.
+            gradients: The g.
+            velocities: The v.
+            momentum: The m.
+            scale: The s.
+            skipped: What `clear_overflow` returned; where it is 1, v stays as it is.
+        """
+
+    def descend(
+        self,
+        weights: Sequence[Array],
+        steps: Sequence[Array],
+        *,
+        rates: Sequence[float],
+        decays: Sequence[float],
+        skipped: Array | None,
+    ) -> None:
+        """Queue w = (1 - d) w - r u for float32 tensors w and u; nothing changes where ``skipped`` is 1."""
+
     def first_element(self, array: Array) -> Array:
         """Queue a copy of the first element, shape (1,)."""
 

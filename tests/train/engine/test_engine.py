@@ -16,6 +16,8 @@ def test_rows_products_mirrors_and_flags_are_those_of_numpy(name: str) -> None:
     left, right = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(4, 3) - 5
     given = engine.from_host(left)
     np.testing.assert_array_equal(engine.to_host(engine.product(given, engine.from_host(right))), left @ right.T)
+    added = engine.add_product(given, engine.from_host(right.T), engine.from_host(left @ right.T), alpha=2.0, beta=-4.0)
+    np.testing.assert_array_equal(engine.to_host(added), -2 * left @ right.T)
     np.testing.assert_array_equal(engine.to_host(engine.take(given, np.array([1, 0, 1]))), left[[1, 0, 1]])
     images = np.arange(48, dtype=np.float32).reshape(2, 2, 4, 3)
     for layout, expected in (("NCHW", images[..., ::-1]), ("NHWC", images[:, :, ::-1])):
@@ -31,6 +33,31 @@ def test_rows_products_mirrors_and_flags_are_those_of_numpy(name: str) -> None:
     assert engine.to_host(engine.to_float32(half)).dtype == np.float32
     zeros = engine.to_host(engine.zeros([2]))
     assert (zeros.dtype, zeros.tolist()) == (np.float32, [0.0, 0.0])
+
+
+@each_engine
+@pytest.mark.parametrize("skipped", [None, 0.0, 1.0])
+def test_a_step_along_nesterov_s_momentum_is_that_of_the_formula(name: str, skipped: float | None) -> None:
+    if name == "mxnet" and skipped is not None:
+        pytest.skip("MXNet skips no step")
+    engine: Any = cpu_engine(name)
+    draw = np.random.default_rng(1)
+    # More tensors than one operator of MXNet takes.
+    weights, gradients, velocities = draw.standard_normal((3, 70, 2, 5)).astype(np.float32)
+    rates, decays = draw.uniform(0, 1, (2, 70))
+    flag = None if skipped is None else engine.from_host(np.array([skipped], np.float32))
+    given = gradients * (1 - (skipped or 0))
+    arrays = [[engine.from_host(each) for each in stack] for stack in (weights, given, velocities, weights)]
+    held, found, moved, steps = arrays
+    engine.take_momentum(steps, found, moved, momentum=0.75, scale=0.5, skipped=flag)
+    engine.descend(held, steps, rates=list(rates), decays=list(decays), skipped=flag)
+    velocity = 0.75 * velocities + 0.5 * gradients
+    kept, rate = (1 - decays).reshape(-1, 1, 1), rates.reshape(-1, 1, 1)
+    expected = weights * kept - rate * (0.75 * velocity + 0.5 * gradients)
+    if skipped:
+        velocity, expected = velocities, weights
+    np.testing.assert_allclose([engine.to_host(each) for each in moved], velocity, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose([engine.to_host(each) for each in held], expected, rtol=1e-5, atol=1e-5)
 
 
 @each_engine

@@ -21,7 +21,7 @@ from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.mxnet.export import export_formats
 from train.engine.mxnet.host_momentum import HostMomentum
 from train.engine.mxnet.network import TrainedNetwork
-from train.engine.mxnet.optimizers import AdamOptimizer, MomentumOptimizer
+from train.engine.mxnet.optimizers import OPERATOR_LIMIT, AdamOptimizer, MomentumOptimizer
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
 from train.engine.rule_optimizer import RuleOptimizer
 from train.mixing import Mix
@@ -172,6 +172,49 @@ class MxnetEngine:
     def product(self, left: Any, right: Any) -> Any:
         """See `Engine`; mx.nd.dot would call OpenBLAS instead of oneDNN."""
         return mx.nd.FullyConnected(left, right, no_bias=True, num_hidden=right.shape[0])
+
+    def add_product(self, left: Any, right: Any, array: Any, *, alpha: float, beta: float) -> Any:
+        """See `Engine`."""
+        return mx.nd.linalg.gemm(left, right, array, alpha=alpha, beta=beta)
+
+    def take_momentum(
+        self,
+        steps: Sequence[Any],
+        gradients: Sequence[Any],
+        velocities: Sequence[Any],
+        *,
+        momentum: float,
+        scale: float,
+        skipped: Any = None,
+    ) -> None:
+        """See `Engine`. The operator takes a step along -lr u."""
+        assert skipped is None
+        for step, gradient, velocity in zip(steps, gradients, velocities, strict=True):
+            mx.nd.zeros_like(step, out=step)
+            mx.nd.nag_mom_update(step, gradient, velocity, lr=-1.0, momentum=momentum, rescale_grad=scale, out=step)
+
+    def descend(
+        self,
+        weights: Sequence[Any],
+        steps: Sequence[Any],
+        *,
+        rates: Sequence[float],
+        decays: Sequence[float],
+        skipped: Any = None,
+    ) -> None:
+        """See `Engine`. The operator multiplies its weight decay by the rate."""
+        assert skipped is None
+        shares = [decay / rate if rate else 0.0 for rate, decay in zip(rates, decays, strict=True)]
+        for first in range(0, len(weights), OPERATOR_LIMIT):
+            part = slice(first, first + OPERATOR_LIMIT)
+            pairs = zip(weights[part], steps[part], strict=True)
+            mx.nd.multi_sgd_update(
+                *(array for pair in pairs for array in pair),
+                lrs=tuple(rates[part]),
+                wds=tuple(shares[part]),
+                num_weights=len(weights[part]),
+                out=list(weights[part]),
+            )
 
     def first_element(self, array: Any) -> Any:
         """See `Engine`."""

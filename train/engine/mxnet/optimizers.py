@@ -24,7 +24,7 @@ from train.engine.protocol import TrainableNetwork
 from train.networks.arch import Parameter
 from train.schedule import HyperParameters
 
-_OPERATOR_LIMIT = 60
+OPERATOR_LIMIT = 60
 """Tensors that one fused operator takes (MXNet 1.9.1, multi_sgd: at most 60)."""
 
 
@@ -73,8 +73,8 @@ class MomentumOptimizer:
 
     def _chunked(self, tensors: Sequence[tuple[Parameter, Any, Any, Any, Any]], has_trust_ratio: bool) -> list[_Chunk]:
         chunks = []
-        for start in range(0, len(tensors), _OPERATOR_LIMIT):
-            part = tensors[start : start + _OPERATOR_LIMIT]
+        for start in range(0, len(tensors), OPERATOR_LIMIT):
+            part = tensors[start : start + OPERATOR_LIMIT]
             mask = [float(each[0].kind not in self.config.skip_weight_decay) for each in part]
             _, weights, masters, gradients, momenta = (list(column) for column in zip(*part, strict=True))
             decay_mask = mx.nd.array(mask, ctx=weights[0].context)

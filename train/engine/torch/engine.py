@@ -194,6 +194,46 @@ class TorchEngine:
         """See `Engine`."""
         return torch.nn.functional.linear(left, right)
 
+    def add_product(self, left: Any, right: Any, array: Any, *, alpha: float, beta: float) -> Any:
+        """See `Engine`."""
+        return torch.addmm(array, left, right, alpha=alpha, beta=beta)
+
+    def take_momentum(
+        self,
+        steps: Sequence[Any],
+        gradients: Sequence[Any],
+        velocities: Sequence[Any],
+        *,
+        momentum: float,
+        scale: float,
+        skipped: Any,
+    ) -> None:
+        """See `Engine`; one launch an operator for many tensors. `clear_overflow` has set the gradients to 0."""
+        if not steps:
+            return
+        kept = momentum if skipped is None else torch.where(skipped > 0, 1.0, momentum).squeeze()
+        torch._foreach_mul_(velocities, kept)
+        torch._foreach_add_(velocities, gradients, alpha=scale)
+        torch._foreach_copy_(steps, velocities)
+        torch._foreach_mul_(steps, momentum)
+        torch._foreach_add_(steps, gradients, alpha=scale)
+
+    def descend(
+        self,
+        weights: Sequence[Any],
+        steps: Sequence[Any],
+        *,
+        rates: Sequence[float],
+        decays: Sequence[float],
+        skipped: Any,
+    ) -> None:
+        """See `Engine`; one launch an operator for many tensors."""
+        changes = torch._foreach_mul(weights, list(decays))
+        torch._foreach_add_(changes, torch._foreach_mul(steps, list(rates)))
+        if skipped is not None:
+            torch._foreach_mul_(changes, (1 - skipped).squeeze())
+        torch._foreach_sub_(weights, changes)
+
     def first_element(self, array: Any) -> Any:
         """See `Engine`."""
         return self._marked(array[(slice(0, 1),) * array.ndim].flatten().clone())
