@@ -279,10 +279,9 @@ def test_every_study_that_we_ship_can_be_run(path: Path, monkeypatch: pytest.Mon
     study = load_study(path.stem)
     assert study.name == path.stem
     if isinstance(study, Study):
-        # The study of large batches compares optimizers after equal epochs.
         recipes = [study.load(cell)[0] for cell in study.grid_cells()]
-        assert {recipe.optimizer.name for recipe in recipes} == {"lars", "sgd"}
-        assert len({(each.run.epochs, each.data.model_dump_json(), each.batch.bn_span) for each in recipes}) == 1
+        equal = {(each.run.epochs, each.data.model_dump_json(), each.batch.bn_span) for each in recipes}
+        assert len(equal) == 1 or study.name != "large-batch", "it compares optimizers after equal epochs"
     elif path.stem.endswith("-laptop"):
         cells = list(study.cells())
         loaded = [study.load(cell) for cell in cells]
