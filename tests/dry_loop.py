@@ -114,7 +114,7 @@ class Blank:
 
 def dry_train(  # noqa: PLR0913
     recipe: Recipe, world_size: int, tops: Sequence[float], *, log: EventLog, blank: Blank, metrics: NullMetrics,
-    stop_from: float = math.inf, **changes: Any,
+    stop_from: float = math.inf, clock: StepClock | None = None, **changes: Any,
 ) -> tuple[Result, RunPlan]:  # fmt: skip
     """Run the loop; its evaluations give ``tops`` (0 to 1) in turn, and nothing of a step is computed.
 
@@ -122,7 +122,7 @@ def dry_train(  # noqa: PLR0913
     """
     plan, every, answers = plan_run(recipe, world_size), recipe.run.log_every_steps, iter(tops)
     engine = cast(Engine, NumberEngine())
-    clock = StepClock(engine, 2, every)
+    clock = clock or StepClock(engine, 2, every)
     progress = Progress(
         metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
         every_steps=every, visible=False,

@@ -15,10 +15,17 @@ from train.checkpoint import NoCheckpoints
 from train.comm.communicator import Communicator
 from train.evaluate import Score
 from train.measure.chance import StopRule, never_stop
-from train.measure.progress import MOST_SKIPPED, LossNotFinite, LossWindow, Progress, StepLoss
+from train.measure.progress import MOST_SKIPPED, LossNotFinite, LossWindow, Progress, StepLoss, Where
 from train.rank.signals import RunStopped
 from train.schedule import LrSchedule
 from train.step import Step
+
+_LOOK_EVERY_S = 5.0
+"""Seconds after which a rank looks whether any rank was told to stop, where an interval takes longer: a scheduler may
+give a job 30 s to save its state."""
+
+_AGREE_AFTER = (2, 16)
+"""Steps after which the ranks agree on the distance of two looks; the first steps are slower than the others."""
 
 
 class RunFailed(RuntimeError):
@@ -104,6 +111,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     plan, step, start = run.plan, run.step, run.start
     window = LossWindow(step.engine, plan.global_batch_size)
     reached, stuck, done = False, None, max(start.step - 1, 0)
+    look_every = run.log_every_steps
     begin = time.perf_counter()
     step.clock.start()
     log.run_start()
@@ -122,7 +130,12 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                             if (done + 1) % run.log_every_steps == 0:
                                 losses += _report(run, window, progress, source, Position(epoch, done + 1))
                                 run.on_interval(done)
-                losses += _report(run, window, progress, source, Position(epoch, done + 1), is_last=True)
+                            elif (done + 1) % look_every == 0:
+                                at = Position(epoch, done + 1)
+                                losses += _report(run, window, progress, source, at, "within")
+                            if step.clock.steps in _AGREE_AFTER:
+                                look_every = _steps_between_looks(run)
+                losses += _report(run, window, progress, source, Position(epoch, done + 1), "end")
                 run.on_break()
                 with log.evaluation(epoch), step.clock.pause():
                     score, seconds = _timed(run.evaluate)
@@ -156,26 +169,43 @@ def _report(
     progress: Progress,
     source: TrainingSource,
     at: Position,
-    *,
-    is_last: bool = False,
+    where: Where = "interval's end",
 ) -> list[float]:
     """Read, report and return the mean losses of finished steps; stop the run here if any rank was told to stop.
 
     The losses of skipped steps that are not finite are left out.
 
     Every rank reads the same steps at the same point, so all ranks stop together. They stop at the end of an interval,
-    so a resumed run reports the same intervals as a run that was never stopped.
+    so a resumed run reports the same intervals as a run that was never stopped; within an interval only if its end is
+    too far.
 
     Raises:
         RunStopped: A rank was told to stop.
     """
-    losses = _read(window, 0 if is_last else run.run_ahead_steps, run.step.communicator)
-    progress.steps(losses, is_last=is_last)
-    if any(loss.ranks_stopping for loss in losses):
-        progress.steps(_read(window, 0, run.step.communicator))
+    losses = _read(window, 0 if where == "end" else run.run_ahead_steps, run.step.communicator)
+    progress.steps(losses, where)
+    if any(loss.ranks_stopping for loss in losses) and not (where == "within" and _ends_soon(run, at)):
+        progress.steps(_read(window, 0, run.step.communicator), "end")
         run.checkpoints.stopped(source, at)
         raise RunStopped(at.step)
     return [loss.mean for loss in losses if loss.counts]
+
+
+def _steps_between_looks(run: TrainingRun) -> int:
+    """Return the steps of `_LOOK_EVERY_S`, by the slowest rank's mean step; every rank calls this after the same step.
+
+    Reading a loss waits for a GPU's queue, so steps that are fast are looked at by intervals only.
+    """
+    clock = run.step.clock
+    slowest_us = max(run.step.communicator.gather(f"look_{clock.steps}", int(1e6 * clock.stepping_s / clock.steps)))
+    return min(run.log_every_steps, max(1, int(1e6 * _LOOK_EVERY_S / max(1, slowest_us))))
+
+
+def _ends_soon(run: TrainingRun, at: Position) -> bool:
+    """Return whether the interval ends within `_LOOK_EVERY_S`, by the mean step of every rank; all ranks agree."""
+    clock, left = run.step.clock, -at.step % run.log_every_steps
+    is_far = left * clock.stepping_s > _LOOK_EVERY_S * clock.steps
+    return not any(run.step.communicator.gather(f"stop_{at.step}", int(is_far)))
 
 
 def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:

@@ -20,7 +20,7 @@ from train.engine.protocol import Engine
 from train.evaluate import Score, top1_score
 from train.loop import Result, RunFailed, blocks
 from train.measure.progress import LossNotFinite
-from train.measure.timing import Clock
+from train.measure.timing import Clock, StepClock
 from train.rank.signals import RunStopped
 from train.step import Step
 
@@ -304,6 +304,29 @@ def test_the_last_steps_of_an_interval_are_not_read_while_they_may_still_be_runn
     with pytest.raises(RunStopped):
         _run(Remembered(log), log, [], [], run_ahead_steps=run_ahead, checkpoints=keeper, stop_from=3)
     assert keeper.kept == [("stopped", Position(1, stops_after))]
+
+
+class SlowClock(StepClock):
+    """The clock of steps that take 4 s each."""
+
+    @property
+    def stepping_s(self) -> float:
+        return 4.0 * self.steps
+
+
+@pytest.mark.parametrize(("stop_from", "stops_after"), [(0, 3), (8, 11), (44, 47), (46, 50)])
+def test_a_run_of_slow_steps_stops_within_an_interval_unless_its_end_is_near(stop_from: int, stops_after: int) -> None:
+    log, keeper, rows = RememberingLog(), Remembering(), Rows()
+    recipe = load_recipe("digits", [*SHORT, "run.log_every_steps=50"])
+    clock = SlowClock(cast(Engine, NumberEngine()), 2, 50)
+    with pytest.raises(RunStopped):
+        dry_train(
+            recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=stop_from, clock=clock,
+            checkpoints=keeper,
+        )  # fmt: skip
+    what, at = keeper.kept[-1]
+    assert (what, at.step) == ("stopped", stops_after)
+    assert rows.steps[-1] == stops_after - 1, "what was not reported yet is reported"
 
 
 class Scores(NullMetrics):

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
@@ -70,6 +70,10 @@ class StepLoss:
         return not self.skipped or math.isfinite(self.mean)
 
 
+Where = Literal["within", "interval's end", "end"]
+"""A point of a run at which losses are read: within an interval, at its end, or at that of a block or a run."""
+
+
 class LossWindow:
     """Losses of queued steps, read only when the steps are surely done, so that no step waits for the host.
 
@@ -127,16 +131,17 @@ class Progress:
             bar_format="{percentage:3.0f}% |{bar:8}| {desc}",
         )  # fmt: skip
 
-    def steps(self, losses: Sequence[StepLoss], *, is_last: bool = False) -> None:
-        """Add finished steps and report each completed interval; ``is_last`` also reports an interval cut short."""
-        self._measure()
+    def steps(self, losses: Sequence[StepLoss], at: Where = "interval's end") -> None:
+        """Add finished steps and report each completed interval; at the ``end`` also one that is cut short."""
+        if at != "within":
+            self._measure()
         for loss in losses:
             self._interval.append(loss)
             if loss.skipped and self._visible:
                 self._say("step %d/%d: float16 overflow, the update was skipped", loss.step + 1, self._total_steps)
             if (loss.step + 1) % self._every_steps == 0:
                 self._report()
-        if is_last and self._interval:
+        if at == "end" and self._interval:
             self._report()
 
     def _measure(self) -> None:

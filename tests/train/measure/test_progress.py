@@ -67,7 +67,7 @@ def test_an_interval_reports_the_mean_loss_and_the_last_steps_rate(monkeypatch: 
     progress.steps(_losses(4, 8.0))
     progress.steps(_losses(5, 4.0, 0.5))
     for _ in range(2):
-        progress.steps([], is_last=True)  # the second time, nothing is left to report
+        progress.steps([], "end")  # the second time, nothing is left to report
     told = [(row["step"], row["loss"], row["lr"], row["images_per_s"]) for row in rows.rows]
     # 4 steps of 64 images in 2 s, then 3 steps in 6 s; the last interval is cut short.
     assert told == [

@@ -19,7 +19,7 @@ from train.compose import compose
 from train.dataset import images_of
 from train.engine.protocol import Array
 from train.loop import TrainingRun, train
-from train.measure.progress import Progress, StepLoss
+from train.measure.progress import Progress, StepLoss, Where
 from train.measure.timing import StepClock
 from train.rank.failure import record_failure
 from train.rank.identity import Identity, read_identity
@@ -103,10 +103,10 @@ class _MarkingProgress(Progress):
         super().__init__(*parts, **settings)
         self._moments = moments
 
-    def steps(self, losses: Sequence[StepLoss], *, is_last: bool = False) -> None:
-        if is_last:
+    def steps(self, losses: Sequence[StepLoss], at: Where = "interval's end") -> None:
+        if at == "end":
             mark(self._moments, DRAINED)
-        super().steps(losses, is_last=is_last)
+        super().steps(losses, at)
 
 
 class _MarkingSource:
