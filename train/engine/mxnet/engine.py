@@ -185,7 +185,7 @@ class MxnetEngine:
         *,
         momentum: float,
         scale: float,
-        skipped: Any = None,
+        skipped: Any,
     ) -> None:
         """See `Engine`. The operator takes a step along -lr u."""
         assert skipped is None
@@ -200,7 +200,7 @@ class MxnetEngine:
         *,
         rates: Sequence[float],
         decays: Sequence[float],
-        skipped: Any = None,
+        skipped: Any,
     ) -> None:
         """See `Engine`. The operator multiplies its weight decay by the rate."""
         assert skipped is None
