@@ -169,7 +169,7 @@ def test_a_number_of_yaml_1_2_is_valid_where_a_number_is_wanted(number: str) -> 
         ("cluster", "laptop", ("device: cpu", "device: tpu")),
         ("cluster", "a100-node", ("{MXNET_GPU", "{mxnet_gpu")),
         ("study", "large-batch", ("seeds:", "seedz:")),
-        ("study", "large-batch", ("256: [0.5, 1]", "256: []")),
+        ("study", "large-batch", ("256: [1, 2, 4]", "256: []")),
         ("study", "chainermn-laptop", ("ranks: [1, 2", "ranks: [0, 2")),
         ("study", "chainermn-laptop", ("effect: loses", "effect: wins")),
     ],

@@ -32,7 +32,7 @@ def _refusal_of_study(folder: Path, text: str, was: str, now: str) -> str:
         ("seeds: [1, 2, 3]\n", "", "study.seeds: required, and missing; ./run.sh keys study explains"),
         ("[1, 2, 3]", "[1, 2, x]", "study.seeds.2: got 'x', allowed: an integer"),
         ("[1, 2, 3]", "[1, 2, 2]", "study.seeds: got [1, 2, 2], allowed: every number once"),
-        ("[0.5, 1]", "[half, 1]", "study.curves.LARS.grid.256.0: got 'half', allowed: a number"),
+        ("[1, 2, 4]", "[half, 2, 4]", "study.curves.LARS.grid.256.0: got 'half', allowed: a number"),
     ],
 )
 def test_a_mistake_in_a_study_of_curves_is_named(tmp_path: Path, was: str, now: str, message: str) -> None:
