@@ -12,6 +12,7 @@ from configs.networks import IMAGE_SIZES, NETWORKS
 from configs.programs import Program
 from train.bench.bench_step import GREY
 from train.bench.forms import (
+    ANY,
     NO_PYTORCH,
     Form,
     fastest,
@@ -22,8 +23,8 @@ from train.bench.forms import (
     own_place,
     place_of,
     places,
-    precisions,
     start_pytorch,
+    wanted_precisions,
 )
 from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, effort, generated_images, option
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 _OURS = "ours"
 _HOROVOD = "Horovod's MXNet example"
-_ANY = "any"
 
 _RECIPE = "imagenet-b256"
 _LARS = "optimizer={name: lars, momentum: 0.9, weight_decay: 1e-4, trust_coefficient: 0.001}"
@@ -64,8 +64,8 @@ class PeersOptions:
     ranks: int = option("cores, each with a rank of its own or all in one process", 2, metavar="N", type=int)
     precision: str = option(
         "number type of all programs; any: of each program the fastest that this CPU has",
-        _ANY,
-        choices=(_ANY, "float32", "bfloat16"),
+        ANY,
+        choices=(ANY, "float32", "bfloat16"),
     )
     optimizer: str = option("update of all programs but Horovod's example", "sgd", choices=("sgd", "lars"))
     rounds: int | None = effort(
@@ -171,7 +171,7 @@ def measure(options: PeersOptions, jobs: "Jobs", fewest_images: int = 256) -> Re
     """See `train.bench.options.Bench`; ``fewest_images`` are generated at least."""
     from configs.load import load_both
 
-    comparison, wanted = _comparison(options, jobs, fewest_images), _wanted(options.precision)
+    comparison, wanted = _comparison(options, jobs, fewest_images), wanted_precisions(options.precision)
     if options.install:
         jobs.install_peers()
     jobs.pack(*load_both(_RECIPE, "laptop", comparison.overrides))
@@ -209,19 +209,6 @@ BENCH = Bench(
     measure,
     only_here="the other programs are started on this machine's CPU",
 )
-
-
-def _wanted(precision: str) -> tuple[str, ...]:
-    """Return the precisions that ``--precision`` asks for.
-
-    Raises:
-        UserError: This CPU does not compute in that precision.
-    """
-    possible = precisions()
-    if precision not in (_ANY, *possible):
-        allowed = ", ".join((_ANY, *possible))
-        raise UserError(f"--precision {precision}: allowed: {allowed}, because this CPU has no instructions for it")
-    return possible if precision == _ANY else (precision,)
 
 
 def _comparison(options: PeersOptions, jobs: "Jobs", fewest_images: int) -> _Comparison:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from configs.errors import UserError
 from logs.read.lines import read_events
 from train.bench.forms import (
+    ANY,
     NO_PYTORCH,
     Form,
     fastest_pytorch,
     momentum_update,
     place_of,
-    precisions,
     start_pytorch,
+    wanted_precisions,
 )
 from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, effort, option
@@ -34,7 +35,7 @@ _RACES = ("digits", "fashion-mnist")
 _OURS = "ours"
 _SECONDS = "to_target_s"
 _TRIED_STEPS = 48
-"""Steps of a start that only chooses a form of PyTorch."""
+"""Steps of a start that only chooses a form of PyTorch, divided among the epochs."""
 
 _NOTES = (
     "to_target_s: from the command to the end of the evaluation that reaches the target, start-up, input and all "
@@ -52,6 +53,11 @@ class RaceOptions:
     """The options of ``bench race``."""
 
     recipe: str = option(", ".join(_RACES), _RACES[0], flag="recipe", nargs="?", choices=_RACES)
+    precision: str = option(
+        "number type of both programs; any: ours as in a plain run, of PyTorch the fastest that this CPU has",
+        ANY,
+        choices=(ANY, "float32", "bfloat16"),
+    )
     seeds: int = effort("seeds of each alternative, 1 to N", quick=1, usual=5, thorough=10)
     install: bool = option("install PyTorch into .venv-peers first if it is missing", False, action="store_true")
 
@@ -63,7 +69,9 @@ def measure(options: RaceOptions, jobs: "Jobs") -> Report:
 
     if options.seeds < 1:
         raise UserError(f"--seeds {options.seeds}: allowed: a whole number above 0")
-    recipe, cluster = load_both(options.recipe, "laptop")
+    wanted = wanted_precisions(options.precision)
+    own = [] if options.precision == ANY else [f"cluster.engine.precision={options.precision}"]
+    recipe, cluster = load_both(options.recipe, "laptop", own)
     plan_run(recipe, cluster.world_size)
     data = resolve_path(cluster.paths.data) / recipe.data.name
     if recipe.data.source == "digits":
@@ -72,11 +80,11 @@ def measure(options: RaceOptions, jobs: "Jobs") -> Report:
         raise UserError(f"{data}: not packed yet; {recipe.card.command.partition(' && ')[0]}")
     if options.install:
         jobs.install_peers()
-    attempts: dict[str, Callable[[int], Figures]] = {_OURS: partial(_train_ours, jobs, options.recipe)}
+    attempts: dict[str, Callable[[int], Figures]] = {_OURS: partial(_train_ours, jobs, options.recipe, own)}
     notes = [f"{options.recipe}: top-1 of {recipe.run.target_top1:g}, seeds 1 to {options.seeds}", *_NOTES]
     if jobs.peers_python.exists():
         tried = partial(_seconds_of_all_epochs, jobs, options.recipe)
-        name, form = fastest_pytorch(cluster.world_size, precisions(), tried, notes)
+        name, form = fastest_pytorch(cluster.world_size, wanted, tried, notes)
         attempts[name] = partial(_train_pytorch, jobs, options.recipe, form)
     else:
         notes.append(NO_PYTORCH)
@@ -108,10 +116,10 @@ def _seeds(name: str, attempt: Callable[[int], Figures], missed: list[str]) -> C
     return measure_next
 
 
-def _train_ours(jobs: "Jobs", name: str, seed: int) -> Figures:
+def _train_ours(jobs: "Jobs", name: str, own: list[str], seed: int) -> Figures:
     with tempfile.TemporaryDirectory(prefix="bench-race-") as path:
         folder = Path(path) / "run"
-        done = jobs.train(name, [f"run.seed={seed}"], folder)
+        done = jobs.train(name, [f"run.seed={seed}", *own], folder)
         file = folder / "summary.json"
         summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         # A run that takes all of its epochs without reaching the target ends with status 1; that fails no bench.
@@ -128,7 +136,7 @@ def _train_pytorch(jobs: "Jobs", name: str, form: Form, seed: int) -> Figures:
 
 
 def _seconds_of_all_epochs(jobs: "Jobs", name: str, form: Form) -> float:
-    """Return the seconds that the recipe's epochs would take without evaluations, by some steps of the first epoch."""
+    """Return the seconds that the recipe's epochs would take without evaluations, by some steps of each."""
     begun_s, found = _race(jobs, name, form, seed=1, most_steps=_TRIED_STEPS)
     step_s = (found["ended_at"] - found["warm_at"]) / (found["steps"] - 1)
     return float(found["warm_at"] - begun_s + step_s * (found["all_steps"] - 1))
@@ -151,7 +159,8 @@ def _race(jobs: "Jobs", name: str, form: Form, seed: int, most_steps: int | None
         race = race_numbers(recipe, cluster, Path(folder, "numbers.npz"))
         all_steps = race["epoch_ends"][-1]
         if most_steps is not None:
-            race |= {"epoch_ends": [min(most_steps, all_steps)], "eval_epochs": []}
+            share = min(1, most_steps / all_steps)
+            race |= {"epoch_ends": [round(share * end) for end in race["epoch_ends"]], "eval_epochs": []}
         done = start_pytorch(jobs, form, race=race)
     ((found,),) = done.samples.values()
     return done.begun_s, {**found, "all_steps": all_steps}
@@ -197,6 +206,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
         "label_smoothing": recipe.loss.label_smoothing,
         "optimizer": momentum_update(recipe.optimizer),
         "epoch_ends": [plan.steps_after(epoch) for epoch in range(1, plan.epochs + 1)],
+        "image_sizes": [side for side, epochs in recipe.epochs_by_size.items() for _ in epochs],
         "eval_epochs": plan.eval_epochs,
         "target": recipe.run.target_top1,
         "seed": recipe.run.seed,

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from configs.errors import UserError
 from configs.programs import Program
 from configs.registry import ENGINES, has_engine, possible_precisions
 
@@ -24,6 +25,9 @@ Form = Mapping[str, Any]
 
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 """Instructions of which a CPU needs one to compute in bfloat16. Without them, a step takes 16 times as long."""
+
+ANY = "any"
+"""``--precision``: of each program the fastest that this CPU has."""
 
 NO_PYTORCH = "PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)"
 
@@ -48,6 +52,19 @@ def precisions() -> tuple[str, ...]:
     from logs.environment import cpu_flags
 
     return ("float32", "bfloat16") if BFLOAT16_FLAGS & cpu_flags() else ("float32",)
+
+
+def wanted_precisions(asked: str) -> tuple[str, ...]:
+    """Return the precisions that ``--precision`` asks for.
+
+    Raises:
+        UserError: This CPU does not compute in that precision.
+    """
+    possible = precisions()
+    if asked not in (ANY, *possible):
+        allowed = ", ".join((ANY, *possible))
+        raise UserError(f"--precision {asked}: allowed: {allowed}, because this CPU has no instructions for it")
+    return possible if asked == ANY else (asked,)
 
 
 def place_of(form: Form) -> list[str]:

@@ -141,6 +141,13 @@ def test_the_peer_has_a_trust_ratio_where_ours_has_one(kind: str, tmp_path: Path
     assert race["eval_epochs"] == [1, 3]
 
 
+def test_the_peer_gets_the_size_of_every_epoch(tmp_path: Path) -> None:
+    assert _numbers(tmp_path, "run.epochs=3")[0]["image_sizes"] == [8] * 3
+    growing = "data.progressive_resizing={initial_size: 8, size_step: 8, ramp_start_share: 0.5, ramp_end_share: 0.75}"
+    race, _, _ = _numbers(tmp_path, "run.epochs=4", "model.image_size=16", growing)
+    assert race["image_sizes"] == [8, 8, 16, 16]
+
+
 # The images
 
 
@@ -303,7 +310,9 @@ def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_e
 ) -> None:
     from train.bench.programs import pytorch_peer
 
-    run = _race(tmp_path, epoch_ends=[1, 3, 4], eval_epochs=[2, 3], target=0.75, batch_size=5)
+    run = _race(tmp_path, epoch_ends=[1, 3, 4], eval_epochs=[2, 3], target=0.75, batch_size=5, image_sizes=[4, 8, 8])
+    sides: list[int] = []
+    run.network.register_forward_pre_hook(lambda _, inputs: sides.append(inputs[0].shape[-1]))
     rates: list[tuple[float, float]] = []
     modes: list[bool] = []
     top1 = iter(scores)
@@ -325,6 +334,7 @@ def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_e
     assert found == {**times, "epochs": epochs, "steps": steps, "top1": scores[-1], "reached": reached}
     _, arrays, _ = _numbers(tmp_path, "model.name=resnet8", "run.seed=3")
     assert rates == list(zip(arrays["lr"][:steps], arrays["weight_decay"][:steps], strict=True))
+    assert sides == [4, 8, 8, 8][:steps]
     assert all(modes), "an evaluation does not last into the next epoch"
 
 
@@ -350,7 +360,7 @@ def test_a_race_is_told_by_the_first_rank(
 ) -> None:
     from train.bench.programs import pytorch_peer
 
-    race = _race(tmp_path, epoch_ends=[1], eval_epochs=[1], batch_size=5).race
+    race = _race(tmp_path, epoch_ends=[1], eval_epochs=[1], batch_size=5, image_sizes=[8]).race
     monkeypatch.setattr("torch.distributed.all_reduce", lambda values: values)
     pytorch_peer.main("/tmp/rendezvous", form={"is_channels_last": True}, race=race)
     ((found,),) = read_samples(capsys.readouterr().out).values()

@@ -284,8 +284,11 @@ class Race:
         begin, warm_at, top1 = time.time(), 0.0, 0.0
         for epoch, end in enumerate(race["epoch_ends"], start=1):
             self._trained.train()
+            side = race["image_sizes"][epoch - 1]
             while done < end:
                 images, labels = next(batches)
+                if images.shape[-1] != side:
+                    images = nn.functional.interpolate(images, (side, side), mode="bilinear", antialias=True)
                 self.network.zero_grad()
                 with self._form.cast():
                     loss = self.loss_of(self._trained(images), labels)
