@@ -417,6 +417,16 @@ def test_a_race_is_run_seed_by_seed_and_a_missed_target_is_an_answer(
     assert {each["epoch_ends"][-1] for each in races[:4]} == {48}
 
 
+def test_a_race_in_a_precision_is_one_of_both_programs(peers: FakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("configs.compilers.compiler_shortage", lambda _: ("no g++", "install it"))
+    monkeypatch.setattr("logs.environment.cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    jobs = replace(peers, answer=_race)
+    _measure("race --seeds 1 --precision bfloat16", jobs)
+    assert all(each.task["form"]["is_bfloat16"] for each in jobs.of(Program.PYTORCH_PEER))
+    (own,) = [each for each in jobs.started if "--run-dir" in each.command]
+    assert "cluster.engine.precision=bfloat16" in own.place
+
+
 def test_a_run_that_breaks_fails_the_race(tmp_path: Path) -> None:
     def answer(started: Started) -> Any:
         if "--run-dir" in started.command:
