@@ -1,12 +1,14 @@
 """LARS, SGD and Adam on a CPU in one pass over memory: by ``host_update.c``, where a C compiler makes it usable.
 
-The operators of `train.engine.torch.optimizers` do the same anywhere, in several passes over each block. LARS and SGD
-leave the same bits in both ways. The compiled file is kept in the folder of temporary files.
+The operators of `train.engine.torch.optimizers` do the same anywhere, in several passes over each block. A rank takes
+the way that it can, so both ways leave the same bits. The compiled file is kept in the folder of temporary files.
 """
 
 import ctypes
 import hashlib
+import logging
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +25,8 @@ import torch
 from logs.environment import cpu_flags
 from train.comm.neighbours import is_dense
 from train.engine.protocol import TrainableNetwork
+
+logger = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_suffix(".c")
 # The C file itself says which additions are fused with a multiplication: those that PyTorch's operators fuse.
@@ -54,25 +58,46 @@ def host_update(network: TrainableNetwork, moments: Sequence[Any]) -> "HostUpdat
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """Return the compiled file; None where there is no compiler, or what it makes cannot be loaded."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    folder = Path(tempfile.gettempdir(), f"host_update_{os.getuid()}")
-    if compiler is None:
-        return None
+    """Return the compiled file; None, with a warning, where no compiler is, or what it makes cannot be loaded."""
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if (folder.lstat().st_uid, folder.lstat().st_mode & 0o077) != (os.getuid(), 0):
-            return None  # Others could put a library there.
-        made_of = repr([_SOURCE.read_text(encoding="utf-8"), compiler, sorted(cpu_flags())])
-        library = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
-        if not library.exists():
-            made = library.with_suffix(f".{os.getpid()}")
-            command = [compiler, *_FLAGS, "-o", str(made), str(_SOURCE), "-lm"]
-            subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_S)
-            made.replace(library)
-        return ctypes.CDLL(str(library))
-    except (OSError, subprocess.SubprocessError):
-        return None
+        return ctypes.CDLL(str(_compiled()))
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        why = f"{error.cmd[0]} ended with status {error.returncode}" + (f" ({said[0]})" if said else "")
+    except subprocess.TimeoutExpired as error:
+        why = f"{error.cmd[0]} took more than {_COMPILE_S:g} s"
+    except OSError as error:
+        why = str(error)
+    logger.warning(
+        "%s: no compiled update of the weights, but PyTorch's operators, which take a third longer for the same bits: "
+        "%s; a C compiler (cc, or CC) and a folder for programs (TMPDIR) are needed", platform.node(), why,
+    )  # fmt: skip
+    return None
+
+
+def _compiled() -> Path:
+    """Return the file, compiled now unless an earlier start has done so.
+
+    Raises:
+        OSError: There is no compiler, or no folder for what it makes.
+        subprocess.SubprocessError: The compiler failed.
+    """
+    name = os.environ.get("CC", "cc")
+    compiler = shutil.which(name)
+    if compiler is None:
+        raise FileNotFoundError(f"{name!r} is no program on the PATH")
+    folder = Path(tempfile.gettempdir(), f"host_update_{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if (folder.lstat().st_uid, folder.lstat().st_mode & 0o077) != (os.getuid(), 0):
+        raise PermissionError(f"{folder} is open to other users, who could put a library there")
+    made_of = repr([_SOURCE.read_text(encoding="utf-8"), compiler, sorted(cpu_flags())])
+    library = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
+    if not library.exists():
+        made = library.with_suffix(f".{os.getpid()}")
+        command = [compiler, *_FLAGS, "-o", str(made), str(_SOURCE), "-lm"]
+        subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_S)
+        made.replace(library)
+    return library
 
 
 class HostUpdate:

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
@@ -298,8 +299,20 @@ class AdamOptimizer(_Optimizer):
                 mean.addcmul_(piece.masters, _factor(piece.decays))
             first.lerp_(mean, share_1)
             second.lerp_(mean.square_(), share_2)
-            root = torch.sqrt(second, out=mean).add_(epsilon)
+            root = _root(second, out=mean).add_(epsilon)
             piece.masters.addcmul_(torch.div(first, root, out=root), rate)
+
+
+def _root(values: Any, *, out: Any) -> Any:
+    """Write the square roots of float32 numbers to ``out`` and return it.
+
+    NumPy rounds to the nearest number, as the compiled update does. PyTorch takes MKL's roots on a CPU, which may be
+    the number next to it.
+    """
+    if out.is_cuda:
+        return torch.sqrt(values, out=out)
+    np.sqrt(values.numpy(), out=out.numpy())
+    return out
 
 
 def may_overflow(network: TrainableNetwork) -> bool:

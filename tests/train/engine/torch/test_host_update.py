@@ -63,8 +63,6 @@ def test_compiled_loops_leave_the_bits_of_the_operators(
     if not libraries("cc"):
         pytest.skip("no C compiler")
     found = _trained(config, ranks, settings)
-    # MKL rounds a square root of float32 up or down, and the loops to the nearest number.
-    tolerance = {"rtol": 1e-3, "atol": 1e-6} if isinstance(config, Adam) else {"rtol": 0, "atol": 0}
     for name, arrays in expected.items():
         for own, theirs in zip(found[name], arrays, strict=True):
-            torch.testing.assert_close(own, theirs, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(own, theirs, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
