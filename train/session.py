@@ -27,7 +27,7 @@ from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
 from train.dataset import DATASET_FILE, images_of, require_cold
-from train.engine.init import checksum, require_equal
+from train.engine.init import WeightsDiffer, checksum, require_equal
 from train.measure.chance import StopRule, stop_rule_of
 from train.measure.rank_pace import RankPace
 from train.measure.rank_times import gather_ranks, slowest_rank
@@ -43,13 +43,16 @@ from train.rank.signals import StopSignals
 from train.rank.startup import Ledger, gather_starts
 from train.rank.watchdog import Watchdog
 from train.schedule import logged_hyperparameters, resolve_schedule
-from train.warmup import warm_up
+from train.warmup import TRIAL, warm_up
 
 if TYPE_CHECKING:
     from train.evaluate import Evaluator
     from train.loop import Result
     from train.measure.progress import Progress
     from train.measure.timing import Clock
+
+_TRIED = 4096
+"""Numbers of each tensor that are compared after the trial: of ResNet-50 a fiftieth."""
 
 
 def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) -> int:
@@ -121,6 +124,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
                 images.image_type,
                 train_sizes=recipe.epochs_by_size,
                 eval_size=recipe.data.eval_size,
+                on_update=partial(_require_same_update, rank),
             )
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
             initial.restore_momenta(rank.engine, rank.model.network, rank.model.optimizer)
@@ -196,6 +200,34 @@ def opened_log(
         yield log
     finally:
         log.close()
+
+
+def _require_same_update(rank: Composition) -> None:
+    """Update the weights once more in the warm-up, and compare some of them with the other ranks'.
+
+    Where the libraries of a rank round an update in another way, its weights would drift away from the others' in every
+    step. Each rank updates all weights from the same sums, so a part of each tensor shows it. The first update has
+    begun with momenta of 0, by which nothing is rounded.
+
+    Raises:
+        WeightsDiffer: The ranks round differently; the message names the hosts.
+    """
+    cluster = rank.cluster
+    # Asynchronous ranks have weights of their own until the end of the run, and those of a rehearsal never change.
+    if rank.identity.world_size == 1 or not cluster.communication.is_synchronous or cluster.rehearsal is not None:
+        return
+    rank.model.optimizer.update(TRIAL)
+    parts = ((name, weight.ravel()[:_TRIED]) for name, weight in rank.model.network.each_weight())
+    checksums = rank.communicator.gather("weights of the trial", checksum(parts))
+    try:
+        require_equal(checksums, "in a trial before the first step")
+    except WeightsDiffer as error:
+        hosts = [each.decode() for each in rank.communicator.gather_bytes("hosts", rank.identity.host.encode())]
+        names = ", ".join(dict.fromkeys(hosts))
+        raise WeightsDiffer(
+            f"{error}: their libraries round the same update differently; take hosts of one type of CPU, with the same "
+            f"versions and environment variables (the hosts: {names})"
+        ) from None
 
 
 def _common_checksum(rank: Composition, when: str) -> int:

@@ -4,7 +4,7 @@ The warm-up allocates memory, loads kernels and opens connections outside the ti
 synthetic data.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from train.step import reduce_once
 
 _LEAST_SIDE = 8
 
+TRIAL = HyperParameters(lr=1.0, momentum=0.9, weight_decay=0.1)
+"""The numbers of the update: its parts are of the weights' size, so that each rounding shows in their bits."""
+
 
 def warm_up(  # noqa: PLR0913 (each is another part of a step)
     engine: Engine,
@@ -27,8 +30,9 @@ def warm_up(  # noqa: PLR0913 (each is another part of a step)
     *,
     train_sizes: Iterable[int] = (),
     eval_size: int | None = None,
+    on_update: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run forward, backward, reductions, update and inference on blank images, then restore the model.
+    """Run forward, backward, reductions, update and inference on made-up images, then restore the model.
 
     Args:
         engine: The framework.
@@ -39,15 +43,21 @@ def warm_up(  # noqa: PLR0913 (each is another part of a step)
         image_type: Type of the images that follow. With another type, the first step would prepare everything anew.
         train_sizes: Sides of the training images. If empty, the network's own.
         eval_size: Side of the images of evaluations. If None, that of training.
+        on_update: Called after the update, while the network has the weights that it leaves.
     """
     network = model.network
+    draw = np.random.default_rng(0)
     # From the largest on, whose memory has room for all others.
     for side in (*sorted(train_sizes, reverse=True),) or (None,):
-        network.forward(*blank_batch(engine, network, batch_size, image_type, side))
+        labels = engine.zeros((batch_size, *network.label_shape))
+        # Blank images would have gradients of 0, by which every way of updating weights leaves the same bits.
+        image = draw.integers(0, 3, _image_shape(network, side)).astype(image_type)
+        network.forward(engine.from_host(np.broadcast_to(image, (batch_size, *image.shape))), labels)
         network.backward()
     reduce_once(engine, network, communicator, model.buckets)
     communicator.complete()
-    model.optimizer.update(HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0))
+    model.optimizer.update(TRIAL)
+    on_update()
     engine.wait(network.inference()(blank_batch(engine, network, batch_size, image_type, eval_size).images))
     network.load_weights(model.weights)
     network.zero_gradients()
@@ -60,7 +70,10 @@ def blank_batch(
     engine: Engine, network: TrainableNetwork, batch_size: int, image_type: str, side: int | None = None
 ) -> TrainingBatch:
     """Return the arrays of a micro-batch, all zeros; if ``side`` (px) is None, images are as large as the network's."""
-    # Sides have 8 or more pixels, and images 4 channels or fewer.
-    shape = [side if side and axis >= _LEAST_SIDE else axis for axis in network.image_shape]
-    images = engine.from_host(np.zeros((batch_size, *shape), image_type))
+    images = engine.from_host(np.zeros((batch_size, *_image_shape(network, side)), image_type))
     return TrainingBatch(images, engine.zeros((batch_size, *network.label_shape)))
+
+
+def _image_shape(network: TrainableNetwork, side: int | None) -> Sequence[int]:
+    # Sides have 8 or more pixels, and images 4 channels or fewer.
+    return [side if side and axis >= _LEAST_SIDE else axis for axis in network.image_shape]

@@ -1,0 +1,76 @@
+"""Runs in which one rank updates the weights in another way than the other rank."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from logs.environment import cpu_flags
+from logs.metrics import METRICS_FILE, read_metrics
+from tests.engines import BOTH
+from tests.runs import SHORT, FinishedRun, read_summary, train
+
+pytestmark = pytest.mark.ranks
+
+_COMPILER = """#!/bin/sh
+if [ "$RANK" = 1 ]; then
+  touch '{met}'
+  echo 'no licence for this compiler' >&2
+  exit 3
+fi
+# Else rank 1 would load what rank 0 has compiled.
+while [ ! -e '{met}' ]; do sleep 0.1; done
+exec cc "$@"
+"""
+
+
+def _trained(folder: Path, data: Path, *settings: str) -> FinishedRun:
+    return train(folder / "run", *SHORT, *settings, f"cluster.paths.data={data}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize("optimizer", ["adam", "lars"])
+@pytest.mark.parametrize("name", BOTH)
+def test_a_rank_whose_compiler_fails_keeps_the_weights_of_the_others_and_says_so(
+    name: str, optimizer: str, tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(_COMPILER.format(met=tmp_path / "met"), encoding="utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = _trained(
+        tmp_path, packed_digits, f"cluster.engine.name={name}", f"optimizer.name={optimizer}", "schedule.base_lr=0.001"
+    )
+    assert done.status == 0, done.errors
+    assert read_summary(done.folder)["steps"] == 8, "after which the run has compared the weights"
+    told = [line for line in done.errors.splitlines() if "licence" in line]
+    assert (tmp_path / "met").exists() == (name == "torch"), "MXNet's updates are not compiled"
+    assert len(told) == (name == "torch")
+    for line in told:
+        assert line.startswith("[rank 1 ")
+        assert all(word in line for word in (os.uname().nodename, str(compiler), "status 3", "longer", "CC"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.skipif("avx2" not in cpu_flags(), reason="the CPU is as old as the one that is played")
+@pytest.mark.parametrize("name", BOTH)
+def test_ranks_that_round_an_update_differently_are_told_before_the_first_step(
+    name: str, tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "unlike_rank.so"
+    source = Path(__file__).with_name("unlike_rank.cc")
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("CC", "none")  # Compiled updates are alike on both types of CPU.
+    done = _trained(tmp_path, packed_digits, f"cluster.engine.name={name}")
+    assert done.status == 1, done.errors
+    (failure,) = {line for line in done.errors.splitlines() if line.startswith("failed: ")}
+    for word in ("rank 1", "before the first step", os.uname().nodename, "CPU"):
+        assert word in failure
+    metrics = done.folder / METRICS_FILE
+    assert not metrics.exists() or not read_metrics(metrics)
