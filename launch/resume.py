@@ -10,6 +10,7 @@ from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
 from launch.start.launcher_signals import STOP_FILE
 from logs.attempts import ATTEMPTS_FILE
+from logs.checkpoints import NotFiniteCheckpoint
 from logs.claims import CLAIMS_FOLDER, Claim
 from logs.disk import explain_disk_errors
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, UNFINISHED_MARK, VERDICT_FILE, RunFolder
@@ -61,15 +62,16 @@ def prepared(folder: RunFolder, recipe: Recipe, cluster: Cluster, *, must_resume
 def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
     """Prepare a run folder that has a config for the next attempt.
 
-    A damaged checkpoint is reported, and the one before it is used. If an attempt left no whole checkpoint, its files
-    are moved into ``attempt-1``, ``attempt-2`` and so on, and the run begins at step 0.
+    A checkpoint that is damaged or not finite is reported, and the one before it is used. If an attempt left no whole
+    checkpoint, its files are moved into ``attempt-1``, ``attempt-2`` and so on, and the run begins at step 0.
 
     Args:
         folder: The run folder.
         must_resume: Whether a whole checkpoint is required.
 
     Raises:
-        UserError: ``must_resume``, and there is no whole checkpoint; or the folder is gone or cannot be written.
+        UserError: ``must_resume``, and there is no whole checkpoint; checkpoints are not finite, and no other is whole;
+            or the folder is gone or cannot be written.
     """
     with explain_disk_errors(folder.path):
         for path in folder.path.iterdir():
@@ -77,6 +79,8 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
                 raise UserError(f"{path}: is neither a file nor a folder; move it away")
         (folder / STOP_FILE).unlink(missing_ok=True)
         checkpoint, damaged = folder.checkpoints.newest_valid()
+        if checkpoint is None and (odd := [each for each in damaged if isinstance(each, NotFiniteCheckpoint)]):
+            raise UserError(f"{odd[0]}, nor is any checkpoint before it; begin a new run with another --run-dir")
         for error in damaged:
             sys.stderr.write(f"warning: {error}; using the checkpoint before it\n")
         if checkpoint is None and must_resume:

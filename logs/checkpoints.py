@@ -37,6 +37,14 @@ class DamagedCheckpoint(UserError):
     """A checkpoint file that is cut short, differs from the file that was written, or holds something else."""
 
 
+class ForeignCheckpoint(DamagedCheckpoint):
+    """A whole file that is no checkpoint of this program; to pass over it is for the user to decide."""
+
+
+class NotFiniteCheckpoint(DamagedCheckpoint):
+    """A checkpoint with values that are infinite or not a number, from which no run can go on."""
+
+
 @dataclass(frozen=True)
 class SavedState:
     """The content of a checkpoint: ``arrays`` by name, and ``meta``, which JSON can hold, on the run and the step."""
@@ -66,10 +74,11 @@ class CheckpointFolder:
             The checkpoint file.
 
         Raises:
-            UserError: If the disk is full, or the disk or the file server is in trouble.
+            UserError: If the disk is full, the disk or the file server is in trouble, or the state is not finite.
         """
         folder = self.run_folder / CHECKPOINT_FOLDER
         path = folder / f"step-{step:08d}.ckpt"
+        _require_finite(path, state)
         with explain_disk_errors(path):
             folder.mkdir(exist_ok=True)
             with whole_file(path) as file:
@@ -87,21 +96,24 @@ class CheckpointFolder:
         return sorted((path for path in found if _NAME.fullmatch(path.name)), key=step_of, reverse=True)
 
     def newest_valid(self) -> tuple[Path | None, list[DamagedCheckpoint]]:
-        """Return the newest checkpoint that is not damaged, or None, and an error for each newer, damaged one."""
+        """Return the newest checkpoint that is whole and finite, or None, and an error for each newer one."""
         damaged = []
         for path in self.files():
             try:
-                _verified(path)
-            except DamagedCheckpoint as error:  # noqa: PERF203 (reading the file takes far longer than the try)
+                read(path)
+            except ForeignCheckpoint:
+                pass
+            except DamagedCheckpoint as error:
                 damaged.append(error)
-            else:
-                return path, damaged
+                continue
+            return path, damaged
         return None, damaged
 
     def resume_from(self, checkpoint: Path | None) -> None:
         """Record the checkpoint from which the ranks resume, so that all ranks take the same one.
 
-        Newer ones are damaged. They get the ending ``.damaged``, so that they do not count among those that are kept.
+        Newer ones are damaged or not finite. They get the ending ``.damaged``, so that they do not count among those
+        that are kept.
 
         Args:
             checkpoint: One of `files`. If None, the ranks start at the first step.
@@ -144,7 +156,8 @@ def read(path: Path) -> SavedState:
     """Return the content of a checkpoint file after checking the digest.
 
     Raises:
-        DamagedCheckpoint: If the file cannot be read, differs from the file that was written, or holds something else.
+        DamagedCheckpoint: If the file cannot be read, differs from the file that was written, or holds something else,
+            such as values that are not finite.
     """
     import numpy as np  # noqa: PLC0415 (a launcher lists checkpoints, and should not wait for this import)
 
@@ -156,8 +169,23 @@ def read(path: Path) -> SavedState:
         if not isinstance(meta, dict):
             raise ValueError("it does not say of which run")
     except Exception as error:  # noqa: BLE001 (what NumPy raises depends on the content)
-        raise DamagedCheckpoint(f"{path}: is no checkpoint of a run ({' '.join(str(error).split())})") from None
-    return SavedState(meta, arrays)
+        raise ForeignCheckpoint(f"{path}: is no checkpoint of a run ({' '.join(str(error).split())})") from None
+    state = SavedState(meta, arrays)
+    _require_finite(path, state)
+    return state
+
+
+def _require_finite(path: Path, state: SavedState) -> None:
+    """Raise if a real number of the state is infinite or not a number.
+
+    Raises:
+        NotFiniteCheckpoint: There is one.
+    """
+    import numpy as np  # noqa: PLC0415 (as in `read`)
+
+    for name, array in state.arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise NotFiniteCheckpoint(f"{path}: {name} is not finite")
 
 
 def _write_with_digest(file: BinaryIO, state: SavedState) -> None:

@@ -1,6 +1,7 @@
 """A whole run without its ranks: outcomes and files stand for them. `test_run` and `test_resume` start real ranks."""
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from configs.errors import REFUSED_STATUS, UserError
@@ -319,6 +321,38 @@ def test_a_run_is_resumed_without_the_files_of_its_end_from_its_newest_whole_che
     assert told[0].startswith(f"warning: {damaged}: damaged: ")
     assert told[0].endswith("; using the checkpoint before it")
     assert told[1] == f"resumes from {whole}"
+
+
+@pytest.mark.parametrize("must_resume", [False, True])
+def test_a_run_goes_on_from_the_newest_finite_checkpoint_and_is_refused_without_one(
+    tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str], must_resume: bool
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_settings(*load_both("digits", "laptop", sets))
+    whole, odd = (folder.checkpoints.write(step, SavedState({}, {}), keep=2) for step in (3, 5))
+    _spoil(odd)
+
+    def look(folder: RunFolder) -> Outcome:
+        assert folder.checkpoints.resume_point() == whole
+        return Outcome(1, stopped_by=15)
+
+    ranks.endings = [look]
+    assert launch_run(*folder.settings, tmp_path, must_resume=must_resume) == 75
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert all(words in first for words in (str(odd), "momenta/0", "not finite", "checkpoint before it"))
+    assert second == f"resumes from {whole}"
+    _spoil(whole)
+    with pytest.raises(UserError, match=rf"{whole}: momenta/0 is not finite.* --run-dir$"):
+        launch_run(*folder.settings, tmp_path, must_resume=must_resume)
+    assert capsys.readouterr().err == ""
+    assert whole.exists()
+
+
+def _spoil(path: Path) -> None:
+    """Write a checkpoint that is not finite, as earlier versions did."""
+    file = io.BytesIO()
+    np.savez(file, **{"meta": np.array("{}"), "momenta/0": np.array([1, np.nan], np.float32)})
+    path.write_bytes(file.getvalue() + hashlib.blake2b(file.getvalue(), digest_size=32).digest())
 
 
 def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(

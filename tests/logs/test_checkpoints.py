@@ -185,6 +185,23 @@ def test_what_has_the_right_digest_and_is_no_checkpoint_is_told_in_one_line(tmp_
         read(path)
 
 
+def test_what_is_not_finite_is_not_written_and_is_passed_over_where_an_earlier_version_wrote_it(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    before = folder.write(5, STATE, keep=2)
+    for value in (np.nan, -np.inf):
+        spoilt = np.array([[0, 1, value]], np.float32)
+        with pytest.raises(UserError, match=r"step-00000006\.ckpt: momenta/3 is not finite$"):
+            folder.write(6, SavedState({}, {**STATE.arrays, "momenta/3": spoilt}), keep=2)
+        assert list(before.parent.iterdir()) == [before]
+        written = before.with_name("step-00000006.ckpt")
+        written.write_bytes(_file_of(_npz(meta=np.array("{}"), **{"weights/a": np.zeros(2), "momenta/3": spoilt})))
+        found, (error,) = folder.newest_valid()
+        assert (found, str(error)) == (before, f"{written}: momenta/3 is not finite")
+        folder.resume_from(found)
+        assert folder.files() == [before]
+        written.with_name(f"{written.name}.damaged").unlink()
+
+
 @pytest.mark.parametrize("content", [b"", b"\n", b"../config.yaml", b"\xff\xfe", b"step-1.ckpt\nstep-2.ckpt"])
 def test_a_record_of_the_resume_point_that_was_changed_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "resume-from").write_bytes(content)
