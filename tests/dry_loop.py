@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from configs.load import dump, load_cluster
@@ -48,6 +49,9 @@ class NumberEngine:
     def first_element(self, array: float) -> float:
         return array
 
+    def first_not_finite(self, arrays: Sequence[float]) -> int | None:
+        return next((number for number, each in enumerate(arrays) if not math.isfinite(each)), None)
+
     def wait(self, *arrays: float) -> None:
         pass
 
@@ -62,13 +66,18 @@ class Blank:
         bad_step: The step whose loss is not a number.
         fails_at: The batch that cannot be read.
         overflows: Steps whose loss is not a number and whose update is skipped. If None, the optimizer skips none.
+        spoils: A step whose update puts a number that is not finite into a part of the state, and what part: "weight",
+            "momentum" or "statistic". The losses do not show it.
     """
 
     def __init__(
-        self, *, bad_step: int | None = None, fails_at: int | None = None, overflows: Collection[int] | None = None
-    ) -> None:
+        self, *, bad_step: int | None = None, fails_at: int | None = None, overflows: Collection[int] | None = None,
+        spoils: tuple[int, str] | None = None,
+    ) -> None:  # fmt: skip
         self.gradients: Sequence[Any] = [0.0, 0.0]
-        self.bad_step, self.fails_at, self.overflows = bad_step, fails_at, overflows
+        self.masters, self.momenta, self.statistics = [1.0, 1.0], [0.0, 0.0], [0.0]
+        self.parameters = [SimpleNamespace(name=name) for name in ("first", "second")]
+        self.bad_step, self.fails_at, self.overflows, self.spoils = bad_step, fails_at, overflows, spoils
         self.batches = self.cleared = 0
         self.rates: list[float] = []
         self.seeds: list[int] = []
@@ -107,8 +116,14 @@ class Blank:
     def reset(self) -> None:
         pass
 
+    def read_statistics(self) -> dict[str, float]:
+        return {"mean": self.statistics[0]}
+
     def update(self, hyper: HyperParameters) -> float | None:
         self.rates.append(hyper.lr)
+        if self.spoils is not None and self.batches - 1 == self.spoils[0]:
+            state = {"weight": self.masters, "momentum": self.momenta, "statistic": self.statistics}
+            state[self.spoils[1]][-1] = -math.inf
         return None if self.overflows is None else float(self.batches - 1 in self.overflows)
 
 

@@ -14,6 +14,7 @@ from logs.mlperf import EventLog
 from train.checkpoint import NoCheckpoints
 from train.comm.communicator import Communicator
 from train.evaluate import Score
+from train.finite import require_finite
 from train.measure.chance import StopRule, never_stop
 from train.measure.progress import MOST_SKIPPED, LossNotFinite, LossWindow, Progress, StepLoss, Where
 from train.rank.signals import RunStopped
@@ -105,8 +106,8 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
 
     Raises:
         RunStopped: A rank was told to stop; the state is kept.
-        RunFailed: A rank died, a batch could not be read, the loss is not finite, or the disk is full; ``run_stop``
-            with status aborted is logged before.
+        RunFailed: A rank died, a batch could not be read, loss or state are not finite, or the disk is full;
+            ``run_stop`` with status aborted is logged before.
     """
     plan, step, start = run.plan, run.step, run.start
     window = LossWindow(step.engine, plan.global_batch_size)
@@ -137,9 +138,11 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                                 look_every = _steps_between_looks(run)
                 losses += _report(run, window, progress, source, Position(epoch, done + 1), "end")
                 run.on_break()
-                with log.evaluation(epoch), step.clock.pause():
-                    score, seconds = _timed(run.evaluate)
-                    log.eval_accuracy(score.value, epoch)
+                with step.clock.pause():
+                    require_finite(step, Position(epoch, done + 1))
+                    with log.evaluation(epoch):
+                        score, seconds = _timed(run.evaluate)
+                        log.eval_accuracy(score.value, epoch)
                 progress.evaluated(epoch, done, score, seconds)
             if run.target_top1 is not None and score.value >= run.target_top1:
                 break
@@ -181,11 +184,13 @@ def _report(
 
     Raises:
         RunStopped: A rank was told to stop.
+        StateNotFinite: A rank was told to stop, and the state cannot be kept.
     """
     losses = _read(window, 0 if where == "end" else run.run_ahead_steps, run.step.communicator)
     progress.steps(losses, where)
     if any(loss.ranks_stopping for loss in losses) and not (where == "within" and _ends_soon(run, at)):
         progress.steps(_read(window, 0, run.step.communicator), "end")
+        require_finite(run.step, at)
         run.checkpoints.stopped(source, at)
         raise RunStopped(at.step)
     return [loss.mean for loss in losses if loss.counts]

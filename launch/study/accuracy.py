@@ -21,7 +21,7 @@ from logs.folder import Summary
 from logs.show.page import render_template
 from logs.show.plot import plot_study
 
-DIVERGED = "loss not finite"
+DIVERGED = "not finite at step"
 """Words in the failure of a run that diverged, which is a result too: the learning rate is too high."""
 
 Results = Mapping[Cell, Summary]

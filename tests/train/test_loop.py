@@ -254,6 +254,37 @@ def test_a_loss_that_is_not_finite_just_before_an_evaluation_aborts_before_it() 
         assert "eval_start" not in log.keys
 
 
+@pytest.mark.parametrize(("part", "tensor"), [("weight", "second"), ("momentum", "state 1"), ("statistic", "mean")])
+@pytest.mark.parametrize("step", [20, 37])  # the block's epochs end with steps 18 and 37
+def test_a_state_that_is_not_finite_aborts_before_an_evaluation_although_no_loss_shows_it(
+    part: str, tensor: str, step: int
+) -> None:
+    log, keeper = RememberingLog(), Remembering()
+    with pytest.raises(RunFailed, match=f"not finite at step 37 of epoch 2: .*{tensor} on rank 0;") as caught:
+        _run(Remembered(log, spoils=(step, part)), log, [], [0.97], checkpoints=keeper)
+    assert caught.value.step == 37
+    assert ("eval_start" in log.keys, log.keys[-1], keeper.kept) == (False, "run_stop aborted", [])
+
+
+def test_a_state_that_is_not_finite_is_not_kept_by_a_run_that_is_told_to_stop() -> None:
+    log, keeper = RememberingLog(), Remembering()
+    with pytest.raises(RunFailed, match="not finite at step 24 of epoch 2: second on rank 0;"):
+        _run(Remembered(log, spoils=(19, "weight")), log, [], [], checkpoints=keeper, stop_from=22)
+    assert keeper.kept == []
+
+
+def test_a_state_that_is_finite_on_one_rank_only_aborts_every_rank() -> None:
+    class OtherRank(SingleProcess):
+        def gather(self, name: str, value: int) -> list[int]:
+            return [value, 2]  # the other rank's second tensor
+
+    log, blank = RememberingLog(), Blank()
+    engine, part = cast(Engine, NumberEngine()), cast(Any, blank)
+    step = Step(engine, part, part, OtherRank(), BucketPlan(((0, 1),)), 1, Clock(engine, 2), on_step=lambda _: None)
+    with pytest.raises(RunFailed, match="second on rank 1;"):
+        _run(blank, log, [], [0.97], step=step)
+
+
 class Losses(NullMetrics):
     """Remembers the loss and the skipped steps of each interval."""
 

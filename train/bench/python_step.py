@@ -36,6 +36,7 @@ _ENGINE: Any = SimpleNamespace(
     flag=lambda like, *, is_set: like if is_set else None,
     first_element=lambda array: array,
     wait=lambda *_: None,
+    first_not_finite=lambda _: None,
     to_numbers=lambda arrays: [0.0 if array is None else 1.0 for array in arrays],
 )
 """The methods of `train.engine.protocol.Engine` that the loop calls; each one takes only the time of the call."""
@@ -49,6 +50,8 @@ def _null_network(num_tensors: int) -> Any:
             arrived(index)  # type: ignore[misc]
 
     return SimpleNamespace(
+        masters=(),
+        statistics=(),
         gradients=[_ARRAY] * num_tensors,
         forward=lambda _images, _labels: _ARRAY,
         backward=backward,
@@ -71,7 +74,7 @@ def python_step(steps: int = 400, communicator: Communicator | None = None) -> F
     sizes = [4 * each.size for each in table.parameters]
     ahead, every = cluster.engine.run_ahead_steps, recipe.run.log_every_steps
     clock = StepClock(_ENGINE, ahead, every)
-    optimizer: Any = SimpleNamespace(update=lambda _: None, reset=lambda: None)
+    optimizer: Any = SimpleNamespace(update=lambda _: None, reset=lambda: None, momenta=())
     source: Any = SimpleNamespace(
         begin_epoch=lambda _: None,
         next_batch=lambda: TrainingBatch(_ARRAY, _ARRAY),

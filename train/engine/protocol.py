@@ -264,6 +264,9 @@ class Engine(Protocol):
             not overflow, or the engine does not search.
         """
 
+    def first_not_finite(self, arrays: Sequence[Array]) -> int | None:
+        """Return the number of the first array with a value that is infinite or not a number, or None; waits."""
+
     def overwrite(self, target: Array, source: Array) -> None:
         """Queue a copy of ``source`` into ``target``, converted to the type of ``target``."""
 

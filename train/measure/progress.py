@@ -24,6 +24,12 @@ MOST_SKIPPED = 10
 """Steps in a row that may be skipped because float16 overflowed."""
 
 
+HOW_TO_GO_ON = (
+    "; --resume goes on from the last checkpoint, if there is one; if this happens again, lower schedule.base_lr"
+)
+"""What to do about values that are not finite: once they may come from the machine, a second time from the recipe."""
+
+
 class LossNotFinite(RuntimeError):
     """The loss of ``step`` is infinite or not a number; ``ranks`` had such a loss of their own images.
 
@@ -39,7 +45,9 @@ class LossNotFinite(RuntimeError):
             text = f"gradients or loss not finite at step {step}: float16 overflowed in {skipped} steps in a row; "
             super().__init__(f"{text}set cluster.engine.precision=bfloat16, or a lower schedule.base_lr")
         else:
-            super().__init__(f"loss not finite at step {step}, first on rank {', '.join(map(str, self.ranks))}")
+            super().__init__(
+                f"loss not finite at step {step}, first on rank {', '.join(map(str, self.ranks))}{HOW_TO_GO_ON}"
+            )
 
 
 @dataclass(frozen=True)

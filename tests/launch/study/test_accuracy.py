@@ -14,12 +14,14 @@ import yaml
 from configs import registry
 from configs.errors import ConfigError
 from configs.load import ROOT, dump
+from configs.plan import Position
 from configs.schema import Recipe
 from configs.study import Cell, Study, load_study
 from configs.validate import validate
 from launch.study.accuracy import DIVERGED, best_cells, run_accuracy, write_study
 from logs.folder import Summary
 from tests.launch.study.starter import Starter
+from train.finite import StateNotFinite
 from train.measure.progress import LossNotFinite
 
 STUDY: dict[str, Any] = {
@@ -113,6 +115,7 @@ def test_a_run_that_diverged_is_a_result_and_one_that_failed_ends_the_study(tmp_
 
     starter = Starter(diverge)
     assert DIVERGED in str(LossNotFinite(7, ranks=[0]))
+    assert DIVERGED in str(StateNotFinite(Position(2, 38), "stem_weight", ranks=[0]))
     assert _sweep(tmp_path, starter) == 0
     assert "B-64-0.5-seed5" in starter.started
     failing = Starter(lambda recipe: Summary(recipe.name, "aborted", failure="rank 1 was killed"), status=1)

@@ -36,6 +36,21 @@ def test_rows_products_mirrors_and_flags_are_those_of_numpy(name: str) -> None:
 
 
 @each_engine
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_first_array_that_is_not_finite_is_found_among_many_and_large_numbers_are_finite(
+    name: str, value: float
+) -> None:
+    engine: Any = cpu_engine(name)
+    stacks = np.full((150, 2, 3), -3e38, np.float32)  # their squares and their sum are not finite
+    assert engine.first_not_finite([engine.from_host(each) for each in stacks]) is None
+    stacks[99, 1, 2] = stacks[120, 0, 0] = value
+    assert engine.first_not_finite([engine.from_host(each) for each in stacks]) == 99
+    halves = [np.ones(2, np.float32), np.array([1, value], np.float16)]
+    assert engine.first_not_finite([engine.from_host(each) for each in halves]) == 1
+    assert engine.first_not_finite([]) is None
+
+
+@each_engine
 @pytest.mark.parametrize("skipped", [None, 0.0, 1.0])
 def test_a_step_along_nesterov_s_momentum_is_that_of_the_formula(name: str, skipped: float | None) -> None:
     if name == "mxnet" and skipped is not None:

@@ -223,6 +223,16 @@ class MxnetEngine:
     def clear_overflow(self, network: TrainableNetwork) -> None:
         """Do nothing: under MXNet, an overflow ends the run by its loss."""
 
+    def first_not_finite(self, arrays: Sequence[Any]) -> int | None:
+        """See `Engine`; 75 M numbers take 0.1 s of one core of an EPYC by sums of squares, 2 s by multi_all_finite."""
+        singles = [array.astype("float32", copy=False) for array in arrays]
+        parts = [singles[first : first + OPERATOR_LIMIT] for first in range(0, len(singles), OPERATOR_LIMIT)]
+        sums = [mx.nd.multi_sum_sq(*part, num_arrays=len(part)) for part in parts]
+        if all(np.isfinite(each.asnumpy()).all() for each in sums):
+            return None
+        # Values above 1e19 are finite, and their squares are not.
+        return next((n for n, each in enumerate(arrays) if not np.isfinite(self.to_host(each)).all()), None)
+
     def overwrite(self, target: Any, source: Any) -> None:
         """See `Engine`."""
         source.copyto(target)

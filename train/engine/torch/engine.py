@@ -248,6 +248,14 @@ class TorchEngine:
         """See `Engine`."""
         return clear_overflow(network.gradients, torch.ones(1, device=self.device)) if may_overflow(network) else None
 
+    def first_not_finite(self, arrays: Sequence[Any]) -> int | None:
+        """See `Engine`; one launch an operator for many tensors, unless one of them is not finite."""
+        values = [array.detach() for array in arrays]
+        if not values or torch.stack(torch._foreach_norm(values)).isfinite().all():
+            return None
+        # Values above 1e19 are finite, and their squares are not.
+        return next((number for number, each in enumerate(values) if not each.isfinite().all()), None)
+
     def overwrite(self, target: Any, source: Any) -> None:
         """See `Engine`."""
         target.copy_(source)
