@@ -19,12 +19,12 @@ import numpy as np
 from configs.errors import UserError
 from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import RANKS, require_unchanged
-from configs.schema import Recipe
 from data.input.batches import TrainingSource
 from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
 from train.comm.communicator import Communicator
+from train.engine.average import NO_AVERAGES, NoAverages
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
-from train.networks.arch import Network, network_of
+from train.networks.arch import Network
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +99,7 @@ class Checkpoints(NoCheckpoints):
         saved: Position of the last checkpoint; at first the position where the run began.
         on_save: Called before a checkpoint is collected, which may take long.
         changes: What differs from the settings with which the run was begun.
+        averages: Averages of weights and statistics over steps.
         stall_s: Seconds for which training has waited for periodic checkpoints.
     """
 
@@ -112,6 +113,7 @@ class Checkpoints(NoCheckpoints):
     saved: Position
     on_save: Callable[[], object]
     changes: tuple[str, ...] = ()
+    averages: NoAverages = NO_AVERAGES
     stall_s: float = 0.0
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
@@ -143,10 +145,13 @@ class Checkpoints(NoCheckpoints):
     def _save(self, at: Position, own: bytes, *, has_common_statistics: bool) -> None:
         """Gather the state that each rank has of its own, and hand the whole state to the writer.
 
-        An evaluation averages the batch-norm statistics, so after an evaluation they are the same on every rank.
+        An evaluation averages the batch-norm statistics and their averages over the ranks, so after an evaluation they
+        are the same on every rank.
         """
         self.on_save()
-        statistics: dict[str, np.ndarray] = self.network.read_statistics()
+        averages, to_host = self.averages, self.engine.to_host
+        statistics = {f"statistics/{name}": each for name, each in self.network.read_statistics().items()}
+        statistics |= {f"averages/{name}": to_host(each) for name, each in averages.statistics.items()}
         kept = [b"".join(each.tobytes() for each in statistics.values())]
         if not has_common_statistics:
             kept = self.communicator.gather_bytes("checkpoint statistics", kept[0])
@@ -155,13 +160,16 @@ class Checkpoints(NoCheckpoints):
         def collect() -> SavedState:
             arrays = {f"weights/{name}": array for name, array in self.network.read_weights().items()}
             arrays |= {
-                f"momenta/{number}": self.network.to_oihw(self.engine.to_host(each))
+                f"momenta/{number}": self.network.to_oihw(to_host(each))
                 for number, each in enumerate(self.optimizer.momenta)
+            }
+            arrays |= {
+                f"averages/{name}": self.network.to_oihw(to_host(each)) for name, each in averages.weights.items()
             }
             rows = np.stack([np.frombuffer(each, np.float32) for each in kept])
             ends = np.cumsum([0, *(each.size for each in statistics.values())])
             for name, start, end in zip(statistics, ends, ends[1:], strict=False):
-                arrays[f"statistics/{name}"] = rows[:, start:end]
+                arrays[name] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
             meta = {"settings": self.fixed_settings, "changes": self.changes, "epoch": at.epoch, "step": at.step}
             return SavedState(meta, arrays)
@@ -177,20 +185,42 @@ def weights_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.
         checkpoint: A checkpoint; in one written in the middle of an epoch, the ranks' statistics differ.
         rank: The rank whose statistics are returned. If None, their mean, as an evaluation uses it.
     """
-    weights = _below("weights/", checkpoint)
-    for name, rows in _below("statistics/", checkpoint).items():
-        weights[name] = rows.mean(axis=0) if rank is None else rows[rank if len(rows) > 1 else 0]
-    return weights
+    rows = _below("statistics/", checkpoint)
+    return _below("weights/", checkpoint) | {name: _of_rank(each, rank) for name, each in rows.items()}
 
 
-def evaluated_weights(checkpoint: SavedState, recipe: Recipe) -> dict[str, np.ndarray]:
-    """Return what `weights_of` returns, with averages of the weights in place of them if the recipe keeps averages."""
-    weights = weights_of(checkpoint)
-    if recipe.optimizer.average_half_life_steps is None:
-        return weights
-    momenta, names = _below("momenta/", checkpoint), [each.name for each in network_of(recipe.model).parameters]
-    first = len(momenta) - len(names)  # see `AveragingOptimizer.momenta`
-    return weights | {name: momenta[str(first + number)] for number, name in enumerate(names)}
+def averages_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.ndarray]:
+    """Return what `weights_of` returns, but averages over steps; nothing where the run keeps none.
+
+    A checkpoint of version 0.1.0 has no averages of the statistics.
+    """
+    statistics, averages = _below("statistics/", checkpoint), _below("averages/", checkpoint)
+    return {name: _of_rank(each, rank) if name in statistics else each for name, each in averages.items()}
+
+
+def evaluated_weights(checkpoint: SavedState) -> dict[str, np.ndarray]:
+    """Return what an evaluation judges: what `weights_of` returns, or the averages of it where the run keeps some."""
+    checkpoint = _with_named_averages(checkpoint)
+    return weights_of(checkpoint) | averages_of(checkpoint)
+
+
+def _with_named_averages(checkpoint: SavedState) -> SavedState:
+    """Return a checkpoint whose averages have names: version 0.1.0 kept those of the weights as the last momenta."""
+    settings = checkpoint.meta.get("settings")
+    optimizer = settings.get("optimizer") if isinstance(settings, dict) else None
+    is_averaged = isinstance(optimizer, dict) and optimizer.get("average_half_life_steps") is not None
+    if not is_averaged or _below("averages/", checkpoint):
+        return checkpoint
+    names = [*_below("weights/", checkpoint)]
+    first = len(_below("momenta/", checkpoint)) - len(names)
+    numbers = {f"momenta/{first + number}": f"averages/{name}" for number, name in enumerate(names)}
+    return SavedState(checkpoint.meta, {numbers.get(name, name): each for name, each in checkpoint.arrays.items()})
+
+
+def _of_rank(rows: np.ndarray, rank: int | None) -> np.ndarray:
+    """Return a rank's row of statistics, which all ranks may share. If ``rank`` is None, the mean of the rows."""
+    row: np.ndarray = rows.mean(axis=0) if rank is None else rows[rank if len(rows) > 1 else 0]
+    return row
 
 
 def _below(prefix: str, checkpoint: SavedState) -> dict[str, np.ndarray]:
@@ -222,6 +252,10 @@ def _problem_of(checkpoint: SavedState, shapes: Mapping[str, tuple[int, ...]] | 
         return f"{wrong[0]} has no real numbers"
     if wrong := [name for name, rows in _below("statistics/", checkpoint).items() if rows.ndim < 1 or not len(rows)]:
         return f"statistics/{wrong[0]} are those of no rank"
+    own = _below("weights/", checkpoint) | _below("statistics/", checkpoint)
+    averages = _below("averages/", checkpoint)
+    if wrong := [name for name, each in averages.items() if name not in own or each.shape != own[name].shape]:
+        return f"averages/{wrong[0]} is {averages[wrong[0]].shape}, which is not the shape of {wrong[0]}"
     found = {name: each.shape for name, each in weights_of(checkpoint).items()}
     if shapes is None or found == shapes:
         return None
@@ -292,21 +326,41 @@ class InitialState:
         """Return the checkpoint's weights and the rank's statistics, or None if there is no checkpoint."""
         return None if self.checkpoint is None else weights_of(self.checkpoint, rank if self.has_own_states else None)
 
-    def restore_momenta(self, engine: Engine, network: TrainableNetwork, optimizer: Optimizer) -> None:
-        """Set the optimizer's state to that of the checkpoint, if there is one, bit for bit.
+    def restore_optimizer(
+        self,
+        engine: Engine,
+        network: TrainableNetwork,
+        optimizer: Optimizer,
+        averages: NoAverages = NO_AVERAGES,
+        rank: int = 0,
+    ) -> None:
+        """Set the optimizer's state and a rank's averages to those of the checkpoint, if there is one, bit for bit.
 
         Raises:
             UserError: The checkpoint holds the state of another optimizer.
         """
         if self.checkpoint is None:
             return
-        saved, momenta = _below("momenta/", self.checkpoint), optimizer.momenta
+        # A rehearsal of the same recipe has no averages, and its last momenta are momenta.
+        checkpoint = _with_named_averages(self.checkpoint) if averages.weights else self.checkpoint
+        saved, momenta = _below("momenta/", checkpoint), optimizer.momenta
         oihw = (network.to_oihw(np.broadcast_to(np.False_, each.shape)) for each in momenta)
         wanted = {str(number): each.shape for number, each in enumerate(oihw)}
         if {name: each.shape for name, each in saved.items()} != wanted:
             raise _foreign(self.path, "the optimizer's state has other shapes")
         for number, momentum in enumerate(momenta):
             engine.overwrite(momentum, engine.from_host(network.from_oihw(saved[str(number)])))
+        held = {**averages.weights, **averages.statistics}
+        found = averages_of(checkpoint, rank if self.has_own_states else None)
+        if missing := held.keys() - found.keys():
+            if missing != averages.statistics.keys():
+                raise _foreign(self.path, f"it has no average of {min(missing)}")
+            if rank == 0:
+                words = "%s: has averages of the weights and none of the running statistics, which begin as its own"
+                logger.warning(words, self.path)
+        for name, average in held.items():
+            if name in found:
+                engine.overwrite(average, engine.from_host(network.from_oihw(found[name])))
 
     def source_state(self, rank: int) -> bytes:
         """Return the state of the rank's source of images, empty if there is no checkpoint."""

@@ -8,7 +8,6 @@ them.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +24,6 @@ from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, Connect, connector, start_communicator
 from train.comm.shares import Shares
 from train.dataset import Images
-from train.engine.average import AveragingOptimizer
 from train.engine.build import ModelParts, build_model, dropout_seed
 from train.engine.protocol import Engine, open_engine
 from train.evaluate import Evaluator, metric_of, over_flips
@@ -118,15 +116,13 @@ class Composition:
         """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""
         assert self.evaluation is not None
         new_metric = metric_of(self.engine, self.recipe.loss, self.identity.rank)
-        optimizer = self.model.optimizer
-        weights = optimizer.averaged if isinstance(optimizer, AveragingOptimizer) else nullcontext
         return Evaluator(
             self.model.network,
             self.evaluation,
             self.communicator,
             new_metric,
             on_batch,
-            weights,
+            self.model.averages,
             over=over_flips(self.engine, self.recipe),
         )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ import numpy as np
 from configs.schema import Loss, Recipe
 from data.input.batches import EvaluationSource
 from train.comm.communicator import Communicator
+from train.engine.average import NO_AVERAGES, NoAverages
 from train.engine.protocol import Array, Engine, TrainableNetwork
 
 MOST_CONFUSED = 50
@@ -38,13 +38,13 @@ class Evaluator:
     """Evaluate the network on the shards of all ranks.
 
     Args:
-        network: The network. Its batch-norm statistics are averaged over the ranks before each evaluation, so that
-            every rank evaluates the same model.
+        network: The network. Its batch-norm statistics, and their averages over steps, are averaged over the ranks
+            before each evaluation, so that every rank evaluates the same model.
         source: This rank's shard; the last batch may be padded.
         communicator: Averages the statistics and combines the ranks' results.
         new_metric: Returns the metric of one evaluation, see `metric_of`.
         on_batch: Called after each batch.
-        weights: Returns the context in which the network has the weights to evaluate.
+        averages: Gives the network what is evaluated.
         over: Takes the function from images to logits, and returns the one that is judged.
     """
 
@@ -55,13 +55,13 @@ class Evaluator:
         communicator: Communicator,
         new_metric: Callable[[], Metric],
         on_batch: Callable[[], object],
-        weights: Callable[[], AbstractContextManager[object]] = nullcontext,
+        averages: NoAverages = NO_AVERAGES,
         *,
         over: Callable[[LogitsOf], LogitsOf] = _unchanged,
     ) -> None:
         self._network, self._source, self._communicator = network, source, communicator
         self._new_metric, self._on_batch = new_metric, on_batch
-        self._weights, self._over = weights, over
+        self._averages, self._over = averages, over
         self._last: Metric | None = None
 
     def __call__(self) -> Score:
@@ -69,8 +69,10 @@ class Evaluator:
         self._communicator.exchange(settled=True)
         if statistics := self._network.statistics:
             self._communicator.average("statistics", statistics)
+        if averaged := list(self._averages.statistics.values()):
+            self._communicator.average("averaged statistics", averaged)
         metric = self._new_metric()
-        with self._weights():
+        with self._averages.evaluated():
             predict = self._over(self._network.inference())
             for images, labels, num_valid in self._source.batches():
                 metric.add(predict(images), labels, num_valid)

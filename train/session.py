@@ -127,7 +127,9 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
                 on_update=partial(_require_same_update, rank),
             )
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
-            initial.restore_momenta(rank.engine, rank.model.network, rank.model.optimizer)
+            initial.restore_optimizer(
+                rank.engine, rank.model.network, rank.model.optimizer, rank.model.averages, identity.rank
+            )
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
             starts = gather_starts(rank.communicator.gather_bytes, identity.host, ledger)
@@ -257,6 +259,7 @@ def _checkpoints(
         saved=initial.position,
         on_save=watchdog,
         changes=initial.changes,
+        averages=rank.model.averages,
     )
 
 

@@ -71,12 +71,12 @@ class OptimizerBlock(Section):
     average_half_life_steps: float | None = Field(
         None,
         gt=0,
-        description="Steps after which a step counts half in the average of the weights, which is evaluated and "
-        "exported in place of the weights; running statistics are not averaged. If null, no average is kept.",
+        description="Steps after which a step counts half in the averages of weights and running statistics, which are "
+        "evaluated and exported in place of those of the last step. If null, no average is kept.",
         json_schema_extra={"unit": "steps"},
     )
     average_every_steps: int = Field(
-        1, ge=1, description="Steps between two updates of the average of the weights. Larger values save time."
+        1, ge=1, description="Steps between two updates of the averages. Larger values save time."
     )
 
     def logged(self) -> dict[str, float]:

@@ -152,7 +152,7 @@ def test_a_rank_that_was_stopped_gets_its_own_statistics_and_place_and_everybody
     parts = Parts()
     for momentum in parts.momenta:
         momentum[:] = -1
-    origin.restore_momenta(cast(Engine, parts), cast(Any, parts), cast(Any, parts))
+    origin.restore_optimizer(cast(Engine, parts), cast(Any, parts), cast(Any, parts))
     for momentum, kept in zip(parts.momenta, MOMENTA, strict=True):
         np.testing.assert_array_equal(momentum, kept)
 
@@ -346,6 +346,6 @@ def test_what_is_written_as_a_checkpoint_is_and_holds_something_else_is_refused_
     with pytest.raises(
         UserError, match=rf"step-00000045\.ckpt: is no checkpoint of this run \([^\n]*{words}[^\n]*\); move"
     ):
-        InitialState.read(folder.files()[0], given, PLAN, SHAPES).restore_momenta(
+        InitialState.read(folder.files()[0], given, PLAN, SHAPES).restore_optimizer(
             cast(Engine, parts), cast(Any, parts), cast(Any, parts)
         )

@@ -15,15 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 pytest.importorskip("mxnet")  # which has the ranks that are threads
 
 from configs.load import dump, load_both, load_cluster
 from configs.registry import has_engine
-from logs.checkpoints import read
+from logs.checkpoints import SavedState, read, step_of
 from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
+from logs.weights import starting_weights
 from tests.engines import ALONE
 from train import session
 from train.comm.communicator import SingleProcess
@@ -187,6 +189,59 @@ def test_averages_of_weights_and_over_flips_are_evaluated_and_exported_and_chang
     for name in ("average", "flips"):
         assert found["plain"][1:] == found[name][1:]
         assert abs(found["plain"][0] - found[name][0]) > 0.01
+
+
+STEP_PER_EPOCH = [
+    "data={name: none, source: synthetic, train_samples: 16, eval_samples: 16, crop: {kind: none}}",
+    "optimizer.average_half_life_steps=2", "run.epochs=6",
+]  # fmt: skip
+"""Six epochs of one step, each of which leaves a checkpoint."""
+
+
+@pytest.mark.medium
+def test_the_averages_of_two_ranks_are_those_of_the_states_after_each_step_and_a_new_run_begins_with_them(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    assert _train(folder, *STEP_PER_EPOCH) == 0
+    expected: dict[str, np.ndarray] = {}
+    for path in reversed(RunFolder(folder).checkpoints.files()):
+        arrays = read(path).arrays
+        kept = 0.5**0.5 if expected else 0.0
+        for name, each in arrays.items():
+            kind, _, tensor = name.partition("/")
+            if kind in ("weights", "statistics"):
+                expected[tensor] = kept * expected.get(tensor, 0) + (1 - kept) * each
+        assert {f"averages/{tensor}" for tensor in expected} == {each for each in arrays if each.startswith("averages")}
+        for tensor, each in expected.items():
+            np.testing.assert_allclose(arrays[f"averages/{tensor}"], each, rtol=1e-5, atol=1e-6)
+    ExportedRun.open(folder).onnx_export()
+    for name, begin in (("from run", folder), ("from export", folder / "export")):
+        assert _train(tmp_path / name, "run.epochs=2", *starting_weights(begin)) == 0
+    assert _result(tmp_path / "from run") == _result(tmp_path / "from export")
+
+
+@pytest.mark.medium
+def test_a_run_that_version_0_1_0_began_goes_on_with_averages_of_the_statistics_from_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _train(tmp_path / "whole", *AVERAGE) == 0
+    with pytest.raises(RunStopped):
+        _train(tmp_path / "begun", *AVERAGE, last=10)
+    folder = RunFolder(tmp_path / "begun").checkpoints
+    (path, *_), state = folder.files(), read(folder.files()[0])
+    names = [each.removeprefix("weights/") for each in state.arrays if each.startswith("weights/")]
+    first = sum(each.startswith("momenta/") for each in state.arrays)
+    arrays = {name: each for name, each in state.arrays.items() if not name.startswith("averages/")}
+    arrays |= {f"momenta/{first + number}": state.arrays[f"averages/{name}"] for number, name in enumerate(names)}
+    folder.write(step_of(path), SavedState(state.meta, arrays), keep=9)
+    assert _train(tmp_path / "again", *AVERAGE, begun=tmp_path / "begun") == 0
+    (told,) = [each.getMessage() for each in caplog.records if "running statistics" in each.getMessage()]
+    assert path.name in told
+    whole, again = _result(tmp_path / "whole"), _result(tmp_path / "again")
+    assert {name for name in whole[1] if whole[1][name] != again[1][name]} == {
+        name for name in whole[1] if name.startswith("averages/") and "_moving_" in name
+    }
 
 
 @pytest.mark.medium

@@ -1,65 +1,80 @@
-"""Weights averaged over steps, which are evaluated and exported in place of those of the last step.
+"""Averages over steps of weights and running statistics, which are evaluated and exported in place of the last step's.
 
-Names no framework: the averages are arrays of the engine, and part of the optimizer's state, so that checkpoints hold
-them.
+Names no framework: the averages are arrays of the engine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from configs.optimizers import HyperParameters, OptimizerBlock
+from configs.optimizers import HyperParameters
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 
 
-class AveragingOptimizer:
-    """An optimizer that also moves an average of each weight towards the weight, every few steps.
+class NoAverages:
+    """The averages of a run that keeps none.
 
-    After n = ``average_every_steps`` steps, the average becomes d average + (1 - d) weight with d = 0.5^(n / h), where
-    h is ``average_half_life_steps``. It begins as the first weight. *Source*: EMA of MosaicML's Composer; running
-    statistics are not averaged here, as in PyTorch's ``AveragedModel``.
+    Attributes:
+        weights: Name of each parameter -> average of its float32 weights, first layer first.
+        statistics: Name of each running statistic -> average of it.
+    """
+
+    def __init__(self) -> None:
+        self.weights: Mapping[str, Array] = {}
+        self.statistics: Mapping[str, Array] = {}
+
+    @contextmanager
+    def evaluated(self) -> Iterator[None]:
+        """Give the network the averages while the block runs, and then its own state again, bit for bit."""
+        yield
+
+
+NO_AVERAGES = NoAverages()
+
+
+class Averages(NoAverages):
+    """The averages of a network's weights and running statistics, as they are when this is made.
+
+    Running statistics belong to the weights that computed them, so an averaged network needs averaged ones. Those of a
+    rank differ from the other ranks', as its own running statistics do, until an evaluation.
 
     Args:
         engine: Where the arrays live.
-        optimizer: Updates the weights; its block has the half-life.
         network: The network.
     """
 
-    def __init__(self, engine: Engine, optimizer: Optimizer, network: TrainableNetwork) -> None:
-        self.config: OptimizerBlock = optimizer.config
-        self._engine, self._optimizer, self._network = engine, optimizer, network
-        self._averages = [engine.copy(master) for master in network.masters]
-        assert self.config.average_half_life_steps is not None
-        self._kept = 0.5 ** (self.config.average_every_steps / self.config.average_half_life_steps)
+    def __init__(self, engine: Engine, network: TrainableNetwork) -> None:
+        self._engine, self._network = engine, network
+        copies = [engine.copy(each) for each in self._own()]
+        self.weights = {each.name: copies.pop(0) for each in network.parameters}
+        self.statistics = dict(zip(network.read_statistics(), copies, strict=True))
 
-    @property
-    def momenta(self) -> Sequence[Array]:
-        """Return the state of the optimizer, then the averages."""
-        return [*self._optimizer.momenta, *self._averages]
+    def move(self, kept: float) -> None:
+        """Queue average = kept average + (1 - kept) own, for each weight and each running statistic."""
+        for average, own in zip(self._averages(), self._own(), strict=True):
+            self._engine.overwrite(average, average * kept + own * (1 - kept))
 
-    def update(self, hyper: HyperParameters) -> Array | None:
-        """Queue the update of weights and averages; see `Optimizer`."""
-        skipped = self._optimizer.update(hyper)
-        if (hyper.step + 1) % self.config.average_every_steps == 0:
-            for average, master in zip(self._averages, self._network.masters, strict=True):
-                self._engine.overwrite(average, average * self._kept + master * (1 - self._kept))
-        return skipped
-
-    def reset(self) -> None:
-        """Set the optimizer's state to 0 and the averages to the weights, as before the first step."""
-        self._optimizer.reset()
-        self._set(self._averages, self._network.masters)
+    def begin(self) -> None:
+        """Set the averages to the network's own weights and running statistics."""
+        self._set(self._averages(), self._own())
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Give the network the averages while the block runs, and then its own weights again, bit for bit."""
-        own = [self._engine.copy(master) for master in self._network.masters]
-        self._give(self._averages)
+    def evaluated(self) -> Iterator[None]:
+        """See `NoAverages`."""
+        own = [self._engine.copy(each) for each in self._own()]
+        self._give(self._averages())
         yield
         self._give(own)
 
+    def _own(self) -> Sequence[Array]:
+        return [*self._network.masters, *self._network.statistics]
+
+    def _averages(self) -> Sequence[Array]:
+        return [*self.weights.values(), *self.statistics.values()]
+
     def _give(self, values: Sequence[Array]) -> None:
         network = self._network
-        self._set(network.masters, values)
+        self._set(self._own(), values)
         for weight, master in zip(network.weights, network.masters, strict=True):
             if weight is not master:
                 self._engine.overwrite(weight, master)
@@ -67,3 +82,42 @@ class AveragingOptimizer:
     def _set(self, targets: Sequence[Array], values: Sequence[Array]) -> None:
         for target, value in zip(targets, values, strict=True):
             self._engine.overwrite(target, value)
+
+
+class AveragingOptimizer:
+    """An optimizer that also moves averages towards weights and running statistics, every few steps.
+
+    Every n = ``average_every_steps`` steps, an average becomes d average + (1 - d) value with d = 0.5^(n / h), where h
+    is ``average_half_life_steps``. Through the first n steps it is the value itself: what a network was before its
+    first step is no part of an average over steps. *Source*: EMA of MosaicML's Composer, which averages parameters and
+    buffers alike, and begins with those after n steps.
+
+    Args:
+        optimizer: Updates the weights; its block has the half-life.
+        averages: The averages of the same network.
+    """
+
+    def __init__(self, optimizer: Optimizer, averages: Averages) -> None:
+        self.config: Any = optimizer.config
+        self._optimizer, self._averages = optimizer, averages
+        self._kept = 0.5 ** (self.config.average_every_steps / self.config.average_half_life_steps)
+
+    @property
+    def momenta(self) -> Sequence[Array]:
+        """Return the state of the optimizer, of which the averages are no part."""
+        return self._optimizer.momenta
+
+    def update(self, hyper: HyperParameters) -> Array | None:
+        """Queue the update of weights and averages; see `Optimizer`."""
+        skipped = self._optimizer.update(hyper)
+        every = self.config.average_every_steps
+        if hyper.step < every:
+            self._averages.begin()
+        elif (hyper.step + 1) % every == 0:
+            self._averages.move(self._kept)
+        return skipped
+
+    def reset(self) -> None:
+        """Set the optimizer's state to 0 and begin the averages, as before the first step."""
+        self._optimizer.reset()
+        self._averages.begin()

@@ -11,7 +11,7 @@ from configs.schema import Cluster, Recipe
 from data.shards import stream_seed
 from train.comm.buckets import BucketPlan, bucket_cap, plan_reductions
 from train.comm.shares import ALONE, Shares
-from train.engine.average import AveragingOptimizer
+from train.engine.average import NO_AVERAGES, Averages, AveragingOptimizer, NoAverages
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
@@ -27,12 +27,14 @@ class ModelParts:
         optimizer: Updates the network's weights.
         weights: The initial weights by name, float32 in OIHW.
         buckets: Which gradients are reduced together, and in which order.
+        averages: What is evaluated in place of the network's own weights and running statistics.
     """
 
     network: TrainableNetwork
     optimizer: Optimizer
     weights: dict[str, np.ndarray]
     buckets: BucketPlan
+    averages: NoAverages = NO_AVERAGES
 
 
 def build_model(
@@ -69,7 +71,8 @@ def build_model(
         recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals, shares=shares
     )
     if recipe.optimizer.average_half_life_steps is not None and cluster.rehearsal is None:
-        optimizer = AveragingOptimizer(engine, optimizer, network)
+        averages = Averages(engine, network)
+        return ModelParts(network, AveragingOptimizer(optimizer, averages), weights, buckets, averages)
     return ModelParts(network, optimizer, weights, buckets)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from configs.errors import UserError
 from logs.checkpoints import read
-from train.checkpoint import weights_of
+from train.checkpoint import evaluated_weights
 from train.networks.arch import Network
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def _read_onnx(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_checkpoint(path: Path) -> dict[str, np.ndarray]:
-    return weights_of(read(path))
+    return evaluated_weights(read(path))
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:

@@ -157,7 +157,7 @@ class ExportedRun:
         if self._is_current(folder):
             return folder, False
         with self.new_files() as partial:
-            tensors, epsilon = evaluated_weights(read(self.checkpoint), self.recipe), self.recipe.model.bn_epsilon
+            tensors, epsilon = evaluated_weights(read(self.checkpoint)), self.recipe.model.bn_epsilon
             write_onnx(network_of(self.recipe.model), tensors, epsilon, f"{partial}/{_ONNX_FILE}")
             self.describe(partial, None)
         return folder, True

@@ -52,7 +52,7 @@ def export_network(
     from safetensors.numpy import load_file, save  # noqa: PLC0415 (only exports need it)
 
     engine = open_engine(cluster, ALONE)
-    plan, tensors = plan_run(recipe, cluster.world_size), evaluated_weights(read(checkpoint), recipe)
+    plan, tensors = plan_run(recipe, cluster.world_size), evaluated_weights(read(checkpoint))
     network = build_model(engine, recipe, cluster, plan, tensors).network
     yield from engine.export_formats(network, destination / PREFIX)
     path = destination / f"{PREFIX}.safetensors"

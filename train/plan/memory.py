@@ -189,14 +189,15 @@ def estimate_memory(
     copy = 0 if engine.name == "timed" else 4 * network.num_parameters
     evaluated = network if recipe.evaluated is recipe else network_of(recipe.evaluated.model)
     averages = 0 if recipe.optimizer.average_half_life_steps is None else 2
+    averaged = network.num_parameters + sum(2 * layer.out_channels for layer in network.layers if layer.kind == "bn")
     held = recipe.optimizer.held_numbers([each.shape for each in network.parameters])
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)
     folded = sum(each.size for each in network.parameters if each.kind == "weight") * held_width
     return MemoryEstimate(
         weights_bytes=own + masters,
         gradients_bytes=own + masters if plan.accumulation_steps > 1 else summed,
-        # Of averaged weights there are two copies: the averages, and in an evaluation the weights.
-        optimizer_bytes=4 * (held + averages * network.num_parameters),
+        # Of averaged weights and running statistics there are two copies: the averages, and in an evaluation their own.
+        optimizer_bytes=4 * (held + averages * averaged),
         activations_bytes=plan.per_rank_batch_size * live * width + casts,
         evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(evaluated) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,

@@ -103,6 +103,15 @@ def test_accumulated_float16_gradients_have_float32_sums_beside_them() -> None:
     assert 2 * twice["activations_bytes"] == once["activations_bytes"]
 
 
+def test_averages_of_weights_and_running_statistics_are_held_and_in_an_evaluation_their_own_too() -> None:
+    """ResNet-50 has 25,557,032 weights, and 26,560 channels in its batch norms, each with a mean and a variance."""
+    plain, averaged = (
+        _memory("mosaic-v20-b2048", "h100-node", f"optimizer.average_half_life_steps={steps}")["optimizer_bytes"]
+        for steps in ("null", "100")
+    )
+    assert averaged - plain == 2 * 4 * (25_557_032 + 2 * 26_560)
+
+
 def test_every_pipeline_has_decoders_of_its_own_and_two_pinned_buffers_a_thread() -> None:
     three, two = (_memory("abci-b86016", "abci-v100", f"data.plain_from_epoch={each}") for each in ("86", "null"))
     one_pipeline = 3 * 211_025_920 + 3 * 42 * (224 * 224 * 4 * 2 + 600_000)

@@ -45,7 +45,7 @@ class Rank:
         model = self.build(origin.weights(0))
         self.network: TrainableNetwork = model.network
         self.optimizer: Optimizer = model.optimizer
-        origin.restore_momenta(self.engine, self.network, self.optimizer)
+        origin.restore_optimizer(self.engine, self.network, self.optimizer)
 
     def step(self) -> None:
         for gradient, weight in zip(self.network.gradients, self.network.weights, strict=True):
