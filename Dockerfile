@@ -16,7 +16,7 @@ ARG REVISION=unknown
 FROM scratch AS setup-files
 WORKDIR /opt/resnet-records
 COPY run.sh pyproject.toml requirements.lock requirements-py312.lock requirements-torch.lock requirements-torch-cuda12.lock ./
-COPY configs/__init__.py configs/arguments.py configs/errors.py configs/interrupts.py configs/machine_limits.py configs/synonyms.py configs/
+COPY configs/__init__.py configs/arguments.py configs/errors.py configs/interrupts.py configs/machine_limits.py configs/reading.py configs/synonyms.py configs/
 COPY launch/__init__.py launch/
 COPY launch/setup launch/setup
 

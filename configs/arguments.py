@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 from configs.errors import UserError, nearest
 from configs.interrupts import ChildInterrupted
+from configs.reading import may_pass
 from configs.synonyms import synonym
 
 T = TypeVar("T")
@@ -113,9 +114,10 @@ def exit_status(work: Callable[[], int]) -> int:
     """Do the work of a program and return the exit status of its process.
 
     Returns:
-        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, where a file is not permitted, and at a
-        limit of the user; 130 after Ctrl-C, of which one line tells, with the text of the `KeyboardInterrupt` if it has
-        one; 1 if the reader of the output, as ``head`` or a pager, ended before the output did.
+        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, where a file is not permitted or a file
+        server fails, and at a limit of the user; 130 after Ctrl-C, of which one line tells, with the text of the
+        `KeyboardInterrupt` if it has one; 1 if the reader of the output, as ``head`` or a pager, ended before the
+        output did.
     """
     try:
         status = work()
@@ -137,6 +139,8 @@ def exit_status(work: Callable[[], int]) -> int:
         words = _LIMITS.get(error.errno or 0)
         if isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
             words = f"{error.filename}: permission denied; ask the owner, or take another path"
+        elif words is None and error.filename is not None and may_pass(error):
+            words = f"{error.filename}: {error.strerror}; check the disk or the file server, then repeat the command"
         if words is None:
             raise
         sys.stderr.write(f"error: {words}\n")

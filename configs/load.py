@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from configs.errors import ConfigError, UserError
+from configs.reading import is_file, patiently
 from configs.schema import Cluster, Recipe
 from configs.synonyms import RECIPE_SYNONYMS
 from configs.validate import kept_keys, validate
@@ -181,7 +182,7 @@ def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -
 def _data_beside(recipe: str) -> list[str]:
     """Return the words that name the packed data set in which a recipe file lies; none if it lies in no data set."""
     folder = Path(recipe).absolute().parent
-    if not (Path(recipe).is_file() and (folder / "manifest.json").is_file()):
+    if not (is_file(Path(recipe)) and is_file(folder / "manifest.json")):
         return []
     places = {"data.name": folder.name, "cluster.paths.data": str(folder.parent)}
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in places.items()]
@@ -233,9 +234,9 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
     """
     folder = ROOT / "configs" / FOLDERS[kind]
     path = folder / f"{RECIPE_SYNONYMS.get(name, name)}.yaml"
-    if not path.is_file():
+    if not is_file(path):
         path = Path(name)
-    if not path.is_file():
+    if not is_file(path):
         raise _no_file(kind, name)
     tree = pickle.loads(_parse_once(_read_text(path), str(path)))
     if isinstance(tree, dict) and {kind, "recipe", "cluster"} <= tree.keys():
@@ -273,9 +274,13 @@ def _read_text(path: Path) -> str:
     Raises:
         UserError: The file cannot be read, is not UTF-8, or is larger than any recipe.
     """
-    try:
+
+    def read() -> bytes:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            return file.read(_MOST_BYTES + 1)
+
+    try:
+        content = patiently(path, read)
         if len(content) > _MOST_BYTES:
             raise UserError(f"{path}: is larger than {_MOST_BYTES:,} bytes; give a recipe, a cluster file or a study")
         return content.decode("utf-8")

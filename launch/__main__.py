@@ -68,6 +68,7 @@ def _parser() -> Parser:
 def _train(options: _Options) -> int:
     # Imported here, so that --help works before anything is installed.
     from configs.load import load_both
+    from configs.reading import is_file
     from launch.run import launch_run
     from launch.setup.state import in_use
     from logs.folder import CONFIG_FILE
@@ -76,7 +77,7 @@ def _train(options: _Options) -> int:
     if options.resume and options.start_from:
         raise UserError("--from begins a new run, --resume continues one with its own weights; leave one of them out")
     recorded = None if options.resume is None else str(options.resume / CONFIG_FILE)
-    if recorded is not None and not Path(recorded).is_file():
+    if recorded is not None and not is_file(Path(recorded)):
         raise UserError(f"--resume: got {options.resume}, allowed: the folder of a run; it has no {CONFIG_FILE}")
     name = options.recipe or recorded
     if name is None:

@@ -12,6 +12,7 @@ from typing import Any
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import resolve_path
 from configs.machine_limits import memory_limit
+from configs.reading import entries, is_file
 from data.recordio import find_wrong_length
 from launch.start.local import ABORTED_STATUS, STOP_S, Outcome
 from logs.disk import found_object, read_object
@@ -49,7 +50,7 @@ _SIGNAL_STATUSES = range(129, 193)
 
 def read_failures(folder: RunFolder) -> list[dict[str, Any]]:
     """Read the failure reports of a run: one from each rank that failed and could still write it whole."""
-    reports = map(found_object, sorted(folder.path.glob("failure_*.json")))
+    reports = map(found_object, (each for each in entries(folder.path) if each.match("failure_*.json")))
     return [each for each in reports if all(isinstance(each.get(key, each), kind) for key, kind in _REPORT.items())]
 
 
@@ -190,7 +191,7 @@ def _last_known_step(folder: RunFolder, reported: Iterable[int | None]) -> tuple
     step = min((step for step in reported if step is not None), default=None)
     if step is not None:
         return step, f" at or before step {step}"
-    if not (folder / STARTUP_FILE).is_file():
+    if not is_file(folder / STARTUP_FILE):
         return None, ""
     try:
         lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()

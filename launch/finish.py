@@ -15,7 +15,7 @@ from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
 from logs.disk import dispensable
-from logs.folder import SUMMARY_FILE, RunFolder, Summary
+from logs.folder import RunFolder, Summary
 from logs.judge.compliance import Verdict, asks_for_log, write_verdict
 from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
 from logs.mlperf import RESULT_FILES
@@ -34,7 +34,7 @@ def finish_run(folder: RunFolder, outcome: Outcome) -> int:
     recipe, cluster = folder.settings
     rows = read_failures(folder)
     # Rank 0 has written the summary of a run that came to its end, whatever happened to a launcher afterwards.
-    has_ended = (folder / SUMMARY_FILE).exists()
+    has_ended = folder.has_summary
     if not has_ended:
         cause = find_cause(folder, outcome, rows)
         folder.close_aborted(cause["message"], failed_rank=cause.get("rank"), failed_step=cause.get("step"))

@@ -7,7 +7,7 @@ from launch.failure_cause import find_cause, has_refused, read_failures, was_sto
 from launch.notify import notify
 from launch.start.local import Outcome
 from logs.attempts import bad_hosts
-from logs.folder import SUMMARY_FILE, RunFolder
+from logs.folder import RunFolder
 
 _FAILURES = 2
 """A scheduler gives a job another host only if the job is queued again, which is worth it for a host that failed twice.
@@ -34,7 +34,7 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
         UserError: If the disk is full, or the disk or the file server is in trouble.
     """
     cluster, reports = folder.cluster, read_failures(folder)
-    is_over = (folder / SUMMARY_FILE).exists() or not outcome.exit_status or outcome.interrupted_by
+    is_over = folder.has_summary or not outcome.exit_status or outcome.interrupted_by
     limit = cluster.scheduler.max_restarts
     is_over = is_over or has_refused(outcome, reports)
     if is_over or not limit or was_stopped(outcome, reports, cluster.world_size):

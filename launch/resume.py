@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from configs.errors import UserError
+from configs.reading import Unreadable, entries, is_file, is_folder, patiently
 from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
 from launch.start.launcher_signals import STOP_FILE
@@ -63,7 +64,8 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
     """Prepare a run folder that has a config for the next attempt.
 
     A checkpoint that is damaged or not finite is reported, and the one before it is used. If an attempt left no whole
-    checkpoint, its files are moved into ``attempt-1``, ``attempt-2`` and so on, and the run begins at step 0.
+    checkpoint, its files are moved into ``attempt-1``, ``attempt-2`` and so on, and the run begins at step 0. Nothing
+    is moved if a checkpoint cannot be read, because it may be whole.
 
     Args:
         folder: The run folder.
@@ -71,11 +73,11 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
 
     Raises:
         UserError: ``must_resume``, and there is no whole checkpoint; checkpoints are not finite, and no other is whole;
-            or the folder is gone or cannot be written.
+            the folder is gone or cannot be written; or something in it cannot be read.
     """
     with explain_disk_errors(folder.path):
-        for path in folder.path.iterdir():
-            if not (path.is_file() or path.is_dir()):  # Opening a pipe would wait; a link may lead anywhere.
+        for path in patiently(folder.path, lambda: [*folder.path.iterdir()]):
+            if not (is_file(path) or is_folder(path)):  # Opening a pipe would wait; a link may lead anywhere.
                 raise UserError(f"{path}: is neither a file nor a folder; move it away")
         (folder / STOP_FILE).unlink(missing_ok=True)
         checkpoint, damaged = folder.checkpoints.newest_valid()
@@ -85,14 +87,14 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
             sys.stderr.write(f"warning: {error}; using the checkpoint before it\n")
         if checkpoint is None and must_resume:
             raise UserError(f"{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}")
-        if any(not _is_kept(path) for path in folder.path.iterdir()):
+        if any(not _is_kept(path) for path in entries(folder.path)):
             # An attempt that was killed has not closed its log.
             folder.close_aborted("the attempt ended without closing its log")
         if checkpoint is None:
             _set_aside(folder)
         else:
             sys.stderr.write(f"resumes from {checkpoint}\n")
-            past = [path for name in ("failure_*.json", "responds_*") for path in folder.path.glob(name)]
+            past = [each for each in entries(folder.path) if each.match("failure_*.json") or each.match("responds_*")]
             for path in [folder / SUMMARY_FILE, folder / VERDICT_FILE, *past]:
                 with explain_disk_errors(path):
                     path.unlink(missing_ok=True)
@@ -107,12 +109,14 @@ def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:
         is_longer: Whether the run gets more epochs, so that a run that ended short of its target can go on.
 
     Raises:
-        UserError: The run has ended.
+        UserError: The run has ended, or the summary cannot be read.
     """
     if not folder.has_summary:
         return
     try:
         summary = folder.summary()
+    except Unreadable:
+        raise
     except UserError as error:
         sys.stderr.write(f"warning: {error}; it is passed over, because the checkpoints say how far the run is\n")
         return
@@ -125,9 +129,9 @@ def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:
 
 def _set_aside(folder: RunFolder) -> None:
     """Move the files of an attempt into a folder of their own, out of the way of the next attempt."""
-    left = [path for path in folder.path.iterdir() if not _is_kept(path)]
-    if left:
-        past = folder / f"attempt-{1 + len(list(folder.path.glob('attempt-*')))}"
+    found = entries(folder.path)
+    if left := [path for path in found if not _is_kept(path)]:
+        past = folder / f"attempt-{1 + sum(path.match('attempt-*') for path in found)}"
         past.mkdir()
         for path in left:
             path.rename(past / path.name)
@@ -143,5 +147,6 @@ def _released(claim: Claim) -> Iterator[None]:
     try:
         yield
     finally:
-        if not claim.is_lost():
-            claim.release()
+        with suppress(Unreadable):  # The next launcher finds that the owner is gone.
+            if not claim.is_lost():
+                claim.release()

@@ -20,6 +20,7 @@ from configs.machine_limits import oom_kills
 from configs.plan import plan_run
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
+from configs.reading import exists, is_file, may_pass
 from configs.registry import BUILT_IN_SOURCES, ENGINES, packing_words, require_reader
 from configs.schema import Cluster, Recipe
 from launch.failure_cause import has_refused, read_failures
@@ -73,7 +74,10 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
             outcome = _run_ranks(folder, command)
             try:
                 return _conclude(folder, outcome, claim, command)
-            except UserError as error:  # For example a full disk. The ranks have run, so the status is not 2.
+            except (UserError, OSError) as error:
+                # For example a full disk. The ranks have run, so the status is not 2.
+                if isinstance(error, OSError) and not may_pass(error):
+                    raise
                 sys.stderr.write(f"error: {error}\n")
                 return 1
 
@@ -93,9 +97,9 @@ def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim, command: Sequen
     """Start the ranks again as often as they may be, then close the run; return the exit status.
 
     Raises:
-        UserError: A file cannot be written.
+        UserError: A file cannot be read or written.
     """
-    is_emptied = folder.path.exists() and not claim.path.exists()
+    is_emptied = exists(folder.path) and not exists(claim.path)
     while not is_emptied and not claim.is_lost() and may_restart(folder, outcome):
         prepare_attempt(folder)
         outcome = _run_ranks(folder, command)
@@ -160,7 +164,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     if problem := shortage_here(recipe, cluster):
         raise UserError(problem)
     data, destination = recipe.data, resolve_path(cluster.paths.data) / recipe.data.name
-    if data.source in BUILT_IN_SOURCES and not (destination / "manifest.json").is_file():
+    if data.source in BUILT_IN_SOURCES and not is_file(destination / "manifest.json"):
         sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}
         pack_data_set(packing_words(data.source, str(destination), **sizes))
     for problem in filter(None, [missing_cache_clear(recipe, cluster), *slow_settings(recipe, cluster)]):
@@ -185,7 +189,7 @@ def pack_data_set(arguments: Sequence[str]) -> None:
 
 def _has_trained(folder: RunFolder) -> bool:
     """Return whether the ranks have come to the first step, by which they leave a ledger of their start."""
-    return folder.has_summary or (folder / STARTUP_FILE).is_file()
+    return folder.has_summary or is_file(folder / STARTUP_FILE)
 
 
 def _remove_unbegun(folder: RunFolder) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from configs.reading import is_file, read_bytes
 from logs.checkpoints import CheckpointFolder, step_of
 from logs.disk import explain_disk_errors
 
@@ -65,7 +66,7 @@ class Attempts:
         """Return the attempts in the order in which they ended; a line that is none is left out."""
         path, adapter = self.run_folder / ATTEMPTS_FILE, TypeAdapter(Attempt)
         rows = []
-        for line in path.read_bytes().splitlines() if path.is_file() else []:
+        for line in read_bytes(path).splitlines() if is_file(path) else []:
             with suppress(ValidationError):
                 rows.append(adapter.validate_json(line, strict=True))
         return rows

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from configs.errors import UserError
+from configs.reading import Unreadable, entries, exists, is_file, read_bytes
 from logs.disk import explain_disk_errors, sync_path, whole_file, write_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ _DIGEST_BYTES = 32
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint file that is cut short, differs from the file that was written, or holds something else."""
+    """A checkpoint file that is cut short, differs from the file that was written, or holds something else.
+
+    A file that could not be read is none of these: `configs.reading.Unreadable` is raised for it.
+    """
 
 
 class ForeignCheckpoint(DamagedCheckpoint):
@@ -84,19 +88,28 @@ class CheckpointFolder:
             with whole_file(path) as file:
                 _write_with_digest(file, state)
             sync_path(folder)
-        others = [each for each in self.files() if each != path and each.is_file()]
-        for old in others[keep - 1 :]:
-            with suppress(OSError):  # the new checkpoint is written all the same
-                old.unlink()
+        with suppress(Unreadable):  # The new checkpoint is written all the same; after the next one it is tried again.
+            others = [each for each in self.files() if each != path and is_file(each)]
+            for old in others[keep - 1 :]:
+                with suppress(OSError):
+                    old.unlink()
         return path
 
     def files(self) -> list[Path]:
-        """Return the checkpoint files, damaged ones too, the newest first."""
-        found = (self.run_folder / CHECKPOINT_FOLDER).glob("step-*.ckpt")
+        """Return the checkpoint files, damaged ones too, the newest first.
+
+        Raises:
+            Unreadable: The folder cannot be listed.
+        """
+        found = entries(self.run_folder / CHECKPOINT_FOLDER)
         return sorted((path for path in found if _NAME.fullmatch(path.name)), key=step_of, reverse=True)
 
     def newest_valid(self) -> tuple[Path | None, list[DamagedCheckpoint]]:
-        """Return the newest checkpoint that is whole and finite, or None, and an error for each newer one."""
+        """Return the newest checkpoint that is whole and finite, or None, and an error for each newer one.
+
+        Raises:
+            Unreadable: Whether the newest one is whole is not known, because it cannot be read.
+        """
         damaged = []
         for path in self.files():
             try:
@@ -133,12 +146,12 @@ class CheckpointFolder:
         """Return the checkpoint that `resume_from` recorded, or None.
 
         Raises:
-            UserError: The record was changed.
+            UserError: The record was changed, or cannot be read.
         """
         for name in _RESUME_FILES:
             path = self.run_folder / name
-            if path.is_file():
-                recorded = path.read_text(encoding="utf-8", errors="replace").strip()
+            if is_file(path):
+                recorded = read_bytes(path).decode("utf-8", "replace").strip()
                 if not _NAME.fullmatch(recorded):
                     raise UserError(f"{path}: names no checkpoint; give ./run.sh train --resume {self.run_folder}")
                 return self.run_folder / CHECKPOINT_FOLDER / recorded
@@ -156,8 +169,9 @@ def read(path: Path) -> SavedState:
     """Return the content of a checkpoint file after checking the digest.
 
     Raises:
-        DamagedCheckpoint: If the file cannot be read, differs from the file that was written, or holds something else,
-            such as values that are not finite.
+        DamagedCheckpoint: If the file differs from the file that was written, or holds something else, such as values
+            that are not finite.
+        Unreadable: If the file cannot be read.
     """
     import numpy as np  # noqa: PLC0415 (a launcher lists checkpoints, and should not wait for this import)
 
@@ -206,10 +220,10 @@ def _write_with_digest(file: BinaryIO, state: SavedState) -> None:
 def _verified(path: Path) -> bytes:
     """Return the content of a checkpoint file without the digest, after comparing the two."""
     try:
-        if path.exists() and not path.is_file():  # Opening a pipe would wait for its writer.
+        if exists(path) and not is_file(path):  # Opening a pipe would wait for its writer.
             raise DamagedCheckpoint(f"{path}: cannot be read (it is not a file)")
-        content = path.read_bytes()
-    except OSError as error:
+        content = read_bytes(path)
+    except OSError as error:  # there is nothing, for example behind a link
         raise DamagedCheckpoint(f"{path}: cannot be read ({error.strerror})") from None
     body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:

@@ -22,9 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from configs.errors import UserError
+from configs.reading import Unreadable, entries, exists, patiently
 from logs.disk import explain_disk_errors, found_object, write_json
 
 CLAIMS_FOLDER = "claims"
@@ -68,9 +69,9 @@ class Claim:
 
     def release(self) -> None:
         """Write into the claim that it has ended; a claim whose folder is gone needs no end."""
-        if self.path.exists():
-            # Where that cannot be written, on a full disk, the next launcher finds that the owner is gone.
-            with suppress(UserError):
+        # Where that cannot be written, on a full disk, the next launcher finds that the owner is gone.
+        with suppress(UserError):
+            if exists(self.path):
                 write_json(self.path, {**self.record(), "ended": _now()})
 
     def is_lost(self) -> bool:
@@ -101,7 +102,11 @@ class Claim:
         )
 
     def record(self) -> Mapping[str, Any]:
-        """Return the content of the file; empty while its owner is still writing the file, or if it is damaged."""
+        """Return the content of the file; empty while its owner is still writing the file, or if it is damaged.
+
+        Raises:
+            Unreadable: The file cannot be read, so that nothing is known of its owner.
+        """
         return found_object(self.path)
 
 
@@ -120,7 +125,8 @@ class Claims:
                 loss of its node starts before the lost owner's claim is stale.
 
         Raises:
-            UserError: A living process has claimed the folder, or the folder cannot be written.
+            UserError: A living process has claimed the folder, whether one has cannot be read, or the folder cannot be
+                written.
         """
         previous = self._wait_for_end(patience_s)
         if previous is not None and "ended" not in (record := previous.record()):
@@ -147,7 +153,7 @@ class Claims:
         """
         deadline, first_beat = time.monotonic() + patience_s, None
         while (newest := self.newest()) and (holder := newest.holder()):
-            beat = newest.path.stat().st_mtime
+            beat = patiently(newest.path, newest.path.stat).st_mtime
             # An owner that gives signs of life is there, unless these are the last ranks of this very job.
             is_there = first_beat is not None and beat > first_beat and not self.were_lost_by_this_job()
             if is_there or time.monotonic() > deadline:
@@ -207,7 +213,7 @@ class Claims:
             return
         claim = Claim(newest.path, newest.record())
         done = threading.Event()
-        with claim.path.open("rb") as file:
+        with patiently(claim.path, lambda: claim.path.open("rb")) as file:
             with suppress(OSError):  # A file system without locks; the signs of life remain.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             beats = threading.Thread(target=_beat, args=(claim, done, on_loss), name="claim", daemon=True)
@@ -223,14 +229,15 @@ class Claims:
         return next(reversed(self._all()), None)
 
     def _all(self) -> list[Claim]:
-        files = (self.run_folder / CLAIMS_FOLDER).glob("*.json")
-        return sorted((Claim(path) for path in files if path.stem.isdecimal()), key=lambda claim: claim.number)
+        files = entries(self.run_folder / CLAIMS_FOLDER)
+        found = (Claim(path) for path in files if path.suffix == ".json" and path.stem.isdecimal())
+        return sorted(found, key=lambda claim: claim.number)
 
 
 def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object]) -> None:
     claims, times_missed = claim.others, 0
     while not done.wait(BEAT_S):
-        with suppress(OSError):  # A file server may fail for a moment, so a folder must be missing twice.
+        with suppress(OSError, Unreadable):  # A file server may fail for a moment: a folder must be missing twice.
             # An unmounted disk leaves an empty folder, where nobody could resume from the checkpoints that follow.
             is_there = claim.path.exists() or claims.newest() is not None
             times_missed = 0 if is_there else times_missed + 1
@@ -291,11 +298,19 @@ def _description(record: Mapping[str, Any]) -> str:
 
 
 def _is_locked(path: Path) -> bool:
-    with suppress(OSError), path.open("r+b") as file:
+    def opened() -> BinaryIO | None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return path.open("r+b")
+        except PermissionError:  # of another user
+            return None
+
+    with suppress(OSError):  # It is gone.
+        if file := patiently(path, opened):
+            with file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
     return False
 
 
@@ -311,7 +326,8 @@ def _age_s(path: Path) -> float:
         with suppress(OSError):
             probe.unlink()
     # A client of a network file system may remember times for a minute; opening the file makes it ask the server.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+    flags = os.O_RDONLY | os.O_NONBLOCK  # a pipe would wait for its writer
+    descriptor = patiently(path, lambda: os.open(path, flags))
     try:
         return now - os.fstat(descriptor).st_mtime
     finally:

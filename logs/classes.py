@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from configs.reading import is_file
 from logs.disk import read_object, write_json
 
 CLASSES_FILE = "classes.json"
@@ -57,7 +58,7 @@ def read_classes(folder: Path) -> ClassResults | None:
         UserError: The file cannot be read, or is not what `write_classes` writes.
     """
     path = folder / CLASSES_FILE
-    if not path.is_file():
+    if not is_file(path):
         return None
     tree = read_object(path)
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from configs.errors import UserError
+from configs.reading import Unreadable, is_file, patiently, read_bytes
 from configs.sync import sync
 
 _SPACE = "free some space, or put paths.runs on another disk"
@@ -108,23 +109,32 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.
 
     Raises:
-        UserError: The path is no file, cannot be read, or holds something else.
+        Unreadable: The file is there, and cannot be read.
+        UserError: The path is no file, or holds something else.
     """
     try:
-        if not path.is_file():  # Opening a pipe would wait for its writer.
+        if not is_file(path):  # Opening a pipe would wait for its writer.
             raise ValueError("it is not a file" if os.path.lexists(path) else "it is missing")
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(read_bytes(path).decode("utf-8"))
         if not isinstance(tree, dict):
             raise ValueError("it has no JSON object")
+    except Unreadable:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give the folder of a run of this program") from None
     return tree
 
 
 def found_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file that its reader can do without; empty where `read_object` raises."""
+    """Return the JSON object in a file that its reader can do without; empty if it is missing or damaged.
+
+    Raises:
+        Unreadable: The file is there, and cannot be read; its reader may write it anew, without what it held.
+    """
     try:
         return read_object(path)
+    except Unreadable:
+        raise
     except UserError:
         return {}
 
@@ -155,7 +165,8 @@ def whole_file(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     mode = 0o600 if is_private else 0o666
     with explain_disk_errors(path):
-        if path.is_char_device() or (path.is_symlink() and path.is_fifo()):  # /dev/null, /dev/stdout of a pipe
+        is_device = patiently(path, path.is_char_device)
+        if is_device or (path.is_symlink() and path.is_fifo()):  # /dev/null, /dev/stdout of a pipe
             with path.open("wb") as file:
                 yield file
             return

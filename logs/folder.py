@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from configs.arguments import short_path
 from configs.errors import UserError
 from configs.load import dump, load_run, resolve_path
+from configs.reading import entries, exists, is_file, is_folder
 from configs.schema import Cluster, Recipe
 from logs.attempts import Attempts
 from logs.checkpoints import CheckpointFolder
@@ -125,7 +126,7 @@ class RunFolder:
         runs, now = resolve_path(cluster.paths.runs), datetime.now().astimezone()
         name = f"{recipe.name}-{now:%Y%m%d-%H%M%S}"
         taken, number = name, 1
-        while (runs / taken).exists():
+        while exists(runs / taken):
             number += 1
             taken = f"{name}-{number}"
         return cls(runs / taken)
@@ -136,7 +137,7 @@ class RunFolder:
         Raises:
             UserError: If the path exists and is not an empty folder, or cannot be created.
         """
-        if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
+        if exists(self.path) and not (is_folder(self.path) and not entries(self.path)):
             raise UserError(
                 f"{self}: exists already, and a run needs a new or empty folder; give another folder, or remove this "
                 "one"
@@ -152,7 +153,7 @@ class RunFolder:
     @property
     def is_begun(self) -> bool:
         """Whether a run has been begun in the folder, so that the folder has the run's settings."""
-        return (self / CONFIG_FILE).is_file()
+        return is_file(self / CONFIG_FILE)
 
     @property
     def settings(self) -> tuple[Recipe, Cluster]:
@@ -197,18 +198,18 @@ class RunFolder:
     @property
     def has_summary(self) -> bool:
         """Whether an attempt at the run has ended, in whatever way."""
-        return (self / SUMMARY_FILE).is_file()
+        return is_file(self / SUMMARY_FILE)
 
     @property
     def has_ended(self) -> bool:
         """Whether the run has ended: there is a summary, and no job is to resume the run."""
-        return self.has_summary and not (self / UNFINISHED_MARK).is_file()
+        return self.has_summary and not is_file(self / UNFINISHED_MARK)
 
     def summary(self) -> Summary:
         """Return the summary in ``summary.json``; keys that this version does not know are ignored.
 
         Raises:
-            UserError: If the file is missing, or is not a summary.
+            UserError: If the file is missing, cannot be read, or is not a summary.
         """
         path = self / SUMMARY_FILE
         tree = read_object(path)
@@ -239,7 +240,7 @@ class RunFolder:
         """
         for ruleset, name in RESULT_FILES.items():
             close_log(self / name, ruleset)
-        if (self / SUMMARY_FILE).exists():
+        if exists(self / SUMMARY_FILE):
             return
         known: dict[str, Any] = {"recipe": "unknown"}
         with suppress(UserError):

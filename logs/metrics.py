@@ -3,12 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
 from configs.plan import Position
+from configs.reading import exists, is_file, patiently, read_bytes
 from logs.disk import dispensable, explain_disk_errors, strict_json, write_text
 
 METRICS_FILE = "metrics.jsonl"
@@ -44,15 +46,16 @@ class MetricsWriter(NullMetrics):
             repeats those steps. If None, the run is new.
 
     Raises:
-        UserError: If the file cannot be made.
+        UserError: If the file cannot be made, or that of the attempt before cannot be read.
     """
 
     def __init__(self, path: Path, resume_at: Position | None = None) -> None:
         self._path = path
         self._rows: list[str] = []
-        assert resume_at or not path.is_file(), f"{path} belongs to another run"
-        if resume_at and path.is_file():
-            rows = chain.from_iterable(iter(MetricsFollower(path).update, []))  # without lines that are none
+        assert resume_at or not is_file(path), f"{path} belongs to another run"
+        if resume_at and is_file(path):
+            follower = MetricsFollower(path)  # leaves out lines that are none
+            rows = chain.from_iterable(iter(partial(patiently, path, follower.read), []))
             write_text(path, "".join(_line(row) for row in rows if _is_before(row, resume_at)))
         with explain_disk_errors(path), path.open("ab") as file:
             self._size = file.tell()
@@ -98,9 +101,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         UserError: If the file cannot be read, or a line before the last is not a row.
     """
     try:
-        if path.exists() and not path.is_file():
+        if exists(path) and not is_file(path):
             raise OSError("it is not a file")  # Opening a pipe would wait for its writer.
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_bytes(path).decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines[:-1], start=1)]
@@ -123,19 +126,26 @@ class MetricsFollower:
     _offset: int = 0
 
     def update(self) -> list[dict[str, Any]]:
-        """Return the rows added since the last update; a file that became shorter is read from the start."""
+        """Return the rows added since the last update; none while a file server fails: the next update tries again."""
         try:
-            if not self.path.is_file():  # None yet; opening a pipe would wait for its writer.
-                return []
-            with self.path.open("rb") as file:
-                if file.seek(0, 2) < self._offset:
-                    self._offset = 0
-                    self.last.clear()
-                file.seek(self._offset)
-                added = file.read(_MOST_BYTES)
+            return self.read()
         except OSError:
-            # A stale handle of a network file system: the next update tries again.
             return []
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the rows added since the last time; a file that became shorter is read from the start.
+
+        Raises:
+            OSError: The file cannot be read now.
+        """
+        if not self.path.is_file():  # None yet; opening a pipe would wait for its writer.
+            return []
+        with self.path.open("rb") as file:
+            if file.seek(0, 2) < self._offset:
+                self._offset = 0
+                self.last.clear()
+            file.seek(self._offset)
+            added = file.read(_MOST_BYTES)
         whole, newline, _ = added.rpartition(b"\n")
         self._offset += len(whole) + len(newline)
         rows = []

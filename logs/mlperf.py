@@ -22,6 +22,7 @@ from typing import Any, Literal, TextIO
 
 from configs.errors import UserError
 from configs.load import ROOT
+from configs.reading import is_file, read_bytes
 from configs.registry import ENGINES, EngineEntry
 from configs.schema import Cluster, Mlperf
 from logs.disk import explain_disk_errors
@@ -188,7 +189,7 @@ class MlperfLog(EventLog):
         self._files: dict[str, tuple[Path, TextIO]] = {}
         for ruleset, name in RESULT_FILES.items():
             path = run_folder / name
-            assert is_resumed or not path.is_file(), f"{path} belongs to another run"
+            assert is_resumed or not is_file(path), f"{path} belongs to another run"
             with explain_disk_errors(path):
                 self._files[ruleset] = path, path.open("a", encoding="utf-8", buffering=1)
 
@@ -237,9 +238,9 @@ def close_log(path: Path, ruleset: str) -> None:
     Raises:
         UserError: If the disk is full.
     """
-    if not path.is_file():
+    if not is_file(path):
         return
-    whole, _, _torn = path.read_bytes().rpartition(b"\n")
+    whole, _, _torn = read_bytes(path).rpartition(b"\n")
     *_, last_attempt = _RESUMED.split(whole)
     if re.search(rb'"key": "run_stop"|^:::MLL [\d.]+ run_stop:', last_attempt, re.MULTILINE):
         return

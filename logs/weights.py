@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from configs.errors import UserError
+from configs.reading import is_file, is_folder
 from logs.folder import RunFolder
 
 _EXPORTED = "network.onnx"
@@ -17,7 +18,7 @@ def starting_weights(start_from: Path | None) -> list[str]:
             folder. If None, there is nothing to change.
 
     Raises:
-        UserError: There are no weights.
+        UserError: There are no weights, or they cannot be read.
     """
     if start_from is None:
         return []
@@ -27,14 +28,14 @@ def starting_weights(start_from: Path | None) -> list[str]:
 
 def _weights_file(path: Path) -> Path:
     """Return the newest complete checkpoint of a run, or else its export, or the file itself."""
-    if path.is_file():
+    if is_file(path):
         return path
-    if not path.is_dir():
+    if not is_folder(path):
         raise UserError(f"--from: no such file or folder: {path}; give the folder of a run or a file of weights")
     folder = RunFolder(path)
     checkpoint, _ = folder.checkpoints.newest_valid()
     for found in (checkpoint, path / "export" / _EXPORTED, path / _EXPORTED):
-        if found is not None and found.is_file():
+        if found is not None and is_file(found):
             return found
     missing = "no complete checkpoint" if folder.is_begun else "no run and no export"
     raise UserError(f"--from {path}: {missing} in it; give the folder of a run that has ended, or a file of weights")

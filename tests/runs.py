@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,10 +59,16 @@ def train(folder: Path, *overrides: str, recipe: str = "digits", words: tuple[st
     return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
 
 
-def resume(folder: Path, *words: str) -> FinishedRun:
-    """Go on with a run and wait for the end; ``words`` are further options."""
+def resume(folder: Path, *words: str, variables: Mapping[str, str] | None = None) -> FinishedRun:
+    """Go on with a run and wait for the end.
+
+    Args:
+        folder: Of the run.
+        words: Further options.
+        variables: The environment. If None, that of the tests.
+    """
     command = [sys.executable, "-I", "-m", "launch", "train", *words, "--resume", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from configs.errors import STOPPED_STATUS
+from configs.reading import Unreadable
 from launch.start.inherited import without_ranks
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals, signal_groups
 from launch.start.local import GRACE_S, KILL_S, STOP_S, Outcome
@@ -160,6 +161,10 @@ class OutlivedLauncher:
         if now_s < self._looked_s + _LOOK_S:
             return
         self._looked_s = now_s
+        with suppress(OSError, Unreadable):  # A second later it looks again.
+            self._look(now_s)
+
+    def _look(self, now_s: float) -> None:
         if not any(map(_tells_the_end, self._folder.glob("failure_*.json"))):
             self._ended_s = None
         elif self._ended_s is None:

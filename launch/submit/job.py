@@ -19,6 +19,7 @@ from configs.arguments import Parser, exit_status, parse
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.outputs import guard_outputs
 from configs.rank_variables import rank_environment
+from configs.reading import is_file
 from launch.failure_cause import find_cause, has_refused, read_failures, was_stopped
 from launch.finish import close_refused, finish_run
 from launch.notify import notify
@@ -83,7 +84,7 @@ def _unrecorded(folder: RunFolder) -> tuple[Literal["lost", "stopped"], str] | N
     if folder.claims.were_lost_by_this_job():
         return "lost", "ended without a report: by SIGKILL, or because its node was lost"
     began = folder.claims.ended_by_this_job()
-    if began is None or not (folder / UNFINISHED_MARK).is_file():
+    if began is None or not is_file(folder / UNFINISHED_MARK):
         return None
     stops = [each for each in folder.attempts.read() if each.outcome == "stopped"]
     if any(datetime.fromisoformat(each.time) >= began for each in stops):

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import UserError, nearest
+from configs.reading import is_file, is_folder, patiently
 from configs.schema import Recipe
 from logs.disk import dispensable, read_object, write_json
 from logs.folder import VERDICT_FILE, Summary
@@ -81,7 +82,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
     """
     if ruleset not in RULESETS:
         raise UserError(f"ruleset: got {ruleset!r}, allowed: {', '.join(RULESETS)}; {nearest(ruleset, RULESETS)}")
-    if not log.is_file():
+    if not is_file(log):
         raise UserError(f"{log}: no such log file; give a run folder or a log file")
     # Before the checker reads the log, so that a log that grows meanwhile has another digest than the verdict.
     digest = digest_of(log)
@@ -124,7 +125,7 @@ def _is_rehearsal(log: Path) -> bool:
 def digest_of(log: Path) -> str:
     """Return the SHA-256 of a log, in hexadecimal digits."""
     digest = hashlib.sha256()
-    with log.open("rb") as file:
+    with patiently(log, lambda: log.open("rb")) as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
@@ -142,7 +143,7 @@ def read_verdicts(run_folder: Path) -> list[Verdict]:
     found = []
     for ruleset, name in RESULT_FILES.items():
         row, log = tree.get(ruleset), run_folder / name
-        if isinstance(row, dict) and row.get("log_sha256", "") == (digest_of(log) if log.is_file() else None):
+        if isinstance(row, dict) and row.get("log_sha256", "") == (digest_of(log) if is_file(log) else None):
             messages = row.get("messages")
             shown = tuple(map(str, messages)) if isinstance(messages, list) else ()
             found.append(Verdict(ruleset, row.get("passed") is True, shown, row["log_sha256"]))
@@ -182,9 +183,9 @@ def write_verdict(run_folder: Path) -> dict[str, Verdict]:
     Raises:
         UserError: If ``run_folder`` is not a folder.
     """
-    if not run_folder.is_dir():
+    if not is_folder(run_folder):
         raise UserError(f"{run_folder}: no such run folder; give the folder that a run has written")
-    pairs = [(run_folder / name, ruleset) for ruleset, name in RESULT_FILES.items() if (run_folder / name).is_file()]
+    pairs = [(run_folder / name, ruleset) for ruleset, name in RESULT_FILES.items() if is_file(run_folder / name)]
     return keep_verdicts(run_folder, zip((log for log, _ in pairs), judge_all(pairs), strict=True))
 
 

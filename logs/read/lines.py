@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from configs.reading import patiently
 
 _TOKEN = re.compile(r":::(?:(MLLOG)|(MLL)|MLPv(\d+\.\d+)\.\d+ +(\w+))[ \t]+")
 _MLL = re.compile(r"(\S+)[ \t]+(\w+)(?::[ \t]*)?")
@@ -80,7 +81,7 @@ def read_events(path: Path) -> Iterator[Event | None]:
         UserError: If the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with patiently(path, lambda: path.open("rb")) as file:
             while line := file.readline(_LINE_BYTES):
                 if b":::ML" in line:
                     yield from parse_text(line.decode("utf-8", errors="replace"))

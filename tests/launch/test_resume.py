@@ -1,6 +1,7 @@
 """A run that was stopped is resumed and ends with the same bits: real ranks, real images."""
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -17,16 +18,17 @@ import numpy as np
 import psutil
 import pytest
 
-from configs.load import ROOT
+from configs.load import ROOT, load_both
 from configs.registry import has_engine
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from launch.setup.layout import USED_LOCK
-from logs.checkpoints import read, step_of
-from logs.folder import RunFolder
+from logs.checkpoints import SavedState, read, step_of
+from logs.folder import RunFolder, Summary
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
+from tests.failing_reads import failing_reads
 from tests.launch.scheduled import ranks
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, resume, train, train_command
 
@@ -119,6 +121,69 @@ def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of
     assert not json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["4.0.0"]["passed"]
     record = parse_log(folder / "result_0.txt")
     assert (record.status, [each.epoch for each in record.evaluations]) == ("success", [1, 2])
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, tiny: list[str]) -> Path:
+    """Return the folder of a run that was stopped in its second epoch, with two checkpoints."""
+    folder = tmp_path / "run"
+    assert _stop(folder, signal.SIGTERM, 2, tiny).status == 75
+    newest, older = RunFolder(folder).checkpoints.files()
+    assert step_of(newest) > step_of(older) == 19
+    return folder
+
+
+@pytest.mark.parametrize(("call", "number"), [("open", errno.ESTALE), ("opendir", errno.EACCES)])
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_resumed_from_to_the_same_bits(
+    tmp_path: Path, stopped: Path, whole: Path, call: str, number: int
+) -> None:
+    newest = RunFolder(stopped).checkpoints.files()[0]
+    failing = newest if call == "open" else newest.parent
+    done = resume(stopped, variables=failing_reads(tmp_path, call, failing, number, once=True))
+    assert done.status == 0, done.errors
+    assert (tmp_path / "has-failed").exists()
+    assert f"resumes from {newest}\n" in done.errors
+    assert not list(newest.parent.glob("*.damaged"))
+    assert _course(stopped) == _course(whole)
+    assert read_summary(stopped)["weights_checksum"] == read_summary(whole)["weights_checksum"]
+
+
+@pytest.mark.parametrize(
+    ("call", "file", "number"),
+    [
+        ("open", "checkpoints/step-00000005.ckpt", errno.ESTALE),
+        ("stat", "checkpoints/step-00000005.ckpt", errno.EACCES),
+        ("opendir", "checkpoints", errno.EACCES),
+        ("opendir", "claims", errno.EIO),
+        ("open", "summary.json", errno.EIO),
+    ],
+)
+def test_what_cannot_be_read_at_all_is_named_and_nothing_is_set_aside_renamed_or_overwritten(
+    tmp_path: Path, call: str, file: str, number: int
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.make()
+    folder.write_settings(*load_both("digits", "laptop"))
+    for step in (3, 5):
+        folder.checkpoints.write(step, SavedState({}, {"weights/a": np.zeros(step)}), keep=2)
+    folder.write_summary(Summary("digits", "aborted"))
+    folder.claims.take().release()
+    before = _files(folder.path)
+    # Without --resume, a run without a whole checkpoint would begin at step 0.
+    command = train_command(folder.path)
+    variables = failing_reads(tmp_path, call, folder / file, number, once=False)
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("error: ")]
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert line.startswith(f"error: {folder / file}: cannot be read: {os.strerror(number)}; ")
+    assert "repeat the command" in line
+    after = _files(folder.path)
+    assert {name: after.get(name) for name in before} == before
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file of a run but the log of whoever claims it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goes_on_to_the_same_bits(

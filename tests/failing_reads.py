@@ -1,0 +1,75 @@
+"""A file system that answers reads of chosen paths with an error, as a file server does for a moment."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.libraries import compile_library
+
+_SOURCE = r"""
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static int fails(const char *call, const char *path) {
+  const char *wanted = getenv("FAIL_CALL"), *end = getenv("FAIL_PATH"), *once = getenv("FAIL_ONCE");
+  if (!path || !wanted || !end || strcmp(call, wanted)) return 0;
+  size_t length = strlen(path), tail = strlen(end);
+  if (length < tail || strcmp(path + length - tail, end)) return 0;
+  if (once) {
+    int made = NEXT(open)(once, O_CREAT | O_EXCL | O_WRONLY, 0600);
+    if (made < 0) return 0;
+    close(made);
+  }
+  errno = atoi(getenv("FAIL_ERRNO"));
+  return 1;
+}
+
+#define OPEN(name)                                        \
+  int name(const char *path, int flags, ...) {            \
+    va_list rest;                                         \
+    va_start(rest, flags);                                \
+    mode_t mode = va_arg(rest, mode_t);                   \
+    va_end(rest);                                         \
+    return fails("open", path) ? -1 : NEXT(name)(path, flags, mode); \
+  }
+OPEN(open)
+OPEN(open64)
+
+int stat(const char *path, struct stat *found) { return fails("stat", path) ? -1 : NEXT(stat)(path, found); }
+int stat64(const char *path, struct stat64 *found) { return fails("stat", path) ? -1 : NEXT(stat64)(path, found); }
+DIR *opendir(const char *path) { return fails("opendir", path) ? 0 : NEXT(opendir)(path); }
+"""
+
+
+def failing_reads(folder: Path, call: str, path: Path, number: int, *, once: bool) -> dict[str, str]:
+    """Return the variables of a process whose reads of a path fail; skip the test where that cannot be arranged.
+
+    Args:
+        folder: Takes the library.
+        call: ``open``, ``stat`` or ``opendir``.
+        path: The file or the folder.
+        number: The error number.
+        once: Whether the first call fails and no other, in whichever process.
+    """
+    library, mark = folder / "failing_reads.so", folder / "has-failed"
+    compile_library(library, _SOURCE)
+    variables = {**os.environ, "LD_PRELOAD": str(library), "FAIL_CALL": call, "FAIL_ERRNO": str(number)}
+    read = {"open": "open(p).close()", "stat": "os.stat(p)", "opendir": "os.listdir(p)"}[call]
+    command = [sys.executable, "-c", f"import os, sys; p = sys.argv[1]; {read}", str(folder)]
+    probe = subprocess.run(command, env=variables | {"FAIL_PATH": str(folder)}, capture_output=True, check=False)
+    if f"[Errno {number}]".encode() not in probe.stderr:
+        pytest.skip("this Python reads by other calls of the C library")
+    return variables | {"FAIL_PATH": str(path)} | ({"FAIL_ONCE": str(mark)} if once else {})
