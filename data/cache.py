@@ -1,6 +1,6 @@
 """Drop files from the page cache and check that they are gone, so that MLPerf's ``cache_clear`` event is true.
 
-Works on Linux only, without root. Imports nothing of ours.
+Works on Linux only, without root. Imports nothing of ours but `configs.reading`.
 """
 
 import ctypes
@@ -9,9 +9,12 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+
+from configs.reading import entries, exists, is_file, patiently
 
 _WINDOW_BYTES = 1 << 30
 _TRIES, _PAUSE_S = 10, 0.1
@@ -33,8 +36,8 @@ def clear_dataset(folder: Path) -> str | None:
     """
     left: int | None = 0
     for _ in range(_TRIES):
-        drop_pages(path for path in folder.iterdir() if path.is_file())
-        left = resident_bytes(folder.glob("*.rec"))
+        drop_pages(filter(is_file, entries(folder)))
+        left = resident_bytes(path for path in entries(folder) if path.suffix == ".rec")
         if not left:
             break
         time.sleep(_PAUSE_S)
@@ -51,7 +54,7 @@ def known_obstacle(folder: Path) -> str | None:
     """
     if not all(_is_told(path) for path in folder.glob("*.rec")):
         return _NOT_TOLD
-    place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    place = next(each for each in (folder.absolute(), *folder.absolute().parents) if exists(each))
     return "the folder is a tmpfs, whose files are always in memory" if _is_tmpfs(place) else None
 
 
@@ -69,10 +72,10 @@ def drop_pages(paths: Iterable[Path]) -> None:
     memory only. `resident_bytes` tells afterwards how much stayed.
 
     Raises:
-        OSError: A file cannot be opened.
+        OSError, configs.reading.Unreadable: A file cannot be opened.
     """
     for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = patiently(path, partial(os.open, path, os.O_RDONLY))
         try:
             with suppress(OSError):  # What stays for want of it is counted afterwards.
                 os.fsync(descriptor)
@@ -89,13 +92,13 @@ def resident_bytes(paths: Iterable[Path]) -> int | None:
         write to it.
 
     Raises:
-        OSError: A file cannot be opened.
+        OSError, configs.reading.Unreadable: A file cannot be opened.
     """
     pages = 0
     for path in paths:
         if not _is_told(path):
             return None
-        with path.open("rb") as file:
+        with patiently(path, partial(path.open, "rb")) as file:
             size = os.fstat(file.fileno()).st_size
             for begin in range(0, size, _WINDOW_BYTES):
                 pages += _resident_pages(file.fileno(), begin, min(_WINDOW_BYTES, size - begin))
@@ -103,7 +106,7 @@ def resident_bytes(paths: Iterable[Path]) -> int | None:
 
 
 def _is_told(path: Path) -> bool:
-    return path.stat().st_uid == os.geteuid() or os.access(path, os.W_OK)
+    return patiently(path, path.stat).st_uid == os.geteuid() or os.access(path, os.W_OK)
 
 
 def _resident_pages(descriptor: int, begin: int, length: int) -> int:

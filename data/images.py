@@ -1,7 +1,8 @@
 """What an image file means to this program: which files are images, and which pixels each of them stands for.
 
 The rules are those of docs/images.md. DALI decodes by the same rules during training (`data.input.pipeline`); a test
-compares both of its versions with this module, pixel by pixel. Imports nothing of ours but `configs.errors`.
+compares both of its versions with this module, pixel by pixel. Imports nothing of ours but `configs.errors` and
+`configs.reading`.
 """
 
 import io
@@ -14,6 +15,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from configs.errors import UserError
+from configs.reading import Unreadable, may_pass, patiently, read_bytes
 
 FORMATS = ("JPEG", "PNG")
 """Formats that may be packed, recognised by content. A file with several pictures stands for its first one."""
@@ -41,6 +43,9 @@ def image_problem(file: BinaryIO, size: int | None = None, *, is_decoded: bool =
         file: The opened file.
         size: Shorter side that the image will be scaled to, px. If None, its bytes are kept.
         is_decoded: Whether to decode the pixels too, which finds truncated and damaged files.
+
+    Raises:
+        OSError: The disk or the file server fails.
     """
     try:
         with Image.open(file) as image:
@@ -58,7 +63,9 @@ def image_problem(file: BinaryIO, size: int | None = None, *, is_decoded: bool =
         return "is neither a JPEG nor a PNG image" if file.seek(0, io.SEEK_END) else "is empty"
     except Image.DecompressionBombError:
         return f"is a giant image, allowed: {MOST_PIXELS:,} pixels; make it smaller"
-    except Exception as error:  # noqa: BLE001 (what Pillow raises depends on the place of the damage)
+    except Exception as error:  # What Pillow raises depends on the place of the damage.
+        if isinstance(error, OSError) and may_pass(error):  # of the disk, not of the image
+            raise
         return f"cannot be decoded: {str(error) or type(error).__name__}"
     return None
 
@@ -72,9 +79,13 @@ class FileFacts(NamedTuple):
 
 def file_facts(path: Path) -> FileFacts | None:
     """Return what the header of a file says; None if it is no image that can be read."""
-    try:
+
+    def look() -> FileFacts:
         with Image.open(path) as image:
             return FileFacts(min(image.size), image.getexif().get(ExifTags.Base.Orientation, 1) != 1)
+
+    try:
+        return patiently(path, look)
     except Exception:  # noqa: BLE001 (as above; `image_problem` tells what is wrong)
         return None
 
@@ -91,11 +102,13 @@ def read_image(path: Path, size: int | None = None, quality: int = DEFAULT_QUALI
         UserError: The file cannot be read or decoded, although `image_problem` has found nothing or was not asked.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
         if size is None:
             return content
         with Image.open(io.BytesIO(content)) as image:
             return encode_jpeg(resize_image(upright(image), size), quality)
+    except Unreadable:
+        raise
     except Exception as error:  # noqa: BLE001 (as above)
         reason = getattr(error, "strerror", None) or image_problem(io.BytesIO(content), size) or error
         raise UserError(f"{path}: cannot be packed: {reason}; repair or remove it") from None

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from configs.errors import UserError
+from configs.reading import exists, is_file, read_bytes
 from configs.registry import SOURCES_WITH_LABEL_VECTORS, PackedSource
 from configs.sync import sync
 
@@ -99,13 +100,13 @@ def load_manifest(folder: Path, name: str = _NAME) -> Manifest:
         name: Name of the file.
 
     Raises:
-        UserError: The folder has no manifest, or the manifest is damaged.
+        UserError: The folder has no manifest, or the manifest cannot be read or is damaged.
     """
     path = folder / name
     try:
-        if path.exists() and not path.is_file():  # Opening a pipe would wait for its writer.
+        if exists(path) and not is_file(path):  # Opening a pipe would wait for its writer.
             raise UserError(f"{path}: is not a file; ./run.sh prepare did not make this folder")
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(read_bytes(path))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; ./run.sh prepare did not make this folder") from None
     except ValidationError as error:

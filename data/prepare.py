@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from configs.errors import UserError
+from configs.reading import Unreadable, exists, is_folder, patiently
 from data.images import image_problem
 from data.lock import locked
 from data.manifest import SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
@@ -76,9 +77,14 @@ def check_source(source: Source, *, workers: int = 1, is_decoded: bool = True) -
 
 
 def _file_problem(file: Path, size: int | None, *, is_decoded: bool) -> str | None:
-    try:
+    def look() -> str | None:
         with file.open("rb") as opened:
             return image_problem(opened, size, is_decoded=is_decoded)
+
+    try:
+        return patiently(file, look)
+    except Unreadable as error:
+        return error.reason
     except OSError as error:
         return f"cannot be read: {error.strerror}"
 
@@ -106,7 +112,7 @@ def prepare(
     if source.problems:
         raise SourceRefused([*check_source(source, workers=workers, is_decoded=is_decoded)])
     wanted = SourceManifest(kind=source.kind, description=source.description, fingerprint=source.fingerprint)
-    if destination.exists():
+    if exists(destination):
         return PrepareResult(_load_same(destination, wanted, seed), was_up_to_date=True)
     _require_space(source, destination)
     if problems := [*check_source(source, workers=workers, is_decoded=is_decoded)]:
@@ -134,10 +140,10 @@ def prepare(
 
 def _require_space(source: Source, destination: Path) -> None:
     """Raise if the disk has no room for files that are packed as they are; what JPEGs will take is not known before."""
-    parent = next(each for each in destination.absolute().parents if each.exists())
+    parent = next(each for each in destination.absolute().parents if exists(each))
     splits = [split for split in (source.train, source.eval) if split.size is None]
-    needed = sum(file.stat().st_size for split in splits for file in split.files if file.exists())
-    if parent.is_dir():
+    needed = sum(patiently(file, file.stat).st_size for split in splits for file in split.files if exists(file))
+    if is_folder(parent):
         require_space(parent, needed, f"the data set {destination.name}", "or name a folder on another disk")
 
 
@@ -145,12 +151,15 @@ def _load_same(destination: Path, wanted: SourceManifest, seed: int) -> Manifest
     """Return the manifest of a destination that exists.
 
     Raises:
-        UserError: The destination is not a complete data set, or was packed from another source or with another seed.
+        UserError: The destination is not a complete data set, cannot be read, or was packed from another source or
+            with another seed.
     """
     remedy = "move it away or name another folder"
     try:
         found = load_manifest(destination)
         check_files(destination, found)
+    except Unreadable:
+        raise
     except UserError as error:
         raise UserError(f"{destination} exists and is not a complete data set ({error}); {remedy}") from None
     if (found.source.fingerprint, found.seed) != (wanted.fingerprint, seed):

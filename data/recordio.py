@@ -25,6 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from configs.reading import patiently, read_bytes
 from configs.sync import sync
 
 MAGIC = struct.pack("<I", 0xCED7230A)
@@ -203,8 +204,8 @@ class RecordFile:
     """A context manager that reads a file of records, which it maps into memory."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or raise OSError."""
-        with path.open("rb") as file:
+        """Open the file, or raise OSError or `configs.reading.Unreadable`."""
+        with patiently(path, lambda: path.open("rb")) as file:
             self.size_bytes = os.fstat(file.fileno()).st_size
             # The kernel refuses to map an empty file.
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size_bytes else None
@@ -315,11 +316,11 @@ def find_wrong_length(rec: Path, idx: Path, limit_s: float) -> str | None:
         File, number, byte offset and problem, in one line; None if nothing was found in time.
 
     Raises:
-        OSError: A file cannot be read.
+        OSError, configs.reading.Unreadable: A file cannot be read.
         ValueError, IndexError: The index is damaged.
     """
     give_up = time.monotonic() + limit_s
-    offsets = sorted(int(line.split(b"\t")[1]) for line in idx.read_bytes().splitlines())
+    offsets = sorted(int(line.split(b"\t")[1]) for line in read_bytes(idx).splitlines())
     with RecordFile(rec) as records:
         for number, (offset, end) in enumerate(pairwise([*offsets, records.size_bytes])):
             if time.monotonic() > give_up:

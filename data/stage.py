@@ -17,6 +17,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from configs.errors import UserError
+from configs.reading import Unreadable, exists, patiently
 from configs.sync import sync
 from data.lock import locked
 from data.manifest import SPLITS, Manifest, load_manifest
@@ -103,10 +104,12 @@ def _explained(disk: Path) -> Iterator[None]:
 
 def _is_whole(copy: Path, manifest: Manifest) -> bool:
     """Return whether the copy is there with the right file sizes; remove a damaged copy."""
-    if not copy.exists():
+    if not exists(copy):
         return False
     try:
         check_files(copy, manifest)
+    except Unreadable:  # It may be whole.
+        raise
     except UserError:
         with locked(copy, wait=False):
             shutil.rmtree(copy)
@@ -152,13 +155,17 @@ def _copy_file(source: Path, copy: Path, sha256: str, advance: Callable[[int], o
 def _append(source: Path, copy: Path, advance: Callable[[int], object]) -> str:
     """Append to ``copy`` the bytes that it lacks, and return the sha256 of the whole copy."""
     digest = hashlib.sha256()
-    with source.open("rb") as reader, copy.open("a+b") as writer:
+    with patiently(source, lambda: source.open("rb")) as reader, copy.open("a+b") as writer:
         writer.seek(0)
         while chunk := writer.read(_CHUNK_BYTES):
             digest.update(chunk)
             advance(len(chunk))
-        reader.seek(writer.tell())
-        while chunk := reader.read(_CHUNK_BYTES):
+
+        def read_on() -> bytes:
+            reader.seek(writer.tell())  # A read that failed may have moved it.
+            return reader.read(_CHUNK_BYTES)
+
+        while chunk := patiently(source, read_on):
             writer.write(chunk)
             digest.update(chunk)
             advance(len(chunk))

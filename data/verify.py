@@ -11,6 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from configs.errors import UserError
+from configs.reading import Unreadable, exists, patiently, read_bytes
 from configs.registry import BUILT_IN_SOURCES, packing_words
 from configs.schema import Data
 from data.images import image_problem
@@ -61,11 +62,13 @@ def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
     """
     command = _packing_command(folder, data, num_classes)
     remedy = f"move it away and run {command}"
-    if not folder.exists():
+    if not exists(folder):
         raise UserError(f"{folder}: no such data set; run {command}")
     try:
         manifest = load_manifest(folder)
         check_files(folder, manifest)
+    except Unreadable:  # Nothing is known of its content.
+        raise
     except UserError as error:
         raise UserError(f"{error}; {remedy}") from None
     if manifest.source.kind != data.source:
@@ -102,7 +105,11 @@ def _packing_command(folder: Path, data: Data, num_classes: int) -> str:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Raise UserError if a file is missing, has another length than the manifest says, or the index does not fit."""
+    """Raise UserError if a file is missing, has another length than the manifest says, or the index does not fit.
+
+    Raises:
+        Unreadable: A file cannot be read, so that it is not known whether it fits.
+    """
     for name in SPLITS:
         problem = _quick_problem(folder, name, manifest.split(name))
         if problem is not None:
@@ -112,13 +119,14 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 def _quick_problem(folder: Path, name: SplitName, split: SplitManifest) -> DatasetFinding | None:
     """Return what a look at the file lengths and the index finds wrong in a split; None if nothing."""
     for file, wanted in ((f"{name}.rec", split.rec_bytes), (f"{name}.idx", split.idx_bytes)):
+        path = folder / file
         try:
-            found = (folder / file).stat().st_size
+            found = patiently(path, path.stat).st_size
         except OSError as error:
             return DatasetFinding(file, error.strerror or str(error))
         if found != wanted:
             return DatasetFinding(file, f"is {found:,} bytes long, the manifest says {wanted:,}")
-    index = (folder / f"{name}.idx").read_bytes()
+    index = read_bytes(folder / f"{name}.idx")
     lines = index.count(b"\n")
     if lines != split.records:
         return DatasetFinding(f"{name}.idx", f"has {lines:,} lines, the manifest says {split.records:,} records")
@@ -140,7 +148,8 @@ def verify_dataset(folder: Path, *, workers: int = 1) -> Iterator[DatasetFinding
         workers: Number of processes that decode.
 
     Raises:
-        UserError: The manifest is missing or damaged, so that there is nothing to compare with.
+        UserError: The manifest is missing or damaged, so that there is nothing to compare with; or a file cannot be
+            read.
     """
     manifest = load_manifest(folder)
     for name in SPLITS:
@@ -154,7 +163,7 @@ def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: in
     with contextlib.ExitStack() as stack:
         try:
             records = stack.enter_context(RecordFile(folder / f"{name}.rec"))
-            index = (folder / f"{name}.idx").read_bytes()
+            index = read_bytes(folder / f"{name}.idx")
         except OSError as error:
             if quick is None:
                 yield DatasetFinding(Path(error.filename).name, error.strerror or str(error))

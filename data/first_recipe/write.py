@@ -12,6 +12,7 @@ from PIL import Image
 
 from configs.errors import UserError
 from configs.load import load_recipe
+from configs.reading import exists
 from configs.schema import Recipe
 from configs.validate import validate
 from data.first_recipe.choose import Facts, choose
@@ -59,7 +60,7 @@ def write_recipe(folder: Path, manifest: Manifest) -> FirstRecipe:
     recipe = validate(Recipe, choice.recipe)
     text = _HEADER + "".join(_as_yaml(key, value) for key, value in choice.recipe.items())
     try:
-        if path.exists():
+        if exists(path):
             return FirstRecipe(path, "up to date" if _is_same(path, recipe) else "kept", choice.reasons, command)
         partial = folder / f".{NAME}.partial"
         partial.write_text(text, encoding="utf-8")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from configs.reading import read_bytes
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, DataError, TrainingBatch
 from data.recordio import find_wrong_length
@@ -236,10 +237,9 @@ def offset_in(sources: Any, number: int) -> int:
 
 def index_rows(idx: Path) -> Iterator[tuple[str, int]]:
     """Yield key and byte offset of each record of an index."""
-    with idx.open(encoding="ascii") as lines:
-        for line in lines:
-            key, offset = line.split("\t")
-            yield key, int(offset)
+    for line in read_bytes(idx).decode("ascii").splitlines():
+        key, offset = line.split("\t")
+        yield key, int(offset)
 
 
 def _reason(text: str) -> str:

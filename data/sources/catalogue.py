@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import cast
 
 from configs.errors import UserError, nearest
+from configs.reading import entries, exists, is_folder
 from configs.registry import BUILT_IN_SOURCES, SOURCES, module_of
 from data.sources.class_folders import explain_no_layout
 from data.sources.image_source import Settings, Source, SourceModule
@@ -19,7 +20,7 @@ def open_source(name: str, settings: Settings) -> Source:
         settings: What the user set.
 
     Raises:
-        UserError: No source recognises it, the source does not take a setting, or cannot be opened.
+        UserError: It cannot be read, no source recognises it, the source does not take a setting, or cannot be opened.
     """
     modules = {kind: _load(kind) for kind in SOURCES}
     kind = next((kind for kind, module in modules.items() if module.recognises(name)), None)
@@ -42,9 +43,10 @@ def _load(kind: str) -> SourceModule:
 
 
 def _explain_unknown(name: str, modules: dict[str, SourceModule]) -> str:
-    if Path(name).exists() and (told := explain_no_layout(Path(name))):
+    entries(Path(name))  # Of a folder that cannot be listed, it must not be said that something is missing in it.
+    if exists(Path(name)) and (told := explain_no_layout(Path(name))):
         return f"source {name}: {told}"
-    if not Path(name).is_dir():
+    if not is_folder(Path(name)):
         names = " and ".join(BUILT_IN_SOURCES)
         return f"source {name!r}: no such folder, and sources by name are {names}; {nearest(name, BUILT_IN_SOURCES)}"
     layouts = [module.LAYOUT for kind, module in modules.items() if kind not in BUILT_IN_SOURCES]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from configs.errors import UserError
+from configs.reading import Unreadable, exists, is_file, patiently
 from data.sources.image_source import is_utf8, name_some, shown, spelling_hint
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -73,7 +74,7 @@ def find_layout(folder: Path) -> Layout | None:
 
 def explain_no_layout(source: Path) -> str | None:
     """Return what to give instead of a folder or a file that has no class folders; None if there are no images."""
-    if source.is_file():
+    if is_file(source):
         return _explain_file(source)
     below = [path for path in _below(source) if find_layout(path)]
     if below:
@@ -133,8 +134,8 @@ def _holds_images(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        return entry.is_dir()
-    except OSError:  # for example a loop of links, or a link that may not be followed
+        return patiently(Path(entry.path), entry.is_dir)
+    except (OSError, Unreadable):  # for example a loop of links, or a link that may not be followed
         return False
 
 
@@ -160,7 +161,7 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
     left_out: list[str] = []
     empty: list[str] = []
     for entry in _entries(folder, problems):
-        if is_hidden(entry.name) or (Path(entry.path) / "manifest.json").is_file():  # a data set packed into its source
+        if is_hidden(entry.name) or is_file(Path(entry.path) / "manifest.json"):  # a data set packed into its source
             left_out.append(shown(entry.name))
         elif not is_utf8(entry.name):
             problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
@@ -191,7 +192,7 @@ def _list_class(folder: Path, problems: list[str], left_out: list[str]) -> list[
         if reason is None and not entry.name.lower().endswith(SUFFIXES):
             reason = shown(entry.name)
         if reason is None:
-            images.append((entry.name, entry.stat().st_size))
+            images.append((entry.name, patiently(Path(entry.path), entry.stat).st_size))
         else:
             refused.append(reason)
     if refused:
@@ -202,9 +203,16 @@ def _list_class(folder: Path, problems: list[str], left_out: list[str]) -> list[
 
 def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:
     """Return the entries of a folder, sorted by name; none if it cannot be read, which is a problem."""
-    try:
+
+    def look() -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
+
+    try:
+        return patiently(folder, look)
+    except Unreadable as error:
+        problems.append(str(error))
+        return []
     except OSError as error:
         problems.append(f"{folder}: cannot be read: {error.strerror}")
         return []
@@ -212,12 +220,15 @@ def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:
 
 def _why_no_file(entry: os.DirEntry[str]) -> str | None:
     """Return the name of an entry and why it is no regular file; None if it is one."""
+    path = Path(entry.path)
     try:
-        if entry.is_file():
+        if patiently(path, entry.is_file):
             return None
-        if entry.is_symlink() and not Path(entry.path).exists():
+        if entry.is_symlink() and not exists(path):
             return f"{shown(entry.name)} (a broken link)"
         return f"{shown(entry.name)} ({'a folder' if entry.is_dir() else 'not a regular file'})"
+    except Unreadable as error:
+        return f"{shown(entry.name)} ({error.reason})"
     except OSError as error:  # for example a loop of links
         return f"{shown(entry.name)} ({error.strerror})"
 

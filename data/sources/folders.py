@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from configs.errors import UserError
+from configs.reading import is_folder
 from data.sources.class_folders import Layout, Listing, find_layout, list_classes, require_whole
 from data.sources.held_out import DEFAULT_PERCENT, hold_out
 from data.sources.image_source import (
@@ -34,7 +35,7 @@ _PARTS = frozenset({"train", "val", "valid", "validation", "test"})
 
 def recognises(name: str) -> bool:
     """See `SourceModule`."""
-    return Path(name).is_dir() and find_layout(Path(name)) is not None
+    return is_folder(Path(name)) and find_layout(Path(name)) is not None
 
 
 def open_source(name: str, settings: Settings) -> Source:

@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.reading import Unreadable, read_bytes
+
 DEFAULT_PERCENT = 20
 """Share of each class that is held out, if the user names none."""
 
@@ -50,8 +52,8 @@ def _contents(images: Sequence[tuple[str, str, int]], folder: Path) -> list[obje
 
 def _content(path: Path, number: int) -> object:
     try:
-        return _digest(path.read_bytes())
-    except OSError:  # which the check of the source tells
+        return _digest(read_bytes(path))
+    except (OSError, Unreadable):  # which the check of the source tells
         return number
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from configs.errors import UserError
+from configs.reading import is_file, read_bytes
 from data.images import DEFAULT_QUALITY
 from data.sources.image_source import (
     Pixels,
@@ -117,7 +118,8 @@ def _read(folder: Path, stem: str, dimensions: int) -> Pixels:
     if path is None:
         raise UserError(f"{folder}: {stem}-idx{dimensions}-ubyte[.gz] is missing; a set has four files")
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        raw = read_bytes(path)
+        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}; fetch it again") from None
     header_bytes = 4 + 4 * dimensions
@@ -139,4 +141,4 @@ def _read(folder: Path, stem: str, dimensions: int) -> Pixels:
 def _find(folder: Path, stem: str, dimensions: int) -> Path | None:
     """Return the file, spelt ``stem-idx`` or ``stem.idx``, plain or gzipped; None if there is none."""
     names = (f"{stem}{mark}idx{dimensions}-ubyte{suffix}" for suffix in ("", ".gz") for mark in "-.")
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    return next((folder / name for name in names if is_file(folder / name)), None)

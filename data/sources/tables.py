@@ -6,12 +6,14 @@ cell, an empty list and "No Finding" mean that the image has no label. --size an
 """
 
 import csv
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from configs.reading import is_file, is_folder, patiently, read_bytes
 from data.sources.image_source import (
     Settings,
     Source,
@@ -39,7 +41,7 @@ _FEWEST_COLUMNS = 2
 def recognises(name: str) -> bool:
     """See `SourceModule`."""
     has = [_find_table(Path(name), split) is not None for split in ("train", "val")]
-    return all(has) or (has[0] and not (Path(name) / "train").is_dir())
+    return all(has) or (has[0] and not is_folder(Path(name) / "train"))
 
 
 def open_source(name: str, settings: Settings) -> Source:
@@ -54,7 +56,7 @@ def open_source(name: str, settings: Settings) -> Source:
     settings, notes = with_size(settings, [folder / file for table in tables.values() for file in table])
     form = form_of(settings)
     for split, table in tables.items():
-        missing = [file for file in table if not (folder / file).is_file()]
+        missing = [file for file in table if not is_file(folder / file)]
         if missing:
             problems.append(
                 f"{paths[split]}: no such files in {folder}: {name_some(missing)}; files are relative to it"
@@ -77,7 +79,7 @@ def open_source(name: str, settings: Settings) -> Source:
 
 
 def _size_of(file: Path) -> int:
-    return file.stat().st_size if file.is_file() else 0
+    return patiently(file, file.stat).st_size if is_file(file) else 0
 
 
 def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple[tuple[str, ...], list[str]]:
@@ -94,13 +96,13 @@ def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple
 
 
 def _split(folder: Path, names: Sequence[str], table: LabelTable, settings: Settings) -> SourceSplit:
-    files = [path for file in table if (path := folder / file).is_file()]
+    files = [path for file in table if is_file(path := folder / file)]
     labels = [tuple(int(name in has) for name in names) for has in table.values()]
     return file_split(files, labels, settings)
 
 
 def _find_table(folder: Path, stem: str) -> Path | None:
-    return next((path for suffix in _SUFFIXES if (path := folder / f"{stem}{suffix}").is_file()), None)
+    return next((path for suffix in _SUFFIXES if is_file(path := folder / f"{stem}{suffix}")), None)
 
 
 def read_table(path: Path) -> LabelTable:
@@ -110,7 +112,7 @@ def read_table(path: Path) -> LabelTable:
         UserError: The file is no such table, names a file twice, or names none.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
+        with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as lines:
             rows = _from_json(path, json.load(lines)) if path.suffix == ".json" else _from_csv(path, csv.reader(lines))
     except UserError:
         raise
@@ -137,7 +139,7 @@ def _from_json(path: Path, tree: Any) -> list[tuple[str, list[str]]]:
 
 def _from_csv(path: Path, rows: Any) -> list[tuple[str, list[str]]]:
     header: list[str] = next(rows, [])
-    if len(header) < _FEWEST_COLUMNS or (path.parent / header[0]).is_file():
+    if len(header) < _FEWEST_COLUMNS or is_file(path.parent / header[0]):
         raise UserError(f"{path}: the first line is {','.join(header)!r}, allowed: a header, as file,labels")
     pairs = []
     for row in filter(None, rows):  # Many editors leave an empty line at the end.

@@ -21,7 +21,9 @@ from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from data.verify import verify_dataset
+from tests.data.first_recipe.test_first_recipe import class_folders
 from tests.data.sources.test_idx import idx_files
+from tests.failing_reads import failing_reads
 from tests.small_disk import small_disk
 
 ENDLESS = ("generated", "--train", "1000000", "--workers", "2")
@@ -319,3 +321,50 @@ def test_processes_that_pack_the_same_images_at_a_time_all_succeed(tmp_path: Pat
     assert [process.returncode for process in packing] == [0, 0, 0, 0], errors
     assert [path.name for path in tmp_path.iterdir()] == ["digits"], "and no hidden folder is left"
     assert not list(verify_dataset(tmp_path / "digits"))
+
+
+def _pack(
+    tmp_path: Path, call: str, file: Path, number: int, *, once: bool, source: str
+) -> "subprocess.CompletedProcess[str]":
+    """Pack a source again into the data set in ``tmp_path``, on a file system that fails to read ``file``."""
+    variables = failing_reads(tmp_path, call, file, number, once=once)
+    command = [sys.executable, "-m", "data", "prepare", source, f"{tmp_path}/out", "--workers", "1", "--no-recipe"]
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.ranks  # by its processes
+@pytest.mark.parametrize(
+    ("call", "file", "number"),
+    [("open", "out/manifest.json", errno.ESTALE), ("stat", "out", errno.EIO), ("stat", "out/train.rec", errno.EIO),
+     ("open", "out/train.idx", errno.EACCES)],
+)  # fmt: skip
+def test_a_data_set_that_cannot_be_read_is_waited_for_and_then_named_but_not_called_foreign(
+    tmp_path: Path, call: str, file: str, number: int
+) -> None:
+    source = class_folders(tmp_path / "in", each=2)
+    path = tmp_path / file
+    prepare(open_source(str(source), Settings()), tmp_path / "out")
+    moment, lasting = (_pack(tmp_path, call, path, number, once=once, source=str(source)) for once in (True, False))
+    assert moment.returncode == 0, moment.stderr
+    assert (tmp_path / "has-failed").exists()
+    assert "up to date" in moment.stdout
+    (line,) = [each for each in lasting.stderr.splitlines() if not each.startswith("note: ")]
+    assert lasting.returncode == 2
+    assert line.startswith(f"error: {path}: cannot be read: {os.strerror(number)}; ")
+    assert "move it away" not in line
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("call", ["open", "stat"])
+@pytest.mark.parametrize("kind", ["folders", "table"])
+def test_an_image_that_cannot_be_read_for_a_moment_is_packed(tmp_path: Path, kind: str, call: str) -> None:
+    source = class_folders(tmp_path / "in", each=2)
+    images = sorted(source.rglob("*.png"))
+    if kind == "table":
+        rows = [f"{each.relative_to(source)},{each.parent.name}" for each in images]
+        for name, part in (("train", rows[::2]), ("val", rows[1::2])):
+            (source / f"{name}.csv").write_text("\n".join(["file,labels", *part]), encoding="utf-8")
+    done = _pack(tmp_path, call, images[0], errno.ESTALE, once=True, source=str(source))
+    assert done.returncode == 0, done.stderr
+    packed = load_manifest(tmp_path / "out")
+    assert packed.train.records + packed.eval.records == len(images)
