@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import UserError
+from configs.reading import Unreadable, is_file, patiently
 from logs.checkpoints import read
 from train.checkpoint import evaluated_weights
 from train.networks.arch import Network
@@ -21,8 +22,10 @@ _NAMED_AT_MOST = 5
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         # NumPy does not close an archive that is damaged, if it has opened the file itself.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with patiently(path, lambda: path.open("rb")) as file, np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
+    except Unreadable:
+        raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: is not a file of NumPy arrays ({error}); write one by numpy.savez") from None
 
@@ -32,7 +35,7 @@ def _read_onnx(path: Path) -> dict[str, np.ndarray]:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # noqa: PLC0415 (comes with onnx)
 
     try:
-        model = onnx.load(str(path))
+        model = patiently(path, lambda: onnx.load(str(path)))
     except (DecodeError, OSError) as error:
         raise UserError(f"{path}: is not an ONNX file ({error}); export it again") from None
     return {each.name: np.array(onnx.numpy_helper.to_array(each)) for each in model.graph.initializer}
@@ -47,7 +50,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     from safetensors.numpy import load_file  # noqa: PLC0415
 
     try:
-        arrays: dict[str, np.ndarray] = load_file(path)
+        arrays: dict[str, np.ndarray] = patiently(path, lambda: load_file(path))
     except (SafetensorError, OSError, TypeError, AttributeError) as error:  # the last two: types that NumPy lacks
         raise UserError(f"{path}: is not a file of safetensors in float32 ({error}); export it again") from None
     return arrays
@@ -80,7 +83,7 @@ def load_parameters(
     Raises:
         UserError: There is no such file, it cannot be read, or it belongs to another network.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise UserError(
             f"model.parameters: no file {path}; give a .ckpt, .onnx, .safetensors or .npz file, a .params file under "
             "MXNet, or a .pt file under PyTorch; relative paths start in cluster.paths.data"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.load import resolve_path
+from configs.reading import Unreadable, is_file, patiently
 from configs.registry import has_engine, installed_engine
 from configs.schema import Cluster, Recipe
 from data.manifest import Manifest, load_manifest
@@ -104,7 +105,7 @@ class ExportedRun:
             raise UserError(f"{folder}: cannot be made: {error.strerror}; {remedy}") from None
         try:
             # PyTorch's writer of programs aborts the process where a disk becomes full (2.13).
-            needed = _ROOM * self.checkpoint.stat().st_size + _PROBE_BYTES
+            needed = _ROOM * patiently(self.checkpoint, self.checkpoint.stat).st_size + _PROBE_BYTES
             require_space(folder, needed, "an export", "or give --dest DIR on another disk")
             with _explained(folder, partial):
                 yield partial
@@ -165,9 +166,11 @@ class ExportedRun:
     def _is_current(self, folder: Path) -> bool:
         try:
             found = read_description(folder)
+        except Unreadable:
+            raise
         except UserError:
             return False
-        return found["checkpoint"] == self.checkpoint.name and (folder / _ONNX_FILE).is_file()
+        return found["checkpoint"] == self.checkpoint.name and is_file(folder / _ONNX_FILE)
 
     @cached_property
     def _manifest(self) -> Manifest | None:
@@ -177,8 +180,12 @@ class ExportedRun:
         """
         data = resolve_path(self.cluster.paths.data) / self.recipe.data.name
         for place in ((self.folder, DATASET_FILE), (data,)):
-            with suppress(UserError):
+            try:
                 return load_manifest(*place)
+            except Unreadable:  # noqa: PERF203 (two files)
+                raise
+            except UserError:
+                continue
         return None
 
 

@@ -8,13 +8,14 @@ exported first.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.arguments import Parser, exit_status, parse, printable
 from configs.errors import UserError
+from configs.reading import Unreadable, exists, is_file, is_folder, patiently
 
 if TYPE_CHECKING:
     from train.export.classify import Classifier
@@ -97,7 +98,7 @@ def _open_classifier(path: Path) -> "Classifier":
         folder, is_new = ExportedRun.open(path).onnx_export()
         if is_new:
             sys.stderr.write(f"exported to {folder}, without an evaluation (./run.sh export {path} evaluates)\n")
-    elif not (path / DESCRIPTION_FILE).is_file():
+    elif not is_file(path / DESCRIPTION_FILE):
         raise UserError(f"{path}: neither the folder of a run nor of an export; give one that has a checkpoint")
     if read_description(folder)["onnx"] is None:
         raise UserError(f"{folder}: has no ONNX file; export the network again where onnx is installed")
@@ -114,18 +115,26 @@ def _files_of(image: Path) -> Iterator[Path]:
     Raises:
         UserError: There is no such path, or no file in the folder.
     """
-    if not image.is_dir():
+    if not _is(is_folder, image, unknown=False):
         yield image
         return
     from data.sources.class_folders import is_hidden
 
     found = False
     for path in sorted(image.rglob("*")):
-        if path.is_file() and not any(map(is_hidden, path.relative_to(image).parts)):
+        if _is(is_file, path, unknown=True) and not any(map(is_hidden, path.relative_to(image).parts)):
             found = True
             yield path
     if not found:
         raise UserError(f"{image}: no file in it; give an image or a folder of images")
+
+
+def _is(look: Callable[[Path], bool], path: Path, *, unknown: bool) -> bool:
+    """Return what a look at a path finds; ``unknown`` if it cannot be read, which `_best` tells of a file."""
+    try:
+        return look(path)
+    except Unreadable:
+        return unknown
 
 
 def _best(classifier: "Classifier", file: Path, top: int) -> list[tuple[str, float]]:
@@ -134,12 +143,15 @@ def _best(classifier: "Classifier", file: Path, top: int) -> list[tuple[str, flo
     Raises:
         UserError: The file cannot be classified; the text says why, without the name of the file.
     """
-    if not file.is_file():  # opening a pipe would wait for its writer
-        raise UserError("is not a file" if file.exists() else "no such file")
+    try:
+        if not is_file(file):  # opening a pipe would wait for its writer
+            raise UserError("is not a file" if exists(file) else "no such file")
+    except Unreadable as error:
+        raise UserError(error.reason) from None
     if problem := _problem_of(file, classifier, is_decoded=False):
         raise UserError(problem)
     try:
-        (row,) = classifier.probabilities([file])
+        (row,) = patiently(file, lambda: classifier.probabilities([file]))
     except Exception as error:  # noqa: BLE001 (what Pillow raises depends on the place of the damage)
         raise UserError(_problem_of(file, classifier, is_decoded=True) or f"cannot be classified: {error}") from None
     best = [int(each) for each in row.argsort(kind="stable")[::-1][:top]]
@@ -150,9 +162,14 @@ def _problem_of(file: Path, classifier: "Classifier", *, is_decoded: bool) -> st
     """Return why a file could not be packed and trained on; None if it could."""
     from data.images import image_problem
 
-    try:
+    def look() -> str | None:
         with file.open("rb") as opened:
             return image_problem(opened, classifier.network["packed"]["shorter_side"], is_decoded=is_decoded)
+
+    try:
+        return patiently(file, look)
+    except Unreadable as error:
+        return error.reason
     except OSError as error:
         return f"cannot be read: {error.strerror}"
 

@@ -1,7 +1,10 @@
 """``./run.sh predict``: class and probability of images, by a run or an export; a line for each that is none."""
 
+import errno
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,10 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from configs.load import dump, load_both
+from configs.load import ROOT, dump, load_both
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
+from tests.failing_reads import failing_reads
 from train.engine.init import initial_weights
 from train.export.predict import main
 from train.networks.arch import network_of
@@ -180,3 +184,23 @@ def test_what_is_no_run_and_no_export_is_refused_in_one_line(
     assert refusal(export, images[0]) == (
         f"error: {export}/network.json: comes from another version of this program; export the network again\n"
     )
+
+
+@pytest.mark.ranks  # by its processes
+@pytest.mark.parametrize("call", ["open", "stat"])
+def test_an_image_that_cannot_be_read_is_tried_again_and_then_fails_alone(
+    tmp_path: Path, images: list[Path], call: str
+) -> None:
+    run, two = _begin_run(tmp_path), images[:2]
+    command = [sys.executable, "-m", "train.export.predict", str(run), *map(str, two), "--json"]
+    lines = []
+    for once in (True, False):
+        variables = failing_reads(tmp_path, call, two[0], errno.EIO, once=once)
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == (0 if once else 1), done.stderr
+        lines.append([json.loads(line) for line in done.stdout.splitlines()])
+    for rows in lines:
+        assert [row["file"] for row in rows] == [str(each) for each in two]
+    assert "predictions" in lines[0][0]
+    assert lines[1][0]["error"].startswith("cannot be read: Input/output error; ")
+    assert lines[1][1] == lines[0][1]

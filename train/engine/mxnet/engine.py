@@ -12,6 +12,7 @@ import numpy as np
 from configs.errors import UserError
 from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
 from configs.plan import plan_run
+from configs.reading import patiently
 from configs.schema import Cluster, Recipe
 from data.input.batches import TrainingBatch
 from logs.environment import cpu_flags
@@ -88,6 +89,7 @@ class MxnetEngine:
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
         """Read a ``.params`` file; the prefixes ``arg:`` and ``aux:`` are taken off the names."""
+        patiently(path, lambda: path.open("rb").close())  # MXNet does not say what the operating system answered.
         try:
             arrays = mx.nd.load(str(path))
         except mx.base.MXNetError as error:

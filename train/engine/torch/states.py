@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from configs.errors import UserError
+from configs.reading import Unreadable, patiently
 
 
 def read_state(path: Path) -> dict[str, np.ndarray]:
@@ -18,10 +19,12 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
     ``layer1.0.bn1_gamma``; then torchvision's ResNets, whose tensors have the same order, fit by their order.
 
     Raises:
-        UserError: The file is not of that format.
+        UserError: The file cannot be read, or is not of that format.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = patiently(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
+    except Unreadable:
+        raise
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
         reason = (str(error).strip().splitlines() or [repr(error)])[0]
         raise UserError(f"{path}: is not a state file of plain tensors ({reason}); save one again") from None
