@@ -105,6 +105,25 @@ def test_mxnet_and_what_it_needs_is_installed_and_horovod_is_compiled(for_cpu: T
     assert 'set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O3 -DNDEBUG" CACHE' in flags
 
 
+def test_horovods_flags_name_a_header_that_its_sources_forget(for_cpu: ToyCheckout, tmp_path: Path) -> None:
+    cmake = Path(sys.executable).parent / "cmake"
+    if not cmake.exists():
+        pytest.skip("cmake is not installed here")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(forgets CXX)\nadd_library(forgets OBJECT forgets.cc)\n", "utf-8"
+    )
+    (tmp_path / "forgets.cc").write_text(
+        'void fail() { throw std::logic_error("GCC 12 finds it, 13 does not"); }\n', "utf-8"
+    )
+    options = [
+        f"-DCMAKE_TOOLCHAIN_FILE={_variables(for_cpu)['CMAKE_TOOLCHAIN_FILE']}",
+        "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+    ]
+    for words in ([".", *options], ["--build", "."]):
+        done = subprocess.run([cmake, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_scripts_and_the_compiled_library_have_the_final_path(for_cpu: ToyCheckout) -> None:
     environment = for_cpu.tree / ".venv"
     (library,) = for_cpu.site_packages.glob("horovod/mxnet/*.so")
