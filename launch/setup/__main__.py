@@ -117,7 +117,7 @@ def set_up(options: Options) -> int:
         StageError: A stage failed.
     """
     refuse_links()
-    remembered = State(CURRENT).kind or State(BUILDING).kind
+    remembered = _begun_kind(options)
     wheels = State(CURRENT).wheels or State(BUILDING).wheels
     if options.wheels is not None:
         wheels = options.wheels and str(Path(options.start, options.wheels).absolute())
@@ -162,6 +162,16 @@ def _leave_alone(options: Options) -> int:
         raise UserError(f"{reason}; wait for its end, or use another checkout")
     sys.stderr.write(f"warning: the environment does not match this version of the program: {reason}\n")
     return 0
+
+
+def _begun_kind(options: Options) -> Kind | None:
+    """Return what the environment is for, or the one that is being built; None for a build with other engines.
+
+    A build that was stopped or has failed has no engine that works, to which the wanted one could be added.
+    """
+    building = State(BUILDING).kind
+    is_continued = building is not None and (options.engine is None or building.engines == (options.engine,))
+    return State(CURRENT).kind or (building if is_continued else None)
 
 
 def remembered_kind(options: Options, remembered: Kind | None) -> Kind | None:

@@ -91,19 +91,28 @@ _CONSEQUENCE = re.compile(
 )
 """Lines with "error" in which pip, make and Python say that another program failed."""
 
+_PIPS_CODE = re.compile(r'exec\(compile\((?s:.)*?"<pip-setuptools-caller>", "exec"\)\)')
+"""The program that pip gives to Python in order to run a ``setup.py``. pip quotes it after a failure, with the text of
+errors that have not happened."""
+
+_COMPILER = re.compile(r"^\s*(?:\S*/)?([^/\s]+:\d+(?::\d+)?: (?:fatal )?error: .+)$", re.MULTILINE)
+"""An error as GCC and Clang write it, without the folder of its file. Those after the first may follow from it."""
+
 
 class StageError(Exception):
     """A command of a stage failed. The text has two lines: the probable cause, and the file with the whole output."""
 
 
-def explain(output: str, variables: Mapping[str, str]) -> str:
+def explain(output: str, variables: Mapping[str, str], otherwise: str = "") -> str:
     """Return the probable cause of a failure and the remedy in one line.
 
     Args:
-        output: All that the failed command printed. If no known cause matches, the last line that tells an error of
-            its own is returned, or else the last line.
+        output: All that the failed command printed. If no known cause matches, the first error of a compiler is
+            returned, or else the last line that tells an error of its own, or else the last line.
         variables: The command's variables, which may forbid pip to ask an index.
+        otherwise: What to do if no known cause matches.
     """
+    output = _PIPS_CODE.sub("", output)
     is_offline = variables.get("PIP_NO_INDEX", "").lower() in {"1", "true", "yes", "on", "y", "t"}
     for pattern, cause in (*(_OFFLINE if is_offline else ()), *_CAUSES):
         match = re.search(pattern, output, re.MULTILINE)
@@ -113,9 +122,11 @@ def explain(output: str, variables: Mapping[str, str]) -> str:
             words = {**match.groupdict(), "folder": folder, "python": python, "mpi": remedy("mpi")}
             return str(cause).format(**words)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
+    compiler = _COMPILER.search(output)
     errors = [line for line in lines if re.search(r"\berror\b|Error: ", line, re.IGNORECASE)]
     telling = [line for line in errors if not _CONSEQUENCE.match(line)] or errors
-    return (telling or lines or ["the command printed nothing"])[-1][:200]
+    found = compiler[1] if compiler else (telling or lines or ["the command printed nothing"])[-1]
+    return "; ".join(filter(None, (found[:200], otherwise)))
 
 
 class Stopwatch:
@@ -147,7 +158,15 @@ class Stopwatch:
 class Command:
     """A long command with all of its output in a log file. Whoever starts a command stops it, too."""
 
-    def __init__(self, words: Sequence[str | Path], *, log: Path, environment: Mapping[str, str], lock: int) -> None:
+    def __init__(
+        self,
+        words: Sequence[str | Path],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        lock: int,
+        otherwise: str = "",
+    ) -> None:
         """Start the command.
 
         Args:
@@ -155,8 +174,9 @@ class Command:
             log: File to which everything that the command prints is appended.
             environment: All variables of the command.
             lock: Descriptor of the set-up lock, which the command inherits.
+            otherwise: What to do if the command fails and no known cause matches.
         """
-        self._log, self._variables = log, environment
+        self._log, self._variables, self._otherwise = log, environment, otherwise
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 words,
@@ -194,7 +214,9 @@ class Command:
             text = self._log.read_text(encoding="utf-8", errors="replace")
             killed_by = signal.Signals(-status).name if status < 0 else None
             cause = (
-                f"the command was killed by {killed_by}; {_TRY_AGAIN}" if killed_by else explain(text, self._variables)
+                f"the command was killed by {killed_by}; {_TRY_AGAIN}"
+                if killed_by
+                else explain(text, self._variables, self._otherwise)
             )
             raise StageError(f"{cause}\n       all of the output: {self._log}")
 

@@ -12,6 +12,8 @@ from launch.setup.gpu import find_toolkit
 from launch.setup.layout import Environment, Variant
 from launch.setup.libraries import link
 
+WITHOUT_COMPILER = "or use PyTorch, which needs no compiler: ./run.sh setup --engine torch"
+
 
 def build_environment(
     base: Mapping[str, str], environment: Environment, variant: Variant, *, has_mpi: bool
@@ -59,7 +61,7 @@ def check_build(variables: Mapping[str, str], environment: Environment, variant:
     if answer.returncode or "lacks" in answer.stdout:
         with log.open("a", encoding="utf-8") as file:
             file.write(answer.stdout + answer.stderr)
-        cause = explain(answer.stdout + answer.stderr, variables)
+        cause = explain(answer.stdout + answer.stderr, variables, WITHOUT_COMPILER)
         raise StageError(f"the compiled Horovod does not work: {cause}\n       all of the output: {log}")
 
 

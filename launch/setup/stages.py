@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from launch.setup.child import Command, StageError
-from launch.setup.horovod import build_environment, check_build
+from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_build
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
 from launch.setup.pins import HOROVOD, HOROVOD_PIN, TOOLS, closure, locked, named_by, write_constraints
@@ -139,7 +139,8 @@ def _begin_horovod(work: Work) -> None:
     options = ["--no-cache-dir", "--no-build-isolation", "--no-deps", "--no-binary=horovod", "--progress-bar=off"]
     pip = [str(work.environment.python), "-m", "pip", "--no-input", "wheel", "-v", f"--wheel-dir={folder}", *options]
     variables = {**_horovod_variables(work), "TMPDIR": str(folder)}
-    command = Command([*pip, *work.pinned([HOROVOD_PIN], folder)], log=log, environment=variables, lock=work.lock)
+    words = [*pip, *work.pinned([HOROVOD_PIN], folder)]
+    command = Command(words, log=log, environment=variables, lock=work.lock, otherwise=WITHOUT_COMPILER)
     work.begun["horovod"] = command
     # CMake imports MXNet, which imports whatever else it finds: no package may be half installed by pip just then.
     command.wait(work.watch, until="-- Configuring done")

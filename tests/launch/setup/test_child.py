@@ -83,6 +83,14 @@ _CUDA = "the CUDA toolkit is not complete; install CUDA 11.8 with its headers an
          "  note: This error originates from a subprocess, and is likely not a problem with pip.\n"
          "error: metadata-generation-failed\n! Encountered error while generating package metadata.\n",
          "RuntimeError: no home"),
+        ("c++ -c /b/error.cc\n  /b/common.h:3:18: error: no such 'name'\n/b/a.h:9: error: cascade\nmaking error.cc.o\n"
+         "  error: subprocess-exited-with-error\n  full command: python -u -c '\n  exec(compile('\"'\"''\n"
+         "  # This is <pip-setuptools-caller> -- a caller\n  print(\n    \"ERROR: Can not execute `setup.py`\"\n  )\n"
+         "  '' % ('/x/setup.py',), \"<pip-setuptools-caller>\", \"exec\"))' bdist_wheel\n",
+         "common.h:3:18: error: no such 'name'"),
+        ("cmake: Error: no ninja\n  full command: python -c '\n  exec(compile('\"'\"''\n  # <pip-setuptools-caller>\n"
+         "    \"ERROR: Can not execute `setup.py`\"\n  '' % ('s.py',), \"<pip-setuptools-caller>\", \"exec\"))' x\n",
+         "cmake: Error: no ninja"),
         ("one\nERROR: Failed to build x\nlast", "ERROR: Failed to build x"),
         ("one\nlast" + "t" * 300, "last" + "t" * 196),
         ("\n", "the command printed nothing"),

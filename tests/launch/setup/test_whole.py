@@ -175,6 +175,18 @@ def test_an_environment_over_another_python_gets_what_is_missing_there(for_cpu: 
     assert again.stderr == f"setup: nothing to do; MXNet (that of {base}) cpu environment in {checkout.tree}/.venv\n"
 
 
+def test_a_compilers_error_is_shown_with_a_way_that_needs_no_compiler(tmp_path: Path) -> None:
+    checkout = make_toy_checkout(make_tree(tmp_path / "checkout"), tmp_path / "home" / "index")
+    _accept_horovod(checkout)
+    done = checkout.set_up("--engine", "mxnet", "--cpu", TOY_SOURCE='int main() { throw std::logic_error(""); }')
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "logic_error" in line
+    (way,) = re.findall(r"\./run\.sh setup (--engine \w+)", line)
+    done = checkout.set_up(*way.split(), "--cpu")
+    assert (done.returncode, _begun(done)) == (0, ["1/3", "2/3", "3/3"]), done.stderr
+
+
 def test_horovod_for_gpus_is_built_with_nccl_of_the_wheels_and_the_named_toolkit(tmp_path: Path) -> None:
     checkout = make_toy_checkout(make_tree(tmp_path / "checkout"), tmp_path / "home" / "index")
     _accept_horovod(checkout)
