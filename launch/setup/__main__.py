@@ -28,6 +28,7 @@ from launch.setup.layout import (
     Kind,
     Variant,
 )
+from launch.setup.mpi import try_mpi
 from launch.setup.site import choose_base
 from launch.setup.stages import make_stages
 from launch.setup.state import (
@@ -123,19 +124,23 @@ def set_up(options: Options) -> int:
         wheels = options.wheels and str(Path(options.start, options.wheels).absolute())
         check_folder(wheels, is_remembered=False)
     kind = remembered_kind(options, remembered)
+    has_mpi = None  # Horovod stays as it is, if it is there
     if kind:
-        environment, _, pending = _plan(kind, options.extra)
+        environment, stages, pending = _plan(kind, options.extra, has_mpi)
         if environment is CURRENT and not pending:  # A complete new environment still has to take its place.
-            State(CURRENT).take_from(wheels)
-            if not options.quiet:
-                sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
-            return 0
+            state = State(CURRENT)
+            if options.quiet or not _can_add_mpi(state, stages):
+                state.record(wheels=wheels, has_mpi=state.has_mpi)
+                if not options.quiet:
+                    sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
+                return 0
+            has_mpi = True
     if is_used():
         return _leave_alone(options)
     if not os.access(ROOT, os.W_OK):
         raise cannot_write("permission denied")
     kind = choose_kind(options, remembered)
-    _, _, pending = _plan(kind, options.extra)
+    _, _, pending = _plan(kind, options.extra, has_mpi)
     needed_bytes = sum(stage.needed_bytes for stage in pending)
     if problems := find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes):
         raise UserError("\n".join(problems))
@@ -143,7 +148,7 @@ def set_up(options: Options) -> int:
     with only_one() as lock:
         restore_replaced()
         # Another set-up may have ended since the plan above.
-        environment = _run(kind, lock, options, wheels)
+        environment = _run(kind, lock, options, wheels, has_mpi)
         if environment is BUILDING:
             if is_used():  # by a run that began meanwhile
                 return _leave_alone(options)
@@ -276,16 +281,21 @@ def runs_here(engine: Engine) -> bool:
     return sys.version_info[:2] <= NEWEST_PYTHON[engine] and platform.machine() in MACHINES[engine]
 
 
-def _plan(kind: Kind, extras: Collection[str]) -> tuple[Environment, list[Stage], list[Stage]]:
+def _plan(kind: Kind, extras: Collection[str], has_mpi: bool | None) -> tuple[Environment, list[Stage], list[Stage]]:
     """Return the environment to work on, all of its stages, and those of them that are not done.
 
     Missing packages are added to the current environment. For another Python, variant, main engine or place of the
     checkout, or if the interpreter no longer runs, a new environment is built beside the current one, or a build that
     was stopped goes on.
+
+    Args:
+        kind: What the environment is for.
+        extras: Names of `EXTRAS`.
+        has_mpi: Whether Horovod is to have MPI. If None, a Horovod that is there serves with MPI and without.
     """
-    stages = make_stages(kind, has_mpi=_has_mpi(), extras=extras)
     for environment in (CURRENT, BUILDING):
         state = State(environment)
+        stages = make_stages(kind, has_mpi=state.has_mpi if has_mpi is None else has_mpi, extras=extras)
         if state.is_done(stages[0].name, stages[0].digest) and not find_fault(environment):
             pending = [stage for stage in stages if not state.is_done(stage.name, stage.digest)]
             if environment is CURRENT or not pending or holds_its_path(BUILDING):
@@ -293,20 +303,38 @@ def _plan(kind: Kind, extras: Collection[str]) -> tuple[Environment, list[Stage]
     return BUILDING, stages, stages
 
 
-def _has_mpi() -> bool:
-    return State(CURRENT).has_mpi or State(BUILDING).has_mpi
+def _builds_horovod(stages: Collection[Stage]) -> bool:
+    return any(stage.name == "horovod" for stage in stages)
 
 
-def _run(kind: Kind, lock: int, options: Options, wheels: str) -> Environment:
-    """Do the pending stages, first of a new environment if there is none to add to; return the environment."""
-    environment, stages, pending = _plan(kind, options.extra)
-    state, has_mpi = State(environment), _has_mpi()
-    state.wheels = wheels
+def _can_add_mpi(state: State, stages: Collection[Stage]) -> bool:
+    """Return whether the Horovod of a complete environment has no MPI, and could have it now."""
+    return _builds_horovod(stages) and not state.has_mpi and os.access(ROOT, os.W_OK) and try_mpi(is_expected=False)
+
+
+def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | None) -> Environment:
+    """Do the pending stages, first of a new environment if there is none to add to; return the environment.
+
+    Args:
+        kind: What the environment is for.
+        lock: Descriptor of the set-up lock.
+        options: What the user asks for.
+        wheels: The folder from which pip takes every file; empty for pip's indexes.
+        has_mpi: Whether Horovod is to have MPI. If None, MPI is tried if Horovod has to be built.
+    """
+    environment, stages, pending = _plan(kind, options.extra, has_mpi)
+    if has_mpi is None and _builds_horovod(pending):
+        has_mpi = try_mpi(is_expected=State(CURRENT).has_mpi)
+        environment, stages, pending = _plan(kind, options.extra, has_mpi)
+    state = State(environment)
+    has_mpi = state.has_mpi if has_mpi is None else has_mpi
     if stages[0] in pending:
         if State(CURRENT).kind and (fault := find_fault(CURRENT)):
             sys.stderr.write(f"setup: {fault}; making a new environment\n")
         remove_folder(BUILDING.folder)
-        state.reset(kind, has_mpi=has_mpi)
+        state.reset(kind, wheels=wheels, has_mpi=has_mpi)
+    else:
+        state.record(wheels=wheels, has_mpi=has_mpi)
     begun: dict[str, Command] = {}
     names = [stage.name for stage in pending]
     try:

@@ -29,8 +29,8 @@ class State:
 
     Attributes:
         kind: Engines and variant; None before the first set-up.
-        has_mpi: Whether set-up has found MPI on this machine for this environment. It stays true once it is: a login
-            node's module or the image in which Horovod was compiled has ``mpicxx``, the machine of the run need not.
+        has_mpi: Whether Horovod is built with MPI. It stays true until Horovod is built again: a login node's module or
+            the image in which Horovod was compiled has ``mpicxx``, the machine of the run need not.
         wheels: The folder from which pip took every file; empty if it asked its indexes.
     """
 
@@ -43,7 +43,7 @@ class State:
         self.kind: Kind | None = None
         if variant := content.get("variant"):  # Before there was a second engine, set-up wrote none.
             self.kind = Kind(tuple(content.get("engines", ["mxnet"])), variant, content.get("base", ""))
-        self.has_mpi: bool = content.get("has_mpi", False) or shutil.which("mpicxx") is not None
+        self.has_mpi: bool = content.get("has_mpi", False)
         self.wheels: str = content.get("wheels", "")
         self._done: dict[str, str] = content.get("stages", {})
 
@@ -51,15 +51,15 @@ class State:
         """Return whether ``stage`` was finished with the digest ``wanted``."""
         return self._done.get(stage) == wanted
 
-    def take_from(self, wheels: str) -> None:
-        """Record the folder of wheels for the set-ups to come, in an environment that is there."""
-        if wheels != self.wheels:
-            self.wheels = wheels
+    def record(self, *, wheels: str, has_mpi: bool) -> None:
+        """Record the folder of wheels and whether Horovod has MPI, in an environment that is there."""
+        if (wheels, has_mpi) != (self.wheels, self.has_mpi):
+            self.wheels, self.has_mpi = wheels, has_mpi
             self._write()
 
-    def reset(self, kind: Kind, *, has_mpi: bool) -> None:
+    def reset(self, kind: Kind, *, wheels: str, has_mpi: bool) -> None:
         """Forget every stage, because a new environment begins; make the environment's folder if it is missing."""
-        self.has_mpi, self._done = has_mpi, {}
+        self.wheels, self.has_mpi, self._done = wheels, has_mpi, {}
         self.begin("", kind)
 
     def begin(self, stage: str, kind: Kind) -> None:

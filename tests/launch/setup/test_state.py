@@ -10,8 +10,6 @@ from launch.setup import state
 from launch.setup.layout import CURRENT, Environment, Kind
 from launch.setup.state import State, rewrite_path
 
-MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
-
 
 @pytest.mark.parametrize(
     ("text", "kind"),
@@ -23,18 +21,6 @@ def test_a_damaged_record_counts_as_nothing_done_and_an_old_one_is_for_mxnet(
 ) -> None:
     (tmp_path / "setup.json").write_text(text, encoding="utf-8")
     assert State(Environment(tmp_path)).kind == kind
-
-
-def test_mpi_is_found_by_its_compiler_and_stays_known_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    environment = Environment(tmp_path / "environment")
-    assert not State(environment).has_mpi
-    State(environment).reset(MXNET, has_mpi=True)
-    assert State(environment).has_mpi
-    (tmp_path / "mpicxx").touch(mode=0o755)
-    assert State(Environment(tmp_path / "new")).has_mpi
 
 
 def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(
