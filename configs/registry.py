@@ -11,6 +11,7 @@ Optimizers and decays are blocks of keys, so their registration is the list of c
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -183,6 +184,17 @@ def require_engine(name: str, settings: Callable[[str], Sequence[str]] = lambda 
         words = [f"cluster.engine.name={found[0]}", *settings(found[0])]
         remedy += f", or train by {' '.join(f'--set {word}' for word in words)}"
     raise ConfigError("engine.name", name, f"{' or '.join(found) or 'none'} in this environment", remedy)
+
+
+def horovod_has_mpi() -> bool | None:
+    """Return whether this environment's Horovod was built with MPI; None if there is no Horovod for MXNet.
+
+    A Horovod with MPI names the function that starts MPI. To ask it by importing it would take seconds.
+    """
+    spec = find_spec("horovod")
+    folders = (spec.submodule_search_locations if spec else None) or []
+    libraries = [library for folder in folders for library in Path(folder, "mxnet").glob("mpi_lib*.so")]
+    return any(b"MPI_Init_thread" in library.read_bytes() for library in libraries) if libraries else None
 
 
 def require_reader(source: str) -> None:

@@ -13,7 +13,7 @@ from configs.errors import ConfigError, UserError
 from configs.load import ROOT
 from configs.programs import Program, command_of
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
-from configs.registry import COMMUNICATORS, communicators_of, require_engine
+from configs.registry import COMMUNICATORS, communicators_of, horovod_has_mpi, require_engine
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
 from launch.start.gpus import require_gpus
@@ -189,11 +189,12 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
 
     Raises:
         UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
-            would start the ranks of several nodes on this one, there is no GPU for each rank, or no shared memory is
-            left for the launcher.
+            would start the ranks of several nodes on this one, Horovod lacks the MPI by which the ranks meet, there is
+            no GPU for each rank, or no shared memory is left for the launcher.
     """
     require_engine_of(cluster)
     require_launchable(cluster)
+    require_mpi(cluster)
     _require_shared_memory(cluster.launcher)
     require_gpus(cluster)
     finds_hosts = has_hosts or "LSB_JOBID" in os.environ
@@ -212,6 +213,20 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
             f"launcher: {cluster.launcher} is not on this machine; install it, or use --set cluster.launcher=local on "
             f"one machine"
         )
+
+
+def require_mpi(cluster: Cluster) -> None:
+    """Raise UserError if the ranks are to meet by MPI, which this environment's Horovod was built without."""
+    launcher, backend = cluster.launcher, cluster.communication.backend
+    by_horovod = COMMUNICATORS[cluster.communication.kind].rendezvous == "horovod"
+    if not by_horovod or not meets_by_mpi(cluster) or horovod_has_mpi() is not False:
+        return
+    settings = ["cluster.launcher=horovodrun"] if launcher == "mpirun" or backend == "nccl" else []
+    settings += ["cluster.communication.backend=gloo"] if backend == "mpi" else []
+    raise UserError(
+        f"launcher: {launcher} with communication.backend: {backend} needs a Horovod with MPI, and this one was built "
+        f"without; run ./run.sh setup where mpicxx can compile, or use {' '.join(f'--set {each}' for each in settings)}"
+    )
 
 
 def _require_shared_memory(launcher: str) -> None:

@@ -17,7 +17,7 @@ from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster, Recipe
 from launch.resume import require_unfinished
 from launch.run import open_run
-from launch.start.commands import require_engine_of
+from launch.start.commands import require_engine_of, require_mpi
 from launch.start.inherited import left_out_options, without_jobs
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
@@ -89,6 +89,7 @@ def submit_job(recipe: Recipe, spec: JobSpec) -> None:
         raise UserError(f"{program} is not on this machine; submit from a machine that has it, or use --dry-run")
     if spec.cluster.container.runtime == "none":  # the job runs in this environment
         require_engine_of(spec.cluster)
+        require_mpi(spec.cluster)
     _make_folders(recipe, spec, script)
     try:
         _hand_over(spec)

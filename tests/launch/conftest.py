@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def _signal_handlers() -> Iterator[None]:
 @pytest.fixture
 def with_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let settings have MXNet's launchers and kinds of communication also where PyTorch alone is installed."""
-    monkeypatch.setattr("configs.registry.find_spec", lambda _package: True)
+    monkeypatch.setattr("configs.registry.find_spec", lambda package: ModuleSpec(package, None))
 
 
 @pytest.fixture

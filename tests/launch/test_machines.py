@@ -17,6 +17,7 @@ from configs.registry import has_engine
 from launch.submit.jobspec import IMAGE_PROGRAM
 from logs.folder import RunFolder
 from tests.launch.machines import Machine, hosts_table, start_slurm, two_machines
+from tests.launch.mpi import require_mpi
 from tests.runs import SHORT, FinishedRun, read_summary
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("machines")]
@@ -91,12 +92,11 @@ def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
     data: str,
     request: pytest.FixtureRequest,
 ) -> None:
-    needed = {"horovodrun": ["horovodrun"], "mpirun": ["mpirun"], "srun over MPI": ["mpirun", "horovodrun"]}.get(
-        way, []
-    )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    if missing := [launcher for launcher in needed if shutil.which(launcher, path=path) is None]:
-        pytest.skip(f"{missing[0]} is not installed here")
+    if way in ("horovodrun", "mpirun") and shutil.which(way, path=path) is None:
+        pytest.skip(f"{way} is not installed here")
+    if _BY_MPI in _WAYS[way]:
+        require_mpi()
     slurm = request.getfixturevalue("slurm") if way.startswith("srun") else None
     folder = machines["alpha"].shared / way.replace(" ", "-")
     log = _submitted(machines["alpha"], folder, slurm, data, *_WAYS[way])
@@ -162,6 +162,8 @@ def _sum_of_squares(variables: dict[str, str]) -> str:
 def test_variables_that_choose_kernels_reach_the_other_machine(machines: dict[str, Machine], data: str) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed here")
+    if _BY_MPI in _MPIRUN:
+        require_mpi()
     usual = _sum_of_squares({})
     kernels = [kind for kind in ("Haswell", "Prescott") if _sum_of_squares({"OPENBLAS_CORETYPE": kind}) != usual]
     if not kernels:

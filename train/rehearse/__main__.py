@@ -66,7 +66,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--launcher",
         choices=["local", "horovodrun", "mpirun", "srun"],
-        help=f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it is installed",
+        help=f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it and a Horovod with MPI are here",
     )
     parser.add_argument(
         "--shrink",
@@ -169,7 +169,10 @@ def _numbers_of_ranks(options: _Options) -> list[int]:
 
 def _launcher(wanted: str | None, ranks: int) -> str:
     """Return the launcher for a number of ranks, where the user may have named one."""
-    return wanted or ("mpirun" if ranks > _MOST_OVER_GLOO and shutil.which("mpirun") else "local")
+    from configs.registry import horovod_has_mpi
+
+    has_mpi = ranks > _MOST_OVER_GLOO and shutil.which("mpirun") and horovod_has_mpi()
+    return wanted or ("mpirun" if has_mpi else "local")
 
 
 def _check(recipe: "Recipe", cluster: "Cluster", *options: str) -> int:

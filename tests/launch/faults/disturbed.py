@@ -23,6 +23,7 @@ from launch.run import open_run
 from launch.submit.submission import make_job, submit_command
 from logs.checkpoints import CHECKPOINT_FOLDER
 from logs.folder import RunFolder
+from tests.launch.mpi import require_mpi
 from tests.launch.scheduled import ranks
 from tests.limits import processes_like
 from train.rank.identity import read_identity
@@ -157,11 +158,13 @@ def victim_of(phase: str) -> int:
 
 
 def require(way: Way) -> None:
-    """Skip where the launcher is not installed."""
+    """Skip where the launcher is not installed, or cannot connect the ranks."""
     missing = [command for command in way.needs if shutil.which(command) is None]
     missing += [] if has_engine(way.engine) else [ENGINES[way.engine].title]
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed here")
+    if _BY_MPI in way.settings:
+        require_mpi()
 
 
 def segments_of(folder: Path) -> set[Path]:

@@ -20,6 +20,7 @@ from launch.submit.__main__ import main
 from launch.submit.jobspec import IMAGE_PROGRAM
 from logs.checkpoints import step_of
 from logs.folder import RunFolder
+from tests.launch.mpi import require_mpi
 from tests.launch.scheduled import SLOW_STEPS, ask, asleep, has_begun, ranks, slurm, submit, wait_until
 from tests.limits import processes_with
 from tests.runs import read_summary
@@ -62,11 +63,6 @@ data: {{synthetic: {{}}}}
 def two_nodes() -> Iterator[None]:
     with slurm():
         yield
-
-
-def _require_mpirun() -> None:
-    if shutil.which("mpirun") is None or shutil.which("mpicxx") is None:
-        pytest.skip("Open MPI is not installed here (mpirun, mpicxx)")
 
 
 def _state(job: str) -> tuple[str, str, int]:
@@ -115,9 +111,7 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _require_mpirun()
-    if not has_engine("mxnet"):
-        pytest.skip("MXNet's ranks meet over MPI, and PyTorch's wheels have none")
+    require_mpi()
     # The virtual nodes are one host. Open MPI takes them for two, and its shared memory crashes between them.
     monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
     monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
@@ -234,10 +228,12 @@ def test_a_job_in_which_one_rank_refuses_has_failed_and_names_the_rank(
     cluster = CLUSTER.replace("launcher: srun", f"launcher: {launcher}")
     cluster = cluster.replace("requeue: true", f"requeue: true, max_restarts: {restarts}")
     if launcher == "mpirun":
-        _require_mpirun()
+        if shutil.which("mpirun") is None:
+            pytest.skip("mpirun is not installed here")
         monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
         monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
         if has_engine("mxnet"):
+            require_mpi()
             cluster = cluster.replace("262144", "262144, backend: mpi")
     folder = tmp_path / "run"
     (tmp_path / "stage-node2").touch()

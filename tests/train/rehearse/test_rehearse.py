@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from logs.folder import RunFolder, Summary
 from logs.judge.compliance import judge
 from logs.show.reported_run import gather_run
 from logs.show.wording import notes_of
+from tests.libraries import find_horovod
 from train.rehearse.__main__ import main
 from train.rehearse.rehearsal_text import RehearsedSteps, outcome_text, rehearsed_steps, validation_text
 from train.sim.constants import load_calibration
@@ -154,14 +156,29 @@ def test_a_validation_has_a_folder_of_each_number_of_ranks_and_ends_with_the_fir
     assert [cluster.world_size for _, cluster in trained] == [2, 4, 8]
 
 
+@pytest.fixture(params=[True, False], ids=["with MPI", "without MPI"])
+def has_mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[bool]:
+    """Whether the Horovod that this process finds was built with MPI."""
+    with pytest.MonkeyPatch.context() as patch:
+        find_horovod(tmp_path_factory.mktemp("packages"), patch, has_mpi=request.param)
+        yield request.param
+
+
+def test_many_ranks_are_rehearsed_over_mpi_where_horovod_has_it(
+    has_mpi: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trained: list[tuple[Recipe, Cluster]]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
+    assert main([*WORDS, "--ranks", "16", "--run-dir", str(tmp_path / "run")]) == 0
+    assert [cluster.launcher for _, cluster in trained] == ["mpirun" if has_mpi else "local"]
+
+
 def test_a_rehearsal_has_what_the_options_ask_for_and_a_folder_that_is_named_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[tuple[Recipe, Cluster]]
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
     usual = [*WORDS, "--set", f"cluster.paths.runs={tmp_path}"]
     chosen = ["--shrink", "8", "--speed", "4", "--slow", "1:2", "--slow", "0:3", "--fail", "kill@9:1"]
     assert main([*usual, "--ranks", "8", *chosen]) == 0
-    assert main([*usual, "--ranks", "16"]) == 0
+    assert main([*usual, "--ranks", "16", "--launcher", "mpirun"]) == 0
     monkeypatch.setattr("shutil.which", lambda _: None)
     assert main([*usual, "--ranks", "16", "--nodes", "2", "--launcher", "srun", "--run-dir", str(tmp_path / "a")]) == 1
     assert main([*usual, "--ranks", "16", "--run-dir", str(tmp_path / "b")]) == 0
