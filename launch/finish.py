@@ -14,6 +14,7 @@ from configs.schema import Recipe
 from launch.failure_cause import find_cause, read_failures, was_stopped
 from launch.notify import notify
 from launch.start.local import Outcome
+from logs.checkpoints import step_of
 from logs.disk import dispensable
 from logs.folder import RunFolder, Summary
 from logs.judge.compliance import Verdict, asks_for_log, write_verdict
@@ -125,7 +126,10 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
         lines.append(f"  {_how_to_go_on(folder)}")
     elif summary.status == "success" and _is_of_own_images(folder.recipe) and not summary.is_rehearsal:
         lines.append(f"  next: {_door()} predict {shlex.quote(folder.shown)} IMAGE ...")
-    return "\n".join([*lines, f"  {folder.shown}", ""])
+    lines.append(f"  {folder.shown}")
+    if summary.is_saved is False:
+        lines.append(f"  the trained network was not saved: {_how_to_save(folder)}")
+    return "\n".join([*lines, ""])
 
 
 def _judgement(verdict: Verdict) -> str:
@@ -141,6 +145,15 @@ def _how_to_go_on(folder: RunFolder) -> str:
     if folder.checkpoints.newest_valid()[0] is None:
         return "no state was saved: give the same command again to start anew"
     return f"continue with {_door()} train --resume {shlex.quote(folder.shown)}"
+
+
+def _how_to_save(folder: RunFolder) -> str:
+    """Return what gives the trained network of a run that could not write its last checkpoint."""
+    checkpoint, _ = folder.checkpoints.newest_valid()
+    if checkpoint is None:
+        return "free space, or mend the disk, then give the same command again to train it anew"
+    command = f"{_door()} train --resume {shlex.quote(folder.shown)}"
+    return f"free space, or mend the disk, then {command} trains it again from step {step_of(checkpoint)} on"
 
 
 def _door() -> str:

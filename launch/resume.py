@@ -104,6 +104,8 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
 def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:
     """Raise if the run in the folder has ended. The summary of an attempt that was stopped has no number of steps.
 
+    A run whose trained network was not saved can be resumed: the end of it is trained again.
+
     Args:
         folder: The run folder.
         is_longer: Whether the run gets more epochs, so that a run that ended short of its target can go on.
@@ -120,7 +122,7 @@ def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:
     except UserError as error:
         sys.stderr.write(f"warning: {error}; it is passed over, because the checkpoints say how far the run is\n")
         return
-    if summary.steps is not None and not (is_longer and summary.status == "aborted"):
+    if summary.steps is not None and summary.is_saved is not False and not (is_longer and summary.status == "aborted"):
         raise UserError(
             f"{folder}: the run in it has ended, {summary.status} after step {summary.steps}; give another folder with "
             "--run-dir, or leave the option out"

@@ -61,6 +61,9 @@ class Summary:
         left_out: Host of the job that the run did without -> why: it failed, or the check before the run found it slow.
             None if it did without none.
         is_rehearsal: Whether ranks waited instead of computing, so that accuracies are invented.
+        is_saved: Whether the network that was trained to the end is in a checkpoint. If not, the run is aborted,
+            although its log may have success: the timed part was over before the network could be saved. None if the
+            run did not come to its end.
     """
 
     recipe: str
@@ -90,6 +93,7 @@ class Summary:
     changes: list[str] | None = None
     left_out: dict[str, str] | None = None
     is_rehearsal: bool = False
+    is_saved: bool | None = None
 
 
 class RunFolder:

@@ -50,6 +50,10 @@ class NullWriter:
     def wait(self) -> None:
         """Wait until everything is written; raises the error of the last write if it failed."""
 
+    def has_written(self, step: int) -> bool:
+        """Return whether the newest checkpoint that was written is that of ``step``; true where nothing is written."""
+        return True
+
 
 class CheckpointWriter(NullWriter):
     """Writes checkpoints in a thread of its own, one after the other.
@@ -64,6 +68,7 @@ class CheckpointWriter(NullWriter):
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[Path] | None = None
         self._step = 0
+        self._written: int | None = None
 
     def write(self, step: int, collect: Collect) -> None:
         """Copy the state to the host and let the thread write it; waits for the previous checkpoint.
@@ -82,6 +87,11 @@ class CheckpointWriter(NullWriter):
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
+            self._written = self._step
+
+    def has_written(self, step: int) -> bool:
+        """See `NullWriter`."""
+        return self._written == step
 
 
 @dataclass
@@ -134,13 +144,19 @@ class Checkpoints(NoCheckpoints):
         self.writer.wait()
         self.communicator.gather("checkpoint written", at.step)
 
-    def finished(self, at: Position) -> None:
-        """Keep the trained network at the end of a run."""
+    def finished(self, at: Position) -> str | None:
+        """Keep the trained network at the end of a run.
+
+        Returns:
+            Why the trained network is not on the disk; None if it is there, and on ranks that write nothing.
+        """
         try:
             self._save(at, b"", has_common_statistics=True)
             self.writer.wait()
         except UserError as error:
-            logger.warning("the trained network was not saved: %s", error)
+            # The checkpoint after the last evaluation of a run has the same network.
+            return None if self.writer.has_written(at.step) else str(error)
+        return None
 
     def _save(self, at: Position, own: bytes, *, has_common_statistics: bool) -> None:
         """Gather the state that each rank has of its own, and hand the whole state to the writer.

@@ -162,9 +162,9 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
         evaluate = rank.make_evaluator(watchdog)
         result, clock = training.run(evaluate, log, watchdog, signals)
     usage.write(folder, rank.communicator, is_writer=identity.rank == 0)
-    training.conclude(result, evaluate, clock, init_s)
+    status = training.conclude(result, evaluate, clock, init_s)
     watchdog.rest()
-    return 0 if result.success else 1
+    return status
 
 
 @contextmanager
@@ -340,14 +340,21 @@ class _Training:
             report=progress.compared,
         )
 
-    def conclude(self, result: Result, evaluate: Evaluator, clock: Clock, init_s: float) -> None:
-        """Compare the ranks' weights and times, write the last checkpoint, the counts by class and the summary."""
+    def conclude(self, result: Result, evaluate: Evaluator, clock: Clock, init_s: float) -> int:
+        """Compare the ranks' weights and times, write the last checkpoint, the counts by class and the summary.
+
+        Returns:
+            The exit status: 0 if the run succeeded and, on rank 0, its trained network is on the disk, else 1.
+        """
         final_checksum = _common_checksum(self.rank, "after the run")
         ranks = gather_ranks(self.rank.communicator, clock.samples)
         by_class = evaluate.by_class(self.rank.recipe.model.num_classes)
-        self.checkpoints.finished(Position(result.epochs + 1, result.steps))
+        why_lost = self.checkpoints.finished(Position(result.epochs + 1, result.steps))
         if self.rank.identity.rank:
-            return
+            return 0 if result.success else 1
+        if why_lost is not None:
+            lost = f"the trained network was not saved: {why_lost}"
+            result = replace(result, success=False, failure="; ".join(filter(None, [result.failure, lost])))
         if by_class is not None and self.rank.cluster.rehearsal is None:
             with dispensable():
                 write_classes(self.folder.path, result.epochs, self.class_names, by_class)
@@ -358,9 +365,10 @@ class _Training:
         slowest, excess = slowest_rank(ranks)
         summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
         summary = replace(summary, slowest_rank=slowest, rank_excess=excess, checkpoint_s=self.checkpoints.stall_s)
-        summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None)
+        summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None, is_saved=why_lost is None)
         resumed, changes = self.initial.resumed_from_step, list(self.initial.changes) or None
         self.folder.write_summary(replace(summary, resumed_from_step=resumed, changes=changes))
+        return 0 if result.success else 1
 
 
 def _summary(

@@ -14,6 +14,7 @@ from launch.finish import finish_run
 from launch.start.local import Outcome
 from logs.__main__ import main as check
 from logs.attempts import ATTEMPTS_FILE
+from logs.checkpoints import SavedState
 from logs.folder import RunFolder, Summary
 from logs.judge import compliance
 from logs.judge.compliance import Verdict
@@ -82,6 +83,29 @@ def test_the_end_of_a_run_makes_the_exit_status_and_is_told(
         made = folder.summary()
         saved = told == "stop, digits: told to stop"
         assert (made.failed_rank, made.failed_step) == (None, 7 if saved else None)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [([], "give the same command again"), ([3, 7], "train --resume {folder} trains it again from step 7")],
+)
+def test_a_trained_network_that_was_not_saved_is_said_last_with_what_gets_it(
+    steps: list[int], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ("data.source=folders", "mlperf.submits=false")
+    folder = _folder(tmp_path, *own)
+    for step in steps:
+        folder.checkpoints.write(step, SavedState({}, {}), keep=2)
+    summary = Summary("digits", "aborted", steps=9, top1=0.98, failure="the disk is full", is_saved=False)
+    folder.write_summary(summary)
+    assert finish_run(folder, Outcome(0)) == 1
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert (first, last.partition(":")[0]) == (
+        "digits: aborted: the disk is full",
+        "  the trained network was not saved",
+    )
+    assert "free space" in last
+    assert words.format(folder=tmp_path) in last
 
 
 def test_the_summary_of_a_run_that_failed_names_rank_and_step_of_the_report(

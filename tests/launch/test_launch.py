@@ -280,13 +280,17 @@ def test_a_run_that_has_ended_or_another_one_is_not_resumed(
 
 
 @pytest.mark.parametrize(
-    ("steps", "more", "told"),
-    [(None, [], ""), (9, ["run.epochs=99"], "warning: {}: the run continues with 99 epochs instead of ")],
+    ("ended", "more", "told"),
+    [
+        ({}, [], ""),
+        ({"steps": 9, "is_saved": False}, [], ""),
+        ({"steps": 9}, ["run.epochs=99"], "warning: {}: the run continues with 99 epochs instead of "),
+    ],
 )
-def test_a_run_is_resumed_that_was_stopped_or_gets_more_epochs_after_it_missed_its_target(
-    steps: int | None, more: list[str], told: str, tmp_path: Path, sets: list[str], ranks: Ranks
+def test_a_run_is_resumed_that_was_stopped_or_not_saved_or_gets_more_epochs_after_it_missed_its_target(
+    ended: dict[str, Any], more: list[str], told: str, tmp_path: Path, sets: list[str], ranks: Ranks
 ) -> None:
-    _begun(tmp_path, sets, Summary("digits", "aborted", steps=steps))
+    _begun(tmp_path, sets, Summary("digits", "aborted", **ended))
     ranks.endings = [succeeds]
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):

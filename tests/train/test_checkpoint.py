@@ -239,12 +239,26 @@ def test_a_disk_in_trouble_costs_one_checkpoint_and_ends_a_stop(
     assert _steps(folder) == [38], "written although the one before was not"
     assert checkpoints.stall_s > stall_s
     shutil.rmtree(folder)
-    checkpoints.finished(Position(7, 113))
-    first, last = caplog.messages
-    assert (first, refused) == ("no checkpoint after step 19: cannot be written: the disk is full", [19])
-    assert last.startswith("the trained network was not saved: ")
+    assert "step-00000113.ckpt: cannot be written" in str(checkpoints.finished(Position(7, 113)))
+    assert caplog.messages == ["no checkpoint after step 19: cannot be written: the disk is full"]
+    assert refused == [19]
     with pytest.raises(UserError, match=r"step-00000025\.ckpt: cannot be written: the folder is missing"):
         checkpoints.stopped(cast(Any, Parts()), Position(2, 25))
+
+
+def test_the_checkpoint_after_the_last_evaluation_has_the_trained_network_too(tmp_path: Path) -> None:
+    class FullAtTheEnd(CheckpointFolder):
+        def write(self, *given: Any, **options: Any) -> Path:
+            if self.files():
+                raise UserError("cannot be written: the disk is full")
+            return super().write(*given, **options)
+
+    writer = CheckpointWriter(FullAtTheEnd(tmp_path), 2)
+    checkpoints, _ = _checkpoints(tmp_path, every=1, writer=writer)
+    checkpoints.evaluated(cast(Any, Parts()), Position(6, 95))
+    assert checkpoints.finished(Position(6, 95)) is None
+    assert "the disk is full" in str(checkpoints.finished(Position(7, 114)))
+    assert _steps(tmp_path) == [95]
 
 
 def test_ranks_leave_only_when_rank_0_has_written_the_state(tmp_path: Path) -> None:

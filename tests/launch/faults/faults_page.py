@@ -29,7 +29,7 @@ is MXNet unless the title of a table says PyTorch.
 
 | exit status | meaning |
 | --- | --- |
-| 1 | a rank failed, or a rank refused to start under horovodrun and the disk is too full for its report |
+| 1 | a rank failed, the network was not saved, or a rank refused and the disk is too full for its report (horovodrun) |
 | 2 | a rank refused to start |
 | 75 | the run was told to stop, and its state, if it had any, was saved |
 | 130 | Ctrl-C: the same at a user's wish |
@@ -118,7 +118,7 @@ def _row(ended: Ended) -> str:
     message = ended.summary.get("failure") or next(
         (line for line in ended.errors.splitlines() if "the disk is full" in line), ""
     )
-    after = f"{ended.seconds:.0f} s" if ended.seconds else "continues"
+    after = f"{ended.seconds:.0f} s" if ended.seconds else "at its end"
     return f" {ended.status} | {after} | {_shortened(str(message))} |"
 
 

@@ -244,13 +244,13 @@ INCIDENTS = (
         _ONE_NODE,
     ),
     Incident(
-        ("writing every checkpoint fails with ESTALE (NFS)",),
-        _disk_errors(errno.ESTALE, "/checkpoints/", 1000, _goes_on, "no checkpoint after step"),
+        ("writing every checkpoint fails with ESTALE (NFS)", "the file server is repaired, then `--resume`"),
+        _disk_errors(errno.ESTALE, "/checkpoints/", 1000, _ends, 1),
         _LOCAL,
     ),
     Incident(
-        ("writing every checkpoint fails with ENOTCONN (FUSE)",),
-        _disk_errors(errno.ENOTCONN, "/checkpoints/", 1000, _goes_on, "no checkpoint after step"),
+        ("writing every checkpoint fails with ENOTCONN (FUSE)", "the mount is repaired, then `--resume`"),
+        _disk_errors(errno.ENOTCONN, "/checkpoints/", 1000, _ends, 1),
         _LOCAL,
     ),
     Incident(
