@@ -38,6 +38,7 @@ from logs.claims import CLAIMS_FOLDER, Claim
 from logs.folder import STARTUP_FILE, RunFolder
 from logs.track.trackers import FOLDER as TRACKERS_FOLDER
 from logs.track.trackers import require_installed
+from train.plan.checkpoint_space import no_room_for_checkpoint
 from train.plan.cold_images import missing_cache_clear
 from train.plan.fixed_step import require_fixed_step
 from train.plan.memory import shortage_here
@@ -61,12 +62,12 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
 
     Raises:
         UserError: Nothing was started: the batch cannot be divided, the ranks surely need more memory than there is,
-            the folder is taken, or data cannot be packed.
+            the disk has no room for a checkpoint, the folder is taken, or data cannot be packed.
     """
     require_startable(cluster)
     require_installed(cluster.trackers)
     folder = RunFolder(run_folder) if run_folder else RunFolder.new(recipe, cluster)
-    _check_and_pack(recipe, cluster)
+    _check_and_pack(recipe, cluster, folder)
     # From here on a signal must not end this process alone: the run would go on, or the claim and the log stay open.
     with forwarded_signals(_AT_INTERRUPT), prepared(folder, recipe, cluster, must_resume=must_resume) as claim:
         folder.write_settings(recipe, cluster)
@@ -142,16 +143,17 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
     """Make a run folder with the run's config, and pack the data set if the program can make it by itself.
 
     Raises:
-        UserError: The batch cannot be divided, the folder exists, or data cannot be packed.
+        UserError: The batch cannot be divided, the disk has no room for a checkpoint, the folder exists, or data cannot
+            be packed.
     """
-    _check_and_pack(recipe, cluster)
     folder = RunFolder(run_folder)
+    _check_and_pack(recipe, cluster, folder)
     folder.make()
     folder.write_settings(recipe, cluster)
 
 
-def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
-    """Check the batch and this machine's memory, and pack a data set that the program can make and that is missing.
+def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None:
+    """Check batch, memory and disk of the run, and pack a data set that the program can make and that is missing.
 
     Warn of settings that make steps much longer, and of a run for a submission whose log would fail the check for a
     reason that is known now.
@@ -161,7 +163,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster) -> None:
     if ENGINES[cluster.engine.name].computes and cluster.container.runtime == "none":  # an image has its own packages
         require_reader(recipe.data.source)
         require_compiler(cluster)
-    if problem := shortage_here(recipe, cluster):
+    if problem := shortage_here(recipe, cluster) or no_room_for_checkpoint(recipe, cluster, folder.path):
         raise UserError(problem)
     data, destination = recipe.data, resolve_path(cluster.paths.data) / recipe.data.name
     if data.source in BUILT_IN_SOURCES and not is_file(destination / "manifest.json"):

@@ -1,0 +1,47 @@
+"""The size of a checkpoint, and whether the disk of the run folder has room for one. Imports no framework."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from configs.registry import ENGINES
+from configs.schema import Cluster, Recipe
+from train.networks.arch import network_of
+
+
+def checkpoint_bytes(recipe: Recipe) -> int:
+    """Return the least bytes of a checkpoint: of weights, moments, averages and statistics, all in float32.
+
+    A file is a few per cent larger, by names and the ranks' places among the images, and much larger under Shampoo,
+    whose blocks are not counted. See `train.checkpoint.Checkpoints` for what is in it.
+    """
+    network, optimizer = network_of(recipe.model), recipe.optimizer
+    copies = 1 + optimizer.num_moments + (optimizer.average_half_life_steps is not None)
+    statistics = 2 * sum(layer.out_channels for layer in network.layers if layer.kind == "bn")
+    return 4 * (copies * network.num_parameters + statistics)
+
+
+def no_room_for_checkpoint(recipe: Recipe, cluster: Cluster, run_folder: Path) -> str | None:
+    """Return why a run surely could not save its trained network, or None.
+
+    A new checkpoint is whole before an older one is deleted, so a run that is resumed needs the room, too.
+
+    Args:
+        recipe: The recipe.
+        cluster: The machines.
+        run_folder: The folder of the run, which need not exist.
+    """
+    if not ENGINES[cluster.engine.name].computes:  # a rehearsal invents short tensors
+        return None
+    place = next(each for each in (run_folder, *run_folder.absolute().parents) if each.is_dir())
+    needed = checkpoint_bytes(recipe)
+    with suppress(OSError):
+        disk = os.statvfs(place)
+        free = disk.f_bavail * disk.f_frsize
+        if disk.f_blocks and free < needed:  # some network file systems know no size
+            return (
+                f"{run_folder}: its disk has {free / 1e6:,.2f} MB free, and the trained network, a checkpoint of "
+                f"{recipe.name}, needs {needed / 1e6:,.2f} MB; free some space, or choose another disk "
+                "(--run-dir, cluster.paths.runs)"
+            )
+    return None
