@@ -19,7 +19,7 @@ from configs.reading import entries, exists, is_file, is_folder
 from configs.schema import Cluster, Recipe
 from logs.attempts import Attempts
 from logs.checkpoints import CheckpointFolder
-from logs.claims import Claims
+from logs.claims import CLAIMS_FOLDER, Claims
 from logs.disk import explain_disk_errors, read_object, write_json, write_text
 from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.mlperf import RESULT_FILES, close_log
@@ -138,10 +138,12 @@ class RunFolder:
     def make(self) -> None:
         """Create the folder and its parent folders.
 
+        What a launcher leaves that was killed before it wrote the settings is nothing.
+
         Raises:
             UserError: If the path exists and is not an empty folder, or cannot be created.
         """
-        if exists(self.path) and not (is_folder(self.path) and not entries(self.path)):
+        if exists(self.path) and not (is_folder(self.path) and all(map(_precedes_settings, entries(self.path)))):
             raise UserError(
                 f"{self}: exists already, and a run needs a new or empty folder; give another folder, or remove this "
                 "one"
@@ -260,6 +262,11 @@ class RunFolder:
         self.write_summary(
             Summary(status="aborted", failure=reason, failed_rank=failed_rank, failed_step=failed_step, **known)
         )
+
+
+def _precedes_settings(path: Path) -> bool:
+    """Return whether a file of a run folder is made before ``config.yaml``: a claim, or a part of the settings."""
+    return path.name == CLAIMS_FOLDER or path.name.startswith(f".{CONFIG_FILE}.")
 
 
 @cache  # making it takes 3 ms, and studies and reports read hundreds of summaries

@@ -13,6 +13,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_both, load_cluster, load_recipe
 from logs import folder as module
+from logs.claims import Claims
 from logs.folder import RunFolder, Summary
 from logs.judge.compliance import write_verdict
 from logs.mlperf import MlperfLog
@@ -28,6 +29,13 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path)
             RunFolder(path).make()
         assert str(caught.value) == f"{path}: {words}"
     assert file.read_text() == "a record"
+
+
+def test_a_folder_whose_launcher_was_killed_before_it_wrote_the_settings_is_new(tmp_path: Path) -> None:
+    Claims(tmp_path).take()
+    (tmp_path / ".config.yaml.4711").write_text("recipe:")
+    RunFolder(tmp_path).make()
+    assert not RunFolder(tmp_path).is_begun
 
 
 def test_a_name_has_recipe_and_start_time_and_is_not_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
