@@ -110,9 +110,10 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
     lines += [f"  resumed with {change}" for change in summary.changes or ()]
     lines += [f"  an attempt {attempt.description}" for attempt in folder.attempts.read()]
     if summary.run_s is not None:
+        rate = "" if summary.images_per_s is None else f"{summary.images_per_s:,.1f} images/s "
         lines.append(
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "
-            f"{summary.images_per_s:,.1f} images/s on {summary.world_size} ranks"
+            f"{rate}on {summary.world_size} ranks"
         )
     if summary.input_wait_fraction is not None and summary.comm_exposed_fraction is not None:
         lines.append(

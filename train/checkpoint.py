@@ -144,21 +144,25 @@ class Checkpoints(NoCheckpoints):
         self.writer.wait()
         self.communicator.gather("checkpoint written", at.step)
 
-    def finished(self, at: Position) -> str | None:
-        """Keep the trained network at the end of a run.
+    def finished(self, at: Position, failure: str | None = None) -> str | None:
+        """Keep the trained network at the end of a run, without the ranks' places among the images.
+
+        Args:
+            at: The end.
+            failure: Why the run failed, if it did.
 
         Returns:
             Why the trained network is not on the disk; None if it is there, and on ranks that write nothing.
         """
         try:
-            self._save(at, b"", has_common_statistics=True)
+            self._save(at, b"", has_common_statistics=True, failure=failure)
             self.writer.wait()
         except UserError as error:
             # The checkpoint after the last evaluation of a run has the same network.
             return None if self.writer.has_written(at.step) else str(error)
         return None
 
-    def _save(self, at: Position, own: bytes, *, has_common_statistics: bool) -> None:
+    def _save(self, at: Position, own: bytes, *, has_common_statistics: bool, failure: str | None = None) -> None:
         """Gather the state that each rank has of its own, and hand the whole state to the writer.
 
         An evaluation averages the batch-norm statistics and their averages over the ranks, so after an evaluation they
@@ -188,7 +192,7 @@ class Checkpoints(NoCheckpoints):
                 arrays[name] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
             meta = {"settings": self.fixed_settings, "changes": self.changes, "epoch": at.epoch, "step": at.step}
-            return SavedState(meta, arrays)
+            return SavedState(meta if failure is None else {**meta, "failure": failure}, arrays)
 
         self.saved = at
         self.writer.write(at.step, collect)
@@ -291,6 +295,8 @@ class InitialState:
     """Whether each rank finds its own statistics and its own place among the images: not after a change of ranks."""
     path: Path = Path()
     """The file of the checkpoint."""
+    ending: str | None = None
+    """If the checkpoint is that of the run's end: why the run is not trained on if it is short of its target."""
 
     @classmethod
     def read(
@@ -302,6 +308,9 @@ class InitialState:
     ) -> InitialState:
         """Read the checkpoint at ``path``, if there is one, and check that it belongs to this run.
 
+        A run that was ended between its last step and its summary continues with its last evaluation: in the last
+        epoch, of which no step is left. A longer run goes on from there.
+
         Args:
             path: The checkpoint. If None, the run begins at its first step.
             fixed_settings: Recipe, ranks and data of this run.
@@ -309,8 +318,8 @@ class InitialState:
             shapes: Name -> shape of each parameter and each running statistic. If None, they are not checked.
 
         Raises:
-            UserError: The checkpoint is damaged or holds something else, its run has reached the last epoch, or its
-                recipe, ranks or data differ from this run's.
+            UserError: The checkpoint is damaged or holds something else, or its recipe, ranks or data differ from this
+                run's.
         """
         if path is None:
             return cls()
@@ -323,15 +332,20 @@ class InitialState:
         if not (isinstance(epoch, int) and isinstance(step, int) and epoch > 0 and step == step_of(path)):
             raise _foreign(path, f"it says epoch {epoch!r}, step {step!r}")
         changes = require_unchanged(begun_with, fixed_settings, str(path))
-        if epoch > plan.last_epoch:
-            raise UserError(f"{path}: the run has reached its last epoch, {plan.last_epoch}; start a new run")
         if problem := _problem_of(checkpoint, shapes):
             raise _foreign(path, problem)
-        num_states = sum(name.startswith("data/") for name in checkpoint.arrays)
+        places = _below("data/", checkpoint)
+        num_states = len(places)
         if num_states != dict(begun_with.get("cluster", {})).get(RANKS, num_states):
             raise _foreign(path, f"it has the states of {num_states} ranks only")
         has_own_states = num_states == plan.world_size
-        return cls(Position(epoch, step), checkpoint, (*map(str, earlier), *changes), has_own_states, path)
+        has_ended = not any(place.size for place in places.values())  # see `Checkpoints.finished`
+        is_longer = plan.epochs > dict(begun_with.get("run", {})).get("epochs", plan.epochs)
+        ending = str(meta.get("failure") or f"the run had ended after step {step}") if has_ended else None
+        position = Position(max(1, min(epoch - has_ended, plan.last_epoch)), step)
+        return cls(
+            position, checkpoint, (*map(str, earlier), *changes), has_own_states, path, None if is_longer else ending
+        )
 
     @property
     def resumed_from_step(self) -> int | None:

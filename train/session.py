@@ -28,7 +28,7 @@ from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
 from train.dataset import DATASET_FILE, images_of, require_cold
 from train.engine.init import WeightsDiffer, checksum, require_equal
-from train.measure.chance import StopRule, stop_rule_of
+from train.measure.chance import ClassCounts, StopRule, stop_rule_of
 from train.measure.rank_pace import RankPace
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
@@ -53,6 +53,11 @@ if TYPE_CHECKING:
 
 _TRIED = 4096
 """Numbers of each tensor that are compared after the trial: of ResNet-50 a fiftieth."""
+
+
+_CONCLUSION_S = 600.0
+"""Least time for the end of a run: all that is left to do is to write, and a slow disk is no reason to lose the trained
+network. A rank that is frozen meanwhile is still noticed by the others, see `train.rank.peers`."""
 
 
 def run(folder: Path, identity: Identity, ledger: Ledger, signals: StopSignals) -> int:
@@ -147,7 +152,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             folder=run_folder,
             rank=rank,
             initial=initial,
-            stop_rule=stop_rule_of(recipe, cluster, plan, prepared.class_counts),
+            stop_rule=_stop_rule(initial, recipe, cluster, plan, prepared.class_counts),
             hosts=starts["hosts"],
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
@@ -243,6 +248,14 @@ def _common_checksum(rank: Composition, when: str) -> int:
     return own
 
 
+def _stop_rule(
+    initial: InitialState, recipe: Recipe, cluster: Cluster, plan: RunPlan, counts: ClassCounts | None
+) -> StopRule:
+    """Return the rule that may end the run early; a run that had ended is evaluated once more, and not trained on."""
+    ending = initial.ending
+    return stop_rule_of(recipe, cluster, plan, counts) if ending is None else lambda *_: ending
+
+
 def _checkpoints(
     folder: RunFolder, rank: Composition, facts: dict[str, object], initial: InitialState, watchdog: Watchdog
 ) -> Checkpoints:
@@ -318,6 +331,7 @@ class _Training:
                 on_interval=self._make_pace(clock, progress),
             )
             result = train(run, log=log, progress=progress)
+            watchdog.expect(max(rank.cluster.watchdog_s, _CONCLUSION_S))
         finally:
             self.tracer.close()
             progress.close()
@@ -349,7 +363,7 @@ class _Training:
         final_checksum = _common_checksum(self.rank, "after the run")
         ranks = gather_ranks(self.rank.communicator, clock.samples)
         by_class = evaluate.by_class(self.rank.recipe.model.num_classes)
-        why_lost = self.checkpoints.finished(Position(result.epochs + 1, result.steps))
+        why_lost = self.checkpoints.finished(Position(result.epochs + 1, result.steps), result.failure)
         if self.rank.identity.rank:
             return 0 if result.success else 1
         if why_lost is not None:
@@ -374,7 +388,8 @@ class _Training:
 def _summary(
     recipe: Recipe, plan: RunPlan, result: Result, clock: Clock, init_s: float, final_checksum: int
 ) -> Summary:
-    input_wait, exposed = clock.fractions()
+    # A run that was resumed after its last step took none.
+    input_wait, exposed = clock.fractions() if clock.steps else (None, None)
     return Summary(
         recipe=recipe.name,
         status="success" if result.success else "aborted",
@@ -387,7 +402,7 @@ def _summary(
         global_batch_size=plan.global_batch_size,
         init_s=init_s,
         run_s=result.run_s,
-        images_per_s=clock.steps * plan.global_batch_size / clock.stepping_s,
+        images_per_s=clock.steps * plan.global_batch_size / clock.stepping_s if clock.steps else None,
         input_wait_fraction=input_wait,
         comm_exposed_fraction=exposed,
         weights_checksum=f"{final_checksum:016x}",

@@ -198,8 +198,10 @@ def _disagreement(run: RunFolder, log: Path, record: RunRecord) -> str:
 
 def _facts(run: RunFolder, summary: Summary) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what each file tells of a run: (file, name of a fact -> value). Only a success is told in all files."""
-    # The log of a run whose network was not saved has success, because its timed part was over.
-    yield SUMMARY_FILE, {} if summary.status == "aborted" and summary.is_saved is False else {"status": summary.status}
+    # A run can fail after its run_stop: rank 0 was killed, or could not save the network. The summary says so.
+    has_failed = summary.status == "aborted" and summary.failure is not None
+    is_later = has_failed and (summary.steps is None or summary.is_saved is False)
+    yield SUMMARY_FILE, {} if is_later else {"status": summary.status}
     if summary.status != "success" or summary.is_rehearsal:
         return
     configured = {

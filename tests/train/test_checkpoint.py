@@ -72,7 +72,7 @@ class TwoRanks(SingleProcess):
         self.gathered.append(name)
         if "statistics" in name:
             return [content, (10 * np.frombuffer(content, np.float32)).tobytes()]
-        return [content, b"where rank 1 reads"]
+        return [content, content and b"where rank 1 reads"]
 
     def gather(self, name: str, value: int) -> list[int]:
         self.gathered.append(name)
@@ -193,8 +193,8 @@ def test_a_run_without_a_checkpoint_begins_at_its_first_step() -> None:
 
 
 def test_a_checkpoint_of_version_1_is_resumed_if_it_belongs_to_the_run(tmp_path: Path) -> None:
-    checkpoints, _ = _checkpoints(tmp_path)
-    checkpoints.finished(Position(3, 38))
+    checkpoints, _ = _checkpoints(tmp_path, every=1)
+    _evaluate(checkpoints, [3])
     folder = RunFolder(tmp_path).checkpoints
     state = read(folder.files()[0])
     meta = {("whose" if key == "settings" else key): value for key, value in state.meta.items()}
@@ -204,15 +204,36 @@ def test_a_checkpoint_of_version_1_is_resumed_if_it_belongs_to_the_run(tmp_path:
         _origin(tmp_path, {"run": {"seed": 2}})
 
 
-def test_another_run_or_one_that_is_over_is_not_resumed(tmp_path: Path) -> None:
-    checkpoints, _ = _checkpoints(tmp_path)
-    checkpoints.finished(Position(6, 94))
-    assert _origin(tmp_path).position == Position(6, 94), "the last of 6 epochs is still to come"
+def test_another_run_is_not_resumed(tmp_path: Path) -> None:
+    checkpoints, _ = _checkpoints(tmp_path, every=1)
+    _evaluate(checkpoints, [6])
+    assert _origin(tmp_path).position == Position(6, 95), "the last of 6 epochs is still to come"
     with pytest.raises(UserError, match=r"run\.seed: got 2, the run was started with 1"):
         _origin(tmp_path, {"run": {"seed": 2}})
-    checkpoints.finished(Position(7, 113))
-    with pytest.raises(UserError, match="has reached its last epoch, 6"):
-        _origin(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keep", "epoch", "ending"),
+    [
+        # Before the network of the end was kept: no step is left of the last epoch, and its evaluation ends the run.
+        (lambda checkpoints: _evaluate(checkpoints, [7]), 6, None),
+        (lambda checkpoints: checkpoints.finished(Position(7, 114)), 6, "had ended after step 114"),
+        (lambda checkpoints: checkpoints.finished(Position(4, 114)), 3, "had ended after step 114"),
+        (lambda checkpoints: checkpoints.finished(Position(4, 114), "stuck at chance"), 3, "stuck at chance"),
+    ],
+)
+def test_a_run_that_lacks_only_its_summary_continues_with_its_last_evaluation(
+    keep: Callable[[Checkpoints], object], epoch: int, ending: str | None, tmp_path: Path
+) -> None:
+    checkpoints, _ = _checkpoints(tmp_path, every=1)
+    checkpoints.fixed_settings = {"run": {"epochs": 6}}
+    keep(checkpoints)
+    origin = _origin(tmp_path, {"run": {"epochs": 6}})
+    assert origin.position == Position(epoch, 114)
+    assert (ending or "None") in str(origin.ending)
+    longer = plan_run(load_recipe("digits", ["run.epochs=9"]), 2)
+    path = RunFolder(tmp_path).checkpoints.files()[0]
+    assert InitialState.read(path, {"run": {"epochs": 9}}, longer).ending is None, "more epochs are trained"
 
 
 def test_a_disk_in_trouble_costs_one_checkpoint_and_ends_a_stop(

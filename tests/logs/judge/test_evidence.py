@@ -155,6 +155,7 @@ def test_a_row_that_lacks_what_it_needs_is_damage(run: Path, name: str, content:
         (edited("metrics.jsonl", '"top1": 0.49', '"top1": 0.5'), "accuracy after epoch 4 is 0.5 in metrics.jsonl, but"),
         (edited("metrics.jsonl", '"top1"', '"mean_auc"'), ""),
         (summary(status="aborted"), f"status is aborted in summary.json, but success in {LOG}"),
+        (summary(status="aborted", failure="rank 0 was killed"), ""),
         (summary(status="aborted", failure="below its target", steps=9), "status is aborted in summary.json, but"),
         (summary(status="aborted", failure="not saved", steps=9, is_saved=False), ""),
         (without_lines(LOG, "run_stop"), f"run_stop is missing in {LOG}, but summary.json has success"),
