@@ -102,7 +102,7 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
 
     Raises:
         ConfigError: The global batch is not world size x per-rank batch x accumulation, a rank's share of the data is
-            empty, a micro-batch of one image would be mixed, or the warm-up is as long as the run.
+            empty, an idea cannot be had with the micro-batches, or the warm-up is as long as the run.
     """
     per_rank, accumulation = _cut(recipe, world_size)
     samples_per_rank = recipe.data.train_samples // world_size
@@ -110,9 +110,8 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
         raise ConfigError(
             "data.train_samples", recipe.data.train_samples, f"at least one image per rank ({world_size} ranks)"
         )
-    if per_rank == 1 and recipe.data.is_mixed:
-        allowed = "2 or more images a micro-batch where data.mixup_alpha or data.cutmix_alpha mixes them"
-        raise ConfigError("batch.global_size", recipe.batch.global_size, allowed)
+    for idea in recipe.ideas:
+        idea.require_batch(recipe, per_rank)
     warmup, decay = _durations(recipe, samples_per_rank, per_rank * accumulation)
     return RunPlan(
         world_size=world_size,

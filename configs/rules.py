@@ -1,17 +1,18 @@
 """The rules of the closed division of MLPerf's ResNet, as a table. A recipe that breaks a rule can only be open.
 
 A rule is named after the MLPerf key where one exists. The rules need no log: a recipe is judged before its job is
-submitted. Imports nothing of ours but `configs.errors`.
+submitted. Each idea has the rules of its own keys (`configs.ideas`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import ConfigError
+from configs.ideas import IDEAS
+from configs.rule import AUGMENTATION, REFERENCE, Rule, exactly
 
 if TYPE_CHECKING:
     from configs.schema import Recipe
@@ -22,44 +23,6 @@ MAX_REFERENCE_BATCH_SIZE = 67_840
 
 TARGET_TOP1 = 0.759
 """Evaluation top-1 that ends a run under ruleset 0.6.0 and later ones."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule: the value that a recipe has at a key must be allowed.
-
-    Attributes:
-        name: Name of the rule: an MLPerf log key where one exists.
-        key: Dotted path in a recipe.
-        allowed: The allowed values, in words.
-        is_allowed: Returns whether a value is allowed.
-        source: Where the rule is written.
-        optimizer: Name of the only optimizer that the rule applies to. If empty, any.
-        rulesets: The rulesets that have the rule.
-        reference: Value of ``mlperf.reference`` that the rule applies to. If empty, any.
-    """
-
-    name: str
-    key: str
-    allowed: str
-    is_allowed: Callable[[Any], bool]
-    source: str
-    optimizer: str = ""
-    rulesets: tuple[str, ...] = ("0.6.0", "4.0.0")
-    reference: str = ""
-
-    def value(self, recipe: Recipe) -> Any:
-        """Return the recipe's value at ``key``, or None if the recipe has no such key."""
-        block: Any = recipe
-        for part in self.key.split("."):
-            block = getattr(block, part, None)
-        return block
-
-    def is_broken_by(self, recipe: Recipe, ruleset: str) -> bool:
-        """Return whether the rule applies to the recipe under ``ruleset`` and the recipe breaks it."""
-        applies = ruleset in self.rulesets and self.optimizer in ("", recipe.optimizer.name)
-        applies = applies and self.reference in ("", recipe.mlperf.reference)
-        return applies and not self.is_allowed(self.value(recipe))
 
 
 def broken_rules(recipe: Recipe, ruleset: str) -> list[Rule]:
@@ -99,8 +62,6 @@ _EVAL_EVERY_EPOCHS = 4
 _EVALUATION = "MLPerf training rules, ResNet evaluation frequency"
 _HYPERPARAMETERS = "MLPerf training rules, ResNet hyperparameters"
 _CHECKED = f"{_HYPERPARAMETERS}; mlperf-logging training_3.1.0/closed_resnet"
-_AUGMENTATION = "MLPerf training rules, ResNet reference preprocessing"
-_REFERENCE = "MLPerf ResNet reference model"
 _IMAGENET = "MLPerf training rules, ImageNet 2012"
 _QUALITY = "MLPerf training rules, quality"
 
@@ -113,16 +74,9 @@ def _both(name: str, key: str, allowed: str, is_allowed: Callable[[Any], bool], 
     )
 
 
-def _exactly(name: str, key: str, value: object, source: str, why: str = "", optimizer: str = "") -> Rule:
-    """Return the rule that a key has one value, with the reason if the value does not speak for itself."""
-    words = {"None": "null", "True": "true", "False": "false"}  # by text: 0 equals False, and 1 True
-    shown = words.get(repr(value), repr(value))
-    return Rule(name, key, f"{shown} ({why})" if why else shown, lambda got: bool(got == value), source, optimizer)
-
-
 CLOSED_RULES = (
     Rule("opt_name", "optimizer.name", "'sgd' or 'lars'", lambda name: name in ("sgd", "lars"), f"{_CHECKED}.yaml"),
-    _exactly("lars_epsilon", "optimizer.epsilon", 0, f"{_CHECKED}_lars.yaml", optimizer="lars"),
+    exactly("lars_epsilon", "optimizer.epsilon", 0, f"{_CHECKED}_lars.yaml", optimizer="lars"),
     *_both(
         "end_learning_rate",
         "schedule.end_lr",
@@ -144,12 +98,12 @@ CLOSED_RULES = (
         _power_of_two_times_1e4,
         f"{_CHECKED}_sgd.yaml",
     ),
-    _exactly("lars_opt_trust_coefficient", "optimizer.trust_coefficient", 0.001, _REFERENCE, optimizer="lars"),
-    _exactly(
+    exactly("lars_opt_trust_coefficient", "optimizer.trust_coefficient", 0.001, REFERENCE, optimizer="lars"),
+    exactly(
         "lars_opt_trust_weight_decay",
         "optimizer.trust_weight_decay",
         None,
-        _REFERENCE,
+        REFERENCE,
         "optimizer.weight_decay",
         optimizer="lars",
     ),
@@ -161,16 +115,15 @@ CLOSED_RULES = (
         f"{_CHECKED}_sgd.yaml",
         optimizer="sgd",
     ),
-    _exactly("sgd_opt_decoupled_weight_decay", "optimizer.decoupled_weight_decay", False, _REFERENCE, optimizer="sgd"),
+    exactly("sgd_opt_decoupled_weight_decay", "optimizer.decoupled_weight_decay", False, REFERENCE, optimizer="sgd"),
     *(
-        _exactly(f"{name}_opt_momentum_correction", "optimizer.momentum_correction", False, _REFERENCE, optimizer=name)
+        exactly(f"{name}_opt_momentum_correction", "optimizer.momentum_correction", False, REFERENCE, optimizer=name)
         for name in ("lars", "sgd")
     ),
-    _exactly("loss", "loss.kind", "softmax", _REFERENCE),
-    _exactly("weight_average", "optimizer.average_half_life_steps", None, _REFERENCE),
-    _exactly("warmup_shape", "schedule.warmup_shape", "linear", _REFERENCE),
-    _exactly("warmup_start", "schedule.warmup_start_lr", 0, _REFERENCE),
-    _exactly("weight_decay_lag", "schedule.weight_decay_lag_steps", 0, _REFERENCE),
+    exactly("loss", "loss.kind", "softmax", REFERENCE),
+    exactly("warmup_shape", "schedule.warmup_shape", "linear", REFERENCE),
+    exactly("warmup_start", "schedule.warmup_start_lr", 0, REFERENCE),
+    exactly("weight_decay_lag", "schedule.weight_decay_lag_steps", 0, REFERENCE),
     Rule(
         "eval_accuracy",
         "run.target_top1",
@@ -178,7 +131,7 @@ CLOSED_RULES = (
         _reaches_the_target,
         f"{_QUALITY}; mlperf-logging training_3.1.0/closed_resnet.yaml",
     ),
-    _exactly("eval_frequency", "run.eval_every_epochs", _EVAL_EVERY_EPOCHS, _EVALUATION),
+    exactly("eval_frequency", "run.eval_every_epochs", _EVAL_EVERY_EPOCHS, _EVALUATION),
     Rule(
         "eval_offset",
         "run.eval_first_epoch",
@@ -186,30 +139,26 @@ CLOSED_RULES = (
         lambda epoch: epoch <= _EVAL_EVERY_EPOCHS,
         _EVALUATION,
     ),
-    _exactly("max_steps", "run.max_steps", None, _QUALITY, "train to the target"),
-    _exactly("data_source", "data.source", "folders", _IMAGENET, "real images, not generated ones"),
-    _exactly("train_samples", "data.train_samples", 1_281_167, _IMAGENET),
-    _exactly("eval_samples", "data.eval_samples", 50_000, _IMAGENET),
-    _exactly("bad_record", "data.bad_record", "stop", _IMAGENET, "every image is trained on"),
-    _exactly("progressive_resizing", "data.progressive_resizing", None, _REFERENCE, "one size in every epoch"),
-    _exactly("crop_kind", "data.crop.kind", "resized", _AUGMENTATION),
-    _exactly("mixup", "data.mixup_alpha", 0, _AUGMENTATION),
-    _exactly("cutmix", "data.cutmix_alpha", 0, _AUGMENTATION),
-    _exactly("eval_size", "data.eval_size", None, _REFERENCE, "that of training"),
-    _exactly("eval_central_share", "data.eval_central_share", None, _AUGMENTATION),
-    _exactly("eval_flip", "data.eval_flip", False, _AUGMENTATION),
-    Rule("crop_area", "data.crop.area", "[0.05, 1.0]", _range(0.05, 1.0), _AUGMENTATION),
-    Rule("crop_aspect", "data.crop.aspect", "[0.75, 1.333]", _range(0.75, 1.333), _AUGMENTATION),
-    _exactly("augmentation_throughout", "data.plain_from_epoch", None, _AUGMENTATION, "augment in every epoch"),
-    _exactly("augmentation_throughout", "data.keep_batches", False, _AUGMENTATION, "augment anew in every epoch"),
-    _exactly("model_name", "model.name", "resnet50", _REFERENCE),
-    Rule("model_blocks", "model.residual", "the defaults", lambda got: bool(got == type(got)()), _REFERENCE),
-    _exactly("num_classes", "model.num_classes", 1000, _REFERENCE),
-    _exactly("initial_parameters", "model.parameters", None, _REFERENCE, "weights drawn from the seed"),
-    _exactly("initial_kernels", "model.initial_kernels", "he_normal", _REFERENCE),
-    _exactly("initial_classifier_bias", "model.classifier_bias", 0.0, _REFERENCE),
-    _exactly("initial_last_gamma", "model.last_gamma", 1.0, _REFERENCE),
-    _exactly("image_size", "model.image_size", 224, _REFERENCE),
+    exactly("max_steps", "run.max_steps", None, _QUALITY, "train to the target"),
+    exactly("data_source", "data.source", "folders", _IMAGENET, "real images, not generated ones"),
+    exactly("train_samples", "data.train_samples", 1_281_167, _IMAGENET),
+    exactly("eval_samples", "data.eval_samples", 50_000, _IMAGENET),
+    exactly("bad_record", "data.bad_record", "stop", _IMAGENET, "every image is trained on"),
+    exactly("crop_kind", "data.crop.kind", "resized", AUGMENTATION),
+    exactly("eval_size", "data.eval_size", None, REFERENCE, "that of training"),
+    exactly("eval_central_share", "data.eval_central_share", None, AUGMENTATION),
+    Rule("crop_area", "data.crop.area", "[0.05, 1.0]", _range(0.05, 1.0), AUGMENTATION),
+    Rule("crop_aspect", "data.crop.aspect", "[0.75, 1.333]", _range(0.75, 1.333), AUGMENTATION),
+    exactly("augmentation_throughout", "data.plain_from_epoch", None, AUGMENTATION, "augment in every epoch"),
+    exactly("augmentation_throughout", "data.keep_batches", False, AUGMENTATION, "augment anew in every epoch"),
+    exactly("model_name", "model.name", "resnet50", REFERENCE),
+    Rule("model_blocks", "model.residual", "the defaults", lambda got: bool(got == type(got)()), REFERENCE),
+    exactly("num_classes", "model.num_classes", 1000, REFERENCE),
+    exactly("initial_parameters", "model.parameters", None, REFERENCE, "weights drawn from the seed"),
+    exactly("initial_kernels", "model.initial_kernels", "he_normal", REFERENCE),
+    exactly("initial_classifier_bias", "model.classifier_bias", 0.0, REFERENCE),
+    exactly("initial_last_gamma", "model.last_gamma", 1.0, REFERENCE),
+    exactly("image_size", "model.image_size", 224, REFERENCE),
     Rule(
         "reference_convergence_point",
         "batch.global_size",
@@ -220,5 +169,6 @@ CLOSED_RULES = (
         rulesets=("4.0.0",),
         reference="official",
     ),
+    *(rule for idea in IDEAS for rule in idea.rules),
 )
 """The rules. *Source*: each row names its own; rows of the rule book follow the project's facts page on MLPerf."""

@@ -6,20 +6,23 @@ from others (per-rank batch, steps per epoch, world size) are never keys: `confi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from typing import NamedTuple
 
 from pydantic import Field, model_validator
 
 from configs.blocks.execution import Communication, EngineSettings
-from configs.blocks.images import Crop, Data, ProgressiveResizing
+from configs.blocks.images import Crop, Data
 from configs.blocks.jobs import Container, Paths, Scheduler, Submission
 from configs.blocks.machines import DataSheet, Fabric, Node
 from configs.blocks.training import Batch, Card, Loss, Mlperf, Model, Residual, Run, Schedule
 from configs.cluster import Cluster
 from configs.decays import Cosine, Polynomial, StepDecay
 from configs.errors import ConfigError
+from configs.ideas import IDEAS, Idea
 from configs.networks import IMAGE_SIZES, NETWORKS, networks_for
 from configs.optimizers import Adam, Lars, Optimizer, Sgd
+from configs.optimizers.optimizer_idea import OPTIMIZER
 from configs.registry import SOURCES_WITH_LABEL_VECTORS
 from configs.rules import require_allowed
 from configs.section import Section
@@ -44,7 +47,6 @@ __all__ = [
     "Node",
     "Paths",
     "Polynomial",
-    "ProgressiveResizing",
     "Recipe",
     "Residual",
     "Run",
@@ -54,6 +56,13 @@ __all__ = [
     "StepDecay",
     "Submission",
 ]
+
+
+class Span(NamedTuple):
+    """Consecutive epochs, counted from 1, and the recipe as each of them takes it."""
+
+    epochs: range
+    recipe: Recipe
 
 
 class Recipe(Section):
@@ -78,44 +87,60 @@ class Recipe(Section):
         """The recipe as an evaluation or an export takes it: the network's images have the side ``data.eval_size``."""
         return self._of_one_size(self.data.eval_size or self.model.image_size)
 
-    def at_epoch(self, epoch: int) -> Recipe:
+    def of_epoch(self, epoch: int) -> Recipe:
         """Return the recipe as an epoch, counted from 1, takes it: all images have the side of this epoch."""
         return self._of_one_size(self._side(epoch))
 
     def _side(self, epoch: int) -> int:
-        resizing, full = self.data.progressive_resizing, self.model.image_size
-        return full if resizing is None else resizing.side(epoch, self.run.epochs, full)
+        sides = (idea.side(self, epoch) for idea in self.ideas)
+        return next((side for side in sides if side is not None), self.model.image_size)
 
     def _of_one_size(self, side: int) -> Recipe:
-        if self.data.eval_size is None and self.data.progressive_resizing is None:
+        data = {"eval_size": None}
+        for idea in self.ideas:
+            if idea.side(self, 1) is not None:
+                data |= idea.off
+        if data == {"eval_size": self.data.eval_size}:
             return self
         model = self.model.model_copy(update={"image_size": side})
-        data = self.data.model_copy(update={"eval_size": None, "progressive_resizing": None})
-        return self.model_copy(update={"model": model, "data": data})
+        return self.model_copy(update={"model": model, "data": self.data.model_copy(update=data)})
 
     @property
-    def epochs_by_size(self) -> Mapping[int, range]:
-        """Side of the training images, px, ascending -> the epochs, counted from 1, that have it."""
+    def ideas(self) -> tuple[Idea, ...]:
+        """The ideas that the recipe asks for, in the order in which they act at one place of a step."""
+        return tuple(idea for idea in (*IDEAS, OPTIMIZER) if idea.is_on(self))
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The run's epochs, cut where the side of the training images changes."""
         sides = [self._side(epoch) for epoch in range(1, self.run.epochs + 1)]
-        return {side: range(first := sides.index(side) + 1, first + sides.count(side)) for side in dict.fromkeys(sides)}
+        starts = [at for at, side in enumerate(sides) if at == 0 or side != sides[at - 1]]
+        return tuple(
+            Span(range(start + 1, end + 1), self._of_one_size(sides[start]))
+            for start, end in zip(starts, [*starts[1:], len(sides)], strict=True)
+        )
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """Shape of an image's label: of a class, of two classes and the first one's share, or of every class."""
+        """Shape of an image's label: of a class, of every class, or as an idea makes it."""
         if self.loss.kind == "sigmoid":
             return (self.model.num_classes,)
-        return (3,) if self.data.is_mixed else ()
+        return next((idea.label_shape for idea in self.ideas if idea.label_shape is not None), ())
+
+    @property
+    def eval_passes(self) -> int:
+        """Images that pass through the network in an evaluation, each as often as the ideas ask for."""
+        return self.data.eval_samples * math.prod(idea.inferences_per_image(self) for idea in self.ideas)
 
     @model_validator(mode="after")
     def _network_fits_the_images(self) -> Recipe:
         model, data, (least, most) = self.model, self.data, IMAGE_SIZES[self.model.name]
         sides: list[tuple[str, object, int]] = [("model.image_size", model.image_size, model.image_size)]
         sides += [("data.eval_size", data.eval_size, data.eval_size)] if data.eval_size else []
-        sides += [
-            ("data.progressive_resizing", f"{side} px in epoch {epochs[0]}", side)
-            for side, epochs in self.epochs_by_size.items()
-            if data.progressive_resizing
-        ]
+        keys = [f"{idea.block}.{key}" for idea in self.ideas if idea.side(self, 1) is not None for key in idea.off]
+        for epochs, taken in self.spans if keys else ():
+            side = taken.model.image_size
+            sides.append((keys[0], f"{side} px in epoch {epochs[0]}", side))
         for name, got, side in sides:
             if not least <= side <= most:
                 allowed = f"{least} to {most} px" if least < most else f"{least} px"
@@ -132,21 +157,9 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _images_can_grow(self) -> Recipe:
-        resizing, plain, full = self.data.progressive_resizing, self.data.plain_from_epoch, self.model.image_size
-        if resizing is None:
-            return self
-        key, step, initial = "data.progressive_resizing", resizing.size_step, resizing.initial_size
-        if full % step:
-            raise ConfigError("model.image_size", full, f"a multiple of {key}.size_step ({step})")
-        if initial >= full or initial % step:
-            allowed = f"a multiple of size_step ({step}) below model.image_size ({full})"
-            raise ConfigError(f"{key}.initial_size", initial, allowed)
-        if self.data.keep_batches:
-            raise ConfigError("data.keep_batches", True, f"false with {key}, which changes the images")
-        if plain is not None and resizing.side(plain, self.run.epochs, full) < full:
-            allowed = f"null, or an epoch whose images have {full} px by {key}"
-            raise ConfigError("data.plain_from_epoch", plain, allowed)
+    def _ideas_fit(self) -> Recipe:
+        for idea in self.ideas:
+            idea.require_fit(self)
         return self
 
     @model_validator(mode="after")
@@ -158,9 +171,6 @@ class Recipe(Section):
         if self.loss.kind == "sigmoid" and source not in (*SOURCES_WITH_LABEL_VECTORS, "synthetic"):
             allowed = ", ".join(sorted(SOURCES_WITH_LABEL_VECTORS))
             raise ConfigError("data.source", source, f"{allowed} or synthetic where loss.kind is sigmoid")
-        for name in ("mixup_alpha", "cutmix_alpha"):
-            if self.loss.kind == "sigmoid" and (alpha := getattr(self.data, name)):
-                raise ConfigError(f"data.{name}", alpha, "0 where loss.kind is sigmoid")
         if self.loss.kind == "sigmoid" and target is not None:
             raise ConfigError("run.target_top1", target, "null where loss.kind is sigmoid, which has no top-1")
         return self

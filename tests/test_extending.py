@@ -1,4 +1,4 @@
-"""Four examples of docs/extending.md work as the page says, and touch three files each."""
+"""Five examples of docs/extending.md work as the page says, and touch three files each."""
 
 import shlex
 import subprocess
@@ -12,8 +12,8 @@ from tests.extending import add_example, code_blocks, copy_program, make_environ
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("extending")]
 
-ADDED = ("An optimizer", "A decay", "A network", "A communicator")
-SECTIONS = ADDED if has_engine("mxnet") else ADDED[:3]
+ADDED = ("An optimizer", "A training idea", "A decay", "A network", "A communicator")
+SECTIONS = ADDED if has_engine("mxnet") else ADDED[:4]
 """Those whose commands run here: Horovod sums MXNet's arrays."""
 QUICK = (
     "data.source=synthetic",
@@ -26,7 +26,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the program with the four examples in it."""
+    """A copy of the program with the five examples in it."""
     folder = tmp_path_factory.mktemp("program")
     copy_program(folder)
     for section in ADDED:
@@ -74,7 +74,8 @@ def test_the_commands_of_the_page_taken_together_train_two_steps(program: Path, 
 
 
 def test_the_tests_of_the_page_pass(program: Path) -> None:
-    names = ("configs/optimizers/test_nesterov", "configs/decays/test_exponential", "train/networks/test_vgg")
+    names = ["configs/optimizers/test_nesterov", "configs/ideas/test_centralised_gradients"]
+    names += ["configs/decays/test_exponential", "train/networks/test_vgg"]
     tests = [f"tests/{name}.py" for name in (*names, "train/comm/test_half")]
     done = _run(program, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *tests)
     assert done.returncode == 0, done.stdout

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from configs.errors import UserError
+from configs.ideas.part import Part
 from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import RANKS, require_unchanged
 from data.input.batches import TrainingSource
 from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
 from train.comm.communicator import Communicator
-from train.engine.average import NO_AVERAGES, NoAverages
-from train.engine.protocol import Engine, Optimizer, TrainableNetwork
+from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.networks.arch import Network
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Checkpoints(NoCheckpoints):
         saved: Position of the last checkpoint; at first the position where the run began.
         on_save: Called before a checkpoint is collected, which may take long.
         changes: What differs from the settings with which the run was begun.
-        averages: Averages of weights and statistics over steps.
+        parts: What the recipe's ideas compute.
         stall_s: Seconds for which training has waited for periodic checkpoints.
     """
 
@@ -123,7 +123,7 @@ class Checkpoints(NoCheckpoints):
     saved: Position
     on_save: Callable[[], object]
     changes: tuple[str, ...] = ()
-    averages: NoAverages = NO_AVERAGES
+    parts: Sequence[Part] = ()
     stall_s: float = 0.0
 
     def evaluated(self, source: TrainingSource, at: Position) -> None:
@@ -165,13 +165,13 @@ class Checkpoints(NoCheckpoints):
     def _save(self, at: Position, own: bytes, *, has_common_statistics: bool, failure: str | None = None) -> None:
         """Gather the state that each rank has of its own, and hand the whole state to the writer.
 
-        An evaluation averages the batch-norm statistics and their averages over the ranks, so after an evaluation they
-        are the same on every rank.
+        An evaluation averages the batch-norm statistics, its own and those that ideas evaluate, over the ranks, so that
+        after an evaluation they are the same on every rank.
         """
         self.on_save()
-        averages, to_host = self.averages, self.engine.to_host
+        to_host, evaluated = self.engine.to_host, _evaluated(self.parts)
         statistics = {f"statistics/{name}": each for name, each in self.network.read_statistics().items()}
-        statistics |= {f"averages/{name}": to_host(each) for name, each in averages.statistics.items()}
+        statistics |= {f"evaluated/{name}": to_host(each) for name, each in evaluated.statistics.items()}
         kept = [b"".join(each.tobytes() for each in statistics.values())]
         if not has_common_statistics:
             kept = self.communicator.gather_bytes("checkpoint statistics", kept[0])
@@ -184,7 +184,7 @@ class Checkpoints(NoCheckpoints):
                 for number, each in enumerate(self.optimizer.momenta)
             }
             arrays |= {
-                f"averages/{name}": self.network.to_oihw(to_host(each)) for name, each in averages.weights.items()
+                f"evaluated/{name}": self.network.to_oihw(to_host(each)) for name, each in evaluated.weights.items()
             }
             rows = np.stack([np.frombuffer(each, np.float32) for each in kept])
             ends = np.cumsum([0, *(each.size for each in statistics.values())])
@@ -209,31 +209,40 @@ def weights_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.
     return _below("weights/", checkpoint) | {name: _of_rank(each, rank) for name, each in rows.items()}
 
 
-def averages_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.ndarray]:
-    """Return what `weights_of` returns, but averages over steps; nothing where the run keeps none.
+class _Evaluated(NamedTuple):
+    """What ideas evaluate in place of the network's own weights and running statistics, by name."""
 
-    A checkpoint of version 0.1.0 has no averages of the statistics.
-    """
-    statistics, averages = _below("statistics/", checkpoint), _below("averages/", checkpoint)
-    return {name: _of_rank(each, rank) if name in statistics else each for name, each in averages.items()}
+    weights: dict[str, Array]
+    statistics: dict[str, Array]
+
+
+def _evaluated(parts: Sequence[Part]) -> _Evaluated:
+    weights = {name: each for part in parts for name, each in part.evaluated_weights.items()}
+    return _Evaluated(weights, {name: each for part in parts for name, each in part.evaluated_statistics.items()})
 
 
 def evaluated_weights(checkpoint: SavedState) -> dict[str, np.ndarray]:
-    """Return what an evaluation judges: what `weights_of` returns, or the averages of it where the run keeps some."""
+    """Return what an evaluation judges: what `weights_of` returns, or what the run's ideas have in place of it."""
     checkpoint = _with_named_averages(checkpoint)
-    return weights_of(checkpoint) | averages_of(checkpoint)
+    return weights_of(checkpoint) | _replaced(checkpoint, None)
+
+
+def _replaced(checkpoint: SavedState, rank: int | None) -> dict[str, np.ndarray]:
+    """Return what ideas evaluate in place of weights and running statistics, by name; see `weights_of`."""
+    statistics, evaluated = _below("statistics/", checkpoint), _below("evaluated/", checkpoint)
+    return {name: _of_rank(each, rank) if name in statistics else each for name, each in evaluated.items()}
 
 
 def _with_named_averages(checkpoint: SavedState) -> SavedState:
-    """Return a checkpoint whose averages have names: version 0.1.0 kept those of the weights as the last momenta."""
+    """Return a checkpoint of version 0.1.0 with names for the averages of the weights, which were its last momenta."""
     settings = checkpoint.meta.get("settings")
     optimizer = settings.get("optimizer") if isinstance(settings, dict) else None
     is_averaged = isinstance(optimizer, dict) and optimizer.get("average_half_life_steps") is not None
-    if not is_averaged or _below("averages/", checkpoint):
+    if not is_averaged or _below("evaluated/", checkpoint):
         return checkpoint
     names = [*_below("weights/", checkpoint)]
     first = len(_below("momenta/", checkpoint)) - len(names)
-    numbers = {f"momenta/{first + number}": f"averages/{name}" for number, name in enumerate(names)}
+    numbers = {f"momenta/{first + number}": f"evaluated/{name}" for number, name in enumerate(names)}
     return SavedState(checkpoint.meta, {numbers.get(name, name): each for name, each in checkpoint.arrays.items()})
 
 
@@ -273,9 +282,9 @@ def _problem_of(checkpoint: SavedState, shapes: Mapping[str, tuple[int, ...]] | 
     if wrong := [name for name, rows in _below("statistics/", checkpoint).items() if rows.ndim < 1 or not len(rows)]:
         return f"statistics/{wrong[0]} are those of no rank"
     own = _below("weights/", checkpoint) | _below("statistics/", checkpoint)
-    averages = _below("averages/", checkpoint)
-    if wrong := [name for name, each in averages.items() if name not in own or each.shape != own[name].shape]:
-        return f"averages/{wrong[0]} is {averages[wrong[0]].shape}, which is not the shape of {wrong[0]}"
+    evaluated = _below("evaluated/", checkpoint)
+    if wrong := [name for name, each in evaluated.items() if name not in own or each.shape != own[name].shape]:
+        return f"evaluated/{wrong[0]} is {evaluated[wrong[0]].shape}, which is not the shape of {wrong[0]}"
     found = {name: each.shape for name, each in weights_of(checkpoint).items()}
     if shapes is None or found == shapes:
         return None
@@ -361,18 +370,19 @@ class InitialState:
         engine: Engine,
         network: TrainableNetwork,
         optimizer: Optimizer,
-        averages: NoAverages = NO_AVERAGES,
+        parts: Sequence[Part] = (),
         rank: int = 0,
     ) -> None:
-        """Set the optimizer's state and a rank's averages to those of the checkpoint, if there is one, bit for bit.
+        """Set the optimizer's state and what a rank's ideas evaluate to that of the checkpoint, if any, bit for bit.
 
         Raises:
             UserError: The checkpoint holds the state of another optimizer.
         """
         if self.checkpoint is None:
             return
+        evaluated = _evaluated(parts)
         # A rehearsal of the same recipe has no averages, and its last momenta are momenta.
-        checkpoint = _with_named_averages(self.checkpoint) if averages.weights else self.checkpoint
+        checkpoint = _with_named_averages(self.checkpoint) if evaluated.weights else self.checkpoint
         saved, momenta = _below("momenta/", checkpoint), optimizer.momenta
         oihw = (network.to_oihw(np.broadcast_to(np.False_, each.shape)) for each in momenta)
         wanted = {str(number): each.shape for number, each in enumerate(oihw)}
@@ -380,17 +390,19 @@ class InitialState:
             raise _foreign(self.path, "the optimizer's state has other shapes")
         for number, momentum in enumerate(momenta):
             engine.overwrite(momentum, engine.from_host(network.from_oihw(saved[str(number)])))
-        held = {**averages.weights, **averages.statistics}
-        found = averages_of(checkpoint, rank if self.has_own_states else None)
+        held, found = (
+            evaluated.weights | evaluated.statistics,
+            _replaced(checkpoint, rank if self.has_own_states else None),
+        )
         if missing := held.keys() - found.keys():
-            if missing != averages.statistics.keys():
-                raise _foreign(self.path, f"it has no average of {min(missing)}")
+            if missing != evaluated.statistics.keys():
+                raise _foreign(self.path, f"it has nothing that is evaluated in place of {min(missing)}")
             if rank == 0:
                 words = "%s: has averages of the weights and none of the running statistics, which begin as its own"
                 logger.warning(words, self.path)
-        for name, average in held.items():
+        for name, array in held.items():
             if name in found:
-                engine.overwrite(average, engine.from_host(network.from_oihw(found[name])))
+                engine.overwrite(array, engine.from_host(network.from_oihw(found[name])))
 
     def source_state(self, rank: int) -> bytes:
         """Return the state of the rank's source of images, empty if there is no checkpoint."""

@@ -26,9 +26,8 @@ from train.comm.shares import Shares
 from train.dataset import Images
 from train.engine.build import ModelParts, build_model, dropout_seed
 from train.engine.protocol import Engine, open_engine
-from train.evaluate import Evaluator, metric_of, over_flips
+from train.evaluate import Evaluator, metric_of
 from train.measure.timing import Clock, StepClock
-from train.mixing import mixing_of
 from train.rank.identity import Identity
 from train.rank.startup import WAITING, Ledger
 from train.static_step import StaticStep
@@ -99,7 +98,7 @@ class Composition:
             "clock": clock,
             "on_step": on_step,
             "dropout_seed": partial(dropout_seed, self.recipe.run.seed, self.identity.rank),
-            "mixing": mixing_of(self.recipe, self.plan, self.identity.rank),
+            "parts": self.model.parts,
             **options,
         }
         graphs = self.cluster.engine.cuda_graphs
@@ -107,8 +106,7 @@ class Composition:
             return Step(**parts)
         size = self.plan.per_rank_batch_size
         batches = [
-            blank_batch(self.engine, self.model.network, size, image_type, side)
-            for side in sorted(self.recipe.epochs_by_size, reverse=True)
+            blank_batch(self.engine, self.model.network, size, image_type, side) for side in self.model.train_sides
         ]
         return StaticStep(**parts, batches=batches, has_sums=graphs == "step")
 
@@ -122,8 +120,7 @@ class Composition:
             self.communicator,
             new_metric,
             on_batch,
-            self.model.averages,
-            over=over_flips(self.engine, self.recipe),
+            self.model.parts,
         )
 
 

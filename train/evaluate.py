@@ -6,17 +6,18 @@ The metric is top-1 for one class an image, and mean ROC-AUC for several labels 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from configs.schema import Loss, Recipe
+from configs.ideas.part import Part
+from configs.schema import Loss
 from data.input.batches import EvaluationSource
 from train.comm.communicator import Communicator
-from train.engine.average import NO_AVERAGES, NoAverages
 from train.engine.protocol import Array, Engine, TrainableNetwork
 
 MOST_CONFUSED = 50
@@ -26,42 +27,31 @@ _MOST_LOSS = 1e9
 """A rank's summed loss from which on it counts as infinite: 9,000 ranks' sums in millionths still fit into 63 bits."""
 
 
-LogitsOf = Callable[[Array], Array]
-"""Takes normalised images, in the layout of the cluster file, and returns their logits."""
-
-
-def _unchanged(logits_of: LogitsOf) -> LogitsOf:
-    return logits_of
-
-
 class Evaluator:
     """Evaluate the network on the shards of all ranks.
 
     Args:
-        network: The network. Its batch-norm statistics, and their averages over steps, are averaged over the ranks
-            before each evaluation, so that every rank evaluates the same model.
+        network: The network. Its batch-norm statistics, and those that ideas evaluate in their place, are averaged over
+            the ranks before each evaluation, so that every rank evaluates the same model.
         source: This rank's shard; the last batch may be padded.
         communicator: Averages the statistics and combines the ranks' results.
         new_metric: Returns the metric of one evaluation, see `metric_of`.
         on_batch: Called after each batch.
-        averages: Gives the network what is evaluated.
-        over: Takes the function from images to logits, and returns the one that is judged.
+        parts: What the recipe's ideas compute.
     """
 
-    def __init__(  # noqa: PLR0913 (each is another part of an evaluation)
+    def __init__(
         self,
         network: TrainableNetwork,
         source: EvaluationSource,
         communicator: Communicator,
         new_metric: Callable[[], Metric],
         on_batch: Callable[[], object],
-        averages: NoAverages = NO_AVERAGES,
-        *,
-        over: Callable[[LogitsOf], LogitsOf] = _unchanged,
+        parts: Sequence[Part] = (),
     ) -> None:
         self._network, self._source, self._communicator = network, source, communicator
         self._new_metric, self._on_batch = new_metric, on_batch
-        self._averages, self._over = averages, over
+        self._parts = parts
         self._last: Metric | None = None
 
     def __call__(self) -> Score:
@@ -69,11 +59,16 @@ class Evaluator:
         self._communicator.exchange(settled=True)
         if statistics := self._network.statistics:
             self._communicator.average("statistics", statistics)
-        if averaged := list(self._averages.statistics.values()):
-            self._communicator.average("averaged statistics", averaged)
+        for number, part in enumerate(self._parts):
+            if evaluated := [*part.evaluated_statistics.values()]:
+                self._communicator.average(f"evaluated statistics {number}", evaluated)
         metric = self._new_metric()
-        with self._averages.evaluated():
-            predict = self._over(self._network.inference())
+        with ExitStack() as entered:
+            for part in self._parts:
+                entered.enter_context(part.weights())
+            predict = self._network.inference()
+            for part in self._parts:
+                predict = part.logits(predict)
             for images, labels, num_valid in self._source.batches():
                 metric.add(predict(images), labels, num_valid)
                 self._on_batch()
@@ -120,19 +115,6 @@ class Metric(Protocol):
 
         It needs a collective of its own, so a run calls it once, after the timed part.
         """
-
-
-def over_flips(engine: Engine, recipe: Recipe) -> Callable[[LogitsOf], LogitsOf]:
-    """Return what makes the function from images to logits the one that evaluations judge.
-
-    With ``data.eval_flip``, that is the mean of the logits of an image and of its mirror. *Source*: ``val_loop`` in
-    FFCV's ``train_imagenet.py``, which adds them.
-    """
-
-    def averaged(logits_of: LogitsOf) -> LogitsOf:
-        return lambda images: (logits_of(images) + logits_of(engine.mirror(images))) * 0.5
-
-    return averaged if recipe.data.eval_flip else _unchanged
 
 
 def metric_of(engine: Engine, loss: Loss, rank: int) -> Callable[[], Metric]:

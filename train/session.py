@@ -127,13 +127,11 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
                 rank.communicator,
                 rank.plan.per_rank_batch_size,
                 images.image_type,
-                train_sizes=recipe.epochs_by_size,
-                eval_size=recipe.data.eval_size,
                 on_update=partial(_require_same_update, rank),
             )
             rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
             initial.restore_optimizer(
-                rank.engine, rank.model.network, rank.model.optimizer, rank.model.averages, identity.rank
+                rank.engine, rank.model.network, rank.model.optimizer, rank.model.parts, identity.rank
             )
         with ledger.phase("compare weights"):
             _common_checksum(rank, "before the run")
@@ -272,7 +270,7 @@ def _checkpoints(
         saved=initial.position,
         on_save=watchdog,
         changes=initial.changes,
-        averages=rank.model.averages,
+        parts=rank.model.parts,
     )
 
 

@@ -101,6 +101,7 @@ class StaticStep(Step):
         self.engine.overwrite(own, self.network.forward(*batch) + own)
 
     def _update(self) -> None:
+        self._change_gradients()
         skipped = self.optimizer.apply()
         if skipped is not None:
             self.engine.overwrite(self._arrays.skipped, skipped)

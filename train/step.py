@@ -1,17 +1,17 @@
 """One optimizer step: forward and backward of every micro-batch, reductions, update. Names no framework."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from configs.ideas.part import Part
 from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch, TrainingSource
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.measure.timing import Clock
-from train.mixing import Mix
 
 
 class StepArrays(NamedTuple):
@@ -53,7 +53,7 @@ class Step:
         on_step: Called with the step's number when the step is queued.
         dropout_seed: Returns the seed of a step's dropout, so that a step does not depend on earlier ones.
         told_to_stop: Returns whether this rank was told to stop.
-        mixing: Returns how the images of a step's micro-batch, both counted from 0, are mixed. If None, they are not.
+        parts: What the recipe's ideas compute.
     """
 
     engine: Engine
@@ -66,7 +66,7 @@ class Step:
     on_step: Callable[[int], object]
     dropout_seed: Callable[[int], int] = _first_dropout_seed
     told_to_stop: Callable[[], bool] = _never_told_to_stop
-    mixing: Callable[[int, int], Mix] | None = None
+    parts: Sequence[Part] = ()
 
     def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:
         """Queue a step; nothing here waits, unless the framework computes at once."""
@@ -76,12 +76,20 @@ class Step:
         network.backward(self._reducer(arrays, partial(self.clock.first_layer_arrived, step, gradients[0])))
         with self.clock.reductions(gradients):
             self.communicator.complete()
+        self._change_gradients()
         arrays = arrays._replace(skipped=self.optimizer.update(hyper))
         self._finish(step, arrays)
         return arrays
 
+    def _change_gradients(self) -> None:
+        """Queue what the ideas do to the summed gradients."""
+        for part in self.parts:
+            part.gradients(self.network.gradients)
+
     def _finish(self, step: int, arrays: StepArrays) -> None:
-        """Exchange, measure and report a step that is queued."""
+        """Queue what follows the update; exchange, measure and report the step."""
+        for part in self.parts:
+            part.updated(step)
         self.communicator.exchange()
         self.clock.step_queued(arrays.summed)
         self.on_step(step)
@@ -99,10 +107,12 @@ class Step:
         return own
 
     def _next_batch(self, step: int, number: int, source: TrainingSource) -> TrainingBatch:
-        """Return a micro-batch, whose mix is queued where the recipe mixes images."""
+        """Return a micro-batch as the network shall see it."""
         with self.clock.input():
             batch = source.next_batch()
-        return batch if self.mixing is None else self.engine.mix(batch, self.mixing(step, number))
+        for part in self.parts:
+            batch = part.batch(step, number, batch)
+        return batch
 
     def _reducer(
         self, arrays: StepArrays, first_layer_arrived: Callable[[], None] = lambda: None

@@ -4,7 +4,7 @@ The warm-up allocates memory, loads kernels and opens connections outside the ti
 synthetic data.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,15 +21,13 @@ TRIAL = HyperParameters(lr=1.0, momentum=0.9, weight_decay=0.1)
 """The numbers of the update: its parts are of the weights' size, so that each rounding shows in their bits."""
 
 
-def warm_up(  # noqa: PLR0913 (each is another part of a step)
+def warm_up(
     engine: Engine,
     model: ModelParts,
     communicator: Communicator,
     batch_size: int,
     image_type: str = "float32",
     *,
-    train_sizes: Iterable[int] = (),
-    eval_size: int | None = None,
     on_update: Callable[[], object] = lambda: None,
 ) -> None:
     """Run forward, backward, reductions, update and inference on made-up images, then restore the model.
@@ -41,14 +39,12 @@ def warm_up(  # noqa: PLR0913 (each is another part of a step)
         communicator: Reduces each bucket once, as the steps will, so that its buffers exist, and registers the weights.
         batch_size: Images of a micro-batch.
         image_type: Type of the images that follow. With another type, the first step would prepare everything anew.
-        train_sizes: Sides of the training images. If empty, the network's own.
-        eval_size: Side of the images of evaluations. If None, that of training.
         on_update: Called after the update, while the network has the weights that it leaves.
     """
     network = model.network
     draw = np.random.default_rng(0)
     # From the largest on, whose memory has room for all others.
-    for side in (*sorted(train_sizes, reverse=True),) or (None,):
+    for side in model.train_sides or (None,):
         labels = engine.zeros((batch_size, *network.label_shape))
         # Blank images would have gradients of 0, by which every way of updating weights leaves the same bits.
         image = draw.integers(0, 3, _image_shape(network, side)).astype(image_type)
@@ -58,10 +54,12 @@ def warm_up(  # noqa: PLR0913 (each is another part of a step)
     communicator.complete()
     model.optimizer.update(TRIAL)
     on_update()
-    engine.wait(network.inference()(blank_batch(engine, network, batch_size, image_type, eval_size).images))
+    engine.wait(network.inference()(blank_batch(engine, network, batch_size, image_type, model.eval_side).images))
     network.load_weights(model.weights)
     network.zero_gradients()
     model.optimizer.reset()
+    for part in model.parts:
+        part.reset()
     communicator.publish(network.masters)
     engine.wait_all()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from configs.errors import ConfigError
+from configs.ideas import with_keys_of_ideas
 from configs.registry import DataSource
 from configs.section import Section
 
@@ -51,59 +52,7 @@ class Crop(Section):
         return self
 
 
-class ProgressiveResizing(Section):
-    """Training images that grow from epoch to epoch, up to ``model.image_size``.
-
-    All images of an epoch have the size that is due at its end: ``initial_size`` in the share ``ramp_start_share`` of
-    the run's epochs, ``model.image_size`` from ``ramp_end_share`` on, and in between a straight line, rounded to the
-    nearest multiple of ``size_step`` (halves to the even multiple).
-    """
-
-    # *Source*: get_resolution in libffcv/ffcv-imagenet, train_imagenet.py (multiples of 32), whose six files for 16 to
-    # 88 epochs all grow from 3/4 to 7/8 of them. ProgressiveResizing of mosaicml/composer rounds alike, but resizes
-    # each step, and all images after the crop.
-
-    initial_size: int = Field(
-        ge=8,
-        le=1024,
-        description="Side of the square training images of the first epochs: a multiple of size_step below "
-        "model.image_size.",
-        json_schema_extra={"unit": "px"},
-    )
-    size_step: int = Field(
-        ge=1,
-        le=512,
-        description="Step by which sizes differ; all of them are multiples. Each further size is one more that the "
-        "warm-up prepares.",
-        json_schema_extra={"unit": "px"},
-    )
-    ramp_start_share: float = Field(
-        ge=0, lt=1, description="Share of run.epochs that is done when the images begin to grow."
-    )
-    ramp_end_share: float = Field(
-        gt=0, le=1, description="Share of run.epochs that is done when the images have their full size."
-    )
-
-    @model_validator(mode="after")
-    def _ramp_is_ordered(self) -> ProgressiveResizing:
-        if self.ramp_end_share <= self.ramp_start_share:
-            allowed = f"more than ramp_start_share ({self.ramp_start_share:g})"
-            raise ConfigError("ramp_end_share", self.ramp_end_share, allowed)
-        return self
-
-    def side(self, epoch: int, epochs: int, full: int) -> int:
-        """Return the side of an epoch's images, px.
-
-        Args:
-            epoch: The epoch, counted from 1.
-            epochs: The run's epochs.
-            full: The side at the end of the ramp, px.
-        """
-        start, end = self.ramp_start_share, self.ramp_end_share
-        share = min(max((epoch / epochs - start) / (end - start), 0.0), 1.0)
-        return round((self.initial_size + share * (full - self.initial_size)) / self.size_step) * self.size_step
-
-
+@with_keys_of_ideas("data")
 class Data(Section):
     """The images: which data set, how many, and what is done to each image before the network sees it."""
 
@@ -127,28 +76,6 @@ class Data(Section):
     )
     crop: Crop = Crop()
     flip: bool = Field(True, description="Whether half of the training images, chosen at random, are mirrored.")
-    mixup_alpha: float = Field(
-        0.0,
-        ge=0,
-        le=100,
-        description="MixUp (Zhang et al., arXiv:1710.09412): each training image is added to another one of its "
-        "micro-batch by shares from Beta(alpha, alpha), one draw a micro-batch, and so are the losses of both labels. "
-        "Larger values mix more; 0 mixes nothing. The training loss that is reported is that of the mixed images.",
-    )
-    cutmix_alpha: float = Field(
-        0.0,
-        ge=0,
-        le=100,
-        description="CutMix (Yun et al., arXiv:1905.04899): each training image takes a box from another one of its "
-        "micro-batch, and the losses of both labels count by area. The share that stays is from Beta(alpha, alpha), "
-        "and larger where the box would reach over the border. 0 cuts nothing. With mixup_alpha, each micro-batch is "
-        "mixed in one of the two ways, by even odds.",
-    )
-    progressive_resizing: ProgressiveResizing | None = Field(
-        None,
-        description="Sizes of the training images by epoch, for example {initial_size: 160, size_step: 32, "
-        "ramp_start_share: 0.75, ramp_end_share: 0.875}. If null, model.image_size in every epoch.",
-    )
     eval_resize: int | None = Field(
         None,
         ge=8,
@@ -173,11 +100,6 @@ class Data(Section):
         "data.eval_size without keeping its aspect. Excludes eval_resize. If null, the shorter side is resized, and "
         "the centre is cropped.",
     )
-    eval_flip: bool = Field(
-        False,
-        description="Whether evaluations and predictions take the mean of the logits of each image and of its mirror, "
-        "as FFCV does (lr_tta). They compute twice as long. Made for networks that learn from mirrors, see data.flip.",
-    )
     mean: PerChannel = Field(
         (123.675, 116.28, 103.53),
         description="Mean of red, green and blue (0 to 255), which is subtracted from each pixel; by default "
@@ -198,8 +120,8 @@ class Data(Section):
     plain_from_epoch: int | None = Field(
         None,
         ge=2,
-        description="First epoch, counted from 1, whose training images are cropped as in evaluation, without flip, "
-        "mixing and shuffling. If null, images are augmented to the end.",
+        description="First epoch, counted from 1, whose training images are cropped as in evaluation, without flip "
+        "and shuffling, and in no mixture with others. If null, images are augmented to the end.",
         json_schema_extra={"unit": "epoch"},
     )
     keep_batches: bool = Field(
@@ -211,16 +133,6 @@ class Data(Section):
         "stop",
         description="What happens if a training image cannot be decoded: the run stops, or the image is left out.",
     )
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether training images are mixed with others."""
-        return bool(self.mixup_alpha or self.cutmix_alpha)
-
-    @property
-    def eval_inferences(self) -> int:
-        """Images, and mirrors of images, that the network sees in an evaluation."""
-        return self.eval_samples * (1 + self.eval_flip)
 
     @field_validator("name")
     @classmethod

@@ -10,6 +10,7 @@ from configs.optimizers.optimizer_block import OptimizerBlock
 class Adam(OptimizerBlock):
     """Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1), of the gradient g + wd w."""
 
+    variation: ClassVar[str] = ""
     num_moments: ClassVar[int] = 2
     momentum_log_key: ClassVar[str] = "opt_adam_beta_1"
 

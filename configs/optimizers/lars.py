@@ -10,6 +10,7 @@ from configs.optimizers.optimizer_block import MomentumCorrection, OptimizerBloc
 class Lars(OptimizerBlock):
     """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg, arXiv:1708.03888)."""
 
+    variation: ClassVar[str] = ""
     log_prefix: ClassVar[str] = "lars_opt"
     warmup_log_prefix: ClassVar[str] = "lars_opt"
     momentum_log_key: ClassVar[str] = "lars_opt_momentum"

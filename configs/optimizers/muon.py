@@ -1,4 +1,4 @@
-"""Muon: keys and log entries. `train.engine.muon` has the update."""
+"""Muon: keys and log entries. `train.ideas.muon` has the update."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -17,7 +17,8 @@ class Muon(OptimizerBlock):
     norm take w = w (1 - r lr wd) - r lr u, where r is ``sgd_lr_ratio`` and m is ``sgd_momentum``.
     """
 
-    divides_work: ClassVar[bool] = True
+    part: ClassVar[str] = "train.ideas.muon"
+    is_shared: ClassVar[bool] = True
 
     name: Literal["muon"] = Field(description="Chooses Muon; ranks divide the orthogonalisation among themselves.")
     momentum: float = Field(

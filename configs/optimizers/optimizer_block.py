@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from configs.ideas import with_keys_of_ideas
 from configs.section import Section
 
 ParameterKind = Literal["weight", "gamma", "beta", "bias"]
@@ -33,22 +34,30 @@ class HyperParameters:
     step: int = 0
 
 
+@with_keys_of_ideas("optimizer")
 class OptimizerBlock(Section):
     """The keys of an optimizer, what it logs, what memory it takes, and optionally its update rule.
 
-    A subclass adds ``name: Literal["..."]`` and its own keys. An engine may have a faster implementation of an
-    optimizer (`build_optimizer` of the engine); an optimizer without one is run by `update_rule`.
+    A subclass adds ``name: Literal["..."]`` and its own keys. An engine may have an implementation of its own
+    (`fused_optimizer` of the engine). Any other optimizer runs its ``part``, which by default applies `update_rule` to
+    each tensor.
 
     Attributes:
         num_moments: Float32 arrays of a parameter's shape that the optimizer keeps for each parameter.
-        divides_work: Whether ranks divide among themselves what the optimizer computes of whole tensors.
+        part: Module with a function ``optimizer_of(engine, config, network, rescale=..., shares=...)``.
+        engines: Engines that can compute the optimizer. If empty, all of them.
+        is_shared: Whether ranks divide among themselves what the optimizer computes of whole tensors.
+        variation: What makes its updates differ from each other, in words, so that no CUDA graph can repeat one.
         log_prefix: Prefix of the optimizer's keys in the MLPerf log.
         warmup_log_prefix: Prefix of the warm-up's key in the MLPerf log.
         momentum_log_key: Key of ``momentum`` in the MLPerf log.
     """
 
     num_moments: ClassVar[int] = 1
-    divides_work: ClassVar[bool] = False
+    part: ClassVar[str] = "train.ideas.update_rule"
+    engines: ClassVar[Sequence[str]] = ()
+    is_shared: ClassVar[bool] = False
+    variation: ClassVar[str] = "computes on the host"
     log_prefix: ClassVar[str] = "opt"
     warmup_log_prefix: ClassVar[str] = "opt"
     momentum_log_key: ClassVar[str] = "opt_momentum"
@@ -66,17 +75,6 @@ class OptimizerBlock(Section):
     skip_weight_decay: ParameterKinds = Field(
         ("gamma", "beta", "bias"),
         description="Kinds of parameters without weight decay: batch-norm gamma and beta, biases, weights.",
-    )
-
-    average_half_life_steps: float | None = Field(
-        None,
-        gt=0,
-        description="Steps after which a step counts half in the averages of weights and running statistics, which are "
-        "evaluated and exported in place of those of the last step. If null, no average is kept.",
-        json_schema_extra={"unit": "steps"},
-    )
-    average_every_steps: int = Field(
-        1, ge=1, description="Steps between two updates of the averages. Larger values save time."
     )
 
     def logged(self) -> dict[str, float]:

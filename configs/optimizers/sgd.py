@@ -16,6 +16,7 @@ class Sgd(OptimizerBlock):
     same.
     """
 
+    variation: ClassVar[str] = ""
     log_prefix: ClassVar[str] = "sgd_opt"
     momentum_log_key: ClassVar[str] = "sgd_opt_momentum"
 

@@ -21,7 +21,9 @@ class Shampoo(OptimizerBlock):
     """
 
     num_moments: ClassVar[int] = 2
-    divides_work: ClassVar[bool] = True
+    part: ClassVar[str] = "train.engine.torch.shampoo"
+    engines: ClassVar[Sequence[str]] = ("torch",)
+    is_shared: ClassVar[bool] = True
     momentum_log_key: ClassVar[str] = "opt_shampoo_beta_1"
 
     name: Literal["shampoo"] = Field(

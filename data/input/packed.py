@@ -189,7 +189,7 @@ class _PackedTraining:
         that would have followed, and what DALI has read ahead in the old size is dropped.
         """
         recipe, before, self._epoch = self._request.recipe, self._epoch, epoch
-        if self._is_plain or recipe.at_epoch(epoch).model.image_size == recipe.at_epoch(before).model.image_size:
+        if self._is_plain or recipe.of_epoch(epoch).model.image_size == recipe.of_epoch(before).model.image_size:
             return
         state = self._stream.state()
         self._stream.close()
@@ -226,7 +226,7 @@ class _PackedTraining:
 
     def _open(self, *, is_plain: bool, opened_at: int = 0, state: bytes = b"") -> Stream:
         epoch = self._plain_from if is_plain and self._plain_from else self._epoch
-        request = replace(self._request, recipe=self._request.recipe.at_epoch(epoch))
+        request = replace(self._request, recipe=self._request.recipe.of_epoch(epoch))
         data, sticks = request.recipe.data, request.engine.stick_to_shard
         # A new pipeline starts at the beginning of a shard. If shards rotate (each pass reads another shard), the
         # number of samples given tells which shard is due.

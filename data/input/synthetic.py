@@ -51,14 +51,14 @@ def open_synthetic_training(  # noqa: PLR0913
         arrays: Makes the arrays of the batches. If None, they are NumPy's.
         state: The state of a stream that this one continues; if empty, it starts at the beginning.
     """
-    sizes = recipe.epochs_by_size
+    spans = {span.recipe.model.image_size: span.recipe for span in recipe.spans}
     pools = {
-        side: _Pool(recipe.at_epoch(epochs[0]), engine, "train", recipe.data.train_samples, arrays, len(sizes))
-        for side, epochs in sizes.items()
+        side: _Pool(taken, engine, "train", recipe.data.train_samples, arrays, len(spans))
+        for side, taken in spans.items()
     }
 
     def pool_of(epoch: int) -> _Pool:
-        return pools[recipe.at_epoch(epoch).model.image_size]
+        return pools[recipe.of_epoch(epoch).model.image_size]
 
     return _SyntheticTraining(pool_of, batch_size, int(state) if state else rank, world_size)
 

@@ -207,7 +207,7 @@ def _sample(
         for _ in range(rank.plan.accumulation_steps):
             network.forward(*batch)
             network.backward()
-        if not rank.recipe.optimizer.divides_work:  # it waits for the other ranks
+        if not rank.recipe.optimizer.is_shared:  # it waits for the other ranks
             rank.model.optimizer.update(_HARMLESS)
 
     def allreduce() -> None:

@@ -36,8 +36,9 @@ def test_published_schedules_have_the_sizes_of_their_programs(
 ) -> None:
     keys = [f"run.epochs={epochs}", f"model.image_size={full}", setting]
     recipe = load_recipe("imagenet-b256", [*keys, "data.eval_size=224"])
-    assert {side: (each[0], each[-1]) for side, each in recipe.epochs_by_size.items()} == sizes
-    assert [*recipe.epochs_by_size] == sorted(sizes)
+    spans = [(span.recipe.model.image_size, (span.epochs[0], span.epochs[-1])) for span in recipe.spans]
+    assert spans == [*sizes.items()]
+    assert [recipe.of_epoch(epoch).model.image_size for epoch in (1, epochs)] == [min(sizes), full]
     assert recipe.evaluated.model.image_size == 224
     assert load_recipe("imagenet-b256", [*keys]).evaluated.model.image_size == full
 

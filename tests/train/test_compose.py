@@ -12,8 +12,8 @@ from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, SingleProcess
 from train.compose import Composition, compose
 from train.engine.build import dropout_seed
+from train.ideas.mixing import MixingPart
 from train.measure.timing import Clock, StepClock
-from train.mixing import mixing_of
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -90,10 +90,10 @@ def test_a_rank_makes_its_clock_and_draws_dropout_and_mixes_as_its_files_say() -
     assert type(made.make_clock()) is Clock
     step = made.make_step(made.make_clock(), lambda _: None)
     assert [step.dropout_seed(number) for number in (0, 9)] == [dropout_seed(7, 0, 0), dropout_seed(7, 0, 9)]
-    assert step.mixing is None
+    assert step.parts == ()
     mixed = _composed("data.mixup_alpha=0.2")
-    step = mixed.make_step(mixed.make_clock(), lambda _: None)
-    assert step.mixing == mixing_of(mixed.recipe, mixed.plan, 0)
+    (part,) = mixed.make_step(mixed.make_clock(), lambda _: None).parts
+    assert isinstance(part, MixingPart)
     other, buckets = SingleProcess(), BucketPlan(((0,),))
     step = made.make_step(made.make_clock(), lambda _: None, communicator=other, buckets=buckets)
     assert (step.communicator, step.buckets) == (other, buckets)

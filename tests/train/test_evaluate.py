@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from configs.ideas.part import Place, parts_of
 from configs.load import load_cluster
+from configs.plan import plan_run
 from tests.engines import cpu_engine, each_engine, random_batch, small_network
 from train.comm.communicator import Connect, SingleProcess, start_communicator
 from train.comm.devices import run_ranks_here
-from train.evaluate import Evaluator, MeanAuc, Score, Top1, over_flips
+from train.evaluate import Evaluator, MeanAuc, Score, Top1
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -153,7 +155,9 @@ def test_the_logits_of_an_image_and_of_its_mirror_are_averaged(name: str) -> Non
         add=lambda logits, *_: judged.append(engine.to_host(logits)), score=lambda _: Score("top-1", 0.5, {}, "")
     )
     source: Any = SimpleNamespace(batches=lambda: ((*batch, 8) for batch in batches))
-    Evaluator(network, source, SingleProcess(), lambda: metric, lambda: None, over=over_flips(engine, recipe))()
+    place = Place(recipe, load_cluster("laptop", []), plan_run(recipe, 1), 0, engine, network)
+    parts = parts_of(place)
+    Evaluator(network, source, SingleProcess(), lambda: metric, lambda: None, parts)()
     logits_of = network.inference()
     for found, (images, _) in zip(judged, batches, strict=True):
         mirrored = engine.from_host(np.ascontiguousarray(engine.to_host(images)[..., ::-1]))

@@ -10,6 +10,7 @@ from configs.load import load_recipe
 from configs.plan import plan_run
 from tests.engines import cpu_engine, each_engine
 from tests.oracles import record_lr, record_update
+from train.engine.build import build_optimizer
 from train.networks.arch import Parameter
 from train.schedule import resolve_schedule
 
@@ -24,7 +25,7 @@ def _train(
     engine: Any = cpu_engine(name)
     array, total = engine.from_host(weight), engine.zeros(weight.shape)
     network: Any = SimpleNamespace(parameters=(parameter,), weights=[array], masters=[array], gradients=[total])
-    optimizer = engine.build_optimizer(recipe.optimizer, network, rescale=1 / 86016, arrivals=[0])
+    optimizer = build_optimizer(engine, recipe.optimizer, network, rescale=1 / 86016, arrivals=[0])
     for step, gradient in enumerate(gradients, start=first_step):
         engine.overwrite(total, engine.from_host(gradient * np.float32(86016)))
         optimizer.update(schedule.at(step))

@@ -212,9 +212,9 @@ def test_the_averages_of_two_ranks_are_those_of_the_states_after_each_step_and_a
             kind, _, tensor = name.partition("/")
             if kind in ("weights", "statistics"):
                 expected[tensor] = kept * expected.get(tensor, 0) + (1 - kept) * each
-        assert {f"averages/{tensor}" for tensor in expected} == {each for each in arrays if each.startswith("averages")}
+        assert {f"evaluated/{each}" for each in expected} == {each for each in arrays if each.startswith("evaluated")}
         for tensor, each in expected.items():
-            np.testing.assert_allclose(arrays[f"averages/{tensor}"], each, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(arrays[f"evaluated/{tensor}"], each, rtol=1e-5, atol=1e-6)
     ExportedRun.open(folder).onnx_export()
     for name, begin in (("from run", folder), ("from export", folder / "export")):
         assert _train(tmp_path / name, "run.epochs=2", *starting_weights(begin)) == 0
@@ -232,15 +232,15 @@ def test_a_run_that_version_0_1_0_began_goes_on_with_averages_of_the_statistics_
     (path, *_), state = folder.files(), read(folder.files()[0])
     names = [each.removeprefix("weights/") for each in state.arrays if each.startswith("weights/")]
     first = sum(each.startswith("momenta/") for each in state.arrays)
-    arrays = {name: each for name, each in state.arrays.items() if not name.startswith("averages/")}
-    arrays |= {f"momenta/{first + number}": state.arrays[f"averages/{name}"] for number, name in enumerate(names)}
+    arrays = {name: each for name, each in state.arrays.items() if not name.startswith("evaluated/")}
+    arrays |= {f"momenta/{first + number}": state.arrays[f"evaluated/{name}"] for number, name in enumerate(names)}
     folder.write(step_of(path), SavedState(state.meta, arrays), keep=9)
     assert _train(tmp_path / "again", *AVERAGE, begun=tmp_path / "begun") == 0
     (told,) = [each.getMessage() for each in caplog.records if "running statistics" in each.getMessage()]
     assert path.name in told
     whole, again = _result(tmp_path / "whole"), _result(tmp_path / "again")
     assert {name for name in whole[1] if whole[1][name] != again[1][name]} == {
-        name for name in whole[1] if name.startswith("averages/") and "_moving_" in name
+        name for name in whole[1] if name.startswith("evaluated/") and "_moving_" in name
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from configs.ideas.part import Part
 from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch
 from train.comm.buckets import BucketPlan
@@ -45,9 +46,6 @@ class Remembering:
     def next_batch(self) -> TrainingBatch:
         self.calls.append("batch")
         return TrainingBatch("images", "labels")
-
-    def mix(self, batch: TrainingBatch, mix: Any) -> TrainingBatch:
-        return TrainingBatch(f"{batch.images} {mix}", "both labels")
 
     def forward(self, images: Any, labels: Any) -> Any:
         self.calls.append((images, labels))
@@ -92,14 +90,14 @@ def _take(
     accumulation: int = 1,
     told_to_stop: bool = False,
     arrivals: Sequence[int] = (3, 2, 1, 0),
-    mixing: Any = None,
+    ideas: Sequence[Any] = (),
 ) -> tuple[list[Any], StepArrays]:
     parts = Remembering(arrivals)
     each = cast(Any, parts)
     step = Step(
         cast(Engine, parts), each, each, each, buckets, accumulation, each,
         on_step=lambda step: parts.calls.append(("on step", step)), dropout_seed=lambda step: 100 + step,
-        told_to_stop=lambda: told_to_stop, mixing=mixing,
+        told_to_stop=lambda: told_to_stop, parts=ideas,
     )  # fmt: skip
     arrays = step(7, each, HYPER)
     return parts.calls, arrays
@@ -141,10 +139,20 @@ def test_accumulation_clears_the_sums_once_and_adds_the_losses() -> None:
     assert calls[22] == ("bucket_0", ["g3", "g2", "g1", "g0", "sum of 321.0", "flag False"], 0)
 
 
-def test_each_micro_batch_is_mixed_by_a_draw_of_its_own() -> None:
-    calls, _ = _take(BucketPlan(((3, 2, 1, 0),)), accumulation=2, mixing=lambda *place: f"mixed {place}")
-    mixed = [("images mixed (7, 0)", "both labels"), ("images mixed (7, 1)", "both labels")]
-    assert [call for call in calls if isinstance(call, tuple) and call[-1] == "both labels"] == mixed
+class _Named(Part):
+    """A part that adds its name to the images."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def batch(self, step: int, number: int, batch: TrainingBatch) -> TrainingBatch:
+        return TrainingBatch(f"{batch.images} {self._name}{step, number}", "new labels")
+
+
+def test_each_idea_changes_every_micro_batch_in_the_order_of_the_ideas() -> None:
+    calls, _ = _take(BucketPlan(((3, 2, 1, 0),)), accumulation=2, ideas=(_Named("a"), _Named("b")))
+    seen = [call for call in calls if isinstance(call, tuple) and call[-1] == "new labels"]
+    assert seen == [(f"images a(7, {number}) b(7, {number})", "new labels") for number in (0, 1)]
 
 
 def test_buckets_leave_in_the_order_of_the_plan_whatever_the_order_of_arrival() -> None:

@@ -206,7 +206,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
         "label_smoothing": recipe.loss.label_smoothing,
         "optimizer": momentum_update(recipe.optimizer),
         "epoch_ends": [plan.steps_after(epoch) for epoch in range(1, plan.epochs + 1)],
-        "image_sizes": [side for side, epochs in recipe.epochs_by_size.items() for _ in epochs],
+        "image_sizes": [span.recipe.model.image_size for span in recipe.spans for _ in span.epochs],
         "eval_epochs": plan.eval_epochs,
         "target": recipe.run.target_top1,
         "seed": recipe.run.seed,

@@ -16,10 +16,13 @@ class Shares:
         rank: This rank.
         world_size: Number of ranks.
         communicator: Returns the rank's communicator; called when results meet, because it comes up in the background.
+
+    Attributes:
+        rank: This rank.
     """
 
     def __init__(self, rank: int, world_size: int, communicator: Callable[[], Communicator]) -> None:
-        self._rank, self._world_size, self._communicator = rank, world_size, communicator
+        self.rank, self._world_size, self._communicator = rank, world_size, communicator
 
     def own(self, costs: Sequence[float]) -> frozenset[int]:
         """Return the numbers of the pieces that this rank does; every piece is one rank's.
@@ -35,7 +38,7 @@ class Shares:
         for piece in sorted(range(len(costs)), key=lambda each: -costs[each]):
             rank = loads.index(min(loads))
             loads[rank] += costs[piece]
-            if rank == self._rank:
+            if rank == self.rank:
                 own.add(piece)
         return frozenset(own)
 

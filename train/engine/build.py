@@ -1,17 +1,19 @@
 """The trained parts of one rank, put together: network, initial weights, bucket plan and optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 
+from configs.ideas.part import Part, Place, parts_of
 from configs.load import resolve_path
+from configs.optimizers import OptimizerBlock
 from configs.plan import RunPlan
 from configs.schema import Cluster, Recipe
 from data.shards import stream_seed
 from train.comm.buckets import BucketPlan, bucket_cap, plan_reductions
 from train.comm.shares import ALONE, Shares
-from train.engine.average import NO_AVERAGES, Averages, AveragingOptimizer, NoAverages
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
@@ -27,14 +29,18 @@ class ModelParts:
         optimizer: Updates the network's weights.
         weights: The initial weights by name, float32 in OIHW.
         buckets: Which gradients are reduced together, and in which order.
-        averages: What is evaluated in place of the network's own weights and running statistics.
+        parts: What the recipe's ideas compute.
+        train_sides: Sides of the training images, px, largest first. If empty, the network's own.
+        eval_side: Side of the images of evaluations, px. If None, the network's own.
     """
 
     network: TrainableNetwork
     optimizer: Optimizer
     weights: dict[str, np.ndarray]
     buckets: BucketPlan
-    averages: NoAverages = NO_AVERAGES
+    parts: tuple[Part, ...] = ()
+    train_sides: tuple[int, ...] = ()
+    eval_side: int | None = None
 
 
 def build_model(
@@ -67,13 +73,46 @@ def build_model(
     cap = bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction)
     buckets = plan_reductions(sizes, cap, communication.deferred_fraction, apart)
     arrivals = buckets.arrivals(cluster.engine.update_groups)
-    optimizer = engine.build_optimizer(
-        recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals, shares=shares
+    optimizer = build_optimizer(
+        engine, recipe.optimizer, network, rescale=1 / plan.global_batch_size, arrivals=arrivals, shares=shares
     )
-    if recipe.optimizer.average_half_life_steps is not None and cluster.rehearsal is None:
-        averages = Averages(engine, network)
-        return ModelParts(network, AveragingOptimizer(optimizer, averages), weights, buckets, averages)
-    return ModelParts(network, optimizer, weights, buckets)
+    sides = {span.recipe.model.image_size for span in recipe.spans}
+    return ModelParts(
+        network,
+        optimizer,
+        weights,
+        buckets,
+        parts=parts_of(Place(recipe, cluster, plan, shares.rank, engine, network)),
+        train_sides=tuple(sorted(sides, reverse=True)),
+        eval_side=recipe.evaluated.model.image_size,
+    )
+
+
+def build_optimizer(
+    engine: Engine,
+    config: OptimizerBlock,
+    network: TrainableNetwork,
+    *,
+    rescale: float,
+    arrivals: Sequence[int] = (),
+    shares: Shares = ALONE,
+) -> Optimizer:
+    """Return the optimizer that updates a network's weights in place: the engine's own, or else that of the block.
+
+    Args:
+        engine: The framework.
+        config: The recipe's block.
+        network: The network; its gradients are sums over the global batch when `Optimizer.update` is called.
+        rescale: Factor from sums to means: 1 / global batch size.
+        arrivals: Arrival group of each gradient; a group is updated without waiting for later ones. If empty, all
+            gradients are one group.
+        shares: Divides among the ranks what an optimizer computes of whole tensors.
+    """
+    fused = engine.fused_optimizer(config, network, rescale=rescale, arrivals=arrivals)
+    if fused is not None:
+        return fused
+    made: Optimizer = import_module(config.part).optimizer_of(engine, config, network, rescale=rescale, shares=shares)
+    return made
 
 
 def _first_weights(engine: Engine, recipe: Recipe, cluster: Cluster, table: Network) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """What a run asks of a framework: a few verbs on opaque arrays, a network, an optimizer. Imports no framework.
 
-An array is whatever the framework computes with. Outside `train.engine` arrays are only added, multiplied, and handed
-back to these verbs. Verbs that queue work return before the work is done.
+An array is whatever the framework computes with. Outside `train.engine` arrays are only added, multiplied, cut and set
+by slices, and handed back to these verbs. Verbs that queue work return before the work is done.
 """
 
 import importlib
@@ -14,9 +14,6 @@ import numpy as np
 from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
-from data.input.batches import TrainingBatch
-from train.comm.shares import ALONE, Shares
-from train.mixing import Mix
 from train.networks.arch import Network, Parameter
 from train.rank.identity import Identity
 
@@ -140,23 +137,12 @@ class Engine(Protocol):
     def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
         """Return the network of a table of layers; ``accumulate`` adds each backward to the gradients."""
 
-    def build_optimizer(
-        self,
-        config: OptimizerBlock,
-        network: TrainableNetwork,
-        *,
-        rescale: float,
-        arrivals: Sequence[int],
-        shares: Shares = ALONE,
-    ) -> Optimizer:
-        """Return the optimizer that updates a network's weights in place.
+    def fused_optimizer(
+        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+    ) -> Optimizer | None:
+        """Return the engine's own implementation of an optimizer; None if it has none.
 
-        Args:
-            config: The recipe's block.
-            network: The network; its gradients are sums over the global batch when `Optimizer.update` is called.
-            rescale: Factor from sums to means: 1 / global batch size.
-            arrivals: Arrival group of each gradient; a group is updated without waiting for later ones.
-            shares: Divides among the ranks what an optimizer computes of whole tensors.
+        The arguments are those of `train.engine.build.build_optimizer`.
         """
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
@@ -191,11 +177,17 @@ class Engine(Protocol):
     def take(self, array: Array, rows: np.ndarray) -> Array:
         """Queue a copy of the ``rows`` (whole numbers) of an array's first axis."""
 
-    def mirror(self, images: Array) -> Array:
-        """Queue a copy of images, in the layout of the cluster file, with left and right exchanged."""
+    def flip(self, array: Array, axis: int) -> Array:
+        """Queue a copy of an array with the order along an axis reversed."""
 
-    def mix(self, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
-        """Queue the mix of each image with its partner; the labels become [B, 3], see `TrainingBatch`."""
+    def lerp(self, start: Array, end: Array, share: float) -> Array:
+        """Queue ``start`` + ``share`` x (``end`` - ``start``), up to rounding."""
+
+    def mean(self, array: Array, axes: Sequence[int]) -> Array:
+        """Queue the mean over some axes, which stay with length 1."""
+
+    def stack(self, arrays: Sequence[Array], axis: int) -> Array:
+        """Queue the join of arrays of one shape along a new axis."""
 
     def to_host(self, array: Array) -> np.ndarray:
         """Copy an array to the host; waits for it."""
@@ -218,10 +210,10 @@ class Engine(Protocol):
     def product(self, left: Array, right: Array) -> Array:
         """Queue ``left`` times the transpose of ``right``, as a fully connected layer computes it."""
 
-    def add_product(self, left: Array, right: Array, array: Array, *, alpha: float, beta: float) -> Array:
+    def gemm(self, left: Array, right: Array, array: Array, *, alpha: float, beta: float) -> Array:
         """Queue ``alpha`` times the product of two matrices, plus ``beta`` times an array."""
 
-    def take_momentum(
+    def take_nesterov(
         self,
         steps: Sequence[Array],
         gradients: Sequence[Array],

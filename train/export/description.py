@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from configs.ideas import IDEAS
 from configs.schema import Recipe
 from logs.disk import read_object
 from train.engine.onnx_graph import INPUT, OPSET, OUTPUT
@@ -50,7 +51,7 @@ def describe(
         "layout": "NCHW",
         "dtype": "float32",
         "output": "logits",
-        "average_over_flips": data.eval_flip,
+        **{name: value for idea in IDEAS for name, value in idea.described(recipe).items()},
         "activation": "softmax" if recipe.loss.kind == "softmax" else "sigmoid",
         "num_classes": model.num_classes,
         "class_names": class_names,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from configs.ideas.part import Place, parts_of
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from logs.checkpoints import read
@@ -16,7 +17,7 @@ from train.comm.communicator import SingleProcess
 from train.dataset import images_of
 from train.engine.build import build_model
 from train.engine.protocol import open_engine
-from train.evaluate import metric_of, over_flips
+from train.evaluate import metric_of
 from train.rank.identity import Identity
 
 if TYPE_CHECKING:
@@ -65,10 +66,13 @@ def export_network(
 def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
     """Return the score over all evaluation images, counted as in a run."""
     engine = open_engine(cluster, ALONE)
-    images = images_of(recipe, cluster, plan_run(recipe, cluster.world_size), ALONE)
+    plan = plan_run(recipe, cluster.world_size)
+    images = images_of(recipe, cluster, plan, ALONE)
     images.load()
     source = images.open_evaluation(engine)
-    metric, logits = metric_of(engine, recipe.loss, 0)(), over_flips(engine, recipe)(predict)
+    metric, logits = metric_of(engine, recipe.loss, 0)(), predict
+    for part in parts_of(Place(recipe, cluster, plan, ALONE.rank, engine, None)):
+        logits = part.logits(logits)
     for batch in source.batches():
         metric.add(engine.from_host(logits(batch.images)), batch.labels, batch.num_valid)
     source.close()

@@ -10,15 +10,16 @@ from train.networks.arch import network_of
 
 
 def checkpoint_bytes(recipe: Recipe) -> int:
-    """Return the least bytes of a checkpoint: of weights, moments, averages and statistics, all in float32.
+    """Return the least bytes of a checkpoint: of weights, statistics and the states of ideas, all in float32.
 
-    A file is a few per cent larger, by names and the ranks' places among the images, and much larger under Shampoo,
-    whose blocks are not counted. See `train.checkpoint.Checkpoints` for what is in it.
+    A file is a few per cent larger, by names and the ranks' places among the images, and much larger where an optimizer
+    keeps more than moments. See `train.checkpoint.Checkpoints` for what is in it.
     """
-    network, optimizer = network_of(recipe.model), recipe.optimizer
-    copies = 1 + optimizer.num_moments + (optimizer.average_half_life_steps is not None)
+    network = network_of(recipe.model)
+    shapes = [each.shape for each in network.parameters]
     statistics = 2 * sum(layer.out_channels for layer in network.layers if layer.kind == "bn")
-    return 4 * (copies * network.num_parameters + statistics)
+    states = sum(idea.state_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
+    return 4 * (network.num_parameters + statistics + states)
 
 
 def no_room_for_checkpoint(recipe: Recipe, cluster: Cluster, run_folder: Path) -> str | None:

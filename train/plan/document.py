@@ -116,14 +116,14 @@ def _image_sizes(recipe: Recipe, plan: RunPlan, epoch_s: Mapping[int, float]) ->
     """Return a row for each size of the training images: its epochs, and what one of them takes if that is known."""
     return [
         {
-            "side": side,
+            "side": taken.model.image_size,
             "first_epoch": epochs[0],
             "last_epoch": epochs[-1],
             "steps": plan.steps_after(epochs[-1]) - plan.steps_after(epochs[0] - 1),
-            "forward_macs_per_image": network_of(recipe.at_epoch(epochs[0]).model).macs,
-            "epoch_s": epoch_s.get(side),
+            "forward_macs_per_image": network_of(taken.model).macs,
+            "epoch_s": epoch_s.get(taken.model.image_size),
         }
-        for side, epochs in recipe.epochs_by_size.items()
+        for epochs, taken in recipe.spans
     ]
 
 

@@ -130,7 +130,7 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
     """Return the buffers of a rank's input.
 
     Every pipeline holds ``prefetch_depth`` batches of cropped, normalised images. A batch is copied for the step, and
-    the copies of ``run_ahead_steps`` queued steps live on. Mixing takes two more: the other images, and the mixed ones.
+    the copies of ``run_ahead_steps`` queued steps live on. Ideas may hold further ones.
     """
     engine, model, batch = cluster.engine, recipe.model, plan.per_rank_batch_size
     on_gpu = cluster.device == "gpu"
@@ -140,7 +140,8 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
     )
     is_packed = recipe.data.source != "synthetic"
     pipelines = (2 + (recipe.data.plain_from_epoch is not None)) * is_packed
-    held = pipelines * engine.prefetch_depth + engine.run_ahead_steps + 1 + 2 * recipe.data.is_mixed
+    held = pipelines * engine.prefetch_depth + engine.run_ahead_steps + 1
+    held += sum(idea.held_batches for idea in recipe.ideas)
     decoders = pipelines * engine.input_threads * on_gpu
     decoded = pipelines * engine.prefetch_depth * batch * _DECODED_BYTES * on_gpu
     return InputBuffers(
@@ -188,16 +189,15 @@ def estimate_memory(
     processes = 1 / cluster.ranks_per_node if cluster.communication.kind == "devices" else 1
     copy = 0 if engine.name == "timed" else 4 * network.num_parameters
     evaluated = network if recipe.evaluated is recipe else network_of(recipe.evaluated.model)
-    averages = 0 if recipe.optimizer.average_half_life_steps is None else 2
-    averaged = network.num_parameters + sum(2 * layer.out_channels for layer in network.layers if layer.kind == "bn")
-    held = recipe.optimizer.held_numbers([each.shape for each in network.parameters])
+    shapes = [each.shape for each in network.parameters]
+    statistics = sum(2 * layer.out_channels for layer in network.layers if layer.kind == "bn")
+    held = sum(idea.held_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)
     folded = sum(each.size for each in network.parameters if each.kind == "weight") * held_width
     return MemoryEstimate(
         weights_bytes=own + masters,
         gradients_bytes=own + masters if plan.accumulation_steps > 1 else summed,
-        # Of averaged weights and running statistics there are two copies: the averages, and in an evaluation their own.
-        optimizer_bytes=4 * (held + averages * averaged),
+        optimizer_bytes=4 * held,
         activations_bytes=plan.per_rank_batch_size * live * width + casts,
         evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(evaluated) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,

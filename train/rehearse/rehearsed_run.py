@@ -244,7 +244,7 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
         forward_s=forward_s,
         gradients_s=tuple(float(backward[last_kernel[layer]]) for layer in layers),
         update_s=update_time(timed.network.num_parameters, machine, constants),
-        evaluation_s=evaluation_time(rate, scenario.mlperf_round, recipe.data.eval_inferences),
+        evaluation_s=evaluation_time(rate, scenario.mlperf_round, recipe.eval_passes),
         top1=invented_top1(recipe.run.epochs, recipe.run.target_top1),
     )
 

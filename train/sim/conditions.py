@@ -83,10 +83,8 @@ def measure_runs(folders: Sequence[Path], *, description: Path = DESCRIPTION) ->
     found = []
     for folder in folders:
         recipe, cluster = load_run(folder / CONFIG_FILE)
-        if recipe.data.progressive_resizing is not None:
-            raise UserError(
-                f"--calibrate: {folder} has images of several sizes; give a run without progressive_resizing"
-            )
+        if len(recipe.spans) > 1:
+            raise UserError(f"--calibrate: {folder} has images of several sizes; give a run whose images have one size")
         scenario, calibration = _unmeasured(recipe, cluster, None, description)
         found.append(measured_step(folder, scenario, calibration, fingerprint(description, cluster.device)))
     return found

@@ -246,11 +246,11 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     )
     epochs, convergence = _epochs(scenario)
     evaluations = scenario.evaluations if epochs == recipe.run.epochs else None
-    data = DataSet(recipe.data.train_samples, recipe.data.eval_inferences, evaluations)
+    data = DataSet(recipe.data.train_samples, recipe.eval_passes, evaluations)
     run = run_time(rate, epochs, machine.nodes, mlperf_round=scenario.mlperf_round, data=data)
     epoch_s = _seconds_of_epochs(scenario, calibration, rate)
-    if recipe.data.progressive_resizing is not None:
-        run = run._replace(epochs_s=sum(epoch_s[side] * len(some) for side, some in recipe.epochs_by_size.items()))
+    if len(recipe.spans) > 1:
+        run = run._replace(epochs_s=sum(epoch_s[each.model.image_size] * len(some) for some, each in recipe.spans))
     return Forecast(
         scenario=scenario,
         step=step,
@@ -275,10 +275,10 @@ def _seconds_of_epochs(scenario: Scenario, calibration: Calibration, full_rate: 
         full_rate: Images/s with images of ``model.image_size``.
     """
     recipe, steps = scenario.recipe, scenario.recipe.data.train_samples / scenario.global_batch
-    smaller = {side: epochs for side, epochs in recipe.epochs_by_size.items() if side != recipe.model.image_size}
+    smaller = [span.recipe for span in recipe.spans if span.recipe.model.image_size != recipe.model.image_size]
     return {recipe.model.image_size: recipe.data.train_samples / full_rate} | {
-        side: steps * seconds_of_step(replace(scenario, recipe=recipe.at_epoch(epochs[0])), calibration)
-        for side, epochs in smaller.items()
+        taken.model.image_size: steps * seconds_of_step(replace(scenario, recipe=taken), calibration)
+        for taken in smaller
     }
 
 
@@ -330,7 +330,7 @@ def _epochs(scenario: Scenario) -> tuple[int, str]:
 
 def has_reference(recipe: Recipe) -> bool:
     """Return whether MLPerf's convergence points apply: ResNet-50 on all of ImageNet, to their accuracy."""
-    is_usual = _is_resnet50(recipe) and recipe.data.progressive_resizing is None
+    is_usual = _is_resnet50(recipe) and len(recipe.spans) == 1
     return is_usual and recipe.data.train_samples >= _REFERENCE_IMAGES and recipe.run.target_top1 == _REFERENCE_TOP1
 
 

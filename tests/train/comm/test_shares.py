@@ -22,6 +22,7 @@ from tests.engines import small_network
 from train.comm.communicator import connector, start_communicator
 from train.comm.shares import ALONE, Shares
 from train.rank.identity import read_identity
+from train.engine.build import build_optimizer
 from train.rank.startup import Ledger
 
 name, optimizer, folder = sys.argv[1:]
@@ -43,7 +44,7 @@ for shares in (ALONE, Shares(identity.rank, identity.world_size, pending.result)
     engine, _, network = small_network(name)
     pieces.append(0)
     engine.product, random = counted(engine.product), np.random.default_rng(1)
-    built = engine.build_optimizer(recipe.optimizer, network, rescale=0.5, arrivals=[], shares=shares)
+    built = build_optimizer(engine, recipe.optimizer, network, rescale=0.5, arrivals=[], shares=shares)
     for step in range(3):
         for gradient in network.gradients:
             engine.overwrite(gradient, engine.from_host(random.standard_normal(gradient.shape, np.float32)))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.ideas.part import Place, parts_of
 from configs.load import load_both
 from configs.networks import IMAGE_SIZES
 from configs.plan import plan_run
@@ -22,10 +23,10 @@ from tests.engines import ALONE
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.dataset import images_of
+from train.engine.build import build_optimizer
 from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
 from train.measure.timing import Clock
-from train.mixing import mixing_of
 from train.networks.arch import Network, network_of
 from train.schedule import resolve_schedule
 from train.step import Step
@@ -83,7 +84,7 @@ class Trainer:
             weights = {key: np.nextafter(each, np.float32(np.inf)) for key, each in weights.items()}
         self.network.load_weights(weights)
         count, rescale = len(self.network.parameters), 1 / self.plan.global_batch_size
-        self.optimizer = engine.build_optimizer(recipe.optimizer, self.network, rescale=rescale, arrivals=[0] * count)
+        self.optimizer = build_optimizer(engine, recipe.optimizer, self.network, rescale=rescale, arrivals=[0] * count)
         self._step = Step(
             engine=engine,
             network=self.network,
@@ -93,7 +94,7 @@ class Trainer:
             accumulation_steps=self.plan.accumulation_steps,
             clock=Clock(engine, 2),
             on_step=lambda _: None,
-            mixing=mixing_of(recipe, self.plan, 0),
+            parts=parts_of(Place(recipe, cluster, self.plan, 0, engine, self.network)),
         )
         self._schedule, self.source = resolve_schedule(recipe, self.plan), _open(recipe, cluster, engine)
 

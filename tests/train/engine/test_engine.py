@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.load import load_cluster
-from tests.engines import ALONE, cpu_engine, each_engine
-from train.engine.protocol import open_engine
+from tests.engines import cpu_engine, each_engine
 
 
 @each_engine
@@ -16,15 +14,19 @@ def test_rows_products_mirrors_and_flags_are_those_of_numpy(name: str) -> None:
     left, right = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(4, 3) - 5
     given = engine.from_host(left)
     np.testing.assert_array_equal(engine.to_host(engine.product(given, engine.from_host(right))), left @ right.T)
-    added = engine.add_product(given, engine.from_host(right.T), engine.from_host(left @ right.T), alpha=2.0, beta=-4.0)
+    added = engine.gemm(given, engine.from_host(right.T), engine.from_host(left @ right.T), alpha=2.0, beta=-4.0)
     np.testing.assert_array_equal(engine.to_host(added), -2 * left @ right.T)
     np.testing.assert_array_equal(engine.to_host(engine.take(given, np.array([1, 0, 1]))), left[[1, 0, 1]])
     images = np.arange(48, dtype=np.float32).reshape(2, 2, 4, 3)
-    for layout, expected in (("NCHW", images[..., ::-1]), ("NHWC", images[:, :, ::-1])):
-        cluster = load_cluster("laptop", [f"cluster.engine.name={name}"])
-        cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"layout": layout})})
-        other = open_engine(cluster, ALONE)
-        np.testing.assert_array_equal(other.to_host(other.mirror(other.from_host(images))), expected)
+    stored = engine.from_host(images)
+    for axis in range(4):
+        np.testing.assert_array_equal(engine.to_host(engine.flip(stored, axis)), np.flip(images, axis))
+    other = engine.flip(stored, 0)
+    np.testing.assert_array_equal(engine.to_host(engine.stack((stored, other), 1)), np.stack((images, images[::-1]), 1))
+    for axes in ((1,), (1, 2, 3)):
+        np.testing.assert_allclose(engine.to_host(engine.mean(stored, axes)), images.mean(axis=axes, keepdims=True))
+    between = 0.25 * images + 0.75 * images[::-1]
+    np.testing.assert_allclose(engine.to_host(engine.lerp(stored, other, 0.75)), between, rtol=1e-6)
     half = engine.from_host(left.astype(np.float16))
     for is_set in (True, False):
         flag = engine.to_host(engine.flag(half, is_set=is_set))
@@ -64,7 +66,7 @@ def test_a_step_along_nesterov_s_momentum_is_that_of_the_formula(name: str, skip
     given = gradients * (1 - (skipped or 0))
     arrays = [[engine.from_host(each) for each in stack] for stack in (weights, given, velocities, weights)]
     held, found, moved, steps = arrays
-    engine.take_momentum(steps, found, moved, momentum=0.75, scale=0.5, skipped=flag)
+    engine.take_nesterov(steps, found, moved, momentum=0.75, scale=0.5, skipped=flag)
     engine.descend(held, steps, rates=list(rates), decays=list(decays), skipped=flag)
     velocity = 0.75 * velocities + 0.5 * gradients
     kept, rate = (1 - decays).reshape(-1, 1, 1), rates.reshape(-1, 1, 1)

@@ -11,6 +11,7 @@ import pytest
 
 from configs.networks import IMAGE_SIZES
 from tests.engines import BOTH, each_engine, forward_backward, random_batch, randomize, small_network
+from train.engine.build import build_optimizer
 from train.engine.onnx_graph import export_onnx
 from train.networks.arch import Network, Rows, network_of
 from train.schedule import HyperParameters
@@ -169,7 +170,7 @@ def test_weights_that_an_inference_reordered_in_memory_are_updated(name: str) ->
     sgd = "optimizer={name: sgd, momentum: 0, weight_decay: 0}"
     engine, recipe, network = small_network(name, "model.name=mnist_large_cnn", "model.image_size=28", sgd)
     count = len(network.parameters)
-    optimizer = engine.build_optimizer(recipe.optimizer, network, rescale=1.0, arrivals=[0] * count)
+    optimizer = build_optimizer(engine, recipe.optimizer, network, rescale=1.0, arrivals=[0] * count)
     images, labels = random_batch(engine, network)
     for _ in range(2):
         before = network.read_weights()

@@ -10,7 +10,7 @@ from tests.forward import Forward, resnet8
 from tests.oracles import smoothed_cross_entropy
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
-from train.engine.build import ModelParts
+from train.engine.build import ModelParts, build_optimizer
 from train.engine.init import checksum, initial_weights
 from train.networks.arch import Network, Rows
 from train.schedule import HyperParameters
@@ -154,7 +154,7 @@ class _Told(SingleProcess):
 def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:
     def first_steps(*, warm: bool) -> tuple[int, bytes]:
         engine, recipe, network = small_network(name, f"optimizer={{name: {optimizer}, weight_decay: 1e-4}}")
-        built = engine.build_optimizer(recipe.optimizer, network, rescale=1 / 8, arrivals=[0] * 29)
+        built = build_optimizer(engine, recipe.optimizer, network, rescale=1 / 8, arrivals=[0] * 29)
         if warm:
             weights = initial_weights(network.network, recipe.model, seed=1)
             sides: list[int] = []
@@ -167,11 +167,16 @@ def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:
             network.forward = noted
             warm_up(
                 engine,
-                ModelParts(network, built, weights, BucketPlan(((28, 27), (0,)), num_deferred=1)),
+                ModelParts(
+                    network,
+                    built,
+                    weights,
+                    BucketPlan(((28, 27), (0,)), num_deferred=1),
+                    train_sides=(16, 12),
+                    eval_side=20,
+                ),
                 communicator,
                 8,
-                train_sizes=(12, 16),
-                eval_size=20,
             )
             network.forward = forward
             assert sides == [16, 12]
@@ -214,7 +219,7 @@ def test_each_network_learns_a_batch_by_heart_and_every_parameter_has_a_gradient
     channels = 1 if "mnist" in network_name else 3
     given = f"model.name={network_name}", f"model.image_size={SIZES[network_name]}", f"model.input_channels={channels}"
     engine, recipe, network = small_network(name, *given, "optimizer={name: sgd, weight_decay: 0}")
-    optimizer = engine.build_optimizer(recipe.optimizer, network, rescale=1 / 8, arrivals=[0] * len(network.parameters))
+    optimizer = build_optimizer(engine, recipe.optimizer, network, rescale=1 / 8)
     images, _ = random_batch(engine, network)
     labels, losses = engine.from_host(np.arange(8, dtype=np.float32)), []
     for step in range(4):

@@ -11,6 +11,7 @@ import pytest
 from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
 from tests.engines import BOTH, cpu_engine, each_engine, small_network
 from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, muon_steps, torch_sgd_steps
+from train.engine.build import build_optimizer
 from train.networks.arch import Parameter, build_network
 from train.schedule import LrSchedule
 
@@ -138,7 +139,7 @@ def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind
         network.load_weights(dict(zip([each.name for each in parameters], start, strict=True)))
     else:
         network = _network(engine, parameters, start, kind)
-    optimizer = engine.build_optimizer(config, network, rescale=1 / BATCH, arrivals=[0] * len(parameters))
+    optimizer = build_optimizer(engine, config, network, rescale=1 / BATCH, arrivals=[0] * len(parameters))
     history: list[list[np.ndarray]] = []
     for step in range(len(RATES)):
         for total in network.gradients:
@@ -164,7 +165,7 @@ def test_a_rule_of_its_own_keeps_the_moments_of_each_tensor_apart() -> None:
     engine: Any = cpu_engine()
     parameters = [Parameter("a", "weight", (2, 3)), Parameter("b", "bias", (4,))]
     network = _network(engine, parameters, [np.ones(each.shape, np.float32) for each in parameters])
-    optimizer = engine.build_optimizer(CONFIGS["own rule"], network, rescale=1.0, arrivals=[0, 0])
+    optimizer = build_optimizer(engine, CONFIGS["own rule"], network, rescale=1.0, arrivals=[0, 0])
     for step in range(3):
         optimizer.update(HyperParameters(0.1, 0.9, 0.0, step))
     assert [tuple(each.shape) for each in optimizer.momenta] == [(2, 3), (4,)] * 2
@@ -184,7 +185,7 @@ def test_a_tensor_whose_weights_or_gradients_are_zeros_moves_at_the_plain_rate(
     network = _network(engine, [parameter], [np.full(shape, weight, np.float32)], kind)
     engine.overwrite(network.gradients[0], engine.from_host(np.full(shape, gradient, np.float32)))
     config = Lars(name="lars", momentum=0.9, weight_decay=decay, epsilon=0)
-    optimizer = engine.build_optimizer(config, network, rescale=0.5, arrivals=[0])
+    optimizer = build_optimizer(engine, config, network, rescale=0.5, arrivals=[0])
     optimizer.update(HyperParameters(0.5, 0.9, decay))
     np.testing.assert_allclose(engine.to_host(network.masters[0]), expected, rtol=1e-6)
 
@@ -198,7 +199,7 @@ def test_a_trust_ratio_of_millions_of_weights_is_as_exact_as_that_of_few(name: s
     gradient[1:] = 0  # a sum of a thousand squares is exact, whatever the order
     engine.overwrite(network.gradients[0], engine.from_host(gradient))
     config = Lars(name="lars", weight_decay=0, trust_coefficient=0.5, epsilon=0)
-    engine.build_optimizer(config, network, rescale=1.0, arrivals=[0]).update(HyperParameters(2.0, 0.9, 0.0))
+    build_optimizer(engine, config, network, rescale=1.0, arrivals=[0]).update(HyperParameters(2.0, 0.9, 0.0))
     ratio = np.linalg.norm(weight.astype(np.float64)) / np.linalg.norm(gradient.astype(np.float64))
     np.testing.assert_allclose(engine.to_host(network.masters[0]), weight - ratio * gradient, rtol=2e-5, atol=2e-5)
 
@@ -211,7 +212,7 @@ def test_an_update_that_is_repeated_as_a_graph_repeats_it_takes_the_numbers_that
     weights = []
     for holds in (False, True):
         engine, _, network = small_network("torch")
-        optimizer = engine.build_optimizer(config, network, rescale=1 / BATCH, arrivals=[])
+        optimizer: Any = build_optimizer(engine, config, network, rescale=1 / BATCH, arrivals=[])
         for gradient in network.gradients:
             gradient.fill_(0.5)
         for step, lr in enumerate(RATES):
@@ -230,7 +231,7 @@ def test_adams_first_step_is_the_rate_whatever_the_gradient(name: str) -> None:
     engine: Any = cpu_engine(name)
     network = _network(engine, [Parameter("a", "bias", (10,))], [np.zeros(10, np.float32)])
     engine.overwrite(network.gradients[0], engine.from_host(10.0 ** np.arange(-3, 7).astype(np.float32)))
-    optimizer = engine.build_optimizer(Adam(name="adam"), network, rescale=1.0, arrivals=[0])
+    optimizer = build_optimizer(engine, Adam(name="adam"), network, rescale=1.0, arrivals=[0])
     optimizer.update(HyperParameters(0.5, 0.9, 0.0, step=0))
     np.testing.assert_allclose(engine.to_host(network.masters[0]), -0.5, rtol=1e-4)
 
@@ -245,7 +246,7 @@ def test_gradients_that_arrive_first_are_updated_while_others_are_still_being_su
     network = _network(engine, parameters, [np.array([3.0], np.float32), np.array([1.0], np.float32)], kind)
     for gradient in network.gradients:
         engine.overwrite(gradient, engine.from_host(np.ones(1, np.float32)))
-    optimizer = engine.build_optimizer(Sgd(name="sgd", weight_decay=0.0), network, rescale=1.0, arrivals=[1, 0])
+    optimizer = build_optimizer(engine, Sgd(name="sgd", weight_decay=0.0), network, rescale=1.0, arrivals=[1, 0])
     sums: SimpleQueue[Any] = SimpleQueue()
     OperatorQueue().start("late", [network.gradients[0]], 0, lambda _arrays, done: sums.put(done))
     complete = sums.get(timeout=60)

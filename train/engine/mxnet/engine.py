@@ -10,22 +10,17 @@ import mxnet as mx
 import numpy as np
 
 from configs.errors import UserError
-from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd
+from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
 from configs.plan import plan_run
 from configs.reading import patiently
 from configs.schema import Cluster, Recipe
-from data.input.batches import TrainingBatch
 from logs.environment import cpu_flags
-from train.comm.shares import ALONE, Shares
-from train.engine.muon import MuonOptimizer
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.mxnet.export import export_formats
 from train.engine.mxnet.host_momentum import HostMomentum
 from train.engine.mxnet.network import TrainedNetwork
 from train.engine.mxnet.optimizers import OPERATOR_LIMIT, AdamOptimizer, MomentumOptimizer
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
-from train.engine.rule_optimizer import RuleOptimizer
-from train.mixing import Mix
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -67,22 +62,14 @@ class MxnetEngine:
             batch_size=plan_run(recipe, self._world_size).per_rank_batch_size,
         )
 
-    def build_optimizer(
-        self,
-        config: OptimizerBlock,
-        network: TrainableNetwork,
-        *,
-        rescale: float,
-        arrivals: Sequence[int],
-        shares: Shares = ALONE,
-    ) -> Optimizer:
+    def fused_optimizer(
+        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+    ) -> Optimizer | None:
         """See `Engine`."""
         if isinstance(config, Adam):
             return AdamOptimizer(config, network, rescale=rescale)
-        if isinstance(config, Muon):
-            return MuonOptimizer(self, config, network, rescale=rescale, shares=shares)
         if not isinstance(config, Lars | Sgd):
-            return RuleOptimizer(self, config, network, rescale=rescale)
+            return None
         is_whole = all(weight is master for weight, master in zip(network.weights, network.masters, strict=True))
         momentum = HostMomentum if is_whole and self.context.device_type == "cpu" else MomentumOptimizer
         return momentum(config, network, rescale=rescale, arrivals=arrivals)
@@ -131,20 +118,21 @@ class MxnetEngine:
         """See `Engine`."""
         return mx.nd.take(array, mx.nd.array(rows, dtype="int32").as_in_context(array.context))
 
-    def mirror(self, images: Any) -> Any:
+    def flip(self, array: Any, axis: int) -> Any:
         """See `Engine`."""
-        return mx.nd.flip(images, axis=self._settings.layout.index("W"))
+        return mx.nd.flip(array, axis=axis)
 
-    def mix(self, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
+    def lerp(self, start: Any, end: Any, share: float) -> Any:
         """See `Engine`."""
-        images, labels = batch
-        others = images[::-1]
-        if mix.box is None:
-            mixed = images * mix.share + others * (1 - mix.share)
-        else:
-            mixed, region = images.copy(), mix.region(self._settings.layout)
-            mixed[region] = others[region]
-        return TrainingBatch(mixed, mx.nd.stack(labels, labels[::-1], labels.ones_like() * mix.share, axis=1))
+        return end * share + start * (1 - share)
+
+    def mean(self, array: Any, axes: Sequence[int]) -> Any:
+        """See `Engine`."""
+        return array.mean(axis=tuple(axes), keepdims=True)
+
+    def stack(self, arrays: Sequence[Any], axis: int) -> Any:
+        """See `Engine`."""
+        return mx.nd.stack(*arrays, axis=axis)
 
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`."""
@@ -175,11 +163,11 @@ class MxnetEngine:
         """See `Engine`; mx.nd.dot would call OpenBLAS instead of oneDNN."""
         return mx.nd.FullyConnected(left, right, no_bias=True, num_hidden=right.shape[0])
 
-    def add_product(self, left: Any, right: Any, array: Any, *, alpha: float, beta: float) -> Any:
+    def gemm(self, left: Any, right: Any, array: Any, *, alpha: float, beta: float) -> Any:
         """See `Engine`."""
         return mx.nd.linalg.gemm(left, right, array, alpha=alpha, beta=beta)
 
-    def take_momentum(
+    def take_nesterov(
         self,
         steps: Sequence[Any],
         gradients: Sequence[Any],

@@ -74,8 +74,8 @@ class TrainedNetwork:
         self._has_inferred = False
         logits = logits_symbol(network, model, engine, batch_size)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
-        is_mixed = bool(label_shape) and loss.kind != "sigmoid"
-        told = list(mx.sym.split(labels, num_outputs=3, axis=1, squeeze_axis=True)) if is_mixed else labels
+        has_pairs = bool(label_shape) and loss.kind != "sigmoid"
+        told = list(mx.sym.split(labels, num_outputs=3, axis=1, squeeze_axis=True)) if has_pairs else labels
         losses = losses_of(mx.sym, logits, told, network.num_classes, loss)
         self._training = gluon.SymbolBlock(losses, [images, labels])
         self._exported = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())

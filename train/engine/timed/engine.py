@@ -10,12 +10,9 @@ import numpy as np
 
 from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
-from data.input.batches import TrainingBatch
-from train.comm.shares import ALONE, Shares
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.engine.timed.device import Course, Device
 from train.engine.timed.network import INVENTED_LOSS, TimedNetwork, TimedOptimizer
-from train.mixing import Mix
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -45,26 +42,12 @@ class TimedEngine:
         assert not accumulate, "a rehearsal has one micro-batch a step"
         return TimedNetwork(self._arrays, table, recipe, self._cluster, self._device, self._identity)
 
-    def build_optimizer(
-        self,
-        config: OptimizerBlock,
-        network: TrainableNetwork,
-        *,
-        rescale: float,
-        arrivals: Sequence[int],
-        shares: Shares = ALONE,
+    def fused_optimizer(
+        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
     ) -> Optimizer:
         """Return the optimizer that waits for the sums, and then for the update."""
         assert isinstance(network, TimedNetwork)
         return TimedOptimizer(self._arrays, config, network, self._device, self._update_s)
-
-    def mirror(self, images: Array) -> Array:
-        """Return the images, which are blank."""
-        return images
-
-    def mix(self, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
-        """Return the batch, which is blank."""
-        return batch
 
     def judge(self, logits: Array, labels: Array, num_valid: int) -> Array:
         """Judge as many images right as the invented accuracy of this evaluation asks for; all are of class 0."""

@@ -12,20 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs.optimizers import Adam, Lars, Muon, OptimizerBlock, Sgd, Shampoo
+from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
 from configs.schema import Cluster, Recipe
-from data.input.batches import TrainingBatch
-from train.comm.shares import ALONE, Shares
-from train.engine.muon import MuonOptimizer
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
-from train.engine.rule_optimizer import RuleOptimizer
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork
 from train.engine.torch.optimizers import AdamOptimizer, MomentumOptimizer, clear_overflow, may_overflow
-from train.engine.torch.shampoo import ShampooOptimizer
 from train.engine.torch.states import read_state
 from train.engine.torch.tracing import Recorder, read_operators
-from train.mixing import Mix
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -85,30 +79,20 @@ class TorchEngine:
             label_shape=recipe.label_shape,
         )
 
-    def build_optimizer(
-        self,
-        config: OptimizerBlock,
-        network: TrainableNetwork,
-        *,
-        rescale: float,
-        arrivals: Sequence[int],
-        shares: Shares = ALONE,
-    ) -> Optimizer:
-        """Return the optimizer; it updates all tensors together, whatever their ``arrivals``."""
-        if isinstance(config, Adam | Lars | Sgd):
-            optimizer = (
-                AdamOptimizer(config, network, rescale=rescale)
-                if isinstance(config, Adam)
-                else MomentumOptimizer(config, network, rescale=rescale)
-            )
-            if optimizer.finds_gradients and isinstance(network, TrainedNetwork):
-                network.leave_gradients()
-            return optimizer
-        if isinstance(config, Shampoo):
-            return ShampooOptimizer(self, config, network, rescale=rescale, shares=shares)
-        if isinstance(config, Muon):
-            return MuonOptimizer(self, config, network, rescale=rescale, shares=shares)
-        return RuleOptimizer(self, config, network, rescale=rescale)
+    def fused_optimizer(
+        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+    ) -> Optimizer | None:
+        """See `Engine`; all tensors are updated together, whatever their ``arrivals``."""
+        if not isinstance(config, Adam | Lars | Sgd):
+            return None
+        optimizer = (
+            AdamOptimizer(config, network, rescale=rescale)
+            if isinstance(config, Adam)
+            else MomentumOptimizer(config, network, rescale=rescale)
+        )
+        if optimizer.finds_gradients and isinstance(network, TrainedNetwork):
+            network.leave_gradients()
+        return optimizer
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
         """Read a state file of plain tensors, this program's or torchvision's."""
@@ -150,20 +134,21 @@ class TorchEngine:
         """See `Engine`."""
         return array.index_select(0, torch.from_numpy(rows).to(array.device))
 
-    def mirror(self, images: Any) -> Any:
+    def flip(self, array: Any, axis: int) -> Any:
         """See `Engine`."""
-        return images.flip(self._cluster.engine.layout.index("W"))
+        return array.flip(axis)
 
-    def mix(self, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
+    def lerp(self, start: Any, end: Any, share: float) -> Any:
         """See `Engine`."""
-        images, labels = batch
-        others = images.flip(0)
-        if mix.box is None:
-            mixed = others.lerp(images, mix.share)
-        else:
-            mixed, region = images.clone(), mix.region(self._cluster.engine.layout)
-            mixed[region] = others[region]
-        return TrainingBatch(mixed, torch.stack((labels, labels.flip(0), torch.full_like(labels, mix.share)), dim=1))
+        return start.lerp(end, share)
+
+    def mean(self, array: Any, axes: Sequence[int]) -> Any:
+        """See `Engine`."""
+        return array.mean(dim=tuple(axes), keepdim=True)
+
+    def stack(self, arrays: Sequence[Any], axis: int) -> Any:
+        """See `Engine`."""
+        return torch.stack(tuple(arrays), dim=axis)
 
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`; bfloat16, which NumPy does not have, becomes float32."""
@@ -194,11 +179,11 @@ class TorchEngine:
         """See `Engine`."""
         return torch.nn.functional.linear(left, right)
 
-    def add_product(self, left: Any, right: Any, array: Any, *, alpha: float, beta: float) -> Any:
+    def gemm(self, left: Any, right: Any, array: Any, *, alpha: float, beta: float) -> Any:
         """See `Engine`."""
         return torch.addmm(array, left, right, alpha=alpha, beta=beta)
 
-    def take_momentum(
+    def take_nesterov(
         self,
         steps: Sequence[Any],
         gradients: Sequence[Any],

@@ -14,8 +14,8 @@ import torch
 from configs.optimizers import HyperParameters, Shampoo
 from train.comm.shares import Shares
 from train.engine.protocol import Engine, TrainableNetwork
-from train.engine.rule_optimizer import RuleOptimizer
 from train.engine.torch.optimizers import norms
+from train.ideas.update_rule import RuleOptimizer
 
 _TOGETHER = 16
 """Matrices of which one call takes the roots, the same ones on any number of ranks: a library may round a matrix in
@@ -165,3 +165,10 @@ def _inverse_root(matrices: Any, power: int, epsilon: float) -> Any:
     values, vectors = torch.linalg.eigh(matrices.nan_to_num(0.0, 0.0, 0.0))
     roots = (values.clamp(min=0) + epsilon) ** (-1 / power)
     return (vectors * roots.unsqueeze(-2)) @ vectors.mT
+
+
+def optimizer_of(
+    engine: Engine, config: Shampoo, network: TrainableNetwork, *, rescale: float, shares: Shares
+) -> ShampooOptimizer:
+    """Return the optimizer, see `train.engine.build.build_optimizer`."""
+    return ShampooOptimizer(engine, config, network, rescale=rescale, shares=shares)

@@ -6,6 +6,7 @@ import pytest
 
 from configs.optimizers import Adam, HyperParameters, Lars, Sgd
 from tests.engines import random_batch, small_network
+from train.engine.build import build_optimizer
 
 torch = pytest.importorskip("torch")
 
@@ -40,7 +41,7 @@ def _trained(config: Any, ranks: int, settings: tuple[str, ...]) -> dict[str, An
     """Take four steps, and return all that the updates write."""
     place = f"cluster.ranks_per_node={ranks}", f"cluster.engine.threads={3 - ranks}"
     engine, _, network = small_network("torch", *place, *settings)
-    optimizer = engine.build_optimizer(config, network, rescale=1 / 8, arrivals=[])
+    optimizer = build_optimizer(engine, config, network, rescale=1 / 8, arrivals=[])
     for step in range(4):
         network.forward(*random_batch(engine, network, seed=step))
         network.backward()

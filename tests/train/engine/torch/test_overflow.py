@@ -10,6 +10,7 @@ import pytest
 
 from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd, Shampoo
 from tests.engines import forward_backward, random_batch, small_network
+from train.engine.build import build_optimizer
 
 torch = pytest.importorskip("torch")
 
@@ -50,7 +51,7 @@ def test_an_update_by_gradients_that_are_not_finite_changes_nothing_and_the_next
     place, states = [f"cluster.device={device}", "cluster.communication.kind=none", "cluster.ranks_per_node=1"], []
     for skips in (False, True):
         engine, _, network = small_network("torch", *place, precision="float16", accumulate=accumulate)
-        optimizer = engine.build_optimizer(config, network, rescale=1 / 8, arrivals=[])
+        optimizer = build_optimizer(engine, config, network, rescale=1 / 8, arrivals=[])
         flags = [_update(network, optimizer, 0)]
         if skips:
             before = _state(network, optimizer)
@@ -67,7 +68,7 @@ def test_an_update_by_gradients_that_are_not_finite_changes_nothing_and_the_next
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_only_float16_looks_for_overflow(precision: str) -> None:
     engine, _, network = small_network("torch", precision=precision)
-    optimizer = engine.build_optimizer(CONFIGS[2], network, rescale=1 / 8, arrivals=[])
+    optimizer = build_optimizer(engine, CONFIGS[2], network, rescale=1 / 8, arrivals=[])
     assert _update(network, optimizer, 0) is None
 
 

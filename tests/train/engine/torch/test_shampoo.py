@@ -9,6 +9,7 @@ import pytest
 
 from configs.optimizers import HyperParameters, Shampoo
 from tests.engines import cpu_engine
+from train.engine.build import build_optimizer
 from train.networks.arch import Parameter
 
 pytest.importorskip("torch")
@@ -88,7 +89,7 @@ def test_steps_equal_the_definition_for_tensors_of_one_to_three_axes(which: int)
         _Oracle(config, _to_axes(engine.to_host(weight), axes), config.weight_decay if each.kind == "weight" else 0)
         for each, weight, axes in zip(parameters, weights, merged, strict=True)
     ]
-    optimizer = engine.build_optimizer(config, network, rescale=0.5, arrivals=[])
+    optimizer = build_optimizer(engine, config, network, rescale=0.5, arrivals=[])
     start = [engine.to_host(each) for each in optimizer.momenta]
     assert sum(each.size for each in start) == config.held_numbers([*SHAPES])
     for step, lr in enumerate(RATES):

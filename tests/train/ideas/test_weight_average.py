@@ -31,24 +31,26 @@ def test_averages_of_weights_and_statistics_move_by_their_half_life_and_are_what
     recipe, cluster = load_both("digits", "laptop", [*small, *average, f"cluster.engine.name={name}"])
     engine = open_engine(cluster, ALONE)
     model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
+    (part,) = model.parts
     expected: dict[str, np.ndarray] = {}
     for step in range(8):
         model.network.forward(*random_batch(engine, model.network, seed=step))
         model.network.backward()
         model.optimizer.update(HyperParameters(0.5, 0.9, 0.0, step))
+        part.updated(step)
         own = _state(model)
         if step < every:  # what came before the first steps is no part of an average over steps
             expected = own
         elif (step + 1) % every == 0:  # two updates are a half-life
             expected = {key: each * 0.5**0.5 + own[key] * (1 - 0.5**0.5) for key, each in expected.items()}
-    with model.averages.evaluated():
+    with part.weights():
         for key, each in _state(model).items():
             np.testing.assert_allclose(each, expected[key], rtol=1e-5, atol=1e-6)
             assert not np.allclose(each, own[key])
     images, labels = random_batch(engine, model.network, seed=9)
     source: Any = SimpleNamespace(batches=lambda: iter([(images, labels, 8)]))
     parts = model.network, source, SingleProcess(), metric_of(engine, recipe.loss, 0), lambda: None
-    row = Evaluator(*parts, model.averages)().row
+    row = Evaluator(*parts, model.parts)().row
     logits = resnet8(Forward(expected, recipe.model.bn_epsilon), engine.to_host(images))
     right = engine.to_host(labels).astype(int)
     likelihoods = logits[range(8), right] - np.log(np.exp(logits).sum(axis=1))

@@ -1,4 +1,4 @@
-"""How images of a micro-batch are mixed in pairs, with their labels: MixUp and CutMix. Pure: the engine mixes them."""
+"""How images of a micro-batch are mixed in pairs, with their labels: MixUp and CutMix."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from configs.ideas.mixing import MIXING
+from configs.ideas.part import Part, Place
 from configs.plan import RunPlan
 from configs.schema import Recipe
+from data.input.batches import TrainingBatch
 from data.shards import stream_seed
+from train.engine.protocol import Engine
 
 
 class Mix(NamedTuple):
@@ -35,7 +39,7 @@ class Mix(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """Draws the mix of each micro-batch of a rank; it depends on seed, rank, step and micro-batch alone.
+    """Draws the mix of each micro-batch of a rank. A mix depends on seed, rank, step and micro-batch alone.
 
     A share is drawn from Beta(alpha, alpha). Where a recipe has both kinds, each batch is of either with even odds. The
     box of CutMix has a centre drawn evenly and 1 - share of the image's area; what would lie beyond the border is cut
@@ -80,11 +84,40 @@ def _cut(share: float, centre: tuple[int, int], side: int) -> Mix:
     return Mix(1 - (rows.stop - rows.start) * (columns.stop - columns.start) / side**2, (rows, columns))
 
 
-def mixing_of(recipe: Recipe, plan: RunPlan, rank: int) -> Mixing | None:
-    """Return what draws a rank's mixes; None if the recipe mixes nothing."""
-    data = recipe.data
-    if not data.is_mixed:
-        return None
-    end = None if data.plain_from_epoch is None else plan.epoch_steps(data.plain_from_epoch).start
-    sides = {plan.epoch_steps(epochs[0]).start: side for side, epochs in recipe.epochs_by_size.items()}
-    return Mixing((data.mixup_alpha, data.cutmix_alpha), sides, recipe.run.seed, rank, end)
+class MixingPart(Part):
+    """Mixes each image of a micro-batch with the image at the same place counted from the end.
+
+    Args:
+        engine: Has the images.
+        layout: The axes of images, such as NCHW.
+        draw: Returns the mix of a step's micro-batch.
+    """
+
+    def __init__(self, engine: Engine, layout: str, draw: Mixing) -> None:
+        self._engine, self._layout, self._draw = engine, layout, draw
+
+    def batch(self, step: int, number: int, batch: TrainingBatch) -> TrainingBatch:
+        """Queue the mix of a micro-batch; the labels become [B, 3], see `TrainingBatch`."""
+        engine, mix, (images, labels) = self._engine, self._draw(step, number), batch
+        others = engine.flip(images, 0)
+        if mix.box is None:
+            mixed = engine.lerp(others, images, mix.share)
+        else:
+            mixed, region = engine.copy(images), mix.region(self._layout)
+            mixed[region] = others[region]
+        shares = engine.flag(labels, is_set=True) * mix.share
+        return TrainingBatch(mixed, engine.stack((labels, engine.flip(labels, 0), shares), 1))
+
+
+def mixing_of(recipe: Recipe, plan: RunPlan, rank: int) -> Mixing:
+    """Return what draws a rank's mixes."""
+    plain = recipe.data.plain_from_epoch
+    end = None if plain is None else plan.epoch_steps(plain).start
+    sides = {plan.epoch_steps(epochs[0]).start: taken.model.image_size for epochs, taken in recipe.spans}
+    return Mixing(MIXING.alphas(recipe), sides, recipe.run.seed, rank, end)
+
+
+def part_of(place: Place) -> MixingPart:
+    """Return the part of a rank, which draws mixes of its own."""
+    draw = mixing_of(place.recipe, place.plan, place.rank)
+    return MixingPart(place.engine, place.cluster.engine.layout, draw)

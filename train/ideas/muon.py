@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from configs.optimizers import HyperParameters, Muon
 from train.comm.shares import Shares
 from train.engine.protocol import Array, Engine, TrainableNetwork
-from train.engine.rule_optimizer import RuleOptimizer
+from train.ideas.update_rule import RuleOptimizer
 from train.networks.arch import Parameter
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -51,7 +51,7 @@ class MuonOptimizer(RuleOptimizer):
         engine, network = self._engine, self._network
         gradients = network.gradients
         for indices, momentum in ((self._hidden, hyper.momentum), (self._others, self.config.sgd_momentum)):
-            engine.take_momentum(
+            engine.take_nesterov(
                 [self._steps[index] for index in indices],
                 [engine.to_float32(gradients[index]) for index in indices],
                 [self.momenta[index] for index in indices],
@@ -93,9 +93,16 @@ class MuonOptimizer(RuleOptimizer):
         matrix = matrix / ((matrix * matrix).sum() ** 0.5 + _LEAST_NORM)
         for _ in range(self.config.newton_schulz_steps):
             square = engine.product(matrix, matrix)
-            factor = engine.add_product(square, square, square, alpha=quintic, beta=cubic)
-            matrix = engine.add_product(factor, matrix, matrix, alpha=1.0, beta=linear)
+            factor = engine.gemm(square, square, square, alpha=quintic, beta=cubic)
+            matrix = engine.gemm(factor, matrix, matrix, alpha=1.0, beta=linear)
         return (matrix.T if is_tall else matrix).reshape(direction.shape)
+
+
+def optimizer_of(
+    engine: Engine, config: Muon, network: TrainableNetwork, *, rescale: float, shares: Shares
+) -> MuonOptimizer:
+    """Return the optimizer, see `train.engine.build.build_optimizer`."""
+    return MuonOptimizer(engine, config, network, rescale=rescale, shares=shares)
 
 
 def hidden_weights(parameters: Sequence[Parameter]) -> list[int]:

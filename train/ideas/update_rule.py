@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from configs.optimizers import HyperParameters, OptimizerBlock
+from train.comm.shares import Shares
 from train.engine.protocol import Array, Engine, TrainableNetwork
 
 
@@ -72,3 +73,10 @@ class RuleOptimizer:
         """Set every moment to 0."""
         for moment in self.momenta:
             self._engine.overwrite(moment, self._engine.flag(moment, is_set=False))
+
+
+def optimizer_of(
+    engine: Engine, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, shares: Shares
+) -> RuleOptimizer:
+    """Return the optimizer, see `train.engine.build.build_optimizer`; each rank computes all of it."""
+    return RuleOptimizer(engine, config, network, rescale=rescale)

@@ -10,8 +10,8 @@ from configs.load import load_both, load_cluster
 from configs.plan import plan_run
 from data.input.batches import TrainingBatch
 from tests.engines import ALONE, each_engine
-from train.engine.protocol import open_engine
-from train.mixing import Mix, Mixing, mixing_of
+from train.engine.protocol import Engine, open_engine
+from train.ideas.mixing import Mix, Mixing, MixingPart, mixing_of
 
 DRAWS = 2000
 SIDE = 24
@@ -19,9 +19,7 @@ SIDE = 24
 
 def _mixing(*overrides: str, rank: int = 0) -> Mixing:
     recipe, _ = load_both("digits", "laptop", [f"model.image_size={SIDE}", "data.eval_resize=32", *overrides])
-    mixing = mixing_of(recipe, plan_run(recipe, 1), rank)
-    assert mixing is not None
-    return mixing
+    return mixing_of(recipe, plan_run(recipe, 1), rank)
 
 
 def _box_share(draw: np.random.Generator, alpha: float) -> float:
@@ -71,6 +69,11 @@ def test_a_mix_follows_from_seed_step_rank_and_micro_batch_alone_and_ends_with_p
     assert until(first - 1, 0) == mixing(first - 1, 0) != Mix(1.0) == until(first, 0) == until(first + 9, 1)
 
 
+def _mixed(engine: Engine, layout: str, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
+    draw: Any = lambda step, number: mix  # noqa: E731
+    return MixingPart(engine, layout, draw).batch(0, 0, batch)
+
+
 @each_engine
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("box", [None, (slice(1, 4), slice(0, 2))])
@@ -91,7 +94,7 @@ def test_images_and_labels_are_mixed_with_those_from_the_end(
     order = (0, 1, 2, 3) if layout == "NCHW" else (0, 2, 3, 1)
     given = np.ascontiguousarray(images.transpose(order))
     batch = TrainingBatch(engine.from_host(given), engine.from_host(labels))
-    found = engine.mix(batch, Mix(share, box))
+    found = _mixed(engine, layout, batch, Mix(share, box))
     values = engine.to_host(found.images)
     assert values.dtype == number_type
     tolerance = 0 if box else 1e-3 if number_type == "float16" else 1e-6
@@ -99,7 +102,7 @@ def test_images_and_labels_are_mixed_with_those_from_the_end(
     rows = np.stack([labels, [1, 7, 7, 0, 4], np.full(5, share)], axis=1)
     np.testing.assert_allclose(engine.to_host(found.labels), rows, rtol=1e-6)
     np.testing.assert_array_equal(engine.to_host(batch.images), given)
-    np.testing.assert_array_equal(engine.to_host(engine.mix(batch, Mix(1.0)).images), given)
+    np.testing.assert_array_equal(engine.to_host(_mixed(engine, layout, batch, Mix(1.0)).images), given)
 
 
 def test_what_cannot_be_mixed_is_refused() -> None:

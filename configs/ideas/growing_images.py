@@ -1,0 +1,113 @@
+"""Training images that grow from epoch to epoch: progressive resizing. It computes nothing in a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field, model_validator
+
+from configs.errors import ConfigError
+from configs.ideas.idea import Idea
+from configs.rule import REFERENCE, exactly
+from configs.section import Section
+
+if TYPE_CHECKING:
+    from configs.schema import Recipe
+
+_KEY = "data.progressive_resizing"
+
+
+class ProgressiveResizing(Section):
+    """Training images that grow from epoch to epoch, up to ``model.image_size``.
+
+    All images of an epoch have the size that is due at its end: ``initial_size`` in the share ``ramp_start_share`` of
+    the run's epochs, ``model.image_size`` from ``ramp_end_share`` on, and in between a straight line, rounded to the
+    nearest multiple of ``size_step`` (halves to the even multiple).
+    """
+
+    # *Source*: get_resolution in libffcv/ffcv-imagenet, train_imagenet.py (multiples of 32), whose six files for 16 to
+    # 88 epochs all grow from 3/4 to 7/8 of them. ProgressiveResizing of mosaicml/composer rounds alike, but resizes
+    # each step, and all images after the crop.
+
+    initial_size: int = Field(
+        ge=8,
+        le=1024,
+        description="Side of the square training images of the first epochs: a multiple of size_step below "
+        "model.image_size.",
+        json_schema_extra={"unit": "px"},
+    )
+    size_step: int = Field(
+        ge=1,
+        le=512,
+        description="Step by which sizes differ; all of them are multiples. Each further size is one more that the "
+        "warm-up prepares.",
+        json_schema_extra={"unit": "px"},
+    )
+    ramp_start_share: float = Field(
+        ge=0, lt=1, description="Share of run.epochs that is done when the images begin to grow."
+    )
+    ramp_end_share: float = Field(
+        gt=0, le=1, description="Share of run.epochs that is done when the images have their full size."
+    )
+
+    @model_validator(mode="after")
+    def _ramp_is_ordered(self) -> ProgressiveResizing:
+        if self.ramp_end_share <= self.ramp_start_share:
+            allowed = f"more than ramp_start_share ({self.ramp_start_share:g})"
+            raise ConfigError("ramp_end_share", self.ramp_end_share, allowed)
+        return self
+
+    def side(self, epoch: int, epochs: int, full: int) -> int:
+        """Return the side of an epoch's images, px.
+
+        Args:
+            epoch: The epoch, counted from 1.
+            epochs: The run's epochs.
+            full: The side at the end of the ramp, px.
+        """
+        start, end = self.ramp_start_share, self.ramp_end_share
+        share = min(max((epoch / epochs - start) / (end - start), 0.0), 1.0)
+        return round((self.initial_size + share * (full - self.initial_size)) / self.size_step) * self.size_step
+
+
+class GrowingImagesKeys(Section):
+    """The key of growing images."""
+
+    progressive_resizing: ProgressiveResizing | None = Field(
+        None,
+        description="Sizes of the training images by epoch, for example {initial_size: 160, size_step: 32, "
+        "ramp_start_share: 0.75, ramp_end_share: 0.875}. If null, model.image_size in every epoch.",
+    )
+
+
+class GrowingImages(Idea):
+    """Growing images. The ranks' pipelines make the images of each size (`data.input`)."""
+
+    block = "data"
+    keys = GrowingImagesKeys
+    rules = (exactly("progressive_resizing", _KEY, None, REFERENCE, "one size in every epoch"),)
+
+    def side(self, recipe: Recipe, epoch: int) -> int:
+        """Return the side of an epoch's images, px."""
+        return self._resizing(recipe).side(epoch, recipe.run.epochs, recipe.model.image_size)
+
+    def _resizing(self, recipe: Recipe) -> ProgressiveResizing:
+        keys = recipe.data
+        assert isinstance(keys, GrowingImagesKeys)
+        assert keys.progressive_resizing is not None
+        return keys.progressive_resizing
+
+    def require_fit(self, recipe: Recipe) -> None:
+        """Refuse sizes that do not meet, and plain or kept images of other sizes than the last one."""
+        resizing, plain, full = self._resizing(recipe), recipe.data.plain_from_epoch, recipe.model.image_size
+        step, initial = resizing.size_step, resizing.initial_size
+        if full % step:
+            raise ConfigError("model.image_size", full, f"a multiple of {_KEY}.size_step ({step})")
+        if initial >= full or initial % step:
+            allowed = f"a multiple of size_step ({step}) below model.image_size ({full})"
+            raise ConfigError(f"{_KEY}.initial_size", initial, allowed)
+        if recipe.data.keep_batches:
+            raise ConfigError("data.keep_batches", True, f"false with {_KEY}, which changes the images")
+        if plain is not None and self.side(recipe, plain) < full:
+            allowed = f"null, or an epoch whose images have {full} px by {_KEY}"
+            raise ConfigError("data.plain_from_epoch", plain, allowed)

@@ -1,0 +1,74 @@
+"""Averages over steps of weights and running statistics. The part is `train.ideas.weight_average`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from configs.errors import ConfigError
+from configs.ideas.idea import Idea
+from configs.rule import REFERENCE, exactly
+from configs.section import Section
+
+if TYPE_CHECKING:
+    from configs.schema import Cluster, Recipe
+
+_KEY = "optimizer.average_half_life_steps"
+
+
+class WeightAverageKeys(Section):
+    """The keys of averages over steps."""
+
+    average_half_life_steps: float | None = Field(
+        None,
+        gt=0,
+        description="Steps after which a step counts half in the averages of weights and running statistics, which are "
+        "evaluated and exported in place of those of the last step. If null, no average is kept.",
+        json_schema_extra={"unit": "steps"},
+    )
+    average_every_steps: int = Field(
+        1, ge=1, description="Steps between two updates of the averages. Larger values save time."
+    )
+
+
+class WeightAverage(Idea):
+    """Averages over steps."""
+
+    block = "optimizer"
+    keys = WeightAverageKeys
+    rules = (exactly("weight_average", _KEY, None, REFERENCE),)
+    part = "train.ideas.weight_average"
+
+    def is_on(self, recipe: Recipe) -> bool:
+        """Return whether the recipe sets a half-life."""
+        return self.keys_of(recipe).average_half_life_steps is not None
+
+    def keys_of(self, recipe: Recipe) -> WeightAverageKeys:
+        """Return the keys."""
+        keys = recipe.optimizer
+        assert isinstance(keys, WeightAverageKeys)
+        return keys
+
+    def require_place(self, recipe: Recipe, cluster: Cluster) -> None:
+        """Refuse asynchronous ranks, which would have different averages."""
+        if not cluster.communication.is_synchronous:
+            got = self.keys_of(recipe).average_half_life_steps
+            raise ConfigError(_KEY, got, "null where ranks are asynchronous")
+
+    def variation(self, recipe: Recipe) -> str:
+        """Return that only some steps move the averages."""
+        return f"averaged weights ({_KEY})"
+
+    def held_numbers(self, recipe: Recipe, shapes: Sequence[tuple[int, ...]], num_statistics: int) -> int:
+        """Return those of two copies: the averages, and in an evaluation the network's own weights and statistics."""
+        return 2 * self.state_numbers(recipe, shapes, num_statistics)
+
+    def state_numbers(self, recipe: Recipe, shapes: Sequence[tuple[int, ...]], num_statistics: int) -> int:
+        """Return those of the averages."""
+        return sum(map(math.prod, shapes)) + num_statistics
+
+
+WEIGHT_AVERAGE = WeightAverage()

@@ -1,0 +1,58 @@
+"""A rule of the closed division of MLPerf's ResNet, as data. Imports nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from configs.schema import Recipe
+
+AUGMENTATION = "MLPerf training rules, ResNet reference preprocessing"
+REFERENCE = "MLPerf ResNet reference model"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: the value that a recipe has at a key must be allowed.
+
+    Attributes:
+        name: Name of the rule: an MLPerf log key where one exists.
+        key: Dotted path in a recipe.
+        allowed: The allowed values, in words.
+        is_allowed: Returns whether a value is allowed.
+        source: Where the rule is written.
+        optimizer: Name of the only optimizer that the rule applies to. If empty, any.
+        rulesets: The rulesets that have the rule.
+        reference: Value of ``mlperf.reference`` that the rule applies to. If empty, any.
+    """
+
+    name: str
+    key: str
+    allowed: str
+    is_allowed: Callable[[Any], bool]
+    source: str
+    optimizer: str = ""
+    rulesets: tuple[str, ...] = ("0.6.0", "4.0.0")
+    reference: str = ""
+
+    def value(self, recipe: Recipe) -> Any:
+        """Return the recipe's value at ``key``, or None if the recipe has no such key."""
+        block: Any = recipe
+        for part in self.key.split("."):
+            block = getattr(block, part, None)
+        return block
+
+    def is_broken_by(self, recipe: Recipe, ruleset: str) -> bool:
+        """Return whether the rule applies to the recipe under ``ruleset`` and the recipe breaks it."""
+        applies = ruleset in self.rulesets and self.optimizer in ("", recipe.optimizer.name)
+        applies = applies and self.reference in ("", recipe.mlperf.reference)
+        return applies and not self.is_allowed(self.value(recipe))
+
+
+def exactly(name: str, key: str, value: object, source: str, why: str = "", optimizer: str = "") -> Rule:
+    """Return the rule that a key has one value, with the reason if the value does not speak for itself."""
+    words = {"None": "null", "True": "true", "False": "false"}  # by text: 0 equals False, and 1 True
+    shown = words.get(repr(value), repr(value))
+    return Rule(name, key, f"{shown} ({why})" if why else shown, lambda got: bool(got == value), source, optimizer)

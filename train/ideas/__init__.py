@@ -1,0 +1,1 @@
+"""What ideas compute that needs more than array operations (`configs.ideas` has the ideas), and optimizers."""
