@@ -25,16 +25,6 @@ class NetworkEntry(NamedTuple):
     is_pooled: bool = True
 
 
-class ResidualVariant(NamedTuple):
-    """The keys of the block ``model.residual``, for programs without pydantic; the defaults are those of the block."""
-
-    stem: str = "standard"
-    shortcut: str = "strided"
-    stride: str = "convolution"
-    blur: str = "none"
-    squeeze_excitation: tuple[str, ...] = ()
-
-
 _CLASSIC, _RESNET = "train.networks.classic", "train.networks.resnet"
 
 NETWORKS: Mapping[str, NetworkEntry] = {

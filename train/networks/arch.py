@@ -6,12 +6,12 @@ disagree. `configs.networks.NETWORKS` names the module that has the rows of each
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs.networks import NETWORKS, ResidualVariant
+from configs.networks import NETWORKS
 from configs.registry import module_of
 
 if TYPE_CHECKING:
@@ -131,14 +131,14 @@ class Rows:
     """A table under construction; the input images have the name ``data``.
 
     Attributes:
-        residual: What a residual network has in place of layers of its paper.
+        residual: The values of a recipe's ``model.residual`` by key; those that are missing have their defaults.
         channels: Name of a layer -> channels of its output.
         sizes: Name of a layer -> side of its output, px.
     """
 
     input_channels: int
     image_size: int
-    residual: ResidualVariant = field(default_factory=ResidualVariant)
+    residual: Mapping[str, Any] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class Rows:
 
 
 def build_network(
-    name: str, *, num_classes: int, image_size: int, input_channels: int = 3, residual: Sequence[Any] = ()
+    name: str, *, num_classes: int, image_size: int, input_channels: int = 3, residual: Sequence[tuple[str, Any]] = ()
 ) -> Network:
     """Return the table of a network.
 
@@ -214,9 +214,9 @@ def build_network(
         num_classes: Width of the classifier.
         image_size: Side of the square input, px.
         input_channels: 3; 4 where a zero channel pads the input for tensor cores; 1 for grey images.
-        residual: The fields of a `configs.networks.ResidualVariant`.
+        residual: Keys and values of a recipe's block ``model.residual``; those that are missing have their defaults.
     """
-    rows = Rows(input_channels, image_size, ResidualVariant(*residual))
+    rows = Rows(input_channels, image_size, dict(residual))
     modules = {key: entry.module for key, entry in NETWORKS.items()}
     rows.dense("classifier", module_of(modules, name).add_layers(name, rows), num_classes)
     return Network(name, image_size, input_channels, num_classes, tuple(rows.layers))
@@ -225,7 +225,7 @@ def build_network(
 def network_arguments(model: Model) -> dict[str, Any]:
     """Return the arguments of `build_network` for a recipe's block ``model``."""
     plain = model.model_dump(include={"name", "num_classes", "image_size", "input_channels"})
-    return plain | {"residual": ResidualVariant(**dict(model.residual))}
+    return plain | {"residual": tuple(dict(model.residual).items())}
 
 
 def network_of(model: Model) -> Network:

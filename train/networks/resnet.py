@@ -4,11 +4,27 @@
 and in its projection, not in the first 1x1 (the MLPerf reference). `Rows.residual` may replace layers of these papers.
 """
 
+from typing import NamedTuple
+
 from configs.networks import NETWORKS
 from train.networks.arch import Rows
 
 _BASIC = ("resnet18", "resnet34")
 _SMALL = ("resnet8", "resnet20", "resnet32", "resnet56")
+
+
+class _Variant(NamedTuple):
+    """The keys of the block ``model.residual``, for programs without pydantic; the defaults are those of the block."""
+
+    stem: str = "standard"
+    shortcut: str = "strided"
+    stride: str = "convolution"
+    blur: str = "none"
+    squeeze_excitation: tuple[str, ...] = ()
+
+
+def _variant(rows: Rows) -> _Variant:
+    return _Variant(**rows.residual)
 
 
 def add_layers(name: str, rows: Rows) -> str:
@@ -25,13 +41,13 @@ def add_layers(name: str, rows: Rows) -> str:
 
 def _stem(rows: Rows) -> str:
     """Add the first layers of a network for photographs."""
-    if rows.residual.stem == "deep":
+    if _variant(rows).stem == "deep":
         last = rows.conv_bn("stem_conv1", "data", 32, kernel=3, stride=2, relu=True)
         last = rows.conv_bn("stem_conv2", last, 32, kernel=3, relu=True)
         last = rows.conv_bn("stem_conv3", last, 64, kernel=3, relu=True)
     else:
         last = rows.conv_bn("stem", "data", 64, kernel=7, stride=2, relu=True)
-    if rows.residual.blur == "convolutions_and_max_pool":
+    if _variant(rows).blur == "convolutions_and_max_pool":
         return _blurred(rows, "stem_pool", rows.add("stem_pool", "max_pool", last, kernel=3), stride=2)
     return rows.add("stem_pool", "max_pool", last, kernel=3, stride=2)
 
@@ -51,24 +67,24 @@ def _bottleneck(rows: Rows, name: str, source: str, width: int, stride: int) -> 
 
 def _conv3x3(rows: Rows, name: str, source: str, width: int, stride: int) -> str:
     """Add a 3x3 convolution, its batch norm and a ReLU, with the stride of the block."""
-    if stride != 1 and rows.residual.stride == "pool":
+    if stride != 1 and _variant(rows).stride == "pool":
         last = rows.conv_bn(name, source, width, kernel=3, relu=True)
         return rows.add(f"{name}_pool", "avg_pool", last, kernel=2, stride=2, padding=0)
-    if stride != 1 and rows.residual.blur != "none":
+    if stride != 1 and _variant(rows).blur != "none":
         source = _blurred(rows, name, source, stride=1)
     return rows.conv_bn(name, source, width, kernel=3, stride=stride, relu=True)
 
 
 def _join(rows: Rows, name: str, source: str, inner: str, width: int, stride: int) -> str:
     """Add the shortcut: the identity, or a projection where the shape changes (option B of the paper)."""
-    if name in rows.residual.squeeze_excitation:
+    if name in _variant(rows).squeeze_excitation:
         inner = _excited(rows, name, inner)
     shortcut = source
     if stride != 1 or rows.channels[source] != width:
         projection = f"{name}_projection"
-        if stride != 1 and rows.residual.shortcut == "pooled":
+        if stride != 1 and _variant(rows).shortcut == "pooled":
             shortcut, stride = rows.add(f"{projection}_pool", "avg_pool", source, kernel=2, stride=2, padding=0), 1
-        elif stride != 1 and rows.residual.blur != "none":
+        elif stride != 1 and _variant(rows).blur != "none":
             # A 1x1 convolution reads every other pixel alone, so the others need not be blurred.
             shortcut, stride = _blurred(rows, projection, source, stride=2), 1
         shortcut = rows.conv_bn(projection, shortcut, width, stride=stride)

@@ -202,21 +202,24 @@ def bottlenecks(sides: Sequence[int], *, is_pooled: bool) -> int:
 @pytest.mark.parametrize(
     ("residual", "added", "macs"),
     [
-        ((), 0, 112**2 * 147 * 64 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
+        ({}, 0, 112**2 * 147 * 64 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
         # 28,512 weights and 256 parameters of batch norm in place of 9,408 and 128.
-        (("deep", "pooled"), 19_232, 112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
-        (("deep", "pooled", "pool"), 19_232, 112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=True)),
+        ({"stem": "deep", "shortcut": "pooled"}, 19_232,
+         112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
+        ({"stem": "deep", "shortcut": "pooled", "stride": "pool"}, 19_232,
+         112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=True)),
         # Two dense layers of 1,024 to 256 channels and back, and two of 2,048 to 512 and back, with biases.
-        (("deep", "pooled", "pool", "none", ("stage3_block6", "stage4_block3")), 19_232 + 525_568 + 2_099_712,
+        ({"stem": "deep", "shortcut": "pooled", "stride": "pool",
+          "squeeze_excitation": ("stage3_block6", "stage4_block3")}, 19_232 + 525_568 + 2_099_712,
          112**2 * 28_512 + bottlenecks((56, 28, 14, 7), is_pooled=True) + 2 * 1024 * 256 + 2 * 2048 * 512),
-        (("standard", "strided", "convolution", "convolutions_and_max_pool"), 0,
+        ({"blur": "convolutions_and_max_pool"}, 0,
          112**2 * 147 * 64 + bottlenecks((56, 28, 14, 7), is_pooled=False)),
     ],
     ids=["paper", "ResNet-D", "pooled strides", "SIAT", "BlurPool"],
 )  # fmt: skip
 def test_parameters_and_multiply_adds_are_those_counted_by_hand(
-    residual: tuple[str, ...], added: int, macs: int
+    residual: dict[str, Any], added: int, macs: int
 ) -> None:
-    network = build_network("resnet50", num_classes=1000, image_size=224, residual=residual)
+    network = build_network("resnet50", num_classes=1000, image_size=224, residual=tuple(residual.items()))
     assert network.num_parameters == 25_557_032 + added
     assert network.macs == macs + 2048 * 1000

@@ -125,7 +125,7 @@ def _layers(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Result
     branches = [rows.conv_relu("narrow", wide, 8), rows.conv_relu("far", wide, 16, kernel=5), pooled]
     dense = rows.add("mean", "avg_pool", rows.add("joined", "concat", *branches), kernel=2, stride=2)
     residual = rows.conv_bn("conv", rows.add("relu", "relu", rows.add("bn", "bn", dense)), 32, kernel=3)
-    gate = rows.add("gate", "sigmoid", rows.add("squeezed", "global_pool", residual))
+    gate = rows.add("gate", "sigmoid", rows.add("averaged", "global_pool", residual))
     residual = rows.add("product", "multiply", residual, gate)
     added = rows.add("kept", "dropout", rows.add("added", "add", residual, dense), rate=0.0)
     halved = rows.add("halved", "max_pool", added, kernel=2, stride=2, padding=0)

@@ -196,7 +196,7 @@ class TorchEngine:
         """See `Engine`; one launch an operator for many tensors. `clear_overflow` has set the gradients to 0."""
         if not steps:
             return
-        kept = momentum if skipped is None else torch.where(skipped > 0, 1.0, momentum).squeeze()
+        kept = momentum if skipped is None else torch.where(skipped > 0, 1.0, momentum).reshape(())
         torch._foreach_mul_(velocities, kept)
         torch._foreach_add_(velocities, gradients, alpha=scale)
         torch._foreach_copy_(steps, velocities)
@@ -216,7 +216,7 @@ class TorchEngine:
         changes = torch._foreach_mul(weights, list(decays))
         torch._foreach_add_(changes, torch._foreach_mul(steps, list(rates)))
         if skipped is not None:
-            torch._foreach_mul_(changes, (1 - skipped).squeeze())
+            torch._foreach_mul_(changes, (1 - skipped).reshape(()))
         torch._foreach_sub_(weights, changes)
 
     def first_element(self, array: Any) -> Any:
@@ -248,7 +248,7 @@ class TorchEngine:
     def judge(self, logits: Any, labels: Any, num_valid: int) -> Any:
         """Judge on the labels' device."""
         logits, labels = logits.to(labels.device)[:num_valid].float(), labels[:num_valid]
-        likely = logits.log_softmax(dim=-1).gather(1, labels.long().unsqueeze(1)).squeeze(1)
+        likely = logits.log_softmax(dim=-1).gather(1, labels.long()[:, None])[:, 0]
         return torch.stack((labels.float(), logits.argmax(dim=-1).float(), likely), dim=-1)
 
     def wait(self, *arrays: Any) -> None:

@@ -164,7 +164,7 @@ def _inverse_root(matrices: Any, power: int, epsilon: float) -> Any:
     """
     values, vectors = torch.linalg.eigh(matrices.nan_to_num(0.0, 0.0, 0.0))
     roots = (values.clamp(min=0) + epsilon) ** (-1 / power)
-    return (vectors * roots.unsqueeze(-2)) @ vectors.mT
+    return (vectors * roots[..., None, :]) @ vectors.mT
 
 
 def optimizer_of(
