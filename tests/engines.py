@@ -78,7 +78,7 @@ def randomize(network: Any, table: Network, weights: dict[str, np.ndarray], seed
         elif key.endswith(("_beta", "_bias")):
             loaded[key] = draw.normal(0, 0.3, array.shape).astype(np.float32)
     for layer in table.layers:
-        if layer.kind == "bn":
+        if layer.kind.name == "bn":
             loaded[f"{layer.name}_moving_mean"] = draw.normal(0, 0.3, layer.out_channels).astype(np.float32)
             loaded[f"{layer.name}_moving_var"] = draw.uniform(0.5, 2.0, layer.out_channels).astype(np.float32)
     network.load_weights(loaded)

@@ -24,7 +24,6 @@ from data.input.batches import TrainingSource
 from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
-from train.networks.arch import Network
 
 logger = logging.getLogger(__name__)
 
@@ -254,13 +253,6 @@ def _of_rank(rows: np.ndarray, rank: int | None) -> np.ndarray:
 
 def _below(prefix: str, checkpoint: SavedState) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): each for name, each in checkpoint.arrays.items() if name.startswith(prefix)}
-
-
-def tensor_shapes(network: Network) -> dict[str, tuple[int, ...]]:
-    """Return name -> shape (OIHW) of each parameter and each running statistic of a network."""
-    norms = [layer for layer in network.layers if layer.kind == "bn"]
-    statistics = {f"{each.name}_moving_{moment}": (each.out_channels,) for each in norms for moment in ("mean", "var")}
-    return {each.name: each.shape for each in network.parameters} | statistics
 
 
 def _foreign(path: Path, problem: str) -> DamagedCheckpoint:

@@ -22,7 +22,7 @@ from logs.disk import dispensable, write_json
 from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog, NullLog
-from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter, tensor_shapes
+from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
@@ -103,7 +103,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     facts = {**fixed_settings(recipe, cluster), "data set": prepared.checksums}
     # The short tensors of a rehearsal have other shapes than the network's.
-    shapes = None if cluster.rehearsal else tensor_shapes(network_of(recipe.model))
+    shapes = None if cluster.rehearsal else network_of(recipe.model).tensor_shapes
     initial = InitialState.read(run_folder.checkpoints.resume_point(), facts, plan, shapes)
     resumed_from = initial.resumed_from_step
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:

@@ -42,7 +42,7 @@ def _write_parameters(path: Path) -> None:
     weights = initial_weights(table, Model(name="resnet8", num_classes=10, image_size=16), seed=9)
     moments = {
         f"aux:{layer.name}_moving_{moment}": mx.nd.full((layer.out_channels,), value)
-        for layer in table.layers if layer.kind == "bn" for moment, value in (("mean", 0), ("var", 1))
+        for layer in table.layers if layer.kind.name == "bn" for moment, value in (("mean", 0), ("var", 1))
     }  # fmt: skip
     mx.nd.save(str(path), {f"arg:{name}": mx.nd.array(weight) for name, weight in weights.items()} | moments)
 

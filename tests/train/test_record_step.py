@@ -11,7 +11,7 @@ from configs.plan import plan_run
 from tests.engines import cpu_engine, each_engine
 from tests.oracles import record_lr, record_update
 from train.engine.build import build_optimizer
-from train.networks.arch import Parameter
+from train.networks.layer import Parameter
 from train.schedule import resolve_schedule
 
 STEPS = 5

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from configs.schema import Loss
 from train.engine.protocol import Array
-from train.networks.arch import Layer
+from train.networks.layer import Layer
 
 
 def smoothing_weights(loss: Loss, num_classes: int) -> tuple[float, float]:

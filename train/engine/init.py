@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from configs.schema import Model
-from train.networks.arch import Network, Parameter
+from train.networks.arch import Network
+from train.networks.layer import Parameter
 
 
 class WeightsDiffer(RuntimeError):
@@ -35,15 +36,14 @@ def initial_weights(network: Network, model: Model, seed: int, shrink: int = 1) 
         shrink: If above 1, return only the beginning of each parameter, flat and so many times shorter.
     """
     last_gamma = 0.0 if model.zero_gamma else model.last_gamma
-    constants = {each.name: 1.0 if each.kind == "gamma" else 0.0 for each in network.parameters}
-    constants |= {f"{layer.name}_gamma": last_gamma for layer in network.layers if layer.ends_block}
-    constants |= {each.name: model.classifier_bias for each in network.layers[-1].parameters if each.kind == "bias"}
+    constants = {f"{layer.name}_gamma": last_gamma for layer in network.layers if layer.ends_block}
     classifier = {each.name for each in network.layers[-1].parameters}
+    constants[f"{network.layers[-1].name}_bias"] = model.classifier_bias
 
     def draw(parameter: Parameter) -> np.ndarray:
         shape = parameter.shape if shrink == 1 else (max(1, parameter.size // shrink),)
-        if parameter.kind != "weight":
-            return np.full(shape, constants[parameter.name], np.float32)
+        if parameter.initial is not None:
+            return np.full(shape, constants.get(parameter.name, parameter.initial), np.float32)
         fan_in = parameter.size / parameter.shape[0]
         stream = _stream(f"{seed}/weights/{parameter.name}")
         if parameter.name not in classifier and model.initial_kernels == "lecun_uniform":

@@ -1,19 +1,20 @@
 """A table of layers and its tensors as an ONNX file. Needs the package onnx and no framework.
 
-Every row of a table is one operator of ONNX. PyTorch's own exporter needs the package onnxscript; MXNet's puts the
-weights among the inputs of the graph.
+Every row of a table is one or two operators of ONNX. PyTorch's own exporter needs the package onnxscript; MXNet's puts
+the weights among the inputs of the graph.
 """
 
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from train.networks.arch import Layer, Network
+from train.networks.arch import Network
+from train.networks.layer import Layer
 
 logger = logging.getLogger(__name__)
 
@@ -21,13 +22,60 @@ OPSET, INPUT, OUTPUT = 13, "data", "logits"
 """Version of ONNX's operators, and the names of the only input and the only output of a graph."""
 
 _IR_VERSION = 8
-_OPERATORS = {
-    "conv": "Conv", "bn": "BatchNormalization", "relu": "Relu", "sigmoid": "Sigmoid", "add": "Add", "multiply": "Mul",
-    "concat": "Concat",
-    "max_pool": "MaxPool", "avg_pool": "AveragePool", "global_pool": "GlobalAveragePool", "dropout": "Identity",
-    "dense": "Gemm",
-}  # fmt: skip
-_BATCH_NORM = ("gamma", "beta", "moving_mean", "moving_var")
+
+
+class Node(NamedTuple):
+    """An operator of a graph; ``output`` is the name of what it computes, the layer's own for the last of a layer."""
+
+    operator: str
+    inputs: Sequence[str]
+    output: str
+    attributes: Mapping[str, Any] = {}
+
+
+Operator = Callable[[Layer, Sequence[str], float], list[Node]]
+
+
+def _plain(operator: str, **attributes: Any) -> Operator:
+    """Return the function of a kind that is one operator of ONNX, with the same attributes for every layer."""
+    return lambda layer, inputs, _epsilon: [Node(operator, inputs, layer.name, attributes)]
+
+
+def _window(operator: str, **attributes: Any) -> Operator:
+    """Return the function of a kind that is one operator of ONNX with a window."""
+
+    def nodes(layer: Layer, inputs: Sequence[str], _epsilon: float) -> list[Node]:
+        window = {"kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2, "pads": [layer.padding] * 4}
+        return [Node(operator, inputs, layer.name, window | attributes)]
+
+    return nodes
+
+
+def _batch_norm(layer: Layer, inputs: Sequence[str], epsilon: float) -> list[Node]:
+    return [Node("BatchNormalization", inputs, layer.name, {"epsilon": epsilon})]
+
+
+def _dense(layer: Layer, inputs: Sequence[str], _epsilon: float) -> list[Node]:
+    data, *tensors = inputs
+    flat = f"{layer.name}_input"
+    return [Node("Flatten", [data], flat, {"axis": 1}), Node("Gemm", [flat, *tensors], layer.name, {"transB": 1})]
+
+
+OPERATORS: dict[str, Operator] = {
+    "conv": _window("Conv"),
+    "bn": _batch_norm,
+    "relu": _plain("Relu"),
+    "sigmoid": _plain("Sigmoid"),
+    "add": _plain("Add"),
+    "multiply": _plain("Mul"),
+    "concat": _plain("Concat", axis=1),
+    "max_pool": _window("MaxPool"),
+    "avg_pool": _window("AveragePool", count_include_pad=1),
+    "global_pool": _plain("GlobalAveragePool"),
+    "dropout": _plain("Identity"),
+    "dense": _dense,
+}
+"""Name of a kind -> function from a layer, the names of its inputs and tensors, and epsilon to its operators."""
 
 
 def export_onnx(
@@ -63,16 +111,12 @@ def write_onnx(table: Network, tensors: Mapping[str, np.ndarray], epsilon: float
     import onnx  # noqa: PLC0415 (slow)
     from onnx import helper, numpy_helper  # noqa: PLC0415
 
-    nodes = []
+    nodes, renamed = [], {table.layers[-1].name: OUTPUT}
     for layer in table.layers:
-        inputs = list(layer.inputs)
-        if layer.kind == "dense":
-            nodes.append(helper.make_node("Flatten", inputs, [f"{layer.name}_input"], axis=1))
-            inputs = [f"{layer.name}_input"]
-        outputs = [OUTPUT if layer is table.layers[-1] else layer.name]
-        inputs += _tensor_names(layer, tensors)
-        attributes = _attributes(layer, epsilon)
-        nodes.append(helper.make_node(_OPERATORS[layer.kind], inputs, outputs, name=layer.name, **attributes))
+        names = [*layer.inputs, *layer.tensor_shapes]
+        for node in OPERATORS[layer.kind.name](layer, names, epsilon):
+            outputs, name = [renamed.get(node.output, node.output)], layer.name if node.output == layer.name else None
+            nodes.append(helper.make_node(node.operator, node.inputs, outputs, name=name, **node.attributes))
     side = table.image_size
     graph = helper.make_graph(
         nodes,
@@ -86,25 +130,3 @@ def write_onnx(table: Network, tensors: Mapping[str, np.ndarray], epsilon: float
     partial = f"{path}.{os.getpid()}"
     onnx.save(model, partial)
     Path(partial).replace(path)
-
-
-def _tensor_names(layer: Layer, tensors: Mapping[str, np.ndarray]) -> list[str]:
-    kinds = _BATCH_NORM if layer.kind == "bn" else ("weight", "bias")
-    return [name for kind in kinds if (name := f"{layer.name}_{kind}") in tensors]
-
-
-def _attributes(layer: Layer, epsilon: float) -> dict[str, Any]:
-    if layer.kind == "bn":
-        return {"epsilon": epsilon}
-    if layer.kind == "concat":
-        return {"axis": 1}
-    if layer.kind == "dense":
-        return {"transB": 1}
-    if layer.kind not in ("conv", "max_pool", "avg_pool"):
-        return {}
-    window = {
-        "kernel_shape": [layer.kernel] * 2,
-        "strides": [layer.stride] * 2,
-        "pads": [layer.padding] * 4,
-    }
-    return window | ({"count_include_pad": 1} if layer.kind == "avg_pool" else {})

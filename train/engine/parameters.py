@@ -89,7 +89,7 @@ def load_parameters(
             "MXNet, or a .pt file under PyTorch; relative paths start in cluster.paths.data"
         )
     classifier = {each.name for each in network.layers[-1].parameters}
-    wanted = _wanted(network)
+    wanted = network.tensor_shapes
     found = _named_as(wanted, _READERS.get(path.suffix, read_parameters)(path))
     differing = [name for name, shape in wanted.items() if name not in found or found[name].shape != shape]
     refused = [name for name in differing if name not in classifier]
@@ -99,16 +99,6 @@ def load_parameters(
     told = f"; the classifier has another shape and is drawn new: {', '.join(new)}" if new else ""
     logger.info("weights from %s: %d of %d tensors%s", path, len(wanted) - len(new), len(wanted), told)
     return dict(drawn) | {name: found[name].astype(np.float32) for name in wanted if name not in new}
-
-
-def _wanted(network: Network) -> dict[str, tuple[int, ...]]:
-    """Return name -> shape of every tensor, in the order of the layers, which is Gluon's order too."""
-    wanted: dict[str, tuple[int, ...]] = {}
-    for layer in network.layers:
-        wanted |= {each.name: each.shape for each in layer.parameters}
-        if layer.kind == "bn":
-            wanted |= {f"{layer.name}_moving_{moment}": (layer.out_channels,) for moment in ("mean", "var")}
-    return wanted
 
 
 def _named_as(wanted: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:

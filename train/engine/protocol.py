@@ -14,7 +14,8 @@ import numpy as np
 from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
-from train.networks.arch import Network, Parameter
+from train.networks.arch import Network
+from train.networks.layer import Parameter
 from train.rank.identity import Identity
 
 Array = Any

@@ -11,7 +11,7 @@ from configs.optimizers import HyperParameters, Muon
 from train.comm.shares import Shares
 from train.engine.protocol import Array, Engine, TrainableNetwork
 from train.ideas.update_rule import RuleOptimizer
-from train.networks.arch import Parameter
+from train.networks.layer import Parameter
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of X, X X'X and X (X'X)^2 in a step: they raise small singular values most, and end near 1 instead of at 1."""
@@ -107,7 +107,7 @@ def optimizer_of(
 
 def hidden_weights(parameters: Sequence[Parameter]) -> list[int]:
     """Return the numbers of the weights between the first layer's and the classifier's."""
-    return [number for number, each in enumerate(parameters) if each.kind == "weight"][1:-1]
+    return [number for number, each in enumerate(parameters) if each.is_matrix][1:-1]
 
 
 def _sides(parameter: Parameter) -> tuple[int, int]:

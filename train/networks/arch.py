@@ -9,87 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from configs.networks import NETWORKS
 from configs.registry import module_of
+from train.networks.kinds import KINDS
+from train.networks.layer import Kind, Layer, Parameter, Statistic
 
 if TYPE_CHECKING:
     # The programs of the peers build the same networks in an environment without pydantic.
     from configs.schema import Model
-
-Kind = Literal[
-    "conv", "bn", "relu", "sigmoid", "add", "multiply", "concat", "max_pool", "avg_pool", "global_pool", "dropout",
-    "dense",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One trainable tensor: ``kind`` is weight, gamma, beta or bias; ``shape`` in the NCHW convention (OIHW)."""
-
-    name: str
-    kind: Literal["weight", "gamma", "beta", "bias"]
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements."""
-        product = 1
-        for side in self.shape:
-            product *= side
-        return product
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer: the layers that it reads, and its geometry for one square image (sides in pixels).
-
-    ``in_channels`` of a concatenation is the sum over its inputs. A product multiplies each channel of its first input
-    by the single pixel of its second. A dense layer reads its input channel by channel. ``rate`` is the share of
-    elements that dropout sets to 0. ``ends_block`` marks the last batch norm of a residual block.
-    """
-
-    name: str
-    kind: Kind
-    inputs: tuple[str, ...]
-    in_channels: int
-    out_channels: int
-    in_size: int
-    out_size: int
-    kernel: int = 1
-    stride: int = 1
-    padding: int = 0
-    has_bias: bool = False
-    rate: float = 0.0
-    ends_block: bool = False
-
-    @property
-    def macs(self) -> int:
-        """Return the multiply-adds of the forward pass for one image; layers other than conv and dense count 0."""
-        if self.kind == "conv":
-            return self.out_size**2 * self.out_channels * self.in_channels * self.kernel**2
-        return self.in_size**2 * self.in_channels * self.out_channels if self.kind == "dense" else 0
-
-    @property
-    def output_elements(self) -> int:
-        """Return the number of elements of the output for one image."""
-        return self.out_channels * self.out_size**2
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Return the trainable tensors, in the order of `Network.parameters`."""
-        width = (self.out_channels,)
-        if self.kind == "bn":
-            return (Parameter(f"{self.name}_gamma", "gamma", width), Parameter(f"{self.name}_beta", "beta", width))
-        if self.kind == "conv":
-            shape: tuple[int, ...] = (self.out_channels, self.in_channels, self.kernel, self.kernel)
-        elif self.kind == "dense":
-            shape = (self.out_channels, self.in_channels * self.in_size**2)
-        else:
-            return ()
-        weight = Parameter(f"{self.name}_weight", "weight", shape)
-        return (weight, Parameter(f"{self.name}_bias", "bias", width)) if self.has_bias else (weight,)
 
 
 @dataclass(frozen=True)
@@ -117,13 +46,32 @@ class Network:
         """Return the multiply-adds of the forward pass for one image."""
         return sum(layer.macs for layer in self.layers)
 
+    @cached_property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """Return all running statistics, first layer first."""
+        return tuple(statistic for layer in self.layers for statistic in layer.statistics)
+
+    @property
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return name -> shape (OIHW) of every parameter and running statistic by layer, as Gluon orders them."""
+        return {name: shape for layer in self.layers for name, shape in layer.tensor_shapes.items()}
+
+    @property
+    def draws(self) -> bool:
+        """Return whether a layer draws random numbers in training."""
+        return any(layer.kind.draws for layer in self.layers)
+
     def foldable_convolutions(self) -> frozenset[str]:
         """Return the names of the convolutions whose output only a batch norm reads: inference can merge the two."""
         readers: dict[str, list[Kind]] = {}
         for layer in self.layers:
             for name in layer.inputs:
                 readers.setdefault(name, []).append(layer.kind)
-        return frozenset(each.name for each in self.layers if each.kind == "conv" and readers.get(each.name) == ["bn"])
+        return frozenset(
+            each.name
+            for each in self.layers
+            if each.kind.absorbs_affine and [kind.is_affine for kind in readers.get(each.name, [])] == [True]
+        )
 
 
 @dataclass
@@ -147,26 +95,24 @@ class Rows:
 
     # fmt: off
     def add(  # noqa: PLR0913 (a layer has so many properties)
-        self, name: str, kind: Kind, *inputs: str,
+        self, name: str, kind_name: str, *inputs: str,
         out_channels: int | None = None, kernel: int = 1, stride: int = 1, padding: int | None = None,
         has_bias: bool = False, rate: float = 0.0, ends_block: bool = False,
     ) -> str:
         # fmt: on
         """Append one layer and return its name.
 
-        If ``padding`` is None, it is (kernel - 1) // 2, which keeps the image size at stride 1 and an odd kernel.
+        ``kind_name`` is a key of `KINDS`. If ``padding`` is None, it is (kernel - 1) // 2, which keeps the image size
+        at stride 1 and an odd kernel.
         """
-        channels, size = [self.channels[each] for each in inputs], self.sizes[inputs[0]]
-        others = {self.sizes[each] for each in inputs[1:]}
-        assert others <= {1 if kind == "multiply" else size}, f"{name}: inputs of different sizes"
-        assert kind == "concat" or len(set(channels)) == 1, f"{name}: inputs of different widths"
+        kind, sizes = KINDS[kind_name], [self.sizes[each] for each in inputs]
+        in_channels = kind.in_channels([self.channels[each] for each in inputs])
         margin = (kernel - 1) // 2 if padding is None else padding
-        out_size = 1 if kind in ("global_pool", "dense") else (size + 2 * margin - kernel) // stride + 1
-        assert out_size >= 1, f"{name}: nothing is left of {size} px"
-        in_channels = sum(channels) if kind == "concat" else channels[0]
+        out_size = kind.out_size(sizes, kernel, stride, margin)
+        assert out_size >= 1, f"{name}: nothing is left of {sizes[0]} px"
         width = in_channels if out_channels is None else out_channels
         self.layers.append(Layer(
-            name, kind, inputs, in_channels, width, size, out_size, kernel, stride, margin,
+            name, kind, inputs, in_channels, width, sizes[0], out_size, kernel, stride, margin,
             has_bias=has_bias, rate=rate, ends_block=ends_block,
         ))  # fmt: skip
         self.channels[name], self.sizes[name] = width, out_size
@@ -235,10 +181,10 @@ def network_of(model: Model) -> Network:
 
 def float32_gradients(parameters: Iterable[Parameter], bytes_per_number: int) -> frozenset[int]:
     """Return the indices of the gradients that are float32 although others have fewer bytes; empty if none has."""
-    kinds = enumerate(each.kind for each in parameters)
-    return frozenset(index for index, kind in kinds if bytes_per_number < 4 and kind in ("gamma", "beta"))  # noqa: PLR2004
+    is_shorter = bytes_per_number < 4  # noqa: PLR2004
+    return frozenset(index for index, each in enumerate(parameters) if is_shorter and each.is_norm)
 
 
 def gradient_bytes(parameters: Iterable[Parameter], bytes_per_number: int) -> list[int]:
     """Return each tensor's gradient size in bytes, in the order given; those of batch norm are always float32."""
-    return [each.size * (4 if each.kind in ("gamma", "beta") else bytes_per_number) for each in parameters]
+    return [each.size * (4 if each.is_norm else bytes_per_number) for each in parameters]

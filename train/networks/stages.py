@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from train.comm.buckets import bucket_cap
-from train.networks.arch import Layer, Network, gradient_bytes
+from train.networks.arch import Network, gradient_bytes
+from train.networks.layer import Layer
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
@@ -37,7 +38,7 @@ def stages_of(network: Network, cluster: Cluster, bytes_per_number: int) -> list
     waiting: set[str] = set()
     size = 0
     for row in reversed(network.layers):
-        if size >= least and waiting == {row.name} and stages[0][0].kind not in ("bn", "relu"):
+        if size >= least and waiting == {row.name} and stages[0][0].kind.begins_stage:
             stages.insert(0, [])
             size = 0
         stages[0].insert(0, row)

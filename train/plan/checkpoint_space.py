@@ -1,5 +1,6 @@
 """The size of a checkpoint, and whether the disk of the run folder has room for one. Imports no framework."""
 
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ def checkpoint_bytes(recipe: Recipe) -> int:
     """
     network = network_of(recipe.model)
     shapes = [each.shape for each in network.parameters]
-    statistics = 2 * sum(layer.out_channels for layer in network.layers if layer.kind == "bn")
+    statistics = sum(math.prod(each.shape) for each in network.statistics)
     states = sum(idea.state_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
     return 4 * (network.num_parameters + statistics + states)
 

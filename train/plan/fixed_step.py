@@ -8,15 +8,15 @@ from train.networks.arch import network_of
 def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
     """Raise ConfigError if a cluster cannot compute a recipe's step, or not with the CUDA graphs that it asks for.
 
-    Dropout draws by a seed that the host sets. Each idea says what else differs from step to step.
+    Layers such as dropout draw by a seed that the host sets. Each idea says what else differs from step to step.
     """
     for idea in recipe.ideas:
         idea.require_place(recipe, cluster)
     graphs = cluster.engine.cuda_graphs
     if graphs == "none":
         return
-    has_dropout = any(layer.kind == "dropout" for layer in network_of(recipe.model).layers)
-    problems = [f"{recipe.model.name}, which has dropout"] if has_dropout else []
+    drawing = [layer.kind.name for layer in network_of(recipe.model).layers if layer.kind.draws]
+    problems = [f"{recipe.model.name}, which has {each}" for each in drawing]
     problems += filter(None, (idea.variation(recipe) for idea in recipe.ideas))
     if problems:
         raise ConfigError("cluster.engine.cuda_graphs", graphs, f"none for {problems[0]}")

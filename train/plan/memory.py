@@ -6,6 +6,7 @@ that only a GPU has (context, cuDNN's workspace, NCCL, nvJPEG) follow from the l
 H200, PyTorch took 0.2 to 6 % more in 16 bits, and 5 to 6 GB more in TF32 (docs/gpu.md). Imports no framework.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -176,24 +177,22 @@ def estimate_memory(
     width, held_width = BYTES_PER_NUMBER[engine.precision], BYTES_PER_NUMBER[engine.gradient_precision]
     own = sum(gradient_bytes(network.parameters, held_width))
     summed = sum(gradient_bytes(network.parameters, BYTES_PER_NUMBER[cluster.sum_precision]))
-    computed = sum(each.size for each in network.parameters if each.kind not in ("gamma", "beta"))
+    computed = sum(each.size for each in network.parameters if not each.is_norm)
     masters = 4 * computed if engine.gradient_precision != "float32" else 0
     casts = width * computed if width < held_width else 0
-    overwritten = {name for layer in network.layers if layer.kind in ("relu", "add") for name in layer.inputs}
+    overwritten = {name for layer in network.layers if layer.kind.overwrites for name in layer.inputs}
     kept = [
-        layer.output_elements
-        for layer in network.layers
-        if layer.kind not in ("bn", "multiply", "add") or layer.name not in overwritten
+        layer.output_elements for layer in network.layers if layer.kind.keeps_output or layer.name not in overwritten
     ]
     # Devices are threads of one process.
     processes = 1 / cluster.ranks_per_node if cluster.communication.kind == "devices" else 1
     copy = 0 if engine.name == "timed" else 4 * network.num_parameters
     evaluated = network if recipe.evaluated is recipe else network_of(recipe.evaluated.model)
     shapes = [each.shape for each in network.parameters]
-    statistics = sum(2 * layer.out_channels for layer in network.layers if layer.kind == "bn")
+    statistics = sum(math.prod(each.shape) for each in network.statistics)
     held = sum(idea.held_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)
-    folded = sum(each.size for each in network.parameters if each.kind == "weight") * held_width
+    folded = sum(each.size for each in network.parameters if each.is_matrix) * held_width
     return MemoryEstimate(
         weights_bytes=own + masters,
         gradients_bytes=own + masters if plan.accumulation_steps > 1 else summed,
@@ -271,7 +270,7 @@ def inference_elements(network: Network) -> int:
     most = 0
     for number, layer in enumerate(network.layers):
         ended = [name for name in set(layer.inputs) if last_use[name] == number]
-        is_in_place = layer.kind in ("bn", "relu", "add", "dropout") and bool(ended)
+        is_in_place = layer.kind.is_in_place and bool(ended)
         most = max(most, sum(alive.values()) + (0 if is_in_place else layer.output_elements))
         alive[layer.name] = layer.output_elements
         for name in ended:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from train.networks.arch import Layer, Network
+from train.networks.arch import Network
+from train.networks.layer import Layer, Traffic
 from train.sim.constants import Constants
 from train.sim.hardware import Machine
 
@@ -77,64 +78,46 @@ def tabulate(network: Network) -> tuple[KernelTable, KernelTable]:
 
 
 def _forward(layer: Layer, index: int) -> list[_Kernel]:
-    read, made = layer.in_channels * layer.in_size**2, layer.output_elements
-    if layer.kind in ("conv", "dense"):
-        matrix_kernel = _Kernel(
-            layer.name,
-            index,
-            numbers=read + made,
-            fresh=read,
-            span=read,
-            flops=2.0 * layer.macs,
-            plain_flops=2.0 * layer.macs / _spared(layer),
-            weights=_weights(layer),
-            tiles=made / _TILE,
-        )
-        return [matrix_kernel]
-    if layer.kind == "relu":
-        return []
-    # An addition is fused into the batch norm before it, which then has one more operand to read.
-    numbers = {"bn": 2.0 * made, "add": 1.0 * made}.get(layer.kind, read + made)
-    return [_Kernel(layer.name, index, numbers=numbers, fresh=0.0 if layer.kind == "add" else read, span=read)]
+    if layer.macs:
+        read = layer.input_elements
+        return [_product(layer, index, layer.name, fresh=read, span=read, outputs=layer.output_elements)]
+    return _sweep(layer, index, layer.kind.forward, fresh=layer.input_elements)
 
 
 def _backward(layer: Layer, index: int, *, is_first: bool) -> list[_Kernel]:
-    read, made = layer.in_channels * layer.in_size**2, layer.output_elements
-    if layer.kind in ("conv", "dense"):
-        for_weights = _Kernel(
-            f"{layer.name}/weight",
-            index,
-            numbers=read + made,
-            fresh=made,
-            span=made + read,
-            flops=2.0 * layer.macs,
-            plain_flops=2.0 * layer.macs / _spared(layer),
-            weights=_weights(layer),
-        )
+    if layer.macs:
+        read, made = layer.input_elements, layer.output_elements
+        for_data = _product(layer, index, f"{layer.name}/data", fresh=made, span=made, outputs=read)
+        for_weights = _product(layer, index, f"{layer.name}/weight", fresh=made, span=made + read, outputs=0)
         # The gradient of the images is not needed.
-        for_data = for_weights._replace(name=f"{layer.name}/data", span=made, tiles=read / _TILE)
         return [for_weights] if is_first else [for_data, for_weights]
-    if layer.kind == "relu":
+    return _sweep(layer, index, layer.kind.backward, fresh=layer.output_elements)
+
+
+def _sweep(layer: Layer, index: int, traffic: Traffic | None, *, fresh: float) -> list[_Kernel]:
+    """Return the kernel of a layer without products, if it has one; ``fresh`` are those without a given traffic."""
+    if not layer.kind.has_kernel:
         return []
-    numbers = {"bn": 5.0 * made, "add": 2.0 * made, "multiply": 3.0 * made}.get(layer.kind, read + made)
-    # A batch norm reads its gradient and its input for the sums, and then both again.
-    fresh, span = (3.0 * made, 2.0 * made) if layer.kind == "bn" else (1.0 * made, 1.0 * made)
-    return [_Kernel(layer.name, index, numbers=numbers, fresh=fresh, span=span)]
+    if traffic is None:
+        traffic = Traffic(layer.input_elements + layer.output_elements, fresh, span=fresh)
+    else:
+        traffic = Traffic(*(each * layer.output_elements for each in traffic))
+    return [_Kernel(layer.name, index, *traffic)]
 
 
-def _spared(layer: Layer) -> float:
-    """Return by how much fast algorithms for small filters cut the multiplications of a layer.
-
-    *Source*: Winograd's F(2x2, 3x3) needs 16 multiplications in place of 36; 5x5 filters have F(2x2, 5x5) with 36 in
-    place of 100 (Lavin and Gray, arXiv:1509.09308).
-    """
-    if layer.kind != "conv" or layer.stride != 1:
-        return 1.0
-    return {3: 36 / 16, 5: 100 / 36}.get(layer.kernel, 1.0)
-
-
-def _weights(layer: Layer) -> float:
-    return float(sum(parameter.size for parameter in layer.parameters))
+def _product(layer: Layer, index: int, name: str, *, fresh: float, span: float, outputs: float) -> _Kernel:
+    """Return a kernel of matrix products; ``outputs`` are those for each image, in tiles."""
+    return _Kernel(
+        name,
+        index,
+        numbers=layer.input_elements + layer.output_elements,
+        fresh=fresh,
+        span=span,
+        flops=2.0 * layer.macs,
+        plain_flops=2.0 * layer.macs / layer.kind.spared(layer),
+        weights=float(sum(parameter.size for parameter in layer.parameters)),
+        tiles=outputs / _TILE,
+    )
 
 
 def _table(kernels: list[_Kernel]) -> KernelTable:

@@ -18,7 +18,7 @@ from tests.oracles import LarsOracle
 from train.bench.bench_race import race_numbers
 from train.bench.samples import read_samples
 from train.engine.init import initial_weights
-from train.networks.arch import Kind, Network, Rows, network_of
+from train.networks.arch import Network, Rows, network_of
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -29,7 +29,7 @@ SECOND = replace(ALONE, rank=1, world_size=2)
 # The layers
 
 
-def _network(kind: Kind, *, side: int = 4, channels: int = 1, inputs: int = 1, **geometry: Any) -> Any:
+def _network(kind: str, *, side: int = 4, channels: int = 1, inputs: int = 1, **geometry: Any) -> Any:
     from train.bench.programs.pytorch_peer import TableNetwork
 
     rows = Rows(channels, side)

@@ -341,7 +341,7 @@ def test_the_time_of_a_kind_is_that_of_the_operators_that_began_in_the_step_besi
         {"alone_ms": 1.0, "apart_ms": 2.0, "summed_ms": 4.0},
     ]
     # Three images of resnet8's convolutions: forward, and backward to inputs and weights, at 2e9 operations a second.
-    operations = 6 * sum(row.macs for row in rank.parts.model.network.network.layers if row.kind == "conv")
+    operations = 6 * sum(row.macs for row in rank.parts.model.network.network.layers if row.kind.name == "conv")
     floor = found["convolution"][1]["floor_ms"]
     assert 0.8 * 3e3 * operations / 2e9 < floor < 3 * 3e3 * operations / 2e9
     assert found["convolution"][1]["floor_share"] == pytest.approx(floor / 2.0)

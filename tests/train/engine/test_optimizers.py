@@ -12,7 +12,8 @@ from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock
 from tests.engines import BOTH, cpu_engine, each_engine, small_network
 from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, muon_steps, torch_sgd_steps
 from train.engine.build import build_optimizer
-from train.networks.arch import Parameter, build_network
+from train.networks.arch import build_network
+from train.networks.layer import Parameter
 from train.schedule import LrSchedule
 
 RATES = [0.1, 0.2, 0.3, 0.25, 0.1, 0.02]

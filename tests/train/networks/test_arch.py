@@ -65,7 +65,7 @@ def test_every_network_can_be_built_at_its_smallest_image(name: str) -> None:
 @pytest.mark.parametrize(("name", "depth"), [("resnet20", 20), ("resnet32", 32), ("resnet56", 56)])
 def test_small_networks_are_as_deep_as_their_name(name: str, depth: int) -> None:
     layers = build_network(name, num_classes=10, image_size=32).layers
-    weighted = [layer for layer in layers if layer.kind in ("conv", "dense") and "projection" not in layer.name]
+    weighted = [layer for layer in layers if layer.kind.name in ("conv", "dense") and "projection" not in layer.name]
     assert len(weighted) == depth
 
 
@@ -102,15 +102,15 @@ def test_a_convolution_folds_only_into_the_one_batch_norm_that_reads_it() -> Non
 )
 def test_layers_without_weights_are_those_of_the_papers(name: str, pools: dict[str, int], dropped: list[float]) -> None:
     layers = build_network(name, num_classes=10, image_size=IMAGE_SIZES[name][0]).layers
-    assert Counter(layer.kind for layer in layers if layer.kind.endswith("_pool")) == pools
-    assert [layer.rate for layer in layers if layer.kind == "dropout"] == dropped
+    assert Counter(layer.kind.name for layer in layers if layer.kind.name.endswith("_pool")) == pools
+    assert [layer.rate for layer in layers if layer.kind.name == "dropout"] == dropped
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("resnet8", 3), ("resnet18", 8), ("resnet50", 16)])
 def test_a_block_ends_with_the_batch_norm_before_its_addition(name: str, blocks: int) -> None:
     layers = build_network(name, num_classes=10, image_size=32).layers
     ends = [layer.name for layer in layers if layer.ends_block]
-    assert ends == [layer.inputs[0] for layer in layers if layer.kind == "add"]
+    assert ends == [layer.inputs[0] for layer in layers if layer.kind.name == "add"]
     assert len(ends) == blocks
 
 

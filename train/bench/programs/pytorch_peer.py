@@ -24,7 +24,8 @@ from torch.utils.data.distributed import DistributedSampler
 from data.recordio import RecordFile, unpack_image
 from data.shards import shard_range
 from train.bench.samples import end_peer, run_task, write_samples
-from train.networks.arch import Layer, Network, build_network
+from train.networks.arch import Network, build_network
+from train.networks.layer import Layer
 from train.rank.identity import Identity, read_identity
 
 _FLIP_SHARE = 0.5
@@ -140,7 +141,7 @@ def _part(row: Layer, *, inplace: bool) -> nn.Module:
         "dropout": lambda: nn.Dropout(row.rate),
         "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(row.in_channels * row.in_size**2, row.out_channels)),
     }
-    return parts[row.kind]()
+    return parts[row.kind.name]()
 
 
 class _Joined(nn.Module):  # type: ignore[misc]
@@ -347,7 +348,7 @@ class Race:
         share = shard_range(len(records.offsets), identity.rank, identity.world_size)
         decoded, labels = zip(*map(records.read, range(share.start, share.stop)), strict=True)
         images = torch.from_numpy(np.stack([np.asarray(image) for image in decoded]))
-        images = images.unsqueeze(1) if images.dim() == 3 else images.permute(0, 3, 1, 2)  # noqa: PLR2004 (grey)
+        images = images[:, None] if images.dim() == 3 else images.permute(0, 3, 1, 2)  # noqa: PLR2004 (grey)
         side = self.race["network"]["image_size"]
         if images.shape[2:] != (side, side):
             images = nn.functional.interpolate(images.float(), (side, side), mode="bilinear").round().byte()

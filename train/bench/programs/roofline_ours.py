@@ -12,22 +12,23 @@ from train.bench.bench_rank import BenchRank, copied_bytes_per_s, open_rank, pea
 from train.bench.samples import run_task, write_samples
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Array, Operator
-from train.networks.least_work import KINDS, UPDATE, floor_s, work_of_step
+from train.networks.kinds import KINDS
+from train.networks.least_work import UPDATE, floor_s, work_of_step
 
 _ALONE, _APART, _SUMMED, _READ = "alone", "apart", "summed", "read"
 _OTHER, _COPIES = "other", "copies"
 _MARKS = {
-    "onvolution": KINDS["conv"],
-    "BatchNorm": KINDS["bn"],
-    "Activation": KINDS["relu"],
-    "Pooling": KINDS["relu"],
-    "elemwise_add": KINDS["add"],
-    "add_n": KINDS["add"],
-    "Concat": KINDS["concat"],
-    "Dropout": KINDS["dropout"],
-    "FullyConnected": KINDS["dense"],
-    "softmax": KINDS["dense"],
-    "pick": KINDS["dense"],
+    "onvolution": KINDS["conv"].group,
+    "BatchNorm": KINDS["bn"].group,
+    "Activation": KINDS["relu"].group,
+    "Pooling": KINDS["relu"].group,
+    "elemwise_add": KINDS["add"].group,
+    "add_n": KINDS["add"].group,
+    "Concat": KINDS["concat"].group,
+    "Dropout": KINDS["dropout"].group,
+    "FullyConnected": KINDS["dense"].group,
+    "softmax": KINDS["dense"].group,
+    "pick": KINDS["dense"].group,
     "multi_": UPDATE,
     "_update": UPDATE,
     "Copy": _COPIES,

@@ -16,8 +16,9 @@ from mxnet import gluon
 
 from configs.schema import EngineSettings, Model
 from train.engine.formulas import folded_batch_norm
-from train.engine.mxnet.symbols import as_precision, layer_symbol, tensor_symbol, with_precision
+from train.engine.mxnet.symbols import Settings, as_precision, layer_symbol, tensor_symbol, with_precision
 from train.networks.arch import Network
+from train.networks.layer import Layer
 
 _SCALE, _SHIFT = "_folded_scale", "_folded_shift"
 _WEIGHT, _BIAS = "_folded_weight", "_folded_bias"
@@ -48,7 +49,7 @@ class FoldedInference:
         self._epsilon, self._held, self._masters = model.bn_epsilon, held, masters
         self._channel_axis = engine.layout.index("C")
         self._folds = network.foldable_convolutions()
-        self._norms = [layer for layer in network.layers if layer.kind == "bn"]
+        self._norms = [layer for layer in network.layers if layer.kind.is_affine]
         self._is_depthwise = context.device_type == "cpu" and engine.layout == "NCHW"
         self._block = self._build(network, model, engine, context)
 
@@ -90,7 +91,7 @@ class FoldedInference:
 
     def fold(self) -> None:
         """Queue the computation of the folded weights from the weights and the statistics as they are now."""
-        statistics = {name: each.data() for name, each in self._held.items() if "_moving_" in name}
+        statistics = {each.name: self._held[each.name].data() for norm in self._norms for each in norm.statistics}
         for norm in self._norms:
             source = norm.inputs[0]
             scale, shift = folded_batch_norm(
@@ -122,7 +123,14 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_
         engine: Precision and layout.
         is_depthwise: Make a batch norm that is not folded a depthwise convolution; needs NCHW.
     """
-    folds = network.foldable_convolutions()
+    folds, settings = network.foldable_convolutions(), Settings(model, engine)
+
+    def scaled(layer: Layer, data: Any) -> Any:
+        scale, shift = (tensor_symbol(layer.name + suffix, engine) for suffix in (_SCALE, _SHIFT))
+        if not is_depthwise:
+            return mx.sym.broadcast_add(mx.sym.broadcast_mul(data, scale), shift)
+        width = layer.out_channels
+        return mx.sym.Convolution(data, scale, shift, kernel=(1, 1), num_filter=width, num_group=width)
 
     def logits(data: Any) -> Any:
         outputs = {"data": as_precision(engine, data)}
@@ -130,27 +138,12 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_
             inputs = [outputs[name] for name in layer.inputs]
             if layer.name in folds:
                 weight, bias = (tensor_symbol(layer.name + suffix, engine) for suffix in (_WEIGHT, _BIAS))
-                outputs[layer.name] = layer_symbol(
-                    layer, inputs, model, engine, has_bias=True, weight=weight, bias=bias
-                )
-            elif layer.kind == "bn" and layer.inputs[0] in folds:
-                outputs[layer.name] = inputs[0]
-            elif layer.kind == "bn":
-                scale, shift = (tensor_symbol(layer.name + suffix, engine) for suffix in (_SCALE, _SHIFT))
-                outputs[layer.name] = (
-                    mx.sym.Convolution(
-                        inputs[0],
-                        scale,
-                        shift,
-                        kernel=(1, 1),
-                        num_filter=layer.out_channels,
-                        num_group=layer.out_channels,
-                    )
-                    if is_depthwise
-                    else mx.sym.broadcast_add(mx.sym.broadcast_mul(inputs[0], scale), shift)
-                )
+                outputs[layer.name] = layer_symbol(layer, inputs, settings, weight=weight, bias=bias)
+            elif layer.kind.is_affine:
+                is_folded = layer.inputs[0] in folds
+                outputs[layer.name] = inputs[0] if is_folded else scaled(layer, inputs[0])
             else:
-                outputs[layer.name] = layer_symbol(layer, inputs, model, engine)
+                outputs[layer.name] = layer_symbol(layer, inputs, settings)
         return outputs[network.layers[-1].name]
 
     return with_precision(engine, logits)

@@ -21,7 +21,8 @@ from configs.schema import EngineSettings, Loss, Model
 from train.engine.mxnet.folding import FoldedInference
 from train.engine.mxnet.host_operator import restore_order
 from train.engine.mxnet.symbols import logits_symbol, losses_of
-from train.networks.arch import Network, Parameter
+from train.networks.arch import Network
+from train.networks.layer import Parameter
 
 Array = Any
 """An MXNet NDArray; MXNet carries no types."""
@@ -68,7 +69,7 @@ class TrainedNetwork:
         self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
         self.parameters: tuple[Parameter, ...] = network.parameters
         self._layout, self._run_ahead, self._context = engine.layout, engine.run_ahead_steps, context
-        self._has_dropout = any(layer.kind == "dropout" for layer in network.layers)
+        self._has_dropout = network.draws
         self._accumulate = accumulate
         self._queued: deque[Any] = deque()
         self._has_inferred = False
@@ -92,8 +93,9 @@ class TrainedNetwork:
 
     def _allocate(self) -> None:
         shapes = {each.name: self._stored_shape(each) for each in self.parameters}
+        statistics = {each.name: each.shape for each in self.network.statistics}
         for name, held in self._held.items():
-            held.shape = shapes[name] if name in shapes else (self._channels(name),)
+            held.shape = shapes[name] if name in shapes else statistics[name]
             held.initialize(mx.init.Zero(), ctx=self._context)
             if name in shapes:
                 held.grad_req = "add" if self._accumulate and not _is_half(held) else "write"
@@ -105,11 +107,7 @@ class TrainedNetwork:
         # In float16, a sum over many micro-batches would soon be too large for the next micro-batch to change it.
         self.gradients = [each.astype("float32", copy=False) for each in own] if self._accumulate else own
         self._half_sums = [pair for pair in zip(self.gradients, own, strict=True) if pair[0] is not pair[1]]
-        self._statistics = {name: held.data() for name, held in self._held.items() if name not in shapes}
-
-    def _channels(self, statistic: str) -> int:
-        gamma = statistic.rsplit("_moving_", 1)[0] + "_gamma"
-        return next(each.shape[0] for each in self.parameters if each.name == gamma)
+        self._statistics = {name: held.data() for name, held in self._held.items() if name in statistics}
 
     def _stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
         return self.from_oihw(np.empty(parameter.shape, np.bool_)).shape
@@ -205,8 +203,8 @@ class TrainedNetwork:
             if weight is not master:
                 master.copyto(weight)
         self._settle()
-        for name, statistic in self._statistics.items():
-            statistic[:] = weights.get(name, 1 if name.endswith("_moving_var") else 0)
+        for name, _, initial in self.network.statistics:
+            self._statistics[name][:] = weights.get(name, initial)
 
     def read_statistics(self) -> dict[str, np.ndarray]:
         """Copy the running statistics to the host, float32; waits for the last backward."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from configs.schema import Adam, Lars, Sgd
 from train.engine.protocol import TrainableNetwork
-from train.networks.arch import Parameter
+from train.networks.layer import Parameter
 from train.schedule import HyperParameters
 
 OPERATOR_LIMIT = 60

@@ -1,14 +1,15 @@
 """The layers of a network's table, and its loss, as MXNet symbols."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import mxnet as mx
 
 from configs.schema import EngineSettings, Loss, Model
 from train.engine.formulas import smoothing_weights
 from train.engine.mxnet.bfloat16 import as_bfloat16, as_float32
-from train.networks.arch import Layer, Network
+from train.networks.arch import Network
+from train.networks.layer import Layer
 
 _SMALL_POOL = 4
 """Largest side of the input of a global pool that is pooled as it is; larger ones become one long row.
@@ -33,6 +34,27 @@ TRAINING_ROWS = 880_801
 cuDNN 8.9.6 still has this limit was not tried. Larger batch norms are computed in NCHW."""
 
 
+class Settings(NamedTuple):
+    """What the operators of every layer depend on.
+
+    Attributes:
+        model: Constants of batch norm.
+        engine: Precision and layout.
+        batch_size: Most images of a micro-batch.
+        has_casts: Whether float32 tensors are cast to the precision of the layers, if ranks hold them in float32.
+    """
+
+    model: Model
+    engine: EngineSettings
+    batch_size: int = 1
+    has_casts: bool = True
+
+    @property
+    def is_cast(self) -> bool:
+        """Return whether the layers compute with casts of the tensors."""
+        return self.has_casts and _is_cast(self.engine)
+
+
 def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_size: int) -> Any:
     """Return the symbol from float32 images to float32 logits, with batch norm as in training.
 
@@ -40,23 +62,17 @@ def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_
         network: The table of layers.
         model: Constants of batch norm.
         engine: Precision and layout.
-        batch_size: Most images of a micro-batch. cuDNN takes a limited number of pixels in a batch norm of NHWC; layers
-            with more are transposed to NCHW around the batch norm.
+        batch_size: Most images of a micro-batch.
     """
     exact = _float32_stem(network) if engine.precision == "bfloat16" else ()
+    settings = Settings(model, engine, batch_size)
 
     def logits(data: Any) -> Any:
         outputs = {"data": data if exact else as_precision(engine, data)}
         for layer in network.layers:
             inputs = [outputs[name] for name in layer.inputs]
-            if layer in exact:
-                outputs[layer.name] = layer_symbol(layer, inputs, model, engine, has_casts=False)
-                if layer is exact[-1]:
-                    outputs[layer.name] = as_bfloat16(outputs[layer.name])
-            elif layer.kind == "bn" and _batch_norm_rows(batch_size, layer.out_size, engine.layout) > TRAINING_ROWS:
-                outputs[layer.name] = _transposed_batch_norm(layer, inputs[0], model, engine)
-            else:
-                outputs[layer.name] = layer_symbol(layer, inputs, model, engine)
+            made = layer_symbol(layer, inputs, settings._replace(has_casts=layer not in exact))
+            outputs[layer.name] = as_bfloat16(made) if exact and layer is exact[-1] else made
         return outputs[network.layers[-1].name]
 
     return with_precision(engine, logits)
@@ -72,16 +88,8 @@ def _float32_stem(network: Network) -> Sequence[Layer]:
     """
     first, second = network.layers[:2]
     readers = [layer for layer in network.layers if not {"data", first.name}.isdisjoint(layer.inputs)]
-    is_stem = (first.kind, second.kind) == ("conv", "bn") and readers == [first, second]
+    is_stem = first.name in network.foldable_convolutions() and readers == [first, second]
     return (first, second) if is_stem else ()
-
-
-def _batch_norm_rows(images: int, side: int, layout: str) -> int:
-    """Return the images that MXNet hands to cuDNN for a batch norm over ``images`` squares of ``side`` px.
-
-    With the channels last, stock MXNet 1.9.1 makes an image of every pixel (``cudnn_batch_norm-inl.h``).
-    """
-    return images * side**2 if layout == "NHWC" else images
 
 
 def tensor_symbol(name: str, engine: EngineSettings) -> Any:
@@ -91,12 +99,6 @@ def tensor_symbol(name: str, engine: EngineSettings) -> Any:
 
 def _is_cast(engine: EngineSettings) -> bool:
     return engine.precision != engine.gradient_precision
-
-
-def _transposed_batch_norm(layer: Layer, data: Any, model: Model, engine: EngineSettings) -> Any:
-    """Return the symbol of a batch norm in NCHW whose input and output are NHWC."""
-    first, channels_first = mx.sym.transpose(data, axes=(0, 3, 1, 2)), engine.model_copy(update={"layout": "NCHW"})
-    return mx.sym.transpose(layer_symbol(layer, [first], model, channels_first), axes=(0, 2, 3, 1))
 
 
 def with_precision(engine: EngineSettings, logits: Callable[[Any], Any]) -> Any:
@@ -119,80 +121,111 @@ def as_precision(engine: EngineSettings, symbol: Any) -> Any:
     return as_bfloat16(symbol) if engine.precision == "bfloat16" else mx.sym.cast(symbol, "float16")
 
 
-def layer_symbol(  # noqa: PLR0911 (one return per kind)
-    layer: Layer,
-    inputs: Sequence[Any],
-    model: Model,
-    engine: EngineSettings,
-    *,
-    has_bias: bool | None = None,
-    has_casts: bool = True,
-    **tensors: Any,
-) -> Any:
+def layer_symbol(layer: Layer, inputs: Sequence[Any], settings: Settings, **tensors: Any) -> Any:
     """Return the symbol of one layer.
 
     Args:
         layer: The layer.
         inputs: Symbols of the layers that it reads.
-        model: Constants of batch norm.
-        engine: Precision and layout.
-        has_bias: Whether a convolution has a bias. If None, as the table says.
-        has_casts: Whether float32 tensors are cast to the precision of the layers.
-        tensors: Symbols of the weight and bias of a convolution or dense layer, see `tensor_symbol`. Tensors that are
-            not given are named after the layer.
+        settings: What all layers depend on.
+        tensors: Symbols of the weight and bias of a convolution or dense layer, see `tensor_symbol`; with a bias, a
+            convolution has one even if the table says that it has none. Tensors that are not given are named after the
+            layer.
     """
-    layout, is_cast = engine.layout, has_casts and _is_cast(engine)
-    has_bias = layer.has_bias if has_bias is None else has_bias
-    if is_cast and layer.kind in ("conv", "dense"):
-        names = ("weight", "bias")[: 1 + has_bias]
-        tensors = {name: tensor_symbol(f"{layer.name}_{name}", engine) for name in names} | tensors
-    geometry = {
-        "kernel": (layer.kernel, layer.kernel),
-        "stride": (layer.stride, layer.stride),
-        "pad": (layer.padding, layer.padding),
-        "layout": layout,
-    }
-    if layer.kind == "conv":
-        return mx.sym.Convolution(
-            inputs[0],
-            num_filter=layer.out_channels,
-            no_bias=not has_bias,
-            name=layer.name,
-            **tensors,
-            **geometry,
-        )
-    if layer.kind == "bn":
-        return mx.sym.BatchNorm(
-            inputs[0], eps=model.bn_epsilon, momentum=model.bn_momentum, fix_gamma=False,
-            axis=layout.index("C"), name=layer.name,
-        )  # fmt: skip
-    if layer.kind in ("relu", "sigmoid"):
-        return mx.sym.Activation(inputs[0], act_type=layer.kind, name=layer.name)
-    if layer.kind == "add":
-        return mx.sym.elemwise_add(inputs[0], inputs[1], name=layer.name)
-    if layer.kind == "multiply":
-        return mx.sym.broadcast_mul(inputs[0], inputs[1], name=layer.name)
-    if layer.kind == "concat":
-        return mx.sym.Concat(*inputs, dim=layout.index("C"), name=layer.name)
-    if layer.kind in ("max_pool", "avg_pool"):
-        return mx.sym.Pooling(inputs[0], pool_type=layer.kind.removesuffix("_pool"), name=layer.name, **geometry)
-    if layer.kind == "global_pool":
-        if layout == "NCHW" and layer.in_size > _LARGEST_POOL:
-            return mx.sym.mean(inputs[0], axis=(2, 3), keepdims=True, name=layer.name)
-        is_flat = layout == "NCHW" and layer.in_size > _SMALL_POOL
-        data = mx.sym.reshape(inputs[0], shape=(0, 0, -1, 1)) if is_flat else inputs[0]
-        return mx.sym.Pooling(data, pool_type="avg", global_pool=True, kernel=(1, 1), layout=layout, name=layer.name)
-    if layer.kind == "dropout":
-        # Of the operators here, only dropout knows no bfloat16.
-        data = as_float32(inputs[0]) if is_cast else inputs[0]
-        # cuDNN's dropout has a random generator of its own, which cannot be seeded again.
-        dropped = mx.sym.Dropout(data, p=layer.rate, cudnn_off=True, name=layer.name)
-        return as_bfloat16(dropped) if is_cast else dropped
-    assert layer.kind == "dense"
-    whole_channels = layer.in_size == 1 or layout == "NCHW"
-    flat = inputs[0] if whole_channels else mx.sym.transpose(inputs[0], axes=(0, 3, 1, 2))
+    if settings.is_cast:
+        held = {each.kind: each.name for each in layer.parameters if not each.is_norm}
+        tensors |= {kind: tensor_symbol(name, settings.engine) for kind, name in held.items() if kind not in tensors}
+    return OPERATORS[layer.kind.name](layer, settings, tensors, *inputs)
+
+
+Operator = Callable[..., Any]
+"""Takes a layer, the settings, symbols of its tensors, and symbols of its inputs; returns the symbol of its output."""
+
+
+def _window(layer: Layer, settings: Settings) -> dict[str, Any]:
+    sides = {"kernel": layer.kernel, "stride": layer.stride, "pad": layer.padding}
+    return {**{name: (side, side) for name, side in sides.items()}, "layout": settings.engine.layout}
+
+
+def _convolution(layer: Layer, settings: Settings, tensors: Mapping[str, Any], data: Any) -> Any:
+    return mx.sym.Convolution(
+        data,
+        num_filter=layer.out_channels,
+        no_bias=not (layer.has_bias or "bias" in tensors),
+        name=layer.name,
+        **tensors,
+        **_window(layer, settings),
+    )
+
+
+def _batch_norm(layer: Layer, settings: Settings, tensors: Mapping[str, Any], data: Any) -> Any:
+    """Return the symbol of a batch norm, with NCHW around it where cuDNN would refuse it in NHWC.
+
+    With the channels last, stock MXNet 1.9.1 makes an image of every pixel (``cudnn_batch_norm-inl.h``).
+    """
+    layout = settings.engine.layout
+    if layout == "NHWC" and settings.batch_size * layer.out_size**2 > TRAINING_ROWS:
+        channels_first = settings._replace(engine=settings.engine.model_copy(update={"layout": "NCHW"}))
+        made = _batch_norm(layer, channels_first, tensors, mx.sym.transpose(data, axes=(0, 3, 1, 2)))
+        return mx.sym.transpose(made, axes=(0, 2, 3, 1))
+    return mx.sym.BatchNorm(
+        data, eps=settings.model.bn_epsilon, momentum=settings.model.bn_momentum, fix_gamma=False,
+        axis=layout.index("C"), name=layer.name,
+    )  # fmt: skip
+
+
+def _activation(layer: Layer, _settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
+    return mx.sym.Activation(data, act_type=layer.kind.name, name=layer.name)
+
+
+def _pool(layer: Layer, settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
+    return mx.sym.Pooling(
+        data, pool_type=layer.kind.name.removesuffix("_pool"), name=layer.name, **_window(layer, settings)
+    )
+
+
+def _global_pool(layer: Layer, settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
+    if settings.engine.layout == "NCHW" and layer.in_size > _LARGEST_POOL:
+        return mx.sym.mean(data, axis=(2, 3), keepdims=True, name=layer.name)
+    if settings.engine.layout == "NCHW" and layer.in_size > _SMALL_POOL:
+        data = mx.sym.reshape(data, shape=(0, 0, -1, 1))
+    return mx.sym.Pooling(
+        data, pool_type="avg", global_pool=True, kernel=(1, 1), layout=settings.engine.layout, name=layer.name
+    )
+
+
+def _dropout(layer: Layer, settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
+    # Of the operators here, only dropout knows no bfloat16.
+    values = as_float32(data) if settings.is_cast else data
+    # cuDNN's dropout has a random generator of its own, which cannot be seeded again.
+    dropped = mx.sym.Dropout(values, p=layer.rate, cudnn_off=True, name=layer.name)
+    return as_bfloat16(dropped) if settings.is_cast else dropped
+
+
+def _dense(layer: Layer, settings: Settings, tensors: Mapping[str, Any], data: Any) -> Any:
+    whole_channels = layer.in_size == 1 or settings.engine.layout == "NCHW"
+    flat = data if whole_channels else mx.sym.transpose(data, axes=(0, 3, 1, 2))
     # flatten=True is MXNet's default, but its ONNX export takes a missing flatten for False.
     return mx.sym.FullyConnected(flat, num_hidden=layer.out_channels, flatten=True, name=layer.name, **tensors)
+
+
+OPERATORS: dict[str, Operator] = {
+    "conv": _convolution,
+    "bn": _batch_norm,
+    "relu": _activation,
+    "sigmoid": _activation,
+    "add": lambda layer, _settings, _tensors, *inputs: mx.sym.elemwise_add(*inputs, name=layer.name),
+    "multiply": lambda layer, _settings, _tensors, *inputs: mx.sym.broadcast_mul(*inputs, name=layer.name),
+    "concat": lambda layer, settings, _tensors, *inputs: mx.sym.Concat(
+        *inputs, dim=settings.engine.layout.index("C"), name=layer.name
+    ),
+    "max_pool": _pool,
+    "avg_pool": _pool,
+    "global_pool": _global_pool,
+    "dropout": _dropout,
+    "dense": _dense,
+}
+"""Name of a kind -> operator. Inference has no batch norm, see `train.engine.mxnet.folding`."""
 
 
 def losses_of(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:

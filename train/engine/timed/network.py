@@ -12,7 +12,8 @@ from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.schema import Cluster, Recipe
 from train.engine.protocol import Array, Engine
 from train.engine.timed.device import Device, strike
-from train.networks.arch import Network, Parameter
+from train.networks.arch import Network
+from train.networks.layer import Parameter
 from train.rank.identity import Identity
 
 INVENTED_LOSS = 1.0
@@ -78,14 +79,11 @@ class TimedNetwork:
         self.weights = self.masters = [engine.zeros((length,)) for length in lengths]
         # NumPy has no bfloat16; float16 is as long.
         half = "float32" if cluster.sum_precision == "float32" else "float16"
-        kinds = ["float32" if each.kind in ("gamma", "beta") else half for each in self.parameters]
+        kinds = ["float32" if each.is_norm else half for each in self.parameters]
         self.gradients = [engine.from_host(np.zeros(length, kind)) for length, kind in zip(lengths, kinds, strict=True)]
         self._marks = [[engine.flag(each, is_set=is_set) for is_set in (False, True)] for each in self.gradients]
         self._statistics = {
-            f"{layer.name}_moving_{moment}": engine.zeros((max(1, layer.out_channels // rehearsal.shrink),))
-            for layer in table.layers
-            for moment in ("mean", "var")
-            if layer.kind == "bn"
+            each.name: engine.zeros((max(1, each.shape[0] // rehearsal.shrink),)) for each in table.statistics
         }
         crowding = cluster.ranks_per_node / usable_cores() / _RANKS_PER_CORE
         self._groups = _grouped(rehearsal.waits.gradients_s, _TICK_S * rehearsal.speed * max(1.0, crowding))

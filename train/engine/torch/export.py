@@ -15,7 +15,8 @@ from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers
 from train.engine.torch.network import TrainedNetwork
 from train.engine.torch.states import read_state
-from train.networks.arch import Layer, Network
+from train.networks.arch import Network
+from train.networks.layer import Layer
 
 
 def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
@@ -67,12 +68,10 @@ class _Inference(nn.Module):  # type: ignore[misc]
         self._epsilon, self._names = epsilon, tuple(tensors)
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
-        self._layers = Layers(table.layers, normalise=self._normalise)
+        self._layers = Layers(table.layers, {"bn": self._normalise})
 
-    def _normalise(self, layer: Layer, values: Any) -> Any:
-        mean, variance, gamma, beta = (
-            getattr(self, f"{layer.name}_{kind}") for kind in ("moving_mean", "moving_var", "gamma", "beta")
-        )
+    def _normalise(self, layer: Layer, tensors: Mapping[str, Any], values: Any) -> Any:
+        gamma, beta, mean, variance = (tensors[name] for name in layer.tensor_shapes)
         return functional.batch_norm(values, mean, variance, gamma, beta, eps=self._epsilon)
 
     def forward(self, images: Any) -> Any:

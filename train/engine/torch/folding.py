@@ -10,7 +10,8 @@ import torch
 
 from train.engine.formulas import folded_batch_norm
 from train.engine.torch.layers import Layers
-from train.networks.arch import Layer, Network
+from train.networks.arch import Network
+from train.networks.layer import Layer
 
 
 class FoldedInference:
@@ -28,11 +29,11 @@ class FoldedInference:
         self._folded = network.foldable_convolutions()
         self._tensors: dict[str, Any] = {}
         for layer in network.layers:
-            if layer.kind == "bn":
+            if layer.kind.is_affine:
                 self._fold(layer, tensors, epsilon)
             elif layer.name not in self._folded:
                 self._tensors |= {each.name: tensors[each.name].to(dtype, copy=True) for each in layer.parameters}
-        self._layers = Layers(network.layers, normalise=self._normalise)
+        self._layers = Layers(network.layers, {"bn": self._normalise})
 
     def _fold(self, norm: Layer, tensors: Mapping[str, Any], epsilon: float) -> None:
         """Compute what a batch norm leaves behind."""
@@ -45,7 +46,7 @@ class FoldedInference:
             self._tensors[f"{norm.name}_scale"] = _per_channel(scale, 1).to(self._dtype)
             self._tensors[f"{norm.name}_shift"] = _per_channel(shift, 1).to(self._dtype)
 
-    def _normalise(self, norm: Layer, values: Any) -> Any:
+    def _normalise(self, norm: Layer, _tensors: Mapping[str, Any], values: Any) -> Any:
         if norm.inputs[0] in self._folded:
             return values
         return torch.addcmul(self._tensors[f"{norm.name}_shift"], values, self._tensors[f"{norm.name}_scale"])

@@ -8,15 +8,43 @@ from torch.nn import functional
 
 from configs.schema import Loss
 from train.engine.formulas import smoothing_weights
-from train.networks.arch import Layer
+from train.networks.layer import Layer
 
-Normalise = Callable[[Layer, Any], Any]
-"""Takes a row of batch norm and its input, and returns its output."""
+Operator = Callable[..., Any]
+"""Takes a row, the tensors by name, and the outputs of the rows that the row reads; returns the row's output."""
 
 
-def no_dropout(_layer: Layer, values: Any) -> Any:
-    """Return the input: dropout in inference."""
-    return values
+def _convolution(row: Layer, tensors: Mapping[str, Any], values: Any) -> Any:
+    weight, bias = tensors[f"{row.name}_weight"], tensors.get(f"{row.name}_bias")
+    return functional.conv2d(values, weight, bias, row.stride, row.padding)
+
+
+def _dense(row: Layer, tensors: Mapping[str, Any], values: Any) -> Any:
+    """Read the input channel by channel."""
+    return functional.linear(values.flatten(1), tensors[f"{row.name}_weight"], tensors.get(f"{row.name}_bias"))
+
+
+OPERATORS: dict[str, Operator] = {
+    "conv": _convolution,
+    "relu": lambda _row, _tensors, values: values.relu(),
+    "sigmoid": lambda _row, _tensors, values: values.sigmoid(),
+    "add": lambda _row, _tensors, first, second: first + second,
+    "multiply": lambda _row, _tensors, values, gate: values * gate,
+    "concat": lambda _row, _tensors, *inputs: torch.cat(inputs, dim=1),
+    "max_pool": lambda row, _tensors, values: functional.max_pool2d(values, row.kernel, row.stride, row.padding),
+    # Padding counts in averages, as in MXNet.
+    "avg_pool": lambda row, _tensors, values: functional.avg_pool2d(values, row.kernel, row.stride, row.padding),
+    "global_pool": lambda _row, _tensors, values: functional.adaptive_avg_pool2d(values, 1),
+    "dropout": lambda _row, _tensors, values: values,
+    "dense": _dense,
+}
+"""Name of a kind -> operator in inference. What computes the table has the operator of batch norm, see `Layers`."""
+
+_OVERWRITING: dict[str, Operator] = {
+    "relu": lambda _row, _tensors, values: values.relu_(),
+    "add": lambda _row, _tensors, first, second: first.add_(second),
+}
+"""Name of a kind -> operator that overwrites its first input."""
 
 
 class Layers:
@@ -24,19 +52,27 @@ class Layers:
 
     Args:
         rows: The rows; they read no output of an earlier row but that which the first of them reads.
-        normalise: Batch norm, of training, of inference or folded.
-        drop: Dropout; the same arguments.
+        operators: Those that differ between training and ways of inference, by the name of the kind: batch norm, and in
+            training dropout.
     """
 
-    def __init__(self, rows: Sequence[Layer], *, normalise: Normalise, drop: Normalise = no_dropout) -> None:
-        self._rows, self._source = rows, rows[0].inputs[0]
-        self._normalise, self._drop = normalise, drop
-        last_reader = {name: row.name for row in self._rows for name in row.inputs}
-        # An output that nothing reads any more is freed, which matters in inference.
-        self._done = {row.name: [name for name in row.inputs if last_reader[name] == row.name] for row in self._rows}
-        read = [name for row in self._rows for name in row.inputs]
-        # ReLU and addition overwrite an input that nothing else reads; that of the first row belongs to the caller.
-        self._alone = {name for name in read if read.count(name) == 1} - {self._source}
+    def __init__(self, rows: Sequence[Layer], operators: Mapping[str, Operator]) -> None:
+        self._source, self._last = rows[0].inputs[0], rows[-1].name
+        plain = {**OPERATORS, **operators}
+        overwriting = plain | _OVERWRITING
+        last_reader = {name: row.name for row in rows for name in row.inputs}
+        read = [name for row in rows for name in row.inputs]
+        # An input that nothing else reads may be overwritten; that of the first row belongs to the caller.
+        alone = {name for name in read if read.count(name) == 1} - {self._source}
+        self._rows = [
+            (
+                row,
+                (overwriting if row.inputs[0] in alone else plain)[row.kind.name],
+                # An output that nothing reads any more is freed, which matters in inference.
+                [name for name in row.inputs if last_reader[name] == row.name],
+            )
+            for row in rows
+        ]
 
     def __call__(self, values: Any, tensors: Mapping[str, Any]) -> Any:
         """Return the output of the last row; that of a whole table are the logits, shape (batch, classes).
@@ -47,47 +83,11 @@ class Layers:
             tensors: ``NAME_weight`` of every convolution and dense layer, and ``NAME_bias`` of those that have one.
         """
         outputs = {self._source: values}
-        for row in self._rows:
-            inputs = [outputs[name] for name in row.inputs]
-            outputs[row.name] = self._output(row, inputs, tensors)
-            for name in self._done[row.name]:
+        for row, operator, done in self._rows:
+            outputs[row.name] = operator(row, tensors, *[outputs[name] for name in row.inputs])
+            for name in done:
                 outputs.pop(name, None)
-        return outputs[self._rows[-1].name]
-
-    def _output(  # noqa: PLR0911 (one return per kind)
-        self, row: Layer, inputs: Sequence[Any], tensors: Mapping[str, Any]
-    ) -> Any:
-        first, may_overwrite = inputs[0], row.inputs[0] in self._alone
-        if row.kind in ("conv", "dense"):
-            return _product(row, first, tensors[f"{row.name}_weight"], tensors.get(f"{row.name}_bias"))
-        if row.kind == "bn":
-            return self._normalise(row, first)
-        if row.kind == "dropout":
-            return self._drop(row, first)
-        if row.kind == "relu":
-            return first.relu_() if may_overwrite else first.relu()
-        if row.kind == "sigmoid":
-            return first.sigmoid()
-        if row.kind == "multiply":
-            return first * inputs[1]
-        if row.kind == "add":
-            return first.add_(inputs[1]) if may_overwrite else first + inputs[1]
-        return torch.cat(list(inputs), dim=1) if row.kind == "concat" else _pooled(row, first)
-
-
-def _product(row: Layer, values: Any, weight: Any, bias: Any) -> Any:
-    """Return the output of a convolution or of a dense layer, which reads its input channel by channel."""
-    if row.kind == "dense":
-        return functional.linear(values.flatten(1), weight, bias)
-    return functional.conv2d(values, weight, bias, row.stride, row.padding)
-
-
-def _pooled(row: Layer, values: Any) -> Any:
-    """Return the output of a pooling layer; padding counts in averages, as in MXNet."""
-    if row.kind == "global_pool":
-        return functional.adaptive_avg_pool2d(values, 1)
-    pool = functional.max_pool2d if row.kind == "max_pool" else functional.avg_pool2d
-    return pool(values, row.kernel, row.stride, row.padding)
+        return outputs[self._last]
 
 
 def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:
@@ -119,6 +119,6 @@ def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:
 def _picked(values: Any, labels: Any) -> Any:
     """Return the value of each image's label, shape (batch,); of two labels, the mean by their shares."""
     if labels.ndim == 1:
-        return values.gather(1, labels.long().unsqueeze(1)).squeeze(1)
+        return values.gather(1, labels.long()[:, None])[:, 0]
     first, second, share = labels.unbind(1)
     return share * _picked(values, first) + (1 - share) * _picked(values, second)

@@ -19,7 +19,8 @@ from configs.schema import Cluster, Loss, Model
 from train.engine.torch.compiling import Compiler
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers, losses_of
-from train.networks.arch import Layer, Network, Parameter
+from train.networks.arch import Network
+from train.networks.layer import Layer, Parameter
 from train.networks.stages import stages_of
 
 Array = Any
@@ -91,7 +92,7 @@ class TrainedNetwork:
     def _divide(self, cluster: Cluster) -> None:
         """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
         stages = stages_of(self.network, cluster, self._sum_dtype.itemsize)
-        *first, last = (Layers(rows, normalise=self._normalise, drop=self._drop) for rows in stages)
+        *first, last = (Layers(rows, {"bn": self._normalise, "dropout": self._drop}) for rows in stages)
         self._first_stages: list[Callable[..., Array]] = list(first)
         self._losses: Callable[[Array, Array], Array] = lambda values, labels: losses_of(
             last(values, self._leaves).float(), labels, self._loss_block
@@ -101,7 +102,7 @@ class TrainedNetwork:
             self._losses = self._compiler.compiled(self._losses)
 
     def _allocate(self) -> None:
-        are_float32 = [each.kind in ("gamma", "beta") for each in self.parameters]
+        are_float32 = [each.is_norm for each in self.parameters]
         types = [torch.float32 if is_float32 else self._dtype for is_float32 in are_float32]
         sum_types = [torch.float32 if each else self._sum_dtype for each in are_float32]
         self.masters = self._neighbours(sum_types, torch.float32)
@@ -124,14 +125,14 @@ class TrainedNetwork:
 
     def _allocate_statistics(self) -> None:
         """Make the running statistics: first the means of all layers, then the variances, in one piece of memory."""
-        norms = [layer for layer in self.network.layers if layer.kind == "bn"]
+        norms = [layer for layer in self.network.layers if layer.statistics]
         widths = [layer.out_channels for layer in norms]
         self._running = torch.zeros(2 * sum(widths), device=self._device)
         means, variances = self._running.split([sum(widths)] * 2)
         variances.fill_(1)
         self._statistics: dict[str, Array] = {}
         for layer, mean, variance in zip(norms, means.split(widths), variances.split(widths), strict=True):
-            self._statistics |= {f"{layer.name}_moving_mean": mean, f"{layer.name}_moving_var": variance}
+            self._statistics |= {each.name: held for each, held in zip(layer.statistics, (mean, variance), strict=True)}
 
     def _stored(self, memory: Array, parameter: Parameter) -> Array:
         """Return a piece of memory as a tensor of a parameter's shape, in the order of the layout."""
@@ -178,21 +179,21 @@ class TrainedNetwork:
         """Set the 31-bit seed from which dropout draws until the next call; the same on any number of threads."""
         self._generator.manual_seed(seed)
 
-    def _drop(self, layer: Layer, values: Any) -> Any:
+    def _drop(self, layer: Layer, _tensors: Mapping[str, Array], values: Array) -> Array:
         return values * self._masks[layer.name].view(values.shape)
 
     def _draw_masks(self, batch_size: int) -> None:
         """Draw the factors of dropout, outside the parts that are compiled: Dynamo knows no generator."""
         for layer in self.network.layers:
-            if layer.kind == "dropout":
+            if layer.kind.draws:
                 shape = (batch_size, layer.output_elements)
                 kept = torch.empty(shape, dtype=self._dtype, device=self._device)
                 self._masks[layer.name] = kept.bernoulli_(1 - layer.rate, generator=self._generator).div_(
                     1 - layer.rate
                 )
 
-    def _normalise(self, layer: Layer, values: Any) -> Any:
-        gamma, beta = self._leaves[f"{layer.name}_gamma"], self._leaves[f"{layer.name}_beta"]
+    def _normalise(self, layer: Layer, tensors: Mapping[str, Array], values: Array) -> Array:
+        gamma, beta = (tensors[each.name] for each in layer.parameters)
         # What torch.nn.functional.batch_norm calls. It alone returns the batch's statistics.
         normalised, mean, inverse_std, *_ = torch._batch_norm_impl_index(
             values, gamma, beta, None, None, True, 0.0, self.model.bn_epsilon, torch.backends.cudnn.enabled
@@ -335,11 +336,11 @@ class TrainedNetwork:
             master.copy_(torch.from_numpy(np.ascontiguousarray(weights[each.name])))
             if weight is not master:
                 weight.copy_(master)
-        for name, statistic in self._statistics.items():
+        for name, _, initial in self.network.statistics:
             if name in weights:
-                statistic.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
+                self._statistics[name].copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
             else:
-                statistic.fill_(1.0 if name.endswith("_moving_var") else 0.0)
+                self._statistics[name].fill_(initial)
 
     def read_statistics(self) -> dict[str, np.ndarray]:
         """Copy the running statistics to the host, float32; waits."""

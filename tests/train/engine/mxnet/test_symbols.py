@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from typing import Any, Literal
+from typing import Literal
 
 import mxnet as mx
 import numpy as np
@@ -14,8 +14,9 @@ from configs.load import ROOT
 from configs.registry import CAST_FLAGS
 from configs.schema import EngineSettings, Model
 from logs.environment import cpu_flags
-from train.engine.mxnet.symbols import layer_symbol
-from train.networks.arch import Layer
+from train.engine.mxnet.symbols import Settings, layer_symbol
+from train.networks.kinds import KINDS
+from train.networks.layer import Layer
 
 _STEP = """
 import sys
@@ -49,9 +50,9 @@ def test_no_layer_of_a_small_resnet_is_computed_by_reference_code(name: str, sid
 
 @pytest.mark.parametrize("rate", [0.2, 0.6])
 def test_dropout_drops_the_share_of_its_rate_in_training_and_keeps_the_mean(rate: float) -> None:
-    row = Layer("drop", "dropout", ("data",), 4, 4, 8, 8, rate=rate)
+    row = Layer("drop", KINDS["dropout"], ("data",), 4, 4, 8, 8, rate=rate)
     model = Model(name="resnet8", num_classes=10, image_size=8)
-    symbol = layer_symbol(row, [mx.sym.Variable("data", dtype="float32")], model, EngineSettings())
+    symbol = layer_symbol(row, [mx.sym.Variable("data", dtype="float32")], Settings(model, EngineSettings()))
     drop = mx.gluon.SymbolBlock(symbol, [mx.sym.Variable("data", dtype="float32")])
     ones = mx.nd.ones((100, 100))
     with mx.autograd.record():
@@ -75,12 +76,12 @@ _PIXELS = np.array([[1, -2, 3, -4], [5, 6, -7, 8], [-9, 10, 11, 12], [13, -14, 1
     ],
 )
 def test_pools_of_both_layouts_are_those_of_arithmetic(
-    layout: Literal["NCHW", "NHWC"], kind: Any, padding: int, expected: list[list[float]]
+    layout: Literal["NCHW", "NHWC"], kind: str, padding: int, expected: list[list[float]]
 ) -> None:
     whole = kind == "global_pool"
-    row = Layer("pool", kind, ("data",), 1, 1, 4, len(expected), 1 if whole else 2, 1 if whole else 2, padding)
+    row = Layer("pool", KINDS[kind], ("data",), 1, 1, 4, len(expected), 1 if whole else 2, 1 if whole else 2, padding)
     model = Model(name="resnet8", num_classes=10, image_size=8)
-    symbol = layer_symbol(row, [mx.sym.Variable("data")], model, EngineSettings(layout=layout))
+    symbol = layer_symbol(row, [mx.sym.Variable("data")], Settings(model, EngineSettings(layout=layout)))
     shape = (1, 1, 4, 4) if layout == "NCHW" else (1, 4, 4, 1)
     (found,) = symbol.eval(ctx=mx.cpu(), data=mx.nd.array(_PIXELS.reshape(shape)))
     np.testing.assert_allclose(found.asnumpy().reshape(len(expected), -1), expected, rtol=1e-6)
@@ -88,11 +89,11 @@ def test_pools_of_both_layouts_are_those_of_arithmetic(
 
 @pytest.mark.parametrize("side", [5, 8, 9])
 def test_a_global_pool_of_any_size_is_the_mean_with_the_gradient_of_one(side: int) -> None:
-    row = Layer("pool", "global_pool", ("data",), 3, 3, side, 1, 1, 1, 0)
+    row = Layer("pool", KINDS["global_pool"], ("data",), 3, 3, side, 1, 1, 1, 0)
     model = Model(name="resnet8", num_classes=10, image_size=8)
     data = mx.nd.random.uniform(shape=(2, 3, side, side))
     held = {"data": data}, {"data": mx.nd.zeros_like(data)}
-    pool = layer_symbol(row, [mx.sym.Variable("data")], model, EngineSettings()).bind(mx.cpu(), *held)
+    pool = layer_symbol(row, [mx.sym.Variable("data")], Settings(model, EngineSettings())).bind(mx.cpu(), *held)
     (found,) = pool.forward(is_train=True)
     pool.backward(mx.nd.ones_like(found))
     np.testing.assert_allclose(found.asnumpy(), data.asnumpy().mean(axis=(2, 3), keepdims=True), rtol=1e-5)
@@ -104,9 +105,9 @@ def test_a_global_pool_of_any_size_is_the_mean_with_the_gradient_of_one(side: in
 def test_a_dense_layer_reads_its_input_channel_by_channel_in_both_layouts(
     layout: Literal["NCHW", "NHWC"], side: int
 ) -> None:
-    row = Layer("dense", "dense", ("data",), 3, 2, side, 1, has_bias=True)
+    row = Layer("dense", KINDS["dense"], ("data",), 3, 2, side, 1, has_bias=True)
     model = Model(name="resnet8", num_classes=10, image_size=8)
-    symbol = layer_symbol(row, [mx.sym.Variable("data")], model, EngineSettings(layout=layout))
+    symbol = layer_symbol(row, [mx.sym.Variable("data")], Settings(model, EngineSettings(layout=layout)))
     random = np.random.default_rng(4)
     images = random.standard_normal((5, 3, side, side), np.float32)
     weight, bias = random.standard_normal((2, 3 * side * side), np.float32), np.array([1, -1], np.float32)

@@ -255,7 +255,7 @@ def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_ty
     network.backward()
     optimizer.update(HyperParameters(0.0, 0.9, 0.0, step=0))
     assert engine.to_number(engine.first_element(network.gradients[0])) == 0, "a trial is not summed over the ranks"
-    norms = sum(layer.kind == "bn" for layer in table.layers)
+    norms = sum(layer.kind.name == "bn" for layer in table.layers)
     assert len(network.statistics) == len(network.read_statistics()) == 2 * norms
     assert len(optimizer.momenta) == recipe.optimizer.num_moments * len(table.parameters)
 

@@ -10,7 +10,7 @@ import pytest
 from configs.optimizers import HyperParameters, Shampoo
 from tests.engines import cpu_engine
 from train.engine.build import build_optimizer
-from train.networks.arch import Parameter
+from train.networks.layer import Parameter
 
 pytest.importorskip("torch")
 

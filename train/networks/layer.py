@@ -1,0 +1,187 @@
+"""A layer, its parameters, and what the program asks of a kind of layer. Pure: imports no framework.
+
+The kinds are in `train.networks.kinds`. What a kind computes is registered in each engine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, NamedTuple
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One trainable tensor.
+
+    Attributes:
+        name: The layer's name and what the tensor is, such as ``stem_weight``.
+        kind: By which a recipe excludes tensors from weight decay and trust ratio.
+        shape: In the NCHW convention (OIHW).
+        initial: The value of all elements before training. If None, they are drawn.
+    """
+
+    name: str
+    kind: Literal["weight", "gamma", "beta", "bias"]
+    shape: tuple[int, ...]
+    initial: float | None = None
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        product = 1
+        for side in self.shape:
+            product *= side
+        return product
+
+    @property
+    def is_norm(self) -> bool:
+        """Return whether this is a tensor of a norm; these and their gradients are float32 in every precision."""
+        return self.kind in ("gamma", "beta")
+
+    @property
+    def is_matrix(self) -> bool:
+        """Return whether this is the weight of a product, a convolution's or a dense layer's."""
+        return self.kind == "weight"
+
+
+class Statistic(NamedTuple):
+    """One running statistic, which training moves without a gradient; ``initial`` is its value before training."""
+
+    name: str
+    shape: tuple[int, ...]
+    initial: float
+
+
+class Traffic(NamedTuple):
+    """What a kernel without arithmetic moves for each image, see `train.sim.roofline.KernelTable`.
+
+    Attributes:
+        numbers: Numbers read or written.
+        fresh: Of these, read or written just before, by this kernel or the one before it.
+        span: Numbers between the two uses of a fresh one.
+    """
+
+    numbers: float
+    fresh: float
+    span: float
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the program asks of a kind of layer. The defaults are those of an activation, such as the sigmoid.
+
+    Attributes:
+        name: Its name in tables, and in the registrations of its operator.
+        makes_pixel: Whether the output is a single pixel, whatever the input.
+        keeps_output: Whether the backward pass needs a layer's output even if a layer behind it overwrites its input.
+        overwrites: Whether a layer overwrites an input in training that nothing else reads.
+        is_in_place: Whether inference can write the output over the input.
+        draws: Whether it draws random numbers in training, by a seed that the host sets in each step.
+        is_affine: Whether it multiplies each channel by a number and adds one in inference.
+        absorbs_affine: Whether an affine layer behind it can become part of its weight and bias in inference.
+        begins_stage: Whether a stage that is compiled may begin with such a layer; False for one that belongs to the
+            kernels of the layer before it.
+        has_kernel: Whether it has a kernel of its own on an accelerator.
+        forward: Traffic of the forward kernel in multiples of the output's elements. If None, the kernel reads the
+            input, which is fresh, and writes the output.
+        backward: The same of the backward kernel, whose gradient is fresh.
+        group: The group under which `train.networks.least_work` counts it.
+        passes: The least passes over the elements of the output in forward and in backward. If None, forward and
+            backward each pass once over input and output.
+    """
+
+    name: str
+    _: KW_ONLY
+    makes_pixel: bool = False
+    keeps_output: bool = True
+    overwrites: bool = False
+    is_in_place: bool = False
+    draws: bool = False
+    is_affine: bool = False
+    absorbs_affine: bool = False
+    begins_stage: bool = True
+    has_kernel: bool = True
+    forward: Traffic | None = None
+    backward: Traffic | None = None
+    group: str = "activation, addition, pooling"
+    passes: tuple[int, int] | None = (2, 3)
+
+    def in_channels(self, channels: Sequence[int]) -> int:
+        """Return the channels that a layer reads, given those of each input."""
+        assert len(set(channels)) == 1, f"inputs of different widths: {channels}"
+        return channels[0]
+
+    def out_size(self, sizes: Sequence[int], kernel: int, stride: int, padding: int) -> int:
+        """Return the side of the output, px, given the side of each input and the window."""
+        assert len(set(sizes)) == 1, f"inputs of different sizes: {sizes}"
+        return 1 if self.makes_pixel else (sizes[0] + 2 * padding - kernel) // stride + 1
+
+    def macs(self, _layer: "Layer") -> int:
+        """Return the multiply-adds of the forward pass for one image; only those of products count."""
+        return 0
+
+    def parameters(self, _layer: "Layer") -> tuple[Parameter, ...]:
+        """Return the trainable tensors, in the order of `train.networks.arch.Network.parameters`."""
+        return ()
+
+    def statistics(self, _layer: "Layer") -> tuple[Statistic, ...]:
+        """Return the running statistics: of an affine layer its mean and its variance."""
+        return ()
+
+    def spared(self, _layer: "Layer") -> float:
+        """Return by how much fast algorithms cut the multiplications of a layer where there are no matrix units."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: the layers that it reads, and its geometry for one square image (sides in pixels).
+
+    ``in_channels`` of a concatenation is the sum over its inputs. A product multiplies each channel of its first input
+    by the single pixel of its second. A dense layer reads its input channel by channel. ``rate`` is the share of
+    elements that dropout sets to 0. ``ends_block`` marks the last batch norm of a residual block.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    in_channels: int
+    out_channels: int
+    in_size: int
+    out_size: int
+    kernel: int = 1
+    stride: int = 1
+    padding: int = 0
+    has_bias: bool = False
+    rate: float = 0.0
+    ends_block: bool = False
+
+    @property
+    def macs(self) -> int:
+        """Return the multiply-adds of the forward pass for one image; layers without products count 0."""
+        return self.kind.macs(self)
+
+    @property
+    def input_elements(self) -> int:
+        """Return the number of elements for one image of an input, or of all together that a concatenation reads."""
+        return self.in_channels * self.in_size**2
+
+    @property
+    def output_elements(self) -> int:
+        """Return the number of elements of the output for one image."""
+        return self.out_channels * self.out_size**2
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Return the trainable tensors, in the order of `train.networks.arch.Network.parameters`."""
+        return self.kind.parameters(self)
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """Return the running statistics."""
+        return self.kind.statistics(self)
+
+    @property
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return name -> shape (OIHW) of every parameter and then every running statistic."""
+        parameters = {each.name: each.shape for each in self.parameters}
+        return parameters | {each.name: each.shape for each in self.statistics}
