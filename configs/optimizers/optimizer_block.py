@@ -84,6 +84,10 @@ class OptimizerBlock(Section):
         """
         return {}
 
+    def decays(self, kind: str) -> bool:
+        """Return whether parameters of a kind have weight decay."""
+        return kind not in self.skip_weight_decay
+
     def held_numbers(self, shapes: Sequence[tuple[int, ...]]) -> int:
         """Return how many float32 numbers the optimizer keeps on each rank for tensors of these shapes (OIHW)."""
         return self.num_moments * sum(map(math.prod, shapes))

@@ -55,8 +55,8 @@ class RuleOptimizer:
 
     def _values(self, index: int, hyper: HyperParameters) -> HyperParameters:
         """Return the numbers of a step for a tensor, which may have no weight decay."""
-        is_skipped = self._network.parameters[index].kind in self.config.skip_weight_decay
-        return replace(hyper, weight_decay=0.0) if is_skipped else hyper
+        decays = self.config.decays(self._network.parameters[index].kind)
+        return hyper if decays else replace(hyper, weight_decay=0.0)
 
     def _move_weight(self, index: int, updated: Array) -> None:
         weight, master = self._network.weights[index], self._network.masters[index]

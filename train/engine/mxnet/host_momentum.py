@@ -68,7 +68,7 @@ class HostMomentum:
     def _update(self, group: Sequence[_Tensor], hyper: HyperParameters) -> None:
         space = np.empty(_BLOCK, np.float32)
         for tensor in group:
-            decay = hyper.weight_decay * (tensor.kind not in self.config.skip_weight_decay)
+            decay = hyper.weight_decay * self.config.decays(tensor.kind)
             arrays = weight, gradient, _ = [memory_of(array) for array in tensor[1:]]
             rate = hyper.lr * self._trust_ratio(tensor.kind, weight, gradient, decay)
             for start in range(0, weight.size, _BLOCK):
@@ -86,7 +86,7 @@ class HostMomentum:
         if not isinstance(self.config, Lars) or kind in self.config.skip_trust_ratio:
             return 1.0
         if self.config.trust_weight_decay is not None:
-            decay = self.config.trust_weight_decay * (kind not in self.config.skip_weight_decay)
+            decay = self.config.trust_weight_decay * self.config.decays(kind)
         weight_norm = float(np.dot(weight, weight)) ** 0.5
         gradient_norm = self._rescale * float(np.dot(gradient, gradient)) ** 0.5
         if not (weight_norm and gradient_norm):

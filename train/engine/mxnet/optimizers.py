@@ -75,7 +75,7 @@ class MomentumOptimizer:
         chunks = []
         for start in range(0, len(tensors), OPERATOR_LIMIT):
             part = tensors[start : start + OPERATOR_LIMIT]
-            mask = [float(each[0].kind not in self.config.skip_weight_decay) for each in part]
+            mask = [float(self.config.decays(each[0].kind)) for each in part]
             _, weights, masters, gradients, momenta = (list(column) for column in zip(*part, strict=True))
             decay_mask = mx.nd.array(mask, ctx=weights[0].context)
             decayed = [master for master, is_decayed in zip(masters, mask, strict=True) if is_decayed]
@@ -145,7 +145,7 @@ class AdamOptimizer:
         weights, masters, gradients = network.weights, network.masters, network.gradients
         self.momenta = [mx.nd.zeros_like(master) for _ in range(2) for master in masters]
         firsts, seconds = self.momenta[: len(masters)], self.momenta[len(masters) :]
-        decays = [each.kind not in config.skip_weight_decay for each in network.parameters]
+        decays = [config.decays(each.kind) for each in network.parameters]
         self._tensors = list(zip(weights, masters, gradients, firsts, seconds, decays, strict=True))
 
     def update(self, hyper: HyperParameters) -> None:

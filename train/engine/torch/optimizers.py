@@ -83,7 +83,7 @@ class _Optimizer:
         self._network, self._rescale, self._device = network, rescale, network.masters[0].device
         kinds = [parameter.kind for parameter in network.parameters]
         self._trusts = [kind in trusted for kind in kinds]
-        self._decays = [kind not in config.skip_weight_decay for kind in kinds]
+        self._decays = [config.decays(kind) for kind in kinds]
         self._decayed = torch.tensor(list(map(float, self._decays)), device=self._device)
         # A recipe without weight decay needs no operators for it.
         self._has_decay = config.weight_decay > 0
