@@ -10,8 +10,8 @@ the global batch, however the global batch is divided into ranks and accumulatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,22 +77,46 @@ def open_synthetic_evaluation(
     return _SyntheticEvaluation(pool, batch_size, shard_range(recipe.data.eval_samples, rank, world_size))
 
 
+def open_repeated(batch: TrainingBatch, state: bytes = b"") -> TrainingSource:
+    """Return an endless stream of one batch; ``state`` is that of a stream that this one continues."""
+    pool = _OneBatch(batch)
+    return _SyntheticTraining(lambda _: pool, 1, int(state or 0), 1)
+
+
 def open_blank_training(arrays: Arrays, state: bytes = b"") -> TrainingSource:
     """Return an endless stream of one blank batch; ``state`` is that of a stream that this one continues."""
-    pool = _BlankPool(arrays)
-    return _SyntheticTraining(lambda _: pool, 1, int(state or 0), 1)
+    return open_repeated(_blank_batch(arrays), state)
 
 
 def open_blank_evaluation(arrays: Arrays, shard: range, batch_size: int) -> EvaluationSource:
     """Return blank batches for the images of a shard; the last batch may be padded."""
-    return _SyntheticEvaluation(_BlankPool(arrays), batch_size, shard)
+    return _SyntheticEvaluation(_OneBatch(_blank_batch(arrays)), batch_size, shard)
+
+
+def random_batch(
+    arrays: Arrays, image_shape: Sequence[int], label_shape: Sequence[int], classes: int, image_type: str = "float32"
+) -> TrainingBatch:
+    """Return a batch of noise, by which steps are timed. Its labels are the classes in turn, or vectors of zeros.
+
+    Args:
+        arrays: Makes the arrays.
+        image_shape: Shape of the images of a batch, with the number of images first.
+        label_shape: Shape of the labels of a batch.
+        classes: Number of classes.
+        image_type: Type of the images.
+    """
+    images = np.random.default_rng(0).standard_normal(image_shape, np.float32).astype(image_type)
+    labels = np.zeros(label_shape, np.float32)
+    if labels.ndim == 1:
+        labels += np.arange(len(labels)) % classes
+    return TrainingBatch(arrays.from_host(images), arrays.from_host(labels))
 
 
 class _SyntheticTraining:
     """See `TrainingSource`."""
 
     def __init__(
-        self, pool_of: Callable[[int], _Pool | _BlankPool], batch_size: int, micro_batch: int, world_size: int
+        self, pool_of: Callable[[int], _Pool | _OneBatch], batch_size: int, micro_batch: int, world_size: int
     ) -> None:
         self._pool_of, self._pool, self._batch_size = pool_of, pool_of(1), batch_size
         self._micro_batch, self._world_size = micro_batch, world_size
@@ -116,7 +140,7 @@ class _SyntheticTraining:
 class _SyntheticEvaluation:
     """See `EvaluationSource`."""
 
-    def __init__(self, pool: _Pool | _BlankPool, batch_size: int, shard: range) -> None:
+    def __init__(self, pool: _Pool | _OneBatch, batch_size: int, shard: range) -> None:
         self._pool, self._batch_size, self._shard = pool, batch_size, shard
 
     def batches(self) -> Iterator[EvaluationBatch]:
@@ -154,16 +178,20 @@ class _Pool:
         return TrainingBatch(self._arrays.take(self._images, rows), self._arrays.take(self._labels, rows))
 
 
-class _BlankPool:
-    """A pool with one blank image of no size."""
+def _blank_batch(arrays: Arrays) -> TrainingBatch:
+    """Return a batch of one blank image of no size."""
+    blank = arrays.from_host(np.zeros(1, np.float32))
+    return TrainingBatch(blank, blank)
 
-    def __init__(self, arrays: Arrays) -> None:
-        blank = arrays.from_host(np.zeros(1, np.float32))
-        self._batch = TrainingBatch(blank, blank)
+
+class _OneBatch(NamedTuple):
+    """A pool that has one batch only."""
+
+    batch: TrainingBatch
 
     def take(self, _positions: Any) -> TrainingBatch:
-        """Return the blank batch."""
-        return self._batch
+        """Return the batch."""
+        return self.batch
 
 
 def _draw(recipe: Recipe, split: str, num_samples: int, num_pools: int) -> tuple[Any, Any]:

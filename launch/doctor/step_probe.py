@@ -12,14 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from configs.errors import UserError
 from configs.load import resolve_path
 from configs.optimizers import HyperParameters
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from data.input.batches import TrainingBatch, TrainingSource
+from data.input.synthetic import open_repeated, random_batch
 from launch.doctor.facts import PartFailure, StepFacts
 from train.comm.communicator import Communicator
 from train.compose import Composition, compose
@@ -47,25 +46,6 @@ _HARMLESS = HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0)
 
 class _PartFailed(Exception):
     """A part failed on this rank or on another one."""
-
-
-@dataclass
-class _OneBatch:
-    """A training source that gives one batch again and again."""
-
-    batch: TrainingBatch
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Do nothing."""
-
-    def next_batch(self) -> TrainingBatch:
-        return self.batch
-
-    def state(self) -> bytes:
-        return b""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @dataclass
@@ -184,8 +164,13 @@ def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> Callable[[]
     part("update", lambda: model.optimizer.update(_HARMLESS))
     part("evaluation", lambda: network.inference()(batch.images))
     step = rank.make_step(Clock(engine, rank.cluster.engine.run_ahead_steps), lambda _: None, image_type=image_type)
-    part("step", lambda: step(0, _OneBatch(batch), _HARMLESS))
-    return lambda: step(0, _OneBatch(batch), _HARMLESS)
+    source = open_repeated(batch)
+
+    def whole() -> object:
+        return step(0, source, _HARMLESS)
+
+    part("step", whole)
+    return whole
 
 
 def _sample(
@@ -288,9 +273,8 @@ def _is_packed(folder: Path) -> bool:
 def _random_batch(rank: Composition) -> TrainingBatch:
     size, network = rank.plan.per_rank_batch_size, rank.model.network
     image_type = images_of(rank.recipe, rank.cluster, rank.plan, rank.identity).image_type
-    images = np.random.default_rng(0).standard_normal((size, *network.image_shape), np.float32).astype(image_type)
-    labels = np.zeros((size, *network.label_shape), np.float32)
-    return TrainingBatch(rank.engine.from_host(images), rank.engine.from_host(labels))
+    shapes = (size, *network.image_shape), (size, *network.label_shape)
+    return random_batch(rank.engine, *shapes, rank.recipe.model.num_classes, image_type)
 
 
 def _used_bytes(cluster: Cluster, identity: Identity) -> int | None:
