@@ -32,19 +32,7 @@ class Program(Enum):
     JOB = "launch.submit.job"
     TRACKER = "logs.track"
     REACH = "launch.submit.reach"
-    ALLREDUCE_OURS = "train.bench.programs.allreduce_ours"
-    EPOCH_OURS = "train.bench.programs.epoch_ours"
-    EPOCH_TEXTBOOK = "train.bench.programs.epoch_textbook"
-    GPU_KERNELS = "train.bench.programs.gpu_kernels"
-    GPU_PROFILE = "train.bench.programs.gpu_profile"
-    GPU_STEP = "train.bench.programs.gpu_step"
-    HOROVOD_EXAMPLE = "train.bench.programs.horovod_example"
-    OVERLAP_OURS = "train.bench.programs.overlap_ours"
-    PEER_OURS = "train.bench.programs.ours"
-    PYTORCH_PEER = "train.bench.programs.pytorch_peer"
-    ROOFLINE_OURS = "train.bench.programs.roofline_ours"
-    STARTUP_TEXTBOOK = "train.bench.programs.startup_textbook"
-    STEP_OURS = "train.bench.programs.step_ours"
+    BENCH_RANK = "train.bench.rank"
 
 
 def command_of(

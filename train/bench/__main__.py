@@ -9,24 +9,20 @@ import logging
 import sys
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import REFUSED_STATUS, UserError, nearest
 from train.bench import (
     bench_allreduce,
-    bench_epoch,
     bench_gpu,
-    bench_input,
     bench_overlap,
     bench_peers,
     bench_race,
-    bench_roofline,
     bench_startup,
     bench_step,
 )
@@ -40,17 +36,25 @@ RESULTS = Path(__file__).parents[2] / "runs" / "bench"
 
 BENCHES: dict[str, Bench] = {
     "allreduce": bench_allreduce.BENCH,
-    "epoch": bench_epoch.BENCH,
     "gpu": bench_gpu.BENCH,
-    "input": bench_input.BENCH,
     "overlap": bench_overlap.BENCH,
     "peers": bench_peers.BENCH,
-    "roofline": bench_roofline.BENCH,
     "race": bench_race.BENCH,
     "startup": bench_startup.BENCH,
     "step": bench_step.BENCH,
 }
 """Name -> bench."""
+
+_WAITS = "the share of a run's time that steps wait for images is input_wait_fraction in its summary.json"
+_GONE: dict[str, str] = {
+    "epoch": f"{_WAITS}, and the seconds of each evaluation are in its metrics.jsonl",
+    "input": f"{_WAITS}; ./run.sh doctor --step times the input of a batch beside the step",
+    "roofline": "./run.sh bench step tells the share of the peak (peak_fraction), and ./run.sh train --trace records "
+    "each operator of a run's steps",
+    "overlap --compute": "its ranks sleep; of a run that trains, the share of its time in which communication is not "
+    "hidden is comm_exposed_fraction in its summary.json",
+}
+"""A bench or an option that went -> where the answer is."""
 
 _PACKAGES = {"PIL": "Pillow", "yaml": "PyYAML"} | {
     name: name.replace("_", "-")
@@ -61,26 +65,24 @@ _PACKAGES = {"PIL": "Pillow", "yaml": "PyYAML"} | {
 """Module -> package: what every bench imports. A Python that PYTHONPATH leads to this program may lack some."""
 
 
-@dataclass(frozen=True)
-class BenchCommand:
+class BenchCommand(NamedTuple):
     """A command line of ``./run.sh bench``.
 
     Attributes:
         name: A key of `BENCHES`.
+        options: The bench's own options.
         json: Print JSON instead of the table.
         output: The JSON file; None for a new file in `RESULTS`.
-        options: The bench's own options.
     """
 
     name: str
+    options: Any
     json: bool
     output: Path | None
-    options: Any
 
-    @classmethod
-    def of(cls, name: str, json: bool, output: Path | None, **own: Any) -> "BenchCommand":
-        """Return the command of parsed options, which have the bench's own among them."""
-        return cls(name, json, output, BENCHES[name].options(**own))
+
+def _command(name: str, json: bool, output: Path | None, **own: Any) -> BenchCommand:
+    return BenchCommand(name, BENCHES[name].options(**own), json, output)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,10 +101,13 @@ def read_command(arguments: Sequence[str]) -> BenchCommand:
     Raises:
         UserError: No bench has the name, or an option is wrong.
     """
-    name = next(iter(arguments[arguments[:1] == ["bench"] :]), "-")
+    name, *words = [*arguments[arguments[:1] == ["bench"] :], "-"]
+    asked = f"{name} --compute" if any(word.startswith("--compute") for word in words) else name
+    if asked in _GONE:
+        raise UserError(f"bench {asked} went; {_GONE[asked]}")
     if not name.startswith("-") and name not in BENCHES:
         raise UserError(f"{name}: no such bench; {nearest(name, BENCHES)}")
-    return parse(_parser(), BenchCommand.of, arguments)
+    return parse(_parser(), _command, arguments)
 
 
 def _parser() -> Parser:

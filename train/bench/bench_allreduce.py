@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from configs.errors import UserError
-from configs.programs import Program
 from configs.registry import communicators_of
 from train.bench.measure import BenchRow, Report, make_report, ratio_rows, summarize, turns
 from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
@@ -64,15 +63,10 @@ class _Variant:
     Attributes:
         cluster: The cluster with these.
         overrides: What changes the cluster file so.
-        topology: The cluster as the simulator sees it; None without a prediction.
-        no_prediction: Why there is none, else empty.
     """
 
     cluster: "Cluster"
     overrides: tuple[str, ...]
-    topology: "Topology | None"
-    no_prediction: str
-    measured: dict[int, list[Figures]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -80,23 +74,23 @@ class _Variant:
         communication = self.cluster.communication
         return f"{self.cluster.world_size} ranks, {communication.allreduce}, {communication.carrier}"
 
-    def start(self, jobs: "Jobs", cluster_name: str, sizes: Sequence[int]) -> None:
-        """Start the ranks once, and keep the figures of each size: medians over a start's samples."""
+    def start(self, jobs: "Jobs", cluster_name: str, sizes: Sequence[int]) -> dict[int, Figures]:
+        """Start the ranks once; return the figures of each size, from the median of the start's samples."""
         task = {"cluster": cluster_name, "overrides": self.overrides, "rounds": _SAMPLES, "sizes": sizes}
-        found = jobs.ranks(Program.ALLREDUCE_OURS, task, cluster=cluster_name, overrides=self.overrides).samples
-        for size in sizes:
-            allreduce_ms = median(sample["allreduce_ms"] for sample in found[str(size)])
-            self.measured.setdefault(size, []).append(self._figures(size, allreduce_ms))
+        found = jobs.ranks("allreduce", task, cluster=cluster_name, overrides=self.overrides).samples
+        return {size: self.figures(size, median(each["allreduce_ms"] for each in found[str(size)])) for size in sizes}
 
-    def _figures(self, size: int, allreduce_ms: float) -> Figures:
+    def figures(self, size: int, allreduce_ms: float) -> dict[str, float]:
+        """Return the bandwidth, and the simulator's prediction where it has one."""
         ranks, communication = self.cluster.world_size, self.cluster.communication
         bus_gb_per_s = 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6
         figures = {"allreduce_ms": allreduce_ms, "bus_gb_per_s": bus_gb_per_s}
-        if self.topology is None:
+        topology, _ = _topology(self.cluster)
+        if topology is None:
             return figures
         is_shared = communication.kind == "shared_memory"
         algorithm = SHARED_MEMORY if is_shared else _PREDICTED_AS[communication.allreduce]
-        predicted_ms = 1e3 * allreduce(algorithm, self.topology, size)
+        predicted_ms = 1e3 * allreduce(algorithm, topology, size)
         return {**figures, "predicted_ms": predicted_ms, "predicted / measured": predicted_ms / allreduce_ms}
 
 
@@ -104,23 +98,24 @@ def measure(options: AllreduceOptions, jobs: "Jobs") -> Report:
     """See `train.bench.options.Bench`."""
     from configs.load import load_cluster
 
-    sizes = list(dict.fromkeys(_bytes_of(size) for size in options.sizes))
+    sizes = list(dict.fromkeys(_bytes_of(text) for text in options.sizes))
     variants = _variants(options, load_cluster(options.cluster, options.overrides))
+    starts: dict[str, list[dict[int, Figures]]] = {variant.title: [] for variant in variants}
     for number, variant in turns(variants, options.rounds):
         logger.info("start %d of %d: %s", number + 1, options.rounds, variant.title)
-        variant.start(jobs, options.cluster, sizes)
+        starts[variant.title].append(variant.start(jobs, options.cluster, sizes))
     rows: list[BenchRow] = []
     for ranks in dict.fromkeys(variant.cluster.world_size for variant in variants):
         for size in sizes:
-            same = [variant for variant in variants if variant.cluster.world_size == ranks]
-            titles = {f"{variant.title}, {_in_words(size)}": variant.measured[size] for variant in same}
-            rows += [row for title, samples in titles.items() for row in summarize(title, samples)]
-            rows += ratio_rows(titles, next(iter(titles)), compared=["allreduce_ms"])
+            same = [variant.title for variant in variants if variant.cluster.world_size == ranks]
+            measured = {f"{title}, {_in_words(size)}": [each[size] for each in starts[title]] for title in same}
+            rows += [row for title, rounds in measured.items() for row in summarize(title, rounds)]
+            rows += ratio_rows(measured, next(iter(measured)), compared=["allreduce_ms"])
     notes = [
         "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
         "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
         "predicted_ms: the collective alone; a small buffer also waits for the library's next cycle",
-        *dict.fromkeys(variant.no_prediction for variant in variants if variant.no_prediction),
+        *dict.fromkeys(note for variant in variants if (note := _topology(variant.cluster)[1])),
     ]
     return make_report(rows, notes)
 
@@ -158,8 +153,7 @@ def _variant(options: AllreduceOptions, base: "Cluster", ranks: int, backend: st
     if ranks != base.world_size:
         own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={ranks // base.num_nodes}"]
     overrides = (*options.overrides, *own)
-    cluster = load_cluster(options.cluster, overrides)
-    return _Variant(cluster, overrides, *_topology(cluster))
+    return _Variant(load_cluster(options.cluster, overrides), overrides)
 
 
 def _topology(cluster: "Cluster") -> "tuple[Topology | None, str]":

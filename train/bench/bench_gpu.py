@@ -22,11 +22,12 @@ from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from train.bench.kernel_cases import ALLOWED_ERROR, EXECUTIONS, KERNEL_CASES
 from train.bench.measure import BenchRow, Report, make_report, summarize
-from train.bench.options import Bench, effort, option
-from train.bench.samples import Figures, MeasurementFailed, short_cause
+from train.bench.options import Bench, effort, generated_images, option
+from train.bench.samples import Figures, MeasurementFailed
 
 if TYPE_CHECKING:
-    from train.bench.launching import Jobs
+    from logs.folder import Summary
+    from train.bench.launching import Finished, Jobs
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,17 @@ _ON_GPU = (
     "cluster.communication.bucket_bytes=16777216",
     "cluster.communication.bucket_fraction=0",
 )
+_RECIPE = "imagenet-b256"
+_OF_A_RUN = (
+    "steps",
+    "resumed_from_step",
+    "init_s",
+    "run_s",
+    "images_per_s",
+    "comm_exposed_fraction",
+    "checkpoint_s",
+)
+"""What `run` tells of the summary."""
 _TINY = ("model.name=resnet8", "model.image_size=16")
 _LONGEST_S = 240.0
 """Seconds that one measurement may take: torch.compile takes one or two minutes of them."""
@@ -82,22 +94,37 @@ class GpuOptions:
     tiny: bool = option("try everything at tiny shapes on the CPU", False, action="store_true")
 
 
-Left = Callable[[], float]
-"""Returns the seconds that a program may take from now on."""
-
-
 @dataclass(frozen=True)
-class _Parts:
-    """The parts of the bench: the options, where files go, and what starts programs."""
+class _Part:
+    """The measurements of a part: the options, where files go, what starts programs, and when the part's time is over.
+
+    Attributes:
+        options: The options.
+        folder: Takes the runs.
+        jobs: Starts programs.
+        end: A moment of the clock `time.monotonic`.
+    """
 
     options: GpuOptions
     folder: Path
     jobs: "Jobs"
+    end: float
 
     @property
     def half(self) -> str:
         """Return the 16-bit type that is measured first."""
         return "bfloat16" if self.options.tiny else "float16"
+
+    def left_s(self) -> float:
+        """Return the seconds that a program may take from now on.
+
+        Raises:
+            MeasurementFailed: The part's time is over.
+        """
+        left_s = self.end - time.monotonic()
+        if left_s <= 0:
+            raise MeasurementFailed("not measured: the part's minutes were over")
+        return min(left_s, _LONGEST_S)
 
     def settings(self, *more: str, communicates: bool = False) -> list[str]:
         """Return the changes that set one rank on this machine's GPU, or a tiny network on its CPU."""
@@ -113,29 +140,27 @@ class _Parts:
             return [*words, "cluster.communication.kind=none"]
         return [*words, "cluster.communication.kind=torch_distributed", f"cluster.communication.backend={backend}"]
 
-    def ranks(
-        self, program: Program, task: Mapping[str, Any], left_s: Left, *, communicates: bool = False
-    ) -> dict[str, list[Figures]]:
+    def ranks(self, name: str, task: Mapping[str, Any], *, communicates: bool = False) -> dict[str, list[Figures]]:
         """Start a program on one rank; return alternative -> samples."""
         place = self.alone(communicates=communicates)
-        return self.jobs.ranks(program, task, overrides=place, timeout_s=left_s()).samples
+        return self.jobs.ranks(name, task, overrides=place, timeout_s=self.left_s()).samples
 
-    def kernels(self, execution: str, cases: Sequence[str], left_s: Left) -> Iterator[BenchRow]:
+    def train(self, *words: str, stop_when: Callable[[], bool] | None = None) -> "Finished":
+        """Run ``./run.sh train``."""
+        return self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), None, self.left_s(), stop_when)
+
+    def kernels(self, execution: str, cases: Sequence[str]) -> Iterator[BenchRow]:
         """Compute cases as `KERNEL_CASES` describes them; the verdict is that of `ALLOWED_ERROR`."""
         kinds = ["float32", "bfloat16"] if self.options.tiny else list(ALLOWED_ERROR)
         device = "cpu" if self.options.tiny else "gpu"
-        place = [f"cluster.device={device}", *EXECUTIONS[execution]]
-        task = {"cases": cases, "place": place, "kinds": kinds}
-        for name, samples in self.ranks(Program.GPU_KERNELS, task, left_s).items():
+        task = {"cases": cases, "place": [f"cluster.device={device}", *EXECUTIONS[execution]], "kinds": kinds}
+        for name, samples in self.ranks("kernels", task).items():
             most = ALLOWED_ERROR[name.rpartition(", ")[2]]
             for row in summarize(f"{name}, {execution}, against float32 on the CPU", samples):
                 yield replace(row, verdict="as expected" if row.median <= most else "WRONG")
 
-    def step(
-        self, batch: int, kind: str, execution: str, left_s: Left, *, communicates: bool = False
-    ) -> Iterator[BenchRow]:
+    def step(self, batch: int, kind: str, execution: str, *, communicates: bool = False) -> Iterator[BenchRow]:
         """Time a step of ``imagenet-b256`` on images in memory."""
-        batch = 8 if self.options.tiny else batch
         is_tf32 = kind == "TF32"
         sets = self.settings(
             "data.source=synthetic",
@@ -144,34 +169,33 @@ class _Parts:
             *EXECUTIONS[execution],
             communicates=communicates,
         )
-        task: dict[str, Any] = {"recipe": "imagenet-b256", "overrides": sets, "is_tf32": is_tf32}
-        task["seconds"] = self.options.seconds
-        samples = self.ranks(Program.GPU_STEP, task, left_s, communicates=communicates)
-        words = ["imagenet-b256", f"batch {batch}", kind, *(["sums on one rank"] if communicates else [])]
+        # cuDNN tries algorithms in the first steps.
+        task = {"recipe": _RECIPE, "overrides": sets, "is_tf32": is_tf32, "warmup": 3, "seconds": self.options.seconds}
+        samples = self.ranks("steps", task, communicates=communicates)
+        words = [_RECIPE, f"batch {batch}", kind, *(["sums on one rank"] if communicates else [])]
         words += [execution] if execution != "eager" else []
-        yield from summarize(", ".join(words), samples["step"], 1)
+        yield from summarize(", ".join(words), samples["steps"], 1)
 
-    def profile(self, batch: int, left_s: Left) -> Iterator[BenchRow]:
+    def profile(self, batch: int) -> Iterator[BenchRow]:
         """Name the kernels of a step of ``imagenet-b256`` that take the longest."""
-        batch = 8 if self.options.tiny else batch
-        sets = self.settings(
-            "data.source=synthetic", f"batch.global_size={batch}", f"cluster.engine.precision={self.half}"
-        )
-        task = {"recipe": "imagenet-b256", "overrides": sets, "most": 20}
-        for kernel, samples in self.ranks(Program.GPU_PROFILE, task, left_s).items():
+        precision = f"cluster.engine.precision={self.half}"
+        sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
+        for kernel, samples in self.ranks("profile", {"recipe": _RECIPE, "overrides": sets, "most": 20}).items():
             yield from summarize(f"batch {batch}, {self.half}: {kernel}", samples)
 
-    def sums(self, left_s: Left) -> Iterator[BenchRow]:
+    def sums(self) -> Iterator[BenchRow]:
         """Time allreduces of one rank, by size."""
         sizes = [1 << 20, 1 << 24, 102_228_128]
         task = {"cluster": "laptop", "overrides": self.alone(communicates=True), "rounds": 5, "sizes": sizes}
-        for size, samples in self.ranks(Program.ALLREDUCE_OURS, task, left_s, communicates=True).items():
+        for size, samples in self.ranks("allreduce", task, communicates=True).items():
             yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
 
-    def run(self, left_s: Left) -> Iterator[BenchRow]:
+    def run(self) -> Iterator[BenchRow]:
         """Train on synthetic images, with sums, evaluations and checkpoints; stop the run, and resume it."""
-        folder, steps = self.folder / "run", 60 if self.options.tiny else 1000
-        batch = 8 if self.options.tiny else 256
+        from logs.folder import RunFolder
+        from logs.metrics import METRICS_FILE
+
+        folder, (batch, steps) = self.folder / "run", (8, 60) if self.options.tiny else (256, 1000)
         sets = self.settings(
             "data.source=synthetic",
             f"data.train_samples={10 * batch}",
@@ -184,85 +208,64 @@ class _Parts:
             "run.log_every_steps=5",
             communicates=True,
         )
-        words = ["train", "imagenet-smoke", "--run-dir", str(folder), *override_words(sets)]
-        metrics = folder / "metrics.jsonl"
+        metrics = folder / METRICS_FILE
 
-        def is_evaluated() -> bool:
-            return metrics.is_file() and b'"evaluation"' in metrics.read_bytes()
+        def evaluations() -> int:
+            return metrics.read_bytes().count(b'"evaluation"') if metrics.is_file() else 0
 
-        stopped = self.jobs.stop_when(
-            is_evaluated, command_of(Program.TRAIN_VERB, *words), self.folder / "run.log", left_s()
-        )
+        words = ["imagenet-smoke", "--run-dir", str(folder), *override_words(sets)]
+        stopped = self.train(*words, stop_when=lambda: evaluations() > 0)
         if stopped.status != STOPPED_STATUS:
-            log = (self.folder / "run.log").read_text(encoding="utf-8", errors="replace")
-            replace(stopped, output=log).check()
+            stopped.check()
             raise MeasurementFailed(f"{folder}: told to stop, ended with exit status {stopped.status}")
-        resumed = self.jobs.run(
-            command_of(Program.TRAIN_VERB, "train", "--resume", str(folder)), timeout_s=left_s()
-        ).check()
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        wanted = (
-            "steps",
-            "resumed_from_step",
-            "init_s",
-            "run_s",
-            "images_per_s",
-            "comm_exposed_fraction",
-            "checkpoint_s",
-        )
-        figures = {key: float(summary[key]) for key in wanted if summary.get(key) is not None}
-        figures |= {"stop_s": stopped.took_s, "command_s": resumed.took_s}
-        figures["evaluations"] = float(metrics.read_bytes().count(b'"evaluation"'))
+        resumed = self.train("--resume", str(folder)).check()
+        figures = _figures(RunFolder(folder).summary(), *_OF_A_RUN)
+        figures |= {"stop_s": stopped.stop_s, "command_s": resumed.took_s, "evaluations": float(evaluations())}
         yield from summarize(f"a run to {steps} steps on synthetic images, stopped and resumed", [figures])
 
-    def digits(self, left_s: Left) -> Iterator[BenchRow]:
+    def digits(self) -> Iterator[BenchRow]:
         """Train the digits to their target; the verdict says whether they reached it."""
+        from logs.folder import RunFolder
+
         _require_dali("digits")
         folder = self.folder / "digits"
-        words = ["train", "digits", "--run-dir", str(folder), *override_words(self.alone(communicates=True))]
-        ended = self.jobs.run(command_of(Program.TRAIN_VERB, *words), timeout_s=left_s())
-        if not (folder / "summary.json").is_file():
+        ended = self.train("digits", "--run-dir", str(folder), *override_words(self.alone(communicates=True)))
+        if not RunFolder(folder).has_summary:
             ended.check()
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        figures = {key: float(summary[key]) for key in ("top1", "target", "epochs", "run_s") if summary.get(key)}
+        summary = RunFolder(folder).summary()
+        figures = _figures(summary, "top1", "target", "epochs", "run_s")
         for row in summarize("the digits, decoded by NVIDIA DALI", [figures]):
-            yield replace(row, verdict="as expected" if summary["status"] == "success" else "WRONG")
+            yield replace(row, verdict="as expected" if summary.status == "success" else "WRONG")
 
-    def decoder(self, name: str, more: Sequence[str], left_s: Left) -> Iterator[BenchRow]:
+    def decoder(self, name: str, more: Sequence[str]) -> Iterator[BenchRow]:
         """Train ten batches of generated JPEGs that a decoder has read."""
         from configs.load import load_both
 
         _require_dali(name)
         batch = 8 if self.options.tiny else 128
         sets = self.settings(
-            "data.source=generated",
-            f"data.name=bench-gpu-{batch}",
-            f"data.train_samples={2 * batch}",
-            "data.eval_samples=2",
-            f"data.shuffle_buffer={2 * batch}",
+            *generated_images(f"bench-gpu-{batch}", 2 * batch),
             f"batch.global_size={batch}",
             f"cluster.engine.precision={self.half}",
             *more,
         )
-        self.jobs.pack(*load_both("imagenet-b256", "laptop", sets))
-        task = {"overrides": sets, "warmup": 2, "steps": 10}
-        samples = self.ranks(Program.PEER_OURS, task, left_s)
-        yield from summarize(f"decoder {name}, steps of batch {batch}", samples["ours"], 2)
+        self.jobs.pack(*load_both(_RECIPE, "laptop", sets))
+        task = {"recipe": _RECIPE, "overrides": sets, "reads_images": True, "warmup": 2, "steps": 10}
+        yield from summarize(f"decoder {name}, steps of batch {batch}", self.ranks("steps", task)["steps"], 2)
 
-    def simulator(self, left_s: Left) -> Iterator[BenchRow]:
+    def simulator(self) -> Iterator[BenchRow]:
         """Predict a step, before and after the simulator is given the run's steps."""
         cpu = ["cluster.node.cpu=EPYC 7763"] if self.options.tiny else []  # one whose data sheet is known
         # A CPU's steps in 16 bits are forecast only where they were measured.
         place = self.settings(f"cluster.engine.precision={'float32' if cpu else self.half}", *cpu)
-        ask = command_of(Program.SIMULATE_VERB, "simulate", "imagenet-b256", *override_words(place), "--json")
+        ask = command_of(Program.SIMULATE_VERB, "simulate", _RECIPE, *override_words(place), "--json")
         learn = command_of(Program.SIMULATE_VERB, "--calibrate", str(self.folder / "run"))
-        for title, command in (("predicted", None), ("predicted after --calibrate", learn)):
-            if command and self.options.tiny:
-                continue  # The forecasts of this machine must not follow a tiny run.
+        # The forecasts of this machine must not follow a tiny run.
+        for title, command in (("predicted", None), ("predicted after --calibrate", learn))[: 1 if cpu else 2]:
             if command:
-                self.jobs.run(command, timeout_s=left_s()).check()
-            told = json.loads(self.jobs.run(ask, timeout_s=left_s()).check().output)
-            yield from summarize(f"imagenet-b256, {title}", [{key: told[key] for key in ("step_s", "images_per_s")}])
+                self.jobs.run(command, timeout_s=self.left_s()).check()
+            told = json.loads(self.jobs.run(ask, timeout_s=self.left_s()).check().output)
+            yield from summarize(f"{_RECIPE}, {title}", [{key: told[key] for key in ("step_s", "images_per_s")}])
 
 
 def measure(options: GpuOptions, jobs: "Jobs") -> Report:
@@ -283,15 +286,15 @@ def measure(options: GpuOptions, jobs: "Jobs") -> Report:
     keep(machine=machine.machine, versions=machine.versions)
     for part in options.only or PARTS:
         end = time.monotonic() + 60 * options.minutes
-        for action in _tasks(_Parts(options, folder, jobs))[part]:
+        for action in _tasks(_Part(options, folder, jobs, end))[part]:
             logger.info("%s, %.0f s left", part, end - time.monotonic())
             try:
-                for row in action(left_s=partial(_left_s, end)):
+                for row in action():
                     rows.append(row)
                     keep(part=part, **asdict(row))
             except MeasurementFailed as error:
-                notes.append(f"{part}: {short_cause(error)}")
-                keep(part=part, note=short_cause(error))
+                notes.append(f"{part}: {error.short}")
+                keep(part=part, note=error.short)
     write_text(folder / "table.md", _markdown(file))
     return make_report(rows, notes)
 
@@ -311,19 +314,13 @@ def _require_dali(name: str) -> None:
         raise MeasurementFailed(f"{name}: not tried, because NVIDIA DALI is not installed here")
 
 
-def _left_s(end: float) -> float:
-    """Return the seconds that a program may take, in a part that ends at a moment of the clock `time.monotonic`.
-
-    Raises:
-        MeasurementFailed: The part's time is over.
-    """
-    left_s = end - time.monotonic()
-    if left_s <= 0:
-        raise MeasurementFailed("not measured: the part's minutes were over")
-    return min(left_s, _LONGEST_S)
+def _figures(summary: "Summary", *names: str) -> dict[str, float]:
+    """Return figures of a run's summary, those that it has."""
+    found = {name: getattr(summary, name) for name in names}
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _tasks(bench: _Parts) -> Mapping[str, Sequence[Callable[..., Iterator[BenchRow]]]]:
+def _tasks(bench: _Part) -> Mapping[str, Sequence[Callable[[], Iterator[BenchRow]]]]:
     """Return the measurements of each part, the most wanted first."""
     sizes = (8,) if bench.options.tiny else (256, 32, 128)
     kinds = ("bfloat16", "float32") if bench.options.tiny else ("float16", "bfloat16", "TF32")

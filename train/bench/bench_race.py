@@ -13,8 +13,8 @@ from configs.errors import UserError
 from logs.read.lines import read_events
 from train.bench.forms import (
     ANY,
-    NO_PYTORCH,
     Form,
+    PeerOptions,
     fastest_pytorch,
     momentum_update,
     place_of,
@@ -49,17 +49,11 @@ _NOTES = (
 
 
 @dataclass(frozen=True)
-class RaceOptions:
+class RaceOptions(PeerOptions):
     """The options of ``bench race``."""
 
     recipe: str = option(", ".join(_RACES), _RACES[0], flag="recipe", nargs="?", choices=_RACES)
-    precision: str = option(
-        "number type of both programs; any: ours as in a plain run, of PyTorch the fastest that this CPU has",
-        ANY,
-        choices=(ANY, "float32", "bfloat16"),
-    )
     seeds: int = effort("seeds of each alternative, 1 to N", quick=1, usual=5, thorough=10)
-    install: bool = option("install PyTorch into .venv-peers first if it is missing", False, action="store_true")
 
 
 def measure(options: RaceOptions, jobs: "Jobs") -> Report:
@@ -78,16 +72,12 @@ def measure(options: RaceOptions, jobs: "Jobs") -> Report:
         jobs.pack(recipe, cluster)
     elif not (data / "manifest.json").is_file():
         raise UserError(f"{data}: not packed yet; {recipe.card.command.partition(' && ')[0]}")
-    if options.install:
-        jobs.install_peers()
+    options.prepare(jobs)
     attempts: dict[str, Callable[[int], Figures]] = {_OURS: partial(_train_ours, jobs, options.recipe, own)}
     notes = [f"{options.recipe}: top-1 of {recipe.run.target_top1:g}, seeds 1 to {options.seeds}", *_NOTES]
-    if jobs.peers_python.exists():
-        tried = partial(_seconds_of_all_epochs, jobs, options.recipe)
-        name, form = fastest_pytorch(cluster.world_size, wanted, tried, notes)
-        attempts[name] = partial(_train_pytorch, jobs, options.recipe, form)
-    else:
-        notes.append(NO_PYTORCH)
+    tried = partial(_seconds_of_all_epochs, jobs, options.recipe)
+    if found := fastest_pytorch(jobs, cluster.world_size, wanted, tried, notes):
+        attempts[found[0]] = partial(_train_pytorch, jobs, options.recipe, found[1])
     missed: list[str] = []
     alternatives = {name: _seeds(name, attempt, missed) for name, attempt in attempts.items()}
     rows = interleave(alternatives, n=options.seeds, reference=_OURS, compared=[_SECONDS])
@@ -143,7 +133,7 @@ def _seconds_of_all_epochs(jobs: "Jobs", name: str, form: Form) -> float:
 
 
 def _race(jobs: "Jobs", name: str, form: Form, seed: int, most_steps: int | None = None) -> tuple[float, Figures]:
-    """Train with PyTorch; return when the command was given, and what `train.bench.programs.pytorch_peer` tells.
+    """Train with PyTorch; return when the command was given, and what `train.bench.programs.pytorch` tells.
 
     Args:
         jobs: Starts it.
@@ -162,8 +152,7 @@ def _race(jobs: "Jobs", name: str, form: Form, seed: int, most_steps: int | None
             share = min(1, most_steps / all_steps)
             race |= {"epoch_ends": [round(share * end) for end in race["epoch_ends"]], "eval_epochs": []}
         done = start_pytorch(jobs, form, race=race)
-    ((found,),) = done.samples.values()
-    return done.begun_s, {**found, "all_steps": all_steps}
+    return done.begun_s, {**done.sample, "all_steps": all_steps}
 
 
 def _figures(begun_s: float, started: float, ended: float, epochs: float, *, reached: bool) -> Figures:
@@ -171,7 +160,7 @@ def _figures(begun_s: float, started: float, ended: float, epochs: float, *, rea
 
 
 def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[str, Any]:
-    """Return a recipe as the plain values with which PyTorch trains, see `train.bench.programs.pytorch_peer.Race`.
+    """Return a recipe as the plain values with which PyTorch trains, see `train.bench.programs.pytorch.Race`.
 
     Args:
         recipe: Images that are only resized and flipped, one micro-batch a step, LARS or momentum SGD.

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from train.bench.launching import Jobs
 
 _RECIPE = "imagenet-smoke"
+_OURS, _TEXTBOOK = "ours", "textbook"
 _GOAL_S = 2.0
 """From the command to the end of the first step, with the libraries in the page cache."""
 _TO_FIRST_STEP = "command_to_first_step_s"
@@ -53,17 +55,16 @@ def measure(options: StartupOptions, jobs: "Jobs", recipe_name: str = _RECIPE) -
     recipe, cluster = load_both(recipe_name, options.cluster, options.place)
     data, is_local = str(jobs.pack(recipe, cluster)), is_local_cpu(cluster)
 
-    def textbook(readers: str) -> Figures:
-        shape = {"image_size": options.image_size, "batch_size": options.batch_size}
-        task = {"recipe": recipe_name, "readers": readers, "data": data, **shape}
-        return _start_textbook(task, cluster.world_size, jobs)
-
-    beside = {"textbook": lambda: textbook("dali"), "textbook, MXNet's readers": lambda: textbook("mxnet")}
+    shape = {"image_size": options.image_size, "batch_size": options.batch_size}
+    task = {"recipe": recipe_name, "data": data, **shape}
+    alternatives = {_OURS: partial(_start_ours, options, recipe_name, cluster, jobs)}
+    if is_local:
+        alternatives[_TEXTBOOK] = partial(_start_textbook, task, cluster.world_size, jobs)
     rows = interleave(
-        {"ours": lambda: _start_ours(options, recipe_name, cluster, jobs), **(beside if is_local else {})},
+        alternatives,
         n=options.rounds,
         warmup=1,
-        reference="textbook" if is_local else "ours",
+        reference=_TEXTBOOK if is_local else _OURS,
         compared=["command_to_run_start_s", "rank_to_run_start_s"],
     )
     rows = [
@@ -72,15 +73,14 @@ def measure(options: StartupOptions, jobs: "Jobs", recipe_name: str = _RECIPE) -
         else row
         for row in rows
     ]
-    shape = f"{options.image_size} px, {options.batch_size} images per rank, {cluster.world_size} ranks"
+    what = f"{options.image_size} px, {options.batch_size} images per rank, {cluster.world_size} ranks"
     notes = [
-        f"ResNet-50 at {shape}; the phases are those of rank 0; in ours, phases overlap",
+        f"ResNet-50 at {what}; the phases are those of rank 0; in ours, phases overlap",
         "command_to_run_start_s: since the command was given (ours: ./run.sh train; textbook: horovodrun)",
         f"command_to_first_step_s: until the loss of the first step, from JPEGs; the goal is {_GOAL_S:g} s",
         _bounds(rows),
         "rank_to_run_start_s: since the process of rank 0 began",
-        "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines or with MXNet's readers, "
-        "which the example uses"
+        "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines in the place of its readers"
         if is_local
         else "the usual order is measured on the CPU of one machine only, so nothing stands beside ours here",
     ]
@@ -165,9 +165,9 @@ def _bounds(rows: Sequence[BenchRow]) -> str:
 
 
 def _start_textbook(task: Mapping[str, Any], ranks: int, jobs: "Jobs") -> Figures:
-    """Run `train.bench.programs.startup_textbook` under horovodrun, and return the figures of its start."""
+    """Run `train.bench.programs.startup` under horovodrun, and return the figures of its start."""
     horovodrun = Path(sys.executable).with_name("horovodrun")
-    rank = command_of(Program.STARTUP_TEXTBOOK, json.dumps(task))
+    rank = command_of(Program.BENCH_RANK, "startup", json.dumps(task))
     done = jobs.run([str(horovodrun), "-np", str(ranks), "--gloo", *rank], {"OMP_NUM_THREADS": "1"}).check()
     ledger: Any = read_samples(done.output)["ledger"][0]
     return _figures(ledger, done.begun_s, ledger["run_start_time"])

@@ -1,7 +1,5 @@
 """The times of the parts of a training step and of an evaluation, and the share of the peak that a step reaches."""
 
-import logging
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,18 +8,15 @@ from typing import TYPE_CHECKING
 
 from configs.errors import UserError
 from configs.networks import IMAGE_SIZES
-from configs.programs import Program
 from configs.registry import ENGINES, possible_precisions
 from train.bench.forms import own_forms, own_place, precisions
-from train.bench.measure import BenchRow, Report, interleave, make_report, ratio_rows, summarize, turns
+from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
     from train.bench.launching import Jobs
-
-logger = logging.getLogger(__name__)
 
 STEP_CASES = (
     "resnet50:64:16:2x1",
@@ -35,6 +30,7 @@ CLUSTER_CASES = ("resnet50:224:32", "resnet50:224:128")
 """What is measured on another cluster than ``laptop``."""
 
 _GIVEN, _RATE = "as given", "images_per_s"
+_UNFOLDED, _FOLDING = "unfolded_evaluation_ms", "evaluation_ms / unfolded"
 _ALL = "all"
 """The value of ``--cases`` that stands for every network at every precision of the cluster's device."""
 _USUAL_SIZE, _USUAL_BATCH = {"cpu": 64, "gpu": 224}, {"cpu": 16, "gpu": 128}
@@ -107,10 +103,14 @@ class _StepCase:
             f"model.image_size={self.image_size}",
             f"batch.global_size={cluster.world_size * self.batch}",
         ]
-        task = {"cluster": options.cluster, "overrides": [*recipe, *place], "seconds": options.seconds}
-        found = jobs.ranks(Program.STEP_OURS, task, cluster=options.cluster, overrides=place).samples
-        steps = found["step"]
-        return {**found["start"][0], **{figure: median(sample[figure] for sample in steps) for figure in steps[0]}}
+        what = {"recipe": "imagenet-smoke", "cluster": options.cluster, "overrides": [*recipe, *place]}
+        task = {**what, "steps": 2, "seconds": options.seconds, "has_parts": True}
+        found = jobs.ranks("steps", task, cluster=options.cluster, overrides=place).samples
+        steps = found["steps"]
+        figures = {**found["start"][0], **{each: median(sample[each] for sample in steps) for each in steps[0]}}
+        if _UNFOLDED in figures:
+            figures[_FOLDING] = figures["evaluation_ms"] / figures[_UNFOLDED]
+        return figures
 
 
 def measure(options: StepOptions, jobs: "Jobs") -> Report:
@@ -120,11 +120,11 @@ def measure(options: StepOptions, jobs: "Jobs") -> Report:
     if options.advise:
         return _advice(options, jobs)
     clusters = {case: load_cluster(options.cluster, case.place(options.overrides)) for case in _cases(options)}
-    measured: dict[_StepCase, list[Figures]] = defaultdict(list)
-    for number, case in turns(list(clusters), options.rounds):
-        logger.info("start %d of %d: %s", number + 1, options.rounds, case.title(clusters[case]))
-        measured[case].append(case.start(options, clusters[case], jobs))
-    rows = [row for case, starts in measured.items() for row in _rows(case.title(clusters[case]), starts)]
+    starts = {case.title(cluster): partial(case.start, options, cluster, jobs) for case, cluster in clusters.items()}
+    rows = [
+        row.judged(1.0, below="faster", above="slower") if row.figure == _FOLDING else row
+        for row in interleave(starts, n=options.rounds)
+    ]
     notes = [
         "a figure of a start is the median of its steps; forward, backward and update: one after another; step_ms and "
         "images_per_s: as a run queues them",
@@ -223,13 +223,3 @@ def _every_network(options: StepOptions) -> list[_StepCase]:
         for name, (least, most) in IMAGE_SIZES.items()
         for precision in precisions
     ]
-
-
-def _rows(title: str, starts: Sequence[Figures]) -> list[BenchRow]:
-    """Return the rows of a case, with the verdict on folding where there is an evaluation without it."""
-    rows = summarize(title, starts)
-    figure, unfolded = "evaluation_ms", "unfolded_evaluation_ms"
-    if unfolded in starts[0]:
-        folding = {title: [{figure: start[figure]} for start in starts]}
-        rows += ratio_rows({**folding, "unfolded": [{figure: start[unfolded]} for start in starts]}, "unfolded")
-    return rows

@@ -8,11 +8,12 @@ import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import UserError
-from configs.programs import Program
 from configs.registry import ENGINES, has_engine, possible_precisions
+from train.bench.options import option
 
 if TYPE_CHECKING:
     from configs.optimizers import Optimizer
@@ -29,7 +30,23 @@ BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 ANY = "any"
 """``--precision``: of each program the fastest that this CPU has."""
 
-NO_PYTORCH = "PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)"
+
+@dataclass(frozen=True)
+class PeerOptions:
+    """The options of a bench that measures other programs."""
+
+    precision: str = option(
+        "number type of all programs; any: of each program the fastest that this CPU has, and in a race ours as in a "
+        "plain run",
+        ANY,
+        choices=(ANY, "float32", "bfloat16"),
+    )
+    install: bool = option("install PyTorch into .venv-peers first if it is missing", False, action="store_true")
+
+    def prepare(self, jobs: "Jobs") -> None:
+        """Install what the options ask for."""
+        if self.install:
+            jobs.install_peers()
 
 
 def forms_of(*axes: Mapping[str, Form]) -> dict[str, Form]:
@@ -122,19 +139,23 @@ def fastest(
 
 
 def fastest_pytorch(
-    ranks: int, wanted: tuple[str, ...], seconds: Callable[[Form], float], notes: list[str]
-) -> tuple[str, Form]:
-    """Return the fastest form of PyTorch: of all eager ones, and of the fastest eager one compiled.
+    jobs: "Jobs", ranks: int, wanted: tuple[str, ...], seconds: Callable[[Form], float], notes: list[str]
+) -> tuple[str, Form] | None:
+    """Return the fastest form of PyTorch: of all eager ones, and of the fastest eager one compiled; None without it.
 
     Args:
+        jobs: Has the environment of PyTorch.
         ranks: Cores to use.
         wanted: Precisions to try.
         seconds: As for `fastest`.
-        notes: As for `fastest`; it also takes the reason why nothing is compiled.
+        notes: As for `fastest`; it also takes the reason why nothing is measured or compiled.
     """
     from configs.compilers import compiler_shortage
     from configs.load import load_cluster
 
+    if not jobs.peers_python.exists():
+        notes.append("PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)")
+        return None
     orders: dict[str, Form] = {
         "channels first": {"is_channels_last": False},
         "channels last": {"is_channels_last": True},
@@ -153,15 +174,15 @@ def fastest_pytorch(
 
 
 def start_pytorch(jobs: "Jobs", form: Form, **task: Any) -> "Finished":
-    """Start PyTorch in a form, with a task of `train.bench.programs.pytorch_peer`."""
+    """Start PyTorch in a form, with a task of `train.bench.programs.pytorch`."""
     own = {key: value for key, value in form.items() if key.startswith("is_")}
     with tempfile.TemporaryDirectory() as folder:
         given = {"rendezvous_file": f"{folder}/ranks", "form": own, **task}
-        return jobs.ranks(Program.PYTORCH_PEER, given, overrides=place_of(form), is_peer=True)
+        return jobs.ranks("pytorch", given, overrides=place_of(form), is_peer=True)
 
 
 def momentum_update(optimizer: "Optimizer") -> dict[str, Any]:
-    """Return LARS or SGD of a recipe as arguments of `train.bench.programs.pytorch_peer.MomentumUpdate`."""
+    """Return LARS or SGD of a recipe as arguments of `train.bench.programs.pytorch.MomentumUpdate`."""
     from configs.optimizers import Lars
 
     wanted = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}

@@ -2,13 +2,13 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from configs.arguments import override_words
@@ -36,13 +36,15 @@ class Finished:
         output: Standard output and standard error, mixed as they came.
         begun_s: When the command was given, Unix seconds.
         took_s: Seconds until its end.
+        stop_s: Seconds from the moment when it was told to stop until its end; 0 if it was not.
     """
 
     command: Sequence[str]
-    status: int = 0
-    output: str = ""
-    begun_s: float = 0.0
-    took_s: float = 0.0
+    status: int
+    output: str
+    begun_s: float
+    took_s: float
+    stop_s: float = 0.0
 
     def check(self) -> "Finished":
         """Return the program itself.
@@ -64,6 +66,12 @@ class Finished:
         """Return alternative -> samples, see `train.bench.samples.read_samples`."""
         return read_samples(self.output)
 
+    @property
+    def sample(self) -> Figures:
+        """Return the one sample of the one alternative."""
+        ((sample,),) = self.samples.values()
+        return sample
+
 
 @dataclass(frozen=True)
 class Jobs:
@@ -76,7 +84,11 @@ class Jobs:
     peers: Path = ROOT / ".venv-peers"
 
     def run(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float | None = None
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        stop_when: Callable[[], bool] | None = None,
     ) -> Finished:
         """Run a program until it ends.
 
@@ -84,11 +96,13 @@ class Jobs:
             command: The command line.
             environment: Variables to add to those of this process.
             timeout_s: Seconds that the program may take; if None, any.
+            stop_when: Asked again and again; once it returns True, the program is told to stop (SIGTERM). If None, the
+                program ends by itself.
 
         Raises:
             MeasurementFailed: The time is over.
         """
-        begun_s, begin = time.time(), time.monotonic()
+        begun_s, begin, told = time.time(), time.monotonic(), list[float]()
         with (
             interrupt_left_to_child(says_so=False),
             subprocess.Popen(
@@ -101,6 +115,8 @@ class Jobs:
                 stderr=subprocess.STDOUT,
             ) as running,
         ):
+            if stop_when is not None:
+                Thread(target=_stop, args=(running, stop_when, told), daemon=True).start()
             try:
                 output, _ = running.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
@@ -109,7 +125,8 @@ class Jobs:
             except BaseException:
                 running.kill()
                 raise
-        return Finished(command, running.returncode, output, begun_s, time.monotonic() - begin)
+        end = time.monotonic()
+        return Finished(command, running.returncode, output, begun_s, end - begin, end - (told or [end])[0])
 
     def train(self, recipe: str, overrides: Sequence[str], folder: Path, *options: str) -> Finished:
         """Train by the command that users give, ``./run.sh train``, into a new folder; the run may fail.
@@ -120,51 +137,12 @@ class Jobs:
             folder: The run folder.
             options: Further options of the command.
         """
-        command = [
-            str(ROOT / "run.sh"),
-            "train",
-            recipe,
-            *options,
-            *override_words(overrides),
-            "--run-dir",
-            str(folder),
-        ]
-        return self.run(command)
-
-    def stop_when(self, is_ready: Callable[[], bool], command: Sequence[str], log: Path, timeout_s: float) -> Finished:
-        """Start a program, and tell it to stop (SIGTERM) as soon as it is ready.
-
-        Args:
-            is_ready: Whether to stop the program now; it is asked again and again.
-            command: The command line.
-            log: File for the program's output.
-            timeout_s: Seconds until the program is stopped though not ready, and seconds that it then may take to end.
-
-        Returns:
-            The program, without its output; ``begun_s`` is when it was told to stop, and ``took_s`` runs from then on.
-
-        Raises:
-            MeasurementFailed: The program did not stop in time.
-        """
-        with log.open("wb") as output:
-            running = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
-        try:
-            end = time.monotonic() + timeout_s
-            while running.poll() is None and time.monotonic() < end and not is_ready():
-                time.sleep(_POLL_S)
-            begun_s, begin = time.time(), time.monotonic()
-            running.send_signal(signal.SIGTERM)
-            status = running.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            raise MeasurementFailed(f"{' '.join(command)} did not stop in {timeout_s:g} s") from None
-        finally:
-            running.kill()
-            running.wait()
-        return Finished(command, status, "", begun_s, time.monotonic() - begin)
+        words = [recipe, *options, *override_words(overrides), "--run-dir", str(folder)]
+        return self.run([str(ROOT / "run.sh"), "train", *words])
 
     def ranks(
         self,
-        program: Program,
+        name: str,
         task: Mapping[str, Any],
         *,
         cluster: str = "laptop",
@@ -172,11 +150,11 @@ class Jobs:
         timeout_s: float | None = None,
         is_peer: bool = False,
     ) -> Finished:
-        """Start a program once for each rank, with the environment of a run's ranks, and wait until all have ended.
+        """Start `train.bench.rank` once for each rank, as the ranks of a run start, and wait until all have ended.
 
         Args:
-            program: Reads rank and size by `train.rank.identity`, and its task by `train.bench.samples.run_task`.
-            task: Values that JSON has.
+            name: A module of `train.bench.programs`.
+            task: The arguments of the module's function ``main``; values that JSON has.
             cluster: A name in configs/clusters or a YAML file.
             overrides: Changes of the cluster, each ``cluster.key=value``.
             timeout_s: Seconds that the ranks may take; if None, any.
@@ -187,7 +165,8 @@ class Jobs:
         """
         # This program is not installed in the environment of the peers, so Python must look in the current folder.
         python = self.peers_python if is_peer else sys.executable
-        rank = command_of(program, json.dumps(task), python=python, is_isolated=False if is_peer else None)
+        words = [name, json.dumps(task)]
+        rank = command_of(Program.BENCH_RANK, *words, python=python, is_isolated=False if is_peer else None)
         arguments = ["--cluster", cluster, *override_words(overrides), "--", *rank]
         return self.run(command_of(Program.RANKS_LAUNCHER, *arguments), None, timeout_s).check()
 
@@ -214,6 +193,15 @@ class Jobs:
         """Make the environment of the peers, or complete it."""
         self.run([sys.executable, "-m", "venv", str(self.peers)]).check()
         self.run([str(self.peers_python), "-m", "pip", "install", "--quiet", "-r", _REQUIREMENTS]).check()
+
+
+def _stop(running: "subprocess.Popen[str]", is_ready: Callable[[], bool], told: list[float]) -> None:
+    """Tell a program to stop as soon as it is ready, and note the moment."""
+    while running.returncode is None and not told:
+        if is_ready():
+            told.append(time.monotonic())
+            running.terminate()
+        time.sleep(_POLL_S)
 
 
 def _end(running: "subprocess.Popen[str]") -> None:

@@ -6,7 +6,7 @@ works before anything is installed.
 
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -99,22 +99,16 @@ class PlaceOptions:
 def add_options(parser: ArgumentParser, options: type) -> None:
     """Add the options that a dataclass declares. An option that is not given leaves its field at the default."""
     for each in fields(options):
-        if "numbers" in each.metadata:
-            _add_effort(parser, each)
-        elif each.metadata:
-            settings = dict(each.metadata)
-            flag = settings.pop("flag") or f"--{each.name.replace('_', '-')}"
-            if flag.startswith("-"):
-                parser.add_argument(flag, dest=each.name, default=SUPPRESS, **settings)
-            else:
-                parser.add_argument(flag, default=each.default, **settings)
-
-
-def _add_effort(parser: ArgumentParser, number: "Field[Any]") -> None:
-    group, flag, numbers = parser.add_mutually_exclusive_group(), f"--{number.name}", number.metadata["numbers"]
-    kind = type(numbers["quick"])
-    metavar = "N" if kind is int else "S"
-    group.add_argument(flag, metavar=metavar, type=kind, default=SUPPRESS, help=number.metadata["help"])
-    for word, value in numbers.items():
-        settings: dict[str, Any] = {"dest": number.name, "const": value, "default": SUPPRESS}
-        group.add_argument(f"--{word}", action="store_const", help=f"{flag} {value}", **settings)
+        settings = dict(each.metadata)
+        flag = settings.pop("flag", None) or f"--{each.name.replace('_', '-')}"
+        if numbers := settings.pop("numbers", None):
+            group, kind = parser.add_mutually_exclusive_group(), type(numbers["quick"])
+            metavar = "N" if kind is int else "S"
+            group.add_argument(flag, metavar=metavar, type=kind, default=SUPPRESS, **settings)
+            for word, value in numbers.items():
+                told: dict[str, Any] = {"dest": each.name, "const": value, "help": f"{flag} {value}"}
+                group.add_argument(f"--{word}", action="store_const", default=SUPPRESS, **told)
+        elif flag.startswith("-"):
+            parser.add_argument(flag, dest=each.name, default=SUPPRESS, **settings)
+        else:
+            parser.add_argument(flag, default=each.default, **settings)

@@ -1,7 +1,6 @@
-"""What a bench and a program that it starts tell each other.
+"""What a bench and a rank that it starts tell each other: lines of JSON, one for each alternative.
 
-The program gets one argument, its task as JSON. It answers with a line of JSON for each alternative, on standard
-output. Imports nothing that the environment of a peer may lack.
+Imports nothing that the environment of a peer may lack.
 """
 
 import json
@@ -28,14 +27,18 @@ _ERROR = re.compile(r"^(?=\S).*(error|exception|fatal|no module named)", re.IGNO
 class MeasurementFailed(RuntimeError):
     """A program that was to be measured failed; the text says which, with its first error and its last lines."""
 
+    @property
+    def short(self) -> str:
+        """The text in one line: how the program ended, the first error that it wrote, and its last lines."""
+        first, *lines = str(self).splitlines()
+        if not lines:
+            return first
+        cause = [line for line in lines if _ERROR.search(line)][:1]
+        return " / ".join(dict.fromkeys([first.rpartition(" ended with ")[2], *cause, *lines[-2:]]))
+
 
 class MeasurementRefused(MeasurementFailed):
     """A program that was to be measured was refused before it began; the text is the program's own line."""
-
-
-def run_task(main: Callable[..., None]) -> None:
-    """Call a program's main function with the values of its task as keyword arguments."""
-    main(**json.loads(sys.argv[1]))
 
 
 def write_samples(identity: Identity, alternative: str, samples: Sequence[Figures]) -> None:
@@ -69,15 +72,6 @@ def excerpt(output: str) -> str:
     lines = output.splitlines()
     early = next((line for line in lines[:-_TAIL_LINES] if _ERROR.search(line)), None)
     return "\n".join([*([early, "..."] if early else []), *lines[-_TAIL_LINES:]])
-
-
-def short_cause(error: MeasurementFailed) -> str:
-    """Return the text of a failure in one line: what ended how, the first error that it wrote, and its last lines."""
-    first, *lines = str(error).splitlines()
-    if not lines:
-        return first
-    cause = [line for line in lines if _ERROR.search(line)][:1]
-    return " / ".join(dict.fromkeys([first.rpartition(" ended with ")[2], *cause, *lines[-2:]]))
 
 
 def end_peer(barrier: Callable[[], object]) -> NoReturn:

@@ -63,7 +63,7 @@ class _Concatenation(Kind):
 KINDS: Mapping[str, Kind] = {
     each.name: each
     for each in (
-        _Convolution("conv", absorbs_affine=True, group="convolution"),
+        _Convolution("conv", absorbs_affine=True),
         # It reads its input for the statistics and again for its output; in backward, input and gradient twice each.
         _BatchNorm(
             "bn",
@@ -71,8 +71,8 @@ KINDS: Mapping[str, Kind] = {
             is_in_place=True,
             begins_stage=False,
             is_affine=True,
-            group="batch norm",
-            passes=(3, 5),
+           ,
+           ,
             backward=Traffic(5, fresh=3, span=2),
         ),
         Kind("relu", overwrites=True, is_in_place=True, begins_stage=False, has_kernel=False),
@@ -84,17 +84,17 @@ KINDS: Mapping[str, Kind] = {
             keeps_output=False,
             overwrites=True,
             is_in_place=True,
-            passes=(3, 0),
+           ,
             forward=Traffic(1, fresh=0, span=1),
         ),
         # It reads its input and its gradient once for both inputs' gradients, one of which is a single pixel.
         _Product("multiply", keeps_output=False, backward=Traffic(3, fresh=1, span=1)),
-        _Concatenation("concat", passes=(2, 2)),
-        Kind("max_pool", passes=None),
-        Kind("avg_pool", passes=None),
-        Kind("global_pool", makes_pixel=True, passes=None),
-        Kind("dropout", is_in_place=True, draws=True, passes=(2, 2)),
-        _Dense("dense", makes_pixel=True, group="classifier and loss"),
+        _Concatenation("concat"),
+        Kind("max_pool"),
+        Kind("avg_pool"),
+        Kind("global_pool", makes_pixel=True),
+        Kind("dropout", is_in_place=True, draws=True),
+        _Dense("dense", makes_pixel=True),
     )
 }
 """Name -> kind. What each computes stands in the engines' tables ``OPERATORS``."""

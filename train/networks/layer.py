@@ -84,9 +84,6 @@ class Kind:
         forward: Traffic of the forward kernel in multiples of the output's elements. If None, the kernel reads the
             input, which is fresh, and writes the output.
         backward: The same of the backward kernel, whose gradient is fresh.
-        group: The group under which `train.networks.least_work` counts it.
-        passes: The least passes over the elements of the output in forward and in backward. If None, forward and
-            backward each pass once over input and output.
     """
 
     name: str
@@ -102,8 +99,6 @@ class Kind:
     has_kernel: bool = True
     forward: Traffic | None = None
     backward: Traffic | None = None
-    group: str = "activation, addition, pooling"
-    passes: tuple[int, int] | None = (2, 3)
 
     def in_channels(self, channels: Sequence[int]) -> int:
         """Return the channels that a layer reads, given those of each input."""

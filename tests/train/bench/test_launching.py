@@ -1,22 +1,19 @@
 """Programs are started as a user would start them, what they tell is read, and a failure shows its cause."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from configs.errors import STOPPED_STATUS
 from configs.load import ROOT, load_both
 from configs.programs import Program, command_of
-from tests.train.bench.fake_jobs import FakeJobs
+from tests.train.bench.answering import Answering
 from train.bench.launching import Jobs
-from train.bench.samples import MeasurementFailed, read_samples, short_cause, write_samples
+from train.bench.samples import MeasurementFailed, read_samples, write_samples
 from train.rank.identity import Identity
 
 JOBS = Jobs()
@@ -29,15 +26,15 @@ def _python(code: str) -> list[str]:
 @pytest.mark.ranks
 def test_every_rank_gets_the_task_and_the_clusters_variables_and_rank_0_answers() -> None:
     task = {"cluster": "laptop", "overrides": ["cluster.ranks_per_node=3"], "rounds": 1, "sizes": [4]}
-    done = JOBS.ranks(Program.ALLREDUCE_OURS, task, overrides=["cluster.ranks_per_node=3"])
+    done = JOBS.ranks("allreduce", task, overrides=["cluster.ranks_per_node=3"])
     ((sample,),) = done.samples.values()
     assert 0 < sample["allreduce_ms"] < 1e3 * done.took_s
 
 
 @pytest.mark.ranks
 def test_the_error_of_a_failed_job_has_the_command_and_the_cause() -> None:
-    with pytest.raises(MeasurementFailed, match=r"(?s)allreduce_ours.*exit status.*unexpected keyword argument 'x'"):
-        JOBS.ranks(Program.ALLREDUCE_OURS, {"x": 1})
+    with pytest.raises(MeasurementFailed, match=r"(?s)allreduce.*exit status.*unexpected keyword argument 'x'"):
+        JOBS.ranks("allreduce", {"x": 1})
 
 
 def test_a_program_runs_in_the_folder_of_this_one_with_its_variables_and_any_bytes_can_be_read(
@@ -57,16 +54,16 @@ def test_a_failed_program_tells_its_first_error_and_its_last_lines() -> None:
     lines = "[print('line', number) for number in range(99)]; print('last words'); raise SystemExit(7)"
     with pytest.raises(MeasurementFailed, match=r"ended with exit status 7:\nline 88\n(.*\n)+last words$") as plain:
         JOBS.run(_python(lines)).check()
-    assert short_cause(plain.value) == "exit status 7: / line 98 / last words"
+    assert plain.value.short == "exit status 7: / line 98 / last words"
     with pytest.raises(
         MeasurementFailed, match=r"exit status 7:\nNo module named 'launch'\n\.\.\.\nline 88\n"
     ) as named:
         JOBS.run(_python(f"print('python: warm'); print(\"No module named 'launch'\"); {lines}")).check()
-    assert short_cause(named.value) == "exit status 7: / No module named 'launch' / line 98 / last words"
+    assert named.value.short == "exit status 7: / No module named 'launch' / line 98 / last words"
     source = "    from PIL import UnidentifiedImageError\nModuleNotFoundError: No module named 'PIL'\nfailed\nended\n"
     with pytest.raises(MeasurementFailed) as traced:
         JOBS.run(_python(f"print({source!r}); raise SystemExit(1)")).check()
-    assert short_cause(traced.value) == "exit status 1: / ModuleNotFoundError: No module named 'PIL' / failed / ended"
+    assert traced.value.short == "exit status 1: / ModuleNotFoundError: No module named 'PIL' / failed / ended"
     with pytest.raises(MeasurementFailed, match=r"ended with exit status -9:\nlast words$"):
         JOBS.run(["bash", "-c", "echo last words; kill -KILL $$"]).check()
 
@@ -78,15 +75,14 @@ def test_a_program_that_takes_too_long_may_end_what_it_started_and_then_is_ended
     assert (tmp_path / "ended").exists()
     with pytest.raises(MeasurementFailed, match=r"took more than 0\.01 s$") as late:
         JOBS.run(_python("import signal; signal.pause()"), timeout_s=0.01)
-    assert "\n" not in short_cause(late.value)
+    assert "\n" not in late.value.short
 
 
 _WAITS = """
-import os, pathlib, signal, sys
-signal.signal(signal.SIGTERM, {handler})
-print("on standard output", os.getcwd(), flush=True)
-print("on standard error", file=sys.stderr, flush=True)
-pathlib.Path({file!r}).touch()
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(%d))
+print("first words", flush=True)
+pathlib.Path(%r).touch()
 while True:
     signal.pause()
 """
@@ -94,23 +90,11 @@ while True:
 
 @pytest.mark.parametrize("status", [STOPPED_STATUS, 0])
 def test_a_program_is_told_to_stop_when_it_is_ready(status: int, tmp_path: Path) -> None:
-    code = _WAITS.format(handler=f"lambda *_: sys.exit({status})", file=str(tmp_path / "ready"))
-    done = JOBS.stop_when((tmp_path / "ready").exists, _python(code), tmp_path / "log", 60)
-    assert done.status == status
-    told = (tmp_path / "log").read_text(encoding="utf-8")
-    assert told == f"on standard output {ROOT}\non standard error\n"
-
-
-def test_a_program_that_does_not_stop_is_killed(tmp_path: Path) -> None:
-    # From Python 3.14 on, tqdm's lock starts a process that ends with this one.
-    before = psutil.Process().children()
-    usual = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which a program inherits
-    try:
-        with pytest.raises(MeasurementFailed, match=r"did not stop in 0\.05 s$"):
-            JOBS.stop_when(lambda: True, _python("import signal; signal.pause()"), tmp_path / "log", 0.05)
-    finally:
-        signal.signal(signal.SIGTERM, usual)
-    assert psutil.Process().children() == before
+    done = JOBS.run(_python(_WAITS % (status, str(tmp_path / "ready"))), stop_when=(tmp_path / "ready").exists)
+    assert (done.status, done.output) == (status, "first words\n")
+    assert 0 < done.stop_s < done.took_s
+    ended = JOBS.run(_python("print('by itself')"), stop_when=lambda: False)
+    assert (ended.status, ended.stop_s) == (0, 0.0)
 
 
 def test_samples_are_found_behind_the_name_that_a_launcher_gives_a_rank() -> None:
@@ -150,7 +134,7 @@ def test_a_peer_that_has_measured_succeeds_however_its_libraries_end(meeting: st
 
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_a_data_set_is_packed_where_none_is_complete(is_packed: bool, tmp_path: Path) -> None:
-    jobs = FakeJobs()
+    jobs = Answering()
     (tmp_path / "images").mkdir()
     if is_packed:
         (tmp_path / "images" / "manifest.json").touch()
@@ -160,20 +144,19 @@ def test_a_data_set_is_packed_where_none_is_complete(is_packed: bool, tmp_path: 
     assert folder == tmp_path / "images"
     words = ["prepare", "generated", str(folder), "--train", "24", "--eval", "3", "--classes", "2", "--no-recipe"]
     expected = [] if is_packed else [command_of(Program.PREPARE_VERB, *words)]
-    assert [each.command for each in jobs.started] == expected
+    assert [each.words for each in jobs.started] == expected
 
 
 def test_the_peers_are_installed_into_an_environment_of_their_own_and_start_there(tmp_path: Path) -> None:
-    jobs = FakeJobs(peers=tmp_path / "peers", answer=lambda _: {"PyTorch": [{"images_per_s": 1.0}]})
+    jobs = Answering(peers=tmp_path / "peers", answer=lambda _: {"PyTorch": [{"images_per_s": 1.0}]})
     jobs.install_peers()
-    venv, pip = (each.command for each in jobs.started)
+    venv, pip = (each.words for each in jobs.started)
     assert venv == [sys.executable, "-m", "venv", str(tmp_path / "peers")]
     assert pip[:4] == [str(jobs.peers_python), "-m", "pip", "install"]
     assert (ROOT / pip[pip.index("-r") + 1]).is_file()
-    task = {"rendezvous_file": "m", "form": {"is_channels_last": True}}
-    jobs.ranks(Program.PYTORCH_PEER, task, cluster="c", overrides=["b=2"], is_peer=True)
+    jobs.ranks("pytorch", {"rendezvous_file": "m"}, cluster="c", overrides=["b=2"], is_peer=True)
     started = jobs.started[-1]
-    words = started.command[started.command.index("--") + 1 :]
+    words = started.words[started.words.index("--") + 1 :]
     # This program is not installed there, so Python looks for it in the current folder.
-    assert words == [str(tmp_path / "peers/bin/python"), "-u", "-m", Program.PYTORCH_PEER.value, json.dumps(task)]
-    assert (started.after("--cluster"), started.place) == ("c", ["b=2"])
+    assert words[:4] == [str(tmp_path / "peers/bin/python"), "-u", "-m", Program.BENCH_RANK.value]
+    assert (started.after("--cluster"), started.sets) == ("c", ["b=2"])

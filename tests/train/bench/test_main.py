@@ -145,35 +145,32 @@ def test_help_needs_nothing_but_the_standard_library() -> None:
 
 
 REFUSED = [
-    ("epcoh", "epcoh: no such bench; did you mean 'epoch'?"),
-    ("epoch --rouns 1", "'--rouns' is not expected here; did you mean '--rounds'?; see ./run.sh bench ep"),
-    ("step --starts 2", "'--starts' is not expected here; choose one of --advise, --cases"),
+    ("alreduce", "alreduce: no such bench; did you mean 'allreduce'?"),
+    ("allreduce --rouns 1", "'--rouns' is not expected here; did you mean '--rounds'?"),
     ("", "NAME"),
-    ("peers --cluster laptop", "others do: allreduce, input, overlap, startup, step"),
+    ("epoch", "input_wait_fraction"),
+    ("input --quick", "doctor --step"),
+    ("roofline", "peak_fraction"),
+    ("overlap --compute real", "comm_exposed_fraction"),
+    ("peers --cluster laptop", "others do: allreduce, startup, step"),
     ("step --cluster laptpo", "did you mean 'laptop'"),
     ("peers --model alexnett", "--model alexnett: no such network; did you mean 'alexnet'?"),
     ("peers --install --model alexnet --image-size 32", "model.image_size: got 32, allowed: "),
-    ("peers --install --batch 0", "--batch 0: allowed: a whole number above 0"),
-    ("race --install --seeds -1", "--seeds -1: allowed: a whole number above 0"),
+    ("peers --install --batch 0", "--batch 0: allowed: "),
+    ("race --install --seeds -1", "--seeds -1: allowed: "),
     ("race mnist", "invalid choice: 'mnist'"),
-    ("step --cases resnet50:64:16:2", "--cases resnet50:64:16:2: allowed: all, or network:pixels:batch"),
-    ("step --cases resnet50:x:16:2x1", "--cases resnet50:x:16:2x1: allowed: all, or"),
-    ("allreduce --sizes 3", "--sizes 3: allowed: 4 bytes or more, as 4096, 64K, 16M or 1G"),
+    ("step --cases resnet50:64:16:2", "--cases resnet50:64:16:2: allowed: "),
+    ("step --cases resnet50:x:16:2x1", "--cases resnet50:x:16:2x1: allowed: "),
+    ("step --advise --cluster abci-v100", "--advise: got --cluster abci-v100, allowed: "),
+    ("allreduce --sizes 3", "--sizes 3: allowed: 4 bytes or more"),
     ("allreduce --sizes 1.5M", "--sizes 1.5M: allowed: 4 bytes or more"),
-    ("allreduce --cluster dgx-a100 --set cluster.num_nodes=2 --ranks 5", "--ranks 5: allowed: multiples of the "
-     "cluster's 2 nodes"),
-]  # fmt: skip
+    ("allreduce --cluster dgx-a100 --set cluster.num_nodes=2 --ranks 5", "--ranks 5: allowed: multiples of "),
+]
 REFUSED_ON_MXNET = [
     ("overlap --described abci-v10", "did you mean 'abci-v100'"),
-    ("overlap --compute timed --cluster abci-v100", "--compute timed: got --cluster abci-v100"),
-    ("overlap --ranks 4 1", "--ranks 1: allowed: two ranks or more, because one rank sends nothing"),
-    ("overlap --compute real --ranks 2", "--ranks: allowed: with --compute timed"),
-    ("overlap --compute real --set cluster.ranks_per_node=1", "--cluster: got laptop with one rank"),
-    ("overlap --cluster abci-v100 --links 1 5", "--links: got 1 5, allowed: none on abci-v100"),
+    ("overlap --cluster abci-v100", "--described"),
+    ("overlap --ranks 4 1", "--ranks 1: allowed: two ranks or more"),
     ("overlap --links 0", "--links 0: allowed: Gb/s above 0, or backward"),
-    ("overlap --compute real --links backward", "--links backward: allowed: Gb/s above 0, or doubl"),
-    ("roofline --set cluster.ranks_per_node=1", "--set: got 1 ranks on cpu, allowed: two or more on the"),
-    ("epoch --epochs 1", "schedule.warmup_epochs"),
 ]
 needs_mxnet = pytest.mark.skipif(not has_engine("mxnet"), reason="these benches measure MXNet")
 

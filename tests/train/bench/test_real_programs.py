@@ -1,6 +1,5 @@
 """The programs of the benches on real ranks: every figure is there, and figures that belong together agree."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,26 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import mxnet as mx
-import numpy as np
 import pytest
 
 from configs.load import ROOT
-from configs.networks import IMAGE_SIZES
-from configs.programs import Program
-from configs.schema import EngineSettings, Loss, Model
 from launch.start.link import can_shape, shaped
 from train.bench.__main__ import BENCHES, read_command
-from train.bench.bench_overlap import NONE, OVERLAPPED, SERIAL, Transfer
 from train.bench.launching import Finished, Jobs
 from train.bench.measure import Report
-from train.engine.init import initial_weights
-from train.engine.mxnet.network import TrainedNetwork
-from train.networks.arch import build_network
 
 JOBS = Jobs()
-SMALL = ["model.name=resnet8", "model.image_size=16", "batch.global_size=4"]
-LINK = "cluster.communication.link_bytes_per_s"
 
 needs_link = pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch: ./run.sh setup --engine torch")
@@ -73,7 +61,7 @@ def test_two_ranks_measure_every_part_of_a_step() -> None:
     assert 0 < found["first_step_ms"] < found["warm_up_ms"], "the warm-up has made the operators"
     assert min(found.values()) > 0
     assert sum(found[name] for name in parts | evaluation) < 1e3 * jobs.done[-1].took_s, "milliseconds of the job"
-    assert found["images_per_s"] == pytest.approx(4 / found["step_ms"] * 1e3, rel=0.5)
+    assert found["images_per_s"] == pytest.approx(4 / found["step_ms"] * 1e3, rel=0.3)
 
 
 @pytest.mark.ranks
@@ -90,58 +78,12 @@ def test_two_ranks_give_milliseconds_and_bandwidth_that_belong_together() -> Non
 
 
 @pytest.mark.ranks
-def test_steps_and_kinds_of_operators_are_measured_beside_the_floor(tmp_path: Path) -> None:
-    words = f"--model resnet8 --image-sizes 32 --batch 2 --rounds 1 --set cluster.paths.data={tmp_path}"
-    rows = _medians(_measure(f"roofline {words}", images=8))  # to pack 256 takes longer than to measure
-    for variant in ("alone", "apart", "summed", "read"):
-        assert rows[f"32 px, step {variant}", "wall_ms"] > 0
-        assert rows[f"32 px, step {variant}", "processor_ms"] > 0
-    assert rows["32 px, step alone", "processor_ms"] > rows["32 px, step apart", "processor_ms"] / 10
-    assert 0.1 < rows["32 px, core", "copied_gb_per_s"] < 1000
-    assert 0.1 < rows["32 px, core", "peak_gflop_per_s"] < 10_000
-    for kind in ("convolution", "batch norm", "activation, addition, pooling", "classifier and loss", "update"):
-        floor, apart = rows[f"32 px, {kind}", "floor_ms"], rows[f"32 px, {kind}", "apart_ms"]
-        assert floor > 0
-        assert rows[f"32 px, {kind}", "floor_share"] == pytest.approx(floor / apart)
-        assert rows[f"32 px, {kind}", "summed_ms"] > 0
-    assert rows["32 px, convolution", "floor_ms"] > rows["32 px, classifier and loss", "floor_ms"]
-
-
-_GAPS = {"between_steps_ms", "between_epochs_ms", "before_evaluation_ms", "evaluation_s", "after_evaluation_ms"}
-
-
-@pytest.mark.ranks
-def test_two_ranks_tell_the_gaps_of_a_run(shared_digits: Path) -> None:
-    evaluations = ["run.epochs=3", "run.eval_every_epochs=2", "run.eval_first_epoch=2"]
-    small = ["model.name=resnet8", "model.image_size=8", f"cluster.paths.data={shared_digits.parent}"]
-    done = JOBS.ranks(Program.EPOCH_OURS, {"recipe": "digits", "overrides": [*small, *evaluations]})
-    (found,) = done.samples["gaps"]
-    assert found.keys() == _GAPS
-    assert min(found.values()) > 0
-    assert found["evaluation_s"] < done.took_s
-
-
-@pytest.mark.ranks
-def test_two_ranks_train_as_the_textbook_does_and_tell_the_same_gaps(shared_digits: Path) -> None:
-    task = {"data": str(shared_digits), "image_size": 32, "batch_size": 32, "epochs": 3, "eval_every": 2}
-    done = JOBS.ranks(Program.EPOCH_TEXTBOOK, task, overrides=["cluster.communication.kind=horovod"])
-    (found,) = done.samples["gaps"]
-    assert found.keys() == _GAPS
-    assert min(found.values()) > 0
-    numbers = re.findall(r"(training accuracy|top-1) (\S+)", done.output)
-    # Two ranks tell three epochs and one evaluation each, in which the network has learnt something.
-    assert sorted(name for name, _ in numbers) == ["top-1"] * 2 + ["training accuracy"] * 6
-    assert all(0.05 < float(value) < 1 for _, value in numbers)
-    assert "Horovod has been shut down" not in done.output, "a rank ended with sums of its last step to do"
-
-
-@pytest.mark.ranks
 @pytest.mark.parametrize("mode", ["module", "gluon"])
 def test_horovods_example_trains_the_steps_that_it_counts(mode: str, shared_digits: Path) -> None:
     counted = {"image_size": 32, "batch_size": 4, "warmup": 1, "steps": 2}
     task = {"data": f"{shared_digits}/train", "model": "mobilenet0.25", "mode": mode, **counted}
-    done = JOBS.ranks(Program.HOROVOD_EXAMPLE, task, overrides=["cluster.communication.kind=horovod"])
-    ((figures,),) = done.samples.values()
+    done = JOBS.ranks("horovod", task, overrides=["cluster.communication.kind=horovod"])
+    figures = done.sample
     # Two ranks of 4 images take 2 steps that count, within the time of the job, and none of them in microseconds.
     assert 2 * 4 * 2 / done.took_s < figures["images_per_s"] < 2 * 4 / 1e-4
 
@@ -177,27 +119,8 @@ def test_a_shaped_link_lets_no_more_pass_than_its_senders_may(senders: int) -> N
 
 @needs_link
 @pytest.mark.ranks
-def test_two_ranks_write_a_sample_a_round_of_every_transfer_over_a_shaped_link() -> None:
-    transfers = [
-        Transfer(NONE),
-        Transfer(SERIAL, 1 << 18),
-        Transfer(OVERLAPPED, 1 << 16),
-        Transfer(OVERLAPPED, order="first"),
-        Transfer(OVERLAPPED, wire="float16"),
-        Transfer(OVERLAPPED, 1 << 14, deferred=0.3),
-    ]
-    place = {"recipe": "imagenet-smoke", "cluster": "laptop", "overrides": [*SMALL, f"{LINK}=125e6"]}
-    task = {**place, "rounds": 2, "steps": 1, "transfers": [each.name for each in transfers]}
-    found = JOBS.ranks(Program.OVERLAP_OURS, task, overrides=[f"{LINK}=125e6"]).samples
-    assert {Transfer.parse(name) for name in found} == set(transfers)
-    assert all(len(samples) == 2 for samples in found.values())
-    assert min(min(each["step_ms"], each["processor_ms"]) for samples in found.values() for each in samples) > 0
-
-
-@needs_link
-@pytest.mark.ranks
 def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_no_more_than_the_bound() -> None:
-    words = "--ranks 2 --no-sweep --rounds 3 --set cluster.communication.bucket_bytes=1073741824"
+    words = "--ranks 2 --rounds 3 --set cluster.communication.bucket_bytes=1073741824"
     report = _measure(f"overlap {words}", backward_s=0.1)
     way = "2 ranks, communication as long as backward: "
     rows = {(row.alternative.removeprefix(way), row.figure): row for row in report.rows}
@@ -219,7 +142,7 @@ def test_both_orders_start_a_rank_and_their_phases_lie_within_its_time(tmp_path:
     recipe.write_text(text, encoding="utf-8")
     words = "startup --rounds 1 --image-size 32 --batch-size 1 --ranks 1"
     found = _medians(_measure(words, recipe_name=str(recipe)))
-    for name in ("ours", "textbook", "textbook, MXNet's readers"):
+    for name in ("ours", "textbook"):
         own = {figure: median for (each, figure), median in found.items() if each == name and "/" not in figure}
         assert 0 < own["rank_to_run_start_s"] < own["command_to_run_start_s"]
         phases = [value for figure, value in own.items() if "_to_" not in figure and not figure.startswith("critical")]
@@ -237,9 +160,8 @@ _TINY = "peers --model mnist_small_cnn --batch 2 --rounds 1 --steps 1"
 @needs_torch
 @pytest.mark.ranks
 def test_ours_and_pytorch_are_measured_in_their_fastest_forms() -> None:
-    # To pack 256 images takes longer than to measure.
     words = f"{_TINY} --ranks 1 --precision float32 --optimizer lars"
-    report = _measure(words, _WithPeers(), fewest_images=16)
+    report = _measure(words, _WithPeers())
     rates = {name: median for (name, figure), median in _medians(report).items() if figure == "images_per_s"}
     assert {name.partition(",")[0] for name in rates} == {"ours", "PyTorch"}
     assert min(rates.values()) > 0
@@ -256,43 +178,8 @@ def test_both_sides_of_the_race_reach_the_target_of_the_digits() -> None:
     assert reached == {"ours": 1, "PyTorch": 1}
 
 
-_FAMILIES = ("resnet8", "resnet18", "resnet50", "alexnet", "googlenet", "densenet121", "mnist_small_cnn",
-             "mnist_large_cnn")  # fmt: skip
-
-
-@needs_torch
-@pytest.mark.ranks
-def test_pytorch_computes_the_same_logits_from_the_same_parameters_of_every_family(tmp_path: Path) -> None:
-    expected = {name: _ask(name, tmp_path) for name in _FAMILIES}
-    # In a process of its own, because MXNet and PyTorch bring different libraries of OpenMP.
-    program = [sys.executable, "-m", "tests.train.bench.programs.torch_networks", str(tmp_path)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for name, logits in expected.items():
-        theirs = np.load(tmp_path / f"{name}.npy")
-        np.testing.assert_allclose(theirs, logits, rtol=1e-3, atol=1e-4 * np.abs(logits).max(), err_msg=name)
-
-
-def _ask(name: str, folder: Path) -> Any:
-    """Write the parameters of a network and some images to a file, and return our logits."""
-    least, most = IMAGE_SIZES[name]
-    channels: Any = 1 if name.startswith("mnist") else 3
-    model = Model(name=name, num_classes=10, image_size=min(max(32, least), most), input_channels=channels)
-    table = build_network(name, num_classes=10, image_size=model.image_size, input_channels=model.input_channels)
-    weights = initial_weights(table, model, seed=1)
-    shape = (2, model.input_channels, model.image_size, model.image_size)
-    images = np.random.default_rng(0).standard_normal(shape, np.float32)
-    numbered = {str(number): weights[each.name] for number, each in enumerate(table.parameters)}
-    np.savez(folder / f"{name}.npz", images=images, **numbered)
-    network = TrainedNetwork(
-        table, model=model, loss=Loss(), engine=EngineSettings(layout="NCHW"), context=mx.cpu(), accumulate=False
-    )
-    network.load_weights(weights)
-    return network.inference()(mx.nd.array(images)).asnumpy()
-
-
 def test_what_the_peers_program_imports_of_ours_needs_nothing_but_numpy() -> None:
-    ours = "data.recordio, data.shards, train.bench.samples, train.networks.arch, train.rank.identity"
+    ours = "data.recordio, data.shards, train.bench.rank, train.bench.samples, train.networks.arch, train.rank.identity"
     build = "train.networks.arch.build_network('resnet8', num_classes=10, image_size=8)"
     program = f"import sys; sys.modules.update(pydantic=None, yaml=None); import {ours}; {build}"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

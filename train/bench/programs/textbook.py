@@ -1,31 +1,10 @@
-"""What scripts for MXNet and Horovod do today, after Horovod's example for ImageNet; three programs share it.
+"""What scripts for MXNet and Horovod do today, after Horovod's example for ImageNet; two programs share it.
 
 *Source*: horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py. MXNet and Horovod are imported where they are used,
 because one of the benches measures these imports.
 """
 
 from typing import Any
-
-
-def open_records(stem: str, image_size: int, batch_size: int, **settings: Any) -> Any:
-    """Return MXNet's reader of JPEGs.
-
-    Args:
-        stem: The RecordIO files without their suffix.
-        image_size: Side of an image, px.
-        batch_size: Images of a batch.
-        settings: Further arguments of ``mx.io.ImageRecordIter``.
-    """
-    import mxnet as mx  # noqa: PLC0415
-
-    return mx.io.ImageRecordIter(
-        path_imgrec=f"{stem}.rec",
-        path_imgidx=f"{stem}.idx",
-        batch_size=batch_size,
-        data_shape=(3, image_size, image_size),
-        verbose=False,
-        **settings,
-    )
 
 
 def random_weights() -> Any:

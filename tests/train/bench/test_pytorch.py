@@ -1,4 +1,4 @@
-"""The peer on PyTorch: its layers, images, update and loop, by hand and beside an oracle of the paper."""
+"""The peer on PyTorch begins as ours does, updates as the paper says, and ends where the target is reached."""
 
 import io
 import itertools
@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from configs.load import load_both
+from configs.networks import IMAGE_SIZES
 from data.recordio import RecordWriter, pack_image
-from tests.engines import ALONE
+from tests.engines import ALONE, random_batch, small_network
 from tests.oracles import LarsOracle
 from train.bench.bench_race import race_numbers
-from train.bench.samples import read_samples
+from train.bench.bench_step import GREY
 from train.engine.init import initial_weights
-from train.networks.arch import Network, Rows, network_of
+from train.networks.arch import network_of
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -26,40 +27,31 @@ Image = pytest.importorskip("PIL.Image")
 SECOND = replace(ALONE, rank=1, world_size=2)
 
 
-# The layers
+# The network
+
+_FAMILIES = ("resnet8", "resnet18", "resnet50", "alexnet", "googlenet", "densenet121", "mnist_small_cnn",
+             "mnist_large_cnn")  # fmt: skip
 
 
-def _network(kind: str, *, side: int = 4, channels: int = 1, inputs: int = 1, **geometry: Any) -> Any:
-    from train.bench.programs.pytorch_peer import TableNetwork
+@pytest.mark.medium
+@pytest.mark.parametrize("name", _FAMILIES)
+def test_the_peer_computes_our_logits_from_our_weights_in_every_family(name: str) -> None:
+    from train.bench.programs.pytorch import TableNetwork
 
-    rows = Rows(channels, side)
-    rows.add("one", kind, *["data"] * inputs, **geometry)
-    return TableNetwork(Network("one layer", side, channels, 3, tuple(rows.layers))).eval()
-
-
-def test_dropout_drops_its_share_in_training_alone() -> None:
-    network = _network("dropout", side=64, rate=0.25)
-    torch.manual_seed(1)
-    dropped = network.train()(torch.ones(1, 1, 64, 64))
-    # 4096 pixels, of which 1024 are dropped, give or take 28.
-    assert abs(int((dropped == 0).sum()) - 1024) < 4 * 28
-    assert torch.unique(dropped).tolist() == pytest.approx([0, 4 / 3])
-
-
-def test_a_relu_overwrites_what_nothing_else_reads_and_batch_norms_have_our_constants() -> None:
-    from train.bench.programs.pytorch_peer import TableNetwork
-
-    rows = Rows(3, 8)
-    rows.add("norm", "bn", "data")
-    rows.add("first", "relu", "norm")
-    rows.add("second", "relu", "first")
-    rows.add("sum", "add", "first", "second")
-    network = TableNetwork(Network("small", 8, 3, 3, tuple(rows.layers)), bn_momentum=0.7, bn_epsilon=0.5).eval()
-    assert [part.inplace for part in network.modules() if isinstance(part, torch.nn.ReLU)] == [True, False]
-    (norm,) = (part for part in network.modules() if isinstance(part, torch.nn.BatchNorm2d))
-    assert norm.momentum == pytest.approx(0.3)
-    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    assert torch.allclose(network(images), 2 * (images / 1.5**0.5).clamp(min=0))
+    least, most = IMAGE_SIZES[name]
+    shape = [f"model.name={name}", f"model.image_size={min(max(32, least), most)}"]
+    engine, recipe, ours = small_network("torch", *shape, *(GREY if name.startswith("mnist") else ()))
+    table = network_of(recipe.model)
+    peer = TableNetwork(table).eval()
+    weights = initial_weights(table, recipe.model, seed=1)
+    with torch.no_grad():
+        for own, parameter in zip(peer.parameters(), table.parameters, strict=True):
+            own.copy_(torch.from_numpy(weights[parameter.name]))
+    images, _ = random_batch(engine, ours, size=2)
+    expected = engine.to_host(ours.inference()(images))
+    with torch.no_grad():
+        found = peer(torch.from_numpy(engine.to_host(images))).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
 # The update
@@ -68,7 +60,7 @@ def test_a_relu_overwrites_what_nothing_else_reads_and_batch_norms_have_our_cons
 @pytest.mark.medium  # an optimizer of PyTorch's imports its compiler
 @pytest.mark.parametrize(("has_trust_ratio", "own_decay"), [(True, None), (True, 0.5), (True, 0.0), (False, None)])
 def test_several_updates_equal_the_paper(has_trust_ratio: bool, own_decay: float | None) -> None:
-    from train.bench.programs.pytorch_peer import MomentumUpdate
+    from train.bench.programs.pytorch import MomentumUpdate
 
     random, rates = np.random.default_rng(5), [0.1, 0.3, 0.2]
     start = {kind: random.standard_normal(7) for kind in ("weight", "gamma", "bias")} | {"beta": np.zeros(7)}
@@ -115,19 +107,6 @@ def test_the_peer_gets_the_schedule_and_the_first_weights_of_the_recipe(name: st
         np.testing.assert_array_equal(arrays[str(number)], array)
 
 
-def test_the_peer_gets_what_differs_from_the_defaults(tmp_path: Path) -> None:
-    sets = ["model.bn_epsilon=0.03", "model.bn_momentum=0.7", "loss.label_smoothing=0.21", "optimizer.momentum=0.6"]
-    sets += ["data.std=[11.0, 12.0, 13.0]", "run.target_top1=0.77", "run.seed=9"]
-    race, arrays, recipe = _numbers(tmp_path, *sets)
-    assert race["batch_norm"] == {"bn_momentum": 0.7, "bn_epsilon": 0.03}
-    assert (race["label_smoothing"], race["target"], race["seed"]) == (0.21, 0.77, 9)
-    assert race["optimizer"]["momentum"] == 0.6
-    channels = recipe.model.input_channels
-    assert (race["mean"], race["std"]) == (list(recipe.data.mean[:channels]), [11.0, 12.0, 13.0][:channels])
-    assert race["flip"] is recipe.data.flip
-    assert set(arrays["weight_decay"]) == {recipe.optimizer.weight_decay}
-
-
 @pytest.mark.parametrize("kind", ["lars", "sgd"])
 def test_the_peer_has_a_trust_ratio_where_ours_has_one(kind: str, tmp_path: Path) -> None:
     trust = {"trust_coefficient": 0.03, "epsilon": 0.5, "trust_weight_decay": 0.04, "skip_trust_ratio": ["beta"]}
@@ -159,56 +138,6 @@ def _write(stem: Path, *images: Any) -> None:
         records.finish()
 
 
-@pytest.mark.parametrize(
-    ("area", "aspect", "window"),
-    [(0.25, 2.0, (20.0, 10.0)), (0.25, 0.5, (10.0, 20.0)), (1.0, 0.5, (20.0, 20.0)), (1.0, 8.0, (40.0, 10.0))],
-)
-def test_a_window_has_the_drawn_area_and_aspect_and_ends_at_the_edges(
-    area: float, aspect: float, window: tuple[float, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from train.bench.programs import pytorch_peer
-
-    asked: list[tuple[float, float]] = []
-    drawn = iter([area, aspect, 0.5, 0.25])
-
-    def uniform(low: float, high: float) -> float:
-        asked.append((low, high))
-        return next(drawn)
-
-    monkeypatch.setattr(pytorch_peer, "random", SimpleNamespace(uniform=uniform))
-    left, top, right, bottom = pytorch_peer.random_box(40, 20)
-    assert (left, top) == (0.5, 0.25)
-    assert (right - left, bottom - top) == pytest.approx(window)
-    assert asked[:2] == [(0.08, 1), (3 / 4, 4 / 3)]
-    assert asked[2] == pytest.approx((0, 40 - window[0]))
-    assert asked[3] == pytest.approx((0, 20 - window[1]))
-
-
-@pytest.mark.parametrize(("drawn", "is_flipped"), [(0.49, True), (0.5, False)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_an_image_is_cut_flipped_left_and_right_and_normalised(
-    channels: int, drawn: float, is_flipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from train.bench.programs import pytorch_peer
-
-    image = Image.new("RGB", (32, 16), (200, 200, 200))
-    image.paste((40, 40, 40), (0, 8, 8, 16))  # below, on the left of the square that is cut
-    _write(tmp_path / "train", image, image, image)
-    # The window begins at the upper left corner, and has the area and the aspect of the left half.
-    drawn_numbers = iter([0.5, 1.0, 0.0, 0.0])
-    numbers = SimpleNamespace(uniform=lambda *_: next(drawn_numbers), random=lambda: drawn)
-    monkeypatch.setattr(pytorch_peer, "random", numbers)
-    images = pytorch_peer.CroppedImages(tmp_path / "train", 8, channels)
-    pixels, label = images[1]
-    assert (len(images), label) == (3, 1)
-    levels = [200, 200, 200, 40] if is_flipped else [200, 200, 40, 200]
-    mean, std = [123.675, 116.28, 103.53][:channels], [58.395, 57.12, 57.375][:channels]
-    expected = [[(level - m) / s for level in levels] for m, s in zip(mean, std, strict=True)]
-    corners = pixels[:, :: pixels.shape[1] - 1, :: pixels.shape[2] - 1]
-    assert pixels.shape == (channels, 8, 8)
-    assert torch.allclose(corners.flatten(1), torch.tensor(expected), atol=0.05)
-
-
 # The race
 
 
@@ -222,7 +151,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _race(folder: Path, identity: Any = ALONE, *sets: str, is_channels_last: bool = False, **changes: Any) -> Any:
     """Return a race on 10 images of 8 px for training and 4 for evaluation, of grey in four levels."""
-    from train.bench.programs.pytorch_peer import Form, Race
+    from train.bench.programs.pytorch import Form, Race
 
     folder.mkdir(exist_ok=True)
     small = ["model.name=resnet8", *(sets or ["run.seed=3"])]
@@ -236,7 +165,8 @@ def _race(folder: Path, identity: Any = ALONE, *sets: str, is_channels_last: boo
 @pytest.mark.medium
 @pytest.mark.usefixtures("_alone")
 def test_the_peer_begins_with_our_weights_loss_and_share_of_the_images(tmp_path: Path) -> None:
-    run = _race(tmp_path, SECOND, "loss.label_smoothing=0.21", "model.bn_momentum=0.7", "run.seed=3")
+    own = ["loss.label_smoothing=0.21", "model.bn_momentum=0.7", "model.bn_epsilon=0.03", "run.target_top1=0.77"]
+    run = _race(tmp_path, SECOND, *own, "data.std=[11.0, 12.0, 13.0]", "run.seed=3")
     recipe, _ = load_both("digits", "laptop", ["model.name=resnet8", "run.seed=3"])
     weights, found = initial_weights(network_of(recipe.model), recipe.model, 3), list(run.network.parameters())
     assert len(found) == len(weights)
@@ -244,7 +174,9 @@ def test_the_peer_begins_with_our_weights_loss_and_share_of_the_images(tmp_path:
         np.testing.assert_array_equal(parameter.detach().numpy(), expected)
     assert run.loss_of.label_smoothing == 0.21
     norms = [part for part in run.network.modules() if isinstance(part, torch.nn.BatchNorm2d)]
-    assert [norm.momentum for norm in norms] == pytest.approx([0.3] * len(norms))
+    # PyTorch's momentum is the share that the batch has.
+    assert {(round(norm.momentum, 6), norm.eps) for norm in norms} == {(0.3, 0.03)}
+    assert (run.race["target"], run.race["seed"], run.race["std"]) == (0.77, 3, [11.0, 12.0, 13.0])
     assert (run.training[1].tolist(), run.evaluation[1].tolist()) == ([5, 6, 7, 8, 9], [2, 3])
 
 
@@ -308,7 +240,7 @@ def test_top1_is_that_of_all_images_of_all_ranks_with_the_mean_of_the_ranks_stat
 def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_epoch(
     scores: list[float], epochs: int, reached: float, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.bench.programs import pytorch_peer
+    from train.bench.programs import pytorch
 
     run = _race(tmp_path, epoch_ends=[1, 3, 4], eval_epochs=[2, 3], target=0.75, batch_size=5, image_sizes=[4, 8, 8])
     sides: list[int] = []
@@ -327,7 +259,7 @@ def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_e
         rates.append((lr, weight_decay))
 
     moments = iter([100.0, 110.0, 130.0])
-    monkeypatch.setattr(pytorch_peer, "time", SimpleNamespace(time=lambda: next(moments)))
+    monkeypatch.setattr(pytorch, "time", SimpleNamespace(time=lambda: next(moments)))
     run.evaluate, run.update = evaluate, SimpleNamespace(step=step)
     found = run.train()
     times = {"begun_at": 100.0, "warm_at": 110.0, "ended_at": 130.0}
@@ -336,36 +268,6 @@ def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_e
     assert rates == list(zip(arrays["lr"][:steps], arrays["weight_decay"][:steps], strict=True))
     assert sides == [4, 8, 8, 8][:steps]
     assert all(modes), "an evaluation does not last into the next epoch"
-
-
-# The program
-
-
-@pytest.fixture
-def _meeting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Stand for the process group of four ranks; the slowest takes 2.5 s at least."""
-    from train.bench.programs import pytorch_peer
-
-    met: list[Any] = []
-    monkeypatch.setattr("torch.distributed.init_process_group", lambda kind, **others: met.append((kind, others)))
-    monkeypatch.setattr("torch.distributed.all_reduce", lambda seconds, _: seconds.clamp_(min=2.5))
-    monkeypatch.setattr("torch.distributed.barrier", lambda: met.append("barrier"))
-    monkeypatch.setattr(pytorch_peer, "read_identity", lambda _: replace(ALONE, world_size=4))
-    return met
-
-
-@pytest.mark.usefixtures("_alone")
-def test_a_race_is_told_by_the_first_rank(
-    tmp_path: Path, _meeting: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from train.bench.programs import pytorch_peer
-
-    race = _race(tmp_path, epoch_ends=[1], eval_epochs=[1], batch_size=5, image_sizes=[8]).race
-    monkeypatch.setattr("torch.distributed.all_reduce", lambda values: values)
-    pytorch_peer.main("/tmp/rendezvous", form={"is_channels_last": True}, race=race)
-    ((found,),) = read_samples(capsys.readouterr().out).values()
-    assert found["epochs"] == 1
-    assert found["ended_at"] > found["begun_at"]
 
 
 @pytest.mark.usefixtures("_alone")
@@ -379,3 +281,26 @@ def test_images_of_another_size_are_resized_and_grey_ones_have_one_channel(tmp_p
         images, _ = run.share("other", ALONE)
         assert (images.shape, images.dtype) == ((1, channels, 2, 2), torch.uint8)
         assert images[0, 0].flatten().tolist() == pytest.approx([level, level, 40, level], abs=2)
+
+
+# The rate
+
+
+@pytest.mark.medium  # the loader starts a process
+@pytest.mark.usefixtures("_alone")
+def test_images_a_second_are_those_of_all_ranks_in_the_time_of_the_slowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.bench.programs.pytorch import Form, images_per_s
+
+    met: list[str] = []
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda seconds, _: seconds.clamp_(min=500.0))
+    monkeypatch.setattr("torch.distributed.barrier", lambda: met.append("barrier"))
+    monkeypatch.setattr("torch.distributed.is_available", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    _write(tmp_path / "train", *[Image.new("RGB", (20, 16), (40 * number,) * 3) for number in range(6)])
+    network = {"name": "mnist_small_cnn", "num_classes": 10, "image_size": 28, "input_channels": 1}
+    task: dict[str, Any] = {"network": network, "data": str(tmp_path / "train"), "update": None, "warmup": 1}
+    # Two ranks of two images take four steps in 500 s, beside the one that does not count.
+    assert images_per_s(Form(), batch_size=2, steps=4, **task) == pytest.approx(2 * 2 * 4 / 500)
+    assert met == ["barrier"]

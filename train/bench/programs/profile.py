@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from train.bench.bench_rank import open_rank, steps_of
-from train.bench.samples import run_task, write_samples
+from train.bench.bench_rank import open_rank
+from train.bench.samples import write_samples
 
 _WARMUP, _STEPS = 3, 5
 _NAME_LENGTH = 100
@@ -21,8 +21,8 @@ def main(recipe: str, overrides: Sequence[str], most: int) -> None:
         overrides: Changes of the recipe and of the cluster ``laptop``.
         most: Number of kernels to name; on a CPU, of operators.
     """
-    rank = open_rank(overrides, recipe)
-    steps, is_gpu = steps_of(rank), torch.cuda.is_available()
+    rank = open_rank(recipe, overrides)
+    steps, is_gpu = rank.steps(), torch.cuda.is_available()
     rank.time_s(lambda: steps(_WARMUP))
     with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as recorded:
         rank.time_s(lambda: steps(_STEPS))
@@ -38,7 +38,3 @@ def main(recipe: str, overrides: Sequence[str], most: int) -> None:
     for name, (microseconds, count) in [*rows.items(), *longest[:most]]:
         figures = {"kernel_ms": microseconds / 1e3 / _STEPS, "launches": count / _STEPS}
         write_samples(rank.parts.identity, name, [figures])
-
-
-if __name__ == "__main__":
-    run_task(main)

@@ -11,35 +11,30 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from train.bench.programs.textbook import broadcast_network, open_records, train_batch
-from train.bench.samples import run_task, write_samples
+from train.bench.programs.textbook import broadcast_network, train_batch
+from train.bench.samples import write_samples
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
 
-_MEANS = {"mean_r": 123.68, "mean_g": 116.779, "mean_b": 103.939}
 
-
-def main(recipe: str, readers: str, data: str, image_size: int, batch_size: int) -> None:
+def main(recipe: str, data: str, image_size: int, batch_size: int) -> None:
     """Go through all phases, and write the ledger on rank 0.
 
     Args:
         recipe: Recipe of the data set.
-        readers: Whose readers to open, ``mxnet`` or ``dali``.
         data: Folder of the packed images.
         image_size: Side of an image, px.
         batch_size: Images a rank.
     """
     ledger = Ledger()
     with ledger.phase("imports"):
-        if readers == "dali":
-            import_module("data.input.pipeline")  # DALI comes before Horovod, as `train.dataset` explains
+        import_module("data.input.pipeline")  # DALI comes before Horovod, as `train.dataset` explains
         import horovod.mxnet as hvd  # noqa: PLC0415
         import mxnet as mx  # noqa: PLC0415
     with ledger.phase("communicator"):
         hvd.init()
     with ledger.phase("pipelines"):
-        shape, shard = (image_size, batch_size), (hvd.rank(), hvd.size())
-        opened = _open_dali(recipe, data, *shape, *shard) if readers == "dali" else _open_mxnet(data, *shape, *shard)
+        opened = _open_pipelines(recipe, data, image_size, batch_size, hvd.rank(), hvd.size())
     with ledger.phase("network and weights"):
         network = mx.gluon.model_zoo.vision.get_model("resnet50_v1", classes=1000)
         weights = broadcast_network(network)
@@ -55,18 +50,9 @@ def main(recipe: str, readers: str, data: str, image_size: int, batch_size: int)
     del opened
 
 
-def _open_mxnet(data: str, image_size: int, batch_size: int, rank: int, world_size: int) -> list[Any]:
-    """Open MXNet's readers for training and evaluation."""
-    crop = {"rand_mirror": True, "random_resized_crop": True, "min_random_area": 0.08, "max_random_area": 1.0}
-    shard = {"num_parts": world_size, "part_index": rank, "shuffle": True}
-    common: dict[str, Any] = {"preprocess_threads": 1, "label_width": 1, **_MEANS}
-    return [
-        open_records(f"{data}/{split}", image_size, batch_size, **common, **others)
-        for split, others in (("train", crop | shard), ("eval", {"resize": image_size * 8 // 7}))
-    ]
-
-
-def _open_dali(recipe_name: str, data: str, image_size: int, batch_size: int, rank: int, world_size: int) -> list[Any]:
+def _open_pipelines(
+    recipe_name: str, data: str, image_size: int, batch_size: int, rank: int, world_size: int
+) -> list[Any]:
     """Open the pipelines that runs of this program use."""
     from configs.load import load_both  # noqa: PLC0415
     from data.input.packed import open_evaluation, open_training  # noqa: PLC0415
@@ -75,7 +61,3 @@ def _open_dali(recipe_name: str, data: str, image_size: int, batch_size: int, ra
     recipe, cluster = load_both(recipe_name, "laptop", overrides)
     place: dict[str, Any] = {"batch_size": batch_size, "rank": rank, "world_size": world_size, "device_id": None}
     return [each(recipe, cluster.engine, Path(data), **place) for each in (open_training, open_evaluation)]
-
-
-if __name__ == "__main__":
-    run_task(main)

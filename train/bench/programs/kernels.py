@@ -13,8 +13,8 @@ from configs.load import load_both
 from configs.optimizers import HyperParameters
 from configs.plan import plan_run
 from train.bench.kernel_cases import KERNEL_CASES, KernelCase
-from train.bench.programs.gpu_step import allow_tf32
-from train.bench.samples import Figures, run_task, write_samples
+from train.bench.programs.steps import allow_tf32
+from train.bench.samples import Figures, write_samples
 from train.compose import compose
 from train.dataset import images_of
 from train.engine.init import initial_weights
@@ -196,7 +196,3 @@ def _distance(found: np.ndarray, exact: np.ndarray) -> float:
     """Return |found - exact| / |exact|; infinite if a value is none."""
     distance = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     return float(distance) if np.isfinite(distance) else float("inf")
-
-
-if __name__ == "__main__":
-    run_task(main)

@@ -5,6 +5,7 @@ modules, it imports only those that need nothing but NumPy, Pillow and the stand
 """
 
 import io
+import itertools
 import os
 import random
 import time
@@ -23,7 +24,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from data.recordio import RecordFile, unpack_image
 from data.shards import shard_range
-from train.bench.samples import end_peer, run_task, write_samples
+from train.bench.samples import end_peer, write_samples
 from train.networks.arch import Network, build_network
 from train.networks.layer import Layer
 from train.rank.identity import Identity, read_identity
@@ -79,20 +80,16 @@ def main(
     Args:
         rendezvous_file: File by which the ranks find each other; must not exist.
         form: Arguments of `Form`.
-        rate: Arguments of `seconds_of_steps`, to measure images/s.
+        rate: Arguments of `images_per_s`.
         race: What `Race` takes, to train to a target.
     """
-    identity = read_identity(os.environ)
+    identity, chosen = read_identity(os.environ), Form(**form)
     distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous_file}", rank=identity.rank, world_size=identity.world_size
     )
-    if race:
-        write_samples(identity, "PyTorch", [Race(race, identity, Form(**form)).train()])
-    if rate:
-        slowest_s = torch.tensor(seconds_of_steps(Form(**form), **rate))
-        distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
-        images_per_s = identity.world_size * rate["batch_size"] * rate["steps"] / float(slowest_s)
-        write_samples(identity, "pytorch", [{"images_per_s": images_per_s}])
+    found = Race(race, identity, chosen).train() if race else {"images_per_s": images_per_s(chosen, **rate or {})}
+    write_samples(identity, "PyTorch", [found])
+    end_peer(distributed.barrier)
 
 
 class TableNetwork(nn.Module):  # type: ignore[misc]
@@ -169,7 +166,7 @@ class _Records:
         return Image.open(io.BytesIO(record.image)).convert(self._mode), int(record.labels[0])
 
 
-def seconds_of_steps(  # noqa: PLR0913 (the values of a task)
+def images_per_s(  # noqa: PLR0913 (the values of a task)
     form: Form,
     *,
     network: dict[str, Any],
@@ -179,7 +176,7 @@ def seconds_of_steps(  # noqa: PLR0913 (the values of a task)
     warmup: int,
     steps: int,
 ) -> float:
-    """Return the seconds of the steps that count; the loader has one worker, which decodes with Pillow.
+    """Return the images/s of all ranks; the loader of each one has one worker, which decodes with Pillow.
 
     Args:
         form: How PyTorch runs.
@@ -199,20 +196,21 @@ def seconds_of_steps(  # noqa: PLR0913 (the values of a task)
     model, loss_of = form.trained(plain), nn.CrossEntropyLoss(label_smoothing=0.1)
     images = CroppedImages(Path(data), network["image_size"], network["input_channels"])
     loader = DataLoader(images, batch_size, sampler=DistributedSampler(images), num_workers=1, drop_last=True)
-    done = 0
-    while True:
-        for batch, labels in loader:
-            if done == warmup:
-                distributed.barrier()
-                begin = time.perf_counter()
-            if done == warmup + steps:
-                return time.perf_counter() - begin
-            plain.zero_grad()
-            with form.cast():
-                loss = loss_of(model(batch.to(memory_format=form.order)), labels)
-            loss.backward()
-            change()
-            done += 1
+    begin = 0.0
+    for done, (batch, labels) in enumerate(itertools.chain.from_iterable(itertools.repeat(loader))):
+        if done == warmup:
+            distributed.barrier()
+            begin = time.perf_counter()
+        if done == warmup + steps:
+            break
+        plain.zero_grad()
+        with form.cast():
+            loss = loss_of(model(batch.to(memory_format=form.order)), labels)
+        loss.backward()
+        change()
+    slowest_s = torch.tensor(time.perf_counter() - begin)
+    distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
+    return float(distributed.get_world_size() * batch_size * steps / slowest_s)
 
 
 class CroppedImages(Dataset):  # type: ignore[misc]
@@ -404,8 +402,3 @@ class MomentumUpdate:
         w, g = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
         ratios = self._trust["trust_coefficient"] * w / (g + decay * w + self._trust["epsilon"])
         return torch.where((w > 0) & (g > 0), ratios, 1.0)
-
-
-if __name__ == "__main__":
-    run_task(main)
-    end_peer(distributed.barrier)

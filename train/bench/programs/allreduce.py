@@ -1,13 +1,15 @@
 """One rank of ``bench allreduce``: sums of float32 buffers of several sizes over all ranks, in turn."""
 
 import os
-import time
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from configs.load import load_cluster
-from train.bench.samples import run_task, write_samples
+from train.bench.bench_rank import slowest_s
+from train.bench.samples import write_samples
 from train.comm.communicator import connector
 from train.engine.protocol import open_engine
 from train.rank.identity import read_identity
@@ -29,25 +31,20 @@ def main(cluster: str, overrides: Sequence[str], rounds: int, sizes: Sequence[in
     place, identity = load_cluster(cluster, overrides), read_identity(os.environ)
     engine = open_engine(place, identity)
     communicator = connector(place.communication)(identity, Ledger())
+
+    def reduce(size: int, buffer: Any, repeats: int) -> None:
+        for _ in range(repeats):
+            communicator.reduce(f"allreduce of {size}", [buffer])
+            communicator.complete()
+            engine.wait_all()
+
     buffers = {size: engine.from_host(np.zeros(size // 4, np.float32)) for size in sizes}
     samples: dict[int, list[dict[str, float]]] = {size: [] for size in buffers}
     for number in range(1 + rounds):
         for size, buffer in buffers.items():
             repeats = max(1, min(_MOST_IN_A_SAMPLE, _SAMPLE_BYTES // size))
-            engine.wait_all()
-            communicator.gather("begin", 0)
-            begin = time.perf_counter()
-            for _ in range(repeats):
-                communicator.reduce(f"allreduce of {size}", [buffer])
-                communicator.complete()
-                engine.wait_all()
-            own_s = (time.perf_counter() - begin) / repeats
-            slowest_s = max(communicator.gather("took", round(1e9 * own_s))) / 1e9
+            took_s = slowest_s(engine, communicator, partial(reduce, size, buffer, repeats))
             if number:
-                samples[size].append({"allreduce_ms": 1e3 * slowest_s})
+                samples[size].append({"allreduce_ms": 1e3 * took_s / repeats})
     for size, own in samples.items():
         write_samples(identity, str(size), own)
-
-
-if __name__ == "__main__":
-    run_task(main)

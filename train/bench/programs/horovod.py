@@ -14,8 +14,8 @@ from typing import Any
 import horovod.mxnet as hvd
 import mxnet as mx
 
-from train.bench.programs.textbook import broadcast_network, open_records, random_weights, train_batch
-from train.bench.samples import end_peer, run_task, write_samples
+from train.bench.programs.textbook import broadcast_network, random_weights, train_batch
+from train.bench.samples import end_peer, write_samples
 from train.rank.identity import read_identity
 
 _CLASSES = 1000
@@ -42,13 +42,16 @@ def main(  # noqa: PLR0913 (the values of a task)
     train(network, mx.io.ResizeIter(_images(data, image_size, batch_size), warmup + steps), batch_size, watch)
     slowest_s = float(hvd.allgather(mx.nd.array([watch.seconds]), name="seconds").max().asscalar())
     write_samples(read_identity(os.environ), mode, [{"images_per_s": hvd.size() * batch_size * steps / slowest_s}])
+    end_peer(lambda: hvd.allgather(mx.nd.zeros(1), name="end").asnumpy())
 
 
 def _images(data: str, image_size: int, batch_size: int) -> Any:
-    return open_records(
-        data,
-        image_size,
-        batch_size,
+    return mx.io.ImageRecordIter(
+        path_imgrec=f"{data}.rec",
+        path_imgidx=f"{data}.idx",
+        batch_size=batch_size,
+        data_shape=(3, image_size, image_size),
+        verbose=False,
         preprocess_threads=2,
         shuffle=True,
         label_width=1,
@@ -113,8 +116,3 @@ def _train_gluon(network: Any, images: Any, batch_size: int, watch: _Stopwatch) 
         data, labels = (arrays[0].as_in_context(mx.cpu()) for arrays in (batch.data, batch.label))
         accuracy.update([labels], [train_batch(network, trainer, loss_of, data, labels)])
         watch()
-
-
-if __name__ == "__main__":
-    run_task(main)
-    end_peer(lambda: hvd.allgather(mx.nd.zeros(1), name="end").asnumpy())
