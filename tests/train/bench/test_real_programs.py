@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT
-from launch.start.link import can_shape, shaped
+from launch.start.link import can_shape
 from train.bench.__main__ import BENCHES, read_command
 from train.bench.launching import Finished, Jobs
 from train.bench.measure import Report
@@ -86,35 +86,6 @@ def test_horovods_example_trains_the_steps_that_it_counts(mode: str, shared_digi
     figures = done.sample
     # Two ranks of 4 images take 2 steps that count, within the time of the job, and none of them in microseconds.
     assert 2 * 4 * 2 / done.took_s < figures["images_per_s"] < 2 * 4 / 1e-4
-
-
-_TRANSFER = """
-import socket, sys, threading, time
-def send_and_receive():
-    server = socket.create_server(("127.0.0.1", 0))
-    out = socket.create_connection(server.getsockname())
-    into, _ = server.accept()
-    threading.Thread(target=out.sendall, args=(bytes(2_000_000),)).start()
-    left = 2_000_000
-    while left:
-        left -= len(into.recv(1 << 20))
-senders = [threading.Thread(target=send_and_receive) for _ in range(int(sys.argv[1]))]
-begin = time.monotonic()
-for each in senders:
-    each.start()
-for each in senders:
-    each.join()
-print(time.monotonic() - begin)
-"""
-
-
-@needs_link
-@pytest.mark.parametrize("senders", [2, 4])
-def test_a_shaped_link_lets_no_more_pass_than_its_senders_may(senders: int) -> None:
-    command = [*shaped(50e6 / 8, senders), sys.executable, "-c", _TRANSFER, str(senders)]
-    took_s = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    # The token bucket passes its own bytes at once.
-    assert took_s > 8 * (2_000_000 - (128 << 10) / senders) / 50e6
 
 
 @needs_link
