@@ -71,8 +71,6 @@ KINDS: Mapping[str, Kind] = {
             is_in_place=True,
             begins_stage=False,
             is_affine=True,
-           ,
-           ,
             backward=Traffic(5, fresh=3, span=2),
         ),
         Kind("relu", overwrites=True, is_in_place=True, begins_stage=False, has_kernel=False),
@@ -84,7 +82,6 @@ KINDS: Mapping[str, Kind] = {
             keeps_output=False,
             overwrites=True,
             is_in_place=True,
-           ,
             forward=Traffic(1, fresh=0, span=1),
         ),
         # It reads its input and its gradient once for both inputs' gradients, one of which is a single pixel.
