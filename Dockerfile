@@ -8,7 +8,7 @@ ARG TORCH_BASE=ubuntu:24.04
 ARG SITE_BASE=nvcr.io/nvidia/mxnet:24.04-py3
 ARG GPU_BUILD_BASE=nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04
 ARG GPU_BASE=nvidia/cuda:11.8.0-base-ubuntu22.04
-ARG VERSION=0.1.0
+ARG VERSION=0.1.1
 # The commit, which every run records in its environment.json: an image holds no git checkout.
 ARG REVISION=unknown
 

@@ -104,7 +104,7 @@ def read_command(arguments: Sequence[str]) -> BenchCommand:
     name, *words = [*arguments[arguments[:1] == ["bench"] :], "-"]
     asked = f"{name} --compute" if any(word.startswith("--compute") for word in words) else name
     if asked in _GONE:
-        raise UserError(f"bench {asked} went; {_GONE[asked]}")
+        raise UserError(f"bench {asked} is gone; {_GONE[asked]}")
     if not name.startswith("-") and name not in BENCHES:
         raise UserError(f"{name}: no such bench; {nearest(name, BENCHES)}")
     return parse(_parser(), _command, arguments)
