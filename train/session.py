@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from configs.compilers import require_compiler
 from configs.plan import Position, RunPlan, plan_run
@@ -46,6 +46,7 @@ from train.schedule import logged_hyperparameters, resolve_schedule
 from train.warmup import TRIAL, warm_up
 
 if TYPE_CHECKING:
+    from data.manifest import Manifest
     from train.evaluate import Evaluator
     from train.loop import Result
     from train.measure.progress import Progress
@@ -86,15 +87,8 @@ def _leave_at_once(message: str) -> None:
 
 def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, ledger: Ledger, connect: Connect) -> int:
     """Train one rank's share and return the exit status."""
-    folder, (recipe, cluster) = run_folder.path, run_folder.settings
-    if cluster.rehearsal is not None:
-        failures = sum(each.outcome == "failed" for each in run_folder.attempts.read())
-        cluster = cluster.model_copy(update={"rehearsal": cluster.rehearsal.after_failures(failures)})
-    # The launcher has checked its own environment; a rank in a container has the image's.
-    require_engine(cluster.engine.name)
-    require_compiler(cluster)
-    require_memory(recipe, cluster)
-    require_fixed_step(recipe, cluster)
+    folder, (recipe, cluster) = run_folder.path, _settings(run_folder)
+    _require_possible(recipe, cluster)
     plan = plan_run(recipe, identity.world_size)
     images = images_of(recipe, cluster, plan, identity)
     with ledger.phase("data set"):
@@ -108,44 +102,19 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     resumed_from = initial.resumed_from_step
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:
         begin = time.monotonic()
+        state, weights = initial.source_state(identity.rank), initial.weights(identity.rank)
         rank = compose(
-            recipe,
-            cluster,
-            identity,
-            ledger,
-            plan=plan,
-            images=images,
-            source_state=initial.source_state(identity.rank),
-            connect=connect,
-            weights=initial.weights(identity.rank),
-        )
+            recipe, cluster, identity, ledger,
+            plan=plan, images=images, source_state=state, connect=connect, weights=weights,
+        )  # fmt: skip
         require_cold(rank.communicator, is_cold=prepared.is_cold)
-        with ledger.phase("warm-up"):
-            warm_up(
-                rank.engine,
-                rank.model,
-                rank.communicator,
-                rank.plan.per_rank_batch_size,
-                images.image_type,
-                on_update=partial(_require_same_update, rank),
-            )
-            rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
-            initial.restore_optimizer(
-                rank.engine, rank.model.network, rank.model.optimizer, rank.model.parts, identity.rank
-            )
-        with ledger.phase("compare weights"):
-            _common_checksum(rank, "before the run")
-            starts = gather_starts(rank.communicator.gather_bytes, identity.host, ledger)
+        _warm_up(rank, initial, images.image_type, ledger)
+        starts = _compare(rank, ledger)
         schedule = resolve_schedule(recipe, rank.plan)
         log.hyperparameters(logged_hyperparameters(recipe, rank.plan, schedule, rank.model.optimizer.config))
         log.init_stop()
         init_s = time.monotonic() - begin
-        if identity.rank == 0:
-            count = sum(each.size for each in rank.model.network.parameters)
-            with dispensable():
-                write_json(folder / STARTUP_FILE, {**ledger.to_json(), **starts, "parameters": count})
-            if prepared.manifest is not None:
-                write_json(folder / DATASET_FILE, prepared.manifest.model_dump(mode="json"))
+        _write_start(folder, rank, {**ledger.to_json(), **starts}, prepared.manifest)
         training = _Training(
             folder=run_folder,
             rank=rank,
@@ -168,6 +137,61 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     status = training.conclude(result, evaluate, clock, init_s)
     watchdog.rest()
     return status
+
+
+def _settings(run_folder: RunFolder) -> tuple[Recipe, Cluster]:
+    """Return recipe and cluster of this attempt; a rehearsal fails in as many attempts as its cluster says."""
+    recipe, cluster = run_folder.settings
+    if cluster.rehearsal is None:
+        return recipe, cluster
+    failures = sum(each.outcome == "failed" for each in run_folder.attempts.read())
+    return recipe, cluster.model_copy(update={"rehearsal": cluster.rehearsal.after_failures(failures)})
+
+
+def _require_possible(recipe: Recipe, cluster: Cluster) -> None:
+    """Raise UserError if this rank's environment, which in a container is the image's, cannot train the recipe."""
+    require_engine(cluster.engine.name)
+    require_compiler(cluster)
+    require_memory(recipe, cluster)
+    require_fixed_step(recipe, cluster)
+
+
+def _warm_up(rank: Composition, initial: InitialState, image_type: str, ledger: Ledger) -> None:
+    """Warm up all parts, and then give the optimizer and the ideas the state in which the run begins."""
+    with ledger.phase("warm-up"):
+        warm_up(
+            rank.engine,
+            rank.model,
+            rank.communicator,
+            rank.plan.per_rank_batch_size,
+            image_type,
+            on_update=partial(_require_same_update, rank),
+        )
+        rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
+        model = rank.model
+        initial.restore_optimizer(rank.engine, model.network, model.optimizer, model.parts, rank.identity.rank)
+
+
+def _compare(rank: Composition, ledger: Ledger) -> dict[str, Any]:
+    """Compare the weights of all ranks, and return hosts and start-up of each.
+
+    Raises:
+        WeightsDiffer: The ranks hold different weights.
+    """
+    with ledger.phase("compare weights"):
+        _common_checksum(rank, "before the run")
+        return gather_starts(rank.communicator.gather_bytes, rank.identity.host, ledger)
+
+
+def _write_start(folder: Path, rank: Composition, ledger: Mapping[str, Any], manifest: Manifest | None) -> None:
+    """Write the ledger of the start-up and the data set's manifest, on rank 0."""
+    if rank.identity.rank:
+        return
+    count = sum(each.size for each in rank.model.network.parameters)
+    with dispensable():
+        write_json(folder / STARTUP_FILE, {**ledger, "parameters": count})
+    if manifest is not None:
+        write_json(folder / DATASET_FILE, manifest.model_dump(mode="json"))
 
 
 @contextmanager
