@@ -353,7 +353,8 @@ class _Training:
                 on_interval=self._make_pace(clock, progress),
             )
             result = train(run, log=log, progress=progress)
-            watchdog.expect(max(rank.cluster.watchdog_s, _CONCLUSION_S))
+            if rank.cluster.watchdog_s < _CONCLUSION_S:
+                watchdog.expect(_CONCLUSION_S)
         finally:
             self.tracer.close()
             progress.close()
