@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from configs.errors import UserError
+from configs.ideas import IDEAS
 from configs.ideas.part import Part
 from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import RANKS, require_unchanged
@@ -222,7 +223,7 @@ def _evaluated(parts: Sequence[Part]) -> _Evaluated:
 
 def evaluated_weights(checkpoint: SavedState) -> dict[str, np.ndarray]:
     """Return what an evaluation judges: what `weights_of` returns, or what the run's ideas have in place of it."""
-    checkpoint = _with_named_averages(checkpoint)
+    checkpoint = _renamed(checkpoint)
     return weights_of(checkpoint) | _replaced(checkpoint, None)
 
 
@@ -232,17 +233,13 @@ def _replaced(checkpoint: SavedState, rank: int | None) -> dict[str, np.ndarray]
     return {name: _of_rank(each, rank) if name in statistics else each for name, each in evaluated.items()}
 
 
-def _with_named_averages(checkpoint: SavedState) -> SavedState:
-    """Return a checkpoint of version 0.1.0 with names for the averages of the weights, which were its last momenta."""
+def _renamed(checkpoint: SavedState) -> SavedState:
+    """Return a checkpoint in which the ideas' arrays have the names of today, whatever version wrote it."""
     settings = checkpoint.meta.get("settings")
-    optimizer = settings.get("optimizer") if isinstance(settings, dict) else None
-    is_averaged = isinstance(optimizer, dict) and optimizer.get("average_half_life_steps") is not None
-    if not is_averaged or _below("evaluated/", checkpoint):
+    if not isinstance(settings, dict):
         return checkpoint
-    names = [*_below("weights/", checkpoint)]
-    first = len(_below("momenta/", checkpoint)) - len(names)
-    numbers = {f"momenta/{first + number}": f"evaluated/{name}" for number, name in enumerate(names)}
-    return SavedState(checkpoint.meta, {numbers.get(name, name): each for name, each in checkpoint.arrays.items()})
+    names = {old: new for idea in IDEAS for old, new in idea.renamed(settings, [*checkpoint.arrays]).items()}
+    return SavedState(checkpoint.meta, {names.get(name, name): each for name, each in checkpoint.arrays.items()})
 
 
 def _of_rank(rows: np.ndarray, rank: int | None) -> np.ndarray:
@@ -373,8 +370,8 @@ class InitialState:
         if self.checkpoint is None:
             return
         evaluated = _evaluated(parts)
-        # A rehearsal of the same recipe has no averages, and its last momenta are momenta.
-        checkpoint = _with_named_averages(self.checkpoint) if evaluated.weights else self.checkpoint
+        # Ideas compute nothing in a rehearsal, whose momenta are all momenta.
+        checkpoint = _renamed(self.checkpoint) if evaluated.weights else self.checkpoint
         saved, momenta = _below("momenta/", checkpoint), optimizer.momenta
         oihw = (network.to_oihw(np.broadcast_to(np.False_, each.shape)) for each in momenta)
         wanted = {str(number): each.shape for number, each in enumerate(oihw)}
@@ -382,15 +379,15 @@ class InitialState:
             raise _foreign(self.path, "the optimizer's state has other shapes")
         for number, momentum in enumerate(momenta):
             engine.overwrite(momentum, engine.from_host(network.from_oihw(saved[str(number)])))
-        held, found = (
-            evaluated.weights | evaluated.statistics,
-            _replaced(checkpoint, rank if self.has_own_states else None),
-        )
+        held = evaluated.weights | evaluated.statistics
+        found = _replaced(checkpoint, rank if self.has_own_states else None)
         if missing := held.keys() - found.keys():
             if missing != evaluated.statistics.keys():
                 raise _foreign(self.path, f"it has nothing that is evaluated in place of {min(missing)}")
             if rank == 0:
-                words = "%s: has averages of the weights and none of the running statistics, which begin as its own"
+                words = (
+                    "%s: version 0.1.0 kept no running statistics that are evaluated; they begin as the network's own"
+                )
                 logger.warning(words, self.path)
         for name, array in held.items():
             if name in found:

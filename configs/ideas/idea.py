@@ -89,6 +89,15 @@ class Idea:
         """
         return 0
 
+    def renamed(self, settings: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, str]:
+        """Return the arrays of an older version's checkpoint that have other names today: old name -> new name.
+
+        Args:
+            settings: The recipe of the run, as the checkpoint has it.
+            names: Of all arrays in the checkpoint, see `train.checkpoint.Checkpoints`.
+        """
+        return {}
+
     def described(self, recipe: Recipe) -> Mapping[str, Any]:
         """Return the entries of ``network.json`` that tell a user of the exported network of the idea, on or off."""
         return {}

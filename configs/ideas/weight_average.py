@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -69,6 +69,15 @@ class WeightAverage(Idea):
     def state_numbers(self, recipe: Recipe, shapes: Sequence[tuple[int, ...]], num_statistics: int) -> int:
         """Return those of the averages."""
         return sum(map(math.prod, shapes)) + num_statistics
+
+    def renamed(self, settings: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, str]:
+        """Return those of version 0.1.0, which kept the averages of the weights as the last momenta."""
+        is_on = settings.get("optimizer", {}).get("average_half_life_steps") is not None
+        if not is_on or any(name.startswith("evaluated/") for name in names):
+            return {}
+        weights = [name.removeprefix("weights/") for name in names if name.startswith("weights/")]
+        first = sum(name.startswith("momenta/") for name in names) - len(weights)
+        return {f"momenta/{first + number}": f"evaluated/{name}" for number, name in enumerate(weights)}
 
 
 WEIGHT_AVERAGE = WeightAverage()

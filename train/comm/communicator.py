@@ -56,7 +56,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Average each array over the ranks, in place; work that is queued from now on sees the averages."""
+        """Average each array over the ranks, in place; work that is queued from now on sees the means."""
 
     @abstractmethod
     def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:

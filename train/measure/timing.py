@@ -170,7 +170,7 @@ class StepClock(Clock):
         self.samples.append(StepTimes(computing, exposed_s, input_wait / steps))
 
     def fractions(self) -> tuple[float | None, float | None]:
-        """See `Clock`; both are averages since `start`."""
+        """See `Clock`; both are means since `start`."""
         stepping = self.stepping_s
         if not self.steps or stepping <= 0:
             return 0.0, 0.0
