@@ -1,9 +1,9 @@
 """Write the trained network of a run in the formats of other programs, then load and evaluate each file.
 
 The newest checkpoint is written in the formats of its engine (MXNet: network-symbol.json and network-0000.params;
-PyTorch: network.pt with the state, network.pt2 with the program), as network.onnx and as network.safetensors; where the
-recipe's evaluations judge other weights than those of the last step, these are written. network.json says what is done to an image before the
-network sees it, and classify.py does that. All files hold float32; images are [N, C, H, W].
+PyTorch: network.pt with the state, network.pt2 with the program), as network.onnx and as network.safetensors. Where
+evaluations judge other weights than those of the last step, these are written. network.json says what is done to an
+image before the network sees it, and classify.py does that. All files hold float32; images are [N, C, H, W].
 """
 
 from __future__ import annotations
