@@ -124,7 +124,7 @@ def test_a_run_that_is_too_short_or_of_several_sizes_or_faster_than_its_communic
     with pytest.raises(UserError, match=rf"--calibrate: {two} has 2 measured intervals after the first, .* least 3;"):
         measure_runs([two])
     mixed = run_folder(tmp_path / "mixed", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4, 1.1e4], GROWING)
-    with pytest.raises(UserError, match=rf"--calibrate: {mixed} has images of several sizes; give a run without"):
+    with pytest.raises(UserError, match=rf"--calibrate: {mixed} has images of several sizes; give a run whose images"):
         measure_runs([mixed])
     three = run_folder(tmp_path / "three", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4, 1.1e4])
     with (three / "metrics.jsonl").open("a", encoding="utf-8") as file:
