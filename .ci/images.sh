@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by the scripts here that need containers: podman with its images and settings in a temporary folder, and bare
-# images of Debian from Debian's packages. Only the packages of podman stay on the machine.
+# images of Debian and Ubuntu from their packages. Only the packages of podman stay on the machine.
 
 # Ends the script, successfully, because this machine cannot do what it checks.
 skip() {
@@ -65,13 +65,22 @@ at_most() {
   [[ $1 != unlimited && $1 -lt $2 ]] && printf '%s' "$1" || printf '%s' "$2"
 }
 
-# make_debian SUITE: makes localhost/debian:SUITE, as bare as it gets: no Python, no git, no compiler.
-make_debian() {
-  local options=()
-  [[ $1 != sid ]] || options+=('--aptopt=Acquire::Check-Valid-Until "false"')
-  mmdebstrap --quiet --variant=minbase --components=main --aptopt='Acquire::Languages "none"' "${options[@]}" "$1" - |
-    podman import --quiet - "localhost/debian:$1" >/dev/null
-  podman run --rm "localhost/debian:$1" true
+# make_bare SUITE: makes localhost/bare:SUITE of Debian, or of Ubuntu for jammy and noble, as bare as it gets: no Python,
+# no git, no compiler.
+make_bare() {
+  local components=main options=()
+  case $1 in
+    sid) options+=('--aptopt=Acquire::Check-Valid-Until "false"') ;;
+    jammy | noble)
+      components=main,universe options+=(--include=apt)
+      # Debian has no key of Ubuntu's archive unless the package ubuntu-keyring is installed.
+      [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] ||
+        options+=('--aptopt=Acquire::AllowInsecureRepositories "true"' '--aptopt=APT::Get::AllowUnauthenticated "true"')
+      ;;
+  esac
+  mmdebstrap --quiet --variant=minbase "--components=$components" --aptopt='Acquire::Languages "none"' "${options[@]}" "$1" - |
+    podman import --quiet - "localhost/bare:$1" >/dev/null
+  podman run --rm "localhost/bare:$1" true
 }
 
 # Makes the network that "--network=$podman_network" names, for containers that only reach each other.
