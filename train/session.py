@@ -245,6 +245,9 @@ def _require_same_update(rank: Composition) -> None:
     # Asynchronous ranks have weights of their own until the end of the run, and those of a rehearsal never change.
     if rank.identity.world_size == 1 or not cluster.communication.is_synchronous or cluster.rehearsal is not None:
         return
+    first = ((each.name, rank.model.weights[each.name].ravel()[:_TRIED]) for each in rank.model.network.parameters)
+    if len(set(rank.communicator.gather("first weights", checksum(first)))) > 1:
+        return  # The comparison before the run tells of ranks that begin with different weights.
     rank.model.optimizer.update(TRIAL)
     parts = ((name, weight.ravel()[:_TRIED]) for name, weight in rank.model.network.each_weight())
     checksums = rank.communicator.gather("weights of the trial", checksum(parts))
