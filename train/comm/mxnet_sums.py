@@ -37,12 +37,17 @@ class OperatorQueue:
         self._waiting: dict[int, tuple[list[Any], bytes, Callable[[Sequence[np.ndarray], Done], None]]] = {}
         self._numbers = count(1)
         self._callback = _Run(self._run)
+        self._failure: Exception | None = None
         keep_for_c(self._callback)
 
     def start(
         self, name: str, arrays: Sequence[Any], priority: int, begin: Callable[[Sequence[np.ndarray], Done], None]
     ) -> None:
-        """Push an operator that writes the arrays."""
+        """Push an operator that writes the arrays.
+
+        Raises an error of an earlier sum, whose arrays hold anything.
+        """
+        self.complete()
         number, title = next(self._numbers), f"shared_memory_{name}".encode()
         self._waiting[number] = list(arrays), title, begin
         check_call(
@@ -63,7 +68,13 @@ class OperatorQueue:
         )
 
     def complete(self) -> None:
-        """Do nothing: MXNet's engine orders every later reader after the sum."""
+        """Raise an error of an earlier sum; do not wait, since MXNet's engine orders every later reader after the sum.
+
+        Nothing is evaluated or saved after such an error: `train.finite.require_finite` waits for the weights and then
+        asks the other ranks, which fails as the sum did.
+        """
+        if self._failure is not None:
+            raise self._failure
 
     def divide(self, arrays: Sequence[Any], divisor: int) -> None:
         """Queue a division of each array."""
@@ -77,23 +88,11 @@ class OperatorQueue:
 
         def done(error: Exception | None) -> None:
             del self._waiting[number]
-            function(engine, operator, None if error is None else _cpp_error(error))
+            self._failure = self._failure or error
+            function(engine, operator, None)
 
         arrays, _, begin = self._waiting[number]
         try:
             begin([memory_of(array) for array in arrays], done)
         except Exception as error:  # noqa: BLE001 (the boundary to C, which no exception crosses)
             done(error)
-
-
-def _cpp_error(error: Exception) -> int:
-    """Return the address of a C++ exception with the words of a Python one; the engine copies it.
-
-    It is made by the constructor of ``std::runtime_error``, of which MXNet's ``dmlc::Error`` is a plain subclass. It is
-    never freed: a rank ends after it.
-    """
-    memory = ctypes.create_string_buffer(64)
-    construct = ctypes.CDLL("libstdc++.so.6")["_ZNSt13runtime_errorC1EPKc"]
-    construct(ctypes.byref(memory), str(error).encode())
-    keep_for_c(memory)
-    return ctypes.addressof(memory)
