@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 AUGMENTATION = "MLPerf training rules, ResNet reference preprocessing"
 REFERENCE = "MLPerf ResNet reference model"
+HYPERPARAMETERS = "MLPerf training rules, ResNet hyperparameters"
+CHECKED = f"{HYPERPARAMETERS}; mlperf-logging training_3.1.0/closed_resnet"
+"""Followed by the ending of a file of the checker's rules."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from configs.errors import ConfigError
 from configs.ideas import IDEAS
-from configs.rule import AUGMENTATION, REFERENCE, Rule, exactly
+from configs.optimizers.optimizer_idea import OPTIMIZER
+from configs.rule import AUGMENTATION, CHECKED, HYPERPARAMETERS, REFERENCE, Rule, exactly
 
 if TYPE_CHECKING:
     from configs.schema import Recipe
@@ -50,18 +51,12 @@ def _power_of_two_times_1e4(value: Any) -> bool:
     return value > 0 and math.log2(value / 0.0001).is_integer()
 
 
-def _multiple_of_a_thousandth(value: Any) -> bool:
-    return bool((value / 0.001).is_integer())
-
-
 def _reaches_the_target(top1: Any) -> bool:
     return top1 is not None and top1 >= TARGET_TOP1
 
 
 _EVAL_EVERY_EPOCHS = 4
 _EVALUATION = "MLPerf training rules, ResNet evaluation frequency"
-_HYPERPARAMETERS = "MLPerf training rules, ResNet hyperparameters"
-_CHECKED = f"{_HYPERPARAMETERS}; mlperf-logging training_3.1.0/closed_resnet"
 _IMAGENET = "MLPerf training rules, ImageNet 2012"
 _QUALITY = "MLPerf training rules, quality"
 
@@ -69,58 +64,35 @@ _QUALITY = "MLPerf training rules, quality"
 def _both(name: str, key: str, allowed: str, is_allowed: Callable[[Any], bool], sgd_source: str) -> tuple[Rule, Rule]:
     """Return a rule that LARS and momentum SGD share: its names differ, and so may the place where it is written."""
     return (
-        Rule(f"lars_opt_{name}", key, allowed, is_allowed, f"{_CHECKED}_lars.yaml", optimizer="lars"),
+        Rule(f"lars_opt_{name}", key, allowed, is_allowed, f"{CHECKED}_lars.yaml", optimizer="lars"),
         Rule(f"sgd_opt_{name}", key, allowed, is_allowed, sgd_source, optimizer="sgd"),
     )
 
 
 CLOSED_RULES = (
-    Rule("opt_name", "optimizer.name", "'sgd' or 'lars'", lambda name: name in ("sgd", "lars"), f"{_CHECKED}.yaml"),
-    exactly("lars_epsilon", "optimizer.epsilon", 0, f"{_CHECKED}_lars.yaml", optimizer="lars"),
+    Rule("opt_name", "optimizer.name", "'sgd' or 'lars'", lambda name: name in ("sgd", "lars"), f"{CHECKED}.yaml"),
+    *OPTIMIZER.rules,
     *_both(
         "end_learning_rate",
         "schedule.end_lr",
         "0.0001 (schedule.decay.end_lr)",
         lambda lr: bool(lr == 0.0001),  # noqa: PLR2004 (the rule's own number)
-        f"{_CHECKED}_sgd.yaml",
+        f"{CHECKED}_sgd.yaml",
     ),
     *_both(
         "learning_rate_decay_poly_power",
         "schedule.decay.power",
         "2",
         lambda power: bool(power == 2),  # noqa: PLR2004
-        _HYPERPARAMETERS,
+        HYPERPARAMETERS,
     ),
     *_both(
         "weight_decay",
         "optimizer.weight_decay",
         "0.0001 times a power of two",
         _power_of_two_times_1e4,
-        f"{_CHECKED}_sgd.yaml",
+        f"{CHECKED}_sgd.yaml",
     ),
-    exactly("lars_opt_trust_coefficient", "optimizer.trust_coefficient", 0.001, REFERENCE, optimizer="lars"),
-    exactly(
-        "lars_opt_trust_weight_decay",
-        "optimizer.trust_weight_decay",
-        None,
-        REFERENCE,
-        "optimizer.weight_decay",
-        optimizer="lars",
-    ),
-    Rule(
-        "sgd_opt_base_learning_rate",
-        "schedule.base_lr",
-        "a multiple of 0.001",
-        _multiple_of_a_thousandth,
-        f"{_CHECKED}_sgd.yaml",
-        optimizer="sgd",
-    ),
-    exactly("sgd_opt_decoupled_weight_decay", "optimizer.decoupled_weight_decay", False, REFERENCE, optimizer="sgd"),
-    *(
-        exactly(f"{name}_opt_momentum_correction", "optimizer.momentum_correction", False, REFERENCE, optimizer=name)
-        for name in ("lars", "sgd")
-    ),
-    exactly("loss", "loss.kind", "softmax", REFERENCE),
     exactly("warmup_shape", "schedule.warmup_shape", "linear", REFERENCE),
     exactly("warmup_start", "schedule.warmup_start_lr", 0, REFERENCE),
     exactly("weight_decay_lag", "schedule.weight_decay_lag_steps", 0, REFERENCE),

@@ -15,15 +15,15 @@ from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.images import Crop, Data
 from configs.blocks.jobs import Container, Paths, Scheduler, Submission
 from configs.blocks.machines import DataSheet, Fabric, Node
-from configs.blocks.training import Batch, Card, Loss, Mlperf, Model, Residual, Run, Schedule
+from configs.blocks.training import Batch, Card, Mlperf, Model, Residual, Run, Schedule
 from configs.cluster import Cluster
 from configs.decays import Cosine, Polynomial, StepDecay
 from configs.errors import ConfigError
 from configs.ideas import IDEAS, Idea
+from configs.ideas.loss import Loss
 from configs.networks import IMAGE_SIZES, NETWORKS, networks_for
 from configs.optimizers import Adam, Lars, Optimizer, Sgd
 from configs.optimizers.optimizer_idea import OPTIMIZER
-from configs.registry import SOURCES_WITH_LABEL_VECTORS
 from configs.rules import require_allowed
 from configs.section import Section
 
@@ -123,9 +123,8 @@ class Recipe(Section):
     @property
     def label_shape(self) -> tuple[int, ...]:
         """Shape of an image's label: of a class, of every class, or as an idea makes it."""
-        if self.loss.kind == "sigmoid":
-            return (self.model.num_classes,)
-        return next((idea.label_shape for idea in self.ideas if idea.label_shape is not None), ())
+        shapes = (idea.label_shape(self) for idea in self.ideas)
+        return next((shape for shape in shapes if shape is not None), ())
 
     @property
     def eval_passes(self) -> int:
@@ -160,19 +159,6 @@ class Recipe(Section):
     def _ideas_fit(self) -> Recipe:
         for idea in self.ideas:
             idea.require_fit(self)
-        return self
-
-    @model_validator(mode="after")
-    def _labels_fit_the_loss(self) -> Recipe:
-        source, target = self.data.source, self.run.target_top1
-        if self.loss.kind != "sigmoid" and source in SOURCES_WITH_LABEL_VECTORS:
-            allowed = f"sigmoid for data.source: {source}, whose images have several labels"
-            raise ConfigError("loss.kind", self.loss.kind, allowed)
-        if self.loss.kind == "sigmoid" and source not in (*SOURCES_WITH_LABEL_VECTORS, "synthetic"):
-            allowed = ", ".join(sorted(SOURCES_WITH_LABEL_VECTORS))
-            raise ConfigError("data.source", source, f"{allowed} or synthetic where loss.kind is sigmoid")
-        if self.loss.kind == "sigmoid" and target is not None:
-            raise ConfigError("run.target_top1", target, "null where loss.kind is sigmoid, which has no top-1")
         return self
 
     @model_validator(mode="after")

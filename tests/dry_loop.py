@@ -110,7 +110,7 @@ class Blank:
     def zero_gradients(self) -> None:
         self.cleared += 1
 
-    def seed_dropout(self, seed: int) -> None:
+    def seed(self, seed: int) -> None:
         self.seeds.append(seed)
 
     def reset(self) -> None:

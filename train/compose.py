@@ -24,8 +24,10 @@ from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, Connect, connector, start_communicator
 from train.comm.shares import Shares
 from train.dataset import Images
-from train.engine.build import ModelParts, build_model, dropout_seed
+from train.engine.build import ModelParts, build_model, layer_seed
 from train.engine.protocol import Engine, open_engine
+from train.engine.timed.device import Course
+from train.engine.timed.score import InventedTop1
 from train.evaluate import Evaluator, metric_of
 from train.measure.timing import Clock, StepClock
 from train.rank.identity import Identity
@@ -97,7 +99,7 @@ class Composition:
             "accumulation_steps": self.plan.accumulation_steps,
             "clock": clock,
             "on_step": on_step,
-            "dropout_seed": partial(dropout_seed, self.recipe.run.seed, self.identity.rank),
+            "layer_seed": partial(layer_seed, self.recipe.run.seed, self.identity.rank),
             "parts": self.model.parts,
             **options,
         }
@@ -114,6 +116,8 @@ class Composition:
         """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""
         assert self.evaluation is not None
         new_metric = metric_of(self.engine, self.recipe.loss, self.identity.rank)
+        if (rehearsal := self.cluster.rehearsal) is not None:
+            new_metric = partial(InventedTop1, self.engine, Course(rehearsal.waits.top1))
         return Evaluator(
             self.model.network,
             self.evaluation,

@@ -119,7 +119,7 @@ class Metric(Protocol):
 
 def metric_of(engine: Engine, loss: Loss, rank: int) -> Callable[[], Metric]:
     """Return the function that begins an evaluation on ``rank`` of a network trained on ``loss``."""
-    return partial(MeanAuc, engine, rank) if loss.kind == "sigmoid" else partial(Top1, engine)
+    return partial(MeanAuc, engine, rank) if loss.has_label_vectors else partial(Top1, engine)
 
 
 def top1_score(correct: int, total: int, loss: float | None = None) -> Score:
@@ -127,6 +127,16 @@ def top1_score(correct: int, total: int, loss: float | None = None) -> Score:
     top1 = correct / total
     row = {"top1": top1, "correct": correct, "total": total}
     return Score("top-1", top1, row if loss is None else {**row, "eval_loss": loss}, f"{correct} of {total}")
+
+
+def judged(engine: Engine, logits: Array, labels: Array) -> Array:
+    """Queue the judgement of a batch, float32, shape (batch, 3).
+
+    An image's row has the class of its label, the class of its largest logit, and the logarithm of the probability that
+    the network gives to the label: minus the cross-entropy without label smoothing.
+    """
+    labels, logits = engine.to_float32(labels), engine.to_float32(logits)
+    return engine.stack((labels, engine.argmax(logits), engine.pick(engine.log_softmax(logits), labels)), axis=-1)
 
 
 class Top1:
@@ -143,7 +153,7 @@ class Top1:
 
     def add(self, logits: Array, labels: Array, num_valid: int) -> None:
         """See `Metric`; logits have shape (batch, classes), labels (batch,)."""
-        self._queued.append(self._engine.judge(logits, labels, num_valid))
+        self._queued.append(judged(self._engine, logits, labels)[:num_valid])
 
     def score(self, communicator: Communicator) -> Score:
         """See `Metric`."""

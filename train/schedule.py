@@ -10,9 +10,9 @@ from typing import Any
 
 from configs.decays import DecayTiming
 from configs.decays.decay_block import between
-from configs.optimizers import HyperParameters, Optimizer
+from configs.optimizers import HyperParameters, Optimizer, OptimizerBlock
 from configs.plan import RunPlan
-from configs.schema import Lars, Recipe, Sgd
+from configs.schema import Recipe
 
 __all__ = ["HyperParameters", "LrSchedule", "logged_hyperparameters", "resolve_schedule"]
 
@@ -26,7 +26,7 @@ class LrSchedule:
     step of a warm-up has B, and every step after the decay has E. Weight decay wd is constant without a lag. With a lag
     of L steps it is wd (m-L)/m with m = min(i+1, W). Weights shrink by the product of weight decay and rate. With a
     lag, this product warms up L steps later than the rate does, and stays below its full value for the rest of the run.
-    Decoupled weight decay is wd lr/B. Corrected momentum is m lr(i)/lr(i-1), and m after a rate of 0.
+    The optimizer may adapt both to the rate.
 
     *Sources*, for 0-based step i, W warm-up and D decay steps:
     the 2019 record: lr(i) = B min(i+1, W)/W ((1-r)(1 - clamp(i-W, 0, D)/D)^2.2 + r), lag 1 (the record's weight decay
@@ -35,6 +35,7 @@ class LrSchedule:
     cosine warm-up: SIAT's open run of v0.7, 0.8 + 24.2 (1 + cos(pi + pi n/W))/2.
 
     Attributes:
+        optimizer: Adapts the values to itself. If None, they stay.
         decayed_lr: Learning rate that the decay leaves at a 0-based step; the base rate during the warm-up.
     """
 
@@ -48,8 +49,7 @@ class LrSchedule:
     weight_decay_lag_steps: int = 0
     warmup_shape: str = "linear"
     warmup_start_lr: float = 0.0
-    is_decay_decoupled: bool = False
-    is_momentum_corrected: bool = False
+    optimizer: OptimizerBlock | None = None
 
     def at(self, step: int) -> HyperParameters:
         """Return the values of 0-based ``step``."""
@@ -58,11 +58,10 @@ class LrSchedule:
         if self.warmup_steps:
             warm = min(step + 1, self.warmup_steps)
             weight_decay *= (warm - self.weight_decay_lag_steps) / warm
-        if self.is_decay_decoupled:
-            weight_decay *= lr / self.base_lr
-        if self.is_momentum_corrected and step and (before := self._lr(step - 1)):
-            momentum *= lr / before
-        return HyperParameters(lr, momentum, weight_decay, step)
+        values = HyperParameters(lr, momentum, weight_decay, step)
+        if self.optimizer is None:
+            return values
+        return self.optimizer.adapted(values, self._lr(step - 1) if step else 0.0, self.base_lr)
 
     def _lr(self, step: int) -> float:
         lr = self.decayed_lr(step)
@@ -90,8 +89,7 @@ def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:
         weight_decay_lag_steps=schedule.weight_decay_lag_steps,
         warmup_shape=schedule.warmup_shape,
         warmup_start_lr=schedule.warmup_start_lr,
-        is_decay_decoupled=isinstance(recipe.optimizer, Sgd) and recipe.optimizer.decoupled_weight_decay,
-        is_momentum_corrected=isinstance(recipe.optimizer, Lars | Sgd) and recipe.optimizer.momentum_correction,
+        optimizer=recipe.optimizer,
     )
 
 
@@ -126,5 +124,5 @@ def logged_hyperparameters(
         f"{prefix}_weight_decay": schedule.weight_decay,
         optimizer.momentum_log_key: schedule.momentum,
         **optimizer.logged(),
-        "label_smoothing": recipe.loss.label_smoothing,
+        **{key: value for idea in recipe.ideas for key, value in idea.logged(recipe).items()},
     }

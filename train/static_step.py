@@ -5,35 +5,15 @@ into fixed arrays, the numbers of a step lie on the device, and its results are 
 engine has no graphs, as on a CPU, the same work is queued anew in each step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch, TrainingSource
-from train.engine.protocol import Array, Engine, Optimizer
+from train.engine.protocol import FixedOptimizer, Work
 from train.step import Step, StepArrays, reduce_all
-
-Work = Callable[[], None]
-"""Queues work on fixed arrays."""
-
-
-class StaticEngine(Engine, Protocol):
-    """An engine that may have graphs."""
-
-    def capture(self, work: Work) -> Work:
-        """Return a function that queues what ``work`` queues; if the device has graphs, without calling it again."""
-
-
-class StaticOptimizer(Optimizer, Protocol):
-    """An optimizer whose update depends on no number of the host."""
-
-    def hold(self, hyper: HyperParameters) -> None:
-        """Queue a copy of the numbers of a step to the device, for `apply`."""
-
-    def apply(self) -> Array | None:
-        """Queue the update of all weights by the numbers that were held last; return what `update` returns."""
 
 
 class _Parts(NamedTuple):
@@ -66,8 +46,7 @@ class StaticStep(Step):
             hides them.
     """
 
-    engine: StaticEngine
-    optimizer: StaticOptimizer
+    optimizer: FixedOptimizer
     batches: Sequence[TrainingBatch]
     has_sums: bool
 

@@ -30,7 +30,7 @@ class StepArrays(NamedTuple):
     skipped: Array | None = None
 
 
-def _first_dropout_seed(step: int) -> int:
+def _first_seed(step: int) -> int:
     return step
 
 
@@ -51,7 +51,7 @@ class Step:
         accumulation_steps: Micro-batches per step.
         clock: Measures the step.
         on_step: Called with the step's number when the step is queued.
-        dropout_seed: Returns the seed of a step's dropout, so that a step does not depend on earlier ones.
+        layer_seed: Returns the seed from which layers draw in a step, so that a step does not depend on earlier ones.
         told_to_stop: Returns whether this rank was told to stop.
         parts: What the recipe's ideas compute.
     """
@@ -64,7 +64,7 @@ class Step:
     accumulation_steps: int
     clock: Clock
     on_step: Callable[[int], object]
-    dropout_seed: Callable[[int], int] = _first_dropout_seed
+    layer_seed: Callable[[int], int] = _first_seed
     told_to_stop: Callable[[], bool] = _never_told_to_stop
     parts: Sequence[Part] = ()
 
@@ -96,7 +96,7 @@ class Step:
 
     def _forward(self, step: int, source: TrainingSource) -> Array:
         """Queue all micro-batches but the last one's backward pass; return the sum of this rank's losses."""
-        self.network.seed_dropout(self.dropout_seed(step))
+        self.network.seed(self.layer_seed(step))
         if self.accumulation_steps > 1:
             self.network.zero_gradients()
         own: Any = 0

@@ -231,44 +231,6 @@ class Schedule(Section):
         return self.decay.final_lr(self.base_lr)
 
 
-class Loss(Section):
-    """What training minimises.
-
-    ``softmax`` is cross-entropy with smoothed labels, for one class an image, judged by top-1. ``sigmoid`` is binary
-    cross-entropy, the mean over classes, for any number of labels an image, judged by ROC-AUC. ``one_hot_sigmoid`` is
-    binary cross-entropy, the sum over classes, against the smoothed label of one class an image, judged by top-1
-    (Composer's ``binary_cross_entropy_with_logits``; Wightman et al., arXiv:2110.00476). Evaluations then still report
-    the softmax's cross-entropy.
-
-    With smoothing a over K classes, ``uniform`` is the sense of TensorFlow and MLPerf: 1-a+a/K on the label and a/K
-    elsewhere (Szegedy et al., arXiv:1512.00567). ``softmax_output`` is the sense of MXNet's SoftmaxOutput: 1-a on the
-    label, a/(K-1) elsewhere.
-    """
-
-    kind: Literal["softmax", "sigmoid", "one_hot_sigmoid"] = Field(
-        "softmax",
-        description="softmax for one class per image, sigmoid for any number of labels per image, one_hot_sigmoid for "
-        "one class per image that a sigmoid of each class tells from the rest.",
-    )
-    label_smoothing: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Label smoothing: share of a label that is spread over the classes. Larger values penalise "
-        "confident wrong answers less; 0 trains on the plain label. sigmoid does not allow it.",
-    )
-    smoothing: Literal["uniform", "softmax_output"] = Field(
-        "uniform",
-        description="Where the smoothed share goes: to all classes (uniform) or to all but the label (softmax_output).",
-    )
-
-    @model_validator(mode="after")
-    def _only_one_class_is_smoothed(self) -> Loss:
-        if self.kind == "sigmoid" and self.label_smoothing:
-            raise ConfigError("label_smoothing", self.label_smoothing, "0 where loss.kind is sigmoid")
-        return self
-
-
 class Run(Section):
     """How long a run is, what accuracy ends it, and how often it evaluates and reports."""
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from configs.ideas.growing_images import GrowingImages
 from configs.ideas.idea import Idea
+from configs.ideas.loss import LOSS
 from configs.ideas.mirrored_evaluation import MirroredEvaluation
 from configs.ideas.mixing import MIXING
 from configs.ideas.weight_average import WEIGHT_AVERAGE
@@ -18,7 +19,7 @@ __all__ = ["IDEAS", "Idea", "with_keys_of_ideas"]
 
 Block = TypeVar("Block", bound=Section)
 
-IDEAS: tuple[Idea, ...] = (GrowingImages(), MIXING, WEIGHT_AVERAGE, MirroredEvaluation())
+IDEAS: tuple[Idea, ...] = (GrowingImages(), MIXING, LOSS, WEIGHT_AVERAGE, MirroredEvaluation())
 """Every idea, in the order in which several of them act at one place of a step."""
 
 

@@ -26,7 +26,6 @@ class Idea:
         rules: The rules of the closed division for these keys.
         part: Module with a function ``part_of(place)`` that returns the idea's part, if it does not stand beside the
             idea. If empty, see `part_of`.
-        label_shape: Shape of an image's label where the idea's part changes the labels. If None, they stay.
         held_batches: Micro-batches of images that the idea's part makes and holds in a step.
     """
 
@@ -34,7 +33,6 @@ class Idea:
     keys: ClassVar[type[Section]]
     rules: ClassVar[Sequence[Rule]] = ()
     part: ClassVar[str] = ""
-    label_shape: ClassVar[tuple[int, ...] | None] = None
     held_batches: ClassVar[int] = 0
 
     @property
@@ -70,6 +68,14 @@ class Idea:
     def side(self, recipe: Recipe, epoch: int) -> int | None:
         """Return the side of the training images of an epoch, counted from 1, px; None if the idea sets none."""
         return None
+
+    def label_shape(self, recipe: Recipe) -> tuple[int, ...] | None:
+        """Return the shape of an image's label as the loss takes it; None if the idea does not change it."""
+        return None
+
+    def logged(self, recipe: Recipe) -> Mapping[str, Any]:
+        """Return the hyperparameters that the MLPerf log has of the idea, in ruleset 4.0.0's spelling."""
+        return {}
 
     def inferences_per_image(self, recipe: Recipe) -> int:
         """Return how often an image passes through the network in an evaluation."""

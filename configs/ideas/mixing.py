@@ -51,7 +51,6 @@ class Mixing(Idea):
         exactly("cutmix", "data.cutmix_alpha", 0, AUGMENTATION),
     )
     part = "train.ideas.mixing"
-    label_shape = (3,)
     held_batches = 2
 
     def alphas(self, recipe: Recipe) -> tuple[float, float]:
@@ -62,10 +61,14 @@ class Mixing(Idea):
 
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse images with any number of labels, which have no pair of classes."""
-        if recipe.loss.kind == "sigmoid":
+        if recipe.loss.has_label_vectors:
             alphas = zip(self.keys.model_fields, self.alphas(recipe), strict=True)
             name, alpha = next(each for each in alphas if each[1])
             raise ConfigError(f"data.{name}", alpha, "0 where loss.kind is sigmoid")
+
+    def label_shape(self, recipe: Recipe) -> tuple[int, ...]:
+        """Return that of the classes of both images, and the share of the first."""
+        return (3,)
 
     def require_batch(self, recipe: Recipe, per_rank_batch_size: int) -> None:
         """Refuse micro-batches of one image, which has no partner."""

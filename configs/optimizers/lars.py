@@ -4,19 +4,33 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from configs.optimizers.optimizer_block import MomentumCorrection, OptimizerBlock, ParameterKinds
+from configs.optimizers.momentum_correction import CorrectedMomentum, uncorrected
+from configs.optimizers.optimizer_block import ParameterKinds
+from configs.rule import CHECKED, REFERENCE, exactly
 
 
-class Lars(OptimizerBlock):
+class Lars(CorrectedMomentum):
     """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg, arXiv:1708.03888)."""
 
+    rules = (
+        exactly("lars_epsilon", "optimizer.epsilon", 0, f"{CHECKED}_lars.yaml", optimizer="lars"),
+        exactly("lars_opt_trust_coefficient", "optimizer.trust_coefficient", 0.001, REFERENCE, optimizer="lars"),
+        exactly(
+            "lars_opt_trust_weight_decay",
+            "optimizer.trust_weight_decay",
+            None,
+            REFERENCE,
+            "optimizer.weight_decay",
+            optimizer="lars",
+        ),
+        uncorrected("lars"),
+    )
     variation: ClassVar[str] = ""
     log_prefix: ClassVar[str] = "lars_opt"
     warmup_log_prefix: ClassVar[str] = "lars_opt"
     momentum_log_key: ClassVar[str] = "lars_opt_momentum"
 
     name: Literal["lars"] = Field(description="Chooses LARS.")
-    momentum_correction: MomentumCorrection = False
     trust_coefficient: float = Field(
         0.001, gt=0, lt=1, description="Factor of every layer's trust ratio |w| / (|g| + decay |w|): eta of the paper."
     )
@@ -33,6 +47,10 @@ class Lars(OptimizerBlock):
         ("gamma", "beta", "bias"),
         description="Kinds of parameters that use the plain learning rate, without a trust ratio.",
     )
+
+    def trusts(self, kind: str) -> bool:
+        """Return whether ``skip_trust_ratio`` leaves the kind out."""
+        return kind not in self.skip_trust_ratio
 
     def logged(self) -> dict[str, float]:
         """Return epsilon and trust coefficient."""

@@ -17,7 +17,7 @@ class Muon(OptimizerBlock):
     norm take w = w (1 - r lr wd) - r lr u, where r is ``sgd_lr_ratio`` and m is ``sgd_momentum``.
     """
 
-    part: ClassVar[str] = "train.ideas.muon"
+    part: ClassVar[str] = "train.ideas.muon.MuonOptimizer"
     is_shared: ClassVar[bool] = True
 
     name: Literal["muon"] = Field(description="Chooses Muon; ranks divide the orthogonalisation among themselves.")

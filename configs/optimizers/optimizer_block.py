@@ -8,17 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from configs.ideas import with_keys_of_ideas
+from configs.rule import Rule
 from configs.section import Section
 
 ParameterKind = Literal["weight", "gamma", "beta", "bias"]
 ParameterKinds = Annotated[tuple[ParameterKind, ...], Field(strict=False)]
-MomentumCorrection = Annotated[
-    bool,
-    Field(
-        description="Whether the momentum of a step is multiplied by its learning rate and divided by that of the step "
-        "before, so that all gradients in it count with the present rate (Goyal et al., arXiv:1706.02677, section 3)."
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -43,8 +37,9 @@ class OptimizerBlock(Section):
     each tensor.
 
     Attributes:
+        rules: The rules of the closed division for the optimizer's keys.
         num_moments: Float32 arrays of a parameter's shape that the optimizer keeps for each parameter.
-        part: Module with a function ``optimizer_of(engine, config, network, rescale=..., shares=...)``.
+        part: Module and class of the optimizer, see `train.ideas.update_rule.RuleOptimizer`.
         engines: Engines that can compute the optimizer. If empty, all of them.
         is_shared: Whether ranks divide among themselves what the optimizer computes of whole tensors.
         variation: What makes its updates differ from each other, in words, so that no CUDA graph can repeat one.
@@ -53,8 +48,9 @@ class OptimizerBlock(Section):
         momentum_log_key: Key of ``momentum`` in the MLPerf log.
     """
 
+    rules: ClassVar[Sequence[Rule]] = ()
     num_moments: ClassVar[int] = 1
-    part: ClassVar[str] = "train.ideas.update_rule"
+    part: ClassVar[str] = "train.ideas.update_rule.RuleOptimizer"
     engines: ClassVar[Sequence[str]] = ()
     is_shared: ClassVar[bool] = False
     variation: ClassVar[str] = "computes on the host"
@@ -87,6 +83,25 @@ class OptimizerBlock(Section):
     def decays(self, kind: str) -> bool:
         """Return whether parameters of a kind have weight decay."""
         return kind not in self.skip_weight_decay
+
+    def adapted(self, values: HyperParameters, lr_before: float, base_lr: float) -> HyperParameters:
+        """Return the values of a step as this optimizer takes them.
+
+        Args:
+            values: What the schedule gives.
+            lr_before: Learning rate of the step before; 0 in the first step.
+            base_lr: Learning rate at which the warm-up ends.
+        """
+        return values
+
+    def trusts(self, kind: str) -> bool:
+        """Return whether parameters of a kind have a learning rate of their own, by a trust ratio."""
+        return False
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether the decay is taken off the weights by a step, instead of being added to the gradient."""
+        return False
 
     def held_numbers(self, shapes: Sequence[tuple[int, ...]]) -> int:
         """Return how many float32 numbers the optimizer keeps on each rank for tensors of these shapes (OIHW)."""

@@ -23,6 +23,7 @@ class OptimizerIdea(Idea):
 
     block = "optimizer"
     keys = Section
+    rules = tuple(rule for block in _BLOCKS for rule in block.rules)
 
     def is_on(self, recipe: Recipe) -> bool:
         """Return True."""

@@ -1,13 +1,20 @@
 """SGD with momentum: keys and log entries. The engine implements the update."""
 
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from configs.optimizers.optimizer_block import MomentumCorrection, OptimizerBlock
+from configs.optimizers.momentum_correction import CorrectedMomentum, uncorrected
+from configs.optimizers.optimizer_block import HyperParameters
+from configs.rule import CHECKED, REFERENCE, Rule, exactly
 
 
-class Sgd(OptimizerBlock):
+def _multiple_of_a_thousandth(value: Any) -> bool:
+    return bool((value / 0.001).is_integer())
+
+
+class Sgd(CorrectedMomentum):
     """SGD with momentum m, in the form v = m v - lr (g + wd w); w = w + v.
 
     With decoupled decay, v = m v - lr g; w = w (1 - wd lr/B) + v, where B is ``schedule.base_lr`` (Loshchilov and
@@ -16,14 +23,39 @@ class Sgd(OptimizerBlock):
     same.
     """
 
+    rules = (
+        Rule(
+            "sgd_opt_base_learning_rate",
+            "schedule.base_lr",
+            "a multiple of 0.001",
+            _multiple_of_a_thousandth,
+            f"{CHECKED}_sgd.yaml",
+            optimizer="sgd",
+        ),
+        exactly(
+            "sgd_opt_decoupled_weight_decay", "optimizer.decoupled_weight_decay", False, REFERENCE, optimizer="sgd"
+        ),
+        uncorrected("sgd"),
+    )
     variation: ClassVar[str] = ""
     log_prefix: ClassVar[str] = "sgd_opt"
     momentum_log_key: ClassVar[str] = "sgd_opt_momentum"
 
     name: Literal["sgd"] = Field(description="Chooses SGD with momentum.")
-    momentum_correction: MomentumCorrection = False
     decoupled_weight_decay: bool = Field(
         False,
         description="Whether each step takes the share weight_decay off the weights, scaled as the learning rate is "
         "(1 at base_lr), instead of adding to the gradient. The gradients' momentum then does not hold the decay.",
     )
+
+    def adapted(self, values: HyperParameters, lr_before: float, base_lr: float) -> HyperParameters:
+        """Scale a decoupled decay as the learning rate is; see `OptimizerBlock`."""
+        values = super().adapted(values, lr_before, base_lr)
+        if not self.is_decoupled:
+            return values
+        return replace(values, weight_decay=values.weight_decay * (values.lr / base_lr))
+
+    @property
+    def is_decoupled(self) -> bool:
+        """See `OptimizerBlock`."""
+        return self.decoupled_weight_decay

@@ -21,7 +21,7 @@ class Shampoo(OptimizerBlock):
     """
 
     num_moments: ClassVar[int] = 2
-    part: ClassVar[str] = "train.engine.torch.shampoo"
+    part: ClassVar[str] = "train.engine.torch.shampoo.ShampooOptimizer"
     engines: ClassVar[Sequence[str]] = ("torch",)
     is_shared: ClassVar[bool] = True
     momentum_log_key: ClassVar[str] = "opt_shampoo_beta_1"

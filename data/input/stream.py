@@ -132,7 +132,7 @@ class Stream:
         self._initial_state: bytes | None = start.checkpoint
         self._batches_given = start.batches_given
         self._is_running = False
-        self._has_vectors = request.recipe.loss.kind == "sigmoid"
+        self._has_vectors = request.recipe.loss.has_label_vectors
         self._call(pipeline.build)
 
     def start(self) -> None:

@@ -203,7 +203,7 @@ def _draw(recipe: Recipe, split: str, num_samples: int, num_pools: int) -> tuple
     coarse = (model.num_classes, _PATTERN_SIDE, _PATTERN_SIDE, _CHANNELS)
     patterns = class_random.standard_normal(coarse, dtype=np.float32)
     split_random = np.random.Generator(np.random.Philox(key=stream_seed(seed, f"synthetic {split}", 0)))
-    has_label_vectors = recipe.loss.kind == "sigmoid"
+    has_label_vectors = recipe.loss.has_label_vectors
     labels = (
         split_random.random((size, model.num_classes)) < _SHARE_OF_A_CLASS
         if has_label_vectors

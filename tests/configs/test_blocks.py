@@ -9,9 +9,10 @@ from configs.blocks.execution import EngineSettings
 from configs.blocks.images import Crop, Data
 from configs.blocks.jobs import Container, Scheduler
 from configs.blocks.rehearsal import FAULTS, MOST_SLOW, SLOWER, Fault, Rehearsal
-from configs.blocks.training import Loss, Schedule
+from configs.blocks.training import Schedule
 from configs.decays import Polynomial, StepDecay
 from configs.errors import ConfigError
+from configs.ideas.loss import Loss
 from configs.validate import validate
 
 WAITS = {"forward_s": 0.1, "gradients_s": [0.1], "update_s": 0.1, "evaluation_s": 0.1, "top1": [0.5]}

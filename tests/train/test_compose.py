@@ -11,7 +11,7 @@ from tests.engines import ALONE
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import Communicator, SingleProcess
 from train.compose import Composition, compose
-from train.engine.build import dropout_seed
+from train.engine.build import layer_seed
 from train.ideas.mixing import MixingPart
 from train.measure.timing import Clock, StepClock
 from train.rank.identity import Identity
@@ -89,7 +89,7 @@ def test_a_rank_makes_its_clock_and_draws_dropout_and_mixes_as_its_files_say() -
     assert type(_composed("cluster.engine.timing=true").make_clock()) is StepClock
     assert type(made.make_clock()) is Clock
     step = made.make_step(made.make_clock(), lambda _: None)
-    assert [step.dropout_seed(number) for number in (0, 9)] == [dropout_seed(7, 0, 0), dropout_seed(7, 0, 9)]
+    assert [step.layer_seed(number) for number in (0, 9)] == [layer_seed(7, 0, 0), layer_seed(7, 0, 9)]
     assert step.parts == ()
     mixed = _composed("data.mixup_alpha=0.2")
     (part,) = mixed.make_step(mixed.make_clock(), lambda _: None).parts

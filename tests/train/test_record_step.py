@@ -24,7 +24,10 @@ def _train(
     schedule = resolve_schedule(recipe, plan_run(recipe, 2048))
     engine: Any = cpu_engine(name)
     array, total = engine.from_host(weight), engine.zeros(weight.shape)
-    network: Any = SimpleNamespace(parameters=(parameter,), weights=[array], masters=[array], gradients=[total])
+    network: Any = SimpleNamespace(
+        parameters=(parameter,), weights=[array], masters=[array], gradients=[total],
+        may_overflow=False, follow_masters=lambda: None,
+    )  # fmt: skip
     optimizer = build_optimizer(engine, recipe.optimizer, network, rescale=1 / 86016, arrivals=[0])
     for step, gradient in enumerate(gradients, start=first_step):
         engine.overwrite(total, engine.from_host(gradient * np.float32(86016)))

@@ -9,7 +9,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.load import load_recipe
 from configs.plan import plan_run
-from configs.schema import Recipe
+from configs.schema import Recipe, Sgd
 from tests.oracles import (
     closed_lr,
     composer_lr,
@@ -219,7 +219,8 @@ def test_a_decoupled_decay_follows_the_rate_and_is_full_at_the_base_rate() -> No
 
 def test_a_corrected_momentum_follows_the_rate_and_is_the_usual_one_after_a_rate_of_zero() -> None:
     rates = [0.0, 0.2, 0.4, 0.1, 0.0]
-    schedule = LrSchedule(0.4, 0.0, 0, 1, rates.__getitem__, 0.9, 0.0, is_momentum_corrected=True)
+    corrected = Sgd(name="sgd", weight_decay=0.0, momentum_correction=True)
+    schedule = LrSchedule(0.4, 0.0, 0, 1, rates.__getitem__, 0.9, 0.0, optimizer=corrected)
     assert [schedule.at(step).momentum for step in range(5)] == pytest.approx([0.9, 0.9, 1.8, 0.225, 0])
 
 

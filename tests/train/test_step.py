@@ -31,7 +31,7 @@ class Remembering:
     def flag(self, like: Any, *, is_set: bool) -> Any:
         return f"flag {is_set}"
 
-    def seed_dropout(self, seed: int) -> None:
+    def seed(self, seed: int) -> None:
         self.calls.append(("seed", seed))
 
     def zero_gradients(self) -> None:
@@ -96,7 +96,7 @@ def _take(
     each = cast(Any, parts)
     step = Step(
         cast(Engine, parts), each, each, each, buckets, accumulation, each,
-        on_step=lambda step: parts.calls.append(("on step", step)), dropout_seed=lambda step: 100 + step,
+        on_step=lambda step: parts.calls.append(("on step", step)), layer_seed=lambda step: 100 + step,
         told_to_stop=lambda: told_to_stop, parts=ideas,
     )  # fmt: skip
     arrays = step(7, each, HYPER)

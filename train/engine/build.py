@@ -108,10 +108,11 @@ def build_optimizer(
             gradients are one group.
         shares: Divides among the ranks what an optimizer computes of whole tensors.
     """
-    fused = engine.fused_optimizer(config, network, rescale=rescale, arrivals=arrivals)
+    fused = engine.fused_optimizer(config, network, rescale=rescale, arrivals=arrivals, shares=shares)
     if fused is not None:
         return fused
-    made: Optimizer = import_module(config.part).optimizer_of(engine, config, network, rescale=rescale, shares=shares)
+    module, _, name = config.part.rpartition(".")
+    made: Optimizer = getattr(import_module(module), name)(engine, config, network, rescale=rescale, shares=shares)
     return made
 
 
@@ -129,6 +130,6 @@ def _first_weights(engine: Engine, recipe: Recipe, cluster: Cluster, table: Netw
     return load_parameters(path, table, drawn, engine.read_parameters)
 
 
-def dropout_seed(seed: int, rank: int, step: int) -> int:
-    """Return the 31-bit seed of a rank's dropout in a step of a run with ``seed``."""
+def layer_seed(seed: int, rank: int, step: int) -> int:
+    """Return the 31-bit seed from which a rank's layers draw in a step of a run with ``seed``."""
     return stream_seed(seed, f"dropout, step {step}", rank) % 2**31

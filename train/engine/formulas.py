@@ -2,22 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from configs.schema import Loss
 from train.engine.protocol import Array
 from train.networks.layer import Layer
-
-
-def smoothing_weights(loss: Loss, num_classes: int) -> tuple[float, float]:
-    """Return the weights of an image's label and of every other class in the cross-entropy.
-
-    With a = label_smoothing and K classes: ``uniform`` weighs the label 1-a+a/K and every other class a/K;
-    ``softmax_output`` weighs them 1-a and a/(K-1), as MXNet's SoftmaxOutput does.
-    """
-    smoothing = loss.label_smoothing
-    if loss.smoothing == "uniform":
-        other = smoothing / num_classes
-        return 1 - smoothing + other, other
-    return 1 - smoothing, smoothing / (num_classes - 1)
 
 
 def folded_batch_norm(

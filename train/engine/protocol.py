@@ -14,12 +14,16 @@ import numpy as np
 from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
+from train.comm.shares import Shares
 from train.networks.arch import Network
 from train.networks.layer import Parameter
 from train.rank.identity import Identity
 
 Array = Any
 """An array of the framework, on the rank's device unless said otherwise."""
+
+Work = Callable[[], None]
+"""Queues work."""
 
 Predict = Callable[[Array], np.ndarray]
 """Takes normalised images [N, C, H, W] and returns logits."""
@@ -87,8 +91,15 @@ class TrainableNetwork(Protocol):
     def zero_gradients(self) -> None:
         """Clear the gradients before a new sum over micro-batches."""
 
-    def seed_dropout(self, seed: int) -> None:
-        """Set the 31-bit seed from which dropout draws until the next call."""
+    def follow_masters(self) -> None:
+        """Queue the copies of the masters into the weights of 16 bits."""
+
+    def seed(self, seed: int) -> None:
+        """Set the 31-bit seed from which layers draw until the next call, see `train.networks.layer.Kind.draws`."""
+
+    @property
+    def may_overflow(self) -> bool:
+        """Return whether a step whose summed gradients are not finite is skipped, because float16 may overflow."""
 
     def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Set every parameter from float32 arrays in OIHW, and the running statistics where ``weights`` has them."""
@@ -132,6 +143,16 @@ class Optimizer(Protocol):
         """Set the state to what it was before the first step."""
 
 
+class FixedOptimizer(Optimizer, Protocol):
+    """An optimizer whose update depends on no number of the host, see `train.static_step`."""
+
+    def hold(self, hyper: HyperParameters) -> None:
+        """Queue a copy of the numbers of a step to the device, for `apply`."""
+
+    def apply(self) -> Array | None:
+        """Queue the update of all weights by the numbers that were held last; return what `update` returns."""
+
+
 class Engine(Protocol):
     """A framework on one rank's device."""
 
@@ -139,7 +160,13 @@ class Engine(Protocol):
         """Return the network of a table of layers; ``accumulate`` adds each backward to the gradients."""
 
     def fused_optimizer(
-        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+        self,
+        config: OptimizerBlock,
+        network: TrainableNetwork,
+        *,
+        rescale: float,
+        arrivals: Sequence[int],
+        shares: Shares,
     ) -> Optimizer | None:
         """Return the engine's own implementation of an optimizer; None if it has none.
 
@@ -190,6 +217,9 @@ class Engine(Protocol):
     def stack(self, arrays: Sequence[Array], axis: int) -> Array:
         """Queue the join of arrays of one shape along a new axis."""
 
+    def unstack(self, array: Array, count: int, axis: int) -> Sequence[Array]:
+        """Queue the ``count`` slices along an axis, which is left out of them."""
+
     def to_host(self, array: Array) -> np.ndarray:
         """Copy an array to the host; waits for it."""
 
@@ -214,47 +244,36 @@ class Engine(Protocol):
     def gemm(self, left: Array, right: Array, array: Array, *, alpha: float, beta: float) -> Array:
         """Queue ``alpha`` times the product of two matrices, plus ``beta`` times an array."""
 
-    def take_nesterov(
+    def overwrite_each(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
+        """Queue `overwrite` for many pairs of arrays."""
+
+    def scale_add(
         self,
-        steps: Sequence[Array],
-        gradients: Sequence[Array],
-        velocities: Sequence[Array],
+        targets: Sequence[Array],
+        kept: float | Sequence[float],
+        sources: Sequence[Array],
+        scale: float | Sequence[float],
         *,
-        momentum: float,
-        scale: float,
-        skipped: Array | None,
+        unless: Array | None = None,
     ) -> None:
-        """Queue Nesterov's momentum of float32 tensors: v = m v + s g, then u = m v + s g.
+        """Queue t = k t + s u in place for many float32 tensors, up to rounding.
 
         Args:
-            steps: Become u.
-            gradients: The g.
-            velocities: The v.
-            momentum: The m.
-            scale: The s.
-            skipped: What `clear_overflow` returned; where it is 1, v stays as it is.
+            targets: The t.
+            kept: The k: one number for all tensors, or one for each.
+            sources: The u.
+            scale: The s, in the form of ``kept``.
+            unless: An array of shape (1,); where it is 1, all targets stay as they are.
         """
-
-    def descend(
-        self,
-        weights: Sequence[Array],
-        steps: Sequence[Array],
-        *,
-        rates: Sequence[float],
-        decays: Sequence[float],
-        skipped: Array | None,
-    ) -> None:
-        """Queue w = (1 - d) w - r u for float32 tensors w and u; nothing changes where ``skipped`` is 1."""
 
     def first_element(self, array: Array) -> Array:
         """Queue a copy of the first element, shape (1,)."""
 
-    def clear_overflow(self, network: TrainableNetwork) -> Array | None:
-        """Queue the search for gradients that are not finite; if one is found, set all gradients to 0.
+    def clear_unless_finite(self, arrays: Sequence[Array]) -> Array:
+        """Queue the search for values that are not finite; if one is found, set all the arrays to 0.
 
         Returns:
-            Whether one was found, 1 or 0, float32, shape (1,). None: the network computes with a number type that does
-            not overflow, or the engine does not search.
+            Whether one was found, 1 or 0, float32, shape (1,).
         """
 
     def first_not_finite(self, arrays: Sequence[Array]) -> int | None:
@@ -263,11 +282,22 @@ class Engine(Protocol):
     def overwrite(self, target: Array, source: Array) -> None:
         """Queue a copy of ``source`` into ``target``, converted to the type of ``target``."""
 
-    def judge(self, logits: Array, labels: Array, num_valid: int) -> Array:
-        """Queue the judgement of a batch's first ``num_valid`` images, in float32, shape (num_valid, 3).
+    def log_softmax(self, array: Array) -> Array:
+        """Queue the logarithms of the softmax along the last axis."""
 
-        An image's row has the class of its label, the class of its largest logit, and the logarithm of the probability
-        that the network gives to the label: minus the cross-entropy without label smoothing.
+    def softplus(self, array: Array) -> Array:
+        """Queue log(1 + e^x) of each x, in a form in which no exponential overflows."""
+
+    def pick(self, array: Array, columns: Array) -> Array:
+        """Queue the value of each row [B, columns] in its column: float32 whole numbers, shape (B,)."""
+
+    def argmax(self, array: Array) -> Array:
+        """Queue the place of the largest value along the last axis, as float32."""
+
+    def capture(self, work: Work) -> Work:
+        """Return a function that queues what ``work`` queues on fixed arrays.
+
+        A device that has graphs records one now, and does not call ``work`` again.
         """
 
     def wait(self, *arrays: Array) -> None:

@@ -52,7 +52,6 @@ def describe(
         "dtype": "float32",
         "output": "logits",
         **{name: value for idea in IDEAS for name, value in idea.described(recipe).items()},
-        "activation": "softmax" if recipe.loss.kind == "softmax" else "sigmoid",
         "num_classes": model.num_classes,
         "class_names": class_names,
         "packed": {

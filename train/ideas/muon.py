@@ -8,8 +8,7 @@ import math
 from collections.abc import Sequence
 
 from configs.optimizers import HyperParameters, Muon
-from train.comm.shares import Shares
-from train.engine.protocol import Array, Engine, TrainableNetwork
+from train.engine.protocol import Array
 from train.ideas.update_rule import RuleOptimizer
 from train.networks.layer import Parameter
 
@@ -25,22 +24,13 @@ class MuonOptimizer(RuleOptimizer):
 
     Every rank has the momentum of every tensor. Each hidden weight's step is orthogonalised by one rank, and all ranks
     get it by a sum with the zeros of the others, float32, as large as the hidden weights.
-
-    Args:
-        engine: Where the arrays live.
-        config: The recipe's block.
-        network: The network; its gradients are sums over the global batch.
-        rescale: Factor from sums to means, 1 / global batch size.
-        shares: Divides the work among the ranks.
     """
 
     config: Muon
 
-    def __init__(
-        self, engine: Engine, config: Muon, network: TrainableNetwork, *, rescale: float, shares: Shares
-    ) -> None:
-        super().__init__(engine, config, network, rescale=rescale)
-        self._shares = shares
+    def _prepare(self) -> None:
+        """See `RuleOptimizer`."""
+        engine, network, shares = self._engine, self._network, self._shares
         self._steps = [engine.zeros(each.shape) for each in network.masters]
         self._hidden = hidden_weights(network.parameters)
         self._others = [index for index in range(len(self._steps)) if index not in self._hidden]
@@ -51,14 +41,9 @@ class MuonOptimizer(RuleOptimizer):
         engine, network = self._engine, self._network
         gradients = network.gradients
         for indices, momentum in ((self._hidden, hyper.momentum), (self._others, self.config.sgd_momentum)):
-            engine.take_nesterov(
-                [self._steps[index] for index in indices],
-                [engine.to_float32(gradients[index]) for index in indices],
-                [self.momenta[index] for index in indices],
-                momentum=momentum,
-                scale=self._rescale,
-                skipped=self._skipped,
-            )
+            sums = [engine.to_float32(gradients[index]) for index in indices]
+            steps, velocities = ([arrays[index] for index in indices] for arrays in (self._steps, self.momenta))
+            self._take_momentum(steps, velocities, sums, momentum)
         for index in self._hidden:
             step = self._steps[index]
             # Adding 0 makes a 0 of a -0, as the sum over several ranks does.
@@ -67,14 +52,20 @@ class MuonOptimizer(RuleOptimizer):
         if self._hidden:
             self._shares.exchange("muon", [self._steps[index] for index in self._hidden])
         rates = [self._rate(index, hyper.lr) for index in range(len(self._steps))]
-        decays = [
-            (hyper.lr if index in self._hidden else rate) * self._values(index, hyper).weight_decay
+        kept = [
+            1 - (hyper.lr if index in self._hidden else rate) * self._values(index, hyper).weight_decay
             for index, rate in enumerate(rates)
         ]
-        engine.descend(network.masters, self._steps, rates=rates, decays=decays, skipped=self._skipped)
-        for weight, master in zip(network.weights, network.masters, strict=True):
-            if weight is not master:
-                engine.overwrite(weight, master)
+        engine.scale_add(network.masters, kept, self._steps, [-rate for rate in rates], unless=self._skipped)
+
+    def _take_momentum(
+        self, steps: Sequence[Array], velocities: Sequence[Array], sums: Sequence[Array], momentum: float
+    ) -> None:
+        """Queue Nesterov's momentum: v = m v + s g, then u = m v + s g; an engine may have one operator for both."""
+        engine = self._engine
+        engine.scale_add(velocities, momentum, sums, self._rescale, unless=self._skipped)
+        engine.overwrite_each(steps, velocities)
+        engine.scale_add(steps, momentum, sums, self._rescale)
 
     def _rate(self, index: int, lr: float) -> float:
         """Return the factor of a tensor's step."""
@@ -96,13 +87,6 @@ class MuonOptimizer(RuleOptimizer):
             factor = engine.gemm(square, square, square, alpha=quintic, beta=cubic)
             matrix = engine.gemm(factor, matrix, matrix, alpha=1.0, beta=linear)
         return (matrix.T if is_tall else matrix).reshape(direction.shape)
-
-
-def optimizer_of(
-    engine: Engine, config: Muon, network: TrainableNetwork, *, rescale: float, shares: Shares
-) -> MuonOptimizer:
-    """Return the optimizer, see `train.engine.build.build_optimizer`."""
-    return MuonOptimizer(engine, config, network, rescale=rescale, shares=shares)
 
 
 def hidden_weights(parameters: Sequence[Parameter]) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from configs.optimizers import HyperParameters, OptimizerBlock
-from train.comm.shares import Shares
+from train.comm.shares import ALONE, Shares
 from train.engine.protocol import Array, Engine, TrainableNetwork
 
 
@@ -19,18 +19,33 @@ class RuleOptimizer:
         config: The recipe's block.
         network: The network; its gradients are sums over the global batch.
         rescale: Factor from sums to means, 1 / global batch size.
+        shares: Divides among the ranks what a subclass computes of whole tensors.
     """
 
-    def __init__(self, engine: Engine, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float) -> None:
-        self.config = config
+    def __init__(
+        self,
+        engine: Engine,
+        config: OptimizerBlock,
+        network: TrainableNetwork,
+        *,
+        rescale: float,
+        shares: Shares = ALONE,
+    ) -> None:
+        self.config, self._shares = config, shares
         self._engine, self._network, self._rescale = engine, network, rescale
         self._skipped: Array | None = None
         self.momenta = [engine.zeros(each.shape) for _ in range(config.num_moments) for each in network.masters]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what a subclass holds beside the moments."""
 
     def update(self, hyper: HyperParameters) -> Array | None:
         """Queue the update of all weights for one step; see `train.engine.protocol.Optimizer.update`."""
-        self._skipped = self._engine.clear_overflow(self._network)
+        network = self._network
+        self._skipped = self._engine.clear_unless_finite(network.gradients) if network.may_overflow else None
         self._update(hyper)
+        network.follow_masters()
         return self._skipped
 
     def _update(self, hyper: HyperParameters) -> None:
@@ -42,7 +57,7 @@ class RuleOptimizer:
         updated, new_moments = self.config.update_rule(self._network.masters[index], self._mean(index), moments, values)
         for moment, new in zip(moments, new_moments, strict=True):
             self._move(moment, new)
-        self._move_weight(index, updated)
+        self._move(self._network.masters[index], updated)
 
     def _mean(self, index: int) -> Array:
         """Return the mean gradient of a tensor, float32."""
@@ -58,12 +73,6 @@ class RuleOptimizer:
         decays = self.config.decays(self._network.parameters[index].kind)
         return hyper if decays else replace(hyper, weight_decay=0.0)
 
-    def _move_weight(self, index: int, updated: Array) -> None:
-        weight, master = self._network.weights[index], self._network.masters[index]
-        self._move(master, updated)
-        if weight is not master:
-            self._engine.overwrite(weight, master)
-
     def _move(self, array: Array, new: Array) -> None:
         """Queue a new value of a weight or a moment, both finite; in a step that is skipped, it stays as it is."""
         skipped = self._skipped
@@ -73,10 +82,3 @@ class RuleOptimizer:
         """Set every moment to 0."""
         for moment in self.momenta:
             self._engine.overwrite(moment, self._engine.flag(moment, is_set=False))
-
-
-def optimizer_of(
-    engine: Engine, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, shares: Shares
-) -> RuleOptimizer:
-    """Return the optimizer, see `train.engine.build.build_optimizer`; each rank computes all of it."""
-    return RuleOptimizer(engine, config, network, rescale=rescale)

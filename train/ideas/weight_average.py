@@ -47,7 +47,7 @@ class WeightAverage(Part):
 
     def reset(self) -> None:
         """See `Part`."""
-        self._set(self._averages(), self._own())
+        self._engine.overwrite_each(self._averages(), self._own())
 
     def updated(self, step: int) -> None:
         """Queue average = kept average + (1 - kept) own, for each weight and each running statistic."""
@@ -73,15 +73,8 @@ class WeightAverage(Part):
         return [*self._weights.values(), *self._statistics.values()]
 
     def _give(self, values: Sequence[Array]) -> None:
-        network = self._network
-        self._set(self._own(), values)
-        for weight, master in zip(network.weights, network.masters, strict=True):
-            if weight is not master:
-                self._engine.overwrite(weight, master)
-
-    def _set(self, targets: Sequence[Array], values: Sequence[Array]) -> None:
-        for target, value in zip(targets, values, strict=True):
-            self._engine.overwrite(target, value)
+        self._engine.overwrite_each(self._own(), values)
+        self._network.follow_masters()
 
 
 def part_of(place: Place) -> Part:

@@ -7,8 +7,7 @@ from statistics import fmean, variance
 from typing import NamedTuple
 
 from configs.plan import RunPlan
-from configs.schema import Cluster, Loss, Recipe
-from train.engine.formulas import smoothing_weights
+from configs.schema import Cluster, Recipe
 from train.evaluate import Score
 
 StopRule = Callable[[int, Score, Sequence[float]], str | None]
@@ -127,11 +126,11 @@ def stop_rule_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, counts: ClassC
         counts: Images of each class. If None, all classes are equally large.
     """
     is_asked = recipe.run.target_top1 is not None and recipe.run.stop_at_chance and cluster.rehearsal is None
-    if not is_asked or recipe.loss.kind == "sigmoid" or not cluster.communication.is_synchronous:
+    if not is_asked or recipe.loss.has_label_vectors or not cluster.communication.is_synchronous:
         return never_stop
     num_classes = recipe.model.num_classes
     train, evaluation = counts or ClassCounts([1] * num_classes, [1] * num_classes)
-    guess_loss, least_loss = _loss_levels(recipe.loss, [count / sum(train) for count in train], num_classes)
+    guess_loss, least_loss = recipe.loss.levels([count / sum(train) for count in train], num_classes)
     return ChanceWatch(
         chance=max(evaluation) / sum(evaluation),
         guess_loss=guess_loss,
@@ -139,22 +138,3 @@ def stop_rule_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, counts: ClassC
         warmup_steps=plan.warmup_steps,
         patience_steps=max(_LEAST_STEPS, math.ceil(_LEAST_SHARE * (plan.total_steps - plan.warmup_steps))),
     )
-
-
-def _loss_levels(loss: Loss, shares: Sequence[float], num_classes: int) -> tuple[float, float]:
-    """Return the least cross-entropy of a prediction that is the same for all images, and of any prediction, in nats.
-
-    Both are entropies: of the smoothed labels' mean, and of one smoothed label. Of sigmoids, they are sums over the
-    classes: of the class, and of the rest.
-    """
-    label, other = smoothing_weights(loss, num_classes)
-    absent = [0.0] * (num_classes - len(shares))
-    mean = [share * label + (1 - share) * other for share in (*shares, *absent)]
-    one = [label, *[other] * (num_classes - 1)]
-    if loss.kind == "one_hot_sigmoid":
-        mean, one = ([*shares, *(1 - share for share in shares)] for shares in (mean, one))
-    return _entropy(mean), _entropy(one)
-
-
-def _entropy(shares: Sequence[float]) -> float:
-    return -math.fsum(share * math.log(share) for share in shares if share > 0)

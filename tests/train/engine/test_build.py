@@ -8,7 +8,7 @@ from configs.plan import plan_run
 from configs.registry import has_engine
 from data.shards import stream_seed
 from tests.engines import cpu_engine
-from train.engine.build import build_model, dropout_seed
+from train.engine.build import build_model, layer_seed
 from train.engine.init import initial_weights
 from train.networks.arch import network_of
 from train.plan.document import plan_document
@@ -39,11 +39,11 @@ def test_a_rank_makes_the_buckets_of_the_plan_for_its_number_of_ranks(ranks: int
 
 
 def test_the_dropout_of_a_step_has_31_bits_of_the_stream_of_its_rank() -> None:
-    seeds = [dropout_seed(7, 3, step) for step in range(100)]
+    seeds = [layer_seed(7, 3, step) for step in range(100)]
     assert seeds == [stream_seed(7, f"dropout, step {step}", 3) & 0x7FFFFFFF for step in range(100)]
     assert max(seeds) > 2**30, "all bits are used"
 
 
 def test_no_two_ranks_and_no_two_steps_drop_the_same() -> None:
-    seeds = {dropout_seed(seed, rank, step) for seed in (1, 2) for rank in range(32) for step in range(32)}
+    seeds = {layer_seed(seed, rank, step) for seed in (1, 2) for rank in range(32) for step in range(32)}
     assert len(seeds) == 2 * 32 * 32

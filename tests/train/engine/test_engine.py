@@ -53,28 +53,34 @@ def test_the_first_array_that_is_not_finite_is_found_among_many_and_large_number
 
 
 @each_engine
-@pytest.mark.parametrize("skipped", [None, 0.0, 1.0])
-def test_a_step_along_nesterov_s_momentum_is_that_of_the_formula(name: str, skipped: float | None) -> None:
-    if name == "mxnet" and skipped is not None:
-        pytest.skip("MXNet skips no step")
+@pytest.mark.parametrize("unless", [None, 0.0, 1.0])
+@pytest.mark.parametrize("is_one", [True, False], ids=["one number", "a number for each"])
+def test_many_arrays_are_scaled_and_added_to_unless_an_array_on_the_device_says_no(
+    name: str, unless: float | None, *, is_one: bool
+) -> None:
     engine: Any = cpu_engine(name)
     draw = np.random.default_rng(1)
     # More tensors than one operator of MXNet takes.
-    weights, gradients, velocities = draw.standard_normal((3, 70, 2, 5)).astype(np.float32)
-    rates, decays = draw.uniform(0, 1, (2, 70))
-    flag = None if skipped is None else engine.from_host(np.array([skipped], np.float32))
-    given = gradients * (1 - (skipped or 0))
-    arrays = [[engine.from_host(each) for each in stack] for stack in (weights, given, velocities, weights)]
-    held, found, moved, steps = arrays
-    engine.take_nesterov(steps, found, moved, momentum=0.75, scale=0.5, skipped=flag)
-    engine.descend(held, steps, rates=list(rates), decays=list(decays), skipped=flag)
-    velocity = 0.75 * velocities + 0.5 * gradients
-    kept, rate = (1 - decays).reshape(-1, 1, 1), rates.reshape(-1, 1, 1)
-    expected = weights * kept - rate * (0.75 * velocity + 0.5 * gradients)
-    if skipped:
-        velocity, expected = velocities, weights
-    np.testing.assert_allclose([engine.to_host(each) for each in moved], velocity, rtol=1e-5, atol=1e-6)
+    targets, sources = draw.standard_normal((2, 70, 2, 5)).astype(np.float32)
+    numbers: Any = (0.75, -0.5) if is_one else draw.uniform(-1, 1, (2, 70)).tolist()
+    held, given = ([engine.from_host(each) for each in stack] for stack in (targets, sources))
+    flag = None if unless is None else engine.from_host(np.array([unless], np.float32))
+    engine.scale_add(held, numbers[0], given, numbers[1], unless=flag)
+    wide = [np.broadcast_to(each, 70).reshape(-1, 1, 1) for each in numbers]
+    expected = targets if unless else wide[0] * targets + wide[1] * sources
     np.testing.assert_allclose([engine.to_host(each) for each in held], expected, rtol=1e-5, atol=1e-5)
+
+
+@each_engine
+@pytest.mark.parametrize("value", [np.nan, np.inf, 6e4])
+def test_gradients_are_cleared_on_every_array_if_one_is_not_finite(name: str, value: float) -> None:
+    engine: Any = cpu_engine(name)
+    hosts: list[Any] = [np.full((2, 3), 5, np.float32), np.array([1, value], np.float16)]
+    arrays = [engine.from_host(each) for each in hosts]
+    found = engine.to_number(engine.clear_unless_finite(arrays))
+    assert found == (not np.isfinite(value))
+    for array, host in zip(arrays, hosts, strict=True):
+        np.testing.assert_array_equal(engine.to_host(array), np.zeros_like(host) if found else host)
 
 
 @each_engine
@@ -94,17 +100,19 @@ def test_arrays_and_copies_keep_their_values_when_the_original_changes(name: str
 
 
 @each_engine
-@pytest.mark.parametrize("number_type", ["float16", "float32"])
-def test_each_valid_image_is_judged_by_label_class_and_likelihood(name: str, number_type: str) -> None:
-    engine = cpu_engine(name)
-    values, labels = np.array([[4, 0, 1], [0, 2, 0], [1, 6, 0], [9, 9, 9]], number_type), [0, 1, 2, 7]
-    arrays = engine.from_host(values), engine.from_host(np.array(labels, np.float32))
-    for valid in (1, 3):
-        rows = engine.to_host(engine.judge(*arrays, valid))
-        exact = values[:valid].astype(np.float64)
-        likely = exact[range(valid), labels[:valid]] - np.log(np.exp(exact).sum(axis=1))
-        assert (rows.dtype, rows[:, 0].tolist(), rows[:, 1].tolist()) == (np.float32, labels[:valid], [0, 1, 1][:valid])
-        np.testing.assert_allclose(rows[:, 2], likely, rtol=1e-4)  # oneDNN's exponential has an error of 4e-5
+def test_rows_of_logits_have_numpy_s_log_softmax_softplus_largest_and_picked_value(name: str) -> None:
+    engine: Any = cpu_engine(name)
+    values = np.array([[4, 0, 1], [0, 2, 0], [1, 6, 0], [9, -200, 500]], np.float32)
+    columns, exact = np.array([0, 1, 2, 0]), values.astype(np.float64)
+    array, picks = engine.from_host(values), engine.from_host(columns.astype(np.float32))
+    largest = exact.max(axis=1, keepdims=True)
+    likely = exact - largest - np.log(np.exp(exact - largest).sum(axis=1, keepdims=True))
+    # oneDNN's exponential has an error of 4e-5.
+    np.testing.assert_allclose(engine.to_host(engine.log_softmax(array)), likely, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(engine.to_host(engine.softplus(array)), np.logaddexp(0, exact), rtol=1e-5, atol=1e-6)
+    assert engine.to_host(engine.argmax(array)).tolist() == [0, 1, 1, 2]
+    assert engine.to_host(engine.pick(array, picks)).tolist() == values[range(4), columns].tolist()
+    assert [engine.to_host(each).tolist() for each in engine.unstack(array, 3, axis=1)] == values.T.tolist()
 
 
 @each_engine

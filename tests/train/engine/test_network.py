@@ -201,7 +201,7 @@ def test_dropout_draws_what_its_seed_says_keeps_the_mean_and_drops_nothing_in_in
     ones = engine.from_host(np.ones((1, 1, 64, 64), np.float32))
     means = []
     for seed in (3, 4, 3):
-        network.seed_dropout(seed)
+        network.seed(seed)
         # The loss of class 0 is -m + log(e^m + 9), with m the mean of the pixels that are left, each 4/3.
         loss = engine.to_number(network.forward(ones, engine.zeros((1,))))
         means.append(float(-np.log(np.expm1(loss) / 9)))
@@ -223,7 +223,7 @@ def test_each_network_learns_a_batch_by_heart_and_every_parameter_has_a_gradient
     images, _ = random_batch(engine, network)
     labels, losses = engine.from_host(np.arange(8, dtype=np.float32)), []
     for step in range(4):
-        network.seed_dropout(1)
+        network.seed(1)
         losses.append(engine.to_number(forward_backward(network, images, labels)) / 8)
         if step == 0:
             assert all(np.abs(engine.to_host(each)).sum() > 0 for each in network.gradients)

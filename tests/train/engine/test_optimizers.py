@@ -93,11 +93,8 @@ def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: 
 
 def _hyper(config: Any, step: int) -> HyperParameters:
     """Give the numbers of a step as the schedule does that has `RATES`."""
-    schedule = LrSchedule(
-        max(RATES), 0.0, 0, 1, RATES.__getitem__, config.momentum, config.weight_decay,
-        is_decay_decoupled=getattr(config, "decoupled_weight_decay", False),
-        is_momentum_corrected=getattr(config, "momentum_correction", False),
-    )  # fmt: skip
+    numbers = max(RATES), 0.0, 0, 1, RATES.__getitem__, config.momentum, config.weight_decay
+    schedule = LrSchedule(*numbers, optimizer=config)
     return schedule.at(step)
 
 
@@ -114,11 +111,14 @@ def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.
     types = ["float16" if kind == "half" and each.kind not in ("gamma", "beta") else "float32" for each in parameters]
     held = [engine.from_host(each) for each in masters]
     pairs = list(zip(masters, held, types, strict=True))
+    weights = [own if kind == "whole" else engine.from_host(each.astype(number)) for each, own, number in pairs]
     return SimpleNamespace(
         parameters=tuple(parameters),
         masters=held,
-        weights=[own if kind == "whole" else engine.from_host(each.astype(number)) for each, own, number in pairs],
+        weights=weights,
         gradients=[engine.from_host(np.zeros(each.shape, number)) for each, _, number in pairs],
+        may_overflow=kind == "half",
+        follow_masters=lambda: None if kind == "whole" else engine.overwrite_each(weights, held),
     )
 
 

@@ -155,7 +155,7 @@ def _mask_errors(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> Fi
 
     def scales(seed: int) -> np.ndarray:
         """Return by how much dropout multiplies each value."""
-        network.seed_dropout(seed)
+        network.seed(seed)
         network.forward(*_batch(engine, network, values))
         network.backward()
         weight, bias = map(engine.to_host, network.gradients)

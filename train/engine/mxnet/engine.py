@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,19 @@ import mxnet as mx
 import numpy as np
 
 from configs.errors import UserError
-from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
+from configs.optimizers import Muon, OptimizerBlock
 from configs.plan import plan_run
 from configs.reading import patiently
 from configs.schema import Cluster, Recipe
 from logs.environment import cpu_flags
+from train.comm.shares import Shares
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.mxnet.export import export_formats
-from train.engine.mxnet.host_momentum import HostMomentum
+from train.engine.mxnet.host_momentum import ON_HOST
 from train.engine.mxnet.network import TrainedNetwork
-from train.engine.mxnet.optimizers import OPERATOR_LIMIT, AdamOptimizer, MomentumOptimizer
-from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
+from train.engine.mxnet.optimizers import FUSED, OPERATOR_LIMIT, NesterovMuon
+from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork, Work
+from train.ideas.loss import losses_of
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -53,26 +55,32 @@ class MxnetEngine:
         """See `Engine`."""
         return TrainedNetwork(
             table,
-            model=recipe.model,
-            loss=recipe.loss,
-            engine=self._settings,
+            recipe,
+            losses_of(self, recipe),
+            self._settings,
             context=self.context,
             accumulate=accumulate,
-            label_shape=recipe.label_shape,
             batch_size=plan_run(recipe, self._world_size).per_rank_batch_size,
         )
 
     def fused_optimizer(
-        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+        self,
+        config: OptimizerBlock,
+        network: TrainableNetwork,
+        *,
+        rescale: float,
+        arrivals: Sequence[int],
+        shares: Shares,
     ) -> Optimizer | None:
         """See `Engine`."""
-        if isinstance(config, Adam):
-            return AdamOptimizer(config, network, rescale=rescale)
-        if not isinstance(config, Lars | Sgd):
-            return None
+        if isinstance(config, Muon):
+            return NesterovMuon(self, config, network, rescale=rescale, shares=shares)
         is_whole = all(weight is master for weight, master in zip(network.weights, network.masters, strict=True))
-        momentum = HostMomentum if is_whole and self.context.device_type == "cpu" else MomentumOptimizer
-        return momentum(config, network, rescale=rescale, arrivals=arrivals)
+        fused: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {**FUSED}
+        if is_whole and self.context.device_type == "cpu":
+            fused |= ON_HOST
+        made = fused.get(type(config))
+        return None if made is None else made(config, network, rescale=rescale, arrivals=arrivals)
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
         """Read a ``.params`` file; the prefixes ``arg:`` and ``aux:`` are taken off the names."""
@@ -134,6 +142,10 @@ class MxnetEngine:
         """See `Engine`."""
         return mx.nd.stack(*arrays, axis=axis)
 
+    def unstack(self, array: Any, count: int, axis: int) -> Sequence[Any]:
+        """See `Engine`."""
+        return list(array.split(num_outputs=count, axis=axis, squeeze_axis=True))
+
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`."""
         values: np.ndarray = array.asnumpy()
@@ -167,51 +179,58 @@ class MxnetEngine:
         """See `Engine`."""
         return mx.nd.linalg.gemm(left, right, array, alpha=alpha, beta=beta)
 
-    def take_nesterov(
-        self,
-        steps: Sequence[Any],
-        gradients: Sequence[Any],
-        velocities: Sequence[Any],
-        *,
-        momentum: float,
-        scale: float,
-        skipped: Any,
-    ) -> None:
-        """See `Engine`. The operator takes a step along -lr u."""
-        assert skipped is None
-        for step, gradient, velocity in zip(steps, gradients, velocities, strict=True):
-            mx.nd.zeros_like(step, out=step)
-            mx.nd.nag_mom_update(step, gradient, velocity, lr=-1.0, momentum=momentum, rescale_grad=scale, out=step)
+    def overwrite_each(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        """See `Engine`."""
+        for target, source in zip(targets, sources, strict=True):
+            source.copyto(target)
 
-    def descend(
+    def scale_add(
         self,
-        weights: Sequence[Any],
-        steps: Sequence[Any],
+        targets: Sequence[Any],
+        kept: float | Sequence[float],
+        sources: Sequence[Any],
+        scale: float | Sequence[float],
         *,
-        rates: Sequence[float],
-        decays: Sequence[float],
-        skipped: Any,
+        unless: Any = None,
     ) -> None:
-        """See `Engine`. The operator multiplies its weight decay by the rate."""
-        assert skipped is None
-        shares = [decay / rate if rate else 0.0 for rate, decay in zip(rates, decays, strict=True)]
-        for first in range(0, len(weights), OPERATOR_LIMIT):
+        """See `Engine`; one operator for many tensors where each has numbers of its own."""
+        before = [target.copy() for target in targets] if unless is not None else []
+        if isinstance(kept, float) or isinstance(scale, float):
+            for target, source in zip(targets, sources, strict=True):
+                mx.nd.elemwise_add(target * kept, source * scale, out=target)
+        else:
+            self._scale_add_each(targets, kept, sources, scale)
+        for target, old in zip(targets, before, strict=False):
+            mx.nd.where(unless.broadcast_to(old.shape), old, target, out=target)
+
+    def _scale_add_each(
+        self, targets: Sequence[Any], kept: Sequence[float], sources: Sequence[Any], scales: Sequence[float]
+    ) -> None:
+        """Queue t = k t + s u by descents along -u: the operator has t = (1 - r d) t - r u with r = -s."""
+        decays = [(share - 1) / scale if scale else 0.0 for share, scale in zip(kept, scales, strict=True)]
+        for first in range(0, len(targets), OPERATOR_LIMIT):
             part = slice(first, first + OPERATOR_LIMIT)
-            pairs = zip(weights[part], steps[part], strict=True)
+            pairs = zip(targets[part], sources[part], strict=True)
             mx.nd.multi_sgd_update(
                 *(array for pair in pairs for array in pair),
-                lrs=tuple(rates[part]),
-                wds=tuple(shares[part]),
-                num_weights=len(weights[part]),
-                out=list(weights[part]),
+                lrs=tuple(-scale for scale in scales[part]),
+                wds=tuple(decays[part]),
+                num_weights=len(targets[part]),
+                out=list(targets[part]),
             )
 
     def first_element(self, array: Any) -> Any:
         """See `Engine`."""
         return array.reshape(-1)[:1].copy()
 
-    def clear_overflow(self, network: TrainableNetwork) -> None:
-        """Do nothing: under MXNet, an overflow ends the run by its loss."""
+    def clear_unless_finite(self, arrays: Sequence[Any]) -> Any:
+        """See `Engine`."""
+        found = mx.nd.zeros((1,), ctx=self.context)
+        for array in arrays:
+            found = mx.nd.maximum(found, 1 - mx.nd.all_finite(array))
+        for array in arrays:
+            mx.nd.where(found.broadcast_to(array.shape), mx.nd.zeros_like(array), array, out=array)
+        return found
 
     def first_not_finite(self, arrays: Sequence[Any]) -> int | None:
         """See `Engine`; 75 M numbers take 0.1 s of one core of an EPYC by sums of squares, 2 s by multi_all_finite."""
@@ -227,11 +246,26 @@ class MxnetEngine:
         """See `Engine`."""
         source.copyto(target)
 
-    def judge(self, logits: Any, labels: Any, num_valid: int) -> Any:
-        """Judge on the labels' device."""
-        logits = logits.as_in_context(labels.context).astype("float32", copy=False)
-        columns = labels.astype("float32", copy=False), logits.argmax(axis=-1), logits.log_softmax(axis=-1).pick(labels)
-        return mx.nd.stack(*columns, axis=-1)[:num_valid]
+    def log_softmax(self, array: Any) -> Any:
+        """See `Engine`."""
+        return array.log_softmax(axis=-1)
+
+    def softplus(self, array: Any) -> Any:
+        """See `Engine`."""
+        operators = mx.sym if isinstance(array, mx.sym.Symbol) else mx.nd
+        return array.relu() + operators.Activation(-array.abs(), act_type="softrelu")
+
+    def pick(self, array: Any, columns: Any) -> Any:
+        """See `Engine`."""
+        return array.pick(columns, axis=-1)
+
+    def argmax(self, array: Any) -> Any:
+        """See `Engine`."""
+        return array.argmax(axis=-1)
+
+    def capture(self, work: Work) -> Work:
+        """Return ``work``: MXNet's own graphs are those of `train.engine.mxnet.network`."""
+        return work
 
     def wait(self, *arrays: Any) -> None:
         """See `Engine`."""

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 
-from configs.schema import Lars, Sgd
+from configs.optimizers import HyperParameters, Lars, OptimizerBlock, Sgd
 from train.engine.mxnet.host_operator import HostOperators, memory_of
 from train.engine.protocol import TrainableNetwork
-from train.schedule import HyperParameters
 
 _BLOCK = 1 << 15
 """Elements that are updated at a time: four arrays of them, 512 KiB, stay in the cache of a core."""
@@ -46,7 +45,6 @@ class HostMomentum:
         self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
     ) -> None:
         self.config = config
-        self._is_decoupled = isinstance(config, Sgd) and config.decoupled_weight_decay
         self._rescale = rescale
         self._operators = HostOperators()
         self.momenta = [mx.nd.zeros_like(weight) for weight in network.weights]
@@ -76,15 +74,16 @@ class HostMomentum:
                 product = space[: weights.size]
                 momenta *= hyper.momentum
                 momenta -= np.multiply(gradients, rate * self._rescale, out=product)
-                if self._is_decoupled:
+                if self.config.is_decoupled:
                     weights *= 1 - decay
                 else:
                     momenta -= np.multiply(weights, rate * decay, out=product)
                 weights += momenta
 
     def _trust_ratio(self, kind: str, weight: np.ndarray, gradient: np.ndarray, decay: float) -> float:
-        if not isinstance(self.config, Lars) or kind in self.config.skip_trust_ratio:
+        if not self.config.trusts(kind):
             return 1.0
+        assert isinstance(self.config, Lars)
         if self.config.trust_weight_decay is not None:
             decay = self.config.trust_weight_decay * self.config.decays(kind)
         weight_norm = float(np.dot(weight, weight)) ** 0.5
@@ -97,3 +96,7 @@ class HostMomentum:
     def reset(self) -> None:
         """Set the momentum to 0, as before the first step."""
         mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))
+
+
+ON_HOST: dict[type[OptimizerBlock], type[HostMomentum]] = {Lars: HostMomentum, Sgd: HostMomentum}
+"""Block of an optimizer -> its implementation where float32 weights are in the memory of the host."""

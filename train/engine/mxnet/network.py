@@ -17,10 +17,11 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from configs.schema import EngineSettings, Loss, Model
+from configs.schema import EngineSettings, Recipe
 from train.engine.mxnet.folding import FoldedInference
 from train.engine.mxnet.host_operator import restore_order
-from train.engine.mxnet.symbols import logits_symbol, losses_of
+from train.engine.mxnet.symbols import logits_symbol
+from train.ideas.loss import Losses
 from train.networks.arch import Network
 from train.networks.layer import Parameter
 
@@ -35,12 +36,11 @@ class TrainedNetwork:
 
     Args:
         network: The table of layers.
-        model: Constants of batch norm.
-        loss: Kind of loss and label smoothing.
+        recipe: Constants of batch norm, and the shape of labels.
+        losses: Computes the losses of logits.
         engine: Precision, layout, and the number of accumulated micro-batches that may be queued.
         context: MXNet device.
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
-        label_shape: Shape of one image's label, see `configs.schema.Recipe.label_shape`.
         batch_size: Most images of a micro-batch, see `train.engine.mxnet.symbols.logits_symbol`.
 
     Attributes:
@@ -54,17 +54,17 @@ class TrainedNetwork:
     def __init__(  # noqa: PLR0913 (an engine calls this, by keyword)
         self,
         network: Network,
-        *,
-        model: Model,
-        loss: Loss,
+        recipe: Recipe,
+        losses: Losses,
         engine: EngineSettings,
+        *,
         context: Any,
         accumulate: bool,
-        label_shape: tuple[int, ...] = (),
         batch_size: int = 1,
     ) -> None:
+        model = recipe.model
         self.network, self.model = network, model
-        self.label_shape = label_shape
+        self.label_shape = recipe.label_shape
         axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
         self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
         self.parameters: tuple[Parameter, ...] = network.parameters
@@ -75,10 +75,7 @@ class TrainedNetwork:
         self._has_inferred = False
         logits = logits_symbol(network, model, engine, batch_size)
         images, labels = mx.sym.Variable("data", dtype="float32"), mx.sym.Variable("label", dtype="float32")
-        has_pairs = bool(label_shape) and loss.kind != "sigmoid"
-        told = list(mx.sym.split(labels, num_outputs=3, axis=1, squeeze_axis=True)) if has_pairs else labels
-        losses = losses_of(mx.sym, logits, told, network.num_classes, loss)
-        self._training = gluon.SymbolBlock(losses, [images, labels])
+        self._training = gluon.SymbolBlock(losses(logits, labels), [images, labels])
         self._exported = gluon.SymbolBlock(logits, [images], params=self._training.collect_params())
         self._held = {each.name: each for each in self._training.collect_params().values()}
         self._allocate()
@@ -128,7 +125,18 @@ class TrainedNetwork:
         for gradient in self.gradients:
             gradient.wait_to_read()
 
-    def seed_dropout(self, seed: int) -> None:
+    @property
+    def may_overflow(self) -> bool:
+        """Return False: under MXNet, an overflow ends the run by its loss."""
+        return False
+
+    def follow_masters(self) -> None:
+        """See `train.engine.protocol.TrainableNetwork`."""
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            if weight is not master:
+                master.copyto(weight)
+
+    def seed(self, seed: int) -> None:
         """Set the 31-bit seed from which dropout draws until the next call; the same on any number of threads."""
         if self._has_dropout:
             mx.random.seed(seed, ctx=self._context)
@@ -197,11 +205,10 @@ class TrainedNetwork:
         Without statistics in ``weights``, means are set to 0 and variances to 1.
         """
         assert set(weights) - set(self._statistics) == {each.name for each in self.parameters}
-        for each, weight, master in zip(self.parameters, self.weights, self.masters, strict=True):
+        for each, master in zip(self.parameters, self.masters, strict=True):
             # Copied from a new array, because oneDNN may keep the old array in a memory order of its own.
             mx.nd.array(self.from_oihw(weights[each.name])).copyto(master)
-            if weight is not master:
-                master.copyto(weight)
+        self.follow_masters()
         self._settle()
         for name, _, initial in self.network.statistics:
             self._statistics[name][:] = weights.get(name, initial)

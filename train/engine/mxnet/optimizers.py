@@ -12,17 +12,17 @@ master.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 
-from configs.schema import Adam, Lars, Sgd
-from train.engine.protocol import TrainableNetwork
+from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
+from train.engine.protocol import Optimizer, TrainableNetwork
+from train.ideas.muon import MuonOptimizer
 from train.networks.layer import Parameter
-from train.schedule import HyperParameters
 
 OPERATOR_LIMIT = 60
 """Tensors that one fused operator takes (MXNet 1.9.1, multi_sgd: at most 60)."""
@@ -59,15 +59,13 @@ class MomentumOptimizer:
         self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
     ) -> None:
         self.config = config
-        self._is_decoupled = isinstance(config, Sgd) and config.decoupled_weight_decay
         self._rescale = rescale
         self.momenta = [mx.nd.zeros_like(master) for master in network.masters]
         columns = (network.parameters, network.weights, network.masters, network.gradients, self.momenta)
         tensors = list(zip(*columns, strict=True))
-        skips = config.skip_trust_ratio if isinstance(config, Lars) else ("weight", "gamma", "beta", "bias")
         alike: dict[tuple[int, bool, bool], list[tuple[Parameter, Any, Any, Any, Any]]] = {}
         for group, each in zip(arrivals or [0] * len(tensors), tensors, strict=True):
-            key = (group, each[0].kind in skips, not _is_half(each[3]))
+            key = (group, not config.trusts(each[0].kind), not _is_half(each[3]))
             alike.setdefault(key, []).append(each)
         self._chunks = [chunk for key in sorted(alike) for chunk in self._chunked(alike[key], not key[1])]
 
@@ -89,7 +87,7 @@ class MomentumOptimizer:
             if chunk.has_trust_ratio:
                 rates = self._trusted(chunk, rates, hyper.weight_decay)
             decay = hyper.weight_decay
-            if self._is_decoupled:
+            if self.config.is_decoupled:
                 for master in chunk.decayed:
                     master *= 1 - decay  # noqa: PLW2901 (in place)
                 decay = 0.0
@@ -139,7 +137,10 @@ class AdamOptimizer:
         momenta: The first moment of every tensor, then the second moment of every tensor, float32.
     """
 
-    def __init__(self, config: Adam, network: TrainableNetwork, *, rescale: float) -> None:
+    def __init__(
+        self, config: Adam, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
+    ) -> None:
+        del arrivals
         self.config = config
         self._rescale = rescale
         weights, masters, gradients = network.weights, network.masters, network.gradients
@@ -165,6 +166,28 @@ class AdamOptimizer:
     def reset(self) -> None:
         """Set the moments to 0, as before the first step."""
         mx.nd.reset_arrays(*self.momenta, num_arrays=len(self.momenta))
+
+
+class NesterovMuon(MuonOptimizer):
+    """Muon, with one operator for both sums of a tensor's momentum."""
+
+    def _take_momentum(
+        self, steps: Sequence[Any], velocities: Sequence[Any], sums: Sequence[Any], momentum: float
+    ) -> None:
+        """See `MuonOptimizer`. The operator takes a step along -lr u."""
+        for step, velocity, total in zip(steps, velocities, sums, strict=True):
+            mx.nd.zeros_like(step, out=step)
+            mx.nd.nag_mom_update(
+                step, total, velocity, lr=-1.0, momentum=momentum, rescale_grad=self._rescale, out=step
+            )
+
+
+FUSED: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {
+    Adam: AdamOptimizer,
+    Lars: MomentumOptimizer,
+    Sgd: MomentumOptimizer,
+}
+"""Block of an optimizer -> its implementation by MXNet's operators; any other one takes its part."""
 
 
 def _is_half(array: Any) -> bool:

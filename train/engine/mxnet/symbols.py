@@ -1,12 +1,11 @@
-"""The layers of a network's table, and its loss, as MXNet symbols."""
+"""The layers of a network's table as MXNet symbols."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import mxnet as mx
 
-from configs.schema import EngineSettings, Loss, Model
-from train.engine.formulas import smoothing_weights
+from configs.schema import EngineSettings, Model
 from train.engine.mxnet.bfloat16 import as_bfloat16, as_float32
 from train.networks.arch import Network
 from train.networks.layer import Layer
@@ -226,51 +225,3 @@ OPERATORS: dict[str, Operator] = {
     "dense": _dense,
 }
 """Name of a kind -> operator. Inference has no batch norm, see `train.engine.mxnet.folding`."""
-
-
-def losses_of(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
-    """Return the losses of the recipe's ``loss`` block, shape (batch,).
-
-    Args:
-        ops: ``mx.sym`` or ``mx.nd``.
-        logits: Shape (batch, classes), float32.
-        labels: Shape (batch,); with loss.kind ``sigmoid``, zeros and ones of shape (batch, classes). Of images mixed in
-            pairs, a list of three: the labels of both, and the share of the first.
-        num_classes: Width of the classifier.
-        loss: The recipe's block.
-    """
-    if loss.kind == "sigmoid":
-        return _binary_cross_entropy(ops, logits, labels)
-    if loss.kind == "one_hot_sigmoid":
-        label, other = smoothing_weights(loss, num_classes)
-        expected = (label - other) * _picked(ops, logits, labels) + other * ops.sum(logits, axis=-1)
-        return ops.sum(_softplus(ops, logits), axis=-1) - expected
-    return _smoothed_cross_entropy(ops, logits, labels, num_classes, loss)
-
-
-def _binary_cross_entropy(ops: Any, logits: Any, labels: Any) -> Any:
-    """Return the binary cross-entropy of each image in nats, the mean over its classes, shape (batch,)."""
-    return ops.mean(_softplus(ops, logits) - logits * labels, axis=-1)
-
-
-def _softplus(ops: Any, logits: Any) -> Any:
-    """Return log(1 + e^x) of each logit x, in a form in which no exponential overflows."""
-    return ops.relu(logits) + ops.Activation(-ops.abs(logits), act_type="softrelu")
-
-
-def _smoothed_cross_entropy(ops: Any, logits: Any, labels: Any, num_classes: int, loss: Loss) -> Any:
-    """Return the cross-entropy of each image in nats, shape (batch,); see `smoothing_weights`."""
-    log_probabilities = ops.log_softmax(logits, axis=-1)
-    picked = _picked(ops, log_probabilities, labels)
-    if not loss.label_smoothing:
-        return -picked
-    label, other = smoothing_weights(loss, num_classes)
-    return -(label - other) * picked - other * ops.sum(log_probabilities, axis=-1)
-
-
-def _picked(ops: Any, values: Any, labels: Any) -> Any:
-    """Return the value of each image's label, shape (batch,); of two labels, the mean by their shares."""
-    if not isinstance(labels, list):
-        return ops.pick(values, labels, axis=-1)
-    first, second, share = labels
-    return share * ops.pick(values, first, axis=-1) + (1 - share) * ops.pick(values, second, axis=-1)

@@ -12,12 +12,11 @@ from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.schema import Cluster, Recipe
 from train.engine.protocol import Array, Engine
 from train.engine.timed.device import Device, strike
+from train.engine.timed.score import INVENTED_LOSS
 from train.networks.arch import Network
 from train.networks.layer import Parameter
 from train.rank.identity import Identity
 
-INVENTED_LOSS = 1.0
-"""Invented loss of an image."""
 _TICK_S = 1e-3
 """Longest time by which a gradient arrives late, so that a rank wakes up for several at once: waking up costs as much
 processor as all else that the step of a rehearsed rank does."""
@@ -137,7 +136,15 @@ class TimedNetwork:
         for gradient, (zeros, _) in zip(self.gradients, self._marks, strict=True):
             self._engine.overwrite(gradient, zeros)
 
-    def seed_dropout(self, seed: int) -> None:
+    @property
+    def may_overflow(self) -> bool:
+        """Return False."""
+        return False
+
+    def follow_masters(self) -> None:
+        """Do nothing."""
+
+    def seed(self, seed: int) -> None:
         """Do nothing."""
 
     def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:

@@ -4,7 +4,7 @@ On a CPU every verb computes before it returns. On a GPU, verbs queue on the dev
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs.optimizers import Adam, Lars, OptimizerBlock, Sgd
+from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
-from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
+from train.comm.shares import Shares
+from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork, Work
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork
-from train.engine.torch.optimizers import AdamOptimizer, MomentumOptimizer, clear_overflow, may_overflow
+from train.engine.torch.optimizers import FUSED, clear_unless_finite
 from train.engine.torch.states import read_state
 from train.engine.torch.tracing import Recorder, read_operators
+from train.ideas.loss import losses_of
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -69,27 +71,22 @@ class TorchEngine:
 
     def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
         """See `Engine`."""
-        return TrainedNetwork(
-            table,
-            model=recipe.model,
-            loss=recipe.loss,
-            cluster=self._cluster,
-            device=self.device,
-            accumulate=accumulate,
-            label_shape=recipe.label_shape,
-        )
+        losses = losses_of(self, recipe)
+        return TrainedNetwork(table, recipe, losses, self._cluster, device=self.device, accumulate=accumulate)
 
     def fused_optimizer(
-        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int]
+        self,
+        config: OptimizerBlock,
+        network: TrainableNetwork,
+        *,
+        rescale: float,
+        arrivals: Sequence[int],
+        shares: Shares,
     ) -> Optimizer | None:
         """See `Engine`; all tensors are updated together, whatever their ``arrivals``."""
-        if not isinstance(config, Adam | Lars | Sgd):
+        if type(config) not in FUSED:
             return None
-        optimizer = (
-            AdamOptimizer(config, network, rescale=rescale)
-            if isinstance(config, Adam)
-            else MomentumOptimizer(config, network, rescale=rescale)
-        )
+        optimizer = FUSED[type(config)](config, network, rescale=rescale)
         if optimizer.finds_gradients and isinstance(network, TrainedNetwork):
             network.leave_gradients()
         return optimizer
@@ -150,6 +147,12 @@ class TorchEngine:
         """See `Engine`."""
         return torch.stack(tuple(arrays), dim=axis)
 
+    def unstack(self, array: Any, count: int, axis: int) -> Sequence[Any]:
+        """See `Engine`."""
+        slices: Sequence[Any] = array.unbind(axis)
+        assert len(slices) == count
+        return slices
+
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`; bfloat16, which NumPy does not have, becomes float32."""
         values = array.float() if array.dtype == torch.bfloat16 else array
@@ -183,41 +186,33 @@ class TorchEngine:
         """See `Engine`."""
         return torch.addmm(array, left, right, alpha=alpha, beta=beta)
 
-    def take_nesterov(
-        self,
-        steps: Sequence[Any],
-        gradients: Sequence[Any],
-        velocities: Sequence[Any],
-        *,
-        momentum: float,
-        scale: float,
-        skipped: Any,
-    ) -> None:
-        """See `Engine`; one launch an operator for many tensors. `clear_overflow` has set the gradients to 0."""
-        if not steps:
-            return
-        kept = momentum if skipped is None else torch.where(skipped > 0, 1.0, momentum).reshape(())
-        torch._foreach_mul_(velocities, kept)
-        torch._foreach_add_(velocities, gradients, alpha=scale)
-        torch._foreach_copy_(steps, velocities)
-        torch._foreach_mul_(steps, momentum)
-        torch._foreach_add_(steps, gradients, alpha=scale)
+    def overwrite_each(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        """See `Engine`; one launch for many tensors."""
+        if targets:
+            torch._foreach_copy_(list(targets), list(sources))
 
-    def descend(
+    def scale_add(
         self,
-        weights: Sequence[Any],
-        steps: Sequence[Any],
+        targets: Sequence[Any],
+        kept: float | Sequence[float],
+        sources: Sequence[Any],
+        scale: float | Sequence[float],
         *,
-        rates: Sequence[float],
-        decays: Sequence[float],
-        skipped: Any,
+        unless: Any = None,
     ) -> None:
         """See `Engine`; one launch an operator for many tensors."""
-        changes = torch._foreach_mul(weights, list(decays))
-        torch._foreach_add_(changes, torch._foreach_mul(steps, list(rates)))
-        if skipped is not None:
-            torch._foreach_mul_(changes, (1 - skipped).reshape(()))
-        torch._foreach_sub_(weights, changes)
+        if not targets:
+            return
+        if isinstance(kept, float) and unless is None:
+            torch._foreach_mul_(targets, kept)
+            torch._foreach_add_(targets, sources, alpha=scale)
+            return
+        # A change is small beside its target, and so is its rounding.
+        changes = torch._foreach_mul(targets, _shares_lost(kept))
+        torch._foreach_sub_(changes, torch._foreach_mul(sources, scale))
+        if unless is not None:
+            torch._foreach_mul_(changes, (1 - unless).reshape(()))
+        torch._foreach_sub_(targets, changes)
 
     def first_element(self, array: Any) -> Any:
         """See `Engine`."""
@@ -229,9 +224,9 @@ class TorchEngine:
             array.queued = torch.cuda.current_stream(self.device).record_event()
         return array
 
-    def clear_overflow(self, network: TrainableNetwork) -> Any:
+    def clear_unless_finite(self, arrays: Sequence[Any]) -> Any:
         """See `Engine`."""
-        return clear_overflow(network.gradients, torch.ones(1, device=self.device)) if may_overflow(network) else None
+        return clear_unless_finite(arrays, torch.ones(1, device=self.device))
 
     def first_not_finite(self, arrays: Sequence[Any]) -> int | None:
         """See `Engine`; one launch an operator for many tensors, unless one of them is not finite."""
@@ -245,11 +240,21 @@ class TorchEngine:
         """See `Engine`."""
         target.copy_(source)
 
-    def judge(self, logits: Any, labels: Any, num_valid: int) -> Any:
-        """Judge on the labels' device."""
-        logits, labels = logits.to(labels.device)[:num_valid].float(), labels[:num_valid]
-        likely = logits.log_softmax(dim=-1).gather(1, labels.long()[:, None])[:, 0]
-        return torch.stack((labels.float(), logits.argmax(dim=-1).float(), likely), dim=-1)
+    def log_softmax(self, array: Any) -> Any:
+        """See `Engine`."""
+        return array.log_softmax(dim=-1)
+
+    def softplus(self, array: Any) -> Any:
+        """See `Engine`; PyTorch's own softplus leaves out what is small beside x."""
+        return -torch.nn.functional.logsigmoid(-array)
+
+    def pick(self, array: Any, columns: Any) -> Any:
+        """See `Engine`."""
+        return array.gather(1, columns.long()[:, None])[:, 0]
+
+    def argmax(self, array: Any) -> Any:
+        """See `Engine`."""
+        return array.argmax(dim=-1).float()
 
     def wait(self, *arrays: Any) -> None:
         """Wait until arrays are computed; of a GPU's array without a mark, for everything queued."""
@@ -266,7 +271,7 @@ class TorchEngine:
         if self._is_gpu:
             torch.cuda.synchronize(self.device)
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Work) -> Work:
         """Return the replay of a CUDA graph of what ``work`` queues; on a CPU, ``work``.
 
         All graphs share one piece of memory for what they compute, because they are replayed one after another. Other
@@ -278,7 +283,7 @@ class TorchEngine:
         with torch.cuda.graph(graph, pool=self._graph_pool, capture_error_mode="thread_local"):
             work()
         self._graph_pool = graph.pool()
-        replay: Callable[[], None] = graph.replay
+        replay: Work = graph.replay
         return replay
 
     def features(self) -> dict[str, Any]:
@@ -307,3 +312,7 @@ class TorchEngine:
     def read_trace(self, path: Path) -> list[Operator]:
         """See `Engine`."""
         return read_operators(path)
+
+
+def _shares_lost(kept: float | Sequence[float]) -> float | list[float]:
+    return 1 - kept if isinstance(kept, float) else [1 - share for share in kept]

@@ -1,4 +1,4 @@
-"""The layers of a network's table, and its loss, as PyTorch operators on named tensors."""
+"""The layers of a network's table as PyTorch operators on named tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from configs.schema import Loss
-from train.engine.formulas import smoothing_weights
 from train.networks.layer import Layer
 
 Operator = Callable[..., Any]
@@ -88,37 +86,3 @@ class Layers:
             for name in done:
                 outputs.pop(name, None)
         return outputs[self._last]
-
-
-def losses_of(logits: Any, labels: Any, loss: Loss) -> Any:
-    """Return the losses of the recipe's ``loss`` block in nats, shape (batch,).
-
-    ``sigmoid`` is the binary cross-entropy, the mean over an image's classes, and ``one_hot_sigmoid`` the sum; for the
-    smoothed labels see `smoothing_weights`.
-
-    Args:
-        logits: Shape (batch, classes).
-        labels: Float32, shape (batch,); with ``sigmoid``, zeros and ones of shape (batch, classes); of images that were
-            mixed in pairs, shape (batch, 3), see `data.input.batches.TrainingBatch`.
-        loss: The recipe's block.
-    """
-    if loss.kind == "sigmoid":
-        return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1)
-    if loss.kind == "one_hot_sigmoid":
-        label, other = smoothing_weights(loss, logits.shape[1])
-        expected = (label - other) * _picked(logits, labels) + other * logits.sum(dim=-1)
-        return -functional.logsigmoid(-logits).sum(dim=-1) - expected
-    log_probabilities = functional.log_softmax(logits, dim=-1)
-    picked = _picked(log_probabilities, labels)
-    if not loss.label_smoothing:
-        return -picked
-    label, other = smoothing_weights(loss, logits.shape[1])
-    return -(label - other) * picked - other * log_probabilities.sum(dim=-1)
-
-
-def _picked(values: Any, labels: Any) -> Any:
-    """Return the value of each image's label, shape (batch,); of two labels, the mean by their shares."""
-    if labels.ndim == 1:
-        return values.gather(1, labels.long()[:, None])[:, 0]
-    first, second, share = labels.unbind(1)
-    return share * _picked(values, first) + (1 - share) * _picked(values, second)

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from configs.schema import Cluster, Loss, Model
+from configs.schema import Cluster, Recipe
 from train.engine.torch.compiling import Compiler
 from train.engine.torch.folding import FoldedInference
-from train.engine.torch.layers import Layers, losses_of
+from train.engine.torch.layers import Layers
+from train.ideas.loss import Losses
 from train.networks.arch import Network
 from train.networks.layer import Layer, Parameter
 from train.networks.stages import stages_of
@@ -43,13 +44,12 @@ class TrainedNetwork:
 
     Args:
         network: The table of layers.
-        model: Constants of batch norm.
-        loss: Kind of loss and label smoothing.
+        recipe: Constants of batch norm, and the shape of labels.
+        losses: Computes the losses of logits.
         cluster: Precision, layout, number type of sums over the ranks, and the number of accumulated micro-batches that
             may be queued on a GPU.
         device: PyTorch's device.
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
-        label_shape: Shape of one image's label, see `configs.schema.Recipe.label_shape`.
 
     Attributes:
         weights: Tensors that the network computes with, in the order of ``parameters``.
@@ -59,23 +59,22 @@ class TrainedNetwork:
         label_shape: Shape of one image's label.
     """
 
-    def __init__(  # noqa: PLR0913 (an engine calls this, by keyword)
+    def __init__(
         self,
         network: Network,
-        *,
-        model: Model,
-        loss: Loss,
+        recipe: Recipe,
+        losses: Losses,
         cluster: Cluster,
+        *,
         device: torch.device,
         accumulate: bool,
-        label_shape: tuple[int, ...] = (),
     ) -> None:
-        self.network, self.model, engine = network, model, cluster.engine
-        self.label_shape = label_shape
+        self.network, self.model, engine = network, recipe.model, cluster.engine
+        self.label_shape = recipe.label_shape
         axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
         self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
         self.parameters: tuple[Parameter, ...] = network.parameters
-        self._loss_block, self._device, self._accumulate = loss, device, accumulate
+        self._device, self._accumulate = device, accumulate
         self._is_alone = cluster.world_size == 1
         self._is_nhwc, self._run_ahead = engine.layout == "NHWC", engine.run_ahead_steps
         self._dtype: torch.dtype = getattr(torch, engine.precision)
@@ -87,16 +86,14 @@ class TrainedNetwork:
         self._masks: dict[str, Array] = {}
         self._allocate()
         self._compiler = Compiler(cluster.ranks_per_node) if engine.compile else None
-        self._divide(cluster)
+        self._divide(cluster, losses)
 
-    def _divide(self, cluster: Cluster) -> None:
+    def _divide(self, cluster: Cluster, losses: Losses) -> None:
         """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
         stages = stages_of(self.network, cluster, self._sum_dtype.itemsize)
         *first, last = (Layers(rows, {"bn": self._normalise, "dropout": self._drop}) for rows in stages)
         self._first_stages: list[Callable[..., Array]] = list(first)
-        self._losses: Callable[[Array, Array], Array] = lambda values, labels: losses_of(
-            last(values, self._leaves).float(), labels, self._loss_block
-        )
+        self._losses: Losses = lambda values, labels: losses(last(values, self._leaves).float(), labels)
         if self._compiler is not None:
             self._first_stages = [self._compiler.compiled(stage) for stage in first]
             self._losses = self._compiler.compiled(self._losses)
@@ -175,7 +172,18 @@ class TrainedNetwork:
         """Return the batch-norm running means and variances, by layer."""
         return list(self._statistics.values())
 
-    def seed_dropout(self, seed: int) -> None:
+    @property
+    def may_overflow(self) -> bool:
+        """Return whether the network computes in float16."""
+        return bool(self._dtype == torch.float16)
+
+    def follow_masters(self) -> None:
+        """See `train.engine.protocol.TrainableNetwork`; one launch for many tensors."""
+        pairs = [pair for pair in zip(self.weights, self.masters, strict=True) if pair[0] is not pair[1]]
+        if pairs:
+            torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+
+    def seed(self, seed: int) -> None:
         """Set the 31-bit seed from which dropout draws until the next call; the same on any number of threads."""
         self._generator.manual_seed(seed)
 
@@ -332,10 +340,9 @@ class TrainedNetwork:
         Without statistics in ``weights``, means are set to 0 and variances to 1.
         """
         assert set(weights) - set(self._statistics) == set(self._leaves)
-        for each, weight, master in zip(self.parameters, self.weights, self.masters, strict=True):
+        for each, master in zip(self.parameters, self.masters, strict=True):
             master.copy_(torch.from_numpy(np.ascontiguousarray(weights[each.name])))
-            if weight is not master:
-                weight.copy_(master)
+        self.follow_masters()
         for name, _, initial in self.network.statistics:
             if name in weights:
                 self._statistics[name].copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))

@@ -15,7 +15,7 @@ device, and all of them skip the update of such a step.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -68,7 +68,6 @@ class _Optimizer:
         config: The optimizer's block of the recipe.
         network: The network; its gradients are sums over the global batch, in the type of the weights or in float32.
         rescale: Factor from sums to means, 1 / global batch size.
-        trusted: Kinds of parameters that have learning rates of their own.
 
     Attributes:
         momenta: The first moment of every tensor, then the second moment of every tensor, float32.
@@ -77,12 +76,10 @@ class _Optimizer:
     _IDLE: ClassVar[Sequence[float]]
     """Values of `_numbers` with which an update by gradients of 0 changes nothing."""
 
-    def __init__(
-        self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float, trusted: Collection[str] = ()
-    ) -> None:
+    def __init__(self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float) -> None:
         self._network, self._rescale, self._device = network, rescale, network.masters[0].device
         kinds = [parameter.kind for parameter in network.parameters]
-        self._trusts = [kind in trusted for kind in kinds]
+        self._trusts = [config.trusts(kind) for kind in kinds]
         self._decays = [config.decays(kind) for kind in kinds]
         self._decayed = torch.tensor(list(map(float, self._decays)), device=self._device)
         # A recipe without weight decay needs no operators for it.
@@ -92,7 +89,6 @@ class _Optimizer:
         self._held: list[float | None] = [None] * len(self._IDLE)
         self._idle = torch.tensor(self._IDLE, device=self._device)
         self._on_device = torch.zeros_like(self._idle)
-        self._may_overflow = may_overflow(network)
         self._one = torch.ones(1, device=self._device)
         self.momenta: list[Any] = [None] * (config.num_moments * len(kinds))
         self._pieces = list(self._cut_network())
@@ -155,10 +151,12 @@ class _Optimizer:
 
     def apply(self) -> Any:
         """Queue the update of all weights by the numbers that `hold` took last; see `update`."""
-        skipped = clear_overflow([piece.gradients for piece in self._pieces], self._one) if self._may_overflow else None
+        skipped = None
+        if self._network.may_overflow:
+            skipped = clear_unless_finite([piece.gradients for piece in self._pieces], self._one)
         self._update(self._on_device if skipped is None else torch.where(skipped > 0, self._idle, self._on_device))
         if self._host is None:
-            _copy_masters(self._network)
+            self._network.follow_masters()
         return skipped
 
     def hold(self, hyper: HyperParameters) -> None:
@@ -196,9 +194,7 @@ class MomentumOptimizer(_Optimizer):
 
     def __init__(self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
-        self._is_decoupled = isinstance(config, Sgd) and config.decoupled_weight_decay
-        trusted = set() if isinstance(config, Sgd) else {"weight", "gamma", "beta", "bias"} - {*config.skip_trust_ratio}
-        super().__init__(config, network, rescale=rescale, trusted=trusted)
+        super().__init__(config, network, rescale=rescale)
         # Grouped by the type of their gradients, because a multi-tensor norm of several types is a launch a tensor.
         self._by_type: dict[torch.dtype, list[int]] = {}
         for index, gradient in enumerate(network.gradients):
@@ -216,18 +212,18 @@ class MomentumOptimizer(_Optimizer):
         if self._trusted:
             self._rates.index_copy_(0, self._places, lr * self._trust_ratios(decay))
         torch.mul(self._decayed, decay, out=self._decay_rates)
-        if not self._is_decoupled:
+        if not self.config.is_decoupled:
             self._decay_rates.mul_(self._rates)
         if self._host is not None:
             tensors = numbers, self._rates, self._decay_rates
-            self._host("momentum", *tensors, scale=-self._rescale, is_decoupled=self._is_decoupled)
+            self._host("momentum", *tensors, scale=-self._rescale, is_decoupled=self.config.is_decoupled)
             return
         for piece in self._pieces:
             (velocity,) = piece.moments
             velocity.mul_(momentum)
             velocity.addcmul_(piece.gradients, _factor(piece.rates), value=-self._rescale)
             if piece.decays:
-                shrunk = piece.masters if self._is_decoupled else velocity
+                shrunk = piece.masters if self.config.is_decoupled else velocity
                 shrunk.addcmul_(piece.masters, _factor(piece.decays), value=-1)
             piece.masters.addcmul_(velocity, share)
 
@@ -315,12 +311,7 @@ def _root(values: Any, *, out: Any) -> Any:
     return out
 
 
-def may_overflow(network: TrainableNetwork) -> bool:
-    """Return whether a network computes in float16."""
-    return any(weight.dtype == torch.float16 for weight in network.weights)
-
-
-def clear_overflow(gradients: Sequence[Any], one: Any) -> Any:
+def clear_unless_finite(gradients: Sequence[Any], one: Any) -> Any:
     """Return whether a gradient is not finite, 1 or 0, like ``one``; set all gradients to 0 if one is not."""
     found = torch.zeros_like(one)
     for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
@@ -333,8 +324,9 @@ def clear_overflow(gradients: Sequence[Any], one: Any) -> Any:
     return found
 
 
-def _copy_masters(network: TrainableNetwork) -> None:
-    """Queue the copies of masters into the weights of 16 bits."""
-    pairs = [pair for pair in zip(network.weights, network.masters, strict=True) if pair[0] is not pair[1]]
-    if pairs:
-        torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+FUSED: dict[type[OptimizerBlock], Callable[..., MomentumOptimizer | AdamOptimizer]] = {
+    Adam: AdamOptimizer,
+    Lars: MomentumOptimizer,
+    Sgd: MomentumOptimizer,
+}
+"""Block of an optimizer -> its fused implementation; any other one takes its part."""

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 
 from configs.optimizers import HyperParameters, Shampoo
-from train.comm.shares import Shares
-from train.engine.protocol import Engine, TrainableNetwork
 from train.engine.torch.optimizers import norms
 from train.ideas.update_rule import RuleOptimizer
 
@@ -45,22 +43,13 @@ class ShampooOptimizer(RuleOptimizer):
 
     Every rank has all statistics and preconditions all gradients, which takes few multiply-adds. The roots take most,
     so each rank computes its share of them, and all ranks get them by a sum with the zeros of the others.
-
-    Args:
-        engine: Where the arrays live.
-        config: The recipe's block.
-        network: The network; its gradients are sums over the global batch.
-        rescale: Factor from sums to means, 1 / global batch size.
-        shares: Divides the work among the ranks.
     """
 
     config: Shampoo
 
-    def __init__(
-        self, engine: Engine, config: Shampoo, network: TrainableNetwork, *, rescale: float, shares: Shares
-    ) -> None:
-        super().__init__(engine, config, network, rescale=rescale)
-        self._shares = shares
+    def _prepare(self) -> None:
+        """See `RuleOptimizer`."""
+        engine, network, config, shares = self._engine, self._network, self.config, self._shares
         self._axes = [config.axes(each.shape) for each in network.parameters]
         self._groups: dict[tuple[int, ...], _Group] = {}
         for number, axes in enumerate(self._axes):
@@ -143,7 +132,7 @@ class ShampooOptimizer(RuleOptimizer):
         for moment, velocity in zip(moments, velocities, strict=True):
             self._move(moment, velocity)
         chosen = 0 if values.step >= self.config.start_preconditioning_step else 1
-        self._move_weight(index, master - (steps[chosen] + velocities[chosen] * values.momentum) * values.lr)
+        self._move(master, master - (steps[chosen] + velocities[chosen] * values.momentum) * values.lr)
 
 
 def _order(num_axes: int) -> list[int]:
@@ -165,10 +154,3 @@ def _inverse_root(matrices: Any, power: int, epsilon: float) -> Any:
     values, vectors = torch.linalg.eigh(matrices.nan_to_num(0.0, 0.0, 0.0))
     roots = (values.clamp(min=0) + epsilon) ** (-1 / power)
     return (vectors * roots[..., None, :]) @ vectors.mT
-
-
-def optimizer_of(
-    engine: Engine, config: Shampoo, network: TrainableNetwork, *, rescale: float, shares: Shares
-) -> ShampooOptimizer:
-    """Return the optimizer, see `train.engine.build.build_optimizer`."""
-    return ShampooOptimizer(engine, config, network, rescale=rescale, shares=shares)

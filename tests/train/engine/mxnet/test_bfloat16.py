@@ -80,7 +80,7 @@ def test_a_step_comes_near_that_of_float32(name: str, side: int, apart: float) -
         weights = initial_weights(table, recipe.model, seed=1)
         network.load_weights(weights)
         assert checksum(network.read_weights().items()) == checksum(weights.items())
-        network.seed_dropout(1)
+        network.seed(1)
         batch = engine.from_host(images), engine.from_host(labels.astype(np.float32))
         loss = engine.to_host(forward_backward(network, *batch))
         gradients = [engine.to_host(each) for each in network.gradients]

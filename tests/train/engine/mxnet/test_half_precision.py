@@ -12,14 +12,14 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from configs.load import ROOT, load_cluster, load_recipe
-from configs.schema import EngineSettings, Lars, Loss, Model
+from configs.schema import EngineSettings, Lars, Model
 from tests.engines import ALONE, forward_backward, small_network
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.engine.build import ModelParts
 from train.engine.init import checksum, initial_weights
+from train.engine.mxnet.engine import MxnetEngine
 from train.engine.mxnet.folding import folded_symbol
-from train.engine.mxnet.network import TrainedNetwork
 from train.engine.mxnet.optimizers import MomentumOptimizer
 from train.engine.mxnet.symbols import logits_symbol
 from train.engine.protocol import open_engine
@@ -30,17 +30,15 @@ from train.warmup import warm_up
 RECIPE, CLUSTER = load_recipe("abci-b86016"), load_cluster("abci-v100")
 TABLE = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
 TWO = BucketPlan(((0,), (1,)))
-SMALL = Model(name="resnet8", num_classes=10, image_size=16, input_channels=4)
 HALF = EngineSettings(precision="float16", layout="NHWC")
 RATES = [0.1, 0.2, 0.15]
 
 
-def _small(engine: EngineSettings, *, accumulate: bool = False, context: object = None) -> TrainedNetwork:
-    table = build_network("resnet8", num_classes=10, image_size=16, input_channels=4)
-    network = TrainedNetwork(
-        table, model=SMALL, loss=Loss(), engine=engine, context=context or mx.cpu(), accumulate=accumulate
-    )
-    network.load_weights(initial_weights(table, SMALL, seed=1))
+def _small(settings: EngineSettings, *, accumulate: bool = False, device: str = "cpu") -> Any:
+    recipe = load_recipe("digits", ["model.name=resnet8", "model.image_size=16", "model.input_channels=4"])
+    cluster = load_cluster("laptop").model_copy(update={"device": device, "engine": settings})
+    network: Any = MxnetEngine(cluster, ALONE).build_network(network_of(recipe.model), recipe, accumulate=accumulate)
+    network.load_weights(initial_weights(network.network, network.model, seed=1))
     return network
 
 
@@ -195,9 +193,8 @@ def test_evaluation_on_a_gpu_has_no_batch_norm_and_stays_in_float16(cluster: str
 
 @pytest.mark.slow
 def test_the_record_holds_161_tensors_whose_float32_masters_are_the_seeded_weights() -> None:
-    network = TrainedNetwork(
-        TABLE, model=RECIPE.model, loss=RECIPE.loss, engine=CLUSTER.engine, context=mx.cpu(), accumulate=False
-    )
+    cluster = CLUSTER.model_copy(update={"device": "cpu"})
+    network = MxnetEngine(cluster, ALONE).build_network(TABLE, RECIPE, accumulate=False)
     weights = initial_weights(TABLE, RECIPE.model, seed=3)
     network.load_weights(weights)
     assert len(network.weights) == 161
@@ -238,7 +235,7 @@ def test_a_step_in_float16_on_a_gpu_agrees_with_float32_on_a_cpu(
     found = []
     for network, context in (
         (_small(EngineSettings()), mx.cpu()),
-        (_small(engine, accumulate=accumulate, context=mx.gpu()), mx.gpu()),
+        (_small(engine, accumulate=accumulate, device="gpu"), mx.gpu()),
     ):
         is_nhwc = context == mx.gpu() and layout == "NHWC"
         batch = mx.nd.array(images.transpose(0, 2, 3, 1) if is_nhwc else images, ctx=context)
@@ -256,9 +253,9 @@ def test_a_step_in_float16_on_a_gpu_agrees_with_float32_on_a_cpu(
 
 @pytest.mark.gpu("mxnet")
 def test_a_warm_up_in_float16_leaves_masters_weights_and_statistics_as_they_were() -> None:
-    network = _small(HALF, context=mx.gpu())
+    network = _small(HALF, device="gpu")
     optimizer = MomentumOptimizer(Lars(name="lars", weight_decay=1e-4), network, rescale=1 / 8)
-    weights = initial_weights(network.network, SMALL, seed=1)
+    weights = initial_weights(network.network, network.model, seed=1)
     before = [array.asnumpy() for array in (*network.weights, *network.statistics)]
     gpu = open_engine(load_cluster("laptop").model_copy(update={"device": "gpu", "engine": HALF}), ALONE)
     warm_up(gpu, ModelParts(network, optimizer, weights, TWO), SingleProcess(), 8)

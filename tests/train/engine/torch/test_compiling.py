@@ -55,7 +55,7 @@ def test_compiled_steps_are_the_eager_ones_and_compile_once(
     for number, stance in enumerate(("default", "fail_on_recompile", "fail_on_recompile")):
         batch = random_batch(engine, eager, seed=number)
         for network in (eager, compiled):
-            network.seed_dropout(number)
+            network.seed(number)
         expected = forward_backward(eager, *batch)
         with torch.compiler.set_stance(stance):
             loss = compiled.forward(*batch)

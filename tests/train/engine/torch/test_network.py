@@ -120,7 +120,7 @@ def test_dropout_is_the_same_on_any_number_of_threads() -> None:
     losses, threads = [], torch.get_num_threads()
     for count in (1, 2):
         torch.set_num_threads(count)
-        network.seed_dropout(1)
+        network.seed(1)
         losses.append(engine.to_number(network.forward(images, labels)))
     torch.set_num_threads(threads)
     assert losses[0] == losses[1]

@@ -83,7 +83,12 @@ def test_steps_equal_the_definition_for_tensors_of_one_to_three_axes(which: int)
     parameters = [Parameter(str(shape), "bias" if len(shape) == 1 else "weight", shape) for shape in SHAPES]
     weights = [engine.from_host(draw.standard_normal(shape, np.float32)) for shape in SHAPES]
     network: Any = SimpleNamespace(
-        parameters=parameters, masters=weights, weights=weights, gradients=[engine.zeros(shape) for shape in SHAPES]
+        parameters=parameters,
+        masters=weights,
+        weights=weights,
+        gradients=[engine.zeros(shape) for shape in SHAPES],
+        may_overflow=False,
+        follow_masters=lambda: None,
     )
     oracles = [
         _Oracle(config, _to_axes(engine.to_host(weight), axes), config.weight_decay if each.kind == "weight" else 0)

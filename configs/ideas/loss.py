@@ -1,0 +1,139 @@
+"""The loss of a recipe: what is minimised, and label smoothing. `train.ideas.loss` has the formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from configs.errors import ConfigError
+from configs.ideas.idea import Idea
+from configs.registry import SOURCES_WITH_LABEL_VECTORS
+from configs.rule import REFERENCE, exactly
+from configs.section import Section
+
+if TYPE_CHECKING:
+    from configs.schema import Recipe
+
+
+class Loss(Section):
+    """What training minimises.
+
+    ``softmax`` is cross-entropy with smoothed labels, for one class an image, judged by top-1. ``sigmoid`` is binary
+    cross-entropy, the mean over classes, for any number of labels an image, judged by ROC-AUC. ``one_hot_sigmoid`` is
+    binary cross-entropy, the sum over classes, against the smoothed label of one class an image, judged by top-1
+    (Composer's ``binary_cross_entropy_with_logits``; Wightman et al., arXiv:2110.00476). Evaluations then still report
+    the softmax's cross-entropy.
+
+    With smoothing a over K classes, ``uniform`` is the sense of TensorFlow and MLPerf: 1-a+a/K on the label and a/K
+    elsewhere (Szegedy et al., arXiv:1512.00567). ``softmax_output`` is the sense of MXNet's SoftmaxOutput: 1-a on the
+    label, a/(K-1) elsewhere.
+    """
+
+    kind: Literal["softmax", "sigmoid", "one_hot_sigmoid"] = Field(
+        "softmax",
+        description="softmax for one class per image, sigmoid for any number of labels per image, one_hot_sigmoid for "
+        "one class per image that a sigmoid of each class tells from the rest.",
+    )
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Label smoothing: share of a label that is spread over the classes. Larger values penalise "
+        "confident wrong answers less; 0 trains on the plain label. sigmoid does not allow it.",
+    )
+    smoothing: Literal["uniform", "softmax_output"] = Field(
+        "uniform",
+        description="Where the smoothed share goes: to all classes (uniform) or to all but the label (softmax_output).",
+    )
+
+    @model_validator(mode="after")
+    def _only_one_class_is_smoothed(self) -> Loss:
+        if self.has_label_vectors and self.label_smoothing:
+            raise ConfigError("label_smoothing", self.label_smoothing, "0 where loss.kind is sigmoid")
+        return self
+
+    @property
+    def has_label_vectors(self) -> bool:
+        """Whether a label is a 0 or a 1 for each class, instead of one class."""
+        return self.kind == "sigmoid"
+
+    @property
+    def activation(self) -> str:
+        """The function that makes probabilities of the logits: ``softmax`` or ``sigmoid``."""
+        return "softmax" if self.kind == "softmax" else "sigmoid"
+
+    def smoothed(self, num_classes: int) -> tuple[float, float]:
+        """Return the weights of an image's label and of every other class.
+
+        With a = label_smoothing and K classes: ``uniform`` weighs the label 1-a+a/K and every other class a/K;
+        ``softmax_output`` weighs them 1-a and a/(K-1).
+        """
+        smoothing = self.label_smoothing
+        if self.smoothing == "uniform":
+            other = smoothing / num_classes
+            return 1 - smoothing + other, other
+        return 1 - smoothing, smoothing / (num_classes - 1)
+
+    def levels(self, shares: Sequence[float], num_classes: int) -> tuple[float, float]:
+        """Return the least loss of a prediction that is the same for all images, and of any prediction, in nats.
+
+        Both are entropies: of the smoothed labels' mean, and of one smoothed label. Of sigmoids, they are sums over the
+        classes: of the class, and of the rest.
+
+        Args:
+            shares: Share of each class among the training images. Classes behind them have none.
+            num_classes: Width of the classifier.
+        """
+        label, other = self.smoothed(num_classes)
+        absent = [0.0] * (num_classes - len(shares))
+        mean = [share * label + (1 - share) * other for share in (*shares, *absent)]
+        one = [label, *[other] * (num_classes - 1)]
+        if self.activation == "sigmoid":
+            mean, one = ([*shares, *(1 - share for share in shares)] for shares in (mean, one))
+        return _entropy(mean), _entropy(one)
+
+
+def _entropy(shares: Sequence[float]) -> float:
+    return -math.fsum(share * math.log(share) for share in shares if share > 0)
+
+
+class LossIdea(Idea):
+    """The loss, which every recipe has; its keys are those of its block."""
+
+    block = "loss"
+    keys = Section
+    rules = (exactly("loss", "loss.kind", "softmax", REFERENCE),)
+
+    def is_on(self, recipe: Recipe) -> bool:
+        """Return True."""
+        return True
+
+    def require_fit(self, recipe: Recipe) -> None:
+        """Refuse labels of another kind than the loss takes, and a target where there is no top-1."""
+        loss, source, target = recipe.loss, recipe.data.source, recipe.run.target_top1
+        if not loss.has_label_vectors and source in SOURCES_WITH_LABEL_VECTORS:
+            allowed = f"sigmoid for data.source: {source}, whose images have several labels"
+            raise ConfigError("loss.kind", loss.kind, allowed)
+        if loss.has_label_vectors and source not in (*SOURCES_WITH_LABEL_VECTORS, "synthetic"):
+            allowed = ", ".join(sorted(SOURCES_WITH_LABEL_VECTORS))
+            raise ConfigError("data.source", source, f"{allowed} or synthetic where loss.kind is sigmoid")
+        if loss.has_label_vectors and target is not None:
+            raise ConfigError("run.target_top1", target, "null where loss.kind is sigmoid, which has no top-1")
+
+    def label_shape(self, recipe: Recipe) -> tuple[int, ...] | None:
+        """Return that of a 0 or a 1 for each class, if labels are those."""
+        return (recipe.model.num_classes,) if recipe.loss.has_label_vectors else None
+
+    def logged(self, recipe: Recipe) -> Mapping[str, Any]:
+        """Return the smoothing."""
+        return {"label_smoothing": recipe.loss.label_smoothing}
+
+    def described(self, recipe: Recipe) -> Mapping[str, Any]:
+        """Return the function that makes probabilities of the exported network's logits."""
+        return {"activation": recipe.loss.activation}
+
+
+LOSS = LossIdea()
