@@ -250,7 +250,7 @@ class TorchEngine:
 
     def pick(self, array: Any, columns: Any) -> Any:
         """See `Engine`."""
-        return array.gather(1, columns.long()[:, None])[:, 0]
+        return array.gather(1, columns.long()[:, None]).squeeze(1)
 
     def argmax(self, array: Any) -> Any:
         """See `Engine`."""
