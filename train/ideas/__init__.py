@@ -1,1 +1,1 @@
-"""What ideas compute that needs more than array operations (`configs.ideas` has the ideas), and optimizers."""
+"""What ideas and optimizers compute, on the arrays of any engine; `configs.ideas` has what they say of themselves."""
