@@ -1,11 +1,9 @@
 """Where a rule begins to hold: the last value that is allowed, and the first that is not."""
 
-from pathlib import Path
-
 import pytest
 
 from configs.errors import ConfigError
-from configs.load import dump, load_both, load_cluster, load_recipe
+from configs.load import load_recipe
 from configs.plan import plan_run
 
 PLAIN = "data.plain_from_epoch"
@@ -28,6 +26,7 @@ EDGES = [
     ("digits", [ALEXNET], "model.image_size", 63, 62),
     ("digits", [DENSENET], "model.image_size", 29, 28),
     ("digits", ["model.name=resnet50"], "model.image_size", 1024, 1025),
+    ("digits", [f"{PLAIN}=2"], "data.keep_batches", "false", "true"),
     ("mlperf-b32768", [], "run.eval_every_epochs", 4, 3),
 ]
 
@@ -41,44 +40,8 @@ def test_a_recipe_is_refused_from_the_first_value_beyond_the_rule(
         load_recipe(name, [*both, f"{key}={refused}"])
 
 
-@pytest.mark.parametrize(
-    ("both", "key", "allowed", "refused"),
-    [
-        (["scheduler.wall_time_s=100"], "scheduler.notice_s", 99, 100),
-        (["ranks_per_node=2"], "node.rank_cores", "['0', '1']", "['0']"),
-        (["engine.name=mxnet"], "communication.deferred_fraction", 0.5, 0.51),
-        ([], "communication.bucket_fraction", 1, 1.01),
-        (["communication.kind=none"], "ranks_per_node", 1, 2),
-        (["engine.name=mxnet", "communication.kind=devices", "launcher=mpirun"], "num_nodes", 1, 2),
-        (["device=gpu"], "engine.layout", "NHWC", "NHCW"),
-    ],
-)
-def test_a_cluster_is_refused_from_the_first_value_beyond_the_rule(
-    both: list[str], key: str, allowed: object, refused: object
-) -> None:
-    shared = [f"cluster.{each}" for each in both]
-    load_cluster("laptop", [*shared, f"cluster.{key}={allowed}"])
-    with pytest.raises(ConfigError):
-        load_cluster("laptop", [*shared, f"cluster.{key}={refused}"])
-
-
 def test_a_warm_up_ends_at_least_a_step_before_the_run() -> None:
     keys = ["schedule.warmup_epochs=null", "run.epochs=1", "run.eval_first_epoch=1"]
     assert plan_run(load_recipe("digits", [*keys, "schedule.warmup_steps=18"]), 2).decay_steps == 1
     with pytest.raises(ConfigError, match=r"got 19, allowed: fewer steps than the run has \(19, by run\.epochs: 1\)"):
         plan_run(load_recipe("digits", [*keys, "schedule.warmup_steps=19"]), 2)
-
-
-def test_a_run_says_its_own_cluster_and_a_recipe_the_laptop(tmp_path: Path) -> None:
-    recipe, cluster = load_both("digits", "a100-node")
-    (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-    assert load_both(str(tmp_path / "config.yaml"), None)[1].name == "a100-node"
-    assert load_both(str(tmp_path / "config.yaml"), "laptop")[1].name == "laptop"
-    assert load_both("digits", None)[1].name == "laptop"
-
-
-def test_what_changes_the_images_is_checked_only_where_it_is_asked_for() -> None:
-    assert load_recipe("digits", ["data.keep_batches=true"]).data.keep_batches
-    assert load_recipe("digits", ["data.plain_from_epoch=2"]).data.plain_from_epoch == 2
-    with pytest.raises(ConfigError, match=r"^data\.keep_batches: got True, allowed: false with"):
-        load_recipe("digits", ["data.plain_from_epoch=2", "data.keep_batches=true"])

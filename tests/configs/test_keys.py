@@ -44,7 +44,8 @@ def test_every_block_is_listed_also_one_that_a_file_may_leave_out(kind: str) -> 
     assert len(blocks) > 3
 
 
-def test_every_key_has_a_sentence_with_a_full_stop_a_type_and_a_default() -> None:
+def test_every_block_has_a_text_and_every_key_a_sentence_with_a_full_stop_a_type_and_a_default() -> None:
+    assert [block.path for kind in KINDS for block in list_blocks(kind) if not block.text.strip()] == []
     assert [key.path for key in KEYS if not re.search(r"\w+ \w+.*\.$", key.sentence)] == []
     assert [key.path for key in KEYS if not key.type or not key.default] == []
 
@@ -64,10 +65,6 @@ def test_a_quantity_states_its_unit(key: str, unit: str) -> None:
     assert {each.unit for each in KEYS if each.path == key} == {unit}
 
 
-def test_every_block_says_what_it_is_for() -> None:
-    assert [block.path for kind in KINDS for block in list_blocks(kind) if not block.text.strip()] == []
-
-
 def test_the_listing_fits_a_hundred_columns_and_shows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -78,21 +75,32 @@ def test_the_listing_fits_a_hundred_columns_and_shows_every_key(capsys: pytest.C
     assert any(re.match(r"  schedule\.base_lr +number > 0, <= 1000 ", line) for line in lines)
 
 
-def test_a_block_and_a_key_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["schedule"])
-    told = capsys.readouterr().out
-    assert "schedule.base_lr" in told
-    assert "schedule.decay (name: step)" in told
-    assert "run.epochs" not in told
-    main(["run.epochs"])
-    told = capsys.readouterr().out
-    assert re.search(r"run\.epochs +integer 1 to 100000 +epochs +required\n +Passes over", told)
-    assert "run.seed" not in told
-    main(["run.target_top1"])
-    heads, row = capsys.readouterr().out.splitlines()[5:7]
-    assert heads.index("DEFAULT") == row.index("required"), "also beside a column without values"
-    main(["study"])
-    assert "study (a file with the key swept)" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("word", "shown", "hidden"),
+    [
+        ("schedule", ["schedule.base_lr", "schedule.decay (name: step)"], "run.epochs"),
+        ("run.epochs", [r"run.epochs integer 1 to 100000 epochs required Passes over"], "run.seed"),
+        ("cluster.node", ["cluster.node.accelerator.units"], "cluster.num_nodes"),
+        ("study", ["study (a file with the key swept)"], "cluster.node"),
+        ("model.name", ["a name", "Allowed: resnet18, resnet34, "], "model.image_size"),
+        ("optimizer.skip_weight_decay", ["list of names", "Allowed: weight, gamma, beta, bias."], "optimizer.momentum"),
+    ],
+)
+def test_a_block_or_a_key_can_be_asked_for(
+    word: str, shown: list[str], hidden: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = " ".join(_printed(capsys, word).split())
+    assert [words for words in shown if words not in told] == []
+    assert hidden not in told
+
+
+def test_a_column_without_values_has_its_width_and_a_second_word_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heads, row = _printed(capsys, "run.target_top1").splitlines()[5:7]
+    assert heads.index("DEFAULT") == row.index("required")
+    assert main(["run", "keys"]) == 2
+    assert capsys.readouterr().err.startswith("error: 'keys' is not expected here")
 
 
 @pytest.mark.parametrize(
@@ -203,19 +211,3 @@ def test_the_json_schema_of_alternatives_allows_each_of_them(
 ) -> None:
     schema = json.loads(_printed(capsys, word, "--json"))
     assert len(schema.get("anyOf", [0])) == count
-
-
-def test_a_block_is_a_whole_part_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:
-    told = _printed(capsys, "cluster.node")
-    assert "cluster.node.accelerator.units" in told and "cluster.num_nodes" not in told
-    assert main(["run", "keys"]) == 2
-    assert capsys.readouterr().err.startswith("error: 'keys' is not expected here")
-
-
-def test_a_key_with_many_names_lists_them_below_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
-    told = " ".join(_printed(capsys, "model.name").split())
-    assert "a name" in told
-    assert "Allowed: resnet18, resnet34, " in told
-    told = " ".join(_printed(capsys, "optimizer.skip_weight_decay").split())
-    assert "list of names" in told
-    assert "Allowed: weight, gamma, beta, bias." in told

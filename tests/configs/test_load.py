@@ -17,11 +17,9 @@ from configs.load import (
     resolve_path,
     with_resolved_paths,
 )
-from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
-CLUSTERS = sorted(path.stem for path in (ROOT / "configs" / "clusters").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -43,83 +41,6 @@ def test_a_resolved_config_gives_the_same_run_back(name: str, tmp_path: Path) ->
     path = tmp_path / "config.yaml"
     path.write_text(dump(recipe, cluster), encoding="utf-8")
     assert load_run(path) == (recipe, cluster)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("run.epoch=3", "run.epoch: no such key; did you mean 'run.epochs'?"),
-        ("optimizer.momentun=0.9", "optimizer.momentun: no such key; did you mean 'momentum'?"),
-        ("model.parameters=''", "model.parameters: got '', allowed: "),
-        ("run..epochs=3", "--set: got 'run..epochs=3', allowed: key=value with dots between blocks"),
-        ("run.epochs", "--set: got 'run.epochs', allowed: key=value with dots between blocks"),
-        ("run.seed=many", "run.seed: got 'many', allowed: an integer"),
-        ("run.seed=-1", "run.seed: got -1, allowed: greater than or equal to 0"),
-        ("data.flip=no", "data.flip: got 'no', allowed: true or false"),
-        ("run.epochs=12:30", "run.epochs: got '12:30', allowed: an integer"),
-        ("run.epochs=2.5", "run.epochs: got 2.5, allowed: an integer"),
-        ("model.name=resnet51", "did you mean 'resnet56'?"),
-        (
-            "optimizer.name=lasr",
-            "optimizer.name: got 'lasr', allowed: one of lars, sgd, adam, muon, shampoo; did you mean 'lars'?",
-        ),
-        ("data.crop.area=[0.9, 0.5]", "data.crop.area: got [0.9, 0.5], allowed: 0 < low <= high <= 1"),
-        ("data.std=[1, 2, 0]", "data.std: got [1.0, 2.0, 0.0], allowed: three numbers above 0"),
-        ("model.image_size=224", "model.image_size: got 224, allowed: 8 to 64 px for resnet20"),
-        (
-            "model.image_size=224",
-            "or take one of resnet18, resnet34, resnet50, resnet101, resnet152, alexnet",
-        ),
-        ("model.name=mnist_small_cnn", "model.image_size: got 8, allowed: 28 px for mnist_small_cnn"),
-        ("model.name=alexnet", "model.image_size: got 8, allowed: 63 to 1024 px for alexnet"),
-        ("model.input_channels=2", "model.input_channels: got 2, allowed: 1, 3 or 4"),
-        (
-            "model={name: resnet8, num_classes: 10, image_size: 8, zero_gamma: true, last_gamma: 1.4}",
-            "model.last_gamma: got 1.4, allowed: 1 where model.zero_gamma is true",
-        ),
-        ("model.residual={stem: deep}", "model.residual.stem: got 'deep', allowed: standard for resnet20, whose stem"),
-        (
-            "model={name: densenet121, num_classes: 10, image_size: 32, residual: {blur: convolutions}}",
-            "allowed: left out for densenet121, which has no residual blocks",
-        ),
-        (
-            "model.residual.squeeze_excitation=[stage1_block4]",
-            "model.residual.squeeze_excitation: got ['stage1_block4'], allowed: blocks of resnet20, stage1_block1 to "
-            "stage3_block3",
-        ),
-        (
-            "model={name: resnet50, num_classes: 10, image_size: 48, residual: {stride: pool}}",
-            "model.image_size: got 48, allowed: a multiple of 32 px where model.residual halves images by average",
-        ),
-        (
-            "model={name: resnet8, num_classes: 10, image_size: 10, residual: {shortcut: pooled}}",
-            "model.image_size: got 10, allowed: a multiple of 4 px where model.residual halves images by average pools",
-        ),
-        ("loss={kind: sigmoid, label_smoothing: 0.1}", "loss.label_smoothing: got 0.1, allowed: 0 where loss.kind is"),
-        ("loss={kind: sigmoid}", "data.source: got 'digits', allowed: table or synthetic where loss.kind is sigmoid"),
-        ("data.source=table", "loss.kind: got 'softmax', allowed: sigmoid for data.source: table"),
-        (
-            "schedule.warmup_steps=3",
-            "schedule.warmup_steps: got 3, allowed: null beside schedule.warmup_epochs (1); set one",
-        ),
-        ("schedule.warmup_epochs=null", "schedule.warmup_epochs: got None, allowed: a number here or in"),
-        ("run", "--set: got 'run', allowed: key=value"),
-        ("run.seed.x=1", "--set: got 'run.seed.x=1', allowed: 'seed' is a value, not a block"),
-        ("cluster.device=tpu", "cluster.device: got 'tpu', allowed: 'cpu' or 'gpu'"),
-        (
-            "cluster.engine={name: mxnet, layout: NHWC}",
-            "cluster.engine.layout: got 'NHWC', allowed: NCHW under MXNet on a CPU",
-        ),
-        ("cluster.num_nodes=2", "cluster.launcher: got 'local', allowed: horovodrun, mpirun, srun or torchrun"),
-        ("cluster.environment={path: x}", "cluster.environment: got 'path', allowed: names in capitals"),
-    ],
-)
-def test_a_wrong_value_is_refused_with_key_value_and_remedy(override: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_recipe("digits", [override])
-        load_cluster("laptop", [override])
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -208,15 +129,6 @@ def test_a_missing_key_is_asked_for(tmp_path: Path) -> None:
         load_recipe(str(path))
 
 
-def test_what_several_labels_and_grey_images_rule_out_is_said() -> None:
-    many = ["loss={kind: sigmoid}", "data.source=synthetic"]
-    with pytest.raises(ConfigError, match=r"run\.target_top1: got 0\.97, allowed: null where loss\.kind is sigmoid"):
-        load_recipe("digits", many)
-    assert load_recipe("digits", [*many, "run.target_top1=null"]).loss.kind == "sigmoid"
-    with pytest.raises(ConfigError, match=r"data\.mean: got \[1\.0, 2\.0, 3\.0\], allowed: three equal numbers"):
-        load_recipe("digits", ["model.input_channels=1", "data.mean=[1, 2, 3]"])
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -273,12 +185,6 @@ def test_a_value_of_a_cluster_may_have_equals_signs_too() -> None:
 def test_only_words_that_begin_with_the_clusters_name_and_a_dot_are_the_clusters(word: str) -> None:
     assert load_cluster("laptop", [word]) == load_cluster("laptop")
     with pytest.raises(ConfigError, match=rf"^{word.partition('=')[0].partition('.')[0]}: no such key"):
-        load_recipe("digits", [word])
-
-
-@pytest.mark.parametrize("word", ["=3", ".run=3", "run.=3", "run", "", "."])
-def test_a_word_without_a_key_or_a_value_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--set: got .*, allowed: key=value"):
         load_recipe("digits", [word])
 
 
@@ -371,8 +277,3 @@ def test_a_folder_and_a_name_that_is_no_file_are_refused_with_what_to_give(
         assert str(caught.value) == f"recipe: got {name!r}, {allowed}{told}"
     with pytest.raises(ConfigError, match="there is no such file; choose one of a100-kubernetes, a100-node, a100-tr"):
         load_cluster("zzz")
-
-
-def test_an_evaluation_that_would_come_first_after_the_last_epoch_comes_after_the_last() -> None:
-    recipe = load_recipe("digits", ["run.epochs=2", "run.eval_first_epoch=3"])
-    assert plan_run(recipe, 2).eval_epochs == (2,)

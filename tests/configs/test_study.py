@@ -72,55 +72,60 @@ def test_a_file_that_lacks_keys_is_the_kind_of_study_of_which_it_has_more(
         _load(tmp_path, tree | {"cluster": "laptop"} | {key: [1] for key in keys})
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"seeds": [1, 2, 1]}, r"study\.seeds: got \[1, 2, 1\], allowed: every number once"),
-        ({"seeds": []}, r"study\.seeds: got "),
-        ({"curves": {"a": {"grid": {64: [0.5, 0]}}}}, r"schedule\.base_lr: got 0"),
-        ({"curves": {"a": {"grid": {64: [0.5], 0: [0.5]}}}}, r"batch\.global_size: got 0"),
-        (
-            {"curves": {"a": {"grid": {64: [0.5]}}, "b": {"set": {"run.epochs": 0}, "grid": {64: [0.5]}}}},
-            r"run\.epochs: got 0",
-        ),
-        ({"set": {"model.name": "resnet9"}}, r"model\.name: got "),
-    ],
-)
-def test_an_accuracy_study_is_refused_for_any_cell_that_cannot_run(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    assert isinstance(_load(tmp_path, STUDY), Study)
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        _load(tmp_path, STUDY | changes)
+# What is changed in a study, and how its refusal begins.
+OF_CURVES: list[tuple[dict[str, Any], str]] = [
+    ({"seeds": [1, 2, 1]}, "study.seeds: got [1, 2, 1], allowed: every number once"),
+    ({"seeds": []}, "study.seeds: got "),
+    ({"seeds": [1, "x"]}, "study.seeds.1: got 'x', allowed: an integer"),
+    ({"seedz": [1]}, "study.seedz: no such key; did you mean 'seeds'?"),
+    ({"swep": 1}, "study.swep: no such key; did you mean 'swept'?"),
+    ({"curves": {"a": {"griid": {64: [0.5]}}}}, "study.curves.a.griid: no such key; did you mean 'grid'?"),
+    ({"curves": {"a": {"grid": {64: ["half", 2]}}}}, "study.curves.a.grid.64.0: got 'half', allowed: a number"),
+    ({"curves": {"a": {"grid": {64: [0.5, 0]}}}}, "schedule.base_lr: got 0"),
+    ({"curves": {"a": {"grid": {64: [0.5], 0: [0.5]}}}}, "batch.global_size: got 0"),
+    ({"curves": {"a": {"grid": {64: [0.5]}}, "b": {"set": {"run.epochs": 0}, "grid": {64: [0.5]}}}},
+     "run.epochs: got 0"),
+    ({"set": {"model.name": "resnet9"}}, "model.name: got "),
+]  # fmt: skip
+OF_A_GRID: list[tuple[dict[str, Any], str]] = [
+    ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of 8; change"),
+    ({"ranks": [4, 8, 4]}, "study.ranks: got [4, 8, 4], allowed: every number once"),
+    ({"ranks": []}, "study.ranks: got "),
+    ({"ranks": [0, 4]}, "study.ranks.0: got 0, allowed: greater than or equal to 1"),
+    ({"repeat": 3}, "study.repeat: no such key; did you mean 'repeats'?"),
+    ({"netwwork": {}}, "study.netwwork: no such key; did you mean 'network'?"),
+    ({"batch": []}, "study.batch: got [], allowed: "),
+    ({"batch": [32, 32]}, "study.batch: got [32, 32], allowed: every number once"),
+    ({"global_batch": [64, 64]}, "study.global_batch: got [64, 64], allowed: every number once"),
+    ({"leave_out": [{"batch": [64]}]}, "study.leave_out.batch: got 64, allowed: 32, 96"),
+    ({"leave_out": [{"rank": [1]}]}, "study.leave_out.0.rank: no such key; did you mean 'ranks'?"),
+    ({"leave_out": [{"framework": ["torch"]}]}, "study.leave_out.framework: got 'torch', allowed: "),
+    ({"leave_out": [{}]}, "study.leave_out: got '{}', allowed: at least one axis"),
+    ({"expects": [EXPECTS | {"other": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
+    ({"expects": [EXPECTS | {"base": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
+    ({"expects": [EXPECTS | {"axis": "framework", "base": "a"}]}, "study.expects.framework: got 'a'"),
+    ({"expects": [EXPECTS | {"network": "no"}]}, "study.expects.network: got 'no', allowed: deep, plain"),
+    ({"expects": [EXPECTS | {"than": ["no"]}]}, "study.expects.network: got 'no'"),
+    ({"expects": [EXPECTS | {"effectt": "gains"}]}, "study.expects.0.effectt: no such key; did you mean 'effect'?"),
+    (
+        {"expects": [EXPECTS | {"effect": "looses"}]},
+        "study.expects.0.effect: got 'looses', allowed: 'loses' or 'gains'",
+    ),
+    ({"set": {"batch.bn_span": 5}}, "batch.global_size: got 128, allowed: a multiple of"),
+    ({"network": {"none": {"model.name": "resnet9"}}}, "model.name: got "),
+]
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of 8; change"),
-        ({"ranks": [4, 8, 4]}, "study.ranks: got [4, 8, 4], allowed: every number once"),
-        ({"ranks": []}, "study.ranks: got "),
-        ({"batch": [32, 32]}, "study.batch: got [32, 32], allowed: every number once"),
-        ({"global_batch": [64, 64]}, "study.global_batch: got [64, 64], allowed: every number once"),
-        ({"leave_out": [{"batch": [64]}]}, "study.leave_out.batch: got 64, allowed: 32, 96"),
-        ({"leave_out": [{"framework": ["torch"]}]}, "study.leave_out.framework: got 'torch', allowed: "),
-        ({"leave_out": [{}]}, "study.leave_out: got '{}', allowed: at least one axis"),
-        ({"expects": [EXPECTS | {"other": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
-        ({"expects": [EXPECTS | {"base": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
-        ({"expects": [EXPECTS | {"axis": "framework", "base": "a"}]}, "study.expects.framework: got 'a'"),
-        ({"expects": [EXPECTS | {"network": "no"}]}, "study.expects.network: got 'no', allowed: deep, plain"),
-        ({"expects": [EXPECTS | {"than": ["no"]}]}, "study.expects.network: got 'no'"),
-        ({"set": {"batch.bn_span": 5}}, "batch.global_size: got 128, allowed: a multiple of"),
-        ({"network": {"none": {"model.name": "resnet9"}}}, "model.name: got "),
-    ],
+    ("whole", "changes", "message"), [*((STUDY, *row) for row in OF_CURVES), *((GRID, *row) for row in OF_A_GRID)]
 )
-def test_a_grid_that_contradicts_itself_or_cannot_run_is_refused(
-    changes: dict[str, Any], message: str, tmp_path: Path
+def test_a_study_with_a_mistake_or_a_cell_that_cannot_run_is_refused_in_one_line(
+    whole: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    assert isinstance(_load(tmp_path, GRID), ScalingStudy)
     with pytest.raises(ConfigError) as caught:
-        _load(tmp_path, GRID | changes)
+        _load(tmp_path, whole | changes)
     assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
