@@ -182,6 +182,19 @@ class RecordWriter:
                 file.close()
 
 
+def parse_index_line(line: bytes) -> tuple[int, int]:
+    """Return key and byte offset of a line of an index, or raise ValueError."""
+    key, offset = line.rstrip(b"\n").split(b"\t")
+    if not (key.isdigit() and offset.isdigit()):
+        raise ValueError(line)
+    return int(key), int(offset)
+
+
+def index_rows(idx: Path) -> Iterator[tuple[int, int]]:
+    """Yield key and byte offset of each record of an index."""
+    yield from map(parse_index_line, read_bytes(idx).splitlines())
+
+
 class ScannedRecord(NamedTuple):
     """A record that a scan found, or damaged bytes where a record should be.
 
@@ -317,10 +330,10 @@ def find_wrong_length(rec: Path, idx: Path, limit_s: float) -> str | None:
 
     Raises:
         OSError, configs.reading.Unreadable: A file cannot be read.
-        ValueError, IndexError: The index is damaged.
+        ValueError: The index is damaged.
     """
     give_up = time.monotonic() + limit_s
-    offsets = sorted(int(line.split(b"\t")[1]) for line in read_bytes(idx).splitlines())
+    offsets = sorted(offset for _, offset in index_rows(idx))
     with RecordFile(rec) as records:
         for number, (offset, end) in enumerate(pairwise([*offsets, records.size_bytes])):
             if time.monotonic() > give_up:

@@ -7,7 +7,9 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from tqdm import tqdm
 
 from configs.errors import UserError
@@ -17,7 +19,14 @@ from configs.schema import Data
 from data.images import image_problem
 from data.manifest import SPLITS, Manifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
-from data.recordio import MIN_RECORD_BYTES, RecordError, RecordFile, ScannedRecord, unpack_image
+from data.recordio import (
+    MIN_RECORD_BYTES,
+    RecordError,
+    RecordFile,
+    ScannedRecord,
+    parse_index_line,
+    unpack_image,
+)
 from data.sources.catalogue import layout_of
 
 _IMAGES_PER_TASK = 64
@@ -132,7 +141,7 @@ def _quick_problem(folder: Path, name: SplitName, split: SplitManifest) -> Datas
         return DatasetFinding(f"{name}.idx", f"has {lines:,} lines, the manifest says {split.records:,} records")
     last = index[index.rfind(b"\n", 0, -1) + 1 :]
     try:
-        _, offset = _parse_index_line(last)
+        _, offset = parse_index_line(last)
     except ValueError:
         return DatasetFinding(f"{name}.idx", f"the last line is not key<tab>offset: {last[:40]!r}")
     if offset + MIN_RECORD_BYTES > split.rec_bytes:
@@ -168,16 +177,25 @@ def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: in
             if quick is None:
                 yield DatasetFinding(Path(error.filename).name, error.strerror or str(error))
             return
+
+        def judge(scanned: Sequence[_Judged]) -> list[DatasetFinding]:
+            """Decode the images of records whose header is sound, in a worker."""
+            found = []
+            for number, offset, problem in scanned:
+                if problem is not None:
+                    found.append(DatasetFinding(f"{name}.rec", problem, number, offset))
+                elif reason := decoding_problem(records, offset):
+                    found.append(DatasetFinding(f"{name}.rec", f"the image {reason}", number, offset))
+            return found
+
         audit = _SplitAudit(name, manifest)
         progress = stack.enter_context(
             tqdm(total=records.size_bytes, desc=f"verifying {name}", unit="B", unit_scale=True, disable=None)
         )
-        tasks = chunked(audit.sound_records(records, progress.update), _IMAGES_PER_TASK)
-        decoded = stack.enter_context(contextlib.closing(ordered_map(_decoder(records, name), tasks, workers=workers)))
-        for findings in decoded:
-            yield from audit.take_findings()
+        tasks = chunked(audit.scan(records, progress.update), _IMAGES_PER_TASK)
+        for findings in stack.enter_context(contextlib.closing(ordered_map(judge, tasks, workers=workers))):
             yield from findings
-        yield from audit.finish(index)
+        yield from audit.compare(index)
 
 
 def decoding_problem(records: RecordFile, offset: int) -> str | None:
@@ -185,47 +203,27 @@ def decoding_problem(records: RecordFile, offset: int) -> str | None:
     return image_problem(io.BytesIO(unpack_image(records.read(offset)).image))
 
 
-def _decoder(records: RecordFile, name: SplitName) -> Callable[[Sequence[tuple[int, int]]], list[DatasetFinding]]:
-    """Return the function of the workers, which decodes the images of records, given as (number, offset)."""
+class _Judged(NamedTuple):
+    """A record's number, its byte offset, and what is wrong with it before its image is decoded; None if nothing."""
 
-    def decode(places: Sequence[tuple[int, int]]) -> list[DatasetFinding]:
-        findings = []
-        for number, offset in places:
-            if reason := decoding_problem(records, offset):
-                findings.append(DatasetFinding(f"{name}.rec", f"the image {reason}", number, offset))
-        return findings
-
-    return decode
-
-
-def _parse_index_line(line: bytes) -> tuple[int, int]:
-    """Return key and byte offset of a line of an index, or raise ValueError."""
-    key, offset = line.rstrip(b"\n").split(b"\t")
-    if not (key.isdigit() and offset.isdigit()):
-        raise ValueError(line)
-    return int(key), int(offset)
+    number: int
+    offset: int
+    problem: str | None
 
 
 class _SplitAudit:
-    """Findings, class counts, offsets and checksum, gathered in one pass over the records of a split."""
+    """Class counts, offsets and checksum, gathered in one pass over the records of a split."""
 
     def __init__(self, name: SplitName, manifest: Manifest) -> None:
-        self._rec, self._idx = f"{name}.rec", f"{name}.idx"
-        self._split = manifest.split(name)
-        self._counts = [0] * len(manifest.class_names)
+        self._rec, self._idx, self._split = f"{name}.rec", f"{name}.idx", manifest.split(name)
+        self._counts = np.zeros(len(manifest.class_names), int)
         self._has_vectors = manifest.has_label_vectors
         self._offsets: list[int] = []
         self._hash = hashlib.sha256()
-        self._found: list[DatasetFinding] = []
-        self._damaged = False
+        self._is_damaged = False
 
-    def take_findings(self) -> list[DatasetFinding]:
-        """Return the findings since the last call."""
-        found, self._found = self._found, []
-        return found
-
-    def sound_records(self, records: RecordFile, advance: Callable[[int], object]) -> Iterator[tuple[int, int]]:
-        """Scan the file, and yield number and byte offset of each record whose image can be decoded.
+    def scan(self, records: RecordFile, advance: Callable[[int], object]) -> Iterator[_Judged]:
+        """Yield all records of the file, and what their headers say of them.
 
         Args:
             records: The file.
@@ -236,11 +234,8 @@ class _SplitAudit:
             self._offsets.append(record.offset)
             advance(record.end - record.offset)
             problem = record.problem or self._label_problem(record)
-            if problem is None:
-                yield record.number, record.offset
-            else:
-                self._damaged = True
-                self._found.append(DatasetFinding(self._rec, problem, record.number, record.offset))
+            self._is_damaged |= problem is not None
+            yield _Judged(record.number, record.offset, problem)
 
     def _label_problem(self, record: ScannedRecord) -> str | None:
         """Count the labels of a record, and return what is wrong with the image header; None if nothing."""
@@ -252,59 +247,48 @@ class _SplitAudit:
         if len(labels) != wanted:
             return f"has {len(labels)} labels, allowed: {wanted}"
         if self._has_vectors:
-            return self._vector_problem(labels)
+            if wrong := [f"{label:g} of class {index}" for index, label in enumerate(labels) if label not in (0, 1)]:
+                return f"label {wrong[0]} is neither 0 nor 1"
+            self._counts += np.array(labels, int)
+            return None
         (label,) = labels
         if not (label.is_integer() and 0 <= label < len(self._counts)):
             return f"label {label:g} is outside the classes 0 to {len(self._counts) - 1}"
         self._counts[int(label)] += 1
         return None
 
-    def _vector_problem(self, labels: Sequence[float]) -> str | None:
-        """Count the classes of an image, and return which label is neither 0 nor 1; None if all are."""
-        for index, label in enumerate(labels):
-            if label not in (0, 1):
-                return f"label {label:g} of class {index} is neither 0 nor 1"
-        self._counts = [count + int(label) for count, label in zip(self._counts, labels, strict=True)]
-        return None
-
-    def finish(self, index: bytes) -> list[DatasetFinding]:
-        """Compare the whole file with the index and the manifest, and return the remaining findings."""
-        self._compare_index(index)
+    def compare(self, index: bytes) -> Iterator[DatasetFinding]:
+        """Compare the whole file with the index and the manifest, and yield what differs."""
+        yield from self._compare_index(index)
         for file, digest, wanted in (
             (self._rec, self._hash.hexdigest(), self._split.rec_sha256),
             (self._idx, hashlib.sha256(index).hexdigest(), self._split.idx_sha256),
         ):
             if digest != wanted:
-                self._found.append(DatasetFinding(file, f"sha256 is {digest}, the manifest says {wanted}"))
+                yield DatasetFinding(file, f"sha256 is {digest}, the manifest says {wanted}")
         if len(self._offsets) != self._split.records:
             found = f"has {len(self._offsets):,} records, the manifest says {self._split.records:,}"
-            self._found.append(DatasetFinding(self._rec, found))
-        elif not self._damaged:
+            yield DatasetFinding(self._rec, found)
+        elif not self._is_damaged:
             for label, (count, expected) in enumerate(zip(self._counts, self._split.class_counts, strict=True)):
                 if count != expected:
                     found = f"has {count:,} records of class {label}, the manifest says {expected:,}"
-                    self._found.append(DatasetFinding(self._rec, found))
-        return self.take_findings()
+                    yield DatasetFinding(self._rec, found)
 
-    def _compare_index(self, index: bytes) -> None:
-        lines = index.splitlines()
-        begins = set(self._offsets)
+    def _compare_index(self, index: bytes) -> Iterator[DatasetFinding]:
+        lines, begins = index.splitlines(), set(self._offsets)
         for number, line in enumerate(lines):
             try:
-                key, offset = _parse_index_line(line)
+                key, offset = parse_index_line(line)
             except ValueError:
-                self._found.append(DatasetFinding(self._idx, f"line is not key<tab>offset: {line[:40]!r}", number))
+                yield DatasetFinding(self._idx, f"line is not key<tab>offset: {line[:40]!r}", number)
                 continue
             if key != number:
-                self._found.append(DatasetFinding(self._idx, f"key is {key}, allowed: {number}", number, offset))
+                yield DatasetFinding(self._idx, f"key is {key}, allowed: {number}", number, offset)
             if offset not in begins:
-                self._found.append(
-                    DatasetFinding(self._idx, "points to an offset where no record begins", number, offset)
-                )
+                yield DatasetFinding(self._idx, "points to an offset where no record begins", number, offset)
             elif len(lines) == len(self._offsets) and offset != self._offsets[number]:
                 problem = f"points to another record, not to byte {self._offsets[number]}"
-                self._found.append(DatasetFinding(self._idx, problem, number, offset))
+                yield DatasetFinding(self._idx, problem, number, offset)
         if len(lines) != len(self._offsets):
-            self._found.append(
-                DatasetFinding(self._idx, f"has {len(lines):,} lines for {len(self._offsets):,} records")
-            )
+            yield DatasetFinding(self._idx, f"has {len(lines):,} lines for {len(self._offsets):,} records")

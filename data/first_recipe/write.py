@@ -3,6 +3,7 @@
 import contextlib
 import io
 import shlex
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +19,7 @@ from configs.validate import validate
 from data.first_recipe.choose import Facts, choose
 from data.images import to_rgb
 from data.manifest import Manifest
-from data.recordio import RecordFile, unpack_image
+from data.recordio import RecordFile, index_rows, unpack_image
 
 NAME = "recipe.yaml"
 
@@ -93,9 +94,8 @@ def _measure(folder: Path, manifest: Manifest) -> Facts:
     """Return what the manifest and the first training images, whose order is random, say of a data set."""
     sides, pixels = [], []
     with RecordFile(folder / "train.rec") as records:
-        offsets = (folder / "train.idx").read_text().splitlines()[:_MEASURED]
-        for line in offsets:
-            encoded = unpack_image(records.read(int(line.split("\t")[1]))).image
+        for _, offset in islice(index_rows(folder / "train.idx"), _MEASURED):
+            encoded = unpack_image(records.read(offset)).image
             with contextlib.suppress(OSError, SyntaxError), Image.open(io.BytesIO(encoded)) as image:  # --no-decode
                 side = min(image.size)
                 image.draft("RGB", (_DECODED_PX, _DECODED_PX))  # decodes large JPEGs at a fraction of the size

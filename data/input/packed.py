@@ -13,27 +13,18 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.schema import EngineSettings, Recipe
-from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
+from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
 from data.input.damaged import find_damaged
 from data.input.pipeline import DALI_VERSION, make_pipeline
-from data.input.reader_age import with_reader_age
-from data.input.stream import ReadRequest, Start, Stream, UndecodableError, index_rows
+from data.input.stream import ReadRequest, Start, Stream, UndecodableError
+from data.recordio import index_rows
 from data.shards import shard_range, stream_seed
 
 logger = logging.getLogger(__name__)
 
 
-def open_training(  # noqa: PLR0913
-    recipe: Recipe,
-    engine: EngineSettings,
-    folder: Path,
-    *,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-    device_id: int | None,
-    arrays: Arrays | None = None,
-    state: bytes = b"",
+def open_training(
+    recipe: Recipe, engine: EngineSettings, folder: Path, *, state: bytes = b"", **place: Any
 ) -> TrainingSource:
     """Open this rank's endless stream of training images. No file is opened before the first epoch begins.
 
@@ -41,55 +32,21 @@ def open_training(  # noqa: PLR0913
         recipe: Crop, flip, normalisation, shuffling, the epoch from which images are plain, seed, number of samples.
         engine: Layout, threads, prefetching.
         folder: A packed data set (`data.prepare`).
-        batch_size: Images of a micro-batch of this rank.
-        rank: This rank, below ``world_size``.
-        world_size: Number of ranks, at most the number of training images.
-        device_id: GPU of this host; if None, the CPU.
-        arrays: Makes the arrays of the batches. If None, they are NumPy's.
         state: The state of a stream that this one continues; if empty, it starts at the beginning.
+        place: The other fields of `ReadRequest`: batch size, rank, world size, which is at most the number of training
+            images, device and arrays.
     """
-    assert world_size <= recipe.data.train_samples
-    request = ReadRequest(
-        recipe=recipe,
-        engine=engine,
-        folder=folder,
-        split="train",
-        batch_size=batch_size,
-        rank=rank,
-        world_size=world_size,
-        device_id=device_id,
-        arrays=arrays or HostArrays(),
-    )
+    request = ReadRequest(recipe, engine, folder, "train", **place)
+    assert request.world_size <= recipe.data.train_samples
     return _PackedTraining(request, _StreamPosition.from_bytes(state) if state else _StreamPosition())
 
 
-def open_evaluation(  # noqa: PLR0913
-    recipe: Recipe,
-    engine: EngineSettings,
-    folder: Path,
-    *,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-    device_id: int | None,
-    arrays: Arrays | None = None,
-) -> EvaluationSource:
+def open_evaluation(recipe: Recipe, engine: EngineSettings, folder: Path, **place: Any) -> EvaluationSource:
     """Open this rank's shard of the evaluation images.
 
     The arguments are those of `open_training`, but there may be more ranks than images.
     """
-    request = ReadRequest(
-        recipe=recipe.evaluated,
-        engine=engine,
-        folder=folder,
-        split="eval",
-        batch_size=batch_size,
-        rank=rank,
-        world_size=world_size,
-        device_id=device_id,
-        arrays=arrays or HostArrays(),
-    )
-    return _PackedEvaluation(request)
+    return _PackedEvaluation(ReadRequest(recipe.evaluated, engine, folder, "eval", **place))
 
 
 @dataclass(frozen=True)
@@ -243,6 +200,8 @@ class _PackedTraining:
         seed = stream_seed(request.recipe.run.seed, f"train, {len(self._left_out)} left out", request.rank)
         samples = self._samples_given - opened_at if state else 0
         if state and DALI_VERSION.startswith("1."):
+            from data.input.reader_age import with_reader_age  # noqa: PLC0415 (a run that begins needs no protobuf)
+
             state = with_reader_age(state, samples, partial(self._length_of_pass, passes))
         return _open_stream(
             request,

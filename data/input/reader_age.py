@@ -6,16 +6,36 @@ that its next checkpoint leaves as many images out. DALI 2.4 counts rightly. *So
 of Protocol Buffers, after every number of batches (2026-11-27).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
-_Field = tuple[int, int | bytes]
-"""Number and value of a field: a varint, or bytes that may be a message."""
+# onnx brings protobuf into every environment of MXNet.
+from google.protobuf import descriptor_pb2, message_factory, text_format  # type: ignore[import-untyped]
 
-_OPERATOR, _STATE, _LOADER, _PASSES, _AGE = 1, 2, 1, 2, 3
-"""Fields of a checkpoint, of an operator in it, of a reader's state, and two of the loader's."""
+_FORM = """
+name: "dali_checkpoint.proto"
+message_type { name: "Checkpoint"
+  field { name: "operators" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Operator" } }
+message_type { name: "Operator"
+  field { name: "name" number: 1 label: LABEL_OPTIONAL type: TYPE_BYTES }
+  field { name: "state" number: 2 label: LABEL_OPTIONAL type: TYPE_BYTES } }
+message_type { name: "Reader"
+  field { name: "loader" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: "Loader" } }
+message_type { name: "Loader"
+  field { name: "random" number: 1 label: LABEL_OPTIONAL type: TYPE_BYTES }
+  field { name: "passes" number: 2 label: LABEL_OPTIONAL type: TYPE_INT32 }
+  field { name: "samples" number: 3 label: LABEL_OPTIONAL type: TYPE_INT64 } }
+"""
+"""The part of a checkpoint that is read here; all else of it is kept as it is."""
 
-_IS_BYTES = 2
-"""Wire type of a field of bytes; that of a varint is 0."""
+
+@cache
+def _messages() -> dict[str, Any]:
+    """Return the messages of a checkpoint by name."""
+    form = text_format.Parse(_FORM, descriptor_pb2.FileDescriptorProto())
+    messages: dict[str, Any] = message_factory.GetMessages([form])
+    return messages
 
 
 def with_reader_age(checkpoint: bytes, samples: int, length_of_pass: Callable[[int], int]) -> bytes:
@@ -26,54 +46,9 @@ def with_reader_age(checkpoint: bytes, samples: int, length_of_pass: Callable[[i
         samples: Samples that the pipeline has given since its first pass began.
         length_of_pass: Returns the samples of a pass, counted from 0.
     """
-
-    def corrected(operator: bytes) -> bytes:
-        (name_field, name), (state_field, state) = _read(operator)
-        if not bytes(name).startswith(b"readers"):
-            return operator
-        ((_, loader),) = _read(bytes(state))
-        fields = dict(_read(bytes(loader)))
-        passes = fields[_PASSES]
-        assert isinstance(passes, int)
-        fields[_AGE] = samples - sum(map(length_of_pass, range(passes)))
-        return _write([(name_field, name), (state_field, _write([(_LOADER, _write(fields.items()))]))])
-
-    parts = _read(checkpoint)
-    return _write((field, corrected(bytes(part)) if field == _OPERATOR else part) for field, part in parts)
-
-
-def _read(message: bytes) -> list[_Field]:
-    fields: list[_Field] = []
-    rest = iter(message)
-    for key in rest:
-        value = _read_varint(rest)
-        fields.append((key >> 3, bytes(next(rest) for _ in range(value)) if key & 7 == _IS_BYTES else value))
-    return fields
-
-
-def _read_varint(rest: Iterator[int]) -> int:
-    """Take a number of groups of seven bits, least first, each but the last with the eighth bit set."""
-    value = shift = 0
-    for group in rest:
-        value |= (group & 127) << shift
-        shift += 7
-        if group < 1 << 7:
-            break
-    return value
-
-
-def _write(fields: Iterable[_Field]) -> bytes:
-    return b"".join(
-        bytes([number << 3]) + _varint(value)
-        if isinstance(value, int)
-        else bytes([number << 3 | _IS_BYTES]) + _varint(len(value)) + value
-        for number, value in fields
-    )
-
-
-def _varint(value: int) -> bytes:
-    groups = []
-    while value > 127:  # noqa: PLR2004 (the largest number of one group)
-        groups.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*groups, value])
+    whole = _messages()["Checkpoint"].FromString(checkpoint)
+    (reader,) = (each for each in whole.operators if each.name.startswith(b"readers"))
+    state = _messages()["Reader"].FromString(reader.state)
+    state.loader.samples = samples - sum(map(length_of_pass, range(state.loader.passes)))
+    reader.state = state.SerializeToString()
+    return bytes(whole.SerializeToString())

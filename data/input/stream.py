@@ -4,18 +4,17 @@ Calls methods of DALI's objects, but does not import DALI: `data.input.pipeline`
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from configs.reading import read_bytes
 from configs.schema import EngineSettings, Recipe
-from data.input.batches import Arrays, DataError, TrainingBatch
-from data.recordio import find_wrong_length
+from data.input.batches import Arrays, DataError, HostArrays, TrainingBatch
+from data.recordio import find_wrong_length, index_rows
 
 READER = "reader"
 """Name of the reader operator in every pipeline."""
@@ -46,7 +45,7 @@ class ReadRequest:
         rank: This rank, below ``world_size``.
         world_size: Number of ranks.
         device_id: GPU of this host; if None, the CPU.
-        arrays: Makes the arrays of the batches.
+        arrays: Makes the arrays of the batches; by default NumPy's.
     """
 
     recipe: Recipe
@@ -57,7 +56,7 @@ class ReadRequest:
     rank: int
     world_size: int
     device_id: int | None
-    arrays: Arrays
+    arrays: Arrays = field(default_factory=HostArrays)
 
     @property
     def rec(self) -> Path:
@@ -233,13 +232,6 @@ def offset_in(sources: Any, number: int) -> int:
     source = _SOURCE.fullmatch(sources.at(number).tobytes().decode())
     assert source is not None
     return int(source["offset"])
-
-
-def index_rows(idx: Path) -> Iterator[tuple[str, int]]:
-    """Yield key and byte offset of each record of an index."""
-    for line in read_bytes(idx).decode("ascii").splitlines():
-        key, offset = line.split("\t")
-        yield key, int(offset)
 
 
 def _reason(text: str) -> str:
