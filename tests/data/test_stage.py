@@ -18,7 +18,6 @@ from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from data.stage import dataset_bytes, stage
 from data.verify import verify_dataset
-from tests.data.test_prepare import Terminal
 from tests.disk_order import DiskOrder
 
 PROGRAM = """
@@ -102,18 +101,6 @@ def test_a_copy_that_was_removed_by_hand_can_be_released(packed: Path, tmp_path:
     shutil.rmtree((staged.folder / removed).resolve())
     staged.release(keep=False)
     assert not staged.folder.exists()
-
-
-@pytest.mark.parametrize("begun", [0, 10_000])
-def test_a_terminal_shows_progress_up_to_the_end_also_if_a_part_was_there(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: int
-) -> None:
-    whole = stage(packed, tmp_path).folder
-    partial = whole.rename(tmp_path / f".{whole.name}.partial")
-    os.truncate(partial / "train.rec", begun)
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    stage(packed, tmp_path)
-    assert "staging set: 100%" in terminal.getvalue()
 
 
 def test_another_version_of_a_data_set_is_another_copy(packed: Path, tmp_path: Path) -> None:

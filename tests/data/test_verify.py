@@ -4,8 +4,7 @@ import io
 import os
 import shutil
 import struct
-import time
-from collections.abc import Callable
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from PIL import Image
 from configs.errors import UserError
 from configs.schema import Data
 from data.__main__ import main
-from data.manifest import SplitManifest, load_manifest
+from data.manifest import load_manifest
 from data.prepare import prepare
 from data.recordio import RecordFile, RecordWriter, pack_image
 from data.sources.catalogue import open_source
@@ -22,7 +21,6 @@ from data.sources.image_source import Settings
 from data.verify import check_dataset, check_files, decoding_problem, verify_dataset
 
 LABEL, JPEG = 12, 32  # bytes from a record's beginning to its label and its image
-IMAGENET_IMAGES = 1_281_167
 
 
 @pytest.fixture(scope="module")
@@ -134,16 +132,10 @@ def test_an_index_that_disagrees_is_named_by_line(dataset: Path, line: str, prob
     assert sum(finding.startswith("train.idx record ") for finding in findings) == 1
 
 
-def test_an_index_with_a_line_too_few_is_named(dataset: Path) -> None:
-    lines = (dataset / "train.idx").read_text().splitlines()
-    (dataset / "train.idx").write_text("\n".join(lines[:-1]) + "\n")
-    assert "train.idx: has 29 lines for 30 records" in found_in(dataset)
-
-
-def test_an_index_with_a_line_too_many_is_named(dataset: Path) -> None:
-    with (dataset / "train.idx").open("a") as index:
-        index.write("30\t0\n")
-    assert "train.idx: has 31 lines for 30 records" in found_in(dataset)
+@pytest.mark.parametrize(("command", "lines"), [("sed -i '$d' train.idx", 29), ("echo 30 0 >> train.idx", 31)])
+def test_an_index_of_another_length_is_named(dataset: Path, command: str, lines: int) -> None:
+    subprocess.run(["bash", "-ec", command], cwd=dataset, check=True)
+    assert f"train.idx: has {lines} lines for 30 records" in found_in(dataset)
 
 
 def test_records_are_named_in_the_order_of_the_file_whatever_is_wrong_with_them(dataset: Path) -> None:
@@ -226,48 +218,24 @@ def test_a_data_set_that_does_not_fit_the_recipe_is_refused(
     assert "move it away and run ./run.sh prepare " in str(caught.value)
 
 
-def cut_records(folder: Path) -> None:
-    with (folder / "train.rec").open("r+b") as file:
-        file.truncate(1000)
-
-
-def lose_index(folder: Path) -> None:
-    (folder / "eval.idx").unlink()
-
-
-def lengthen_last_offset(folder: Path) -> None:
-    text = (folder / "train.idx").read_text().rstrip("\n")
-    digits = len(text.rpartition("\t")[2])
-    (folder / "train.idx").write_text(text[:-digits] + "9" * digits + "\n")
-
-
-def join_lines(folder: Path) -> None:
-    (folder / "train.idx").write_bytes((folder / "train.idx").read_bytes().replace(b"\n", b" ", 1))
-
-
-def lose_last_tab(folder: Path) -> None:
-    (folder / "train.idx").write_bytes((folder / "train.idx").read_bytes().replace(b"29\t", b"29 "))
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("command", "message"),
     [
-        (cut_records, "train.rec: is 1,000 bytes long, the manifest says "),
-        (lose_index, "eval.idx: No such file or directory"),
-        (lengthen_last_offset, "points past the end of the records"),
-        (join_lines, "train.idx: has 29 lines, the manifest says 30 records"),
-        (lose_last_tab, "train.idx: the last line is not key<tab>offset: b'29 "),
+        ("truncate -s 1000 train.rec", "train.rec: is 1,000 bytes long, the manifest says "),
+        ("rm eval.idx", "eval.idx: No such file or directory"),
+        ("sed -i '$s/[0-9]/9/g; $s/^99/29/' train.idx", "points past the end of the records"),
+        ("sed -i '1{N;s/\\n/ /}' train.idx", "train.idx: has 29 lines, the manifest says 30 records"),
+        ("sed -i '$s/\\t/ /' train.idx", "train.idx: the last line is not key<tab>offset: b'29 "),
+        *((f"truncate -s +4 {file}", f"{file}: is ") for file in ("train.rec", "train.idx", "eval.rec", "eval.idx")),
     ],
 )
-def test_the_check_before_a_run_refuses_files_that_do_not_fit(
-    dataset: Path, damage: Callable[[Path], None], message: str
-) -> None:
-    damage(dataset)
+def test_the_check_before_a_run_refuses_files_that_do_not_fit(dataset: Path, command: str, message: str) -> None:
+    subprocess.run(["bash", "-ec", command], cwd=dataset, check=True)
     with pytest.raises(UserError) as caught:
         check_dataset(dataset, recipe_data(), 3)
     assert message in str(caught.value)
-    command = f"./run.sh prepare generated {dataset} --train 30 --eval 5 --classes 3"
-    assert str(caught.value).endswith(f"; move it away and run {command}")
+    remedy = f"./run.sh prepare generated {dataset} --train 30 --eval 5 --classes 3"
+    assert str(caught.value).endswith(f"; move it away and run {remedy}")
 
 
 def test_the_check_before_a_run_refuses_an_index_that_ends_within_the_last_header(dataset: Path) -> None:
@@ -285,14 +253,6 @@ def test_the_check_before_a_run_refuses_an_index_that_ends_within_the_last_heade
             check_files(dataset, manifest)
 
 
-@pytest.mark.parametrize("file", ["train.rec", "train.idx", "eval.rec", "eval.idx"])
-def test_the_check_before_a_run_refuses_a_file_with_bytes_too_many(dataset: Path, file: str) -> None:
-    with (dataset / file).open("ab") as end:
-        end.write(bytes(4))
-    with pytest.raises(UserError, match=rf"{file}: is [\d,]+ bytes long, the manifest says "):
-        check_files(dataset, load_manifest(dataset))
-
-
 def test_a_missing_data_set_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:
     idx = "where FOLDER has train-images-idx3-ubyte[.gz] and its three companions"
     for source, word, more in (("digits", "digits", ""), ("idx", "FOLDER", f", {idx}")):
@@ -300,26 +260,3 @@ def test_a_missing_data_set_is_refused_with_the_command_that_makes_it(tmp_path: 
             check_dataset(tmp_path / "no set", recipe_data(source=source), 3)
         expected = f"{tmp_path / 'no set'}: no such data set; run ./run.sh prepare {word} '{tmp_path / 'no set'}'{more}"
         assert str(caught.value) == expected
-
-
-@pytest.mark.slow
-def test_the_check_reads_an_index_of_imagenets_size_in_milliseconds(dataset: Path) -> None:
-    index = "".join(f"{key}\t{key * 110_000}\n" for key in range(IMAGENET_IMAGES)).encode()
-    (dataset / "train.idx").write_bytes(index)
-    with (dataset / "train.rec").open("r+b") as file:
-        file.truncate(IMAGENET_IMAGES * 110_000)  # sparse: takes no room
-    train = SplitManifest(
-        records=IMAGENET_IMAGES,
-        rec_bytes=IMAGENET_IMAGES * 110_000,
-        rec_sha256="0" * 64,
-        idx_bytes=len(index),
-        idx_sha256="0" * 64,
-        class_counts=(IMAGENET_IMAGES, 0, 0),
-    )
-    manifest = load_manifest(dataset).model_copy(update={"train": train})
-    seconds = []
-    for _ in range(5):
-        start = time.process_time()
-        check_files(dataset, manifest)
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.2  # 0.02 s on an idle machine

@@ -11,7 +11,6 @@ import pytest
 from configs.load import ROOT
 from configs.schema import EngineSettings
 from data.input import pipeline
-from data.input.batches import HostArrays
 from data.input.stream import ReadRequest
 from tests.data.input.test_packed import recipe_for
 
@@ -29,7 +28,7 @@ def test_dali_is_imported_without_a_word_and_later_warnings_are_shown() -> None:
 
 def _request(device_id: int | None, overrides: Sequence[str] = (), **engine: Any) -> ReadRequest:
     recipe = recipe_for(overrides=overrides)
-    return ReadRequest(recipe, EngineSettings(**engine), Path("set"), "train", 4, 0, 1, device_id, HostArrays())
+    return ReadRequest(recipe, EngineSettings(**engine), Path("set"), "train", 4, 0, 1, device_id)
 
 
 @pytest.mark.parametrize(

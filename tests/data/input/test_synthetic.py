@@ -8,7 +8,6 @@ import pytest
 from configs.load import load_recipe
 from configs.schema import EngineSettings, Recipe
 from data.input import synthetic
-from data.input.batches import HostArrays
 from data.input.synthetic import open_synthetic_evaluation, open_synthetic_training
 
 Array = Any
@@ -133,29 +132,3 @@ def test_an_image_has_a_fifth_of_the_classes_where_it_may_have_several() -> None
     assert (labels.shape, labels.dtype) == ((400, 50), np.float32)
     assert images.std() == pytest.approx(11**0.5, rel=0.2), "ten patterns and the noise"
     assert labels.mean() == pytest.approx(0.2, abs=0.02)  # seven deviations of 20,000 draws
-
-
-class _Doubled(HostArrays):
-    """A device whose arrays are told from the host's by twice their values."""
-
-    def from_host(self, values: np.ndarray) -> Any:
-        return 2 * values
-
-
-def test_images_and_labels_are_put_on_the_device_that_is_given() -> None:
-    recipe = recipe_for()
-    place: Any = {"batch_size": 4, "rank": 0, "world_size": 1}
-    here, there = (
-        (open_synthetic_training(recipe, EngineSettings(), arrays=arrays, **place),
-         open_synthetic_evaluation(recipe, EngineSettings(), arrays=arrays, **place))
-        for arrays in (None, _Doubled())
-    )  # fmt: skip
-    for source in (here[0], there[0]):
-        source.begin_epoch(1)
-    pairs: list[Any] = [
-        (here[0].next_batch(), there[0].next_batch()),
-        (next(here[1].batches()), next(there[1].batches())),
-    ]
-    for own, given in pairs:
-        np.testing.assert_array_equal(given.images, 2 * own.images)
-        np.testing.assert_array_equal(given.labels, 2 * own.labels)
