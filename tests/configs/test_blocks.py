@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from configs.blocks.execution import EngineSettings
 from configs.blocks.images import Crop, Data
 from configs.blocks.jobs import Container, Scheduler
 from configs.blocks.rehearsal import FAULTS, MOST_SLOW, SLOWER, Fault, Rehearsal
@@ -82,11 +81,3 @@ def test_a_fault_is_read_and_a_rank_has_its_own_in_the_order_of_their_steps() ->
     assert rehearsal.after_failures(9).faults == ("slow@10:1", "notice@2:1")
     assert f"computes {SLOWER} times longer" in FAULTS["slow"]
     assert SLOWER == 10
-
-
-@pytest.mark.parametrize(
-    ("engine", "precision", "sums"),
-    [("mxnet", "bfloat16", "float32"), ("torch", "bfloat16", "bfloat16"), ("mxnet", "float16", "float16")],
-)
-def test_an_engine_says_in_which_type_gradients_are_summed(engine: str, precision: Any, sums: str) -> None:
-    assert EngineSettings(name=engine, precision=precision).gradient_precision == sums

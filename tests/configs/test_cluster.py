@@ -37,11 +37,6 @@ def test_a_variable_that_the_stock_libraries_ignore_is_refused_with_what_to_use(
     assert remedy in str(caught.value)
 
 
-def test_variables_of_other_libraries_are_the_sites_own_affair() -> None:
-    cluster = load_cluster("laptop", ["cluster.environment={NCCL_DEBUG: INFO, UCX_TLS: rc, MY_SITE: 1}"])
-    assert cluster.environment == {"NCCL_DEBUG": "INFO", "UCX_TLS": "rc", "MY_SITE": "1"}
-
-
 def test_a_sites_own_libraries_say_which_variables_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "python" / "mxnet").mkdir(parents=True)
     (tmp_path / "lib").mkdir()
@@ -68,12 +63,6 @@ def test_every_variable_that_the_installed_mxnet_names_is_known() -> None:
     named = {match.decode() for match in re.findall(rb"\0(MXNET_[A-Z0-9_]+)\0", text)} - {"MXNET_C_API"}
     assert named
     assert named <= KNOWN
-
-
-def test_the_records_cluster_is_512_nodes_of_four() -> None:
-    cluster = load_cluster("abci-v100")
-    assert (cluster.world_size, cluster.num_nodes, cluster.ranks_per_node) == (2048, 512, 4)
-    assert (cluster.launcher, cluster.communication.backend, cluster.node.nics) == ("mpirun", "nccl", 2)
 
 
 GPU = "device=gpu communication.backend=nccl"
@@ -176,23 +165,9 @@ def test_what_a_file_leaves_out_decides_what_sums_the_gradients(keys: dict[str, 
     assert cluster.engine.name == keys.get("engine", {}).get("name", "mxnet")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "allowed"),
-    [
-        ("engine", 3, "a block of keys"),
-        ("communication", [], "a block of keys"),
-        ("engine", {"name": "mxnett"}, "'mxnet', 'torch' or 'timed'"),
-        ("environment", 3, "a block of keys"),
-    ],
-)
-def test_a_block_of_another_type_and_an_unknown_engine_are_refused(key: str, value: object, allowed: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{key}(\.name)?: got .*, allowed: {allowed}"):
-        validate(Cluster, {"name": "own", key: value})
-
-
 def test_values_of_variables_are_texts_whatever_they_look_like() -> None:
-    given = load_cluster("laptop", ["cluster.environment={A: 1, B: 0.5, C: 010, D: text}"]).environment
-    assert given == {"A": "1", "B": "0.5", "C": "10", "D": "text"}
+    given = load_cluster("laptop", ["cluster.environment={NCCL_X: 1, B: 0.5, C: 010, D: text}"]).environment
+    assert given == {"NCCL_X": "1", "B": "0.5", "C": "10", "D": "text"}, "a site may have its own"
 
 
 FAST = {
