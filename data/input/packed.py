@@ -120,22 +120,19 @@ class _PackedTraining:
     """
 
     def __init__(self, request: ReadRequest, position: _StreamPosition) -> None:
-        self._request, self._epoch = request, 1
-        self._left_out = position.left_out
-        self._samples_given, self._opened_at = position.samples_given, position.opened_at
-        self._index_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._request, self._epoch, self._at = request, 1, position
         self._plain_from = request.recipe.data.plain_from_epoch
-        self._is_plain = position.is_plain
-        self._stream = self._open(is_plain=position.is_plain, opened_at=position.opened_at, state=position.pipeline)
+        self._index_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._stream = self._open(position)
         # The second pipeline is built before the run, so that the switch during the run costs only the first reads.
-        self._plain = self._open(is_plain=True) if self._plain_from and not position.is_plain else None
+        self._plain = self._open_plain() if self._plain_from and not position.is_plain else None
 
     def begin_epoch(self, epoch: int) -> None:
         assert epoch >= 1
         if self._plain is not None and self._plain_from is not None and epoch >= self._plain_from:
             self._stream.close()
-            self._stream, self._plain, self._is_plain = self._plain, None, True
-            self._samples_given = self._opened_at = 0
+            self._stream, self._plain = self._plain, None
+            self._at = _StreamPosition(self._at.left_out, is_plain=True)
         self._resize(epoch)
         self._stream.start()
 
@@ -146,11 +143,9 @@ class _PackedTraining:
         that would have followed, and what DALI has read ahead in the old size is dropped.
         """
         recipe, before, self._epoch = self._request.recipe, self._epoch, epoch
-        if self._is_plain or recipe.of_epoch(epoch).model.image_size == recipe.of_epoch(before).model.image_size:
-            return
-        state = self._stream.state()
-        self._stream.close()
-        self._stream = self._open(is_plain=False, opened_at=self._opened_at, state=state)
+        sides = [recipe.of_epoch(each).model.image_size for each in (before, epoch)]
+        if not self._at.is_plain and sides[0] != sides[1]:
+            self._reopen(pipeline=self._stream.state())
 
     def next_batch(self) -> TrainingBatch:
         while True:
@@ -162,18 +157,11 @@ class _PackedTraining:
                 logger.warning("left out of training: %s", error)
                 self._leave_out(error.offsets)
             else:
-                self._samples_given += self._request.batch_size
+                self._at = replace(self._at, samples_given=self._at.samples_given + self._request.batch_size)
                 return batch
 
     def state(self) -> bytes:
-        position = _StreamPosition(
-            left_out=self._left_out,
-            is_plain=self._is_plain,
-            samples_given=self._samples_given,
-            opened_at=self._opened_at,
-            pipeline=self._stream.state(),
-        )
-        return position.to_bytes()
+        return replace(self._at, pipeline=self._stream.state()).to_bytes()
 
     def close(self) -> None:
         for stream in filter(None, (self._stream, self._plain)):
@@ -181,65 +169,62 @@ class _PackedTraining:
         if self._index_folder is not None:
             self._index_folder.cleanup()
 
-    def _open(self, *, is_plain: bool, opened_at: int = 0, state: bytes = b"") -> Stream:
-        epoch = self._plain_from if is_plain and self._plain_from else self._epoch
+    def _leave_out(self, offsets: frozenset[int]) -> None:
+        """Continue without these records; other ranks are not affected."""
+        self._reopen(left_out=self._at.left_out | offsets, opened_at=self._at.samples_given, pipeline=b"")
+        self._stream.start()
+        if self._plain is not None:
+            self._plain.close()
+            self._plain = self._open_plain()
+
+    def _reopen(self, **changes: Any) -> None:
+        """Go on with another pipeline, at a position that differs from the present one in these fields."""
+        self._stream.close()
+        self._at = replace(self._at, **changes)
+        self._stream = self._open(self._at)
+
+    def _open_plain(self) -> Stream:
+        return self._open(_StreamPosition(self._at.left_out, is_plain=True))
+
+    def _open(self, at: _StreamPosition) -> Stream:
+        epoch = self._plain_from if at.is_plain and self._plain_from else self._epoch
         request = replace(self._request, recipe=self._request.recipe.of_epoch(epoch))
         data, sticks = request.recipe.data, request.engine.stick_to_shard
         # A new pipeline starts at the beginning of a shard. If shards rotate (each pass reads another shard), the
         # number of samples given tells which shard is due.
-        passes = 0 if sticks else opened_at // request.largest_shard
+        passes = 0 if sticks else at.opened_at // request.largest_shard
         reader = {
-            "index_path": [str(self._index())],
+            "index_path": [str(self._index(at.left_out))],
             "shard_id": (request.rank + passes) % request.world_size,
             "num_shards": request.world_size,
             "stick_to_shard": sticks,
-            "random_shuffle": not is_plain,
+            "random_shuffle": not at.is_plain,
             # A buffer larger than a shard would read the shard several times before the first batch.
             "initial_fill": min(data.shuffle_buffer, request.largest_shard),
         }
-        seed = stream_seed(request.recipe.run.seed, f"train, {len(self._left_out)} left out", request.rank)
-        samples = self._samples_given - opened_at if state else 0
+        seed = stream_seed(request.recipe.run.seed, f"train, {len(at.left_out)} left out", request.rank)
+        state, samples = at.pipeline, at.samples_given - at.opened_at if at.pipeline else 0
         if state and DALI_VERSION.startswith("1."):
             from data.input.reader_age import with_reader_age  # noqa: PLC0415 (a run that begins needs no protobuf)
 
-            state = with_reader_age(state, samples, partial(self._length_of_pass, passes))
-        return _open_stream(
-            request,
-            reader,
-            seed,
-            is_augmented=not is_plain,
-            left_out=len(self._left_out),
-            start=Start(state, samples // request.batch_size),
-        )
+            def length_of_pass(number: int) -> int:
+                shard = (request.rank + (0 if sticks else passes + number)) % request.world_size
+                return len(shard_range(request.num_samples - len(at.left_out), shard, request.world_size))
 
-    def _length_of_pass(self, first: int, number: int) -> int:
-        """Return the samples of a pass of the present pipeline, whose first pass was number ``first`` of the stream."""
-        request = self._request
-        passes = first if request.engine.stick_to_shard else first + number
-        shard = (request.rank + passes) % request.world_size
-        return len(shard_range(request.num_samples - len(self._left_out), shard, request.world_size))
+            state = with_reader_age(state, samples, length_of_pass)
+        start = Start(state, samples // request.batch_size)
+        return _open_stream(request, reader, seed, is_augmented=not at.is_plain, left_out=len(at.left_out), start=start)
 
-    def _index(self) -> Path:
+    def _index(self, left_out: frozenset[int]) -> Path:
         """Return the index of the data set, or a copy of it without the records that are left out."""
-        if not self._left_out:
+        if not left_out:
             return self._request.idx
         if self._index_folder is None:
             self._index_folder = tempfile.TemporaryDirectory(prefix="without-bad-records-")
         idx = Path(self._index_folder.name) / "train.idx"
-        rows = [f"{key}\t{at}\n" for key, at in index_rows(self._request.idx) if at not in self._left_out]
+        rows = [f"{key}\t{offset}\n" for key, offset in index_rows(self._request.idx) if offset not in left_out]
         idx.write_text("".join(rows), encoding="ascii")
         return idx
-
-    def _leave_out(self, offsets: frozenset[int]) -> None:
-        """Continue without these records; other ranks are not affected."""
-        self._stream.close()
-        self._left_out |= offsets
-        self._opened_at = self._samples_given
-        self._stream = self._open(is_plain=self._is_plain, opened_at=self._opened_at)
-        self._stream.start()
-        if self._plain is not None:
-            self._plain.close()
-            self._plain = self._open(is_plain=True)
 
 
 class _PackedEvaluation:
