@@ -96,19 +96,18 @@ def _simulated(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     }
 
 
+_ARITHMETIC = (
+    "global_batch_size", "per_rank_batch_size", "accumulation_steps", "epochs", "steps_per_epoch", "total_steps",
+    "warmup_steps", "decay_steps",
+)  # fmt: skip
+
+
 def _arithmetic(plan: RunPlan) -> dict[str, Any]:
     steps_of_epochs = [len(plan.epoch_steps(epoch)) for epoch in range(1, plan.last_epoch + 1)]
     return {
-        "global_batch_size": plan.global_batch_size,
-        "per_rank_batch_size": plan.per_rank_batch_size,
-        "accumulation_steps": plan.accumulation_steps,
-        "epochs": plan.epochs,
-        "steps_per_epoch": plan.steps_per_epoch,
+        **{name: getattr(plan, name) for name in _ARITHMETIC},
         "steps_per_epoch_real": {"fewest": min(steps_of_epochs), "most": max(steps_of_epochs)},
-        "total_steps": plan.total_steps,
         "total_steps_nominal": plan.epochs * plan.steps_per_epoch,
-        "warmup_steps": plan.warmup_steps,
-        "decay_steps": plan.decay_steps,
     }
 
 
