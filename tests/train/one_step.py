@@ -1,4 +1,4 @@
-"""One rank's share of a recipe's first step on synthetic images; rank 0 writes gradients and what the step changed.
+"""One rank's share of a recipe's first step on synthetic images; rank 0 writes its gradients.
 
 Run once a rank: python -m tests.train.one_step FILE RECIPE KEY=VALUE ...
 """
@@ -37,21 +37,16 @@ def _main(file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledg
 def take_step(
     file: Path, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
 ) -> Communicator:
-    """Take the step, write gradients and updates into ``file``, and return the communicator, which is still up."""
+    """Take the step, write the gradients into ``file``, and return the communicator, which is still up."""
     rank = compose(recipe, cluster, identity, ledger, connect=connect)
     plan, engine, model, communicator = rank.plan, rank.engine, rank.model, rank.communicator
     step = rank.make_step(Clock(engine, 2), lambda _: None)
     source = images_of(recipe, cluster, plan, identity).open_training(engine)
     source.begin_epoch(1)
-    loss = step(0, source, resolve_schedule(recipe, plan).at(0)).summed
-    # After one step, the momentum is the update itself, with more digits than a difference of weights has.
-    updates = [engine.to_host(momentum) for momentum in model.optimizer.momenta]
+    step(0, source, resolve_schedule(recipe, plan).at(0))
     if identity.rank == 0:
-        names = [each.name for each in model.network.parameters]
-        counts = {"accumulation_steps": plan.accumulation_steps, "images": plan.global_batch_size}
-        gradients = [engine.to_host(gradient) for gradient in model.network.gradients]
-        np.savez(file.with_suffix(".gradients.npz"), **dict(zip(names, gradients, strict=True)))
-        np.savez(file, **dict(zip(names, updates, strict=True)), **counts, loss=engine.to_host(loss))
+        named = zip(model.network.parameters, model.network.gradients, strict=True)
+        np.savez(file, **{parameter.name: engine.to_host(gradient) for parameter, gradient in named})
     return communicator
 
 

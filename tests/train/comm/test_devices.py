@@ -73,25 +73,6 @@ def test_a_process_of_one_rank_connects_as_its_cluster_file_says() -> None:
     assert run_ranks_here(cluster, ALONE, process, main) == 7
 
 
-def test_every_device_gets_every_content_and_each_bucket_its_own_sums() -> None:
-    cluster = load_cluster("laptop", ["cluster.communication.kind=devices"])
-
-    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
-        communicator, rank = connect(identity, ledger), identity.rank
-        first, second = mx.nd.full((2,), rank + 1.0), mx.nd.full((3,), 10.0)
-        for _ in range(2):
-            communicator.reduce("first", [first, second], priority=-1)
-            communicator.reduce("second", [second])
-        assert (first.asnumpy().tolist(), second.asnumpy().tolist()) == ([6.0] * 2, [160.0] * 3)
-        assert communicator.gather_bytes("contents", b"ab"[: rank + 1]) == [b"a", b"ab"]
-        mean = mx.nd.full((2,), rank * 4.0)
-        communicator.average("mean", [mean])
-        assert (mean.asnumpy().tolist(), communicator.sum_integers("sum", [rank, 1])) == ([2.0] * 2, [1, 2])
-        return rank
-
-    assert run_ranks_here(cluster, ALONE, Ledger(), main) == 1, "the worst exit status"
-
-
 def test_the_first_collective_sees_every_rank_in_its_place() -> None:
     class Other(SingleProcess):
         def gather(self, name: str, value: int) -> list[int]:

@@ -1,7 +1,6 @@
 """Ranks of one machine meet: sockets between each two of them, and one memory."""
 
 import os
-import re
 import secrets
 import socket
 import struct
@@ -70,16 +69,13 @@ def test_ranks_that_wait_in_vain_say_for_how_long(meeting: dict[str, str]) -> No
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("guest", [_identity(2, 3), _identity(0, 2)], ids=["other world", "other rank 0"])
-def test_a_rank_of_another_world_is_refused(meeting: dict[str, str], guest: Identity) -> None:
+def test_two_processes_that_are_rank_0_do_not_meet(meeting: dict[str, str]) -> None:
     before = _held()
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(meet, each, meeting, 1) for each in (_identity(0, 2), guest)]
-        errors = [each.exception(10) for each in both]
+        errors = [each.exception(10) for each in [pool.submit(meet, _identity(0, 2), meeting, 1) for _ in range(2)]]
     assert _held() == before
     assert any(isinstance(error, WorldMismatch) for error in errors)
-    words = " ".join(map(str, errors))
-    assert re.search("rank 2 of 3 connected to the rendezvous|another process is rank 0, too", words), words
+    assert "another process is rank 0, too" in " ".join(map(str, errors))
 
 
 def test_a_rank_that_ends_during_the_meeting_is_no_first_cause(meeting: dict[str, str]) -> None:
@@ -149,7 +145,7 @@ def test_processes_of_another_user_are_not_let_in(meeting: dict[str, str], monke
         assert _held() == before, f"{refused.value} leaves something open"
 
 
-@pytest.mark.parametrize(("rank", "size"), [(0, 3), (3, 3), (1, 4)])
+@pytest.mark.parametrize(("rank", "size"), [(0, 3), (3, 3), (1, 4), (2, 2)])
 def test_a_guest_whose_number_no_other_rank_of_this_run_has_is_refused(
     meeting: dict[str, str], rank: int, size: int
 ) -> None:

@@ -52,26 +52,6 @@ def test_a_rank_opens_the_store_of_its_kind_of_servers(
         connector(communication)(Identity(0, 2, 0, 2, "here", "Horovod"), ledger)
 
 
-def test_a_rank_fills_its_own_row_of_every_table_exactly() -> None:
-    server = SynchronousServer(mx, mx.kv.create("local"), rank=1, world_size=3)
-    values = [0x0123_4567_89AB_CDEF, 2**64 - 1, 0]
-    assert [server.gather(f"value {number}", value) for number, value in enumerate(values)] == [
-        [0, value, 0] for value in values
-    ]
-    assert server.sum_integers("sums", [2**40 + 1, -7, -(2**63)]) == [2**40 + 1, -7, -(2**63)]
-    assert server.gather_bytes("bytes", bytes(range(256))) == [b"", bytes(range(256)), b""]
-    for other in (b"of another length", b""):
-        assert server.gather_bytes("bytes", other) == [b"", other, b""]
-
-
-def test_every_figure_comes_back_from_the_servers() -> None:
-    server = SynchronousServer(mx, _store_of_two(), rank=0, world_size=2)
-    assert server.gather("value", 21) == [42, 0]
-    assert server.sum_integers("sums", [3, 1]) == [6, 2]
-    # The other rank's byte goes into the same cell here, and so does the number of its bytes.
-    assert server.gather_bytes("bytes", b"!")[0][:1] == b"B"
-
-
 def _store_of_two() -> Any:
     """Return a store to which another rank pushes the same as this one."""
     store = mx.kv.create("local")

@@ -71,10 +71,11 @@ MUON, SHAMPOO = "{name: muon, weight_decay: 0.01}", "{name: shampoo, weight_deca
 
 @pytest.mark.ranks
 @each_engine
-@pytest.mark.parametrize(("ranks", "optimizer"), [(2, MUON), (4, MUON), (2, SHAMPOO), (4, SHAMPOO)])
+@pytest.mark.parametrize("optimizer", [MUON, SHAMPOO])
 def test_ranks_that_divide_the_work_have_the_weights_and_the_state_of_one_rank(
-    tmp_path: Path, name: str, ranks: int, optimizer: str
+    tmp_path: Path, name: str, optimizer: str
 ) -> None:
+    ranks = 3
     if (name, optimizer) == ("mxnet", SHAMPOO):
         pytest.skip("MXNet has no Shampoo")
     cluster = load_cluster("laptop", [f"cluster.engine.name={name}", f"cluster.ranks_per_node={ranks}"])

@@ -194,20 +194,6 @@ def test_an_error_in_the_thread_reaches_whoever_waits(ranks: list[Rank]) -> None
     assert not again.done()
 
 
-def test_a_thread_that_sums_ends_before_its_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_exit: list[Any] = []
-    monkeypatch.setattr("atexit.register", at_exit.append)
-    here, there = socket.socketpair()
-    thread = SumThread({1: here})
-    (end,) = at_exit
-    thread._hand_over(partial(thread._tell, 2, 7, b"last words"))
-    end()
-    assert not thread._thread.is_alive()
-    assert there.recv(100).endswith(b"last words")
-    for each in (here, there):
-        each.close()
-
-
 def test_a_thread_that_was_woken_sleeps_again(ranks: list[Rank]) -> None:
     for rank in ranks:
         rank.thread._hand_over(lambda: None)

@@ -53,29 +53,6 @@ def _together(act: Callable[[TorchCommunicator, int, _World], Any]) -> list[Any]
         return list(pool.map(run, range(3)))
 
 
-def test_a_bucket_travels_as_one_array_of_each_number_type_and_keeps_its_memory() -> None:
-    def step(communicator: TorchCommunicator, rank: int, world: _World) -> Any:
-        weight = torch.arange(6.0).reshape(2, 3).t().requires_grad_()
-        apart = torch.zeros(4, 2)[:, 0]  # a column, whose numbers lie apart
-        half = torch.full((5,), float(rank), dtype=torch.float16)
-        other = torch.full((7,), 10.0**rank)
-        with torch.no_grad():
-            apart += rank
-        for _ in range(2):
-            communicator.reduce("first", [weight, half, apart], priority=-1)
-            communicator.reduce("second", [other])
-            communicator.complete()
-        communicator.reduce("second", [other])
-        communicator.complete()
-        return [each.tolist() for each in (weight, apart, half, other)], world.sums, len(set(world.places)) == 3
-
-    (found, sums, is_kept), *others = _together(step)
-    assert others == [(found, sums, is_kept)] * 2
-    # Summed twice over three ranks: nine times a common value, three times a sum.
-    assert found == [[[0.0, 27.0], [9.0, 36.0], [18.0, 45.0]], [9.0] * 4, [9.0] * 5, [9 * 111.0] * 7]
-    assert (sums, is_kept) == ([10, 5, 7] * 2 + [7], True)
-
-
 def test_neighbours_in_memory_travel_where_they_lie_and_others_are_copied() -> None:
     def step(communicator: TorchCommunicator, rank: int, world: _World) -> Any:
         first, second, third = torch.full((60,), 10.0**rank).split([24, 6, 30])
