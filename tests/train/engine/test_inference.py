@@ -21,10 +21,15 @@ pytest.importorskip("onnxruntime")
 
 OWN_FORMATS = {"mxnet": ["MXNet"], "torch": ["PyTorch state", "PyTorch program"]}
 LARGE = pytest.mark.slow
+POOLED = "model.residual={shortcut: pooled, stride: pool, squeeze_excitation: [stage2_block1]}"
+BLURRED = "model.residual={blur: convolutions_and_max_pool}"
+SIAT = "model.residual={stem: deep, shortcut: pooled, stride: pool, squeeze_excitation: [stage3_block6, stage4_block3]}"
 NETWORKS = [
-    ("resnet8", 16), ("mnist_small_cnn", 28), ("googlenet", 32), ("densenet121", 32),
-    *(pytest.param(network, max(IMAGE_SIZES[network][0], 64), marks=LARGE) for network in ("resnet18", "resnet50")),
-    pytest.param("alexnet", 63, marks=LARGE),
+    ("resnet8", 16, []), ("resnet8", 16, [POOLED]), ("resnet8", 15, [BLURRED.replace("_and_max_pool", "")]),
+    ("mnist_small_cnn", 28, []), ("googlenet", 32, []), ("densenet121", 32, []),
+    *(pytest.param(network, max(IMAGE_SIZES[network][0], 64), [], marks=LARGE) for network in ("resnet18", "resnet50")),
+    pytest.param("alexnet", 63, [], marks=LARGE),
+    *(pytest.param("resnet50", 64, [residual], marks=LARGE) for residual in (BLURRED, SIAT)),
 ]  # fmt: skip
 
 
@@ -44,9 +49,11 @@ def _by_onnxruntime(network: Any, images: np.ndarray, prefix: Path, epsilon: flo
 
 
 @each_engine
-@pytest.mark.parametrize(("network_name", "side"), NETWORKS)
-def test_folded_logits_equal_those_with_batch_norm(name: str, network_name: str, side: int, tmp_path: Path) -> None:
-    engine, network, images = _opened(name, network_name, side)
+@pytest.mark.parametrize(("network_name", "side", "overrides"), NETWORKS)
+def test_folded_logits_equal_those_with_batch_norm(
+    name: str, network_name: str, side: int, overrides: list[str], tmp_path: Path
+) -> None:
+    engine, network, images = _opened(name, network_name, side, *overrides)
     kept = engine.to_host(images)
     logits = engine.to_host(network.inference()(images))
     expected = _by_onnxruntime(network, kept, tmp_path / "network")
@@ -63,7 +70,7 @@ def test_folded_logits_equal_those_with_batch_norm(name: str, network_name: str,
     ("network_name", "side", "overrides"),
     [
         ("resnet8", 40, []), ("googlenet", 70, []), ("densenet121", 96, []),
-        ("resnet8", 48, ["model.residual={shortcut: pooled, stride: pool, squeeze_excitation: [stage2_block1]}"]),
+        ("resnet8", 48, [POOLED]),
     ],
 )  # fmt: skip
 def test_images_of_another_size_than_those_of_training_are_evaluated(

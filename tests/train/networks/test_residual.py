@@ -1,7 +1,6 @@
 """What a residual network may have in place of layers of its paper: counts by hand, and the same in plain PyTorch."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,7 @@ import pytest
 
 from configs.load import load_both
 from configs.plan import plan_run
-from tests.engines import each_engine, forward_backward, random_batch, randomize, small_network
-from train.engine.onnx_graph import export_onnx
+from tests.engines import each_engine, forward_backward, random_batch, small_network
 from train.networks.arch import build_network, network_of
 from train.plan.memory import estimate_input, estimate_memory
 from train.sim.constants import load_calibration
@@ -150,24 +148,6 @@ def test_loss_and_gradients_are_those_of_plain_pytorch(name: str, network_name: 
         apart = np.linalg.norm(network.to_oihw(engine.to_host(found)).reshape(expected.shape) - expected)
         # In float32, rounding moves the inputs of a few ReLUs across 0, which the oracle in float64 does not.
         assert apart <= 0.03 * np.linalg.norm(expected), key
-
-
-@each_engine
-@each_case
-def test_folded_logits_are_those_of_the_exported_graph(
-    name: str, network_name: str, side: int, residual: str, tmp_path: Path
-) -> None:
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    given = f"model.name={network_name}", f"model.image_size={side}", f"model.residual={residual}"
-    engine, recipe, network = small_network(name, *given)
-    tensors = randomize(network, network.network, network.read_weights())
-    images = random_batch(engine, network, size=2)[0]
-    ((_, predict),) = export_onnx(network.network, tensors, recipe.model.bn_epsilon, tmp_path / "network")
-    expected = predict(engine.to_host(images))
-    np.testing.assert_allclose(
-        engine.to_host(network.inference()(images)), expected, rtol=1e-3, atol=1e-4 * expected.std()
-    )
 
 
 def test_the_simulator_and_the_memory_estimate_know_the_network_of_the_recipe() -> None:

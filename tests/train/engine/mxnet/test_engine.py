@@ -9,30 +9,27 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from configs.errors import UserError
 from configs.load import load_cluster
 from tests.engines import ALONE
 from train.engine.mxnet.engine import MxnetEngine, read_operators
 from train.engine.protocol import Operator
 
 
-@pytest.fixture(scope="module")
-def engine() -> MxnetEngine:
-    return MxnetEngine(load_cluster("laptop", ["cluster.engine.name=mxnet", "cluster.communication.kind=none",
-                                               "cluster.ranks_per_node=1"]), ALONE)  # fmt: skip
+def _opened(launcher: str = "none", local_rank: int = 0, **settings: str) -> MxnetEngine:
+    """Open the engine of a rank of four on its node."""
+    words = [f"cluster.{key}={value}" for key, value in {"engine.name": "mxnet", **settings}.items()]
+    return MxnetEngine(load_cluster("laptop", words), replace(ALONE, local_rank=local_rank, launcher=launcher))
 
 
-def test_devices_of_one_process_have_numbers_and_features_are_facts(engine: MxnetEngine) -> None:
-    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.engine.name=mxnet"])
-    ranks = [replace(ALONE, local_rank=2, launcher=launcher) for launcher in ("devices", "Horovod")]
-    assert [MxnetEngine(cluster, rank).context for rank in ranks] == [mx.cpu(2), mx.cpu(0)]
-    features = engine.features()
-    assert features["gpus"] == mx.context.num_gpus()
-    assert {"CUDA", "CUDNN", "NCCL"} <= set(features)
+def test_a_rank_takes_the_gpu_of_its_number_on_the_node_and_a_device_of_a_process_its_own() -> None:
+    devices = {"communication.kind": "devices"}
+    assert _opened("devices", 2, **devices).context == mx.cpu(2)
+    assert _opened("Horovod", 2, **devices).context == mx.cpu(0)
+    assert _opened("Horovod", 1, device="gpu").context == mx.gpu(1)
 
 
-def test_parameters_lose_the_prefixes_of_their_kinds(engine: MxnetEngine, tmp_path: Path) -> None:
-    path = str(tmp_path / "a.params")
+def test_parameters_lose_the_prefixes_of_their_kinds(tmp_path: Path) -> None:
+    engine, path = _opened(), str(tmp_path / "a.params")
     mx.nd.save(path, {"arg:weight": mx.nd.array([1, 2]), "aux:mean": mx.nd.array([3]), "gamma": mx.nd.array([4])})
     read = engine.read_parameters(Path(path))
     assert {name: array.tolist() for name, array in read.items()} == {"weight": [1, 2], "mean": [3], "gamma": [4]}
@@ -53,26 +50,9 @@ def test_operators_of_a_profile_are_ordered_and_reductions_are_told_apart() -> N
     ]
 
 
-def test_a_gpus_rank_takes_the_gpu_of_its_number_on_the_node_and_the_one_cpu() -> None:
-    cluster = load_cluster("laptop", ["cluster.engine.name=mxnet"]).model_copy(update={"device": "gpu"})
-    engine = MxnetEngine(cluster, replace(ALONE, rank=5, world_size=8, local_rank=1, local_size=4))
-    assert (engine.context, engine._host) == (mx.gpu(1), mx.cpu(0))
-
-
-def test_a_file_that_holds_no_parameters_is_refused_in_one_line(engine: MxnetEngine, tmp_path: Path) -> None:
-    path = tmp_path / "a.params"
-    path.write_bytes(b"not a file of parameters")
-    with pytest.raises(
-        UserError, match=r"a\.params: is not a file of MXNet parameters \(.+\); export it again$"
-    ) as refused:
-        engine.read_parameters(path)
-    assert "\n" not in str(refused.value)
-
-
 def test_a_device_of_a_process_makes_its_arrays_on_itself_also_those_of_dali() -> None:
     tensors = pytest.importorskip("nvidia.dali.tensors")
-    cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.engine.name=mxnet"])
-    engine, own = MxnetEngine(cluster, replace(ALONE, local_rank=2, launcher="devices")), mx.cpu(2)
+    engine, own = _opened("devices", 2, **{"communication.kind": "devices"}), mx.cpu(2)
     made = engine.from_host(np.arange(3, dtype=np.float32))
     batch = engine.from_dali(tensors.TensorCPU(np.ones((2, 1, 1), np.float32), "HWC"), is_on_host=True)
     arrays = [made, batch, engine.zeros((3,)), engine.take(made, np.array([2, 0])), engine.copy(made)]
@@ -95,7 +75,7 @@ def test_a_tensor_that_dali_holds_on_a_gpu_is_copied_there_with_its_type(number_
         def copy_to_external(self, pointer: ctypes.c_void_p) -> None:
             ctypes.memmove(pointer, values.ctypes.data, values.nbytes)
 
-    engine = MxnetEngine(load_cluster("laptop", ["cluster.engine.name=mxnet"]), ALONE)
+    engine = _opened()
     engine.context, engine._host = mx.cpu(3), mx.cpu(0)
     array = engine.from_dali(OnGpu(), is_on_host=False)
     assert (array.context, array.dtype) == (mx.cpu(3), np.dtype(number_type))

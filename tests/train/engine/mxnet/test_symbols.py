@@ -35,7 +35,7 @@ engine.wait_all()
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not cpu_flags() >= CAST_FLAGS, reason="which kernels oneDNN has for other CPUs was not looked at")
-@pytest.mark.parametrize(("name", "side"), [*(("resnet8", side) for side in (8, 16, 28, 32)), ("resnet20", 36)])
+@pytest.mark.parametrize(("name", "side"), [("resnet8", 8), ("resnet8", 28), ("resnet20", 36)])
 def test_no_layer_of_a_small_resnet_is_computed_by_reference_code(name: str, side: int) -> None:
     """They end in a pool of a quarter of this side; 28 and 32 px took 2.4 times as long, and 36 px failed."""
     command = [sys.executable, "-c", _STEP, name, str(side)]
@@ -46,20 +46,6 @@ def test_no_layer_of_a_small_resnet_is_computed_by_reference_code(name: str, sid
     )
     assert {layer for layer, _ in kernels} >= {"convolution", "batch_normalization"}
     assert not [layer for layer, kernel in kernels if "ref" in kernel]
-
-
-@pytest.mark.parametrize("rate", [0.2, 0.6])
-def test_dropout_drops_the_share_of_its_rate_in_training_and_keeps_the_mean(rate: float) -> None:
-    row = Layer("drop", KINDS["dropout"], ("data",), 4, 4, 8, 8, rate=rate)
-    model = Model(name="resnet8", num_classes=10, image_size=8)
-    symbol = layer_symbol(row, [mx.sym.Variable("data", dtype="float32")], Settings(model, EngineSettings()))
-    drop = mx.gluon.SymbolBlock(symbol, [mx.sym.Variable("data", dtype="float32")])
-    ones = mx.nd.ones((100, 100))
-    with mx.autograd.record():
-        dropped = drop(ones).asnumpy()
-    assert (dropped == 0).mean() == pytest.approx(rate, abs=0.03)
-    assert dropped.mean() == pytest.approx(1, abs=0.1)
-    assert (drop(ones) == ones).asnumpy().all()
 
 
 _PIXELS = np.array([[1, -2, 3, -4], [5, 6, -7, 8], [-9, 10, 11, 12], [13, -14, 15, 16]], np.float32)

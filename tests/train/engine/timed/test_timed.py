@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from configs.blocks.rehearsal import SLOWER, Fault, Rehearsal, Waits
 from configs.load import ROOT, load_both
@@ -188,15 +187,6 @@ def test_a_process_that_is_struck_ends_by_the_faults_own_signal(kind: str, statu
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=False)
     assert done.returncode == status
-
-
-def test_an_engine_of_waits_and_a_rehearsal_belong_together() -> None:
-    _, cluster, _ = _rehearsed()
-    tree = cluster.model_dump(mode="json")
-    with pytest.raises(ValidationError, match="timed, together with a rehearsal block"):
-        Cluster.model_validate({**tree, "rehearsal": None})
-    with pytest.raises(ValidationError, match="timed, together with a rehearsal block"):
-        Cluster.model_validate({**tree, "engine": {**tree["engine"], "name": "mxnet"}})
 
 
 def test_the_accuracy_of_many_ranks_is_never_above_the_invented_one_of_the_epoch_or_of_the_last() -> None:

@@ -16,9 +16,7 @@ from tests.engines import ALONE
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import SingleProcess
 from train.engine.build import build_model
-from train.engine.parameters import load_parameters
 from train.engine.protocol import Optimizer, TrainableNetwork, open_engine
-from train.networks.arch import build_network
 
 pytest.importorskip("mxnet")
 pytest.importorskip("torch")
@@ -83,19 +81,3 @@ def test_a_run_continues_under_the_other_engine(
     for name, weight in other.network.read_weights().items():
         assert given[name].any() == (not np.array_equal(weight, given[name])), name
         np.testing.assert_allclose(weight, after[name], rtol=1e-5, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("writer", "reader"), [ENGINES, ENGINES[::-1]])
-def test_training_starts_from_the_onnx_file_of_the_other_engine(writer: str, reader: str, tmp_path: Path) -> None:
-    one, other = (Rank(name, "NCHW", "{name: sgd, weight_decay: 0}") for name in (writer, reader))
-    for statistic in one.network.statistics:
-        one.engine.overwrite(statistic, statistic + 0.5)
-    assert "ONNX" in [name for name, _ in one.engine.export_formats(one.network, tmp_path / "network")]
-    given = {**one.network.read_weights(), **one.network.read_statistics()}
-    table = build_network("resnet8", num_classes=10, image_size=16)
-    drawn = {name: np.zeros_like(weight) for name, weight in one.network.read_weights().items()}
-    found = load_parameters(tmp_path / "network.onnx", table, drawn, other.engine.read_parameters)
-    assert found.keys() == given.keys()
-    for name, values in found.items():
-        np.testing.assert_array_equal(values, given[name], err_msg=name)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import resource
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,45 +49,6 @@ def test_the_first_element_is_taken_in_every_order_of_memory(engine: Engine) -> 
     assert engine.to_host(engine.flag(weight, is_set=True)).sum() == 48
 
 
-class _Event:
-    """A mark in the queue of a GPU, or the queue itself."""
-
-    def __init__(self, name: str, waited: list[str]) -> None:
-        self._name, self._waited = name, waited
-
-    def record_event(self) -> _Event:
-        return _Event("mark", self._waited)
-
-    def synchronize(self) -> None:
-        self._waited.append(self._name)
-
-
-def test_a_gpus_rank_waits_for_the_mark_of_an_array_and_without_one_for_the_queue(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[str] = []
-    engine.wait(engine.copy(torch.ones(2)))
-    monkeypatch.setattr(engine, "_is_gpu", True)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: _Event("queue", waited))
-    given = torch.ones(2, 2)
-    for array in (engine.copy(given), engine.first_element(given), given):
-        engine.wait(array)
-    assert waited == ["mark", "mark", "queue"]
-    waited.clear()
-    engine.wait(*[given] * 161)
-    assert waited == ["queue"], "once for all gradients of a step"
-    waited.clear()
-    engine.wait(engine.copy(given), engine.copy(given))
-    assert waited == ["mark", "mark"]
-    waited.clear()
-    engine.wait(engine.copy(given), given)
-    assert "queue" in waited
-    waited.clear()
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(str(device)))
-    engine.wait_all()
-    assert waited == ["cpu"], "its own device"
-
-
 def test_a_gpus_rank_takes_its_own_gpu_and_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
@@ -113,38 +72,6 @@ def test_batch_norm_of_a_pytorch_state_gets_this_programs_names(engine: Engine, 
     read = engine.read_parameters(tmp_path / "state.pt")
     assert list(read) == ["0.weight", "0.bias", "1_gamma", "1_beta", "1_moving_mean", "1_moving_var"]
     np.testing.assert_array_equal(read["0.weight"], layers[0].weight.detach().numpy())
-
-
-@pytest.mark.parametrize("number_type", ["float16", "float32"])
-def test_a_tensor_that_dali_holds_on_a_gpu_is_copied_on_the_stream_of_the_input(
-    engine: Any, monkeypatch: pytest.MonkeyPatch, number_type: str
-) -> None:
-    values, told = np.arange(6, dtype=number_type).reshape(2, 3), list[Any]()
-
-    class OnGpu:
-        """A tensor of DALI's interface for GPUs, in the memory of the host."""
-
-        __cuda_array_interface__ = values.__array_interface__
-
-        def shape(self) -> list[int]:
-            return [2, 3]
-
-        def copy_to_external(self, pointer: ctypes.c_void_p, stream: ctypes.c_void_p) -> None:
-            told.append(stream.value)
-            ctypes.memmove(pointer, values.ctypes.data, values.nbytes)
-
-    def enter(stream: Any) -> nullcontext[None]:
-        told.append(stream.cuda_stream)
-        return nullcontext()
-
-    monkeypatch.setattr(engine, "_input_stream", SimpleNamespace(cuda_stream=77), raising=False)
-    monkeypatch.setattr(torch.cuda, "stream", enter)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the steps")
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: told.append(stream))
-    array = engine.from_dali(OnGpu(), is_on_host=False)
-    assert told == [77, 77, "the steps"]
-    assert engine.to_host(array).dtype == number_type
-    np.testing.assert_array_equal(engine.to_host(array), values)
 
 
 def test_sixteen_bits_reach_the_host_as_they_are_or_as_float32_where_numpy_lacks_them(engine: Engine) -> None:

@@ -33,20 +33,6 @@ def test_a_file_that_holds_a_number_beside_its_tensors_is_refused(tmp_path: Path
         read_state(tmp_path / "state.pt")
 
 
-@pytest.mark.parametrize(
-    ("error", "told"), [(EOFError(), r"EOFError\(\)"), (RuntimeError("\n torn here\nat frame 7\n"), "torn here")]
-)
-def test_of_an_error_the_first_line_is_told_and_one_without_words_is_named(
-    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(torch, "load", fail)
-    with pytest.raises(UserError, match=rf"is not a state file of plain tensors \({told}\); save one again"):
-        read_state(tmp_path / "state.pt")
-
-
 def test_tensors_of_sixteen_bits_become_float32_and_counts_of_batches_are_left_out(tmp_path: Path) -> None:
     state = {"weight": torch.ones(2, dtype=torch.float16), "bn1.num_batches_tracked": torch.tensor(7)}
     torch.save(state, tmp_path / "state.pt")

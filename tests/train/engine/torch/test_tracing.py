@@ -25,15 +25,10 @@ def test_an_operator_that_another_one_called_does_not_count(tmp_path: Path) -> N
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
     assert [(each.begin_us, each.end_us) for each in read_operators(path)] == [(10, 50), (20, 25), (50, 55)]
-    path.write_text(json.dumps({"traceEvents": [*events, _event("sgemm", 60, 7, 9, "kernel")]}), encoding="utf-8")
-    assert [(each.begin_us, each.end_us) for each in read_operators(path)] == [(60, 67)]
-
-
-def test_times_count_from_the_base_that_the_file_gives_in_nanoseconds(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    content = {"traceEvents": [_event("aten::add", 20, 5)], "baseTimeNanoseconds": 3_000_000}
+    # The kernels of a GPU count alone, from the base that the file gives in nanoseconds.
+    content = {"traceEvents": [*events, _event("sgemm", 60, 7, 9, "kernel")], "baseTimeNanoseconds": 3_000_000}
     path.write_text(json.dumps(content), encoding="utf-8")
-    assert [(each.begin_us, each.end_us) for each in read_operators(path)] == [(3020, 3025)]
+    assert [(each.begin_us, each.end_us) for each in read_operators(path)] == [(3060, 3067)]
 
 
 @pytest.mark.parametrize(
