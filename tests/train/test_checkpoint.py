@@ -117,19 +117,6 @@ def test_a_checkpoint_is_due_so_many_epochs_after_the_last(
     assert _steps(tmp_path) == kept
 
 
-def test_the_watchdog_hears_of_every_checkpoint_that_is_collected(tmp_path: Path) -> None:
-    heard: list[None] = []
-    checkpoints, _ = _checkpoints(tmp_path, 2, on_save=lambda: heard.append(None))
-    _evaluate(checkpoints, [2, 3, 4, 5])
-    assert len(heard) == 2
-
-
-def test_only_the_newest_stay(tmp_path: Path) -> None:
-    checkpoints, _ = _checkpoints(tmp_path, 1, keep=2)
-    _evaluate(checkpoints, [2, 3, 4, 5])
-    assert _steps(tmp_path) == [57, 76]
-
-
 def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> InitialState:
     return InitialState.read(RunFolder(folder).checkpoints.files()[0], settings, PLAN)
 
@@ -200,14 +187,6 @@ def test_a_checkpoint_of_version_1_is_resumed_if_it_belongs_to_the_run(tmp_path:
     meta = {("whose" if key == "settings" else key): value for key, value in state.meta.items()}
     folder.write(38, SavedState(meta, state.arrays), keep=1)
     assert _origin(tmp_path).position == Position(3, 38)
-    with pytest.raises(UserError, match=r"run\.seed: got 2, the run was started with 1"):
-        _origin(tmp_path, {"run": {"seed": 2}})
-
-
-def test_another_run_is_not_resumed(tmp_path: Path) -> None:
-    checkpoints, _ = _checkpoints(tmp_path, every=1)
-    _evaluate(checkpoints, [6])
-    assert _origin(tmp_path).position == Position(6, 95), "the last of 6 epochs is still to come"
     with pytest.raises(UserError, match=r"run\.seed: got 2, the run was started with 1"):
         _origin(tmp_path, {"run": {"seed": 2}})
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from configs.load import load_both
 from configs.registry import ENGINES, installed_engine
 from configs.schema import Cluster, Recipe
@@ -75,13 +73,6 @@ def test_without_images_no_library_reads_any_and_the_cluster_file_names_the_comm
     assert (made.training, made.evaluation) == (None, None)
     assert isinstance(made.communicator, SingleProcess)
     assert (made.plan.per_rank_batch_size, made.plan.accumulation_steps, made.identity) == (8, 2, ALONE)
-
-
-def test_the_weights_of_a_checkpoint_take_the_place_of_the_drawn_ones() -> None:
-    drawn = _composed().model.weights
-    kept = {name: array + 1 for name, array in drawn.items()}
-    held = _composed(weights=kept).model.network.read_weights()
-    assert all(np.array_equal(held[name], kept[name]) for name in held)
 
 
 def test_a_rank_makes_its_clock_and_draws_dropout_and_mixes_as_its_files_say() -> None:

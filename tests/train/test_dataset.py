@@ -22,7 +22,7 @@ from data.sources.image_source import Settings
 from tests.engines import cpu_engine
 from tests.runs import train
 from train.comm.communicator import SingleProcess
-from train.dataset import BlankImages, Images, SyntheticImages, images_of, local_folder, require_cold
+from train.dataset import BlankImages, Images, images_of, local_folder, require_cold
 from train.rank.identity import Identity
 
 SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
@@ -156,22 +156,6 @@ def test_only_float16_asks_for_images_of_that_type(packed: Path) -> None:
     for precision, told in (("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32")):
         engine = EngineSettings().model_copy(update={"precision": precision})
         assert _images(packed, engine=engine).image_type == told
-
-
-def test_synthetic_images_continue_where_their_state_says_and_each_rank_has_its_own() -> None:
-    overrides = ["data={name: none, source: synthetic, train_samples: 64, eval_samples: 8, crop: {kind: none}}"]
-    recipe, cluster = load_both("digits", "laptop", [*overrides, "model.image_size=8", "batch.global_size=8"])
-    engine, plan = cpu_engine(), plan_run(recipe, 2)
-    ranks = [Identity(rank, 2, rank, 2, host="a", launcher="none") for rank in range(2)]
-    made = [SyntheticImages(recipe, cluster, plan, each) for each in ranks]
-    first, other = (each.open_training(engine) for each in made)
-    batches = [engine.to_host(first.next_batch().images) for _ in range(3)]
-    assert {batch.shape for batch in batches} == {(4, 3, 8, 8)}
-    again = made[0].open_training(engine, first.state())
-    np.testing.assert_array_equal(engine.to_host(again.next_batch().images), engine.to_host(first.next_batch().images))
-    assert (first.state(), other.state()) == (b"8", b"1")
-    assert not np.array_equal(batches[0], engine.to_host(other.next_batch().images))
-    assert not np.array_equal(batches[0], batches[1])
 
 
 @pytest.mark.parametrize(

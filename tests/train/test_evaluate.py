@@ -84,25 +84,20 @@ def test_scores_are_read_when_their_sum_is_complete() -> None:
     assert metric.score(Later()).row["class_auc"] == [pytest.approx(1 / 6), 0.0]
 
 
-def test_a_class_that_no_image_has_is_left_out_of_the_mean() -> None:
-    score = _score(LABELS * [1, 0])
-    assert score.row["class_auc"] == [pytest.approx(5 / 6), None]
-    assert score.value == pytest.approx(5 / 6)
-    assert score.basis == "1 of 2 classes, 5 images"
-
-
-def test_a_class_that_every_image_has_is_left_out_of_the_mean_too() -> None:
-    labels = LABELS.copy()
-    labels[:, 1] = 1
-    score = _score(labels)
-    assert score.row["class_auc"] == [pytest.approx(5 / 6), None]
-    assert score.basis == "1 of 2 classes, 5 images"
-
-
-def test_a_class_that_is_judged_wrongly_throughout_counts_as_nought() -> None:
-    score = _score(np.array([[0, 0], [0, 1], [0, 0], [0, 1], [1, 0]]))
-    assert score.row["class_auc"] == [0.0, 1.0]
-    assert (score.value, score.basis) == (0.5, "2 classes, 5 images")
+@pytest.mark.parametrize(
+    ("labels", "aucs", "basis"),
+    [
+        (LABELS * [1, 0], [5 / 6, None], "1 of 2 classes, 5 images"),  # a class that no image has
+        (LABELS * [1, 0] + [0, 1], [5 / 6, None], "1 of 2 classes, 5 images"),  # one that every image has
+        ([[0, 0], [0, 1], [0, 0], [0, 1], [1, 0]], [0.0, 1.0], "2 classes, 5 images"),  # one that is always wrong
+    ],
+)
+def test_only_a_class_that_is_present_and_absent_counts_for_the_mean(
+    labels: Any, aucs: list[float | None], basis: str
+) -> None:
+    score, known = _score(np.array(labels)), [each for each in aucs if each is not None]
+    assert score.row["class_auc"] == [None if each is None else pytest.approx(each) for each in aucs]
+    assert (score.value, score.basis) == (pytest.approx(np.mean(known)), basis)
 
 
 def test_no_class_at_all_is_an_error_in_words() -> None:

@@ -84,23 +84,24 @@ def test_the_seconds_of_a_run_are_those_of_its_log(monkeypatch: pytest.MonkeyPat
     assert result.run_s == len(log.keys), "from before run_start to after run_stop"
 
 
-def test_the_target_ends_the_run_at_once() -> None:
+@pytest.mark.parametrize(
+    ("target", "tops", "epochs", "failure"),
+    [
+        ("0.97", [0.97], 2, None),
+        ("0.97", [0.5, 0.6], 4, "target top-1 0.97 not reached in 4 epochs: last 0.6000"),
+        ("null", [0.01, 0.02], 4, None),
+    ],
+    ids=["reached", "missed", "none"],
+)
+def test_a_run_ends_at_its_target_and_is_no_success_without_it(
+    target: str, tops: list[float], epochs: int, failure: str | None
+) -> None:
     log = RememberingLog()
-    result, plan = _run(Remembered(log), log, [], [0.97])
-    assert (result.epochs, result.steps) == (2, plan.steps_after(2))
-
-
-def test_a_missed_target_is_aborted_and_says_by_how_much() -> None:
-    log = RememberingLog()
-    result, _ = _run(Remembered(log), log, [], [0.5, 0.6])
-    assert log.keys[-1] == "run_stop aborted"
-    assert result.failure == "target top-1 0.97 not reached in 4 epochs: last 0.6000"
-
-
-def test_without_a_target_the_last_epoch_is_success() -> None:
-    log = RememberingLog()
-    result, _ = _run(Remembered(log), log, ["run.target_top1=null"], [0.01, 0.02])
-    assert result.success
+    result, plan = _run(Remembered(log), log, [f"run.target_top1={target}"], tops)
+    assert (result.epochs, result.steps, result.success, result.failure) == (
+        epochs, plan.steps_after(epochs), failure is None, failure,
+    )  # fmt: skip
+    assert log.keys[-1] == f"run_stop {'aborted' if failure else 'success'}"
 
 
 def test_accumulation_takes_as_many_batches_and_one_update() -> None:
@@ -309,14 +310,6 @@ class Rows(NullMetrics):
             self.steps.append(fields["step"])
 
 
-def test_a_run_that_stops_has_reported_every_step_that_it_took() -> None:
-    log, rows = RememberingLog(), Rows()
-    recipe = load_recipe("digits", SHORT)
-    with pytest.raises(RunStopped):
-        dry_train(recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=7)
-    assert rows.steps == [4, 9], "told to stop in step 7, seen and stopped after step 9"
-
-
 @pytest.mark.parametrize("stop_from", [1, 4, 5, 34, 35, 36])  # a block ends with step 37
 def test_a_run_that_stops_goes_on_at_the_step_after_the_last_one_that_it_reported(stop_from: int) -> None:
     log, rows = RememberingLog(), Rows()
@@ -358,29 +351,3 @@ def test_a_run_of_slow_steps_stops_within_an_interval_unless_its_end_is_near(sto
     what, at = keeper.kept[-1]
     assert (what, at.step) == ("stopped", stops_after)
     assert rows.steps[-1] == stops_after - 1, "what was not reported yet is reported"
-
-
-class Scores(NullMetrics):
-    """Remembers epoch, last step and top-1 of each evaluation."""
-
-    def __init__(self) -> None:
-        self.scores: list[tuple[int, int, float]] = []
-
-    def row(self, **fields: Any) -> None:
-        if fields["kind"] == "evaluation":
-            assert 0 <= fields["seconds"] < 10
-            self.scores.append((fields["epoch"], fields["step"], fields["top1"]))
-
-
-@pytest.mark.parametrize(
-    ("cause", "words"),
-    [
-        (OSError("record 7 is torn"), "OSError: record 7 is torn"),
-        (KeyError("weight"), "KeyError: 'weight'"),
-        (RuntimeError("RuntimeError of a worker"), "RuntimeError of a worker"),
-        (ValueError(), "ValueError: "),
-    ],
-)
-def test_the_kind_of_an_error_is_told_once(cause: Exception, words: str) -> None:
-    failed = RunFailed(5, cause)
-    assert (str(failed), failed.step) == (words, 5)

@@ -84,39 +84,6 @@ def test_a_rank_whose_run_is_over_ends_as_it_would_have_however_often_it_is_told
     assert list(tmp_path.iterdir()) == []
 
 
-_REFUSED = """
-import sys
-import train.session
-from configs.errors import UserError
-
-def run(folder, identity, ledger, signals):
-    {before}
-    raise UserError("the disk is full")
-
-train.session.run = run
-from train.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("before", "status", "told", "reports"),
-    [
-        ("pass", 2, "error: the disk is full\n", ["failure_0.json"]),
-        ("signals.wait_for_step()", 1, "failed: the disk is full\n", ["failure_0.json"]),
-    ],
-    ids=["before the run", "in the run"],
-)
-def test_an_error_of_the_user_refuses_a_run_that_has_not_begun_and_fails_one_that_has(
-    tmp_path: Path, before: str, status: int, told: str, reports: list[str]
-) -> None:
-    command = [sys.executable, "-c", _REFUSED.format(before=before), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (status, told)
-    assert [path.name for path in tmp_path.iterdir()] == reports
-
-
 _WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # as if it were not installed
@@ -226,19 +193,3 @@ def test_a_rank_that_fails_with_another_one_blames_nobody(
     row = _end(tmp_path, monkeypatch, error)
     assert [(each.levelname, each.message) for each in caplog.records] == [(level, words)]
     assert row["second_hand"] == (level == "WARNING")
-
-
-def test_a_rank_whose_run_is_over_returns_its_status_and_heeds_no_notice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: list[Any]
-) -> None:
-    phases: list[str] = []
-
-    def run(folder: Path, identity: Identity, ledger: Any, _signals: StopSignals) -> int:
-        assert (folder, identity.rank, identity.world_size) == (tmp_path, 1, 4)
-        phases.extend(row["phase"] for row in ledger.to_json()["phases"])
-        return 1
-
-    monkeypatch.setattr(session, "run", run)
-    assert program.main([str(tmp_path)]) == 1
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == [signal.SIG_IGN] * 2
-    assert (phases, ended) == (["interpreter", "import of the program"], [])

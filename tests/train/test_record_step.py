@@ -1,7 +1,7 @@
 """The record recipe's update, from its YAML to the engines' operators, against the record's own formula."""
 
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from configs.load import load_recipe
 from configs.plan import plan_run
 from tests.engines import cpu_engine, each_engine
-from tests.oracles import record_lr, record_update
+from tests.oracles import record_update
 from train.engine.build import build_optimizer
 from train.networks.layer import Parameter
 from train.schedule import resolve_schedule
@@ -45,16 +45,3 @@ def test_a_convolution_moves_as_in_the_record(name: str, first_step: int, gradie
     ours = _train(name, Parameter("conv_weight", "weight", weight.shape), weight, gradients, first_step)
     moved, expected = ours - weight, record_update(weight, gradients, first_step) - weight
     assert np.linalg.norm(moved - expected) < 1e-3 * np.linalg.norm(expected)
-
-
-@pytest.mark.parametrize("kind", ["gamma", "beta", "bias"])
-@each_engine
-def test_batch_norm_and_bias_get_plain_momentum_without_decay(
-    name: str, kind: Literal["gamma", "beta", "bias"]
-) -> None:
-    weight = np.ones(8, np.float32)
-    gradient = np.full(8, 0.01, np.float32)
-    ours = _train(name, Parameter(f"any_{kind}", kind, (8,)), weight, [gradient, gradient], 700)
-    first = -record_lr(700) * 0.01
-    second = 0.96 * first - record_lr(701) * 0.01
-    np.testing.assert_allclose(ours, 1 + first + second, rtol=1e-5)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from configs.errors import ConfigError
@@ -20,6 +21,7 @@ from tests.oracles import (
     shampoo_lr,
     siat_lr,
 )
+from tests.train.test_logged_hyperparameters import CLOSED
 from train.schedule import HyperParameters, LrSchedule, resolve_schedule
 
 
@@ -34,25 +36,13 @@ class Published:
     tolerance: float = 1e-9
 
 
-def _nvidia(ranks: int, batch: int, base_lr: float, warmup_epochs: int, epochs: int) -> Published:
-    steps_per_epoch = math.ceil(1281167 // ranks / batch)
-    warmup, total = warmup_epochs * steps_per_epoch, epochs * steps_per_epoch
-    return Published(ranks, total, lambda step: closed_lr(step, base_lr, warmup, total))
+def _closed(name: str) -> Published:
+    ranks, _, _, base_lr, _, warmup, decay, *_ = CLOSED[name]
+    return Published(ranks, warmup + decay, lambda step: closed_lr(step, base_lr, warmup, warmup + decay))
 
 
-# Ranks, images of each, base rate, warm-up and all epochs, as published.
-NVIDIA = {
-    "nvidia-v06-n96": _nvidia(1536, 39, 40.7, 33, 90),
-    "nvidia-v06-n130": _nvidia(1040, 52, 38, 25, 90),
-    "nvidia-v06-n32": _nvidia(512, 65, 31.2, 25, 77),
-    "nvidia-v07-n230": _nvidia(1840, 29, 25, 29, 82),
-    "nvidia-v07-n192": _nvidia(1536, 29, 23.5, 22, 70),
-    "nvidia-v07-n96": _nvidia(768, 45, 21.6, 17, 59),
-    "nvidia-v30-n96": _nvidia(768, 42, 21.2, 16, 58),
-    "nvidia-v30-n448": _nvidia(3584, 16, 23.0, 32, 78),
-}
 PUBLISHED = {
-    **NVIDIA,
+    **{name: _closed(name) for name in CLOSED},
     "abci-b86016": Published(2048, 1340, record_lr),
     # The warm-up of the code ends at step 625.57, that of the recipe at 625.
     "lars-v20-b32768": Published(512, 2355, google_lr, warmup_tolerance=1e-3),
@@ -77,18 +67,6 @@ LANDMARKS = {
                         1247: 3.74574, 1559: 0},
 }  # fmt: skip
 """Recipe -> 0-based step -> rate. *Sources*: the logs of the 2019 record; the code of the others."""
-REFERENCE_POINTS = {
-    1632: (204, 7.4, 2, 0.9, 5e-5, 27476),
-    3264: (204, 10.5, 2, 0.9, 5e-5, 14523),
-    4096: (64, 10, 5, 0.9, 2e-4, 13137),
-    8192: (64, 17, 5, 0.9, 2e-4, 6095),
-    13056: (204, 12.8, 9, 0.9, 2.5e-5, 4710),
-    32768: (128, 21.2, 16, 0.94, 2.5e-5, 2267),
-    49152: (256, 19.405, 24, 0.951807, 1e-4, 1846),
-    58880: (230, 23.246, 29, 0.951807, 1e-4, 1785),
-    65536: (128, 24.699, 31, 0.951807, 1e-4, 1133),
-    67840: (424, 24.699, 31, 0.951807, 1e-4, 1133),
-}
 
 
 def _schedule(overrides: list[str], world_size: int = 2, recipe: str = "digits") -> LrSchedule:
@@ -110,7 +88,7 @@ def test_a_published_runs_rate_at_every_step_of_its_code(name: str) -> None:
     parts = ((rates[: schedule.warmup_steps], run.warmup_tolerance), (rates[schedule.warmup_steps :], run.tolerance))
     for part, tolerance in parts:
         found, published = zip(*part, strict=True)
-        assert found == pytest.approx(published, rel=tolerance, abs=1e-15 * schedule.base_lr)
+        np.testing.assert_allclose(found, published, rtol=tolerance, atol=1e-15 * schedule.base_lr)
 
 
 @pytest.mark.parametrize("epochs", [16, 24, 32, 40, 56, 88])
@@ -132,53 +110,10 @@ def test_the_records_weight_decay_and_momentum_at_every_step() -> None:
         assert values.momentum == 0.96
 
 
-@pytest.mark.parametrize("batch", REFERENCE_POINTS)
-def test_a_reference_point_has_the_published_numbers(batch: int) -> None:
-    span, base_lr, warmup_epochs, momentum, weight_decay, decay_steps = REFERENCE_POINTS[batch]
-    schedule = _schedule([], batch // span, f"mlperf-b{batch}")
-    warmup = warmup_epochs * math.ceil(1281167 // (batch // span) / span)
-    first, peak, later = schedule.at(0), schedule.at(warmup - 1), schedule.at(warmup + decay_steps // 2)
-    assert first.lr == pytest.approx(base_lr / warmup)
-    assert (peak.lr, peak.momentum, peak.weight_decay) == (base_lr, momentum, weight_decay)
-    half = closed_lr(warmup + decay_steps // 2, base_lr, warmup, warmup + decay_steps)
-    assert later.lr == pytest.approx(half, rel=1e-9)
-
-
-@pytest.mark.parametrize("name", ["lars-v20-b32768", *NVIDIA, *(f"mlperf-b{batch}" for batch in REFERENCE_POINTS)])
+@pytest.mark.parametrize("name", CLOSED)
 def test_a_closed_run_ends_at_exactly_the_rate_that_the_checker_wants(name: str) -> None:
     schedule = _schedule([], 1, name)
     assert schedule.at(schedule.warmup_steps + schedule.decay_steps).lr == 0.0001
-
-
-def test_polynomial_without_steps_ends_with_the_run() -> None:
-    schedule = _schedule(["schedule.decay={name: polynomial, power: 2, end_lr_ratio: 0.01}", "schedule.base_lr=2"])
-    end = schedule.warmup_steps + schedule.decay_steps
-    middle = schedule.warmup_steps + schedule.decay_steps // 2
-    assert schedule.at(schedule.warmup_steps).lr == 2
-    assert schedule.at(end).lr == pytest.approx(0.02)
-    left = 1 - (schedule.decay_steps // 2) / schedule.decay_steps
-    assert schedule.at(middle).lr == pytest.approx(2 * (0.99 * left**2 + 0.01))
-
-
-def test_step_decay_multiplies_at_each_boundary() -> None:
-    schedule = _schedule(["schedule.decay={name: step, boundaries: [4, 8], factor: 0.1}", "schedule.base_lr=1"])
-    rates = [schedule.at(step).lr for step in (4 * 19 - 1, 4 * 19, 8 * 19 - 1, 8 * 19)]
-    assert rates == pytest.approx([1, 0.1, 0.1, 0.01])
-
-
-def test_cosine_is_halfway_down_in_the_middle() -> None:
-    schedule = _schedule(["schedule.decay={name: cosine, steps: 100}", "schedule.base_lr=1", "schedule.warmup_steps=20",
-                          "schedule.warmup_epochs=null"])  # fmt: skip
-    assert schedule.at(20 + 50).lr == pytest.approx(0.5)
-    assert schedule.at(20 + 25).lr == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
-    assert schedule.at(500).lr == 0
-
-
-def test_a_cosine_ends_at_its_share_of_the_base_rate() -> None:
-    schedule = _schedule(["schedule.decay={name: cosine, steps: 100, end_lr_ratio: 0.1}", "schedule.base_lr=3",
-                          "schedule.warmup_steps=20", "schedule.warmup_epochs=null"])  # fmt: skip
-    assert [schedule.at(step).lr for step in (20, 70, 120, 500)] == pytest.approx([3, 1.65, 0.3, 0.3])
-    assert schedule.end_lr == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from configs.load import ROOT, load_both
 from train.networks.arch import build_network
 from train.plan.document import plan_document
-from train.plan.text import draw, render
+from train.plan.text import render
 
 FFCV = "{initial_size: 160, size_step: 32, ramp_start_share: 0.75, ramp_end_share: 0.875}"
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
@@ -55,42 +55,29 @@ def test_every_recipe_can_be_planned_on_two_ranks(recipe: str) -> None:
         assert verdict["closed_allowed"] or plan["compliance"]["division"] == "open"
 
 
-SIAT_NETWORK = (
-    # The paper's network; the deep stem; squeeze and excitation in two blocks; the 1,001st output.
-    25_557_032 + 19_232 + 525_568 + 2_099_712 + 2_049,
-    # Stem at 80 px; stages of 40, 20, 10 and 5 px; squeeze and excitation; classifier.
-    182_476_800 + 340_787_200 + 701_235_200 + 924_057_600 + 589_824_000 + 2_621_440 + 2_048 * 1_001,
-)
-# Stem, four stages and classifier of the paper's network, by the side of its images.
-PAPERS_MACS = {
-    176: 72_855_552 + 412_352_512 + 634_388_480 + 904_003_584 + 582_483_968 + 2_048_000,
-    192: 86_704_128 + 490_733_568 + 754_974_720 + 1_075_838_976 + 594_542_592 + 2_048_000,
-    224: 118_013_952 + 667_942_912 + 1_027_604_480 + 1_464_336_384 + 809_238_528 + 2_048_000,
-}
 FEWER_EPOCHS = {
-    "ffcv-b4096": (8, 512, 10_010, [*range(1, 33)], (25_557_032, PAPERS_MACS[192])),
-    "mosaic-v20-b2048": (8, 256, 17_516, [*range(3, 28, 3), 28], (25_557_032, PAPERS_MACS[176])),
-    "google-v10-shampoo-b32768": (128, 256, 1760, [*range(4, 45, 4), 45], (25_557_032, PAPERS_MACS[224])),
-    "siat-v07-b32768": (1024, 32, 939, [4, 8, 12, 16, 20, 24], SIAT_NETWORK),
-    "siat-v07-b16384": (512, 32, 1564, [4, 8, 12, 16, 20], SIAT_NETWORK),
+    "ffcv-b4096": (8, 512, 10_010, [*range(1, 33)]),
+    "mosaic-v20-b2048": (8, 256, 17_516, [*range(3, 28, 3), 28]),
+    "google-v10-shampoo-b32768": (128, 256, 1760, [*range(4, 45, 4), 45]),
+    "siat-v07-b32768": (1024, 32, 939, [4, 8, 12, 16, 20, 24]),
+    "siat-v07-b16384": (512, 32, 1564, [4, 8, 12, 16, 20]),
 }
-"""Recipe -> published ranks, images of one, steps, epochs with an evaluation, parameters and multiply-adds of an image.
+"""Recipe -> published ranks, images of one, steps, epochs with an evaluation.
 
 Steps: a rank's images of an epoch, 160,145 of eight ranks by 512 in 32 epochs and by 256 in 28, 10,009 by 256 in 45,
-1,251 by 32 in 24 and 2,502 by 32 in 20, rounded up. Networks are counted by hand, at the largest training images.
+1,251 by 32 in 24 and 2,502 by 32 in 20, rounded up.
 """
 
 
 @pytest.mark.parametrize("cluster", ["abci-v100", "h100-node"])
 @pytest.mark.parametrize("name", FEWER_EPOCHS)
 def test_an_open_run_of_fewer_epochs_on_the_records_machine_and_on_eight_gpus(name: str, cluster: str) -> None:
-    ranks, images, steps, epochs, network = FEWER_EPOCHS[name]
+    ranks, images, steps, epochs = FEWER_EPOCHS[name]
     words = [f"cluster.num_nodes={ranks // 4}", "cluster.engine.name=torch"] if cluster == "abci-v100" else []
     plan = _plan(name, *words, cluster=cluster)
     assert (plan["per_rank_batch_size"], plan["eval_epochs"]) == (images, epochs)
     assert plan["accumulation_steps"] == (1 if cluster == "abci-v100" else ranks // 8)
     assert plan["total_steps"] == steps
-    assert (plan["parameters"], plan["forward_macs_per_image"]) == network
     assert plan["memory"]["fits"] or (cluster == "abci-v100" and images > 32), "16 GB are few for 256 images"
     assert plan["compliance"]["division"] == "open"
     simulated = plan["simulated"]
@@ -105,28 +92,13 @@ def test_a_machine_that_nobody_knows_is_planned_without_a_simulated_time() -> No
 
 
 def test_a_simulated_time_has_its_unit_and_the_ends_of_its_interval() -> None:
-    found: dict[str, Any] = {
-        "images_per_s": [1234.4, 1000.0, 99.126],
-        "run_s": [70.4, 60, 100],
-        "startup_s": [2.5, 1, 4],
-    }
-    found |= {"accelerator_hours": [0.25, 0.125, 0.5], "epochs": 86, "is_time_to_train": True, "is_unmeasured": False}
-    title, *lines = render(_plan("digits") | {"simulated": found}).split("\n\n")[1].splitlines()
-    assert title == "Simulated, with the ends of 90 % intervals"
-    assert lines == [
-        "  images/s   1,234 (1,000 to 99)",
-        "  to target  70.40 s for 86 epochs (60.00 to 100.00)",
-        "  start-up   2.50 s before run_start (1.00 to 4.00)",
-        "  cost       0.25 accelerator hours (0.12 to 0.50)",
-    ]
-    untimed = render(_plan("digits") | {"simulated": found | {"is_time_to_train": False, "run_s": [100, 9, 999.6]}})
-    assert "  run        100 s for 86 epochs (9 to 1,000)\n" in untimed
-
-
-def test_memory_that_a_device_lacks_is_said() -> None:
-    memory = _plan("mlperf-b67840", "cluster.num_nodes=5", cluster="abci-v100")["memory"]
-    assert memory["fits"] is False
-    assert memory["available_bytes"] == 16 << 30
+    bounded, keys = (1234.4, 1000.0, 99.126), ("images_per_s", "startup_s", "accelerator_hours")
+    found: dict[str, Any] = {**dict.fromkeys(keys, bounded), "run_s": (70.4, 60, 100), "epochs": 86}
+    found |= {"is_time_to_train": True, "is_unmeasured": False}
+    text = render(_plan("digits") | {"simulated": found})
+    assert "  images/s   1,234 (1,000 to 99)\n  to target  70.40 s for 86 epochs (60.00 to 100.00)\n" in text
+    untimed = render(_plan("digits") | {"simulated": found | {"is_time_to_train": False}})
+    assert "\n  run        70.40 s for 86 epochs" in untimed
 
 
 def test_memory_grows_with_the_micro_batch_by_its_activations_and_input_only() -> None:
@@ -137,14 +109,6 @@ def test_memory_grows_with_the_micro_batch_by_its_activations_and_input_only() -
     numbers = build_network("resnet50", num_classes=1000, image_size=224).num_parameters
     assert small["optimizer_bytes"] == 4 * numbers
     assert _plan("imagenet-b256", "optimizer.name=muon")["memory"]["optimizer_bytes"] == 8 * numbers
-
-
-def test_the_drawn_curve_reaches_the_top_where_the_rate_does() -> None:
-    lines = draw([[step, float(min(step, 20 - step))] for step in range(21)])
-    top, bottom = lines[0], lines[9]
-    assert "#" in top[30:50]
-    assert "#" not in top[10:30]
-    assert bottom.count("#") > 60
 
 
 def test_a_run_whose_epochs_do_not_reach_the_target_has_no_time_to_it() -> None:
@@ -172,33 +136,19 @@ def test_images_that_grow_take_in_each_epoch_what_images_of_its_size_take() -> N
     assert "Training images by epoch" not in render(other)
 
 
-def test_a_run_that_is_cut_short_keeps_the_epochs_of_its_schedule() -> None:
-    plan, short = _plan("digits"), _plan("digits", "run.max_steps=5")
-    assert (short["total_steps"], short["epochs"]) == (5, plan["epochs"])
-    assert short["total_steps_nominal"] == plan["total_steps_nominal"]
-
-
-def test_accumulated_float16_gradients_are_reduced_in_float32() -> None:
-    plan = _plan("abci-b86016", "batch.bn_span=21", cluster="abci-v100")
-    assert plan["accumulation_steps"] == 2
-    assert plan["gradient_bytes"] == sum(bucket["bytes"] for bucket in plan["buckets"]) == 4 * plan["parameters"]
-    assert plan["number_types"] == {"computed": "float16", "summed": "float32", "kept": "float32"}
-
-
-@pytest.mark.parametrize(("graphs", "told"), [("none", ""), ("step", "one CUDA graph, with"), ("compute", "between")])
-def test_a_plan_says_what_a_gpu_replays(graphs: str, told: str) -> None:
-    text = render(_plan("digits", "cluster.engine.name=torch", f"cluster.engine.cuda_graphs={graphs}"))
-    assert ("CUDA graph" in text) == (graphs != "none")
-    assert told in text
-
-
-@pytest.mark.parametrize(("ranks", "stages"), [(2, "4 stages"), (1, "one program")])
-def test_a_plan_says_what_is_compiled(ranks: int, stages: str) -> None:
-    words = ["cluster.engine.name=torch", f"cluster.ranks_per_node={ranks}"]
-    assert f"torch.compile makes the kernels of forward and backward passes, as {stages}" in render(
-        _plan("digits", *words, "cluster.engine.compile=true")
-    )
-    assert "torch.compile" not in render(_plan("digits", *words))
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("cuda_graphs=step", "a step is replayed as one CUDA graph, with its allreduces"),
+        ("cuda_graphs=compute", "replayed as one CUDA graph and the update as another, allreduces between"),
+        ("compile=true", "torch.compile makes the kernels of forward and backward passes, as 4 stages"),
+        ("compile=true cluster.ranks_per_node=1", "forward and backward passes, as one program"),
+    ],
+)
+def test_a_plan_says_what_is_compiled_and_what_a_gpu_replays(words: str, told: str) -> None:
+    torch = "cluster.engine.name=torch"
+    assert told in render(_plan("digits", torch, *f"cluster.engine.{words}".split()))
+    assert told not in render(_plan("digits", torch))
 
 
 @pytest.mark.parametrize(
@@ -261,19 +211,3 @@ def test_every_step_is_listed_up_to_fifty_thousand_and_then_about_a_thousand_and
     assert listed == sorted({*range(0, steps, stride), *(mark["step"] for mark in plan["landmarks"])})
     rates = {row[0]: row[1:] for row in plan["schedule"]}
     assert all(rates[mark["step"]] == [mark["lr"], mark["momentum"]] for mark in plan["landmarks"])
-
-
-@pytest.mark.parametrize("warmup", [0, 1, 3])
-def test_landmarks_are_the_ends_of_the_phases_and_tenths_of_the_decay(warmup: int) -> None:
-    plan = _plan("digits", f"schedule.warmup_epochs={warmup}")
-    warm, decay, last = plan["warmup_steps"], plan["decay_steps"], plan["total_steps"] - 1
-    found = {mark["step"]: mark["at"] for mark in plan["landmarks"]}
-    assert [*found] == sorted(found)
-    expected = {warm + decay * tenth // 10: f"{tenth}/10 of the decay" for tenth in range(1, 11)}
-    expected |= {0: "first step", last: "last step"}
-    if warm:
-        expected |= {
-            (warm - 1) // 2: "half of the warm-up", warm - 1: "last step of the warm-up",
-            warm: "first step after the warm-up",
-        }  # fmt: skip
-    assert found == {step: at for step, at in expected.items() if step <= last}

@@ -47,6 +47,10 @@ print(resident() - before)
 """
 
 
+RECORD = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
+NORMS = sum(each.size for each in RECORD.parameters if each.kind in ("gamma", "beta"))
+
+
 def _memory(recipe: str, cluster: str, *overrides: str) -> dict[str, Any]:
     memory: dict[str, Any] = plan_document(*load_both(recipe, cluster, overrides))["memory"]
     return memory
@@ -75,12 +79,10 @@ def test_float16_halves_all_but_the_masters_the_moments_and_batch_norm() -> None
     half, full = (
         _memory("abci-b86016", "abci-v100", f"cluster.engine.precision={name}") for name in ("float16", "float32")
     )
-    table = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
-    norms = sum(each.size for each in table.parameters if each.kind in ("gamma", "beta"))
-    others = table.num_parameters - norms
-    assert half["weights_bytes"] == 6 * others + 4 * norms
-    assert full["weights_bytes"] == full["gradients_bytes"] == 4 * table.num_parameters
-    assert half["gradients_bytes"] == 2 * others + 4 * norms
+    others = RECORD.num_parameters - NORMS
+    assert half["weights_bytes"] == 6 * others + 4 * NORMS
+    assert full["weights_bytes"] == full["gradients_bytes"] == 4 * RECORD.num_parameters
+    assert half["gradients_bytes"] == 2 * others + 4 * NORMS
     assert 2 * half["activations_bytes"] == full["activations_bytes"]
     assert half["optimizer_bytes"] == full["optimizer_bytes"]
 
@@ -97,9 +99,7 @@ def test_bfloat16_of_mxnet_on_a_cpu_halves_activations_and_adds_casts_of_the_flo
 def test_accumulated_float16_gradients_have_float32_sums_beside_them() -> None:
     sets = ["batch.bn_span=21", "cluster.engine.precision=float16"]
     once, twice = (_memory("abci-b86016", "abci-v100", *each) for each in ([], sets))
-    table = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
-    norms = sum(each.size for each in table.parameters if each.kind in ("gamma", "beta"))
-    assert twice["gradients_bytes"] - once["gradients_bytes"] == 4 * (table.num_parameters - norms)
+    assert twice["gradients_bytes"] - once["gradients_bytes"] == 4 * (RECORD.num_parameters - NORMS)
     assert 2 * twice["activations_bytes"] == once["activations_bytes"]
 
 

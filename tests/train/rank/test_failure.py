@@ -33,20 +33,6 @@ THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1",
         (Stopped(signal.SIGTERM), True),
         (RunStopped(40), False),
     ],
-    ids=[
-        "own",
-        "Horovod",
-        "Gloo closed",
-        "Gloo reset",
-        "NCCL",
-        "meet",
-        "shared memory",
-        "Gloo",
-        "waits",
-        "stands",
-        "told to end",
-        "agreed to stop",
-    ],
 )
 def test_only_what_another_rank_caused_is_second_hand(error: BaseException, second_hand: bool) -> None:
     assert is_second_hand(error) is second_hand

@@ -1,19 +1,14 @@
-"""Ranks that do not respond are named and told from slow ones, by signs in a folder; and two real ranks, one frozen."""
+"""Ranks that do not respond are named and told from slow ones, by signs in a folder.
 
-import os
-import signal
-import socket
-import subprocess
-import time
+Real ranks are frozen in tests/launch/faults.
+"""
+
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from configs.load import ROOT
-from tests.launch.scheduled import ranks
-from tests.runs import SHORT, train_command
-from train.rank.identity import Identity, read_identity
+from train.rank.identity import Identity
 from train.rank.peers import Peers
 
 HOSTS = ["a", "b", "c"]
@@ -141,47 +136,3 @@ def test_a_rank_that_cannot_leave_a_sign_of_its_own_blames_nobody(
 ) -> None:
     assert _look(_peers(tmp_path / "deleted")[:1], 1, 3, 30) == [False] * 3
     assert caplog.messages == []
-
-
-@pytest.mark.slow
-@pytest.mark.ranks
-def test_a_frozen_rank_of_two_is_named_while_the_run_lives_and_ends_it_long_before_the_watchdog(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "run"
-    endless = [
-        *SHORT, "run.max_steps=null", "data.source=synthetic", "data.train_samples=1000000", "data.eval_samples=64",
-        "cluster.watchdog_s=100000",
-    ]  # fmt: skip
-    output = tmp_path / "output"
-    host = socket.gethostname()
-    with (
-        output.open("wb") as file,
-        subprocess.Popen(train_command(folder, *endless), cwd=ROOT, stdout=file, stderr=file) as launcher,
-    ):
-
-        def wait_for(words: str, path: Path = output) -> None:
-            while not (path.is_file() and words in path.read_text(encoding="utf-8")):
-                assert launcher.poll() is None, output.read_text(encoding="utf-8")
-                time.sleep(0.02)
-
-        wait_for(" step 12/")
-        frozen = _process_of(folder, 1)
-        os.kill(frozen, signal.SIGSTOP)
-        wait_for(f"rank 1 on {host} does not respond")
-        os.kill(frozen, signal.SIGCONT)
-        wait_for("rank 1 responds again")
-        os.kill(_process_of(folder, 0), signal.SIGSTOP)
-        assert launcher.wait() == 1
-    text = output.read_text(encoding="utf-8")
-    assert f"[rank 1 {host}] no step for" in text, text
-    assert f"rank 0 on {host} made no progress and reported nothing" in text
-
-
-def _process_of(folder: Path, rank: int) -> int:
-    """Return the process of a rank of the run in the folder, from the launcher's variables."""
-    identities = {}
-    for process in ranks(folder):
-        variables = Path(f"/proc/{process}/environ").read_bytes().decode().removesuffix("\0").split("\0")
-        identities[read_identity(dict(each.split("=", 1) for each in variables)).rank] = process
-    return identities[rank]

@@ -172,31 +172,6 @@ def test_many_ranks_are_rehearsed_over_mpi_where_horovod_has_it(
     assert [cluster.launcher for _, cluster in trained] == ["mpirun" if has_mpi else "local"]
 
 
-def test_a_rehearsal_has_what_the_options_ask_for_and_a_folder_that_is_named_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[tuple[Recipe, Cluster]]
-) -> None:
-    usual = [*WORDS, "--set", f"cluster.paths.runs={tmp_path}"]
-    chosen = ["--shrink", "8", "--speed", "4", "--slow", "1:2", "--slow", "0:3", "--fail", "kill@9:1"]
-    assert main([*usual, "--ranks", "8", *chosen]) == 0
-    assert main([*usual, "--ranks", "16", "--launcher", "mpirun"]) == 0
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    assert main([*usual, "--ranks", "16", "--nodes", "2", "--launcher", "srun", "--run-dir", str(tmp_path / "a")]) == 1
-    assert main([*usual, "--ranks", "16", "--run-dir", str(tmp_path / "b")]) == 0
-    places = [cluster for _, cluster in trained]
-    assert [(each.world_size, each.num_nodes, each.launcher) for each in places] == [
-        (8, 1, "local"), (16, 1, "mpirun"), (16, 2, "srun"), (16, 1, "local"),
-    ]  # fmt: skip
-    first, second = (each.rehearsal for each in places[:2])
-    assert first is not None
-    assert (first.shrink, first.speed, first.faults) == (8, 4.0, ("kill@9:1",))
-    assert first.slow_ranks == {"1": 2.0, "0": 3.0}
-    assert second is not None
-    assert (second.shrink, second.speed, second.faults, second.slow_ranks) == (256, 1.0, (), {})
-    named = [path.name for path in tmp_path.iterdir() if len(path.name) > 1]
-    assert named
-    assert all(re.fullmatch(r"rehearsal-digits-\d{8}-\d{6}", name) for name in named)
-
-
 @pytest.mark.parametrize(("words", "shrink", "speed"), [([], 1, 1), (["--shrink", "5", "--speed", "2.5"], 5, 2.5)])
 def test_the_config_of_a_job_is_written_and_nothing_runs(
     words: list[str], shrink: int, speed: float, tmp_path: Path
@@ -238,19 +213,17 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     steps = rehearsed_steps(tmp_path, cluster)
     assert astuple(steps) == pytest.approx((8, 0.04, 0.04, 0.002, 0.5, 4.4 / 8 / 50))
     step = time_step(make_scenario(*described, load_calibration()), load_calibration())
-    told = outcome_text(tmp_path, steps, *described).splitlines()
-    assert told == [
-        "rehearsed: 50 steps of 40.0 ms on 8 ranks of this machine: sleeps 40.0 ms, exposed communication 2.0 ms",
-        "predicted for these ranks: 42.0 ms, of which 2.0 are half a cycle of Horovod's negotiation: agree",
-        "CPU: 50 % busy, 11.0 ms per rank and step",
-        "slowest rank: 3, 12 % longer than the median rank",
-        f"predicted for the described machine: {1e3 * step.total_s:.1f} ms per step, of which compute "
-        f"{1e3 * step.compute_s:.1f} and exposed communication {1e3 * step.exposed_s:.1f}",
-        "checkpoints: training waited 0.25 s for them",
-        "start-up of rank 0: 4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; "
-        "rank 5 was ready last, after 3.0 s, the median rank after 2.5 s",
-    ]
-    assert (tmp_path / "rehearsal.txt").read_text(encoding="utf-8").splitlines() == told[:5]
+    told = outcome_text(tmp_path, steps, *described)
+    for words in (
+        "50 steps of 40.0 ms on 8 ranks", "sleeps 40.0 ms, exposed communication 2.0 ms", "42.0 ms, of which 2.0 are",
+        "50 % busy, 11.0 ms per rank", "slowest rank: 3, 12 % longer", f"machine: {1e3 * step.total_s:.1f} ms per step",
+        f"compute {1e3 * step.compute_s:.1f} and exposed communication {1e3 * step.exposed_s:.1f}", "waited 0.25 s",
+        "4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; rank 5 was ready last, after 3.0 s",
+    ):  # fmt: skip
+        assert words in told
+    kept = (tmp_path / "rehearsal.txt").read_text(encoding="utf-8")
+    assert told.startswith(kept)
+    assert kept.count("\n") == 5
     # One rank negotiates with nobody, and is neither slower than others nor waits for them.
     _finish_run(
         tmp_path, replace(summary, world_size=1, rank_excess=None, comm_exposed_fraction=None, checkpoint_s=None)
@@ -274,8 +247,8 @@ def test_the_verdict_changes_at_a_tenth_and_at_seven_tenths_of_the_processors() 
     assert [each.verdict for each in steps] == ["agree", "agree", limit, limit]
     assert replace(at_bound, step_s=2.0, busy=0.7).verdict == "differ"
     idle = RehearsedSteps(8, step_s=0.057, compute_s=0.05, negotiation_s=0.004, busy=0.3, cpu_s=0.002)
-    assert validation_text([replace(idle, step_s=0.1, busy=0.95), idle]).splitlines() == [
-        "ranks  predicted ms  rehearsed ms  difference  CPU busy  CPU ms per rank and step",
-        "    8          54.0         100.0        +85 %      95 %                       2.0  the CPU is the limit",
-        "    8          54.0          57.0         +6 %      30 %                       2.0  agree",
-    ]
+    rows = validation_text([replace(idle, step_s=0.1, busy=0.95), idle]).splitlines()[1:]
+    assert [row.split()[:7] for row in rows] == [
+        ["8", "54.0", "100.0", "+85", "%", "95", "%"], ["8", "54.0", "57.0", "+6", "%", "30", "%"],
+    ]  # fmt: skip
+    assert [row.endswith(("2.0  the CPU is the limit", "2.0  agree")) for row in rows] == [True, True]
