@@ -10,7 +10,6 @@ from configs.rank_variables import (
     meets_by_mpi,
     meets_over_gloo,
     rank_environment,
-    server_environment,
 )
 from configs.schema import Cluster
 
@@ -63,45 +62,6 @@ def test_mpirun_notices_a_lost_host_before_the_watchdog_ends_the_ranks(watchdog_
     names = ("time", "intvl", "probes")
     told = [int(given[f"OMPI_MCA_oob_tcp_keepalive_{name}"]) for name in names]
     assert told == [2 * pause_s, pause_s, 4]
-
-
-def test_parameter_servers_and_ranks_find_each_other_on_this_machine() -> None:
-    assert server_environment("worker", 4321, workers=3, servers=2) == {
-        "DMLC_ROLE": "worker",
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": "4321",
-        "DMLC_NODE_HOST": "127.0.0.1",
-        "DMLC_NUM_WORKER": "3",
-        "DMLC_NUM_SERVER": "2",
-    }
-
-
-def test_every_variable_of_the_records_ranks() -> None:
-    """*Source*: the cluster file. 512 machines are started by mpirun; NCCL sums, so MPI is how ranks meet."""
-    assert rank_environment(ABCI) == {
-        "OMP_NUM_THREADS": "1",
-        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "25",
-        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999",
-        "MXNET_UPDATE_ON_KVSTORE": "0",
-        "HOROVOD_CYCLE_TIME": "0.2",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",
-        "HOROVOD_FUSION_THRESHOLD": "16777216",
-        "HOROVOD_CONTROLLER": "mpi",
-        "HOROVOD_CPU_OPERATIONS": "mpi",
-        "OMPI_MCA_memory": "^patcher",
-        "UCX_MEM_MMAP_HOOK_MODE": "none",
-        "OMPI_MCA_oob_tcp_keepalive_time": "10",
-        "OMPI_MCA_oob_tcp_keepalive_intvl": "5",
-        "OMPI_MCA_oob_tcp_keepalive_probes": "4",
-        "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
-        "MXNET_GPU_WORKER_NTHREADS": "1",
-        "MXNET_GPU_COPY_NTHREADS": "1",
-        "HOROVOD_BATCH_D2D_MEMCOPIES": "1",
-        "NCCL_BUFFSIZE": "2097152",
-        "NCCL_MIN_NCHANNELS": "4",
-        "NCCL_MAX_NCHANNELS": "16",
-        "NCCL_NET_GDR_READ": "1",
-    }
 
 
 @pytest.mark.parametrize(

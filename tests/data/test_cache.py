@@ -11,6 +11,7 @@ import pytest
 
 from data import cache
 from data.cache import clear_dataset, drop_pages, known_obstacle, resident_bytes
+from tests.data.test_lock import open_files
 
 PAGES = 300
 
@@ -21,10 +22,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     counted: list[float] = []
     monkeypatch.setattr(cache, "time", SimpleNamespace(sleep=counted.append))
     return counted
-
-
-def _open_files() -> list[Path]:
-    return sorted(Path("/proc/self/fd").iterdir())
 
 
 @pytest.fixture
@@ -122,7 +119,7 @@ def test_who_may_neither_own_nor_write_a_file_is_told_at_once_that_the_kernel_do
 
 
 def test_no_file_stays_open(file: Path) -> None:
-    before = _open_files()
+    before = open_files()
     drop_pages([file])
     resident_bytes([file])
-    assert _open_files() == before
+    assert open_files() == before

@@ -8,7 +8,8 @@ import pytest
 from data.lock import locked
 
 
-def _open_files() -> list[Path]:
+def open_files() -> list[Path]:
+    """Return the files that this process holds open."""
     return sorted(Path("/proc/self/fd").iterdir())
 
 
@@ -16,7 +17,7 @@ def _open_files() -> list[Path]:
     ("first", "second", "may_both"), [(True, True, True), (True, False, False), (False, True, False), (False,) * 3]
 )
 def test_only_shared_holders_hold_a_folder_together(tmp_path: Path, first: bool, second: bool, may_both: bool) -> None:
-    open_before = len(_open_files())
+    open_before = len(open_files())
     with locked(tmp_path, shared=first):
         blocked = contextlib.nullcontext() if may_both else pytest.raises(BlockingIOError)
         with blocked, locked(tmp_path, shared=second, wait=False):
@@ -24,5 +25,5 @@ def test_only_shared_holders_hold_a_folder_together(tmp_path: Path, first: bool,
     with contextlib.suppress(KeyError), locked(tmp_path, wait=False):
         raise KeyError
     with locked(tmp_path, wait=False):
-        assert len(_open_files()) == open_before + 1
-    assert len(_open_files()) == open_before
+        assert len(open_files()) == open_before + 1
+    assert len(open_files()) == open_before

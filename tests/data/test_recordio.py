@@ -26,14 +26,11 @@ from data.recordio import (
     pack_image,
     unpack_image,
 )
+from tests.data.test_lock import open_files
 from tests.disk_order import DiskOrder
 
 PIECES = st.sampled_from([MAGIC, MAGIC, MAGIC[:3], b"\0", b"abcd", b"pixels of an image"])
 PAYLOADS = st.lists(PIECES, min_size=1, max_size=8).map(b"".join)
-
-
-def _open_files() -> list[Path]:
-    return sorted(Path("/proc/self/fd").iterdir())
 
 
 def write(folder: Path, payloads: list[bytes]) -> Path:
@@ -168,24 +165,24 @@ def test_a_payload_fits_the_29_bits_of_the_length_and_files_are_never_written_ov
 
 
 def test_files_are_closed_after_writing_and_reading(tmp_path: Path) -> None:
-    before = _open_files()
+    before = open_files()
     with RecordWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
         writer.write(b"pixels")
-    assert _open_files() == before, f"{writer} keeps a file open after the block"
+    assert open_files() == before, f"{writer} keeps a file open after the block"
     with RecordFile(tmp_path / "a.rec") as records:
         assert records.size_bytes == 16
-    assert _open_files() == before
+    assert open_files() == before
 
 
 def test_files_are_closed_where_the_last_bytes_find_no_room(tmp_path: Path) -> None:
-    before, limits = _open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, limits = open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2, limits[1]))
     try:
         with RecordWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
             writer.write(b"pixels")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert _open_files() == before, f"{writer} keeps a file open after the block"
+    assert open_files() == before, f"{writer} keeps a file open after the block"
 
 
 def test_a_damaged_record_of_several_parts_is_one_problem_and_the_next_one_is_read(tmp_path: Path) -> None:

@@ -72,12 +72,3 @@ def test_generated_images_are_of_the_size_of_imagenets() -> None:
     assert abs(height - 400) < 80
     assert all(200 <= side <= 1000 for size in sizes for side in size)
     assert len(set(sizes)) == 9
-
-
-@pytest.mark.parametrize(("quality", "same_as"), [(None, 95), (60, 60)])
-def test_the_digits_are_jpegs_of_quality_95_unless_one_asks_for_another(quality: int | None, same_as: int) -> None:
-    def tables(settings: Settings) -> object:
-        encoded = open_source("digits", settings).train.jpeg(0)
-        return cast(Any, Image.open(io.BytesIO(encoded))).quantization
-
-    assert tables(Settings(quality=quality)) == tables(Settings(quality=same_as)) != tables(Settings(quality=80))

@@ -9,7 +9,7 @@ from PIL import Image
 
 from configs.errors import UserError
 from data.images import encode_jpeg, read_image, resize_image
-from data.sources.image_source import array_split, check_size, fingerprint, name_some, sha256_of
+from data.sources.image_source import array_split, check_size, fingerprint, sha256_of
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
 
@@ -55,20 +55,6 @@ def test_a_size_below_the_images_is_refused_and_their_own_is_not() -> None:
     check_size(28, 28)
     with pytest.raises(UserError, match="--size 27"):
         check_size(27, 28)
-
-
-def test_a_file_keeps_its_bytes_unless_a_size_is_given(tmp_path: Path) -> None:
-    jpeg = encode_jpeg(Image.fromarray(PIXELS), 60)
-    (tmp_path / "a.jpg").write_bytes(jpeg)
-    assert read_image(tmp_path / "a.jpg") == jpeg
-    assert Image.open(io.BytesIO(read_image(tmp_path / "a.jpg", 40))).size == (60, 40)
-
-
-def test_at_most_five_names_are_told_and_the_others_counted() -> None:
-    names = list("abcdef")
-    assert name_some(names[:5]) == "a, b, c, d, e"
-    assert name_some(names) == "a, b, c, d, e and 1 more"
-    assert name_some(names * 300) == "a, b, c, d, e and 1,795 more"
 
 
 def test_equal_parts_in_another_place_or_of_another_form_have_another_fingerprint() -> None:

@@ -1,6 +1,5 @@
 """Tables of file -> labels are read as CSV or JSON, packed as label vectors, and arrive in batches."""
 
-import io
 import json
 import struct
 import subprocess
@@ -132,13 +131,6 @@ def test_batches_carry_each_image_with_its_own_labels(folder: Path, tmp_path: Pa
     evaluation = open_evaluation(_recipe(channels), EngineSettings(), tmp_path / "out", **PLACE)
     (batch,) = list(evaluation.batches())
     assert (batch.labels[: batch.num_valid].tolist(), batch.num_valid) == ([[1, 0, 1]], 1)
-
-
-def test_size_makes_jpegs_of_that_shorter_side(folder: Path) -> None:
-    source = open_source(str(folder), Settings(size=12))
-    image = Image.open(io.BytesIO(source.train.jpeg(0)))
-    assert (image.format, image.size) == ("JPEG", (16, 12))
-    assert source.fingerprint != open_source(str(folder), Settings()).fingerprint
 
 
 @pytest.mark.parametrize("table", ["train", "val"])
