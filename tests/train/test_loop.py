@@ -125,7 +125,7 @@ def test_a_loss_that_is_not_finite_aborts_with_step_and_rank() -> None:
 
 
 def test_a_run_goes_on_after_skipped_steps_and_no_loss_of_theirs_counts() -> None:
-    log, rows, given = RememberingLog(), Losses(), list[float]()
+    log, metrics, given = RememberingLog(), Intervals(), list[float]()
     overflows = [0, 7, *range(10, 19)]
 
     def stop_rule(_step: int, _score: Score, losses: Sequence[float]) -> None:
@@ -133,13 +133,14 @@ def test_a_run_goes_on_after_skipped_steps_and_no_loss_of_theirs_counts() -> Non
 
     blank = Remembered(log, overflows=overflows)
     result, _ = dry_train(
-        load_recipe("digits", SHORT), 1, [0.5, 0.97], log=log, blank=blank, metrics=rows, stop_rule=stop_rule
+        load_recipe("digits", SHORT), 1, [0.5, 0.97], log=log, blank=blank, metrics=metrics, stop_rule=stop_rule
     )
     assert result.success
     assert (given, len(given)) == ([1.0] * len(given), 38 - len(overflows))
-    assert rows.losses[:2] == [1.0, 1.0]
-    assert [math.isnan(loss) for loss in rows.losses[2:5]] == [True, False, False], "nothing is known of steps 10 to 14"
-    assert rows.skipped == [1, 1, 5, 4] + [0] * (len(rows.losses) - 4)
+    losses = [row["loss"] for row in metrics.rows]
+    assert losses[:2] == [1.0, 1.0]
+    assert [math.isnan(loss) for loss in losses[2:5]] == [True, False, False], "nothing is known of steps 10 to 14"
+    assert [row.get("skipped_steps", 0) for row in metrics.rows] == [1, 1, 5, 4] + [0] * (len(losses) - 4)
 
 
 def test_ten_skipped_steps_in_a_row_abort() -> None:
@@ -286,37 +287,24 @@ def test_a_state_that_is_finite_on_one_rank_only_aborts_every_rank() -> None:
         _run(blank, log, [], [0.97], step=step)
 
 
-class Losses(NullMetrics):
-    """Remembers the loss and the skipped steps of each interval."""
+class Intervals(NullMetrics):
+    """Remembers the rows of the intervals."""
 
     def __init__(self) -> None:
-        self.losses: list[float] = []
-        self.skipped: list[int] = []
+        self.rows: list[dict[str, Any]] = []
 
     def row(self, **fields: Any) -> None:
         if fields["kind"] == "interval":
-            self.losses.append(fields["loss"])
-            self.skipped.append(fields.get("skipped_steps", 0))
-
-
-class Rows(NullMetrics):
-    """Remembers the last step of each interval."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def row(self, **fields: Any) -> None:
-        if fields["kind"] == "interval":
-            self.steps.append(fields["step"])
+            self.rows.append(fields)
 
 
 @pytest.mark.parametrize("stop_from", [1, 4, 5, 34, 35, 36])  # a block ends with step 37
 def test_a_run_that_stops_goes_on_at_the_step_after_the_last_one_that_it_reported(stop_from: int) -> None:
-    log, rows = RememberingLog(), Rows()
+    log, metrics = RememberingLog(), Intervals()
     recipe = load_recipe("digits", SHORT)
     with pytest.raises(RunStopped) as stopped:
-        dry_train(recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=stop_from)
-    assert stopped.value.step == rows.steps[-1] + 1
+        dry_train(recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=metrics, stop_from=stop_from)
+    assert stopped.value.step == metrics.rows[-1]["step"] + 1
 
 
 @pytest.mark.parametrize(("run_ahead", "stops_after"), [(0, 5), (1, 5), (2, 10), (5, 10)])
@@ -340,14 +328,14 @@ class SlowClock(StepClock):
 
 @pytest.mark.parametrize(("stop_from", "stops_after"), [(0, 3), (8, 11), (44, 47), (46, 50)])
 def test_a_run_of_slow_steps_stops_within_an_interval_unless_its_end_is_near(stop_from: int, stops_after: int) -> None:
-    log, keeper, rows = RememberingLog(), Remembering(), Rows()
+    log, keeper, metrics = RememberingLog(), Remembering(), Intervals()
     recipe = load_recipe("digits", [*SHORT, "run.log_every_steps=50"])
     clock = SlowClock(cast(Engine, NumberEngine()), 2, 50)
     with pytest.raises(RunStopped):
         dry_train(
-            recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=rows, stop_from=stop_from, clock=clock,
+            recipe, 1, [0.5], log=log, blank=Remembered(log), metrics=metrics, stop_from=stop_from, clock=clock,
             checkpoints=keeper,
         )  # fmt: skip
     what, at = keeper.kept[-1]
     assert (what, at.step) == ("stopped", stops_after)
-    assert rows.steps[-1] == stops_after - 1, "what was not reported yet is reported"
+    assert metrics.rows[-1]["step"] == stops_after - 1, "what was not reported yet is reported"

@@ -444,9 +444,10 @@ def test_images_that_grow_are_those_that_have_always_had_the_size(
 def skipping(folder: Path, bad: Sequence[int], *sets: str, count: int = 40, world: int = 2, **opened: Any) -> Any:
     """Open the first rank's stream of images of which some are damaged and left out."""
     write_split(folder, "train", count, bad=dict.fromkeys(bad, BAD))
-    recipe, place = recipe_for(count, overrides=["data.bad_record=skip", *sets]), {"batch_size": 4, "device_id": None}
+    recipe = recipe_for(count, overrides=["data.bad_record=skip", *sets])
     engine = EngineSettings(stick_to_shard=opened.pop("stick_to_shard", False))
-    return open_training(recipe, engine, folder, rank=0, world_size=world, **place, **opened)
+    place: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": world, "device_id": None}
+    return open_training(recipe, engine, folder, **place, **opened)
 
 
 def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -133,28 +133,21 @@ def test_batches_carry_each_image_with_its_own_labels(folder: Path, tmp_path: Pa
     assert (batch.labels[: batch.num_valid].tolist(), batch.num_valid) == ([[1, 0, 1]], 1)
 
 
-@pytest.mark.parametrize("table", ["train", "val"])
-def test_other_labels_or_another_file_in_either_table_are_another_data_set(folder: Path, table: str) -> None:
-    (folder / "val.json").unlink()
-    (folder / "val.csv").write_text("file,labels\nv.png,Mass\n")
-    prints = {open_source(str(folder), Settings()).fingerprint}
-    image = folder / ("a.png" if table == "train" else "v.png")
-    image.write_bytes(image.read_bytes() + b"\0")
-    prints.add(open_source(str(folder), Settings()).fingerprint)
-    with (folder / f"{table}.csv").open("r+") as file:
-        text = file.read().replace("Mass", "Nodule", 1)
-        file.seek(0)
-        file.write(text)
-    prints.add(open_source(str(folder), Settings()).fingerprint)
-    image.rename(folder / "z.png")
-    (folder / f"{table}.csv").write_text(text.replace(image.name, "z.png"))
-    prints.add(open_source(str(folder), Settings()).fingerprint)
-    assert len(prints) == 4
-
-
-def test_rows_in_another_order_are_another_data_set(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sed -i 's/Mass/Nodule/' train.csv",
+        "sed -i 's/Edema/Mass/' val.json",
+        "truncate -s +1 a.png",
+        "truncate -s +1 v.png",
+        "mv a.png z.png; sed -i s/a.png/z.png/ train.csv",
+        "mv v.png z.png; sed -i s/v.png/z.png/ val.json",
+        "(head -1 train.csv; tail -4 train.csv | tac) > other; mv other train.csv",
+    ],
+)
+def test_other_labels_another_file_or_another_order_are_another_data_set(folder: Path, command: str) -> None:
     before = open_source(str(folder), Settings()).fingerprint
-    (folder / "train.csv").write_text("\n".join((ROWS[0], *reversed(ROWS[1:]))))
+    subprocess.run(["bash", "-ec", command], cwd=folder, check=True)
     assert open_source(str(folder), Settings()).fingerprint != before
 
 

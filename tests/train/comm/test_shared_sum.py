@@ -26,7 +26,7 @@ def test_shards_cover_a_bucket_begin_at_cache_lines_and_differ_by_one_line_at_mo
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_all_ranks_hold_the_sum_in_the_order_of_the_ranks_step_after_step(world_size: int) -> None:
-    sizes, random = [1, 300, 7, 1_500_000, 0, 129], np.random.default_rng(1)
+    sizes, random = [1, 300, 7, 150_000, 0, 129], np.random.default_rng(1)
     file = create_memory()
     memories = [SharedMemory(file, rank, world_size) for rank in range(world_size)]
     for number_type in ("float32", "float16"):  # the second bucket must not touch the first one

@@ -69,7 +69,7 @@ def test_folded_logits_equal_those_with_batch_norm(
 @pytest.mark.parametrize(
     ("network_name", "side", "overrides"),
     [
-        ("resnet8", 40, []), ("googlenet", 70, []), ("densenet121", 96, []),
+        ("resnet8", 40, []), ("googlenet", 70, []), ("densenet121", 64, []),
         ("resnet8", 48, [POOLED]),
     ],
 )  # fmt: skip

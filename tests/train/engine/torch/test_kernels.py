@@ -60,25 +60,21 @@ def test_the_settings_of_a_case_are_allowed_on_a_gpu(name: str, execution: str) 
     assert cluster.ranks_per_node == 1
 
 
+@on_gpu
 @pytest.mark.parametrize("kind", ["float16", "float32"])
-@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=on_gpu)])
-def test_a_batch_of_dali_arrives_as_it_was_and_outlives_the_next_one(device: str, kind: str) -> None:
+def test_a_batch_of_dali_arrives_as_it_was_and_outlives_the_next_one(kind: str) -> None:
     import torch
 
     tensors = pytest.importorskip("nvidia.dali.tensors")
-    engine = open_engine(load_cluster("laptop", ["cluster.engine.name=torch", f"cluster.device={device}"]), ALONE)
+    engine = open_engine(load_cluster("laptop", ["cluster.engine.name=torch", "cluster.device=gpu"]), ALONE)
     batches = np.random.default_rng(0).standard_normal((2, 4, 8, 8, 3)).astype(kind)
     arrays = []
     for values in batches:
-        if device == "cpu":
-            tensor = tensors.TensorCPU(values, "NHWC")
-        else:
-            held = torch.from_numpy(values).cuda()
-            torch.cuda.synchronize()
-            tensor = tensors.TensorGPU(held, "NHWC")
-        arrays.append(engine.from_dali(tensor, is_on_host=device == "cpu"))
+        held = torch.from_numpy(values).cuda()
+        torch.cuda.synchronize()
+        arrays.append(engine.from_dali(tensors.TensorGPU(held, "NHWC"), is_on_host=False))
     for array, values in zip(arrays, batches, strict=True):
-        assert array.device.type == ("cuda" if device == "gpu" else "cpu")
+        assert array.device.type == "cuda"
         np.testing.assert_array_equal(engine.to_host(array), values)
 
 
