@@ -69,18 +69,26 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_images_are_resized_by_unfiltered_linear_interpolation(tmp_path: Path, path: str) -> None:
-    recipe = recipe_for(4, 1, overrides=[f"model.image_size={SIDE}", "data.flip=false", PATHS[path]])
+def _first_image(folder: Path, path: str, *more: str) -> np.ndarray:
+    """Return the checkerboard as it comes along a path, [C, H, W]."""
+    recipe = recipe_for(4, 1, overrides=[f"model.image_size={SIDE}", "data.flip=false", PATHS[path], *more])
+    if path == "evaluation":
+        return np.asarray(next(iter(evaluation(folder, recipe, batch=1).batches())).images[0])
+    source = training(folder, recipe)
+    source.begin_epoch(1)
+    return np.asarray(source.next_batch().images[0])
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> Path:
     for split, count in (("train", 4), ("eval", 1)):
         write_split(tmp_path, split, count, draw=lambda _: BOARD)
-    if path == "evaluation":
-        images = next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images
-    else:
-        source = training(tmp_path, recipe)
-        source.begin_epoch(1)
-        images = source.next_batch().images
-    ours = images[0].transpose(1, 2, 0)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_images_are_resized_by_unfiltered_linear_interpolation(boards: Path, path: str) -> None:
+    ours = _first_image(boards, path).transpose(1, 2, 0)
     decoded = np.asarray(Image.open(io.BytesIO(jpeg(BOARD))))
     assert np.abs(ours - _linear(decoded.astype(np.float64), SIDE)).max() <= 3
     # Pillow's own linear filter widens with the scale; the records' pipelines did not filter, nor does ours.
@@ -90,19 +98,7 @@ def test_images_are_resized_by_unfiltered_linear_interpolation(tmp_path: Path, p
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_each_colour_loses_its_mean_and_is_divided_by_its_deviation(tmp_path: Path, path: str) -> None:
-    keys = [f"model.image_size={SIDE}", "data.flip=false", PATHS[path]]
-    for split, count in (("train", 4), ("eval", 1)):
-        write_split(tmp_path, split, count, draw=lambda _: BOARD)
-    found = []
-    for more in ((), ("data.mean=[10, 20, 30]", "data.std=[2, 4, 8]")):
-        recipe = recipe_for(4, 1, overrides=[*keys, *more])
-        if path == "evaluation":
-            found.append(next(iter(evaluation(tmp_path, recipe, batch=1).batches())).images[0])
-        else:
-            source = training(tmp_path, recipe)
-            source.begin_epoch(1)
-            found.append(source.next_batch().images[0])
-    plain, normalised = found
-    expected = (plain - np.array([10, 20, 30])[:, None, None]) / np.array([2, 4, 8])[:, None, None]
+def test_each_colour_loses_its_mean_and_is_divided_by_its_deviation(boards: Path, path: str) -> None:
+    normalised = _first_image(boards, path, "data.mean=[10, 20, 30]", "data.std=[2, 4, 8]")
+    expected = (_first_image(boards, path) - np.array([[[10]], [[20]], [[30]]])) / np.array([[[2]], [[4]], [[8]]])
     assert np.abs(normalised - expected).max() < 1e-4
