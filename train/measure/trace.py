@@ -6,10 +6,10 @@ reduction lasts from the moment at which this rank was ready for it to its end, 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from logs.disk import write_json
 from train.engine.protocol import Engine, Operator
+from train.measure.chrome_trace import Bar, chrome_trace
 
 TRACE_FILE = "trace.json"
 
@@ -71,7 +71,7 @@ class EngineTracer(Tracer):
         """See `Tracer`."""
         parts = {int(path.stem.removeprefix("trace_")): path for path in self._folder.glob("trace_*.json")}
         traced = {rank: self._engine.read_trace(parts[rank]) for rank in sorted(parts)}
-        write_json(self._folder / TRACE_FILE, chrome_trace(traced))
+        write_json(self._folder / TRACE_FILE, chrome_trace(bars_of(traced), "rank"))
         for path in parts.values():
             path.unlink()
 
@@ -84,42 +84,27 @@ def tracer_of(engine: Engine, folder: Path, rank: int, num_steps: int, total_ste
     return EngineTracer(engine, folder, rank, range(first, first + num_steps))
 
 
-def chrome_trace(traced: Mapping[int, Sequence[Operator]]) -> dict[str, Any]:
-    """Return a trace in the JSON object format of Chrome's viewer and of ui.perfetto.dev; times start at 0.
-
-    Each rank is a process of the trace, with the rows of compute above those of communication.
+def bars_of(traced: Mapping[int, Sequence[Operator]]) -> dict[int, list[Bar]]:
+    """Return the bars of each rank, the rows of compute above those of communication; times start at 0.
 
     Args:
         traced: Rank -> its operators.
     """
     start = min((operators[0].begin_us for operators in traced.values() if operators), default=0)
-    events: list[dict[str, Any]] = []
-    for rank, operators in traced.items():
-        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
-        lanes: dict[tuple[str, int], int] = {}
-        for kind in ("compute", "communication"):
-            for lane, operator in _lanes(each for each in operators if _kind(each) == kind):
-                thread = lanes.setdefault((kind, lane), len(lanes))
-                events.append({
-                    "ph": "X", "name": operator.name, "cat": kind, "pid": rank, "tid": thread,
-                    "ts": operator.begin_us - start, "dur": operator.end_us - operator.begin_us,
-                })  # fmt: skip
-        events += [
-            {"ph": "M", "name": "thread_name", "pid": rank, "tid": thread,
-             "args": {"name": kind if not lane else f"{kind} {lane + 1}"}}
-            for (kind, lane), thread in lanes.items()
-        ]  # fmt: skip
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    return {
+        rank: [
+            Bar(each.name, kind, row, each.begin_us - start, each.end_us - each.begin_us)
+            for kind in ("compute", "communication")
+            for row, each in _rows(kind, [each for each in operators if each.is_communication == (kind != "compute")])
+        ]
+        for rank, operators in traced.items()
+    }
 
 
-def _kind(operator: Operator) -> str:
-    return "communication" if operator.is_communication else "compute"
-
-
-def _lanes(operators: Iterable[Operator]) -> Iterator[tuple[int, Operator]]:
+def _rows(kind: str, operators: Iterable[Operator]) -> Iterator[tuple[str, Operator]]:
     """Yield each operator with the first free row of the trace, since bars of one row must not overlap."""
     free_from: list[int] = []
     for operator in operators:
-        lane = next((lane for lane, time in enumerate(free_from) if time <= operator.begin_us), len(free_from))
-        free_from[lane : lane + 1] = [operator.end_us]
-        yield lane, operator
+        row = next((row for row, time in enumerate(free_from) if time <= operator.begin_us), len(free_from))
+        free_from[row : row + 1] = [operator.end_us]
+        yield f"{kind} {row + 1}" if row else kind, operator

@@ -1,22 +1,22 @@
 """A simulated step as a trace file for chrome://tracing or Perfetto: compute, reductions and waits."""
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
 
+from train.measure.chrome_trace import Bar, chrome_trace
 from train.networks.arch import network_arguments
 from train.sim.constants import Calibration
 from train.sim.forecast import Scenario, time_step
 from train.sim.roofline import KernelTable
 from train.sim.step_time import Reduction, StepTime, step_model
 
-_COMPUTE, _REDUCE, _WAIT = 1, 2, 3
-_Activity = tuple[str, str, int, float]
+_COMPUTE, _REDUCE, _WAIT = "compute (slowest rank)", "reductions", "waits"
+_Activity = tuple[str, str, str, float]
 """Name, category, row of the trace, seconds."""
 
 
-def step_trace(scenario: Scenario, calibration: Calibration) -> list[dict[str, Any]]:
-    """Return the events of one step in microseconds: a row of compute, a row of reductions, a row of waits.
+def step_trace(scenario: Scenario, calibration: Calibration) -> list[Bar]:
+    """Return the bars of one step: a row of compute, a row of reductions, a row of waits.
 
     Kernels have the duration that they have on the slowest rank and, in backward, with reductions at the same time, so
     that the three rows fit together.
@@ -31,7 +31,7 @@ def step_trace(scenario: Scenario, calibration: Calibration) -> list[dict[str, A
         *_kernels(timed.forward, slowest * forward, "forward"),
         *_kernels(timed.backward, stretched * backward, "backward"),
     ]
-    in_turn = _in_turn([*compute, *_after_backward(step)])
+    in_turn = list(_in_turn([*compute, *_after_backward(step)]))
     return [*in_turn[: len(compute)], *_reductions(step.reductions), *in_turn[len(compute) :]]
 
 
@@ -49,42 +49,27 @@ def _after_backward(step: StepTime) -> list[_Activity]:
     return [(name, name, row, seconds) for name, row, seconds in activities if seconds > 0]
 
 
-def _reductions(reductions: Iterable[Reduction]) -> list[dict[str, Any]]:
+def _reductions(reductions: Iterable[Reduction]) -> list[Bar]:
     return [
-        _event(
+        Bar(
             f"bucket {index} ({one.size_bytes / 1e6:.1f} MB)",
             "allreduce",
             _REDUCE,
-            start_s=one.start_s,
-            duration_s=one.end_s - one.start_s,
+            1e6 * one.start_s,
+            1e6 * (one.end_s - one.start_s),
         )
         for index, one in enumerate(reductions)
     ]
 
 
-def _in_turn(activities: Iterable[_Activity]) -> list[dict[str, Any]]:
-    """Return the events of activities of which each starts when the one before it ends."""
-    events, at_s = [], 0.0
+def _in_turn(activities: Iterable[_Activity]) -> Iterator[Bar]:
+    """Yield the bars of activities of which each starts when the one before it ends."""
+    at_s = 0.0
     for name, category, row, seconds in activities:
-        events.append(_event(name, category, row, start_s=at_s, duration_s=seconds))
+        yield Bar(name, category, row, 1e6 * at_s, 1e6 * seconds)
         at_s += seconds
-    return events
 
 
-def _event(name: str, category: str, row: int, *, start_s: float, duration_s: float) -> dict[str, Any]:
-    return {
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "pid": 0,
-        "tid": row,
-        "ts": round(start_s * 1e6, 3),
-        "dur": round(duration_s * 1e6, 3),
-    }
-
-
-def trace_json(events: list[dict[str, Any]]) -> str:
-    """Return events as the text of a Chrome trace."""
-    names = ((_COMPUTE, "compute (slowest rank)"), (_REDUCE, "reductions"), (_WAIT, "waits"))
-    titles = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": name}} for row, name in names]
-    return json.dumps({"traceEvents": titles + events, "displayTimeUnit": "ms"})
+def trace_json(bars: Iterable[Bar]) -> str:
+    """Return bars as the text of a Chrome trace."""
+    return json.dumps(chrome_trace({0: bars}, "rank"))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.runs import SHORT, FinishedRun, read_summary, train
 from train.engine.protocol import Operator
-from train.measure.trace import chrome_trace, tracer_of
+from train.measure.chrome_trace import chrome_trace
+from train.measure.trace import bars_of, tracer_of
 
 
 def _bars(trace: Any, kind: str, rank: int) -> list[tuple[int, int]]:
@@ -55,7 +56,7 @@ def test_bars_of_one_lane_never_cross_and_none_is_lost(rows: list[tuple[int, int
         (Operator("any", 1000 + begin, 1000 + begin + lasts, reduces)
          for begin, lasts, reduces in rows), key=lambda each: each.begin_us,
     )  # fmt: skip
-    events = [event for event in chrome_trace({3: operators})["traceEvents"] if event["ph"] == "X"]
+    events = [event for event in chrome_trace(bars_of({3: operators}), "rank")["traceEvents"] if event["ph"] == "X"]
     assert len(events) == len(rows)
     assert min(event["ts"] for event in events) == 0
     for lane in {event["tid"] for event in events}:
@@ -67,7 +68,7 @@ def test_bars_of_one_lane_never_cross_and_none_is_lost(rows: list[tuple[int, int
 def test_the_rows_of_a_trace_are_named_and_times_start_at_the_first_of_all_ranks() -> None:
     compute = [Operator(name, begin, begin + 10, False) for name, begin in (("a", 100), ("b", 105), ("c", 110))]
     traced = {0: [*compute, Operator("sum", 120, 150, True)], 5: [Operator("d", 90, 91, False)]}
-    trace = chrome_trace(traced)
+    trace = chrome_trace(bars_of(traced), "rank")
     names = [
         (each["pid"], each["tid"], each["args"]["name"])
         for each in trace["traceEvents"]
@@ -79,38 +80,32 @@ def test_the_rows_of_a_trace_are_named_and_times_start_at_the_first_of_all_ranks
     assert trace["displayTimeUnit"] == "ms"
     processes = [each for each in trace["traceEvents"] if each["name"] == "process_name"]
     assert processes == [
-        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}} for rank in (0, 5)
+        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}} for rank in (0, 5)
     ]
     assert {each["ph"] for each in trace["traceEvents"] if each["name"] == "thread_name"} == {"M"}
 
 
-@pytest.mark.parametrize(("total", "steps"), [(100, (5, 8)), (7, (4, 7)), (2, (0, 2))])
-def test_settled_steps_are_traced_if_the_run_has_so_many(tmp_path: Path, total: int, steps: tuple[int, int]) -> None:
-    ends: list[int] = []
-    queued = 0
-    engine: Any = SimpleNamespace(begin_trace=lambda _: ends.append(queued), end_trace=lambda: ends.append(queued))
-    tracer = tracer_of(engine, tmp_path, 15, 3, total)
-    while queued < total:
-        queued += 1
-        tracer.step_queued()
-    tracer.close()
-    assert tuple(ends) == steps
-
-
 @pytest.mark.parametrize(
-    ("queued", "recorded"), [(1, []), (3, ["begin", "end"]), (4, ["begin", "end"]), (9, ["begin", "end"])]
-)
-def test_a_rank_records_once_and_a_run_that_ends_early_ends_the_recording(
-    tmp_path: Path, queued: int, recorded: list[str]
+    ("total", "queued", "traced", "recorded"),
+    [
+        # Settled steps, if the run has so many.
+        (100, 100, 3, [5, 8]), (7, 7, 3, [4, 7]), (2, 2, 3, [0, 2]),
+        # A run that ends early ends the recording, and one that goes on does not begin another.
+        (4, 1, 2, []), (4, 3, 2, [2, 3]), (4, 9, 2, [2, 4]),
+    ],
+)  # fmt: skip
+def test_a_rank_records_a_few_settled_steps_once(
+    tmp_path: Path, total: int, queued: int, traced: int, recorded: list[int]
 ) -> None:
-    told: list[str] = []
-    engine: Any = SimpleNamespace(begin_trace=lambda _: told.append("begin"), end_trace=lambda: told.append("end"))
-    tracer = tracer_of(engine, tmp_path, 1, 2, 4)  # the last two of four steps
-    for _ in range(queued):
+    ends: list[int] = []
+    step = 0
+    engine: Any = SimpleNamespace(begin_trace=lambda _: ends.append(step), end_trace=lambda: ends.append(step))
+    tracer = tracer_of(engine, tmp_path, 15, traced, total)
+    while step < queued:
+        step += 1
         tracer.step_queued()
-    assert told == (recorded[:1] if queued < 4 else recorded)
     tracer.close()
-    assert told == recorded
+    assert ends == recorded
 
 
 def test_the_parts_of_the_ranks_become_one_file_in_the_order_of_the_ranks(tmp_path: Path) -> None:
