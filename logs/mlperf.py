@@ -6,7 +6,6 @@ lines of the other. Keys are those of ruleset 4.0.0. No other module imports ``m
 """
 
 import contextlib
-import inspect
 import json
 import logging
 import os
@@ -71,16 +70,18 @@ class EventLog(ABC):
     def submission(self, cluster: Cluster, mlperf: Mlperf) -> None:
         """Log who submits and what runs; comes first, because the checker derives time limits from the division."""
         submission = cluster.submission
-        self.emit("point", "submission_benchmark", mlperf.benchmark)
-        self.emit("point", "submission_org", submission.org)
-        self.emit("point", "submission_division", mlperf.division)
-        self.emit("point", "submission_status", submission.status)
-        self.emit("point", "submission_platform", submission.platform)
-        self.emit("point", "submission_poc_name", submission.poc_name)
-        if submission.poc_email:
-            self.emit("point", "submission_poc_email", submission.poc_email)
-        entry = {"hardware": submission.platform, "framework": _framework(ENGINES[cluster.engine.name])}
-        self.emit("point", "submission_entry", entry)
+        told = {
+            "benchmark": mlperf.benchmark,
+            "org": submission.org,
+            "division": mlperf.division,
+            "status": submission.status,
+            "platform": submission.platform,
+            "poc_name": submission.poc_name,
+            **({"poc_email": submission.poc_email} if submission.poc_email else {}),
+            "entry": {"hardware": submission.platform, "framework": _framework(ENGINES[cluster.engine.name])},
+        }
+        for key, value in told.items():
+            self.emit("point", f"submission_{key}", value)
 
     def rehearsal(self) -> None:
         """Log, before anything else, that nothing is trained and accuracies are invented: no result of any kind."""
@@ -192,16 +193,6 @@ class MlperfLog(EventLog):
             assert is_resumed or not is_file(path), f"{path} belongs to another run"
             with explain_disk_errors(path):
                 self._files[ruleset] = path, path.open("a", encoding="utf-8", buffering=1)
-
-    def init_stop(self) -> None:
-        """Log the end of the initialisation, which inspects all modules that are imported by now.
-
-        For an event of a source file that is new to it, mllog has `inspect` look at each module since the last such
-        event. Before the first step those are 441 modules, for 13 to 24 ms between the time of ``run_start`` and the
-        first batch (two-core machine, 2026-11), unless `inspect` has seen them.
-        """
-        inspect.getmodule(sys._getframe(), "<none>")  # a name that is no module's, so every module is looked at
-        super().init_stop()
 
     def emit(self, kind: Kind, key: str, value: Any = None, **metadata: Any) -> None:
         """Write one event to both files; if the process is killed later, the event is not lost."""

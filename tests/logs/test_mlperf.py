@@ -1,7 +1,5 @@
 """The events of a run, one by one, in the order of MLPerf's rules, and the two files that hold them."""
 
-import importlib
-import inspect
 import json
 import re
 import shutil
@@ -51,16 +49,6 @@ def test_both_files_contain_the_same_events_at_the_same_times(tmp_path: Path, to
     assert renamed["lars_opt_base_learning_rate"] == "opt_base_learning_rate"
     assert renamed["seed"] == "run_set_random_seed"
     assert "lars_opt_weight_decay" not in renamed
-
-
-def test_no_module_is_inspected_when_the_timed_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "imported_late.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    log = MlperfLog(tmp_path)
-    module = importlib.import_module("imported_late")
-    log.init_stop()
-    log.close()
-    assert inspect.modulesbyfile[str(module.__file__)] == "imported_late"
 
 
 def test_an_event_names_the_file_and_line_that_logged_it(tmp_path: Path) -> None:
