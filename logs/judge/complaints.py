@@ -7,8 +7,11 @@ none is executed here.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from logs.read.lines import read_events, to_number
 
@@ -18,44 +21,6 @@ _UNREADABLE_SHOWN = 3
 
 _OPEN = ", or submit in the open division (recipe: mlperf.division: open)"
 _LATER = ", or judge the log by ruleset 4.0.0 in the open division (recipe: mlperf.ruleset: 4.0.0)"
-_WITHOUT_DIVISIONS = "0.6.0"
-"""The ruleset that asks the same of both divisions."""
-
-_REMEDIES = {
-    "submission_org": "set submission.org in the cluster file",
-    "submission_platform": "set submission.platform in the cluster file",
-    "submission_division": "set mlperf.division in the recipe to open or closed; for another log, give --division",
-    "submission_status": "set submission.status in the cluster file",
-    "submission_poc_name": "set submission.poc_name in the cluster file",
-    "cache_clear": (
-        "drop the images from the page cache before init_start, and log it; a run of this program does so with images "
-        "that it owns: set paths.stage in the cluster file to a folder on a local disk, or use a copy of your own"
-    ),
-    "init_stop": "end the initialisation with init_stop in time, before run_start",
-    "run_stop": "let the run reach its target",
-    "seed": "log seed once, from rank 0, with another value in each run",
-}
-"""Key of the log -> what to do about a complaint on it; other keys need no more than to be logged right."""
-
-_MISSING = {
-    "run_stop": "let the run come to its end",
-    **dict.fromkeys(("eval_start", "eval_stop", "eval_accuracy"), "let the run come to an evaluation"),
-}
-"""Key -> what to do if it is not there, where that is another thing."""
-
-_VALUES = {
-    "eval_accuracy": "train until an evaluation reaches the target",
-    "opt_name": "use optimizer.name lars or sgd",
-    "opt_learning_rate_warmup_epochs": "set schedule.warmup_epochs above 0",
-    "lars_epsilon": "set optimizer.epsilon to 0",
-    "lars_opt_learning_rate_decay_poly_power": "set schedule.decay.power to 2",
-    "lars_opt_end_learning_rate": "set schedule.decay.end_lr to 0.0001",
-    "sgd_opt_end_learning_rate": "set schedule.decay.end_lr to 0.0001",
-    "lars_opt_weight_decay": "set optimizer.weight_decay to 0.0001 times a power of 2",
-    "sgd_opt_weight_decay": "set optimizer.weight_decay to 0.0001 times a power of 2",
-    "sgd_opt_base_learning_rate": "round schedule.base_lr to a multiple of 0.001",
-}
-"""Key -> what to do about its value, if the rules of the division or of the ruleset refuse it."""
 
 
 def complaints_of(report: str, log: Path, ruleset: str, *, inserted: bool) -> Iterator[str]:
@@ -138,41 +103,33 @@ def explain(message: str, ruleset: str) -> str:
         message: The message.
         ruleset: The ruleset of the verdict.
     """
-    for pattern, words in _COMPLAINTS:
-        if found := re.match(pattern, message):
-            return words(found, ruleset)
+    for complaint in _remedies()["complaints"]:
+        if found := re.match(complaint["pattern"], message):
+            told = _told({**complaint, **found.groupdict()}, ruleset)
+            return str(complaint["words"].format(**told))
     return message
 
 
-def _required(found: re.Match[str], _ruleset: str) -> str:
-    keys = re.findall(r"'(\w+)'", found[1])
-    names, count = " or ".join(keys), found[2] or "0"
-    if count == "0":
-        return f"{names} is missing; {_MISSING.get(keys[0]) or _remedy(keys[0])}"
-    values = f", with different values ({found[3]})" if found[3] else ""
-    return f"{names} is logged {count} times{values}, allowed: once; log {names} once, from rank 0"
+@cache
+def _remedies() -> dict[str, Any]:
+    tree: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("remedies.yaml").read_text(encoding="utf-8"))
+    return tree
 
 
-def _checked(found: re.Match[str], ruleset: str) -> str:
-    line, key, rule, state, got = found.groups()
-    remedy = _value_remedy(key, ruleset) if key in _VALUES and key != "eval_accuracy" else _remedy(key)
-    return f"line {line}: {key} has {_listed(_mapping(got))}; {_rule(rule, state)}; {remedy}"
-
-
-def _never(found: re.Match[str], ruleset: str) -> str:
-    key, rule, got = found[1], found[2], _mapping(found[3])
-    values, remedy = "", _value_remedy(key, ruleset) if key in _VALUES else _remedy(key)
-    if got.keys() >= {"lowest", "highest"}:
-        values = f" (from {got['lowest']} to {got['highest']})"
-        if key == "eval_accuracy" and got["lowest"] >= 1:
-            remedy = "evaluate earlier (run.eval_first_epoch), or more images: the checker accepts no perfect score"
-    return f"no {key} passes{values}; {_rule(rule)}; {remedy}"
-
-
-def _rule(rule: str, state: str | None = None) -> str:
-    """Return a rule with plain names, and the state that decides it."""
-    plain = re.sub(r"[vs](?:\['metadata'\])?\['(\w+)'\]", r"\1", " ".join(rule.split()))
-    return f"the rule is {plain}" + (f", where {_listed(_mapping(state))}" if state else "")
+def _told(groups: Mapping[str, Any], ruleset: str) -> dict[str, Any]:
+    """Return the groups of a complaint's pattern in plain words, and the remedy."""
+    told, about, key = dict(groups), groups.get("about", ""), groups.get("key", "")
+    told["keys"] = (groups.get("keys") or "").replace("'", "")
+    told["got"] = _listed(_mapping(groups.get("got")))
+    told["range"] = ""
+    if ends := _mapping(groups.get("range")):
+        told["range"] = f" (from {ends['lowest']} to {ends['highest']})"
+        about = "perfect" if key == "eval_accuracy" and ends["lowest"] >= 1 else about
+    # A rule is a Python expression on a line v and a state s.
+    rule = re.sub(r"[vs](?:\['metadata'\])?\['(\w+)'\]", r"\1", " ".join((groups.get("rule") or "").split()))
+    state = groups.get("state")
+    told["rule"] = f"the rule is {rule}" + (f", where {_listed(_mapping(state))}" if state else "")
+    return told | {"remedy": _remedy(key, about, ruleset)}
 
 
 def _listed(values: Mapping[str, Any]) -> str:
@@ -180,53 +137,16 @@ def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(shown).replace('"', "") or "no value"
 
 
-def _remedy(key: str) -> str:
-    return _REMEDIES.get(key, f"log {key} from rank 0, as the rule asks")
-
-
-def _value_remedy(key: str, ruleset: str) -> str:
-    """Return what to do about a value, and which division or ruleset leaves the value free."""
-    if ruleset == _WITHOUT_DIVISIONS:
-        return _VALUES[key] + (_LATER if key.startswith("opt_") else "")
+def _remedy(key: str, about: str, ruleset: str) -> str:
+    """Return what to do about a key; about its value, also which division or ruleset leaves the value free."""
+    known = _remedies()["keys"].get(key, {})
+    if about == "never" and about not in known:
+        about = "value"
+    if about not in known:
+        return str(known.get("else", f"log {key} from rank 0, as the rule asks"))
+    if about not in ("value", "never"):
+        return str(known[about])
+    if ruleset == "0.6.0":  # It asks the same of both divisions.
+        return str(known[about]) + (_LATER if key.startswith("opt_") else "")
     # In round v0.7, the open division had a target, too.
-    return _VALUES[key] + (_LATER if (key, ruleset) == ("eval_accuracy", "0.7.0") else _OPEN)
-
-
-_COMPLAINTS = (
-    (r"Required \w+ occurrence of (.*?)(?: but found (\d+)(?: with different values: \[(.*)\])?)?$", _required),
-    (r"line (\d+): CHECK for '(\w+)' failed: (.*?)(?:; with (\{.*?\}))?; got (\{.*\})$", _checked),
-    (r"Failed checks for (\w+) : (.*?)(?:; got (\{.*\}))?$", _never),
-    (
-        r"failed test: (.*?)(?:; with (\{.*\}))?$",
-        lambda found, _: f"{_rule(found[1], found[2])}; log each hyperparameter of the optimizer exactly once",
-    ),
-    (
-        "No log lines detected",
-        lambda *_: (
-            "the file contains no MLPerf event, or none in the format of this ruleset; give the log of a run, or "
-            "another --ruleset"
-        ),
-    ),
-    (
-        r"cannot be read \((.*?)\): (.*)",
-        lambda found, _: (
-            f"a line is damaged, or in another format ({found[1]}): {found[2]}; write each of the two "
-            "formats into a file of its own"
-        ),
-    ),
-    (
-        r"FileNotFoundError: .*/closed_resnet_(\w+)\.yaml",
-        lambda found, ruleset: (
-            f"opt_name has value {found[1]}, for which the closed division has no rules; "
-            f"{_value_remedy('opt_name', ruleset)}"
-        ),
-    ),
-    (
-        r"(\w*(?:Error|Exception): .*)",
-        lambda found, _: (
-            f"the checker crashed on a value of the wrong form in this log ({found[1]}); correct the log: "
-            "each accuracy must be a number, and all metadata JSON objects"
-        ),
-    ),
-)
-"""(pattern of a complaint, function that explains the complaint)."""
+    return str(known[about]) + (_LATER if (key, ruleset) == ("eval_accuracy", "0.7.0") else _OPEN)

@@ -101,19 +101,21 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
             start_new_session=True,
         )  # fmt: skip
         words = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
+
+    def verdict(*messages: str) -> Verdict:
+        return Verdict(ruleset, not messages, messages, digest)
+
     if _is_rehearsal(log):
-        return Verdict(ruleset, passed=False, messages=(_REHEARSAL_WORDS,), log_sha256=digest)
+        return verdict(_REHEARSAL_WORDS)
     if done.returncode == 0:
-        return Verdict(ruleset, passed=True, messages=(), log_sha256=digest)
+        return verdict()
     if is_resumed(log.read_bytes()):
-        return Verdict(ruleset, passed=False, messages=(_RESUMED_WORDS,), log_sha256=digest)
+        return verdict(_RESUMED_WORDS)
     if foreign := foreign_content(log):
-        return Verdict(ruleset, passed=False, messages=(foreign,), log_sha256=digest)
-    messages = tuple(complaints_of(words, log, ruleset, inserted=division is not None))
-    crash = done.stderr.strip().splitlines()[-1:] or [
-        f"the checker ended with exit status {done.returncode} and no message"
-    ]
-    return Verdict(ruleset, passed=False, messages=messages or tuple(crash), log_sha256=digest)
+        return verdict(foreign)
+    silent = f"the checker ended with exit status {done.returncode} and no message"
+    crash = (done.stderr.strip().splitlines() or [silent])[-1]
+    return verdict(*(list(complaints_of(words, log, ruleset, inserted=division is not None)) or [crash]))
 
 
 def _is_rehearsal(log: Path) -> bool:

@@ -11,42 +11,21 @@ from configs.load import load_cluster
 from configs.schema import Mlperf
 from logs.mlperf import EventLog, MlperfLog
 
-LARS: dict[str, Any] = {
-    "global_batch_size": 32768,
-    "train_samples": 1281167,
-    "eval_samples": 50000,
-    "gradient_accumulation_steps": 1,
-    "model_bn_span": 32,
-    "opt_name": "lars",
-    "lars_opt_base_learning_rate": 21.2,
-    "lars_opt_end_learning_rate": 1e-4,
-    "lars_opt_learning_rate_warmup_epochs": 16,
-    "opt_learning_rate_warmup_steps": 640,
-    "lars_opt_learning_rate_decay_steps": 1600,
-    "lars_opt_learning_rate_decay_poly_power": 2,
-    "lars_opt_weight_decay": 5e-5,
-    "lars_opt_momentum": 0.94,
-    "lars_epsilon": 0.0,
-    "lars_opt_trust_coefficient": 0.001,
-    "label_smoothing": 0.1,
-}
-SGD: dict[str, Any] = {
-    "global_batch_size": 32768,
-    "train_samples": 1281167,
-    "eval_samples": 50000,
-    "gradient_accumulation_steps": 1,
-    "model_bn_span": 32,
-    "opt_name": "sgd",
-    "sgd_opt_base_learning_rate": 0.1,
-    "sgd_opt_end_learning_rate": 1e-4,
-    "opt_learning_rate_warmup_epochs": 16,
-    "opt_learning_rate_warmup_steps": 640,
-    "opt_learning_rate_decay_boundary_epochs": (30.0, 60.0),
-    "opt_learning_rate_decay_factor": 0.1,
-    "sgd_opt_weight_decay": 5e-5,
-    "sgd_opt_momentum": 0.94,
-    "label_smoothing": 0.1,
-}
+COMMON: dict[str, Any] = {
+    "global_batch_size": 32768, "train_samples": 1281167, "eval_samples": 50000, "gradient_accumulation_steps": 1,
+    "model_bn_span": 32, "label_smoothing": 0.1, "opt_learning_rate_warmup_steps": 640,
+}  # fmt: skip
+LARS = COMMON | {
+    "opt_name": "lars", "lars_opt_base_learning_rate": 21.2, "lars_opt_end_learning_rate": 1e-4,
+    "lars_opt_learning_rate_warmup_epochs": 16, "lars_opt_learning_rate_decay_steps": 1600,
+    "lars_opt_learning_rate_decay_poly_power": 2, "lars_opt_weight_decay": 5e-5, "lars_opt_momentum": 0.94,
+    "lars_epsilon": 0.0, "lars_opt_trust_coefficient": 0.001,
+}  # fmt: skip
+SGD = COMMON | {
+    "opt_name": "sgd", "sgd_opt_base_learning_rate": 0.1, "sgd_opt_end_learning_rate": 1e-4,
+    "opt_learning_rate_warmup_epochs": 16, "opt_learning_rate_decay_boundary_epochs": (30.0, 60.0),
+    "opt_learning_rate_decay_factor": 0.1, "sgd_opt_weight_decay": 5e-5, "sgd_opt_momentum": 0.94,
+}  # fmt: skip
 
 
 class ToyRun:

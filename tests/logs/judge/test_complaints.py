@@ -75,90 +75,67 @@ def test_lines_that_cannot_be_read_come_first_three_are_shown_and_the_others_cou
 
 OPEN = ", or submit in the open division (recipe: mlperf.division: open)"
 LATER = ", or judge the log by ruleset 4.0.0 in the open division (recipe: mlperf.ruleset: 4.0.0)"
-REACHED, PERFECT = "v['value'] >= 0.7590 and v['value'] < 1.0", "v['value'] < 1.0"
+NEVER = "Failed checks for eval_accuracy : v['value'] >= 0.7590 and v['value'] < 1.0"
+TRAIN = "the rule is value >= 0.7590 and value < 1.0; train until an evaluation reaches the target"
+OPTIMIZER = "line 9: CHECK for 'opt_name' failed: v['value'] in ['sgd', 'lars']; got {\"value\": \"adam\"}"
+NO_RULES = "FileNotFoundError: [Errno 2] No such file or directory: '/x/training_3.1.0/closed_resnet_adam.yaml'"
 
 
 @pytest.mark.parametrize(
-    ("values", "rule", "ruleset", "words"),
+    ("complaint", "ruleset", "begin", "remedy"),
     [
-        (["0.5", 0.25, 0.75, "x"], REACHED, "4.0.0",
-         "no eval_accuracy passes (from 0.25 to 0.75); the rule is value >= 0.7590 and value < 1.0; train until an "
-         f"evaluation reaches the target{OPEN}"),
-        (["x"], REACHED, "4.0.0",
-         "no eval_accuracy passes; the rule is value >= 0.7590 and value < 1.0; train until an evaluation reaches the "
-         f"target{OPEN}"),
-        # In round v0.7 the open division has the target, too.
-        ([0.5], REACHED, "0.7.0",
-         "no eval_accuracy passes (from 0.5 to 0.5); the rule is value >= 0.7590 and value < 1.0; train until an "
-         f"evaluation reaches the target{LATER}"),
-        ([1.0], PERFECT, "4.0.0",
-         "no eval_accuracy passes (from 1.0 to 1.0); the rule is value < 1.0; evaluate earlier (run.eval_first_epoch), "
-         "or more images: the checker accepts no perfect score"),
-    ],
-)  # fmt: skip
-def test_a_key_that_never_passes_is_told_with_its_range_and_with_what_would_help(
-    tmp_path: Path, values: list[object], rule: str, ruleset: str, words: str
-) -> None:
-    lines = [f":::MLLOG {json.dumps({'key': 'eval_accuracy', 'value': value})}" for value in values]
-    lines += [":::MLLOG {", ':::MLLOG {"key": "eval_samples", "value": 9}']
-    (found,) = _complaints(tmp_path, f"Failed checks for eval_accuracy : {rule}", lines=lines)
-    assert explain(found, ruleset) == words
-
-
-@pytest.mark.parametrize(
-    ("complaint", "ruleset", "remedy"),
-    [
-        # A rule that no division asks for any more is left to the open one; ruleset 0.6.0 knows no difference.
-        ("line 9: CHECK for 'opt_name' failed: v['value'] in ['sgd', 'lars']; got {\"value\": \"adam\"}", "4.0.0",
-         f"use optimizer.name lars or sgd{OPEN}"),
-        ("line 9: CHECK for 'opt_name' failed: v['value'] in ['sgd', 'lars']; got {\"value\": \"adam\"}", "0.6.0",
-         f"use optimizer.name lars or sgd{LATER}"),
-        ("line 9: CHECK for 'opt_learning_rate_warmup_epochs' failed: v['value'] > 0; got {\"value\": 0}", "0.6.0",
-         f"set schedule.warmup_epochs above 0{LATER}"),
-        ("line 9: CHECK for 'lars_opt_weight_decay' failed: v['value'] > 0; got {\"value\": 0}", "0.6.0",
-         "set optimizer.weight_decay to 0.0001 times a power of 2"),
-        ("line 9: CHECK for 'eval_accuracy' failed: 'epoch_num' in v['metadata']; got {}", "4.0.0",
-         "log eval_accuracy from rank 0, as the rule asks"),
-        ("Required EXACTLY_ONE occurrence of 'lars_epsilon' but found 0", "4.0.0",
-         "log lars_epsilon from rank 0, as the rule asks"),
-        ("Required AT_LEAST_ONE occurrence of 'eval_accuracy' but found 0", "4.0.0",
+        ("Required EXACTLY_ONE occurrence of 'run_stop' but found 0", "4.0.0", "run_stop is missing; ",
+         "let the run come to its end"),
+        ("Required AT_LEAST_ONE occurrence of 'epoch_start' or 'block_start'", "4.0.0",
+         "epoch_start or block_start is missing; ", "log epoch_start from rank 0, as the rule asks"),
+        ("Required AT_LEAST_ONE occurrence of 'eval_accuracy' but found 0", "4.0.0", "eval_accuracy is missing; ",
          "let the run come to an evaluation"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: '/x/training_3.1.0/closed_resnet_adam.yaml'", "4.0.0",
+        ("Required EXACTLY_ONE occurrence of 'lars_epsilon' but found 0", "4.0.0", "lars_epsilon is missing; ",
+         "log lars_epsilon from rank 0, as the rule asks"),
+        ("Required EXACTLY_ONE occurrence of 'seed' but found 3", "4.0.0", "seed is logged 3 times, allowed: once; ",
+         "log seed once, from rank 0"),
+        ("Required EXACTLY_ONE occurrence of 'seed' but found 2 with different values: [1, 2]", "4.0.0",
+         "seed is logged 2 times, with different values (1, 2), allowed: once; ", "log seed once, from rank 0"),
+        ("line 9: CHECK for 'lars_epsilon' failed: v['value'] == 0.0; got {\"value\": 1e-09}", "4.0.0",
+         "line 9: lars_epsilon has value 1e-09; the rule is value == 0.0; ", f"set optimizer.epsilon to 0{OPEN}"),
+        # A rule that no division asks for any more is left to the open one; ruleset 0.6.0 knows no difference.
+        (OPTIMIZER, "4.0.0", "line 9: opt_name has value adam; ", f"use optimizer.name lars or sgd{OPEN}"),
+        (OPTIMIZER, "0.6.0", "line 9: opt_name has value adam; ", f"use optimizer.name lars or sgd{LATER}"),
+        ("line 9: CHECK for 'lars_opt_weight_decay' failed: v['value'] > 0; got {\"value\": 0}", "0.6.0",
+         "line 9: lars_opt_weight_decay has", "set optimizer.weight_decay to 0.0001 times a power of 2"),
+        ("line 9: CHECK for 'eval_accuracy' failed: 'epoch_num' in v['metadata']; got {}", "4.0.0",
+         "line 9: eval_accuracy has no value; ", "log eval_accuracy from rank 0, as the rule asks"),
+        (NEVER, "4.0.0", f"no eval_accuracy passes; {TRAIN}", OPEN),
+        (f'{NEVER}; got {{"lowest": 0.25, "highest": 0.75}}', "4.0.0",
+         f"no eval_accuracy passes (from 0.25 to 0.75); {TRAIN}", OPEN),
+        # In round v0.7 the open division has the target, too.
+        (NEVER, "0.7.0", f"no eval_accuracy passes; {TRAIN}", LATER),
+        ("Failed checks for eval_accuracy : v['value'] < 1.0; got {\"lowest\": 1.0, \"highest\": 1.0}", "4.0.0",
+         "no eval_accuracy passes (from 1.0 to 1.0); the rule is value < 1.0; evaluate earlier ",
+         "(run.eval_first_epoch), or more images: the checker accepts no perfect score"),
+        (NO_RULES, "4.0.0", "opt_name has value adam, for which the closed division has no rules; ",
          f"use optimizer.name lars or sgd{OPEN}"),
+        ("TypeError: '>=' not supported", "4.0.0", "the checker crashed on a value of the wrong form in this log ",
+         "each accuracy must be a number, and all metadata JSON objects"),
+        ("cannot be read (no JSON): :::MLLOG x", "4.0.0", "a line is damaged, or in another format (no JSON): ",
+         ":::MLLOG x; write each of the two formats into a file of its own"),
+        ("No log lines detected", "4.0.0", "the file contains no MLPerf event", "or another --ruleset"),
+        ("What nobody knows yet", "4.0.0", "What nobody knows yet", ""),
     ],
 )  # fmt: skip
-def test_no_remedy_asks_for_what_is_so_already_or_would_not_help(complaint: str, ruleset: str, remedy: str) -> None:
-    assert explain(complaint, ruleset).rpartition("; ")[2] == remedy
+def test_a_complaint_is_explained_in_plain_words_with_a_remedy(
+    complaint: str, ruleset: str, begin: str, remedy: str
+) -> None:
+    found = explain(complaint, ruleset)
+    assert (found[: len(begin)], found[len(found) - len(remedy) :]) == (begin, remedy)
+    assert not any(word in found for word in ("s['", "v['", "CHECK", "{"))
 
 
-@pytest.mark.parametrize(
-    ("complaint", "words"),
-    [
-        ("Required EXACTLY_ONE occurrence of 'run_stop' but found 0", "run_stop is missing; let the run come to"),
-        ("Required EXACTLY_ONE occurrence of 'seed' but found 2 with different values: [1, 2]",
-         "seed is logged 2 times, with different values (1, 2), allowed: once; log seed once, from rank 0"),
-        ("line 9: CHECK for 'lars_epsilon' failed: v['value'] == 0.0; got {\"value\": 1e-09}",
-         "line 9: lars_epsilon has value 1e-09; the rule is value == 0.0; set optimizer.epsilon to 0, or submit"),
-        ("TypeError: '>=' not supported", "the checker crashed on a value of the wrong form in this log (TypeError: "),
-        ("cannot be read (no JSON): :::MLLOG x",
-         "a line is damaged, or in another format (no JSON): :::MLLOG x; write each of the two formats"),
-        ("No log lines detected", "the file contains no MLPerf event"),
-    ],
-)  # fmt: skip
-def test_a_complaint_is_explained_in_plain_words_with_a_remedy(complaint: str, words: str) -> None:
-    assert explain(complaint, "4.0.0").startswith(words)
-
-
-@pytest.mark.parametrize("ruleset", ["0.6.0", "1.0.0", "4.0.0"])
-@pytest.mark.parametrize("fault", ["run_stop", "_size", "lars_", "submission_", "init_stop", "eval_accuracy"])
-def test_no_complaint_keeps_the_checkers_python_expressions(tmp_path: Path, ruleset: str, fault: str) -> None:
-    events = [each for each in samples.run_events(division="closed") if fault not in each[1]]
-    log = tmp_path / "log.txt"
-    log.write_text((samples.mll if ruleset == "0.6.0" else samples.mllog)(events))
-    verdict = judge(log, ruleset)
-    assert not verdict.passed
-    for message in verdict.messages:
-        assert not any(word in explain(message, ruleset) for word in ("s['", "v['", "CHECK")), message
+def test_the_range_of_a_key_that_never_passes_is_that_of_its_numbers(tmp_path: Path) -> None:
+    lines = [f":::MLLOG {json.dumps({'key': 'eval_accuracy', 'value': value})}" for value in ("0.5", 0.25, 0.75, "x")]
+    lines += [":::MLLOG {", ':::MLLOG {"key": "eval_samples", "value": 9}']
+    assert _complaints(tmp_path, NEVER, lines=lines) == [f'{NEVER}; got {{"lowest": 0.25, "highest": 0.75}}']
+    assert _complaints(tmp_path, NEVER, lines=lines[3:]) == [NEVER]
 
 
 @pytest.mark.parametrize(("ruleset", "division"), [("0.6.0", None), ("0.6.0", "open"), ("4.0.0", "closed")])
@@ -173,12 +150,3 @@ def test_a_complaint_names_the_line_of_the_file_also_under_another_division(
     number = next(n for n, line in enumerate(log.read_text().splitlines(), 1) if "submission_platform" in line)
     messages = judge(log, ruleset, division).messages
     assert any(each.startswith(f"line {number}: CHECK for 'submission_platform'") for each in messages), messages
-
-
-def test_an_edited_verdict_runs_no_code(tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    rule = f"__import__('pathlib').Path({str(marker)!r}).touch() or v['value'] > 0"
-    assert explain(f"line 1: CHECK for 'seed' failed: {rule}; got {{\"value\": 1}}", "4.0.0").startswith(
-        "line 1: seed has"
-    )
-    assert not marker.exists()

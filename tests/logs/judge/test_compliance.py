@@ -49,47 +49,17 @@ def swapped(first: str, second: str) -> Callable[[Lines], Lines]:
     return edit
 
 
-@pytest.mark.parametrize("division", ["closed", "open"])
-@pytest.mark.parametrize("optimizer", ["lars", "sgd"])
+@pytest.mark.parametrize(("division", "optimizer"), [("closed", "lars"), ("open", "sgd")])
 def test_a_toy_run_passes_both_rulesets(tmp_path: Path, toy_run: Any, division: str, optimizer: str) -> None:
-    values = getattr(toy_run, optimizer)
-    if optimizer == "sgd" and division == "closed":
-        # For SGD, 4.0.0 asks for a polynomial decay, and 0.6.0 for the boundaries of a step decay.
-        values = values | {
-            "sgd_opt_learning_rate_decay_poly_power": 2,
-            "sgd_opt_learning_rate_decay_steps": 1600,
-        }
-    verdicts = write_verdict(toy_run.write(tmp_path, division=division, values=values))
-    assert {ruleset: verdict.messages for ruleset, verdict in verdicts.items()} == {"4.0.0": (), "0.6.0": ()}
-    assert all(verdict.passed for verdict in verdicts.values())
+    verdicts = write_verdict(toy_run.write(tmp_path, division=division, values=getattr(toy_run, optimizer)))
     assert json.loads((tmp_path / "verdict.json").read_text()) == {
         ruleset: {
-            "ruleset": ruleset,
-            "passed": True,
-            "messages": [],
+            "ruleset": ruleset, "passed": True, "messages": [],
             "log_sha256": hashlib.sha256((tmp_path / name).read_bytes()).hexdigest(),
         }
         for ruleset, name in RESULT_FILES.items()
-    }
-
-
-@pytest.mark.medium
-def test_an_open_run_with_the_records_own_hyperparameters_passes_and_a_closed_one_fails(
-    tmp_path: Path, toy_run: Any
-) -> None:
-    record = toy_run.lars | {
-        "global_batch_size": 86016,
-        "lars_opt_learning_rate_decay_poly_power": 2.2,
-        "lars_opt_end_learning_rate": 0.0325,
-        "lars_epsilon": 1e-9,
-    }
-    verdicts = write_verdict(toy_run.write(tmp_path / "open", division="open", values=record, top1=0.5))
-    assert all(verdict.passed for verdict in verdicts.values())
-    verdicts = write_verdict(toy_run.write(tmp_path / "closed", values=record, top1=0.5))
-    assert verdicts["0.6.0"].passed
-    words = "\n".join(verdicts["4.0.0"].messages)
-    for key in ("decay_poly_power", "end_learning_rate", "lars_epsilon", "eval_accuracy"):
-        assert key in words
+    }  # fmt: skip
+    assert read_verdicts(tmp_path) == list(verdicts.values())
 
 
 @pytest.mark.parametrize(
@@ -174,27 +144,6 @@ def test_check_prints_pass_or_fail_for_each_log_and_has_the_exit_status(
     assert explained.startswith("      run_stop is missing; ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere"], "nowhere: no such file or folder; give a run folder or a log"),
-        (["--ruleset", "4.0", "result_0.txt"], "ruleset: got '4.0', allowed: 0.6.0, .*; did you mean"),
-        (["--ruleset", "6.1.0", "result_0.txt"], "ruleset: got '6.1.0'"),
-        (["empty"], "empty: no log for any ruleset in it"),
-    ],
-)
-def test_check_with_a_wrong_argument_is_one_line_and_status_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: Lines, words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("empty").mkdir()
-    Path("result_0.txt").touch()
-    assert main(["check", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert re.match(f"error: {words}", error)
-    assert error.count("\n") == 1
-
-
 def test_check_takes_ruleset_and_division_from_the_log_or_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,22 +173,24 @@ def test_a_log_of_v05_and_a_damaged_log_do_not_crash_check(tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("ruleset", ["4.0.0", "0.6.0"])
-def test_a_rehearsals_log_is_refused_in_this_programs_words(tmp_path: Path, ruleset: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("rehearsal", "this is the log of a rehearsal: nothing was trained, and the accuracies are invented"),
+        ("resumed_from_step",
+         "the run was resumed, and a submission needs a run in one piece; train it again without a stop"),
+    ],
+)  # fmt: skip
+def test_the_log_of_a_rehearsal_or_a_resumed_run_is_refused_for_that_alone(
+    tmp_path: Path, ruleset: str, key: str, words: str
+) -> None:
     (at, *_), *_ = events = samples.run_events()
+    before = [] if key == "rehearsal" else events
     log = tmp_path / "log"
-    log.write_text((samples.mllog if ruleset == "4.0.0" else samples.mll)([(at, "rehearsal", True, {}), *events]))
+    log.write_text((samples.mllog if ruleset == "4.0.0" else samples.mll)([*before, (at, key, 9, {}), *events]))
     verdict = judge(log, ruleset)
-    assert verdict.messages == ("this is the log of a rehearsal: nothing was trained, and the accuracies are invented",)
-    assert (verdict.passed, verdict.log_sha256) == (False, hashlib.sha256(log.read_bytes()).hexdigest())
-
-
-def test_the_log_of_a_resumed_run_is_refused_for_that_alone(tmp_path: Path) -> None:
-    for ruleset, write in (("4.0.0", samples.mllog), ("0.6.0", samples.mll)):
-        now, *_ = samples.run_events()[0]
-        log = tmp_path / ruleset
-        log.write_text(write([*samples.run_events(), (now, "resumed_from_step", 9, {}), *samples.run_events()]))
-        words = "the run was resumed, and a submission needs a run in one piece; train it again without a stop"
-        assert judge(log, ruleset).explained == (words,)
+    assert (verdict.passed, verdict.explained) == (False, (words,))
+    assert verdict.log_sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
 
 
 def test_logs_are_judged_each_by_its_ruleset_and_the_verdicts_stand_in_the_order_of_the_logs(
