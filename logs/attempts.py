@@ -8,11 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
+from configs.errors import UserError
 from configs.reading import is_file, read_bytes
 from logs.checkpoints import CheckpointFolder, step_of
-from logs.disk import explain_disk_errors
+from logs.disk import checked, explain_disk_errors
 
 ATTEMPTS_FILE = "attempts.jsonl"
 Outcome = Literal["failed", "stopped", "lost", "checked"]
@@ -64,11 +63,10 @@ class Attempts:
 
     def read(self) -> list[Attempt]:
         """Return the attempts in the order in which they ended; a line that is none is left out."""
-        path, adapter = self.run_folder / ATTEMPTS_FILE, TypeAdapter(Attempt)
-        rows = []
+        path, rows = self.run_folder / ATTEMPTS_FILE, []
         for line in read_bytes(path).splitlines() if is_file(path) else []:
-            with suppress(ValidationError):
-                rows.append(adapter.validate_json(line, strict=True))
+            with suppress(UserError):
+                rows.append(checked(Attempt, line, str(path)))
         return rows
 
     def left_out(self, *, after: Sequence[Outcome] = ("failed", "checked")) -> dict[str, str]:

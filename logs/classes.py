@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.errors import UserError
 from configs.reading import is_file
-from logs.disk import read_object, write_json
+from logs.disk import read_as, write_json
 
 CLASSES_FILE = "classes.json"
 
@@ -32,6 +31,11 @@ class ClassResults:
     predicted: tuple[int, ...]
     correct: tuple[int, ...]
     confusion: tuple[tuple[int, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        table = () if self.confusion is None else (self.confusion, *self.confusion)
+        if any(len(row) != len(self.names) for row in (self.images, self.predicted, self.correct, *table)):
+            raise ValueError(f"{len(self.names)} classes have another number of values")
 
     def accuracy(self, index: int) -> float | None:
         """Return the share of a class's images that were recognised; None if there is none of them."""
@@ -58,21 +62,4 @@ def read_classes(folder: Path) -> ClassResults | None:
         UserError: The file cannot be read, or is not what `write_classes` writes.
     """
     path = folder / CLASSES_FILE
-    if not is_file(path):
-        return None
-    tree = read_object(path)
-    try:
-        names, table = tuple(map(str, tree["names"])), tree.get("confusion")
-        images, predicted, correct = (_integers(tree[key], len(names)) for key in ("images", "predicted", "correct"))
-        confusion = None if table is None else tuple(_integers(row, len(names)) for row in table)
-        if confusion is not None and len(confusion) != len(names):
-            raise ValueError(f"{len(confusion)} rows for {len(names)} classes")
-        return ClassResults(int(tree["epoch"]), names, images, predicted, correct, confusion)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: is not a table of classes ({error}); remove the file") from None
-
-
-def _integers(values: Sequence[Any], length: int) -> tuple[int, ...]:
-    if len(values) != length:
-        raise ValueError(f"{len(values)} values for {length} classes")
-    return tuple(map(int, values))
+    return read_as(ClassResults, path) if is_file(path) else None

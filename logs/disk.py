@@ -7,8 +7,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from configs.errors import UserError
 from configs.reading import Unreadable, is_file, patiently, read_bytes
@@ -40,6 +43,8 @@ _REASONS = {
     errno.ENFILE: ("this machine has too many open files", "end other programs"),
 }
 """What a write error means and what to do. Network file systems give EIO, ESTALE and EROFS for moments only."""
+
+_Kind = TypeVar("_Kind")
 
 
 @contextmanager
@@ -123,6 +128,41 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give the folder of a run of this program") from None
     return tree
+
+
+def read_as(kind: type[_Kind], path: Path) -> _Kind:
+    """Return the JSON object in a file as a dataclass or another type; keys that the type lacks are ignored.
+
+    Raises:
+        Unreadable: The file is there, and cannot be read.
+        UserError: The path is no file, or holds something else.
+    """
+    return checked(kind, json.dumps(read_object(path)), str(path))
+
+
+def checked(kind: type[_Kind], text: str | bytes, where: str) -> _Kind:
+    """Return JSON as a dataclass or another type; keys that the type lacks are ignored.
+
+    Args:
+        kind: The type.
+        text: The JSON.
+        where: The file, and the line in it.
+
+    Raises:
+        UserError: The text is something else.
+    """
+    try:
+        found: _Kind = _adapter(cast(Any, kind)).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise UserError(f"{where}: is damaged ({problem}); repeat the run, or remove the file") from None
+    return found
+
+
+@cache  # making one takes 3 ms, and studies and reports read hundreds of files
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def found_object(path: Path) -> dict[str, Any]:

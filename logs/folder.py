@@ -1,16 +1,12 @@
 """A run's folder as one object: its files, settings, summary, checkpoints, claims and attempts."""
 
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import TypeAdapter, ValidationError
 
 from configs.arguments import short_path
 from configs.errors import UserError
@@ -20,7 +16,7 @@ from configs.schema import Cluster, Recipe
 from logs.attempts import Attempts
 from logs.checkpoints import CheckpointFolder
 from logs.claims import CLAIMS_FOLDER, Claims
-from logs.disk import explain_disk_errors, read_object, write_json, write_text
+from logs.disk import explain_disk_errors, read_as, write_json, write_text
 from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.mlperf import RESULT_FILES, close_log
 from logs.redaction import has_secret, may_hold_secret
@@ -217,14 +213,7 @@ class RunFolder:
         Raises:
             UserError: If the file is missing, cannot be read, or is not a summary.
         """
-        path = self / SUMMARY_FILE
-        tree = read_object(path)
-        try:
-            return _adapter().validate_json(json.dumps(tree), strict=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise UserError(f"{path}: is not a run's summary ({problem}); repeat the run to get a summary") from None
+        return read_as(Summary, self / SUMMARY_FILE)
 
     def write_summary(self, summary: Summary) -> None:
         """Write ``summary.json`` atomically."""
@@ -267,8 +256,3 @@ class RunFolder:
 def _precedes_settings(path: Path) -> bool:
     """Return whether a file of a run folder is made before ``config.yaml``: a claim, or a part of the settings."""
     return path.name == CLAIMS_FOLDER or path.name.startswith(f".{CONFIG_FILE}.")
-
-
-@cache  # making it takes 3 ms, and studies and reports read hundreds of summaries
-def _adapter() -> TypeAdapter[Summary]:
-    return TypeAdapter(Summary)

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from logs.disk import write_json
+from configs.errors import UserError
+from logs.disk import read_as, write_json
 
 NODES_FILE = "nodes.json"
 
@@ -44,8 +43,8 @@ def write_nodes(run_folder: Path, nodes: Sequence[NodeScore]) -> None:
 def read_nodes(run_folder: Path) -> list[NodeScore]:
     """Return the scores of a run's nodes; none if no check wrote any, or if the file is damaged."""
     try:
-        return TypeAdapter(dict[str, list[NodeScore]]).validate_json((run_folder / NODES_FILE).read_bytes())["nodes"]
-    except (OSError, ValidationError, KeyError):
+        return read_as(dict[str, list[NodeScore]], run_folder / NODES_FILE)["nodes"]
+    except (KeyError, UserError):
         return []
 
 

@@ -1,14 +1,15 @@
 """Reads the files on how much of a machine a run used: totals of each rank, and samples taken during the run."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from configs.errors import UserError
-from logs.disk import read_object
+from logs.disk import checked, read_as
 
 USAGE_FILE = "usage.json"
 """Totals of the training: wall_s, cpu_s, children_cpu_s and peak_memory_bytes, each a list with a number a rank."""
@@ -17,8 +18,9 @@ SAMPLES_FILE = "utilisation.jsonl"
 """A file with one `Sample` a line, as JSON."""
 
 _TOTALS = {"wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes"}
-_TOO_MUCH = 1e18
-_REMEDY = "repeat the run, or remove the file"
+
+_Measured = Annotated[float, Field(ge=-1, lt=1e18)]
+"""A number that can have been measured; a kernel's counters may go back by a moment."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,14 @@ class Sample:
         server_busy_cores: The part of ``busy_cores`` that parameter servers used; None in samples of earlier versions.
     """
 
-    time: float
-    busy_cores: float
-    machine_busy_cores: float
-    memory_bytes: int
-    gpu_share: float | None = None
-    gpu_memory_bytes: int | None = None
-    gpu_shares: Sequence[float | None] = ()
-    server_busy_cores: float | None = None
+    time: _Measured
+    busy_cores: _Measured
+    machine_busy_cores: _Measured
+    memory_bytes: _Measured
+    gpu_share: _Measured | None = None
+    gpu_memory_bytes: _Measured | None = None
+    gpu_shares: Sequence[_Measured | None] = ()
+    server_busy_cores: _Measured | None = None
 
     @property
     def rank_busy_cores(self) -> float:
@@ -60,10 +62,9 @@ def read_usage(folder: Path) -> dict[str, list[float]]:
     path = folder / USAGE_FILE
     if not os.path.lexists(path):
         return {}
-    found = read_object(path)
-    is_table = found.keys() >= _TOTALS
-    if not is_table or not all(isinstance(each, list) and all(map(_is_possible, each)) for each in found.values()):
-        raise UserError(f"{path}: cannot be read (a total is not one number per rank); {_REMEDY}")
+    found = read_as(dict[str, list[_Measured]], path)
+    if missing := ", ".join(sorted(_TOTALS - found.keys())):
+        raise UserError(f"{path}: is damaged ({missing}: missing); repeat the run, or remove the file")
     return found
 
 
@@ -77,22 +78,5 @@ def read_samples(folder: Path) -> list[Sample]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); {_REMEDY}") from None
-    return [_sample(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
-
-
-def _sample(line: str, where: str) -> Sample:
-    try:
-        sample = Sample(**json.loads(line))
-        others = (sample.gpu_share, sample.gpu_memory_bytes, sample.server_busy_cores, *sample.gpu_shares)
-    except (ValueError, TypeError, RecursionError):
-        raise UserError(f"{where} is not a sample; {_REMEDY}") from None
-    values = (sample.time, sample.busy_cores, sample.machine_busy_cores, sample.memory_bytes)
-    if not all(map(_is_possible, (*values, *(each for each in others if each is not None)))):
-        raise UserError(f"{where} has a value that is not a number, or impossible; {_REMEDY}")
-    return sample
-
-
-def _is_possible(value: Any) -> bool:
-    """Return whether a value is a number that is measured; a kernel's counters may go back by a moment."""
-    return isinstance(value, int | float) and -1 <= value < _TOO_MUCH
+        raise UserError(f"{path}: cannot be read ({error}); repeat the run, or remove the file") from None
+    return [checked(Sample, line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]

@@ -6,24 +6,24 @@ The official checker reads one log. A reviewer has the other files of the run, t
 import os
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
 from configs.load import load_run
-from logs.disk import read_object
+from logs.disk import read_as
 from logs.environment import ENVIRONMENT_FILE
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, Summary
 from logs.judge.compliance import asks_for_log
 from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
+from logs.rank_times import Ranks, Startup
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 from logs.usage import SAMPLES_FILE, USAGE_FILE, read_samples, read_usage
 
-_LONGEST_S = 1e9
-"""Times from here on, 30 years, are damage."""
 _TOLERANCE, _TIME_TOLERANCE_S = 1e-6, 1.0
 """A summary measures with a clock of its own, so its seconds differ a little from those of the log's events."""
 
@@ -113,8 +113,8 @@ def _readers() -> dict[str, Callable[[Path], object]]:
         SUMMARY_FILE: lambda path: RunFolder(path.parent).summary(),
         METRICS_FILE: read_metrics,
         ENVIRONMENT_FILE: lambda path: read_environment(path.parent),
-        STARTUP_FILE: read_phases,
-        RANKS_FILE: read_ranks,
+        STARTUP_FILE: partial(read_as, Startup),
+        RANKS_FILE: partial(read_as, Ranks),
         USAGE_FILE: lambda path: read_usage(path.parent),
         SAMPLES_FILE: lambda path: read_samples(path.parent),
         **dict.fromkeys(RESULT_FILES.values(), lambda _: None),
@@ -135,35 +135,6 @@ def _damaged(folder: Path) -> list[str]:
                 # A config.yaml that is cut off at the end of a line can be read, but lacks keys.
                 found.append(words if words.startswith(name) else f"{name}: {words}")
     return found
-
-
-def read_phases(path: Path) -> list[dict[str, Any]]:
-    """Return the phases in a ``startup.json``.
-
-    Raises:
-        UserError: The file cannot be read, or a phase has no name, thread, begin or end.
-    """
-    return _rows(path, "phases", {"phase", "thread"}, {"begin_s", "end_s"})
-
-
-def read_ranks(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a ``ranks.json``; a time that was not measured may be missing.
-
-    Raises:
-        UserError: The file cannot be read, or a row lacks the rank.
-    """
-    return _rows(path, "ranks", {"rank"}, set())
-
-
-def _rows(path: Path, key: str, names: Set[str], times: Set[str]) -> list[dict[str, Any]]:
-    rows = read_object(path).get(key)
-    for row in rows if isinstance(rows, list) else [{}]:
-        is_whole = isinstance(row, dict) and row.keys() >= names | times
-        if not is_whole or not all(
-            isinstance(row[each], int | float) and abs(row[each]) <= _LONGEST_S for each in times
-        ):
-            raise UserError(f"{path}: cannot be read (a row of {key} is damaged); repeat the run, or remove the file")
-    return list(rows or ())
 
 
 def _missing(folder: Path, record: RunRecord) -> str:

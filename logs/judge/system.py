@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from configs.errors import UserError, nearest
 from configs.load import parse_yaml
 from configs.registry import ENGINES
 from configs.schema import Cluster
-from logs.disk import read_object
+from logs.disk import read_as
 from logs.environment import ENVIRONMENT_FILE
 from logs.judge.official import RULESET
 
@@ -29,14 +31,17 @@ _STACK = ("horovod", "nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-
 _GIB = 1 << 30
 
 
-_KINDS: Mapping[str, type] = {
-    "packages": dict,
-    "git": dict,
-    "gpus": list,
-    "command": str,
-    **dict.fromkeys(("memory_bytes", "cores", "cpu_sockets", "cpu_cores"), int),
-}
-"""Keys of ``environment.json`` that a submission or a page reads -> type of the value, unless it is null."""
+class _Environment(BaseModel, extra="allow"):
+    """What a submission or a page reads of ``environment.json``."""
+
+    packages: dict[str, Any] | None = None
+    git: dict[str, Any] | None = None
+    gpus: list[dict[str, Any]] | None = None
+    command: str | None = None
+    memory_bytes: int | None = None
+    cores: int | None = None
+    cpu_sockets: int | None = None
+    cpu_cores: int | None = None
 
 
 def required_fields() -> list[str]:
@@ -154,9 +159,4 @@ def read_environment(run_folder: Path) -> dict[str, Any]:
     Raises:
         UserError: If the file is missing, is not a JSON object, or holds a value of another kind than runs record.
     """
-    path = run_folder / ENVIRONMENT_FILE
-    found = read_object(path)
-    odd = [key for key, kind in _KINDS.items() if not isinstance(found.get(key) or kind(), kind)]
-    if odd or not all(isinstance(gpu, dict) for gpu in found.get("gpus") or ()):
-        raise UserError(f"{path}: {', '.join(odd) or 'gpus'} is damaged; give the folder of a run of this program")
-    return found
+    return read_as(_Environment, run_folder / ENVIRONMENT_FILE).model_dump()

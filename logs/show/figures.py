@@ -305,31 +305,30 @@ def _end_to_end(label: str, lengths: Sequence[float], words: Sequence[str]) -> B
 
 
 def _startup_s(run: ReportedRun) -> float:
-    return max((float(phase["end_s"]) for phase in run.startup), default=0.0)
+    return max((phase.end_s for phase in run.startup.phases), default=0.0)
 
 
 def _startup(run: ReportedRun) -> BarChart:
     """Return a bar for each phase of the start-up, with a colour for each thread."""
-    threads = list(dict.fromkeys(str(phase["thread"]) for phase in run.startup))
+    threads = list(dict.fromkeys(phase.thread for phase in run.startup.phases))
     bars = []
-    for phase in run.startup:
-        begin, end, thread = float(phase["begin_s"]), float(phase["end_s"]), str(phase["thread"])
-        words = f"{phase['phase']} ({thread}): {end - begin:.2f} s from {begin:.2f} s"
-        bars.append(Bar(str(phase["phase"]), [Stretch(begin, end, threads.index(thread), words)]))
+    for each in run.startup.phases:
+        words = f"{each.phase} ({each.thread}): {each.end_s - each.begin_s:.2f} s from {each.begin_s:.2f} s"
+        bars.append(Bar(each.phase, [Stretch(each.begin_s, each.end_s, threads.index(each.thread), words)]))
     return BarChart("Start-up phases", "seconds since the process began", bars, threads)
 
 
 def _rank_times(run: ReportedRun) -> BarChart:
     """Return a bar for each rank, the slowest rank first: where the time of a step goes."""
-    rows = sorted(run.ranks, key=lambda row: -float(row["compute_median_s"]))
+    rows = sorted(run.ranks, key=lambda row: -row.compute_median_s)
     if len(rows) > 2 * _RANKS_AT_AN_END:
         rows = [*rows[:_RANKS_AT_AN_END], *rows[-_RANKS_AT_AN_END:]]
     bars = []
     for row in rows:
-        times = [1e3 * float(row[key]) for key in ("compute_median_s", "comm_wait_median_s", "input_wait_median_s")]
-        words = [f"rank {row['rank']}: {time:.1f} ms {name}" for time, name in zip(times, _SHARES, strict=True)]
-        words[0] += f", 95th percentile {1e3 * float(row['compute_p95_s']):.1f} ms"
-        bars.append(_end_to_end(f"rank {row['rank']}", times, words))
+        times = [1e3 * time_s for time_s in (row.compute_median_s, row.comm_wait_median_s, row.input_wait_median_s)]
+        words = [f"rank {row.rank}: {time:.1f} ms {name}" for time, name in zip(times, _SHARES, strict=True)]
+        words[0] += f", 95th percentile {1e3 * row.compute_p95_s:.1f} ms"
+        bars.append(_end_to_end(f"rank {row.rank}", times, words))
     return BarChart("Time of a step by rank", "ms of a median step", bars if len(bars) > 1 else [], _SHARES)
 
 
@@ -345,9 +344,8 @@ def _slowest(run: ReportedRun) -> str:
 
 def _rank_excess(run: ReportedRun) -> tuple[str, float]:
     """Return the slowest rank and by what share it computes longer than the median; an empty name without times."""
-    times = {str(row["rank"]): float(row["compute_median_s"]) for row in run.ranks}
-    usual = median(times.values()) if times else 0.0
+    usual = median(row.compute_median_s for row in run.ranks) if run.ranks else 0.0
     if not usual:
         return "", 0.0
-    slowest = max(times, key=lambda rank: times[rank])
-    return slowest, times[slowest] / usual - 1
+    slowest = max(run.ranks, key=lambda row: row.compute_median_s)
+    return str(slowest.rank), slowest.compute_median_s / usual - 1

@@ -40,7 +40,7 @@ def _configured(run: ReportedRun) -> Iterator[Fact]:
     settings, surroundings = run.settings, run.environment
     side, classes = settings.get("recipe.model.image_size"), settings.get("recipe.model.num_classes")
     yield "Recipe", f"{settings['recipe.name']}, {settings.get('recipe.mlperf.division')} division"
-    count = "" if run.parameters is None else f", {_grouped(run.parameters)} parameters"
+    count = "" if run.startup.parameters is None else f", {run.startup.parameters:,} parameters"
     yield "Network", f"{settings.get('recipe.model.name')}{count}"
     images = [_grouped(settings.get(f"recipe.data.{part}_samples")) for part in ("train", "eval")]
     where = f"{settings.get('recipe.data.name')}: {images[0]} training and {images[1]} evaluation images"

@@ -5,7 +5,7 @@ If a file is missing or damaged, only the part of the page that needs this file 
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,14 +13,15 @@ from configs.errors import UserError
 from configs.rules import TARGET_TOP1
 from logs.attempts import Attempt, Attempts
 from logs.classes import ClassResults, read_classes
-from logs.disk import read_object
+from logs.disk import read_as, read_object
 from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE
 from logs.judge.compliance import RULESETS, Verdict, judge, read_verdicts
-from logs.judge.evidence import Problem, problem_of, read_phases, read_ranks
+from logs.judge.evidence import Problem, problem_of
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
+from logs.rank_times import Ranks, RankTimes, Startup
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 from logs.settings import read_settings
@@ -28,7 +29,6 @@ from logs.slow_ranks import SLOW_RANKS
 from logs.usage import Sample, read_samples
 
 _Content = TypeVar("_Content")
-_RANK_TIMES = {"compute_median_s", "compute_p95_s", "comm_wait_median_s", "input_wait_median_s"}
 
 
 class NoRun(UserError):
@@ -48,9 +48,7 @@ class ReportedRun:
         evaluations: Rows of kind ``evaluation`` there.
         comparisons: Rows of kind ``slow_ranks`` there.
         classes: Content of ``classes.json``; None before the run's end, and of older runs.
-        startup: Phases in ``startup.json``.
-        last_start: What ``startup.json`` says of the rank that was ready last.
-        parameters: Number of the network's parameters, from ``startup.json``; None in folders of older runs.
+        startup: Content of ``startup.json``.
         environment: Content of ``environment.json``.
         ranks: Rows of ``ranks.json``.
         samples: Rows of ``utilisation.jsonl``.
@@ -68,11 +66,9 @@ class ReportedRun:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
     classes: ClassResults | None = None
-    startup: list[dict[str, Any]] = field(default_factory=list)
-    last_start: dict[str, Any] = field(default_factory=dict)
-    parameters: int | None = None
+    startup: Startup = field(default_factory=Startup)
     environment: dict[str, Any] = field(default_factory=dict)
-    ranks: list[dict[str, Any]] = field(default_factory=list)
+    ranks: Sequence[RankTimes] = ()
     samples: list[Sample] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -146,8 +142,6 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
     if log is None and not (path / CONFIG_FILE).is_file():
         raise NoRun(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
     record = parse_log(log) if log else RunRecord(path)
-    start: dict[str, Any] = _or(read_object, path / STARTUP_FILE, {})
-    ranks: list[dict[str, Any]] = _or(read_ranks, path / RANKS_FILE, [])
     rows: list[dict[str, Any]] = _or(read_metrics, path / METRICS_FILE, [])
     return ReportedRun(
         name=name or path.resolve().name,
@@ -158,11 +152,9 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         evaluations=[row for row in rows if row.get("kind") == "evaluation"],
         comparisons=[row for row in rows if row.get("kind") == SLOW_RANKS],
         classes=_or(read_classes, path, None),
-        startup=_or(read_phases, path / STARTUP_FILE, []),
-        last_start=last if isinstance(last := start.get("last"), dict) else {},
-        parameters=count if isinstance(count := start.get("parameters"), int) else None,
+        startup=_or(partial(read_as, Startup), path / STARTUP_FILE, Startup()),
         environment=_or(read_environment, path, {}),
-        ranks=[row for row in ranks if all(isinstance(row.get(key), int | float) for key in _RANK_TIMES)],
+        ranks=_or(partial(read_as, Ranks), path / RANKS_FILE, Ranks()).ranks,
         samples=_or(read_samples, path, []),
         summary=_or(read_object, path / SUMMARY_FILE, {}),
         settings=_or(read_settings, path / CONFIG_FILE, {}) or _logged(record),

@@ -225,15 +225,12 @@ def _complaints(run: ReportedRun, verdict: Verdict) -> list[str]:
 
 def _about_start(run: ReportedRun) -> list[str]:
     """Return a note on the rank that was ready last, if the run has several ranks."""
-    last, ranks = run.last_start, run.summary.get("world_size")
-    times = [to_number(last.get(key)) for key in ("ready_s", "median_s", "phase_s", "phase_median_s")]
-    if not isinstance(ranks, int) or ranks <= 1 or None in times:
+    last, ranks = run.startup.last, run.summary.get("world_size")
+    if last is None or not isinstance(ranks, int) or ranks <= 1:
         return []
-    ready_s, median_s, phase_s, phase_median_s = (time_s or 0.0 for time_s in times)
-    who = f"Rank {last.get('rank')} on {last.get('host')}"
     return [
-        f"{who} was ready last, {ready_s - median_s:.2f} s after the median rank; most of that in {last.get('phase')}: "
-        f"{phase_s:.2f} s, where the median rank took {phase_median_s:.2f} s."
+        f"Rank {last.rank} on {last.host} was ready last, {last.ready_s - last.median_s:.2f} s after the median rank; "
+        f"most of that in {last.phase}: {last.phase_s:.2f} s, where the median rank took {last.phase_median_s:.2f} s."
     ]
 
 

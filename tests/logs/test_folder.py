@@ -97,7 +97,7 @@ def test_a_summary_comes_back_as_it_was_and_what_it_was_not_told_is_unknown(tmp_
 def test_a_missing_or_broken_summary_is_named(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "summary.json").write_text(text)
-    with pytest.raises(UserError, match=r"summary.json: (cannot be read|is not a run's summary)"):
+    with pytest.raises(UserError, match=r"summary.json: (cannot be read|is damaged)"):
         RunFolder(tmp_path).summary()
 
 

@@ -1,7 +1,6 @@
 """The numbers in a report's charts, from runs whose numbers are known."""
 
 import json
-import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logs.read.record import Evaluation, RunRecord
-from logs.show.chart import Band, BarChart, Chart, LineChart, Series
+from logs.show.chart import BarChart, Chart, LineChart
 from logs.show.figures import figures, samples_of, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.usage import Sample
@@ -105,20 +104,6 @@ def test_references_whose_ranges_overlap_share_a_label(tmp_path: Path) -> None:
         "reference at batch 256-6900", "reference at batch 33280", "reference at batch 57344",
     ]  # fmt: skip
     assert all(one.low <= one.high < other.low for one, other in pairwise(bands))
-
-
-def test_a_line_is_thinned_to_its_end_and_leaves_gaps_where_a_value_is_absurd() -> None:
-    many = Series("many", 0, [(float(x), 2.0 * x) for x in range(1000)])
-    assert many.drawable[0] == (0, 0)
-    assert many.drawable[-1] == (999, 1998), "the last point is always drawn"
-    assert 200 < len(many.drawable) <= 301
-    assert not many.has_dots
-    few = Series("few", 0, [(0, 1), (1, None), (2, 1e30), (3, float("inf")), (4, 2.5)])
-    assert [y for _, y in few.drawable if not math.isnan(y)] == [1, 2.5]
-    assert len(few.drawable) == 5
-    assert few.has_dots
-    chart = LineChart("Loss", "epochs", [few], [Band("y", 1, 1, "one")])
-    assert chart.description == "Loss over epochs. few: ends at 2.5, lowest 1, highest 2.5; marked: one."
 
 
 def test_each_gpu_has_a_line_of_its_own_and_ranks_are_told_from_servers() -> None:

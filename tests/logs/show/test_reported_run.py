@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from configs.errors import UserError
 from logs.read.record import RunRecord
 from logs.show.reported_run import ReportedRun, gather_run, summarise
 from tests.logs import samples
@@ -47,8 +46,6 @@ def test_the_figures_of_a_log_are_all_that_it_tells(tmp_path: Path) -> None:
 
 def test_each_part_is_read_from_its_file(tmp_path: Path) -> None:
     folder = samples.run_folder(tmp_path / "run")
-    started = json.loads((folder / "startup.json").read_text())
-    (folder / "startup.json").write_text(json.dumps(started | {"last": {"rank": 1}}))
     row = {"time": 5.0, "busy_cores": 1.5, "machine_busy_cores": 2.0, "memory_bytes": 7}
     (folder / "utilisation.jsonl").write_text(json.dumps(row) + "\n")
     attempt = {"time": "t", "outcome": "failed", "cause": "c", "host": None, "from_step": 0, "kept_step": 0}
@@ -56,27 +53,13 @@ def test_each_part_is_read_from_its_file(tmp_path: Path) -> None:
     run = gather_run(folder, "named")
     assert (run.name, run.path, run.log) == ("named", folder, folder / "result_0.txt")
     assert [row["kind"] for row in run.intervals] == ["interval"] * 8, "and no evaluations"
-    assert [phase["phase"] for phase in run.startup][:2] == ["interpreter", "communicator"]
-    assert run.last_start == {"rank": 1}
-    assert [row["rank"] for row in run.ranks] == [0, 1]
+    assert [each.phase for each in run.startup.phases][:2] == ["interpreter", "communicator"]
+    assert [each.rank for each in run.ranks] == [0, 1]
     assert [(each.time, each.busy_cores) for each in run.samples] == [(5.0, 1.5)]
     assert run.summary["recipe"] == "digits"
     assert [each.cause for each in run.restarts] == ["c"]
-    (folder / "startup.json").write_text(json.dumps(started | {"last": [1]}))
-    assert gather_run(folder).last_start == {}
     log = gather_run(folder / "result_0.mll.txt")
     assert (log.name, log.path, log.log) == ("result_0.mll", log.log, folder / "result_0.mll.txt")
-    assert gather_run(folder / "result_0.txt", "x").name == "x"
-
-
-def test_what_is_no_run_is_told_with_what_to_give(tmp_path: Path) -> None:
-    for path, words in (
-        (tmp_path / "none", "no such file or folder; give run folders or logs"),
-        (tmp_path, "contains neither result_*.txt nor config.yaml; give a run folder or a log"),
-    ):
-        with pytest.raises(UserError) as caught:
-            gather_run(path)
-        assert str(caught.value) == f"{path}: {words}"
 
 
 def test_the_log_is_that_of_the_newer_ruleset_or_else_the_first(tmp_path: Path) -> None:

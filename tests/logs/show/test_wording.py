@@ -11,6 +11,7 @@ import pytest
 from logs.attempts import Attempt
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
+from logs.rank_times import LastStart, Startup
 from logs.read.record import Evaluation, Pause, RunRecord
 from logs.show.reported_run import ReportedRun
 from logs.show.wording import heading, lead, notes_of, place_of, state_of, verdicts_of
@@ -140,7 +141,6 @@ def test_headings_name_recipe_cluster_and_date_and_what_all_runs_share() -> None
 def test_all_notes_of_a_run_stand_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "rehearsal.txt").write_text("a step took 2 ms\n", encoding="utf-8")
     attempt = Attempt("t", "failed", cause="rank 1 broke", host="b", from_step=0, kept_step=1, goes_on=True)
-    last = {"rank": 1, "host": "b", "ready_s": 2, "median_s": 1, "phase": "data", "phase_s": 1, "phase_median_s": 0}
     run = ReportedRun(
         "a",
         tmp_path,
@@ -148,7 +148,7 @@ def test_all_notes_of_a_run_stand_in_their_order(tmp_path: Path) -> None:
         RunRecord(tmp_path, status="success", began_s=1.0, attempts=2, division="open", init_starts=(2, 0.25),
                   unreadable=3),
         summary={"is_rehearsal": True, "failure": "it broke", "checkpoint_s": 0.5, "world_size": 2},
-        last_start=last,
+        startup=Startup(last=LastStart(1, "b", 2.0, 1.0, "data", 1.0, 0.0)),
         restarts=[attempt, attempt],
         problem=Problem("copied logs", "w"),
     )  # fmt: skip
@@ -166,11 +166,11 @@ def test_all_notes_of_a_run_stand_in_their_order(tmp_path: Path) -> None:
 
 
 def test_the_rank_that_was_ready_last_is_named_if_there_are_several() -> None:
-    last = {"rank": 1, "host": "b", "ready_s": 11.0, "median_s": 8.0, "phase": "data set", "phase_s": 6.0}
-    whole = {**last, "phase_median_s": 0}
+    last = LastStart(1, "b", ready_s=11.0, median_s=8.0, phase="data set", phase_s=6.0, phase_median_s=0.0)
     words = (
         "Rank 1 on b was ready last, 3.00 s after the median rank; most of that in data set: 6.00 s, where the median "
         "rank took 0.00 s."
     )
-    for ranks, found, is_told in ((2, whole, True), (1, whole, False), (2, last, False), (2, {}, False)):
-        assert (words in notes_of(replace(_ended(), summary={"world_size": ranks}, last_start=found))) == is_told
+    for ranks, found, is_told in ((2, last, True), (1, last, False), (2, None, False)):
+        run = replace(_ended(), summary={"world_size": ranks}, startup=Startup(last=found))
+        assert (words in notes_of(run)) == is_told
