@@ -17,7 +17,7 @@ from markupsafe import Markup
 from configs.arguments import printable
 from logs.judge.unverified import TERM
 from logs.show.chart import Captioned, Chart, LineChart, Series, colour_of, in_short
-from logs.show.class_tables import class_tables
+from logs.show.class_tables import cell_strengths, class_summary, worst_classes
 from logs.show.figures import figures
 from logs.show.identity import common_and_differing
 from logs.show.reported_run import ReportedRun
@@ -40,6 +40,8 @@ _MAX_LINKS = 40
 _MOST_COLUMNS = 6
 """Most runs that get a column each in a table of settings. Where there are more runs than this, and more than settings,
 the table has a row for each run. The notes on a success are not printed then."""
+_MOST_CLASS_TABLES = 4
+"""Of more runs, the page shows no classes: it is about the comparison of runs."""
 _HEADS = ("Run", "Outcome", "Time to train", "Initialisation", "Epochs", "Accuracy", "Batch", "Images/s", "Log check")
 
 
@@ -75,7 +77,7 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
         identity=shared,
         figures=[figure for figure in drawn if not _numbers(figure)],
         numbers=[(figure.caption, found) for figure in drawn if (found := _numbers(figure))],
-        classes=list(class_tables(runs)),
+        classes=[run for run in runs if run.classes is not None] if len(runs) <= _MOST_CLASS_TABLES else [],
         differing=_settings(runs, differing, facts),
         partial=_settings(runs, partial),
         same=_settings(runs[:1], same),
@@ -168,6 +170,8 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.filters |= {
     "accuracy": lambda value: NOTHING if value is None else f"{value:.4f}",
+    "cell_strengths": cell_strengths,
+    "class_summary": class_summary,
     "colour": colour_of,
     "median": median,
     "fixed": lambda value, digits: f"{value:,.{digits}f}",
@@ -175,9 +179,11 @@ _ENVIRONMENT.filters |= {
     "is_compared": is_compared,
     "is_unverified_score": is_unverified_score,
     "number": _number,
+    "percent": lambda share: f"{share:.1%}",
     "place": place_of,
     "seconds": in_seconds,
     "state": state_of,
     "svg": _svg,
     "verdicts": verdicts_of,
+    "worst_classes": worst_classes,
 }

@@ -52,18 +52,7 @@ def write_report(paths: Sequence[Path], out: Path | None) -> Path:
     folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()
     destination = out or folder / "report.html"
     _require_replaceable("--out", destination, paths)
-    text = render(_gather_all(paths), destination)
-    try:
-        if destination.is_dir():
-            raise IsADirectoryError
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        write_text(destination, text)
-    except OSError as error:
-        reason = f" ({error.strerror})" if error.strerror else ""
-        raise UserError(
-            f"--out: got {destination}, which cannot be a file{reason}; give a file name, for example report.html"
-        ) from None
-    return destination
+    return _written(destination, render(_gather_all(paths), destination))
 
 
 def write_picture(paths: Sequence[Path], file: Path) -> Path:
@@ -103,12 +92,14 @@ def write_curves(paths: Sequence[Path], file: Path) -> Path:
     for run in _gather_all(paths):
         for curve, *point in _points(run):
             writer.writerow([run.name, curve, *("" if value is None else value for value in point)])
+    return _written(file, text.getvalue())
+
+
+def _written(file: Path, text: str) -> Path:
+    """Write a file, and its folder if there is none; return the file's path."""
     with explain_disk_errors(file):
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file, text.getvalue())
-        except OSError as error:
-            raise UserError(f"--csv: {file} cannot be written ({error.strerror}); give another file") from None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
     return file
 
 
@@ -149,14 +140,14 @@ def _points(run: ReportedRun) -> Iterator[tuple[str, float | None, float | None,
 
 
 def _require_replaceable(option: str, file: Path, paths: Sequence[Path]) -> None:
-    """Raise `UserError` if ``file`` exists and is an input, write-protected, or a device, pipe or socket."""
-    if not os.path.lexists(file) or file.is_dir():
+    """Raise `UserError` if ``file`` is an input, a folder, write-protected, or a device, pipe or socket."""
+    if not os.path.lexists(file):
         return
     found = file.resolve()
-    is_input = any(found == path.resolve() for path in paths) or (
-        found.suffix.lower() not in _OUTPUTS and any(found.parent == path.resolve() for path in paths)
-    )
-    if is_input:
+    is_in_run = any(found.parent == path.resolve() for path in paths) and found.suffix.lower() not in _OUTPUTS
+    if found.is_dir():
+        reason = "which is a folder"
+    elif is_in_run or any(found == path.resolve() for path in paths):
         reason = "which is a file that the report reads"
     elif found.exists() and not found.is_file():
         reason = "which is not a regular file"
@@ -174,21 +165,17 @@ def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
     Raises:
         UserError: None of the paths leads to a run, or one of them does not exist.
     """
-    found = [_gathered(file) for path in paths for file in _expand(regular_file(path))]
-    runs = [each for each in found if isinstance(each, ReportedRun)]
-    refused = [each for each in found if isinstance(each, NoRun)]
+    runs, refused = list[ReportedRun](), list[NoRun]()
+    for file in (file for path in paths for file in _expand(regular_file(path))):
+        try:
+            runs.append(gather_run(file))
+        except NoRun as no_run:  # noqa: PERF203 (reading a run takes far longer than the try)
+            refused.append(no_run)
     if not runs:
         raise refused[0]
     for reason in refused:
         sys.stderr.write(f"note: {printable(str(reason).partition(';')[0])}; it is left out\n")
     return [replace(run, name=name) for run, name in zip(runs, _names([run.path for run in runs]), strict=True)]
-
-
-def _gathered(path: Path) -> ReportedRun | NoRun:
-    try:
-        return gather_run(path)
-    except NoRun as reason:
-        return reason
 
 
 def _expand(path: Path) -> list[Path]:

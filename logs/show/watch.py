@@ -19,9 +19,10 @@ from configs.schema import Recipe
 from logs.attempts import Attempt
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.judge.evidence import problem_of
-from logs.judge.rcp import IMAGENET_SAMPLES, reference_for
+from logs.judge.rcp import reference_for
 from logs.metrics import METRICS_FILE, MetricsFollower
 from logs.read.lines import to_number
+from logs.read.record import IMAGENET_IMAGES
 from logs.slow_ranks import SLOW_RANKS, slow_words
 from logs.track.follow import Sender
 from logs.track.trackers import open_tracker, require_installed
@@ -177,7 +178,7 @@ def describe_progress(
 
 def _left(recipe: Recipe, epoch: float, epoch_s: float) -> str:
     """Return when the run reaches the target if it needs as many epochs as the reference, else when it ends."""
-    reference = reference_for(recipe.batch.global_size) if recipe.data.train_samples == IMAGENET_SAMPLES else None
+    reference = reference_for(recipe.batch.global_size) if recipe.data.train_samples == IMAGENET_IMAGES else None
     if reference is None or epoch > reference.mean:
         return f"at most {_duration((recipe.run.epochs - epoch) * epoch_s)} left until the last epoch ends"
     early, late = (max(end - epoch, 0) * epoch_s for end in (reference.least, reference.mean + 2 * reference.deviation))

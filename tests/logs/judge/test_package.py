@@ -18,14 +18,8 @@ from logs.judge.system import required_fields
 from tests.dry_loop import ORG, dry_run
 from tests.logs import samples
 from tests.logs.judge.test_evidence import Edit, edited, summary
+from tests.logs.test_refusals import FIELDS
 
-UNKNOWN = (
-    "host_processor_core_count", "host_processor_frequency", "host_processor_caches",
-    "host_processor_interconnect", "host_storage_type", "host_storage_capacity", "host_networking",
-    "host_networking_topology", "host_memory_configuration", "cooling",
-)  # fmt: skip
-FIELDS = ["--field", "host_processors_per_node=1", *(word for name in UNKNOWN for word in ("--field", f"{name}="))]
-FIVE = [f"run{seed}" for seed in range(5)]
 BEYOND = ["batch.global_size=86016", "batch.bn_span=42", "mlperf.reference=own"]
 
 in_checkout = pytest.mark.skipif(
@@ -43,7 +37,8 @@ def outcomes(text: str) -> dict[str, str]:
 def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [str(samples.run_folder(tmp_path / f"run{seed}", seed, best=0.98)) for seed in range(5)]
+    runs = _five(tmp_path)
+    _configured("cluster.paths.data=/x")(tmp_path / "run3")  # Runs may differ in seed and paths.
     assert main(["package", *runs, "--org", "Testers", "--out", str(tmp_path / "out"), *FIELDS]) == 0
     out = capsys.readouterr().out
     assert outcomes(out) == {
@@ -138,64 +133,26 @@ def package(tmp_path: Path, folders: Sequence[str], *more: str) -> int:
     return main(["package", *folders, "--org", ORG, "--out", str(tmp_path / "out"), *fields, *more])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["run0", "--org", "T"], "package: got 1 different runs, allowed: 5"),
-        (["run0"] * 5 + ["--org", "T"], "package: got 1 different runs, allowed: 5"),
-        ([*FIVE], "--org: got nothing"),
-        ([*FIVE, "--org", "../T"], "--org: got '../T'"),
-        ([*FIVE, "--org", "T"], "11 of 33 fields are not recorded by a run: host_pro"),
-        (
-            [*FIVE, "--org", "T", "--field", "colling=air"],
-            "got field 'colling'.*cooling",
-        ),
-        (["run0", "run1", "run2", "run3", "other", "--org", "T"], "other: differs from run0 in data; give runs of one"),
-        (
-            [*FIVE, "--org", "T", *FIELDS, "--field", "host_processors_per_node="],
-            "host_processors_per_node: got '', allowed: a whole number",
-        ),
-        (
-            [*(f"made-up{seed}" for seed in range(5)), "--org", "T"],
-            "made-up0: data.source is synthetic, so the images are generated",
-        ),
-        (["run0", "run1", "run2", "run3", "none", "--org", "T"], "none/result_0.txt: no such log"),
-        (["run0", "run1", "--make-rcp", "x"], "reference runs: got 2, allowed: 10 or more"),
-        (
-            [*FIVE, "--org", "T", *FIELDS, "--field", "system_name=.."],
-            "system_name: got '..', allowed: a name that beg",
-        ),
-        ([*FIVE, "--org", "T", *FIELDS, "--out", "file/x"], r"--out: file/x/T cannot be created \(Not a directory\)"),
-        ([*FIVE, "--org", "T", "--field", "cooling"], "--field: got 'cooling', allowed: NAME=VALUE; give, for example"),
-    ],
-)
-def test_runs_that_cannot_be_packed_give_one_line_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: list[str], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in set(arguments):  # those that are folders
-        if name.startswith("run"):
-            samples.run_folder(Path(name), int(name[-1]), best=0.98)
-        elif name.startswith("made-up"):
-            samples.run_folder(Path(name), int(name[-1]), overrides=["data.source=synthetic"])
-        elif name == "other":
-            samples.run_folder(Path(name), 9, overrides=["data.flip=true"])
-    Path("file").write_text("kept")
-    assert main(["package", "--out", "out", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert re.search(words, error), error
-    assert error.count("\n") == 1
-    assert not Path("out").exists()
-    assert Path("file").read_text() == "kept"
-
-
 def _five(tmp_path: Path, **run: Any) -> list[str]:
     return [str(samples.run_folder(tmp_path / f"run{seed}", seed, **{"best": 0.98, **run})) for seed in range(5)]
+
+
+def _configured(*overrides: str) -> Edit:
+    """Return a function that gives the run of seed 3 other settings."""
+
+    def edit(folder: Path) -> None:
+        settings = load_both("digits", "laptop", ["run.seed=3", "cluster.engine.name=mxnet", *overrides])
+        (folder / "config.yaml").write_text(dump(*settings))
+
+    return edit
 
 
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
+        (_configured("run.epochs=11"), "run3: differs from .*run0 in run; give runs of one"),
+        (_configured("mlperf.ruleset=0.6.0"), "run3: differs from .*run0 in mlperf; give runs of one"),
+        (_configured("cluster.watchdog_s=77"), "run3: differs from .*run0 in cluster; give runs of one"),
         (summary(is_rehearsal=True), "run3: is a rehearsal, whose accuracies are invented"),
         (summary(status="aborted", failure="it broke"), r"status is aborted \(it broke\), allowed: success"),
         (edited("result_0.txt", '"value": 0.98', '"value": 0.99'), "accuracy is 0.99 in|accuracy is 0.98 in .*0.99"),
@@ -225,31 +182,13 @@ def test_a_run_that_is_no_result_of_the_submission_is_refused(
         ({"status": "aborted", "best": 0.5}, "run0: summary.json: status is aborted, allowed: success"),
         ({"best": 0.96}, "the last accuracy in result_0.txt is 0.96, below the target of 0.97"),
         ({"overrides": ("run.target_top1=null",)}, "config.yaml has no run.target_top1, so no run can reach it"),
+        ({"overrides": ("data.source=synthetic",)}, "run0: data.source is synthetic, so the images are generated"),
     ],
 )
-def test_five_runs_that_missed_the_target_are_refused(
+def test_five_runs_that_are_no_results_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], run: dict[str, Any], words: str
 ) -> None:
     assert main(["package", *_five(tmp_path, **run), "--org", "T", "--out", str(tmp_path / "out"), *FIELDS]) == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (["run.epochs=11"], "run"), (["schedule.base_lr=2"], "schedule"), (["mlperf.ruleset=0.6.0"], "mlperf"),
-        (["cluster.watchdog_s=77"], "cluster"), (["cluster.paths.data=/x"], ""),
-    ],
-)  # fmt: skip
-def test_runs_may_differ_in_seed_and_paths_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], named: str
-) -> None:
-    runs = _five(tmp_path)
-    other = samples.run_folder(tmp_path / "other", 9, best=0.98)
-    recipe, cluster = load_both("digits", "laptop", ["run.seed=9", "cluster.engine.name=mxnet", *overrides])
-    (other / "config.yaml").write_text(dump(recipe, cluster))
-    assert main(["package", *runs[:4], str(other), "--org", "T", "--out", str(tmp_path / "out")]) == 2
-    words = f"other: differs from {runs[0]} in {named}; give runs of one" if named else "fields are not recorded"
     assert words in capsys.readouterr().err
 
 
@@ -282,7 +221,6 @@ def test_a_tree_that_cannot_be_finished_is_removed(
     [
         ([{"diff_sha256": "a", "diff": "+1\n"}] * 5, "PASS", "and uncommitted.diff with the changes since"),
         ([{"diff_sha256": "a", "diff": "+1\n"}] + [{}] * 4, "FAIL", "the runs had uncommitted changes that differ, or"),
-        ([{"commit": None}] * 5, "FAIL", "the runs recorded no common commit; the tree contains HEAD"),
         ([{"commit": "0" * 40}, *[{}] * 4], "FAIL", "the runs recorded no common commit; the tree contains HEAD"),
         ([{"commit": "0" * 40}] * 5, "FAIL", f"git archive {'0' * 40} failed ("),
     ],

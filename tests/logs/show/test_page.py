@@ -1,105 +1,98 @@
 """The parts of the page: rows, notes, settings, legends and links, from runs whose content is known."""
 
-import re
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import pytest
 
 from logs.classes import ClassResults
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
+from logs.rank_times import Startup
 from logs.read.record import Evaluation, RunRecord
-from logs.show.chart import Captioned, Chart, LineChart, Series
-from logs.show.page import render, render_template
+from logs.show.page import render
 from logs.show.reported_run import ReportedRun
-from tests.logs import samples
+from tests.logs.show.pages import notes, read_page, section, table, words
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def _made(name: str = "a", *, settings: dict[str, Any] | None = None, **record: Any) -> ReportedRun:
-    return ReportedRun(name, Path(name), None, RunRecord(Path(name), **record), settings=settings or {})
+def _made(name: str = "a", *, settings: dict[str, Any] | None = None, verdicts: Any = (), **record: Any) -> ReportedRun:
+    run = ReportedRun(name, Path(name), None, RunRecord(Path(name), **record), settings=settings or {})
+    run.__dict__["verdicts"] = list(verdicts)  # The official checker need not look for them.
+    return run
 
 
-def _page(*runs: ReportedRun) -> str:
-    return render(runs, Path("page.html"))
+def _page(*runs: ReportedRun) -> Element:
+    return read_page(render(runs, Path("page.html")))
 
 
-def _text(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+def _outcomes(*runs: ReportedRun) -> list[dict[str, str]]:
+    """Return the cells of each run: heading -> words."""
+    (results,) = [each for each in _page(*runs).iter("table") if each.get("class") == "outcomes"]
+    return [{cell.get("data-head", "Run"): words(cell) for cell in row} for row in results.findall("./tbody/tr")]
 
 
-def _section(page: str, title: str) -> str:
-    return str(re.findall(f">{title}</h2>(.*?)</section>", page, re.DOTALL)[0])
+@pytest.mark.parametrize(("count", "kind"), [(1, None), (2, "p"), (8, "p"), (9, "details")])
+def test_a_legend_names_several_lines_and_is_folded_if_they_are_many(count: int, kind: str | None) -> None:
+    top1 = (Evaluation(1, 10.0, 0.5, None), Evaluation(2, 20.0, 0.6, None))
+    runs = [_made(f"run {number}", began_s=1.0, evaluations=top1) for number in range(count)]
+    figure = _page(*runs).find(".//figure")
+    assert figure is not None
+    legends = [each for each in figure if each.get("class") == "key"]
+    assert [each.tag for each in legends] == ([kind] if kind else [])
+    for legend in legends:
+        assert [words(each) for each in legend.iter("span")] == [run.name for run in runs]
 
 
-def _row(run: ReportedRun) -> dict[str, str]:
-    """Return the cells of a page's only run: heading -> words."""
-    cells = re.findall(r'data-head="([^"]*)"><div>(.*?)</div>', _page(run), re.DOTALL)
-    return {head: _text(cell) for head, cell in cells}
-
-
-def _rendered(folder: Path, text: str, **values: Any) -> str:
-    """Return what a template makes of the parts that it imports."""
-    parts = '{% from "parts.html" import badge, charts, document, scrolled, section with context %}'
-    (folder / "template.html").write_text(parts + text, encoding="utf-8")
-    return render_template(folder / "template.html", **values)
-
-
-def _legend(folder: Path, chart: Chart) -> str:
-    text = _rendered(folder, "{{ charts(figures) }}", figures=[Captioned("c", chart)])
-    return text.partition("</svg>")[2].partition("<figcaption>")[0]
-
-
-@pytest.mark.parametrize(("count", "kind"), [(1, ""), (2, "p"), (8, "p"), (9, "details")])
-def test_a_legend_names_several_lines_and_is_folded_if_they_are_many(tmp_path: Path, count: int, kind: str) -> None:
-    legend = _legend(
-        tmp_path, LineChart("t", "x", [Series(f"line {number}", number, [(1, 1)]) for number in range(count)])
+def test_a_row_has_each_number_under_its_heading_and_dashes_for_what_the_log_lacks() -> None:
+    passes, fails = (
+        Verdict(ruleset, passed=passed, messages=()) for ruleset, passed in (("4.0.0", True), ("<5>", False))
     )
-    assert re.findall(r'<(\w+) class="key">', legend) == ([kind] if kind else [])
-    assert re.findall("</svg>(.*?)</span>", legend) == ([f"line {n}" for n in range(count)] if kind else [])
-
-
-def test_a_row_has_each_number_under_its_heading() -> None:
-    run = _made(
-        "a", status="success", division="open", target=0.7, began_s=1.0, init_s=2.5, attempts=3, time_to_train_s=80.0,
-        train_samples=1000, global_batch_size=12345, evaluations=(Evaluation(8, 70.0, 0.76543, None),),
+    whole = _made(
+        "a<b", settings={"recipe.name": "r&d", "cluster.name": "c"}, verdicts=[passes, fails], status="success",
+        division="open", target=0.7, began_s=1.0, init_s=2.5, attempts=3, time_to_train_s=80.0, train_samples=1000,
+        global_batch_size=12345, evaluations=(Evaluation(8, 70.0, 0.76543, None),),
     )  # fmt: skip
-    run.summary["images_per_s"] = 123.4
-    assert _row(run) == {
-        "Outcome": "success resumed, 3 attempts", "Time to train": "80.00 s", "Initialisation": "2.50 s", "Epochs": "8",
-        "Accuracy": "0.7654 target 0.7", "Batch": "12 345", "Images/s": "100 123 without evaluations",
-        "Log check": "\u2013",
-    }  # fmt: skip
+    whole.summary["images_per_s"] = 123.4
+    empty = replace(_made("b"), problem=Problem("damaged files", "w"))
+    other = _made("c", status="aborted", elapsed_s=5.0, benchmark="bert", began_s=1.0, time_to_train_s=5.0,
+                  evaluations=(Evaluation(8, 70.0, 2.68, None),), target=2.69)  # fmt: skip
+    dash = "\u2013"
+    assert _outcomes(whole, empty, other) == [
+        {"Run": "a<b r&d on c", "Outcome": "success resumed, 3 attempts", "Time to train": "80.00 s",
+         "Initialisation": "2.50 s", "Epochs": "8", "Accuracy": "0.7654 target 0.7", "Batch": "12 345",
+         "Images/s": "100 123 without evaluations", "Log check": "passes 4.0.0 fails <5>"},
+        {"Run": "b", "Outcome": "damaged files", "Time to train": dash, "Initialisation": dash, "Epochs": dash,
+         "Accuracy": dash, "Batch": dash, "Images/s": dash, "Log check": dash},
+        {"Run": "c", "Outcome": "aborted benchmark bert", "Time to train": f"{dash} ran 5.00 s",
+         "Initialisation": dash, "Epochs": dash, "Accuracy": "2.6800 quality of bert target 2.69", "Batch": dash,
+         "Images/s": dash, "Log check": dash},
+    ]  # fmt: skip
 
+    def badges(run: ReportedRun) -> list[tuple[str, str]]:
+        return [
+            (words(each), each.get("class", "")) for each in _page(run).iter("span") if "badge" in each.get("class", "")
+        ]
 
-def test_a_row_has_verdicts_in_their_order_its_problem_and_dashes_for_what_the_log_lacks() -> None:
-    run = replace(
-        _made("a<b", settings={"recipe.name": "r&d", "cluster.name": "c"}), problem=Problem("damaged files", "w")
-    )
-    run.__dict__["verdicts"] = [Verdict("4.0.0", passed=True, messages=()), Verdict("<5>", passed=False, messages=())]
-    page = _page(run)
-    assert "&lt;b" in page and "<b" not in page.partition("<main>")[2].replace("<br", "")
-    row = _row(run)
-    assert row.pop("Log check") == "passes 4.0.0 fails <5>"
-    assert row.pop("Outcome") == "damaged files"
-    assert set(row.values()) == {"\u2013"}
-    assert 'badge bad">fails' in page
-    run.settings["recipe.mlperf.submits"] = False
-    assert 'badge plain">fails' in _page(run), "nobody asked for the log"
+    assert badges(whole) == [("success", "badge good"), ("passes", "badge good"), ("fails", "badge bad")]
+    whole.settings["recipe.mlperf.submits"] = False
+    assert badges(whole)[-1] == ("fails", "badge plain"), "nobody asked for the log"
+    assert badges(other) == [("aborted", "badge bad")]
 
 
 _SCORE: dict[str, Any] = {
     "benchmark": "resnet", "train_samples": 1_281_167, "began_s": 1.0, "time_to_train_s": 60.0, "status": "success",
 }  # fmt: skip
 """What the log of a run on ImageNet records."""
-_TRADEMARK = (
-    "The MLPerf name and logo are registered and unregistered trademarks of MLCommons Association in the United States "
-    "and other countries. All rights reserved. Unauthorized use strictly prohibited. See www.mlcommons.org for more "
-    "information."
+_MLPERF = {"recipe.name": "r", "recipe.mlperf.submits": True, "recipe.mlperf.division": "closed",
+           "recipe.mlperf.ruleset": "4.0.0"}  # fmt: skip
+_PRESCRIBED = (
+    "Result not verified by MLCommons Association. The MLPerf name and logo are registered and unregistered trademarks "
+    "of MLCommons Association in the United States and other countries. All rights reserved. Unauthorized use strictly "
+    "prohibited. See www.mlcommons.org for more information."
 )
 """As MLPerf's Results Messaging Guidelines of July 2025 prescribe it, word for word."""
 _RETIRED = (
@@ -108,28 +101,26 @@ _RETIRED = (
 )
 
 
-def test_a_score_that_mlcommons_did_not_review_is_called_unverified_with_the_footnote_that_it_prescribes() -> None:
-    mlperf = {"recipe.name": "r", "recipe.mlperf.submits": True, "recipe.mlperf.division": "closed",
-              "recipe.mlperf.ruleset": "4.0.0"}  # fmt: skip
-    ours = _made(settings=mlperf, **_SCORE)
-    results = _text(_section(_page(ours), "Results"))
-    assert results.endswith(
-        "Unverified MLPerf® v4.0 Training Closed ResNet-50 v1.5. Result not verified by MLCommons Association. "
-        f"{_TRADEMARK} {_RETIRED}"
-    )
-    assert _row(ours)["Time to train"] == "60.00 s unverified"
-    assert "60.00 s (unverified) to train." in _text(_page(ours))
+def _footnotes(*runs: ReportedRun) -> list[str]:
+    return [words(each) for each in section(_page(*runs), "Results").findall("./p")]
 
-    others = _made("b", **_SCORE)
-    assert "nverified" not in _page(others), "who submitted it may have had it verified"
-    between = _text(_page(ours, others)).partition("not verified by MLCommons Association. ")[2]
-    assert between.startswith("Unverified results have not been through an MLPerf® review and may use measurement ")
-    earlier = _made(
-        "c", settings={**mlperf, "recipe.mlperf.ruleset": "0.6.0", "recipe.mlperf.division": "open"}, **_SCORE
+
+def test_a_score_that_mlcommons_did_not_review_is_called_unverified_with_the_footnote_that_it_prescribes() -> None:
+    ours, others = _made(settings=_MLPERF, **_SCORE), _made("b", **_SCORE)
+    note = f"Unverified MLPerf® v4.0 Training Closed ResNet-50 v1.5. {_PRESCRIBED}"
+    assert _footnotes(ours) == [note, _RETIRED]
+    assert _outcomes(ours)[0]["Time to train"] == "60.00 s unverified"
+    assert "60.00 s (unverified) to train." in words(_page(ours))
+    assert "nverified" not in words(_page(others)), "who submitted it may have had it verified"
+    assert (
+        "MLCommons Association. Unverified results have not been through an MLPerf® review and may use"
+        in (_footnotes(ours, others)[0])
     )
-    page = _text(_page(ours, earlier, replace(ours, name="d")))
-    assert "Unverified MLPerf® v0.6 Training Open ResNet-50 v1.5. Result" in page
-    assert page.count("Unverified MLPerf") == 2, "runs of one kind share a footnote"
+    settings = {**_MLPERF, "recipe.mlperf.ruleset": "0.6.0", "recipe.mlperf.division": "open"}
+    earlier = _made("c", settings=settings, **_SCORE)
+    assert _footnotes(ours, earlier, replace(ours, name="d")) == [
+        note, note.replace("v4.0 Training Closed", "v0.6 Training Open"), _RETIRED,
+    ], "runs of one kind share a footnote"  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -144,119 +135,83 @@ def test_a_run_on_other_images_than_imagenets_has_no_score_that_could_be_verifie
     settings: dict[str, Any], record: dict[str, Any], shown: str
 ) -> None:
     run = _made(settings={"recipe.name": "r", "recipe.mlperf.submits": True, **settings}, **{**_SCORE, **record})
-    assert _row(run)["Time to train"] == shown
-    results = _text(_section(_page(run), "Results"))
-    assert results.endswith(
-        "No score of MLPerf® v4.0 Training Open ResNet-50 v1.5, which trains on ImageNet. Result not verified by "
-        f"MLCommons Association. {_TRADEMARK} {_RETIRED}"
-    )
+    assert _outcomes(run)[0]["Time to train"] == shown
+    no_score = "No score of MLPerf® v4.0 Training Open ResNet-50 v1.5, which trains on ImageNet."
+    assert _footnotes(run) == [f"{no_score} {_PRESCRIBED}", _RETIRED]
     run.settings["recipe.mlperf.submits"] = False
-    assert "MLCommons" not in _page(run), "whoever trains on photographs of their own has nothing to do with MLPerf"
-
-
-def test_a_run_without_success_has_no_time_to_train_and_another_benchmark_no_epochs() -> None:
-    once = _row(_made("b", status="aborted", elapsed_s=5.0, benchmark="bert", began_s=1.0, time_to_train_s=5.0,
-                      evaluations=(Evaluation(8, 70.0, 2.68, None),), target=2.69))  # fmt: skip
-    assert once["Outcome"] == "aborted benchmark bert"
-    assert once["Time to train"] == "\u2013 ran 5.00 s"
-    assert (once["Epochs"], once["Accuracy"]) == ("\u2013", "2.6800 quality of bert target 2.69")
-
-
-def _configuration(*runs: ReportedRun) -> str:
-    return _section(_page(*runs), "Configuration")
-
-
-def _heads(table: str, scope: str) -> list[str]:
-    return re.findall(f'<th scope="{scope}">(.*?)</th>', table)
+    assert _footnotes(run) == [], "whoever trains on photographs of their own has nothing to do with MLPerf"
 
 
 def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None:
     runs = [_made(name, settings={"lr": lr, "same": 1}) for name, lr in (("a", 1), ("b", 2), ("c", 1))]
     runs.append(_made("d", settings={"lr": 1, "same": 1, "own": "<u>"}))
-    html = _section(_page(*runs), "What differs") + _configuration(*runs)
-    assert html.strip().startswith("<p>1 setting differs.</p>")
-    assert re.findall("<mark>(.*?)</mark>", html)[0] == "2"
-    assert _heads(html, "row") == ["lr", "own", "same"]
-    assert "<u>" not in html
-    assert re.findall("<summary>(.*?)</summary>", html) == [
-        "1 setting that only some of the runs have", "1 setting that all runs share",
-    ]  # fmt: skip
-    assert "<summary>2 settings </summary>" in _configuration(runs[0])
-    assert "No setting differs" in _configuration(runs[0], runs[2])
-    assert "No setting differs" not in _configuration(runs[0])
-    assert _text(_configuration(_made("e"))) == "The logs contain no settings."
-    both = [_made("a", settings={"x": 1, "y": 1}), _made("b", settings={"x": 2, "y": 2})]
-    assert "<p>2 settings differ.</p>" in _section(_page(*both), "What differs")
+    page = _page(*runs)
+    differing, configuration = section(page, "What differs"), section(page, "Configuration")
+    assert words(differing[1]) == "1 setting differs."
+    assert table(differing) == [["Setting", "a", "b", "c", "d"], ["lr", "1", "2", "1", "1"]]
+    assert [words(each) for each in differing.iter("mark")] == ["2"]
+    dash = "\u2013"
+    assert [(words(each[0]), table(each)[1]) for each in configuration.iter("details")] == [
+        ("1 setting that only some of the runs have", ["own", dash, dash, dash, "<u>"]),
+        ("1 setting that all runs share", ["same", "1"]),
+    ]
+    for others, said in (
+        (runs[:1], "Configuration 2 settings Setting a lr 1 same 1"),
+        ([runs[0], runs[2]], "Configuration No setting differs. 2 settings that all runs share Setting a lr 1 same 1"),
+        ([_made("e")], "Configuration The logs contain no settings."),
+    ):
+        assert words(section(_page(*others), "Configuration")) == said
+    many = [_made(f"r{number}", settings={"x": number, "y": 1}) for number in range(7)]
+    differing = section(_page(*many), "What differs")
+    assert table(differing) == [["Run", "x"], *([f"r{number}", str(number)] for number in range(7))]
 
 
-def _noted(*runs: ReportedRun) -> list[tuple[str, str, list[str]]]:
-    blocks = re.findall(r"<details(.*?)><summary>(.*?): notes</summary>\s*<ul>(.*?)</ul>", _page(*runs), re.DOTALL)
-    return [(opened, name, [unescape(each) for each in re.findall("<li>(.*?)</li>", items)])
-            for opened, name, items in blocks]  # fmt: skip
-
-
-@pytest.mark.parametrize(("count", "of_a_success"), [(6, ""), (7, ' class="more"')])
-def test_notes_of_all_runs_stand_first_and_those_of_many_successes_are_not_printed(
-    count: int, of_a_success: str
-) -> None:
+@pytest.mark.parametrize("count", [6, 7])
+def test_notes_of_all_runs_stand_first_and_those_of_many_successes_are_not_printed(count: int) -> None:
     runs = [
         _made(f"r{number}", status="success" if number else "aborted", began_s=1.0, init_s=1.0, time_to_train_s=9.0,
               init_starts=(2, 0.5), unreadable=number, division="open", benchmark="bert")
         for number in range(count)
     ]  # fmt: skip
-    first, *others = _noted(*runs)
-    assert first[:2] == (" open", "all runs")
-    assert [note[:24] for note in first[2]] == [
+
+    def open_blocks(*runs: ReportedRun) -> list[str]:
+        blocks = section(_page(*runs), "Results").iter("details")
+        return [words(each[0]).removesuffix(": notes") for each in blocks if "more" not in each.get("class", "")]
+
+    shared, own = notes(_page(*runs))["all runs"], [f"r{number}" for number in range(1, count)]
+    assert [note[:24] for note in shared] == [
         "This log is of MLPerf's ", "The log is of the open d", "2 ranks logged init_star",
     ]  # fmt: skip
-    assert others == [
-        (of_a_success, f"r{number}", [f"{number} records of the log could not be read."]) for number in range(1, count)
-    ]
-    assert _noted(runs[0])[0][1] == "r0"
+    assert notes(_page(*runs)) == {
+        "all runs": shared,
+        **{f"r{number}": [f"{number} records of the log could not be read."] for number in range(1, count)},
+    }
+    assert open_blocks(*runs) == ["all runs", *(own if count < 7 else [])]
     failed = [replace(_made(f"r{n}", began_s=1.0), summary={"failure": f"broke {n}"}) for n in range(7)]
-    assert [opened for opened, name, _ in _noted(*failed) if name != "all runs"] == [" open"] * 7
+    assert open_blocks(*failed)[-7:] == [run.name for run in failed]
 
 
 def test_a_note_cannot_control_the_terminal_or_the_page() -> None:
-    page = _page(replace(_made("<r>"), summary={"failure": "<b>\x1b[2J"}))
-    assert "<summary>&lt;r&gt;: notes</summary>" in page
-    assert "&lt;b&gt;" in page
-    assert "\x1b" not in page
+    text = render([replace(_made("<r>"), summary={"failure": "<b>\x1b[2J"})], Path("page.html"))
+    assert "\x1b" not in text
+    assert notes(read_page(text))["<r>"][0] == "The run ended early: <b> [2J."
 
 
 def test_files_are_linked_up_to_forty_without_folders_and_a_log_keeps_its_suffix(tmp_path: Path) -> None:
-    folder = tmp_path / "run #1"
+    folder, log = tmp_path / "run #1", tmp_path / "made.log"
     (folder / "a folder").mkdir(parents=True)
-    (folder / "a <b>&.txt").touch()
-    for number in range(41):
-        (folder / f"file-{number:02d}").touch()
-    run = replace(_made("run"), path=folder)
-    links = re.findall('<a href="([^"]*)">([^<]*)</a>', render([run], folder / "file-00"))
-    assert len(links) == 40
-    assert links[:2] == [("a%20%3Cb%3E%26.txt", "run/a &lt;b&gt;&amp;.txt"), ("file-01", "run/file-01")]
-    log = tmp_path / "made.log"
+    for name in ("a <b>&.txt", *(f"file-{number:02d}" for number in range(41))):
+        (folder / name).touch()
     log.touch()
-    page = render([replace(_made("short"), path=log)], tmp_path / "pages" / "page.html")
-    assert '<a href="../made.log">short.log</a>' in page
 
+    def links(run: ReportedRun, destination: Path) -> list[tuple[str | None, str]]:
+        page = read_page(render([run], destination))
+        return [(each.get("href"), words(each)) for each in page.iter("a")]
 
-def test_a_page_without_anything_to_draw_says_so() -> None:
-    assert "The logs contain nothing to draw." in _page(_made())
-
-
-def test_only_runs_that_reached_the_target_count_for_the_time_to_train(tmp_path: Path) -> None:
-    from logs.show.report import write_report
-
-    # 8 epochs and two evaluations of 1 s.
-    runs = [samples.run_folder(tmp_path / f"run{n}", n, epoch_s=seconds, best=0.98)
-            for n, seconds in enumerate((10.0, 20.0, 100.0))]  # fmt: skip
-    runs.append(samples.run_folder(tmp_path / "quick", 9, epoch_s=1.0, status="aborted", best=0.5))
-    page = write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
-    text = _text(page)
-    assert "162.00 s to train: median of 3 runs that reached the target, out of 4;" in text
-    assert "fastest 82.00 s, slowest 13.37 min" in text
-    assert "olympic" not in text, "a submission has five runs"
-    assert re.findall(r'<span class="badge (\w+)">(?:success|aborted)</span>', page) == ["good"] * 3 + ["bad"]
+    found = links(replace(_made("run"), path=folder), folder / "file-00")
+    assert len(found) == 40
+    assert found[:2] == [("a%20%3Cb%3E%26.txt", "run/a <b>&.txt"), ("file-01", "run/file-01")]
+    assert links(replace(_made("short"), path=log), tmp_path / "pages" / "page.html") == [("../made.log", "short.log")]
 
 
 OWN: dict[str, Any] = {
@@ -268,57 +223,47 @@ OWN: dict[str, Any] = {
 
 
 def _facts(*runs: ReportedRun) -> dict[str, str]:
-    head = _page(*runs).partition("<header>")[2].partition("</header>")[0]
-    return {
-        _text(name): _text(value) for name, value in re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", head, re.DOTALL)
-    }
+    return {words(each[0]): words(each[1]) for each in _page(*runs).findall(".//dl/div")}
 
 
-def test_the_head_tells_what_a_run_is() -> None:
+def test_the_head_tells_what_a_run_or_another_submitters_log_is() -> None:
     surroundings = {
         "command": "./run.sh train digits --set a=<b>", "git": {"commit": "0123456789abcdef", "dirty": True},
         "cpu": "A CPU", "usable_cores": 2.0, "gpus": [{"name": "A100"}] * 2, "packages": {"torch": "2.13.0+cpu"},
     }  # fmt: skip
-    run = replace(
-        _made(settings=OWN, began_s=1.79e9, seeds=(7,)), parameters=272474, environment=surroundings
-    )  # fmt: skip
-    assert _facts(run) == {
-        "Recipe": "digits, open division", "Network": "resnet20, 272,474 parameters",
+    bare = _made(settings=OWN, began_s=1.79e9, seeds=(7,))
+    assert _facts(bare) == {
+        "Recipe": "digits, open division", "Network": "resnet20",
         "Data": "digits: 1,198 training and 599 evaluation images of 8 px, 10 classes",
-        "Commit": "0123456789ab with changes", "Machine": "6 ranks on 3 nodes; A CPU, 2 cores, 2 A100",
-        "Engine": "PyTorch 2.13.0+cpu, bfloat16", "Seed": "7", "Began": "21 September 2026, 14:13:20 UTC",
+        "Machine": "6 ranks on 3 nodes", "Engine": "PyTorch, bfloat16", "Seed": "7",
+        "Began": "21 September 2026, 14:13:20 UTC",
+    }  # fmt: skip
+    whole = replace(bare, startup=Startup(parameters=272474), environment=surroundings)
+    assert _facts(whole) == {
+        **_facts(bare), "Network": "resnet20, 272,474 parameters", "Commit": "0123456789ab with changes",
+        "Machine": "6 ranks on 3 nodes; A CPU, 2 cores, 2 A100", "Engine": "PyTorch 2.13.0+cpu, bfloat16",
         "Command": "./run.sh train digits --set a=<b>",
     }  # fmt: skip
-    bare = _facts(replace(run, environment={}, parameters=None))
-    assert (bare["Network"], bare["Machine"], bare["Engine"]) == ("resnet20", "6 ranks on 3 nodes", "PyTorch, bfloat16")
-    assert not {"Commit", "Command"} & bare.keys()
-
-
-def test_of_several_runs_the_head_has_what_they_share_and_a_table_what_differs() -> None:
-    git = {"commit": "0123456789abcdef"}
-    one = replace(_made("one", settings=OWN), environment={"git": git, "command": "./run.sh train a"})
-    other = replace(
-        _made("two", settings=OWN | {"recipe.run.seed": 8}), environment={"git": git, "command": "./run.sh train b"}
-    )
-    facts = _facts(one, other)
-    assert (facts["Commit"], facts["Network"]) == ("0123456789ab", "resnet20")
-    assert not {"Command", "Seed"} & facts.keys()
-    differing = _section(_page(one, other), "What differs")
-    rows = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', differing, re.DOTALL)
-    assert [(name, _text(cells)) for name, cells in rows] == [
-        ("Command", "./run.sh train a ./run.sh train b"), ("recipe.run.seed", "7 8"),
-    ]  # fmt: skip
-
-
-def test_another_submitters_log_is_identified_by_what_it_tells() -> None:
-    log = _made(
-        "log", submitter="Org", platform="box", benchmark="resnet", division="closed", ruleset="0.7.0",
-        train_samples=1281167, eval_samples=50000, seeds=(3, 4),
-    )  # fmt: skip
+    log = _made("log", submitter="Org", platform="box", benchmark="resnet", division="closed", ruleset="0.7.0",
+                train_samples=1281167, eval_samples=50000, seeds=(3, 4))  # fmt: skip
     assert _facts(log) == {
         "Submitter": "Org", "Platform": "box", "Benchmark": "resnet, closed division", "Rules": "0.7.0",
         "Data": "1,281,167 training and 50,000 evaluation samples",
     }  # fmt: skip
+
+
+def test_of_several_runs_the_head_has_what_they_share_and_a_table_what_differs() -> None:
+    git = {"commit": "0123456789abcdef"}
+    one, other = (
+        replace(_made(name, settings=OWN | {"recipe.run.seed": seed}), environment={"git": git, "command": command})
+        for name, seed, command in (("one", 7, "./run.sh train a"), ("two", 8, "./run.sh train b"))
+    )
+    facts = _facts(one, other)
+    assert (facts["Commit"], facts["Network"]) == ("0123456789ab", "resnet20")
+    assert not {"Command", "Seed"} & facts.keys()
+    assert table(section(_page(one, other), "What differs"))[1:] == [
+        ["Command", "./run.sh train a", "./run.sh train b"], ["recipe.run.seed", "7", "8"],
+    ]  # fmt: skip
 
 
 def test_values_that_were_measured_once_are_told_instead_of_drawn() -> None:
@@ -326,65 +271,54 @@ def test_values_that_were_measured_once_are_told_instead_of_drawn() -> None:
         _made(name, began_s=1.0, evaluations=(Evaluation(4, 41.0, top1, 1.5),))
         for name, top1 in (("a", 0.5), ("b", 0.25))
     ]
-    charts = _section(_page(*once), "Charts")
-    assert [_text(each) for each in re.findall("<li>(.*?)</li>", charts)] == [
+    charts = section(_page(*once), "Charts")
+    assert [words(each) for each in charts.iter("li")] == [
         "Accuracy by epoch, measured once: 0.5 at epoch 4 (a); 0.25 at epoch 4 (b)",
         "Evaluation time, s, measured once: 1.5 at epoch 4 (a); 1.5 at epoch 4 (b)",
     ]
-    assert "<figure" not in charts
+    assert charts.find(".//figure") is None
     twice = _made("c", began_s=1.0, evaluations=(Evaluation(4, 41.0, 0.5, None), Evaluation(8, 81.0, 0.6, None)))
-    assert "Accuracy by epoch, measured once" not in _section(_page(once[0], twice), "Charts")
-
-
-def _classes(names: tuple[str, ...], table: list[list[int]] | None, **counts: Any) -> ReportedRun:
-    if table is not None:
-        columns = [sum(row[index] for row in table) for index in range(len(table))]
-        right = [row[index] for index, row in enumerate(table)]
-        counts = {"images": [sum(row) for row in table], "predicted": columns, "correct": right, "confusion": table}
-    return replace(_made("run"), classes=ClassResults(6, names, **counts))
+    assert "Accuracy by epoch, measured once" not in words(section(_page(once[0], twice), "Charts"))
+    assert words(section(_page(_made()), "Charts")) == "Charts The logs contain nothing to draw."
 
 
 def test_a_confusion_matrix_has_a_row_for_each_class_and_the_share_that_was_recognised() -> None:
-    run = _classes(("cat", "<dog>", "emu"), [[3, 1, 0], [0, 4, 0], [0, 0, 0]])
-    html = _section(_page(run), "Classes")
-    assert "Confusion matrix after epoch 6" in _text(html)
-    assert (
-        "Of 2 classes, “cat” is recognised least (75.0% of its images) and “<dog>” most (100.0%); the median class is "
-        "at 87.5%. 1 class has no evaluation image."
-    ) in _text(html)
-    rows = re.findall("<tr>(.*?)</tr>", html.partition("<tbody>")[2], re.DOTALL)
-    assert [_text(row) for row in rows] == ["cat 3 1 75.0%", "<dog> 4 100.0%", "emu"]
-    kinds = re.findall('title="([^"]*)" class="(right|wrong)" style="--strength:([0-9.]+)"', html)
-    assert [(unescape(words), kind) for words, kind, _ in kinds] == [
+    names, counts = ("cat", "<dog>", "emu"), ((3, 1, 0), (0, 4, 0), (0, 0, 0))
+    run = replace(_made("run"), classes=ClassResults(6, names, (4, 4, 0), (3, 5, 0), (3, 4, 0), counts))
+    classes = section(_page(run), "Classes")
+    assert words(classes).startswith(
+        "Classes Confusion matrix after epoch 6 Of 2 classes, “cat” is recognised least (75.0% of its images) and "
+        "“<dog>” most (100.0%); the median class is at 87.5%. 1 class has no evaluation image."
+    )
+    assert table(classes)[1:] == [
+        ["cat", "3", "1", "", "75.0%"], ["<dog>", "", "4", "", "100.0%"], ["emu", "", "", "", ""],
+    ]  # fmt: skip
+    coloured = [each for each in classes.iter("td") if each.get("class")]
+    assert [(each.get("title"), each.get("class")) for each in coloured] == [
         ("3 of 4 images of cat taken for cat", "right"), ("1 of 4 images of cat taken for <dog>", "wrong"),
         ("4 of 4 images of <dog> taken for <dog>", "right"),
     ]  # fmt: skip
-    right, wrong, all_right = (float(strength) for *_, strength in kinds)
+    right, wrong, all_right = (float(each.get("style", "").removeprefix("--strength:")) for each in coloured)
     assert right < all_right == wrong, "the strongest colour of each kind is the largest share of its kind"
-    assert ">Classes</h2>" not in _page(*[replace(run, name=str(number)) for number in range(5)])
+    assert "Classes" not in [words(each) for each in _page(*[replace(run, name=str(n)) for n in range(5)]).iter("h2")]
 
 
 def test_of_many_classes_the_ten_that_are_recognised_least_are_shown() -> None:
     images, correct = [10] * 60, [10 - (number % 12) // 2 for number in range(60)]
     images[59], correct[59] = 0, 0
-    run = _classes(tuple(f"c{number}" for number in range(60)), None, images=images, predicted=images, correct=correct)
-    html = _section(_page(run), "Classes")
-    rows = [_text(row).split() for row in re.findall("<tr>(.*?)</tr>", html.partition("<tbody>")[2], re.DOTALL)]
+    found = ClassResults(6, tuple(f"c{number}" for number in range(60)), tuple(images), tuple(images), tuple(correct))
+    rows = table(section(_page(replace(_made("run"), classes=found)), "Classes"))[1:]
     # Numbers 10 and 11 of each dozen have 5 of 10 right; number 59 is the last of them, and has no image.
     worst = [f"c{number}" for number in (10, 11, 22, 23, 34, 35, 46, 47, 58)]
     assert rows == [*([name, "10", "5", "50.0%"] for name in worst), ["c8", "10", "6", "60.0%"]]
 
 
-def test_the_checkers_complaints_are_cut_short_and_one_line_where_the_recipe_does_not_submit() -> None:
-    verdict = Verdict("4.0.0", passed=False, messages=tuple(f"CLOSED: complaint {n}" for n in range(5)))
-    for submits, notes in ((True, 4), (False, 1)):
-        run = _made("run", settings={"recipe.mlperf.submits": submits})
-        run.__dict__["verdicts"] = [verdict]
-        ((_, _, found),) = _noted(run)
-        about = [note for note in found if note.startswith("4.0.0: ")]
-        assert len(about) == notes
-        assert "./run.sh check run explains" in about[-1]
-    run = _made("run")
-    run.__dict__["verdicts"] = [replace(verdict, messages=verdict.messages[:3])]
-    ((_, _, found),) = _noted(run)
-    assert "explains" not in " ".join(found)
+@pytest.mark.parametrize(("submits", "complaints", "told"), [(True, 5, 4), (True, 3, 3), (False, 5, 1), (False, 0, 0)])
+def test_the_checkers_complaints_are_cut_short_and_one_line_where_the_recipe_does_not_submit(
+    submits: bool, complaints: int, told: int
+) -> None:
+    verdict = Verdict("4.0.0", passed=False, messages=tuple(f"CLOSED: complaint {n}" for n in range(complaints)))
+    run = _made("run", settings={"recipe.mlperf.submits": submits}, verdicts=[verdict])
+    found = [note for note in notes(_page(run)).get("run", []) if note.startswith("4.0.0: ")]
+    assert len(found) == told
+    assert any("./run.sh check run explains" in note for note in found[-1:]) == (told != complaints)
