@@ -51,7 +51,6 @@ class Sender:
         for row in new:
             self._tracker.log(int(row["step"]) + 1, to_number(row.get("time")) or 0.0, values_of(row))
         if new:
-            self._tracker.flush()
             write_json(self._path, self._steps)
 
     def close(self, *, is_success: bool | None) -> None:

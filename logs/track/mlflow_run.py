@@ -30,9 +30,6 @@ class MlflowRun:
         metrics = [Metric(name, value, round(1000 * time_s), step) for name, value in values.items()]
         self._client.log_batch(self._run_id, metrics=metrics)
 
-    def flush(self) -> None:
-        """See `Tracker`; MLflow has what was sent."""
-
     def close(self, *, is_success: bool | None) -> None:
         """See `Tracker`."""
         status = {True: "FINISHED", False: "FAILED", None: "KILLED"}[is_success]

@@ -30,9 +30,6 @@ class TensorboardRun:
         """See `Tracker`."""
         for name, value in values.items():
             self.add(name, value, step, time_s)
-
-    def flush(self) -> None:
-        """See `Tracker`."""
         self._writer.flush()
 
     def close(self, *, is_success: bool | None = None) -> None:

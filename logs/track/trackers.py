@@ -19,10 +19,7 @@ class Tracker(Protocol):
     """One run as a tracker sees it."""
 
     def log(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
-        """Send values that were measured after ``step`` steps, at a Unix time."""
-
-    def flush(self) -> None:
-        """Make what was sent visible, where the tracker keeps values back."""
+        """Send values that were measured after ``step`` steps, at a Unix time; the tracker shows them at once."""
 
     def close(self, *, is_success: bool | None) -> None:
         """End the run; None: it has not ended, and may be resumed."""

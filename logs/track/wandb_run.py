@@ -23,9 +23,6 @@ class WandbRun:
         """See `Tracker`; W&B's own time is that of the call."""
         self._run.log({**values, "time": time_s}, step=step)
 
-    def flush(self) -> None:
-        """See `Tracker`; W&B sends by itself."""
-
     def close(self, *, is_success: bool | None) -> None:
         """See `Tracker`."""
         self._run.finish(exit_code=0 if is_success else 1)

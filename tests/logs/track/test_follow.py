@@ -24,13 +24,10 @@ class Kept:
 
     def __init__(self) -> None:
         self.points: list[tuple[int, float, dict[str, float]]] = []
-        self.flushes, self.ends = 0, list[bool | None]()
+        self.ends: list[bool | None] = []
 
     def log(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
         self.points.append((step, time_s, dict(values)))
-
-    def flush(self) -> None:
-        self.flushes += 1
 
     def close(self, *, is_success: bool | None) -> None:
         self.ends.append(is_success)
@@ -63,7 +60,6 @@ def test_rows_are_sent_once_as_they_come_also_by_the_next_attempt(tmp_path: Path
         (10, 109.0, {"learning_rate": 0.1, "epoch": 1.0}),
         (10, 9.0, {"accuracy": 0.75, "validation_loss": 0.5, "evaluation_s": 2.0, "epoch": 1.0}),
     ]
-    assert first.flushes == 2
     writer.close()
     resumed = MetricsWriter(path, Position(1, 5))  # drops what came after step 5
     for row in (_interval(9), _evaluation(9), _interval(14)):
