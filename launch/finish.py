@@ -18,9 +18,10 @@ from logs.checkpoints import step_of
 from logs.disk import dispensable
 from logs.folder import RunFolder, Summary
 from logs.judge.compliance import Verdict, asks_for_log, write_verdict
-from logs.judge.rcp import IMAGENET_SAMPLES, compare_with_reference
+from logs.judge.rcp import compare_with_reference
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
+from logs.read.record import IMAGENET_IMAGES
 
 
 def finish_run(folder: RunFolder, outcome: Outcome) -> int:
@@ -84,7 +85,7 @@ def _completed(folder: RunFolder) -> Summary:
     if left_out := folder.attempts.left_out():
         more["left_out"] = left_out
     is_real = summary.status == "success" and not summary.is_rehearsal
-    if is_real and data.source == "folders" and data.train_samples == IMAGENET_SAMPLES:
+    if is_real and data.source == "folders" and data.train_samples == IMAGENET_IMAGES:
         more["rcp"] = asdict(compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])]))
     if more:
         summary = replace(summary, **more)

@@ -74,8 +74,10 @@ def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
     path = folder / ENVIRONMENT_FILE
     surroundings = environment()
     surroundings["variables"] |= {name: value for name, value in variables.items() if not is_secret(name, value)}
-    surroundings["command"] = _recorded_command(path) or command_given(sys.orig_argv)
-    earlier = _earlier_attempts(path)
+    before = found_object(path)
+    command = before.get("command")  # the one that began the run
+    surroundings["command"] = command if isinstance(command, str) else command_given(sys.orig_argv)
+    earlier = _earlier_attempts(before)
     if earlier:
         surroundings["earlier_attempts"] = earlier
     write_json(path, surroundings, is_private=True)
@@ -102,15 +104,8 @@ def machine_in_words(surroundings: Mapping[str, Any]) -> str:
     return ", ".join([*filter(None, [str(surroundings.get("cpu") or ""), f"{cores:g} cores" if cores else ""]), *kinds])
 
 
-def _recorded_command(path: Path) -> str | None:
-    """Return the command that began the run, from its first attempt; None if the file is missing or damaged."""
-    command = found_object(path).get("command")
-    return command if isinstance(command, str) else None
-
-
-def _earlier_attempts(path: Path) -> list[dict[str, Any]]:
-    """Return `arithmetic_of` of the attempts before; none if the file is missing or damaged."""
-    content = found_object(path)
+def _earlier_attempts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return `arithmetic_of` of the attempts before, from what the file holds; none if it is damaged."""
     try:
         earlier, last = [dict(each) for each in content.get("earlier_attempts") or []], arithmetic_of(content)
         for each in (*earlier, last):

@@ -14,9 +14,8 @@ from configs.errors import UserError
 from configs.rules import TARGET_TOP1
 from logs.disk import write_json
 from logs.judge.official import RULESET
-from logs.read.record import RunRecord
+from logs.read.record import IMAGENET_IMAGES, RunRecord
 
-IMAGENET_SAMPLES = 1_281_167
 _LEAST_RUNS = 10
 """Minimum number of runs for reference points: twice those of a submission. *Source*: the checker's table of runs."""
 _SLOW_DEVIATIONS = 2.0
@@ -83,9 +82,9 @@ def compare_with_reference(records: Sequence[RunRecord]) -> ReferenceComparison:
     size = next(iter(sizes))
     if len(sizes) != 1 or size is None:
         return _no_reference("the logs do not agree on one global_batch_size")
-    if any(record.train_samples != IMAGENET_SAMPLES for record in records):
+    if any(record.train_samples != IMAGENET_IMAGES for record in records):
         return _no_reference(
-            f"the reference is for ImageNet ({IMAGENET_SAMPLES} images), and this data set is another one"
+            f"the reference is for ImageNet ({IMAGENET_IMAGES} images), and this data set is another one"
         )
     reference = reference_for(size)
     if reference is None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 from configs.errors import UserError
@@ -61,14 +62,11 @@ def regular_file(path: Path) -> Path:
         return path
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    copy = folder / ("stdin" if str(path) == "-" else path.name)
+    is_stdin = str(path) == "-"
+    copy = folder / ("stdin" if is_stdin else path.name)
     try:
-        with copy.open("wb") as target:
-            if str(path) == "-":
-                shutil.copyfileobj(sys.stdin.buffer, target)
-            else:
-                with path.open("rb") as source:
-                    shutil.copyfileobj(source, target)
+        with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give a log") from None
     return copy

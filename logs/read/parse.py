@@ -3,7 +3,7 @@
 The parser keeps epochs, evaluations and hyperparameters, so that memory does not grow with the other lines of a log.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,12 @@ _POINTS = ("submission_", "global_batch_size", "input_batch_size", "eval_offset"
 _TRAIN_SAMPLES = ("train_samples", "preproc_num_train_examples", "num_train_examples")
 _EVAL_SAMPLES = ("eval_samples", "preproc_num_eval_examples", "num_eval_examples")
 _KEPT = (*_POINTS, *_TRAIN_SAMPLES, *_EVAL_SAMPLES)
+_ONCE = ("init_start", "init_stop", "run_start", "run_stop", "run_final")
+"""Every rank may log these; the first event of each counts."""
+_MARKS = ("epoch_start", "epoch_stop", "block_start", "block_stop", "train_epoch")
+_EVALUATED = {"eval_start": "begin", "eval_stop": "end", "eval_accuracy": "time"}
+_SEEDS = ("seed", "run_set_random_seed")
+_EVENTS = {*_ONCE, *_MARKS, *_EVALUATED, *_SEEDS, "tracked_stats"}
 _LEAST_GLOBAL_BATCH = 512
 """In v0.5, input_batch_size is the global batch in some logs, and the batch of one worker (26 to 208) in others."""
 _LEAST_COVER = 0.7
@@ -62,7 +68,7 @@ class _Evaluations:
 
     def add(self, event: Event) -> None:
         """Add an event; of several for one epoch, the first of the last attempt counts."""
-        what = {"eval_start": "begin", "eval_stop": "end", "eval_accuracy": "time"}[event.key]
+        what = _EVALUATED[event.key]
         if event.epoch is None and what == "begin":
             self._without_epoch = {"begin": event.time_s}
         elif event.epoch is None and what == "end":
@@ -229,14 +235,6 @@ class _Parser:
         self.points: dict[str, Any] = {}
         self.seeds: list[int | str] = []
         self.settings: dict[str, Any] = {}
-        self._handlers: dict[str, Callable[[Event], None]] = {
-            "init_start": self._init_start,
-            **dict.fromkeys(("init_stop", "run_start", "run_stop", "run_final"), self._once),
-            **dict.fromkeys(("epoch_start", "epoch_stop", "block_start", "block_stop", "train_epoch"), self._span),
-            **dict.fromkeys(("eval_start", "eval_stop", "eval_accuracy"), self._evaluation),
-            "tracked_stats": self._tracked,
-            **dict.fromkeys(("seed", "run_set_random_seed"), self._seed),
-        }
         self._restart()
 
     def _restart(self) -> None:
@@ -271,10 +269,10 @@ class _Parser:
             self._resumed_at = event
             self.attempts += 1
             self.init_starts, self.init_spread_s, self._first_init_s = 0, 0.0, None
-        elif event.key in self._handlers:
+        elif event.key in _EVENTS:
             # After run_stop, a slow rank or a second run in the same file may still log.
             if not self._came_later(event, "run_stop"):
-                self._handlers[event.key](event)
+                self._add_to_run(event)
                 if self._resumed_at is None:
                     self.last_s = max(self.last_s or 0.0, event.time_s or 0.0) or None
         elif event.key.startswith(_SETTINGS) and event.is_short:
@@ -294,41 +292,31 @@ class _Parser:
             self._resumed_at = None
         return replace(event, time_s=event.time_s - self._paused_s) if self._paused_s else event
 
-    def _init_start(self, event: Event) -> None:
-        is_running = "run_stop" not in self.at and self.attempts == 1
-        if is_running and self._came_later(event, "run_start"):
-            self._restart()
-        self._once(event)
-        self.init_starts += 1
-        self._first_init_s = event.time_s if self._first_init_s is None else self._first_init_s
-        self.init_spread_s = max(self.init_spread_s, elapsed(self._first_init_s, event.time_s) or 0.0)
+    def _add_to_run(self, event: Event) -> None:
+        if event.key == "init_start":
+            is_running = "run_stop" not in self.at and self.attempts == 1
+            if is_running and self._came_later(event, "run_start"):
+                self._restart()
+            self.init_starts += 1
+            self._first_init_s = event.time_s if self._first_init_s is None else self._first_init_s
+            self.init_spread_s = max(self.init_spread_s, elapsed(self._first_init_s, event.time_s) or 0.0)
+        if event.key in ("run_stop", "eval_start"):
+            self.spans.close(event.time_s)
+        if event.key in _ONCE:
+            self.at.setdefault(event.key, event)
+        elif event.key in _MARKS:
+            self.spans.add(event)
+        elif event.key in _EVALUATED:
+            self.evaluations.add(event)
+        elif event.key in _SEEDS:
+            if isinstance(event.value, int | str) and event.value not in self.seeds:
+                self.seeds.append(event.value)
+        elif isinstance(event.value, dict) and (rate := to_number(event.value.get("throughput"))) is not None:
+            self.throughputs[len(self.throughputs) + 1.0 if event.epoch is None else event.epoch] = rate
 
     def _came_later(self, event: Event, key: str) -> bool:
         then = self._time(key)
         return event.time_s is not None and then is not None and event.time_s > then
-
-    def _once(self, event: Event) -> None:
-        """Keep the first event of a key that every rank may log."""
-        if event.key == "run_stop":
-            self.spans.close(event.time_s)
-        self.at.setdefault(event.key, event)
-
-    def _seed(self, event: Event) -> None:
-        if isinstance(event.value, int | str) and event.value not in self.seeds:
-            self.seeds.append(event.value)
-
-    def _span(self, event: Event) -> None:
-        self.spans.add(event)
-
-    def _evaluation(self, event: Event) -> None:
-        if event.key == "eval_start":
-            self.spans.close(event.time_s)
-        self.evaluations.add(event)
-
-    def _tracked(self, event: Event) -> None:
-        rate = to_number(event.value.get("throughput")) if isinstance(event.value, dict) else None
-        if rate is not None:
-            self.throughputs[len(self.throughputs) + 1.0 if event.epoch is None else event.epoch] = rate
 
     def record(self, source: Path) -> RunRecord:
         """Return the content of the log."""
