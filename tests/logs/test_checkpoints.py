@@ -135,19 +135,6 @@ def test_a_resumed_run_keeps_its_own_checkpoints_and_none_of_the_spoilt_ones(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("spoil", SPOILT)
-def test_a_checkpoint_that_is_spoilt_during_the_run_does_not_keep_the_next_from_being_written(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
-    folder = CheckpointFolder(tmp_path)
-    for step in (5, 6):
-        spoil(folder.write(step, STATE, keep=2))
-    for step in (7, 8, 9):
-        folder.write(step, STATE, keep=2)
-    assert folder.newest_valid() == (folder.files()[0], [])
-    assert [step_of(path) for path in folder.files()][:2] == [9, 8]
-
-
 def _file_of(content: bytes) -> bytes:
     """Return what ends with the digest of what comes before, as the file of a checkpoint does."""
     return content + hashlib.blake2b(content, digest_size=32).digest()

@@ -102,18 +102,6 @@ def test_the_claim_of_another_node_lasts_as_long_as_its_signs_of_life(tmp_path: 
     assert claim.is_lost()
 
 
-def test_where_no_file_can_be_made_an_age_is_that_by_the_own_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _as_of_another_node(Claims(tmp_path).take(), age_s=claims.STALE_S - 5)
-
-    def refuse(*_: object) -> None:
-        raise OSError("read-only")
-
-    monkeypatch.setattr(Path, "touch", refuse)
-    assert re.search(r", last heartbeat 5\d s ago$", _holder(tmp_path))
-
-
 def test_ranks_that_outlive_their_launcher_keep_the_folder(tmp_path: Path) -> None:
     claim = _of_a_dead_process(tmp_path)
     code = (
@@ -173,13 +161,6 @@ def test_of_many_takers_that_find_a_folder_free_one_gets_it(tmp_path: Path, monk
     assert (len(taken), len(refused)) == (1, 7)
     words = f"{tmp_path}: a run is active in it: another launcher has claimed it just now; wait for its end, or "
     assert {str(each) for each in refused} == {f"{words}give another folder"}
-
-
-def test_a_taker_with_patience_waits_for_the_end_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = Claims(tmp_path).take()
-    clock = Clock(monkeypatch, lambda _: claim.release())
-    assert Claims(tmp_path).take(patience_s=5).path.name == "2.json"
-    assert clock.waits == [0.5]
 
 
 def test_a_taker_waits_for_a_lost_node_until_its_claim_is_stale(
@@ -311,15 +292,7 @@ def test_a_claim_whose_folder_is_gone_is_not_lost_and_needs_no_end(tmp_path: Pat
         Claims(tmp_path / "gone").take()
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"pid": ', "{}", '{"pid": "x", "host": 3}'])
-def test_an_owner_that_is_still_writing_holds_the_folder(tmp_path: Path, content: str) -> None:
-    (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / "1.json").write_text(content, encoding="utf-8")
-    assert _holder(tmp_path) == "an owner whose name is not written yet, or damaged, last heartbeat 0 s ago"
-    assert [path.name for path in (tmp_path / "claims").iterdir()] == ["1.json"]
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff", b"7", b"[" * 9**6, b"{}", b'{"host": []}', "folder", "pipe"])
+@pytest.mark.parametrize("content", [b"", b'{"pid": ', b"\xff", b"7", b"[" * 9**6, b'{"host": []}', "folder", "pipe"])
 def test_a_claim_that_names_no_owner_lasts_until_it_is_stale(tmp_path: Path, content: bytes | str) -> None:
     path = Claims(tmp_path).take().path
     if isinstance(content, bytes):
@@ -327,7 +300,8 @@ def test_a_claim_that_names_no_owner_lasts_until_it_is_stale(tmp_path: Path, con
     else:
         path.unlink()
         path.mkdir() if content == "folder" else os.mkfifo(path)
-    assert ", last heartbeat 0 s ago" in _holder(tmp_path)
+    assert _holder(tmp_path) == "an owner whose name is not written yet, or damaged, last heartbeat 0 s ago"
+    assert [path.name for path in (tmp_path / "claims").iterdir()] == ["1.json"]
     assert Claims(tmp_path).owned_by(os.getpid()) is None
     os.utime(path, (time.time() - claims.STALE_S - 10,) * 2)
     assert Claims(tmp_path).take().path.name == "2.json"
@@ -339,24 +313,6 @@ def test_a_claim_of_this_machine_whose_process_is_none_is_free_at_once(tmp_path:
     claim.path.write_text(json.dumps({**claim.record(), **told}), encoding="utf-8")
     assert Claims(tmp_path).holder() is None
     assert Claims(tmp_path).take().path.name == "2.json"
-
-
-@pytest.mark.parametrize("told", [{"since": 5}, {"since": None}, {"since": "yesterday"}, {"ended": 7, "since": {}}])
-def test_a_claim_that_was_changed_does_not_say_when_the_job_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "71")
-    claim = Claims(tmp_path).take()
-    claim.release()
-    claim.path.write_text(json.dumps({**claim.record(), **told}), encoding="utf-8")
-    assert Claims(tmp_path).ended_by_this_job() is None
-
-
-def test_a_file_in_place_of_the_claims_is_named_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "claims").touch()
-    words = r"claims/1\.json: cannot be written: another file has the name of its folder; move it away, or give another"
-    with pytest.raises(UserError, match=words):
-        Claims(tmp_path).take()
 
 
 @pytest.mark.parametrize("how", ["deleted", "emptied or unmounted"])
@@ -389,13 +345,9 @@ def test_an_owner_whose_folder_is_deleted_and_begun_anew_by_another_run_has_lost
         assert f"taken over by {getpass.getuser()}" in lost.get(timeout=20)
 
 
-@pytest.mark.parametrize("error", [KeyError, OSError])
-def test_a_user_without_a_name_is_a_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
-    def nobody() -> str:
-        raise error
-
-    monkeypatch.setattr(getpass, "getuser", nobody)
+def test_a_user_without_a_name_is_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     Claims(tmp_path).take()
     assert _holder(tmp_path).startswith(f"{os.getuid()} on ")

@@ -44,38 +44,11 @@ def test_a_round_ends_with_the_day_of_its_publication(ruleset: str) -> None:
     assert ruleset_at((last_second + timedelta(seconds=1)).timestamp()) == following
 
 
-@pytest.mark.parametrize("time_ms", [0, 1000, 2_000_000_000])
-def test_a_place_holder_is_no_time_in_milliseconds_either(time_ms: int) -> None:
-    row = {"time_ms": time_ms, "key": "seed", "value": 1, "metadata": {}}
-    (event,) = parse_text(f":::MLLOG {json.dumps(row)}")
-    assert event is not None
-    assert (event.key, event.time_s) == ("seed", None)
-
-
 def test_an_epoch_ends_when_the_last_rank_says_so_in_whatever_order() -> None:
     run = [(0, "run_start", None, {}), (1, "epoch_start", None, {"epoch_num": 1})]
     stops = [(at, "epoch_stop", None, {"epoch_num": 1}) for at in (11, 13, 12)]
     record = _record(*run, *stops, (14, "run_stop", None, {"status": "success"}))
     assert [(span.begin_s, span.end_s) for span in record.epoch_spans] == [(1, 13)]
-
-
-def test_a_block_counts_up_to_its_first_evaluation() -> None:
-    record = _record(
-        (0, "run_start", None, {}), (0, "block_start", None, {"first_epoch_num": 1, "epoch_count": 4}),
-        (40, "eval_start", None, {"epoch_num": 4}), (41, "eval_accuracy", 0.5, {"epoch_num": 4}),
-        (42, "eval_start", None, {"epoch_num": 4.5}), (43, "block_stop", None, {"first_epoch_num": 1}),
-    )  # fmt: skip
-    (span,) = record.epoch_spans
-    assert (span.begin_s, span.end_s, span.epochs) == (0, 40, 4)
-    assert (record.median_epoch_s, record.elapsed_s, record.time_to_train_s) == (10, 43, None)
-
-
-def test_epoch_marks_that_were_written_all_at_once_say_nothing() -> None:
-    marks = [(100 + 0.01 * n, f"epoch_{end}", None, {"epoch_num": 1 + n // 2})
-             for n, end in enumerate(("start", "stop") * 3)]  # fmt: skip
-    record = _record((0, "run_start", None, {}), *marks, (101, "run_stop", None, {"status": "success"}))
-    assert (record.epochs, record.epoch_spans, record.median_epoch_s) == (3, (), None)
-    assert (record.images_per_s, record.no_rate_because) == (None, "the log does not have train_samples")
 
 
 def _run(*marks: Told, status: str = "success", benchmark: str = "resnet", images: int | None = 1000) -> RunRecord:

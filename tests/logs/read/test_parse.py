@@ -57,11 +57,6 @@ def test_the_log_of_every_round_has_the_times_and_epochs_of_the_run(
     assert found["init_s"] == (None if said is None else pytest.approx(init_s, abs=0.002))
 
 
-@pytest.mark.parametrize(("day_s", "ruleset"), [(1.592e9, "0.7.0"), (1.683e9, "3.0.0"), (1.715e9, "4.0.0")])
-def test_the_date_tells_rounds_apart_that_share_a_format(day_s: float, ruleset: str) -> None:
-    assert parse(samples.mllog(samples.run_events(begin_s=day_s))).ruleset == ruleset
-
-
 def test_blocks_without_epochs_and_submitters_with_time_0_are_read() -> None:
     # As in the TPU submissions of v0.6 (blocks from 4, a stop after the next start) and v1.0 (blocks from 0).
     events = [each for each in samples.run_events(epochs=12) if not each[1].startswith(("epoch", "eval_st"))]
@@ -103,13 +98,6 @@ def test_a_run_ends_as_its_run_stop_says_whatever_its_accuracy(ruleset: str, sta
     assert parse(FORMATS[ruleset](samples.run_events(status=status, best=best))).status == status
 
 
-def test_evaluations_before_run_start_are_left_out_as_warm_up() -> None:
-    events = samples.run_events()
-    start = next(at for at, key, *_ in events if key == "run_start")
-    warm = [(start - 5, "eval_accuracy", 0.1, {"epoch_num": 3})]
-    assert len(parse(samples.mlp(warm + events)).evaluations) == 2
-
-
 @pytest.mark.medium
 @settings(max_examples=30)
 @given(data=st.data(), ranks=st.integers(2, 4))
@@ -127,15 +115,6 @@ def test_interleaved_ranks_and_text_before_the_token_change_nothing(data: Any, r
         assert found[key] == expected[key]
     for key in ("time_to_train_s", "init_s", "median_epoch_s"):
         assert found[key] == pytest.approx(expected[key], abs=0.01)
-
-
-def test_of_thousands_of_init_start_lines_the_first_counts() -> None:
-    text = samples.mll(samples.run_events())
-    line = next(each for each in text.splitlines() if "init_start" in each)
-    later = [line.replace(f"{samples.BEGIN_S:.3f}", f"{samples.BEGIN_S + i / 1000:.3f}") for i in range(2048)]
-    record = parse(text.replace(line, "\n".join(later)))
-    assert record.init_s == 20.0
-    assert record.init_starts == (2048, 2.047)
 
 
 def test_two_records_on_a_line_are_two_and_a_broken_one_hides_no_other() -> None:

@@ -133,15 +133,6 @@ def test_a_network_is_exported_from_a_cpu_in_the_order_of_images_that_other_prog
     assert (cluster.device, cluster.engine.precision, cluster.engine.layout) == ("cpu", "float32", "NCHW")
 
 
-def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "train.export", "export", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr == f"error: {tmp_path}: no config.yaml in it; give the folder of a run\n"
-
-
 @pytest.mark.parametrize(("kind", "value"), [("softmax", 0.75), ("sigmoid", 1.0)])
 def test_an_exported_network_is_scored_by_the_runs_own_metric(kind: str, value: float) -> None:
     made = "data={name: none, source: synthetic, train_samples: 32, eval_samples: 12, crop: {kind: none}}"
@@ -221,32 +212,27 @@ def test_a_run_of_an_engine_that_is_not_installed_is_exported_by_the_one_that_is
     assert ExportedRun.open(tmp_path).cluster.engine.name == (name if has_engine(name) else installed_engine())
 
 
-def test_a_folder_that_cannot_be_made_is_reported_with_another_way(
+def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (_begun(tmp_path) / "export").touch()
-    assert main(["export", str(tmp_path), "--no-evaluation"]) == 2
-    told = f"cannot be made: File exists; export elsewhere: ./run.sh export {tmp_path} --dest DIR"
-    assert capsys.readouterr().err == f"error: {tmp_path}/export: {told}\n"
-
-
-@pytest.mark.parametrize("place", ["a link to nothing", "read-only"])
-def test_a_place_that_cannot_be_written_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
-    run, disk = tmp_path / "run", tmp_path / "disk"
-    run.mkdir()
-    disk.mkdir()
-    _begun(run)
+    empty, rehearsal, run, disk = (tmp_path / name for name in ("empty", "rehearsal", "run", "disk"))
+    for folder in (empty, rehearsal, run, disk):
+        folder.mkdir()
+    rehearsed = rehearsed_job(*load_both("digits", "a100-node"), Course(shrink=1))
+    (rehearsal / "config.yaml").write_text(dump(*rehearsed), encoding="utf-8")
+    (_begun(run) / "export").touch()
+    (tmp_path / "link").symlink_to("gone")
+    elsewhere = f"; export elsewhere: ./run.sh export {run} --dest DIR\n"
     with small_disk(disk, "ro"):
-        target = disk
-        if place == "a link to nothing":
-            target = tmp_path / "link"
-            target.symlink_to("gone")
-        assert main(["export", str(run), "--no-evaluation", "--dest", str(target)]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: {target}: cannot be made: ")
-    assert told.count("\n") == 1
+        for folder, words, said in (
+            (empty, [], f"{empty}: no config.yaml in it; give the folder of a run\n"),
+            (rehearsal, [], f"{rehearsal}: is a rehearsal, which trains no network; give the folder of a run\n"),
+            (run, [], f"{run}/export: cannot be made: File exists{elsewhere}"),
+            (run, ["--dest", str(tmp_path / "link")], f"{tmp_path}/link: cannot be made: File exists{elsewhere}"),
+            (run, ["--dest", str(disk)], f"{disk}: cannot be made: Read-only file system{elsewhere}"),
+        ):
+            assert main(["export", str(folder), "--no-evaluation", *words]) == 2
+            assert capsys.readouterr().err == f"error: {said}"
 
 
 @pytest.mark.ranks
@@ -283,12 +269,3 @@ def test_a_file_that_may_not_become_so_large_is_named_and_no_part_of_it_stays(ru
     words = r"cannot be written: the file would become larger than .* \(ulimit -f\) allows; free some space"
     assert re.match(rf"error: {tmp_path}/(network-0000\.params|network\.pt): {words}", done.stderr)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_rehearsal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe, cluster = rehearsed_job(*load_both("digits", "a100-node"), Course(shrink=1))
-    (tmp_path / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
-    assert main(["export", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: {tmp_path}: is a rehearsal, which trains no network; give the folder of a run\n"
-    )

@@ -102,20 +102,22 @@ def test_a_loss_that_falls_or_that_has_fallen_keeps_a_run_whose_evaluation_is_at
     assert _told(_rule(), diverged, 600).index(True) == 6, "the loss has come back to that of guessing, and stays there"
 
 
-def test_label_smoothing_narrows_what_a_network_can_learn() -> None:
-    # With a = 0.9 and 10 classes the label has 0.19 and the others 0.09: the least loss is 2.266, 0.036 below ln(10).
-    least = -0.19 * math.log(0.19) - 9 * 0.09 * math.log(0.09)
+@pytest.mark.parametrize(
+    ("setting", "guess", "least"),
+    [
+        # With a = 0.9 and 10 classes the label has 0.19 and the others 0.09: the least loss is 0.036 below ln(10).
+        ("loss.label_smoothing=0.9", LN_10, -0.19 * math.log(0.19) - 9 * 0.09 * math.log(0.09)),
+        # Ten sigmoids guess at the sum of ten entropies; a class is the label of one image in ten.
+        ("loss.kind=one_hot_sigmoid", -math.log(0.1) - 9 * math.log(0.9), 0.0),
+    ],
+)
+def test_what_a_network_can_learn_lies_between_guessing_and_the_least_loss(
+    setting: str, guess: float, least: float
+) -> None:
     for share, is_ended in ((0.04, True), (0.06, False)):
-        level = LN_10 - share * (LN_10 - least)
+        level = guess - share * (guess - least)
         flat = [(60, [level - 1e-6, level + 1e-6] * 50)] * 9
-        assert any(_told(_rule("loss.label_smoothing=0.9"), flat, 600)) is is_ended
-
-
-def test_ten_sigmoids_guess_at_the_sum_of_ten_binary_entropies() -> None:
-    guess = -math.log(0.1) - 9 * math.log(0.9)  # a class is the label of one image in ten, and the least loss is 0
-    for share, is_ended in ((0.04, True), (0.06, False)):
-        flat = [(60, [guess * (1 - share) - 1e-6, guess * (1 - share) + 1e-6] * 50)] * 9
-        assert any(_told(_rule("loss.kind=one_hot_sigmoid"), flat, 600)) is is_ended
+        assert any(_told(_rule(setting), flat, 600)) is is_ended
 
 
 def test_always_naming_the_largest_class_is_no_learning() -> None:

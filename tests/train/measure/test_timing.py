@@ -1,8 +1,6 @@
 """Neither the clock nor the order of reductions touches a bit: real runs of two ranks end in the same weights."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -10,8 +8,6 @@ from configs.registry import has_engine
 from logs.folder import RunFolder, Summary
 from logs.metrics import METRICS_FILE, read_metrics
 from tests.runs import SHORT, FinishedRun, train
-from train.measure import timing
-from train.measure.timing import StepClock
 
 
 def _read(run: FinishedRun) -> tuple[list[float], Summary]:
@@ -43,14 +39,3 @@ def test_neither_timing_nor_gradients_that_travel_under_the_next_forward_change_
     assert timed.comm_exposed_fraction is not None
     assert (untimed.input_wait_fraction, untimed.comm_exposed_fraction) == (None, None)
     assert untimed.images_per_s is not None
-
-
-def test_every_pause_is_left_out_of_the_time_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([0.0, 0.0, 1.0, 3.0, 5.0, 9.0, 10.0])
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
-    clock = StepClock(cast(Any, None), 2, 10)
-    clock.start()
-    for _ in range(2):
-        with clock.pause():
-            pass
-    assert clock.stepping_s == 4.0
