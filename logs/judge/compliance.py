@@ -24,9 +24,9 @@ from logs.folder import VERDICT_FILE, Summary
 from logs.judge.complaints import complaints_of, explain
 from logs.mlperf import RESULT_FILES, is_resumed
 from logs.read.files import foreign_content, logs_in
-from logs.read.lines import find_ruleset
+from logs.read.lines import ROUNDS, find_ruleset
 
-RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
+RULESETS = ("0.6.0", *(ruleset for ruleset, _ in ROUNDS))
 """The rulesets with rules for ResNet. The checker's default is a later ruleset, which ends in a traceback on ResNet."""
 
 _OLD, _NEW = "0.6.0", "4.0.0"
