@@ -86,37 +86,29 @@ def test_a_damaged_checkpoint_is_told_with_its_size_and_one_that_cannot_be_read_
     assert str(error) == f"{newer}: cannot be read (it is not a file)"
 
 
-def _is_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
+def _replaced_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Return a function that puts something else in the place of a file."""
+
+    def spoil(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return spoil
 
 
-def _is_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _is_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _leads_nowhere(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("gone")
-
-
-def _may_not_be_there(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-SPOILT = [_is_cut, _is_folder, _is_pipe, _leads_nowhere, _may_not_be_there]
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "a folder": _replaced_by(Path.mkdir),
+    "a pipe": _replaced_by(os.mkfifo),
+    "a link to nothing": _replaced_by(lambda path: path.symlink_to("gone")),
+    "a device": _replaced_by(lambda path: path.symlink_to("/dev/zero")),
+}
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-@pytest.mark.parametrize("spoil", SPOILT)
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_a_resumed_run_keeps_its_own_checkpoints_and_none_of_the_spoilt_ones(
-    tmp_path: Path, spoil: Callable[[Path], None], keep: int
+    tmp_path: Path, spoil: Callable[[Path], object], keep: int
 ) -> None:
     folder = CheckpointFolder(tmp_path)
     whole, *others = (folder.write(step, STATE, keep=9) for step in (5, 17, 18))

@@ -72,17 +72,13 @@ def test_a_living_owner_is_named_and_a_released_claim_keeps_its_owner_and_frees_
     assert capsys.readouterr().err == "", "nothing is taken over from an owner that has ended"
 
 
-def test_a_dead_owner_on_this_node_is_succeeded_at_once_with_a_word(
+def test_an_owner_on_this_node_that_has_ended_is_succeeded_at_once_with_a_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim = _of_a_dead_process(tmp_path)
-    Claims(tmp_path).take()
-    assert f"process {claim.record()['pid']}, since" in capsys.readouterr().err
-
-
-def test_an_owner_that_has_ended_and_that_nobody_has_waited_for_is_gone(tmp_path: Path) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as owner:
         Claims(tmp_path).take(pid=owner.pid)
+        assert f"process {claim.record()['pid']}, since" in capsys.readouterr().err
         assert Claims(tmp_path).holder() is not None
         owner.kill()
         os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie

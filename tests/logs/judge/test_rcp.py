@@ -50,22 +50,6 @@ def test_without_a_comparison_the_words_say_why(runs: list[RunRecord], words: st
     assert found.words.startswith(words)
 
 
-def test_ten_own_runs_become_a_reference(tmp_path: Path) -> None:
-    path = tmp_path / "rcp.json"
-    epochs = (85, 86, 86, 86, 87, 86, 86, 85, 90, 86)
-    runs = [run(each, batch=86016, seed=seed) for seed, each in enumerate(epochs)]
-    custom_rcps(runs, path)
-    with pytest.raises(UserError, match="got 9, allowed: 10 or more"):
-        custom_rcps([run(86)] * 9, path)
-    with pytest.raises(UserError, match="did not reach the target"):
-        custom_rcps([*runs[:9], run(86, batch=86016, status="aborted", seed=9)], path)
-    for other, told in ((3264, "3264, 86016"), (None, "86016, None")):
-        with pytest.raises(UserError, match=rf"got batch sizes {told}, allowed: one; give runs of one recipe"):
-            custom_rcps([*runs, replace(run(86, seed=10), global_batch_size=other)], path)
-    with pytest.raises(UserError, match="got a seed twice"):
-        custom_rcps([*runs, runs[0]], path)
-
-
 def test_each_outcome_begins_at_its_bound() -> None:
     reference = reference_for(3264)
     assert reference is not None
@@ -81,7 +65,7 @@ def test_each_outcome_begins_at_its_bound() -> None:
     assert compare_with_reference([run(30, batch=256)]).words.startswith("too fast for a batch below the smallest ref")
 
 
-def test_own_reference_points_hold_what_the_official_tool_asks_for(tmp_path: Path) -> None:
+def test_ten_own_runs_become_reference_points_as_the_official_tool_asks_for(tmp_path: Path) -> None:
     path, epochs = tmp_path / "rcp.json", (40, 41, 42, 43, 44, 45, 46, 47, 48, 60)
     settings = {"opt_name": "lars"}
     runs = [replace(run(each, batch=512, samples=9, seed=seed), settings=settings) for seed, each in enumerate(epochs)]
@@ -91,3 +75,12 @@ def test_own_reference_points_hold_what_the_official_tool_asks_for(tmp_path: Pat
             "Benchmark": "resnet", "BS": 512, "Hyperparams": settings, "Epochs to converge": list(epochs),
         }
     }  # fmt: skip
+    for refused, words in (
+        (runs[1:], "reference runs: got 9, allowed: 10 or more"),
+        ([*runs[1:], run(50, batch=512, status="aborted", seed=11)], "made: did not reach the target; "),
+        ([*runs, run(50, seed=11)], "got batch sizes 3264, 512, allowed: one; give runs of one recipe"),
+        ([*runs, replace(runs[0], global_batch_size=None)], "got batch sizes 512, None, allowed: one; give"),
+        ([*runs, runs[0]], "got a seed twice"),
+    ):
+        with pytest.raises(UserError, match=words):
+            custom_rcps(refused, path)

@@ -10,6 +10,7 @@ import pytest
 from logs.read.lines import parse_text, ruleset_at
 from logs.read.parse import parse_events
 from logs.read.record import Pause, RunRecord
+from tests.logs import samples
 
 PUBLISHED = {
     "0.7.0": "2020-07-29", "1.0.0": "2021-06-30", "1.1.0": "2021-12-01", "2.0.0": "2022-06-29", "2.1.0": "2022-11-09",
@@ -21,11 +22,7 @@ Told = tuple[float, str, Any, dict[str, Any]]
 
 def _record(*events: Told) -> RunRecord:
     """Parse events (seconds since a beginning, key, value, metadata) in the dialect of v0.7 and later."""
-    rows = (
-        {"time_ms": round(1000 * (BEGIN_S + at)), "key": key, "value": value, "metadata": metadata}
-        for at, key, value, metadata in events
-    )
-    text = "".join(f":::MLLOG {json.dumps(row)}\n" for row in rows)
+    text = samples.mllog([(BEGIN_S + at, *event) for at, *event in events])
     return parse_events(parse_text(text), Path("made.txt"))
 
 
