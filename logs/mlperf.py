@@ -30,7 +30,6 @@ RESULT_FILES = {"4.0.0": "result_0.txt", "0.6.0": "result_0.mll.txt"}
 """Ruleset -> the file in a run folder that is written for this ruleset."""
 
 _TOKEN = ":::MLLOG "
-_RESUMED = re.compile(rb'"key": "resumed_from_step"|^:::MLL [\d.]+ resumed_from_step:', re.MULTILINE)
 _NOT_CALLERS = (__file__, contextlib.__file__)
 """Source files with stack frames between mllog and the code that logs; contextlib runs blocks, epochs, evaluations."""
 
@@ -212,9 +211,9 @@ class MlperfLog(EventLog):
                 stack.enter_context(file)
 
 
-def is_resumed(log: bytes) -> bool:
-    """Return whether a log is that of a run which was stopped and resumed."""
-    return _RESUMED.search(log) is not None
+def event_of(key: str) -> re.Pattern[bytes]:
+    """Return the pattern of an event of this key in a log of either format."""
+    return re.compile(rf'"key": "{key}"|^:::MLL [\d.]+ {key}:'.encode(), re.MULTILINE)
 
 
 def close_log(path: Path, ruleset: str) -> None:
@@ -232,8 +231,8 @@ def close_log(path: Path, ruleset: str) -> None:
     if not is_file(path):
         return
     whole, _, _torn = read_bytes(path).rpartition(b"\n")
-    *_, last_attempt = _RESUMED.split(whole)
-    if re.search(rb'"key": "run_stop"|^:::MLL [\d.]+ run_stop:', last_attempt, re.MULTILINE):
+    *_, last_attempt = event_of("resumed_from_step").split(whole)
+    if event_of("run_stop").search(last_attempt):
         return
     line = _Encoder().encode("stop", "run_stop", None, {"status": "aborted"})
     with explain_disk_errors(path), path.open("r+b") as file:

@@ -7,7 +7,6 @@ keeps its queue of rules in a module. Nothing of the checker is imported.
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from configs.schema import Recipe
 from logs.disk import dispensable, read_object, write_json
 from logs.folder import VERDICT_FILE, Summary
 from logs.judge.complaints import complaints_of, explain
-from logs.mlperf import RESULT_FILES, is_resumed
+from logs.mlperf import RESULT_FILES, event_of
 from logs.read.files import foreign_content, logs_in
 from logs.read.lines import ROUNDS, find_ruleset
 
@@ -31,7 +30,6 @@ RULESETS = ("0.6.0", *(ruleset for ruleset, _ in ROUNDS))
 
 _OLD, _NEW = "0.6.0", "4.0.0"
 
-_REHEARSAL = re.compile(rb'"key": "rehearsal"|^:::MLL [\d.]+ rehearsal:', re.MULTILINE)
 _REHEARSAL_WORDS = "this is the log of a rehearsal: nothing was trained, and the accuracies are invented"
 _HEAD_BYTES = 4096
 """A rehearsal's log says in its first line what it is."""
@@ -109,7 +107,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
         return verdict(_REHEARSAL_WORDS)
     if done.returncode == 0:
         return verdict()
-    if is_resumed(log.read_bytes()):
+    if event_of("resumed_from_step").search(log.read_bytes()):
         return verdict(_RESUMED_WORDS)
     if foreign := foreign_content(log):
         return verdict(foreign)
@@ -121,7 +119,7 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
 def _is_rehearsal(log: Path) -> bool:
     """Return whether the log says, before anything else, that it is the log of a rehearsal."""
     with log.open("rb") as file:
-        return _REHEARSAL.search(file.read(_HEAD_BYTES)) is not None
+        return event_of("rehearsal").search(file.read(_HEAD_BYTES)) is not None
 
 
 def digest_of(log: Path) -> str:

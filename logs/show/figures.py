@@ -42,7 +42,7 @@ def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     for run in _with_own_chart(runs, lambda run: _rank_excess(run)[1]):
         whose = f"{run.name}{_one_of(runs, 'most uneven')}; " if len(runs) > 1 else ""
         yield from _with_data([Captioned(f"Time of a step by rank: {whose}{_slowest(run)}", _rank_times(run))])
-    for run in _with_own_chart(runs, _startup_s):
+    for run in _with_own_chart(runs, lambda run: max((each.end_s for each in run.startup.phases), default=0.0)):
         whose = f": {run.name}{_one_of(runs, 'longest')}" if len(runs) > 1 else ""
         yield from _with_data([Captioned(f"Start-up{whose}", _startup(run))])
 
@@ -302,10 +302,6 @@ def _end_to_end(label: str, lengths: Sequence[float], words: Sequence[str]) -> B
     return Bar(
         label, [Stretch(*pair, n, text) for n, (pair, text) in enumerate(zip(pairwise(ends), words, strict=True))]
     )
-
-
-def _startup_s(run: ReportedRun) -> float:
-    return max((phase.end_s for phase in run.startup.phases), default=0.0)
 
 
 def _startup(run: ReportedRun) -> BarChart:

@@ -134,29 +134,20 @@ def test_the_owner_gives_signs_of_life_and_learns_once_that_it_was_succeeded(
     assert lost.empty()
 
 
-def test_of_many_takers_that_find_a_folder_free_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, refused, together, make_folder = [], [], threading.Barrier(8), Path.mkdir
+def test_of_two_takers_that_find_a_folder_free_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder, others = Path.mkdir, list[Claim]()
 
-    def make_together(path: Path, **options: bool) -> None:
-        together.wait(20)  # all have found the folder free by now
+    def another_comes_first(path: Path, **options: bool) -> None:
         make_folder(path, **options)
+        if not others:
+            others.append(Claim(path / "other"))
+            others.append(Claims(tmp_path).take())
 
-    monkeypatch.setattr(Path, "mkdir", make_together)
-
-    def one() -> None:
-        try:
-            taken.append(Claims(tmp_path).take())
-        except UserError as error:
-            refused.append(error)
-
-    threads = [threading.Thread(target=one) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(taken), len(refused)) == (1, 7)
-    words = f"{tmp_path}: a run is active in it: another launcher has claimed it just now; wait for its end, or "
-    assert {str(each) for each in refused} == {f"{words}give another folder"}
+    monkeypatch.setattr(Path, "mkdir", another_comes_first)
+    words = "a run is active in it: another launcher has claimed it just now; wait for its end, or give another folder"
+    with pytest.raises(UserError, match=rf"^{tmp_path}: {words}$"):
+        Claims(tmp_path).take()
+    assert Claims(tmp_path).newest() == others[-1]
 
 
 def test_a_taker_waits_for_a_lost_node_until_its_claim_is_stale(

@@ -11,6 +11,7 @@ from typing import Any
 from configs.errors import UserError
 from configs.ideas import IDEAS
 from configs.schema import Recipe
+from data.manifest import Manifest
 from logs.disk import read_object
 from train.engine.onnx_graph import INPUT, OPSET, OUTPUT
 
@@ -21,13 +22,7 @@ _CHANNELS = {1: "grey", 3: "RGB", 4: "RGB, zero"}
 
 
 def describe(
-    recipe: Recipe,
-    *,
-    checkpoint: str,
-    onnx_file: str | None,
-    class_names: tuple[str, ...] | None,
-    packed_side: int | None,
-    score: dict[str, Any] | None,
+    recipe: Recipe, *, checkpoint: str, onnx_file: str | None, manifest: Manifest | None, score: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the content of ``network.json``.
 
@@ -35,11 +30,11 @@ def describe(
         recipe: The network and its images.
         checkpoint: Name of the checkpoint that holds the weights.
         onnx_file: Name of the ONNX file. If None, there is none.
-        class_names: Name of each class. If None, the classes have no names.
-        packed_side: Shorter side to which images were scaled before they were packed, px. If None, they were packed as
-            they are.
+        manifest: Says how images were packed, and the names of the classes. If None, images are taken as they are, and
+            the classes have no names.
         score: Metric and counts of an evaluation of the network. If None, it was not evaluated.
     """
+    packed_side = None if manifest is None else manifest.packed_side
     model, data = recipe.model, recipe.data
     channels = min(model.input_channels, 3)
     return {
@@ -53,7 +48,7 @@ def describe(
         "output": "logits",
         **{name: value for idea in IDEAS for name, value in idea.described(recipe).items()},
         "num_classes": model.num_classes,
-        "class_names": class_names,
+        "class_names": None if manifest is None else manifest.class_names,
         "packed": {
             "shorter_side": packed_side,
             "interpolation": None if packed_side is None else "bicubic, antialiased (Pillow)",

@@ -132,14 +132,9 @@ class ExportedRun:
         has_onnx = (destination / _ONNX_FILE).is_file()
         if has_onnx:
             shutil.copyfile(Path(__file__).with_name(_PROGRAM), destination / _PROGRAM)
-        manifest = self._manifest
+        onnx_file = _ONNX_FILE if has_onnx else None
         content = describe(
-            self.recipe,
-            checkpoint=self.checkpoint.name,
-            onnx_file=_ONNX_FILE if has_onnx else None,
-            class_names=None if manifest is None else manifest.class_names,
-            packed_side=None if manifest is None else manifest.packed_side,
-            score=score,
+            self.recipe, checkpoint=self.checkpoint.name, onnx_file=onnx_file, manifest=self._manifest, score=score
         )
         write_json(destination / DESCRIPTION_FILE, content)
 

@@ -68,8 +68,8 @@ def _both(folder: Path, packed: Path, *overrides: str) -> tuple[np.ndarray, np.n
     (batch,) = list(source.batches())
     seen = np.array(batch.images)
     source.close()
-    side = load_manifest(packed).packed_side
-    told = describe(recipe.evaluated, checkpoint="", onnx_file=None, class_names=None, packed_side=side, score=None)
+    manifest = load_manifest(packed)
+    told = describe(recipe.evaluated, checkpoint="", onnx_file=None, manifest=manifest, score=None)
     return seen, np.stack([input_of(file, told) for file in files])
 
 
