@@ -98,7 +98,8 @@ def parse(parser: Parser, options_type: Callable[..., T], arguments: Sequence[st
 
     Args:
         parser: Its ``prog`` ends with the verb, as in ``./run.sh plan``.
-        options_type: A frozen dataclass with a field for each option, named as the option's ``dest``.
+        options_type: A frozen dataclass with a field for each option, named as the option's ``dest``; or the function
+            that does the work, with such arguments.
         arguments: The words of the command line; ``run.sh`` puts the verb first, which is dropped. If None, those of
             this process.
 

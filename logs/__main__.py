@@ -3,65 +3,18 @@
 Exit status: 0, 1 if a log, a submission or the watched run fails, 2 for a wrong command line.
 """
 
-import json
 import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
-from typing import Any
 
 from configs.arguments import Parser, Style, exit_status, painted, parse, printable
 from configs.errors import UserError
 from logs.judge.unverified import RETIRED
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3600.0
-
-
-@dataclass(frozen=True)
-class _CheckOptions:
-    """The command line of ``./run.sh check``."""
-
-    paths: list[Path]
-    ruleset: str | None
-    division: str | None
-    raw: bool
-
-
-@dataclass(frozen=True)
-class _ReportOptions:
-    """The command line of ``./run.sh report``."""
-
-    paths: list[Path]
-    out: Path | None
-    json: bool
-    plot: Path | None
-    csv: Path | None
-    tensorboard: Path | None
-
-
-@dataclass(frozen=True)
-class _PackageOptions:
-    """The command line of ``./run.sh package``."""
-
-    runs: list[Path]
-    org: str | None
-    out: Path | None
-    system_file: Path | None
-    field: list[str]
-    custom_rcp: Path | None
-    make_rcp: Path | None
-
-
-@dataclass(frozen=True)
-class _WatchOptions:
-    """The command line of ``./run.sh watch``."""
-
-    run_folder: Path
-    every: float
-    once: bool
-    track: list[str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_verb(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in _VERBS:
         raise UserError(f"got {' '.join(arguments[:1]) or 'no verb'}, allowed: {', '.join(_VERBS)}")
-    parser, options_type, work = _VERBS[arguments[0]]
-    return work(parse(parser(), options_type, arguments))
+    parser, work = _VERBS[arguments[0]]
+    return parse(parser(), work, arguments)
 
 
-def _check(options: _CheckOptions) -> int:
+def _check(*, paths: list[Path], ruleset: str | None, division: str | None, raw: bool) -> int:
     """Print a line for each run, log and ruleset, below it each complaint in words; keep the verdicts in run folders.
 
     A run folder whose log contradicts its other files fails too: the official checker reads the log alone.
@@ -92,15 +45,14 @@ def _check(options: _CheckOptions) -> int:
     from logs.read.files import regular_file
     from logs.read.parse import parse_log
 
-    paths = [regular_file(path) for path in options.paths]
-    found = {path: find_logs(path, options.ruleset) for path in paths}
+    found = {path: find_logs(path, ruleset) for path in map(regular_file, paths)}
     pairs = [pair for logs in found.values() for pair in logs]
-    verdicts = dict(zip(pairs, judge_all(pairs, options.division), strict=True))
+    verdicts = dict(zip(pairs, judge_all(pairs, division), strict=True))
     has_failed = False
     for path, logs in found.items():
         run = judge_run(path)
         # Without a run's own verdict, or if the user names the rules, every log decides.
-        decides = None if run is None or options.ruleset or options.division else run.rulesets
+        decides = None if run is None or ruleset or division else run.rulesets
         if run is not None:
             _print_verdict(run.passed, run.kind, path, run.words)
             has_failed |= not run.passed
@@ -108,15 +60,15 @@ def _check(options: _CheckOptions) -> int:
             verdict = verdicts[pair]
             counts = decides is None or verdict.ruleset in decides
             pairs_of_words = zip(verdict.explained, verdict.messages, strict=True)
-            lines = [f"{words}\n  {message}" if options.raw else words for words, message in pairs_of_words]
+            lines = [f"{words}\n  {message}" if raw else words for words, message in pairs_of_words]
             if run is not None and not run.passed and not counts:
                 lines = []  # Why the log of a run that did not come to its end is incomplete, its own line says.
             _print_verdict(True if verdict.passed else False if counts else None, verdict.ruleset, pair[0], *lines)
             has_failed |= counts and not verdict.passed
         # Other people's run folders may be read-only; the verdict is then only printed.
         is_own = (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK) and not (path / VERDICT_FILE).is_dir()
-        if is_own and options.ruleset is None and options.division is None:
-            keep_verdicts(path, [(log, verdicts[log, ruleset]) for log, ruleset in logs])
+        if is_own and ruleset is None and division is None:
+            keep_verdicts(path, [(pair[0], verdicts[pair]) for pair in logs])
     for log in dict.fromkeys(log for log, _ in pairs):
         if words := impossible_times(parse_log(log)):
             _print_verdict(False, "times", log, words)
@@ -142,24 +94,29 @@ def _coloured(passed: bool | None) -> str:
     return painted(*words[passed], sys.stdout)
 
 
-def _report(options: _ReportOptions) -> int:
+def _report(
+    *, paths: list[Path], out: Path | None, json: bool, plot: Path | None, csv: Path | None, tensorboard: Path | None
+) -> int:
     """Write the page, the picture or the curves and print the path, or print the figures as JSON."""
     from logs.show.report import figures_of, write_curves, write_events, write_picture, write_report
 
-    if options.json:
-        print(json.dumps(figures_of(options.paths), indent=2, allow_nan=False))
-    elif options.plot:
-        print(write_picture(options.paths, options.plot))
-    elif options.csv:
-        print(write_curves(options.paths, options.csv))
-    elif options.tensorboard:
-        print(write_events(options.paths, options.tensorboard))
+    if json:
+        print(dumps(figures_of(paths), indent=2, allow_nan=False))
+    elif plot:
+        print(write_picture(paths, plot))
+    elif csv:
+        print(write_curves(paths, csv))
+    elif tensorboard:
+        print(write_events(paths, tensorboard))
     else:
-        print(write_report(options.paths, options.out))
+        print(write_report(paths, out))
     return 0
 
 
-def _package(options: _PackageOptions) -> int:
+def _package(  # noqa: PLR0913 (the options of the command line)
+    *, runs: list[Path], org: str | None, out: Path | None, system_file: Path | None, field: list[str],
+    custom_rcp: Path | None, make_rcp: Path | None,
+) -> int:  # fmt: skip
     """Write a submission tree and print the verdict of each official tool, or write a set of reference points."""
     from configs.load import ROOT
     from logs.judge.compliance import find_logs
@@ -168,15 +125,15 @@ def _package(options: _PackageOptions) -> int:
     from logs.judge.system import read_fields
     from logs.read.parse import parse_log
 
-    if options.make_rcp:
-        custom_rcps([parse_log(find_logs(run, "4.0.0")[0][0]) for run in options.runs], options.make_rcp)
-        print(options.make_rcp)
+    if make_rcp:
+        custom_rcps([parse_log(find_logs(run, "4.0.0")[0][0]) for run in runs], make_rcp)
+        print(make_rcp)
         return 0
-    if options.org is None:
+    if org is None:
         raise UserError("--org: got nothing, allowed: the submitter's name; give --org NAME")
-    fields = read_fields(options.system_file, options.field)
-    destination = options.out or ROOT / "runs" / "packages"
-    packaged = package(options.runs, options.org, destination, fields=fields, custom_rcp=options.custom_rcp)
+    fields = read_fields(system_file, field)
+    destination = out or ROOT / "runs" / "packages"
+    packaged = package(runs, org, destination, fields=fields, custom_rcp=custom_rcp)
     for finding in packaged.findings:
         words = finding.words or ("",)
         print(f"{_coloured(finding.passed)}  {finding.tool:<18}  {words[0]}".rstrip())
@@ -188,11 +145,11 @@ def _package(options: _PackageOptions) -> int:
     return 0 if packaged.passed else 1
 
 
-def _watch(options: _WatchOptions) -> int:
+def _watch(*, run_folder: Path, every: float, once: bool, track: list[str]) -> int:
     """Show a running job's figures until the run ends."""
     from logs.show.watch import watch
 
-    return watch(options.run_folder, sys.stdout, every_s=options.every, once=options.once, trackers=options.track)
+    return watch(run_folder, sys.stdout, every_s=every, once=once, trackers=track)
 
 
 def _check_parser() -> Parser:
@@ -297,13 +254,13 @@ def _pause_s(text: str) -> float:
     return seconds
 
 
-_VERBS: dict[str, tuple[Callable[[], Parser], type, Callable[[Any], int]]] = {
-    "check": (_check_parser, _CheckOptions, _check),
-    "report": (_report_parser, _ReportOptions, _report),
-    "package": (_package_parser, _PackageOptions, _package),
-    "watch": (_watch_parser, _WatchOptions, _watch),
+_VERBS: dict[str, tuple[Callable[[], Parser], Callable[..., int]]] = {
+    "check": (_check_parser, _check),
+    "report": (_report_parser, _report),
+    "package": (_package_parser, _package),
+    "watch": (_watch_parser, _watch),
 }
-"""Verb -> its parser, the type of its options, and the function that does the work."""
+"""Verb -> its parser, and the function that does the work, which takes the parser's options."""
 
 
 if __name__ == "__main__":

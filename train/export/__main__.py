@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,22 +23,12 @@ _MOST_OFF = 5e-4
 """Largest share of images that a loaded network may classify otherwise, because other kernels round differently."""
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``./run.sh export``."""
-
-    run: Path
-    dest: Path | None
-    data: Path | None
-    no_evaluation: bool
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export, and evaluate every format; return the exit status.
 
     1 if a format has another accuracy; otherwise see `configs.arguments.exit_status`.
     """
-    return exit_status(lambda: _export(parse(_parser(), _Options, arguments)))
+    return exit_status(lambda: parse(_parser(), _export, arguments))
 
 
 def _parser() -> Parser:
@@ -52,22 +41,22 @@ def _parser() -> Parser:
     return parser
 
 
-def _export(options: _Options) -> int:
+def _export(*, run: Path, dest: Path | None, data: Path | None, no_evaluation: bool) -> int:
     from train.export.exported_run import ExportedRun
     from train.export.formats import evaluate, export_network
 
-    run = ExportedRun.open(options.run, options.data)
-    if not options.no_evaluation:
-        _prepare_images(run)
+    opened = ExportedRun.open(run, data)
+    if not no_evaluation:
+        _prepare_images(opened)
     scores = {}
-    with run.new_files(options.dest) as files:
-        for name, predict in export_network(run.recipe, run.cluster, run.checkpoint, files):
-            if options.no_evaluation:
+    with opened.new_files(dest) as files:
+        for name, predict in export_network(opened.recipe, opened.cluster, opened.checkpoint, files):
+            if no_evaluation:
                 sys.stdout.write(f"{name}: not evaluated\n")
             else:
-                scores[name] = score = evaluate(run.recipe, run.cluster, predict)
+                scores[name] = score = evaluate(opened.recipe, opened.cluster, predict)
                 sys.stdout.write(f"{name}: {score} ({score.basis})\n")
-        run.describe(files, scores["trained"].row if scores else None)
+        opened.describe(files, scores["trained"].row if scores else None)
     sys.stdout.write(f"{files.parent}\n")
     return int(any(abs(each.value - scores["trained"].value) > _MOST_OFF for each in scores.values()))
 

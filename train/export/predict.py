@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,22 +27,12 @@ exit status: 0 done, 1 some images could not be read, 2 wrong input or no image 
 """
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``./run.sh predict``."""
-
-    run: Path
-    images: list[Path]
-    top: int
-    json: bool
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Predict, and return the exit status.
 
     1 if some of the images could not be read, 2 if none could; otherwise see `configs.arguments.exit_status`.
     """
-    return exit_status(lambda: _predict(parse(_parser(), _Options, arguments)))
+    return exit_status(lambda: parse(_parser(), _predict, arguments))
 
 
 def _parser() -> Parser:
@@ -60,16 +49,16 @@ def _parser() -> Parser:
     return parser
 
 
-def _predict(options: _Options) -> int:
-    if options.top < 1:
-        raise UserError(f"--top: got {options.top}, allowed: 1 or more")
-    classifier = _open_classifier(options.run)
-    files = [file for image in options.images for file in _files_of(image)]
-    write = _JsonLines() if options.json else _Table(files, classifier, options.top)
+def _predict(*, run: Path, images: list[Path], top: int, json: bool) -> int:
+    if top < 1:
+        raise UserError(f"--top: got {top}, allowed: 1 or more")
+    classifier = _open_classifier(run)
+    files = [file for image in images for file in _files_of(image)]
+    write = _JsonLines() if json else _Table(files, classifier, top)
     num_failed = 0
     for file in files:
         try:
-            write.prediction(file, _best(classifier, file, options.top))
+            write.prediction(file, _best(classifier, file, top))
         except UserError as error:  # noqa: PERF203 (decoding takes far longer than the try)
             num_failed += 1
             write.failure(file, str(error))
