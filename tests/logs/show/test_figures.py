@@ -1,13 +1,12 @@
 """The numbers in a report's charts, from runs whose numbers are known."""
 
-import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from logs.read.record import Evaluation, RunRecord
+from logs.read.record import Evaluation, Pause, RunRecord
 from logs.show.chart import BarChart, Chart, LineChart
 from logs.show.figures import figures, samples_of, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
@@ -147,17 +146,12 @@ def test_shares_of_a_step_are_never_negative_and_none_is_made_up(
 
 def test_an_axis_is_logarithmic_if_the_runs_differ_more_than_twentyfold_and_then_has_points_above_zero_alone() -> None:
     def chart(*lengths: float) -> LineChart:
-        made = [
-            RunRecord(
-                Path("a"),
-                began_s=1.0,
-                evaluations=tuple(Evaluation(n, n * s / 2, 0.1 + n / 4, None) for n in range(3)),
-            )
-            for s in lengths
-        ]
-        found = _charts(*(ReportedRun(str(n), Path("a"), None, each) for n, each in enumerate(made)))[
-            "Accuracy by time"
-        ]
+        runs = []
+        for name, length in enumerate(lengths):
+            evaluations = tuple(Evaluation(n, n * length / 2, 0.1 + n / 4, None) for n in range(3))
+            record = RunRecord(Path("a"), began_s=1.0, evaluations=evaluations)
+            runs.append(ReportedRun(str(name), Path("a"), None, record))
+        found = _charts(*runs)["Accuracy by time"]
         assert isinstance(found, LineChart)
         return found
 
@@ -168,23 +162,16 @@ def test_an_axis_is_logarithmic_if_the_runs_differ_more_than_twentyfold_and_then
     assert chart(1.0, 30.0).x_name == "seconds since run_start, logarithmic"
 
 
-def test_a_resumed_run_has_no_pause_but_a_mark_where_it_went_on(tmp_path: Path) -> None:
-    folder = samples.run_folder(tmp_path / "run")
-    log = folder / "result_0.txt"
-    lines = log.read_text().splitlines(keepends=True)
-    stop = next(index for index, line in enumerate(lines) if '"eval_stop"' in line) + 1
-    # Epochs 1 to 4 end with 41 s; after 1000 s the run goes on where it stopped, at step 75 of 18.7 an epoch.
-    moved = [_later(line, 1000) for line in lines[stop:]]
-    resumed = [("resumed_from_step", 75), ("init_start", None), ("run_start", None)]
-    at = samples.BEGIN_S + 20 + 41 + 1000
-    log.write_text("".join(lines[:stop]) + samples.mllog([(at, *event, {}) for event in resumed]) + "".join(moved))
-    metrics = folder / "metrics.jsonl"
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    late = [{**row, "time": row["time"] + 1000} if row.get("epoch", 0) > 4 and "time" in row else row for row in rows]
-    metrics.write_text("".join(f"{json.dumps(row)}\n" for row in late))
-    charts = _charts(gather_run(folder))
-    assert _points(charts["Accuracy by time"]) == _near((41, 0.485), (82, 0.97))
-    assert [at for at, _ in _points(charts["Training loss by time"])] == pytest.approx([10, 20, 30, 40, 51, 61, 71, 81])
+def test_a_resumed_run_has_no_pause_but_a_mark_where_it_went_on() -> None:
+    begin_s = samples.BEGIN_S
+    record = RunRecord(
+        Path("a"), began_s=begin_s, global_batch_size=64, train_samples=1198,
+        pauses=(Pause(begin_s + 41, begin_s + 1041, 75),),
+        evaluations=(Evaluation(4, 41.0, 0.5, 1.0), Evaluation(8, 82.0, 0.9, 1.0)),
+    )  # fmt: skip
+    intervals = [{"step": step, "time": begin_s + at, "loss": 2.0} for step, at in ((18, 10), (75, 1045), (93, 1051))]
+    charts = _charts(ReportedRun("a", Path("a"), None, record, intervals=intervals))
+    assert [at for at, _ in _points(charts["Training loss by time"])] == pytest.approx([10, 45, 51])
     marks = {
         caption: [(band.low, band.high) for band in chart.bands if band.name == "resumed"]
         for caption, chart in charts.items()
@@ -195,11 +182,6 @@ def test_a_resumed_run_has_no_pause_but_a_mark_where_it_went_on(tmp_path: Path) 
         "Accuracy by epoch": by_epoch, "Training loss by epoch": by_epoch,
         "Accuracy by time": by_time, "Training loss by time": by_time,
     }  # fmt: skip
-
-
-def _later(line: str, seconds: int) -> str:
-    row = json.loads(line.partition(" ")[2])
-    return f":::MLLOG {json.dumps({**row, 'time_ms': row['time_ms'] + 1000 * seconds})}\n"
 
 
 def _validated(*rows: tuple[int, float | None], name: str = "run", smoothing: float = 0.0) -> ReportedRun:
