@@ -121,8 +121,8 @@ def _told(groups: Mapping[str, Any], ruleset: str) -> dict[str, Any]:
     told, about, key = dict(groups), groups.get("about", ""), groups.get("key", "")
     told["keys"] = (groups.get("keys") or "").replace("'", "")
     told["got"] = _listed(_mapping(groups.get("got")))
-    told["range"] = ""
-    if ends := _mapping(groups.get("range")):
+    told["range"], ends = "", _mapping(groups.get("range"))
+    if ends.keys() >= {"lowest", "highest"}:
         told["range"] = f" (from {ends['lowest']} to {ends['highest']})"
         about = "perfect" if key == "eval_accuracy" and ends["lowest"] >= 1 else about
     # A rule is a Python expression on a line v and a state s.

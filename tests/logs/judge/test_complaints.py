@@ -120,6 +120,8 @@ NO_RULES = "FileNotFoundError: [Errno 2] No such file or directory: '/x/training
         ("cannot be read (no JSON): :::MLLOG x", "4.0.0", "a line is damaged, or in another format (no JSON): ",
          ":::MLLOG x; write each of the two formats into a file of its own"),
         ("No log lines detected", "4.0.0", "the file contains no MLPerf event", "or another --ruleset"),
+        ("Failed checks for seed : v['value'] > 0; got {\"odd\": 1}", "4.0.0", "no seed passes; the rule is value > 0",
+         "log seed once, from rank 0, with another value in each run"),
         ("What nobody knows yet", "4.0.0", "What nobody knows yet", ""),
     ],
 )  # fmt: skip
