@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from configs.errors import ConfigError, UserError
 from configs.reading import is_file, patiently
+from configs.rules import require_allowed
 from configs.schema import Cluster, Recipe
 from configs.synonyms import RECIPE_SYNONYMS
 from configs.validate import kept_keys, validate
@@ -129,7 +130,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         overrides: Words ``a.b=c``, as ``--set`` takes them. Words that begin with ``cluster.`` are ignored.
 
     Raises:
-        ConfigError: The recipe or a key is unknown, or a value has the wrong type or range.
+        ConfigError: The recipe or a key is unknown, a value has the wrong type or range, or a recipe for the closed
+            division breaks a rule of it.
         UserError: The file cannot be read or is not YAML.
     """
     tree = read_tree("recipe", name)
@@ -137,7 +139,9 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     # A name first: it decides which keys its block has.
     for override in sorted(own, key=lambda word: not word.partition("=")[0].endswith(".name")):
         _set(tree, override, Recipe)
-    return validate(Recipe, tree)
+    recipe = validate(Recipe, tree)
+    require_allowed(recipe)
+    return recipe
 
 
 def load_cluster(name: str, overrides: Sequence[str] = ()) -> Cluster:

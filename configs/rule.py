@@ -1,13 +1,10 @@
 """A rule of the closed division of MLPerf's ResNet, as data. Imports nothing of ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from configs.schema import Recipe
+from pydantic import BaseModel
 
 AUGMENTATION = "MLPerf training rules, ResNet reference preprocessing"
 REFERENCE = "MLPerf ResNet reference model"
@@ -40,18 +37,12 @@ class Rule:
     rulesets: tuple[str, ...] = ("0.6.0", "4.0.0")
     reference: str = ""
 
-    def value(self, recipe: Recipe) -> Any:
+    def value(self, recipe: BaseModel) -> Any:
         """Return the recipe's value at ``key``, or None if the recipe has no such key."""
         block: Any = recipe
         for part in self.key.split("."):
             block = getattr(block, part, None)
         return block
-
-    def is_broken_by(self, recipe: Recipe, ruleset: str) -> bool:
-        """Return whether the rule applies to the recipe under ``ruleset`` and the recipe breaks it."""
-        applies = ruleset in self.rulesets and self.optimizer in ("", recipe.optimizer.name)
-        applies = applies and self.reference in ("", recipe.mlperf.reference)
-        return applies and not self.is_allowed(self.value(recipe))
 
 
 def exactly(name: str, key: str, value: object, source: str, why: str = "", optimizer: str = "") -> Rule:

@@ -4,20 +4,15 @@ A rule is named after the MLPerf key where one exists. The rules need no log: a 
 submitted. Each idea has the rules of its own keys (`configs.ideas`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from configs.errors import ConfigError
 from configs.ideas import IDEAS
 from configs.optimizers.optimizer_idea import OPTIMIZER
 from configs.rule import AUGMENTATION, CHECKED, HYPERPARAMETERS, REFERENCE, Rule, exactly
-
-if TYPE_CHECKING:
-    from configs.schema import Recipe
-
+from configs.schema import Recipe
 
 MAX_REFERENCE_BATCH_SIZE = 67_840
 """The largest global batch with a reference convergence point (RCP); the official RCP checker fails larger ones."""
@@ -28,15 +23,24 @@ TARGET_TOP1 = 0.759
 
 def broken_rules(recipe: Recipe, ruleset: str) -> list[Rule]:
     """Return the closed division's rules of ``ruleset`` that a recipe breaks, whatever division the recipe is for."""
-    return [rule for rule in CLOSED_RULES if rule.is_broken_by(recipe, ruleset)]
+    applying = [
+        rule
+        for rule in CLOSED_RULES
+        if ruleset in rule.rulesets
+        and rule.optimizer in ("", recipe.optimizer.name)
+        and rule.reference in ("", recipe.mlperf.reference)
+    ]
+    return [rule for rule in applying if not rule.is_allowed(rule.value(recipe))]
 
 
 def require_allowed(recipe: Recipe) -> None:
-    """Raise an error if a recipe breaks a rule of the closed division.
+    """Raise an error if a recipe for the closed division breaks a rule of it.
 
     Raises:
         ConfigError: The recipe breaks a rule; the message names the first one and where it is written.
     """
+    if recipe.mlperf.division != "closed":
+        return
     for rule in broken_rules(recipe, recipe.mlperf.ruleset)[:1]:
         where = f"in the closed division of {recipe.mlperf.ruleset} (rule {rule.name}; {rule.source})"
         raise ConfigError(rule.key, rule.value(recipe), f"{rule.allowed} {where}", "or set mlperf.division: open")

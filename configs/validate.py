@@ -7,12 +7,15 @@ import difflib
 import re
 import types
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from configs.cluster import Cluster
 from configs.errors import ConfigError, ConfigErrors, nearest
+from configs.schema import Recipe
 from configs.synonyms import VALUE_SYNONYMS, synonym
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -118,12 +121,10 @@ def _hint(path: str, siblings: Collection[str]) -> str:
         path: The dotted path that the user wrote, with ``cluster.`` or ``study.`` before that of such a file.
         siblings: The keys of the block that the path names.
     """
-    from configs.json_schema import list_blocks  # noqa: PLC0415 (imports the schema, which imports the checks)
-
     word = path.rpartition(".")[2]
     near = difflib.get_close_matches(word, siblings, n=1, cutoff=_ALIKE)
     if not path.startswith("study."):
-        known = sorted({key.path for kind in ("recipe", "cluster") for each in list_blocks(kind) for key in each.keys})
+        known = _known_paths()
         ends = {known_path.rpartition(".")[2]: known_path for known_path in known}
         same = [known_path for known_path in known if known_path.rpartition(".")[2] == word]
         also = difflib.get_close_matches(word, ends, n=1, cutoff=_VERY_ALIKE)
@@ -132,6 +133,21 @@ def _hint(path: str, siblings: Collection[str]) -> str:
         if found:
             return f"did you mean {' or '.join(map(repr, found))}?"
     return nearest(word, siblings, cutoff=_ALIKE)
+
+
+@cache
+def _known_paths() -> list[str]:
+    """Return the dotted path of every key of recipes and cluster files, in alphabetical order."""
+    return sorted({*_paths_of(Recipe), *_paths_of(Cluster, "cluster.")})
+
+
+def _paths_of(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in schema.model_fields.items():
+        blocks = _alternatives(field.annotation)
+        if not blocks or types.NoneType in get_args(field.annotation):
+            yield f"{prefix}{name}"
+        for block in blocks:
+            yield from _paths_of(block, f"{prefix}{name}.")
 
 
 def _allowed(kind: str, message: str, context: Mapping[str, Any]) -> str:
