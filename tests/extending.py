@@ -35,10 +35,10 @@ def copy_program(folder: Path) -> None:
 
 
 def add_example(folder: Path, section: str) -> list[Path]:
-    """Add a section's Python code blocks to the copy in ``folder``; return the files that they touch."""
+    """Add a section's blocks of Python and Jinja to the copy in ``folder``; return the files that they touch."""
     touched = []
     for language, text in code_blocks(section):
-        if language != "python":
+        if language not in ("python", "jinja"):
             continue
         header, _, code = text.partition("\n")
         name, _, line_replaced = header.removeprefix("# ").partition(", in place of: ")

@@ -39,6 +39,10 @@ class Scheduler:
         host_finders: Launchers that find the granted hosts by themselves.
         runtimes: Values of ``cluster.container.runtime`` that work inside a job.
         has_time_limit: Whether a job needs ``scheduler.wall_time_s``.
+        sends_notice: Whether the scheduler sends SIGUSR1 to the script before the time limit. If False, a timer in the
+            script does.
+        places_mpirun_ranks: Whether mpirun needs no host file, because the scheduler's count of slots per host is
+            always the number of ranks.
         runs_script_in_image: Whether the job script itself runs inside the container image.
     """
 
@@ -55,6 +59,8 @@ class Scheduler:
     host_finders: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ON_HOST
     has_time_limit: bool = True
+    sends_notice: bool = False
+    places_mpirun_ranks: bool = False
     runs_script_in_image: bool = False
 
 
@@ -125,6 +131,21 @@ class JobSpec:
             "world_size": self.num_nodes * per_node,
         }
         return [word.format(**numbers) for word in self.cluster.scheduler.resources]
+
+    @property
+    def requests(self) -> list[str]:
+        """The values of ``scheduler.resources`` that Grid Engine takes for requests, without their ``-l``."""
+        return [word.removeprefix("-l ") for word in self.resources if word[:1] != "-" or word.startswith("-l ")]
+
+    def asks_for(self, *options: str) -> bool:
+        """Return whether ``scheduler.resources`` has an option that begins with one of ``options``."""
+        return any(word.startswith(options) for word in self.resources)
+
+    @property
+    def cores_per_rank(self) -> int:
+        """A rank's share of the cores of a node, at least one; 0 if the cluster file does not give the cores."""
+        cores = self.cluster.node.cores
+        return max(1, cores // self.cluster.ranks_per_node) if cores else 0
 
     @property
     def wall_time_s(self) -> int:

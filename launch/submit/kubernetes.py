@@ -13,7 +13,7 @@ import yaml
 
 from configs.errors import UserError
 from launch.submit.jobspec import JobSpec
-from launch.submit.script import InsideJob, job_script
+from launch.submit.script import job_script
 
 _GRACE_S = 30
 """Least time between SIGTERM and SIGKILL of a pod, which is also the default of Kubernetes."""
@@ -33,26 +33,8 @@ SHARED_MEMORY_MOUNT = {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}
 MAY_LOCK_MEMORY = {"capabilities": {"add": ["IPC_LOCK"]}}
 """NCCL locks the memory that it registers with the InfiniBand adapters, which a pod may not do by default."""
 
-_NAMES_S = 120
-"""Longest wait for the names of the workers. Kubernetes serves a name of an MPIJob only when its pod is ready."""
-
-_WAIT_FOR_NAMES = f"""\
-# A pod is ready some moments before its name is served, and ssh looks a name up once.
-for host in "${{hosts[@]}}"; do
-  until getent hosts "$host" >/dev/null; do
-    [[ $SECONDS -lt {_NAMES_S} ]] ||
-      {{ printf 'error: %s: no such name after {_NAMES_S} s; see the events of the pod\\n' "$host" >&2 && exit 2; }}
-    sleep 1
-  done
-done"""
-
-IN_LAUNCHER = InsideJob(
-    hosts="awk '{ print $1 }' /etc/mpi/hostfile",
-    job_id='"$(hostname)"',
-    redirection='exec > >(tee -a "$folder/job.log") 2>&1',
-    reach=_WAIT_FOR_NAMES,
-)
-"""The job script in a launcher pod, where the MPI operator and Kubeflow Trainer put the list of workers."""
+LAUNCHER_POD = "launcher_pod"
+"""The template of the job script in a launcher pod."""
 
 _ROOT_MAY_RUN_MPI = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
@@ -87,7 +69,7 @@ def mpi_job(spec: JobSpec) -> str:
     """
     require_mounts(spec)
     cluster = spec.cluster
-    script = _container(spec) | {"command": script_command(spec, IN_LAUNCHER)}
+    script = _container(spec) | {"command": script_command(spec, LAUNCHER_POD)}
     worker = _container(spec) | {
         # Every pod makes a host key of its own; the image has none.
         "command": ["bash", "-c", "ssh-keygen -A && exec /usr/sbin/sshd -De"],
@@ -126,9 +108,9 @@ def manifest_text(tree: Mapping[str, Any]) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def script_command(spec: JobSpec, inside: InsideJob) -> list[str]:
-    """Return the command of the container that runs the job script."""
-    return ["bash", "-c", _LiteralText(job_script(spec, [], inside))]
+def script_command(spec: JobSpec, template: str) -> list[str]:
+    """Return the command of the container that runs the job script, which is made from a template."""
+    return ["bash", "-c", _LiteralText(job_script(spec, template))]
 
 
 def limits_of(spec: JobSpec) -> dict[str, int | str]:

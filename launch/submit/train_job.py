@@ -14,7 +14,7 @@ from typing import Any
 from configs.errors import ConfigError, UserError
 from launch.submit.jobspec import JobSpec
 from launch.submit.kubernetes import (
-    IN_LAUNCHER,
+    LAUNCHER_POD,
     MAY_LOCK_MEMORY,
     SHARED_MEMORY_MOUNT,
     grace_of,
@@ -26,7 +26,6 @@ from launch.submit.kubernetes import (
     script_command,
     volumes_of,
 )
-from launch.submit.script import InsideJob
 
 _CONTAINER = "node"
 """Trainer sets variables, image and command in the containers of this name only."""
@@ -35,19 +34,8 @@ _LONGEST_NAME = 38
 """With ``-`` and five letters, ``-launcher-0-0-`` or ``-node-0-`` and a number, and five letters more, a pod's name has
 at most 63 letters; JobSet refuses longer ones."""
 
-_IN_NODE = InsideJob(
-    hosts='seq -f "${PET_MASTER_ADDR%-0.*}-%.0f" 0 "$((PET_NNODES - 1))"',  # JOB-node-0-0.JOB is the first node
-    job_id='"$(hostname)"',
-    redirection='[[ $PET_NODE_RANK -ne 0 ]] || exec > >(tee -a "$folder/job.log") 2>&1',
-    follow=(
-        "# The other nodes start their ranks when the first one does, which begins the run and closes it.",
-        "if [[ $PET_NODE_RANK -ne 0 ]]; then",
-        '  launch "${runs[0]}"',
-        '  exit "$status"',
-        "fi",
-        "",
-    ),
-)
+_NODE_POD = "node_pod"
+"""The template of the job script in the pod of each node."""
 
 
 def train_job(spec: JobSpec) -> str:
@@ -63,7 +51,7 @@ def train_job(spec: JobSpec) -> str:
     has_launcher = cluster.launcher == "mpirun"
     trainer: dict[str, Any] = {
         "image": cluster.container.image,
-        "command": script_command(spec, IN_LAUNCHER if has_launcher else _IN_NODE),
+        "command": script_command(spec, LAUNCHER_POD if has_launcher else _NODE_POD),
         "numNodes": spec.num_nodes,
         "numProcPerNode": cluster.ranks_per_node,
     }

@@ -1,4 +1,4 @@
-"""Writes the report as one HTML page, which opens from disk and loads no other file. Only this module imports jinja2.
+"""Writes the report as one HTML page, which opens from disk and loads no other file.
 
 ``report.html`` is the page and ``parts.html`` has what other pages share. All text is escaped by jinja2.
 """

@@ -1,5 +1,12 @@
-"""The jobs whose scripts stand in golden/. ``python -m tests.launch.golden_jobs`` rewrites the scripts for review."""
+"""The jobs whose scripts stand in golden/. ``python -m tests.launch.golden_jobs`` rewrites the files for review.
 
+``job.sh`` is the script of the first job. ``differences.diff`` says how the script of each other job differs from it,
+apart from the variables of its ranks. The manifests stand there without the script in them.
+"""
+
+import difflib
+import re
+import textwrap
 from pathlib import Path
 
 from configs.load import load_cluster
@@ -10,42 +17,34 @@ from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
 
 GOLDEN = Path(__file__).parent / "golden"
-_SMALL = ["cluster.communication.backend=mpi", "cluster.scheduler.wall_time_s=3600", "cluster.launcher=mpirun"]
-_SHARED = ["cluster.paths.data=/shared/data", "cluster.paths.runs=/shared/runs"]
-_IMAGE = "cluster.container.image=/shared/resnet-records.sif"
-_DOCKER = ["cluster.container.runtime=docker", "cluster.container.image=registry.example/resnet-records:0.1.0",
-           "cluster.container.mounts=['training:/shared']"]  # fmt: skip
+_SHARED = ["paths.data=/shared/data", "paths.runs=/shared/runs"]
+_IMAGE = "container.image=/shared/resnet-records.sif"
+_POD = ["container.runtime=docker", "container.image=registry.example/resnet-records:0.1.0",
+        "container.mounts=['training:/shared']", "scheduler.wall_time_s=3600"]  # fmt: skip
+_REQUEUE = "scheduler.requeue=true"
 
-CASES: dict[str, tuple[str, list[str], int]] = {
-    "slurm-pyxis.sh": ("dgx-a100", ["cluster.container.runtime=enroot", _IMAGE, "cluster.scheduler.queue=batch",
-                                    "cluster.scheduler.account=vision", "cluster.scheduler.requeue=true",
-                                    "cluster.scheduler.max_restarts=9",
-                                    "cluster.scheduler.resources=[--exclude=bad7, --exclusive]"], 1),
-    "slurm-gloo.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=srun", "cluster.scheduler.kind=slurm",
-                                 "cluster.scheduler.wall_time_s=600", "cluster.node.cores=8"], 5),
-    "slurm-spares.sh": ("dgx-a100", ["cluster.num_nodes=3", "cluster.scheduler.spare_nodes=2",
-                                     "cluster.scheduler.max_restarts=1", "cluster.scheduler.check_first=true"], 1),
-    "gridengine.sh": ("abci-v100", ["cluster.scheduler.requeue=true", "cluster.scheduler.max_restarts=9",
-                                    "cluster.scheduler.setup=['module load openmpi']"], 5),
-    "pbs-apptainer.sh": ("abci-v100", ["cluster.scheduler.kind=pbs", "cluster.scheduler.resources=[]",
-                                       "cluster.container.runtime=apptainer", _IMAGE,
-                                       "cluster.scheduler.requeue=true"], 1),
-    "lsf.sh": ("laptop", [*_SMALL, "cluster.scheduler.kind=lsf", "cluster.num_nodes=2", "cluster.scheduler.queue=long",
-                          "cluster.scheduler.requeue=true"], 1),
-    "kubernetes.yaml": ("a100-node", ["cluster.launcher=mpirun", "cluster.scheduler.kind=kubernetes", *_DOCKER,
-                                      "cluster.scheduler.wall_time_s=3600", "cluster.num_nodes=2",
-                                      "cluster.scheduler.resources=[rdma/ib=1]"], 1),
-    "trainjob.yaml": ("laptop", ["cluster.engine.name=torch", "cluster.launcher=torchrun", "cluster.num_nodes=2",
-                                 "cluster.scheduler.kind=trainjob", "cluster.scheduler.wall_time_s=3600",
-                                 "cluster.scheduler.training_runtime=resnet-records-torch",
-                                 "cluster.scheduler.queue=teams", "cluster.scheduler.resources=[cpu=4, memory=8Gi]",
-                                 *_DOCKER], 1),
-    "hosts-horovodrun.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=horovodrun",
-                                       "cluster.scheduler.max_restarts=9"], 1),
-    "hosts-mpirun.sh": ("laptop", ["cluster.num_nodes=2", "cluster.launcher=mpirun",
-                                   "cluster.communication.backend=mpi"], 1),
+CASES: dict[str, tuple[str, int, list[str]]] = {
+    "slurm-gloo": ("laptop", 1, ["num_nodes=2", "launcher=srun", "scheduler.kind=slurm", "scheduler.wall_time_s=600",
+                                 "node.cores=8"]),
+    "slurm-pyxis": ("dgx-a100", 1, ["container.runtime=enroot", _IMAGE, _REQUEUE, "scheduler.max_restarts=9",
+                                    "scheduler.queue=batch", "scheduler.account=vision",
+                                    "scheduler.resources=[--exclude=bad7, --exclusive]"]),
+    "slurm-spares": ("dgx-a100", 1, ["num_nodes=3", "scheduler.spare_nodes=2", "scheduler.max_restarts=1",
+                                     "scheduler.check_first=true"]),
+    "gridengine": ("abci-v100", 5, [_REQUEUE, "scheduler.max_restarts=9", "scheduler.setup=['module load openmpi']"]),
+    "pbs-apptainer": ("abci-v100", 1, ["scheduler.kind=pbs", "scheduler.resources=[]", "container.runtime=apptainer",
+                                       _IMAGE, _REQUEUE]),
+    "lsf": ("laptop", 1, ["scheduler.kind=lsf", "num_nodes=2", "launcher=mpirun", "communication.backend=mpi",
+                          "scheduler.wall_time_s=3600", "scheduler.queue=long", _REQUEUE]),
+    "kubernetes": ("a100-node", 1, ["scheduler.kind=kubernetes", "num_nodes=2", "launcher=mpirun", *_POD,
+                                    "scheduler.resources=[rdma/ib=1]"]),
+    "trainjob": ("laptop", 1, ["scheduler.kind=trainjob", "num_nodes=2", "launcher=torchrun", "engine.name=torch",
+                               "scheduler.training_runtime=resnet-records-torch", "scheduler.queue=teams",
+                               "scheduler.resources=[cpu=4, memory=8Gi]", *_POD]),
+    "hosts-horovodrun": ("laptop", 1, ["num_nodes=2", "launcher=horovodrun", "scheduler.max_restarts=9"]),
+    "hosts-mpirun": ("laptop", 1, ["num_nodes=2", "launcher=mpirun", "communication.backend=mpi"]),
 }  # fmt: skip
-"""File in golden/ -> cluster, changes to the cluster, number of runs."""
+"""Name -> cluster, number of runs, and what the cluster sets. The whole script of the first one is kept."""
 
 
 def job(cluster: Cluster, runs: int) -> JobSpec:
@@ -69,18 +68,42 @@ def job(cluster: Cluster, runs: int) -> JobSpec:
     return spec
 
 
+def job_of(name: str, *sets: str) -> JobSpec:
+    """Return the job of one of the cases, whose cluster sets more keys."""
+    cluster, runs, given = CASES[name]
+    return job(load_cluster(cluster, [f"cluster.{each}" for each in (*_SHARED, *given, *sets)]), runs)
+
+
 def script_of(cluster: Cluster, runs: int = 1) -> str:
-    """Return the job script of such a job."""
+    """Return the job script of a job on a cluster."""
     spec = job(cluster, runs)
     return spec.scheduler.render(spec)
 
 
-def golden_text(name: str) -> str:
-    """Return the job script of one of the cases."""
-    cluster, overrides, runs = CASES[name]
-    return script_of(load_cluster(cluster, [*_SHARED, *overrides]), runs)
+def script_and_manifest(name: str) -> tuple[str, str]:
+    """Return the job script of one of the cases, and the manifest around it; empty if there is none."""
+    spec = job_of(name)
+    text = spec.scheduler.render(spec)
+    if text.startswith("#!"):
+        return text, ""
+    found = re.search(r"^( +)#!/usr/bin/env bash\n(\1.*\n|\n)*", text, re.MULTILINE)
+    assert found is not None
+    return textwrap.dedent(found[0]), text.replace(found[0], f"{found[1]}(the script)\n")
+
+
+def golden_texts() -> dict[str, str]:
+    """Return the text of each file in golden/."""
+    made = {name: script_and_manifest(name) for name in CASES}
+    (first, (whole, _)), *others = made.items()
+    files = {name + ".yaml": manifest for name, (_, manifest) in made.items() if manifest}
+    differences = [f"How other scripts differ from that of {first} in job.sh"]
+    for name, (script, _) in others:
+        old, new = ([line for line in each.splitlines() if "export " not in line] for each in (whole, script))
+        _, _, *lines = difflib.unified_diff(old, new, n=0, lineterm="")
+        differences += ["", f"=== {name}", *("@@" if line.startswith("@@") else line for line in lines)]
+    return {"job.sh": whole, "differences.diff": "\n".join([*differences, ""]), **files}
 
 
 if __name__ == "__main__":
-    for case in CASES:
-        (GOLDEN / case).write_text(golden_text(case), encoding="utf-8")
+    for file, content in golden_texts().items():
+        (GOLDEN / file).write_text(content, encoding="utf-8")

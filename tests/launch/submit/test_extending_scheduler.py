@@ -1,4 +1,4 @@
-"""The scheduler of docs/extending.md works as the page says, and touches three files."""
+"""The scheduler of docs/extending.md works as the page says, and touches four files."""
 
 import shlex
 import subprocess
@@ -19,7 +19,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the program with the example in it."""
     folder = tmp_path_factory.mktemp("program")
     copy_program(folder)
-    assert len(add_example(folder, SECTION)) == 3
+    assert len(add_example(folder, SECTION)) == 4
     return folder
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from dataclasses import asdict
@@ -21,21 +22,33 @@ _CLIENTS = {
     "squeue": 'echo "$1 pending"',
     "scancel": '[ "$1" != 9 ] || { echo "Invalid job id" >&2; exit 1; }; echo "$1" >cancelled',
 }
+_PLACE = ["--cluster", "laptop", "--set=cluster.scheduler.kind=slurm", "--set=cluster.scheduler.wall_time_s=600",
+          "--set=cluster.launcher=srun"]  # fmt: skip
+
+
+def _write(file: Path, line: str) -> None:
+    """Make a shell line a program."""
+    file.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    file.chmod(0o755)
+
+
+def _change(folder: Path, old: str, new: str) -> None:
+    """Change the settings of a run."""
+    config = (folder / "config.yaml").read_text(encoding="utf-8")
+    assert old in config
+    (folder / "config.yaml").write_text(config.replace(old, new), encoding="utf-8")
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Submit a run as job 8, and return its folder."""
     for name, line in _CLIENTS.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{line}\n", encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
+        _write(tmp_path / name, f"cd {tmp_path}; {line}")
     (tmp_path / "job").write_text("7", encoding="utf-8")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("launch.run.pack_data_set", lambda *_: None)
-    settings = ["cluster.scheduler.kind=slurm", "cluster.scheduler.wall_time_s=600", "cluster.launcher=srun"]
-    sets = [word for each in settings for word in ("--set", each)]
     folder = tmp_path / "run"
-    assert main(["submit", "digits", "--cluster", "laptop", "--run-dir", str(folder), *sets]) == 0
+    assert main(["submit", "digits", *_PLACE, "--run-dir", str(folder)]) == 0
     return folder
 
 
@@ -54,7 +67,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     claim.release()
     row = Attempt("now", "failed", "rank 1 was killed", "beta", 0, 3, goes_on=True)
     (run / "attempts.jsonl").write_text(json.dumps(asdict(row)) + "\n", encoding="utf-8")
-    (run.parent / "squeue").write_text("#!/bin/sh\necho invalid job >&2\n", encoding="utf-8")
+    _write(run.parent / "squeue", "echo invalid job >&2")
     RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
     assert main(["submit", "--status", str(run)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
@@ -70,7 +83,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     told = capsys.readouterr().out
     assert "  ended: " not in told, "it was stopped and is to go on"
     assert "  the last attempt: aborted: rank 1 was killed" in told
-    (run.parent / "squeue").write_text("#!/bin/sh\n", encoding="utf-8")
+    _write(run.parent / "squeue", "")
     assert main(["submit", "--status", str(run)]) == 0
     assert capsys.readouterr().out.endswith("  squeue:\n    nothing\n")
 
@@ -89,10 +102,8 @@ def test_a_submitted_job_is_told_with_the_commands_that_watch_and_cancel_it(
 
 
 def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) -> None:
-    sets = ["run.seed=7", "cluster.scheduler.kind=slurm", "cluster.scheduler.wall_time_s=600", "cluster.launcher=srun"]
-    words = [word for each in sets for word in ("--set", each)]
     other = run.parent / "other"
-    assert main(["submit", "digits", "--cluster", "laptop", "--run-dir", str(other), "--repeat", "3", *words]) == 0
+    assert main(["submit", "digits", *_PLACE, "--set=run.seed=7", "--run-dir", str(other), "--repeat", "3"]) == 0
     seeds = {each.parent.name: load_run(each)[0].run.seed for each in run.parent.glob("other*/config.yaml")}
     assert seeds == {"other-1": 7, "other-2": 8, "other-3": 9}
 
@@ -122,25 +133,11 @@ def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs
 def test_a_job_that_the_scheduler_refuses_leaves_no_folder(
     stream: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (run.parent / "sbatch").write_text(f"#!/bin/sh\necho 'no such\n queue'{stream}; exit 1\n", encoding="utf-8")
-    sets = ["cluster.scheduler.kind=slurm", "cluster.scheduler.wall_time_s=600", "cluster.launcher=srun"]
-    words = [word for each in sets for word in ("--set", each)]
+    _write(run.parent / "sbatch", f"echo 'no such\n queue'{stream}; exit 1")
     capsys.readouterr()
-    other = run.parent / "other"
-    assert main(["submit", "digits", "--cluster", "laptop", "--run-dir", str(other), "--repeat", "2", *words]) == 2
+    assert main(["submit", "digits", *_PLACE, "--run-dir", str(run.parent / "other"), "--repeat", "2"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: sbatch refuses the job: no such queue"
     assert not list(run.parent.glob("other*"))
-
-
-def test_a_run_without_its_job_script_is_refused_with_another_way(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (run / "job.sh").unlink()
-    capsys.readouterr()
-    assert main(["submit", "--resume", str(run)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: {run}/job.sh: the job script is missing; resume with ./run.sh train --resume {run} in a job\n"
-    )
 
 
 def test_a_job_is_cancelled_by_its_folder_and_a_refusal_is_one_line(
@@ -173,9 +170,7 @@ def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_n
 def test_a_run_that_is_submitted_again_keeps_off_the_nodes_that_it_left_out(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = (run / "config.yaml").read_text(encoding="utf-8")
-    assert "resources: []" in config
-    (run / "config.yaml").write_text(config.replace("resources: []", "resources: ['--exclude=old']"), encoding="utf-8")
+    _change(run, "resources: []", "resources: ['--exclude=old']")
     row = Attempt("now", "failed", "rank 1 was killed", "beta", 0, 3, goes_on=True, leaves_out=["beta"])
     (run / "attempts.jsonl").write_text(json.dumps(asdict(row)) + "\n", encoding="utf-8")
     assert main(["submit", "--resume", str(run)]) == 0
@@ -184,8 +179,7 @@ def test_a_run_that_is_submitted_again_keeps_off_the_nodes_that_it_left_out(
 
 
 def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = (run / "config.yaml").read_text(encoding="utf-8")
-    (run / "config.yaml").write_text(config.replace("kind: slurm", "kind: none"), encoding="utf-8")
+    _change(run, "kind: slurm", "kind: none")
     assert main(["submit", "--cancel", str(run)]) == 2
     assert capsys.readouterr().err == f"error: {run}: no run is active in it, so there is nothing to cancel\n"
     RunFolder(run).claims.take()
@@ -200,41 +194,42 @@ def test_the_process_of_hosts_is_ended_only_while_it_trains(run: Path, capsys: p
 def test_a_job_in_an_image_is_cancelled_though_nobody_here_knows_whether_it_trains(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = (run / "config.yaml").read_text(encoding="utf-8")
-    (run / "config.yaml").write_text(config.replace("kind: slurm", "kind: kubernetes"), encoding="utf-8")
-    (run.parent / "kubectl").write_text("#!/bin/sh\n", encoding="utf-8")
-    (run.parent / "kubectl").chmod(0o755)
+    _change(run, "kind: slurm", "kind: kubernetes")
+    _write(run.parent / "kubectl", "")
     capsys.readouterr()
     assert main(["submit", "--cancel", str(run)]) == 0
     assert capsys.readouterr().out == f"{run}: kubectl delete 8\n"
 
 
-def test_a_damaged_record_of_a_job_is_refused_like_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / "job.json").write_text('{"job": ', encoding="utf-8")
-    assert main(["submit", "--status", str(run)]) == 2
-    assert "no job.json in it; give the folder of a run" in capsys.readouterr().err
+_ALONE = "--resume, --status and --cancel take no other option"
+_NO_JOB = "no job.json in it; give the folder of a run that ./run.sh submit started"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["digits"], "give RECIPE and --cluster C, or --resume, --status or --cancel with a run"),
-        (["digits", "--resume", "{run}"], "--resume, --status and --cancel take no other option"),
-        (["--resume", "{run}", "--hosts", "a,b"], "--resume, --status and --cancel take no other option"),
-        (["--resume", "{run}", "--from", "a"], "--resume, --status and --cancel take no other option"),
-        (["digits", "--cluster", "laptop", "--from", "{run}/none"], "--from: no such file or folder: "),
-        (["--resume", "{run}", "--run-dir", "a"], "--resume, --status and --cancel take no other option"),
-        (["--status", "{run}", "--cluster", "laptop"], "--resume, --status and --cancel take no other option"),
-        (["--cancel", "{run}", "--set", "run.seed=2"], "--resume, --status and --cancel take no other option"),
-        (["--resume", "{run}", "--dry-run"], "--resume, --status and --cancel take no other option"),
-        (["--status", "{run}/.."], "no job.json in it; give the folder of a run that ./run.sh submit started"),
+        ("digits", "give RECIPE and --cluster C, or --resume, --status or --cancel with a run"),
+        ("digits --cluster laptop --from {run}/none", "--from: no such file or folder: "),
+        ("digits --resume {run}", _ALONE),
+        ("--resume {run} --hosts a,b", _ALONE),
+        ("--resume {run} --from a", _ALONE),
+        ("--resume {run} --run-dir a", _ALONE),
+        ("--resume {run} --dry-run", _ALONE),
+        ("--status {run} --cluster laptop", _ALONE),
+        ("--cancel {run} --set run.seed=2", _ALONE),
+        ("--status {run}/..", _NO_JOB),
+        ("--status {run}/damaged", _NO_JOB),
+        ("--resume {run}", "job.sh: the job script is missing; resume with ./run.sh train --resume {run} in a job"),
     ],
 )
 def test_a_wrong_command_is_refused_in_one_line(
-    run: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    run: Path, words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (run / "job.sh").unlink()
+    shutil.copytree(run, run / "damaged")
+    (run / "damaged" / "job.json").write_text('{"job": ', encoding="utf-8")
     capsys.readouterr()
-    assert main(["submit", *(word.format(run=run) for word in words)]) == 2
+    assert main(["submit", *words.format(run=run).split()]) == 2
     told = capsys.readouterr().err
-    assert message in told
+    assert message.format(run=run) in told
     assert told.count("\n") == 1

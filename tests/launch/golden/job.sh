@@ -1,20 +1,15 @@
 #!/usr/bin/env bash
 #SBATCH --job-name=digits
 #SBATCH --nodes=2
-#SBATCH --ntasks-per-node=8
-#SBATCH --time=02:00:00
+#SBATCH --ntasks-per-node=2
+#SBATCH --time=00:10:00
 #SBATCH --output=/shared/runs/digits-1/job.log
 #SBATCH --open-mode=append
-#SBATCH --requeue
+#SBATCH --no-requeue
 #SBATCH --signal=B:USR1@120
-#SBATCH --cpus-per-task=16
-#SBATCH --gpus-per-node=8
-#SBATCH --partition=batch
-#SBATCH --account=vision
-#SBATCH --exclude=bad7
-#SBATCH --exclusive
+#SBATCH --cpus-per-task=4
 
-# digits: 16 ranks on 2 nodes of dgx-a100. Submitted by:
+# digits: 4 ranks on 2 nodes of laptop. Submitted by:
 # sbatch --parsable /shared/runs/digits-1/job.sh
 set -euo pipefail
 
@@ -22,28 +17,19 @@ readonly python=/shared/resnet-records/.venv/bin/python folder=/shared/runs/digi
 readonly runs=(
   /shared/runs/digits-1
 )
-export HOROVOD_BATCH_D2D_MEMCOPIES=1
-export HOROVOD_CONTROLLER=mpi
-export HOROVOD_CPU_OPERATIONS=mpi
-export HOROVOD_CYCLE_TIME=0.2
-export HOROVOD_FUSION_THRESHOLD=16777216
+export HOROVOD_CONTROLLER=gloo
+export HOROVOD_CPU_OPERATIONS=gloo
+export HOROVOD_CYCLE_TIME=1
+export HOROVOD_FUSION_THRESHOLD=262144
 export HOROVOD_GLOO_TIMEOUT_SECONDS=300
-export HOROVOD_TORUS_ALLREDUCE=1
-export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD=25
-export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD=999
-export MXNET_GPU_COPY_NTHREADS=1
-export MXNET_GPU_WORKER_NTHREADS=1
+export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD=4
+export MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD=4
 export MXNET_UPDATE_ON_KVSTORE=0
-export NCCL_IB_HCA='=mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_6,mlx5_7,mlx5_8,mlx5_9'
-export NCCL_NET_GDR_READ=1
-export OMPI_MCA_memory='^patcher'
 export OMP_NUM_THREADS=1
-export RANK_CORES='48-55 56-63 16-23 24-31 112-119 120-127 80-87 88-95'
-export RANK_DEVICE=gpu
-export RANK_HCAS='mlx5_0 mlx5_1 mlx5_2 mlx5_3 mlx5_6 mlx5_7 mlx5_8 mlx5_9'
-export RANK_LOCAL_SIZE=8
-export RANK_WORLD_SIZE=16
-export UCX_MEM_MMAP_HOOK_MODE=none
+export RANK_CORES='0-3 4-7'
+export RANK_DEVICE=cpu
+export RANK_LOCAL_SIZE=2
+export RANK_WORLD_SIZE=4
 
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ ${#hosts[@]} -ne $num_hosts ]]; then
@@ -55,25 +41,27 @@ env | grep -E '^(HOROVOD|MXNET|NCCL|OMP|RANK)_' |
   grep -vE '^[^=]*(KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)|://[^/ ]*@' | sort
 
 readonly launcher=(
-  srun -K1 --export=ALL --nodes=2 --ntasks=16 --ntasks-per-node=8
-  --distribution=block --cpu-bind=none --mpi=pmix
-  --container-image=/shared/resnet-records.sif
-  '--container-mounts=/shared/data:/shared/data,/shared/runs:/shared/runs'
-  --cpus-per-task=16
+  srun -K1 --export=ALL --nodes=2 --ntasks=4 --ntasks-per-node=2
+  --distribution=block --cpu-bind=none --cpus-per-task=4
 )
 readonly rank=(
-  /opt/resnet-records/launch/rank.sh /opt/resnet-records/.venv/bin/python -I
-  -u -m train
+  /shared/resnet-records/launch/rank.sh
+  /shared/resnet-records/.venv/bin/python -I -u -m train
 )
 
 # SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The
 # ranks save their state and end.
-signals=0 limit_is_near=0 launched=
-trap 'limit_is_near=1 signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
+signals=0 launched=
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM INT HUP
 
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {
+  # The server by which the ranks find each other. It ends when the pipe from this script closes.
+  coproc meeting { exec "$python" -I -m launch.start.rendezvous --kind horovod 2 2; }
+  local server=$! found
+  read -ra found <&"${meeting[0]}" || { status=1 && return; }
+  export "${found[@]}"
   # The kernel ends the launcher, and the launcher its ranks, if this script is killed.
   local guard=()
   ! command -v setpriv >/dev/null || guard=(setpriv --pdeathsig TERM)
@@ -86,6 +74,7 @@ launch() {
     [[ $status -gt 128 && $signals -ne $before ]] || break
   done
   launched=
+  kill "$server" 2>/dev/null && wait "$server" || true
 }
 
 worst=0
@@ -107,18 +96,10 @@ for run in "${runs[@]}"; do
       result=2 # The folder is somebody else's.
       break
     fi
-    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" --near-limit "$limit_is_near" \
-      --hosts any ||
+    "$python" -I -m launch.submit.job end "$run" --status "$status" --signals "$signals" ||
       result=$?
     # 75: the run was stopped before its end, and the next attempt of this job continues it.
     if [[ $result -eq 75 ]]; then
-      [[ $limit_is_near -eq 0 ]] || { scontrol requeue "$SLURM_JOB_ID" && sleep 60; }
-      exit 75
-    fi
-    # 80: a host failed twice, and the run goes on without it.
-    if [[ $result -eq 80 ]]; then
-      without=$("$python" -I -m launch.submit.job left-out "${runs[@]}" | paste -sd,)
-      { (trap '' TERM && scontrol requeue "$SLURM_JOB_ID" && scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=bad7,$without") && sleep 60; }
       exit 75
     fi
   done
