@@ -86,7 +86,7 @@ class ScalingRow(ScalingCell):
 
 
 def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) -> ScalingRow:
-    """Return the row of a run that has ended.
+    """Return the row of a run that succeeded.
 
     Args:
         cell: What the run measured.
@@ -98,8 +98,6 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
         UserError: The folder is damaged.
     """
     summary = RunFolder(folder).summary()
-    if summary.status != "success":
-        return ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
     metrics = read_metrics(folder / METRICS_FILE)
     record = parse_log(folder / RESULT_FILES["0.6.0"])
     # run.max_steps may cut the last epoch, whose time is then that of a few steps.

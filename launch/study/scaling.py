@@ -66,6 +66,7 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
             write_table(rows, output / f"{study.name}.csv")
 
     def finish() -> None:
+        write_table(rows, output / f"{study.name}.csv")  # also of a study in which every cell was skipped
         write_page(study, rows, runs, output)
         for each in study.expects:
             sys.stdout.write(f"{verdict(compare(each, rows))}: {each.sentence}\n")

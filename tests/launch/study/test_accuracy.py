@@ -1,22 +1,16 @@
 """An accuracy study: which runs it starts, the best value of each point, and its page, table and curves."""
 
-import csv
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from configs import registry
 from configs.errors import ConfigError
-from configs.load import ROOT, dump
 from configs.plan import Position
 from configs.schema import Recipe
-from configs.study import Cell, Study, load_study
+from configs.study import Cell, Study
 from configs.validate import validate
 from launch.study.accuracy import DIVERGED, best_cells, run_accuracy, write_study
 from logs.folder import Summary
@@ -118,9 +112,10 @@ def test_a_run_that_diverged_is_a_result_and_one_that_failed_ends_the_study(tmp_
     assert DIVERGED in str(StateNotFinite(Position(2, 38), "stem_weight", ranks=[0]))
     assert _sweep(tmp_path, starter) == 0
     assert "B-64-0.5-seed5" in starter.started
-    failing = Starter(lambda recipe: Summary(recipe.name, "aborted", failure="rank 1 was killed"), status=1)
-    assert _sweep(tmp_path / "failing", failing) == 1
-    assert failing.started == GRID[:1]
+    for status, returned in ((1, 1), (3, 3), (0, 1), (75, 75)):
+        failing = Starter(lambda recipe: Summary(recipe.name, "aborted", failure="rank 1 was killed"), status=status)
+        assert _sweep(tmp_path / f"failing-{status}", failing) == returned
+        assert failing.started == GRID[:1]
 
 
 def test_a_framework_that_is_not_here_is_refused_before_the_first_run_and_needed_by_no_dry_run(
@@ -171,34 +166,3 @@ def test_images_with_several_labels_are_judged_by_their_mean_auc(tmp_path: Path)
     assert "0.6500 (0.5000 to 0.8000) at 0.5" in page
     assert (tmp_path / "tiny.csv").read_text(encoding="utf-8") == TABLE.replace("top1", "auc")
     assert (tmp_path / "tiny.svg").read_text(encoding="utf-8").startswith("<svg ")
-
-
-@pytest.mark.slow
-@pytest.mark.ranks
-def test_a_sweep_runs_what_is_missing_and_reports_the_best_of_each_point(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.yaml"
-    small = {
-        "data": {"name": "none", "source": "synthetic", "train_samples": 64, "eval_samples": 64,
-                 "crop": {"kind": "none"}},
-        "model": {"name": "resnet8", "num_classes": 10, "image_size": 8}, "run": {"epochs": 1, "target_top1": None},
-        "schedule": {"base_lr": 1, "warmup_steps": 0, "decay": {"name": "polynomial"}}, "cluster.ranks_per_node": 1,
-    }  # fmt: skip
-    path.write_text(yaml.safe_dump({**STUDY, "set": small, "curves": {"SGD": {"grid": {32: [0.1, 1000]}}}}))
-    study = load_study(str(path))
-    assert isinstance(study, Study)
-    stopped, _ = study.grid_cells()
-    folder = tmp_path / "runs" / stopped.folder
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(dump(*study.load(stopped)), encoding="utf-8")
-    aborted = {"recipe": "digits", "status": "aborted", "failure": "stopped by a signal"}
-    (folder / "summary.json").write_text(json.dumps(aborted), encoding="utf-8")
-    command = [sys.executable, "-m", "launch.study", "sweep", str(path), "--runs", str(tmp_path / "runs")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
-    assert done.returncode == 0, done.stderr
-    with (tmp_path / "runs" / "tiny.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["tuned"], row["seed"]) for row in rows[:2]] == [("0.1", "4"), ("1000", "4")]
-    best = max(rows[:2], key=lambda row: float(row["top1"] or 0))["tuned"]
-    assert (rows[2]["tuned"], rows[2]["seed"], len(rows)) == (best, "5", 3)
-    assert {row["tuned"] for row in rows if row["is_best"] == "1"} == {best}
-    assert (tmp_path / "runs" / "tiny.svg").read_text(encoding="utf-8").startswith("<svg ")

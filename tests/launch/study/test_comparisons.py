@@ -122,11 +122,7 @@ def test_an_expectation_with_a_network_that_was_not_measured_is_not_judged() -> 
     [
         ((60.0, 90.0), (90.0, 90.0), 26),  # 0.75 is 14.1 % below 0.97 x 0.9; 2 (0.5 / 0.141)^2 = 25.2
         ((65.0, 70.0, 80.0), (80.0, 95.0, 96.0), 3),  # 2 (0.231 / 0.240)^2 = 1.8, but two runs did not tell
-        (
-            (60.0, 90.0),
-            (60.0, 120.0),
-            None,
-        ),  # 14.1 % as above, and the others are two-fold apart: 2 (1 / 0.141)^2 = 101
+        ((60.0, 90.0), (60.0, 120.0), None),  # 14.1 %, and the others are two-fold apart: 2 (1 / 0.141)^2 = 101
         ((84.6, 90.0), (90.0, 90.0), None),  # 0.873 is the limit, and no number of runs tells the two apart
     ],
 )

@@ -1,64 +1,38 @@
-"""The command line of ``./run.sh sweep``: which study runs where, with what in place of ranks."""
+"""The command line of ``./run.sh sweep``: where runs and pages are, and what becomes of a wrong name."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from configs.load import ROOT
-from configs.study import ScalingStudy, Study
-from launch.run import launch_run
 from launch.study.__main__ import main
-from launch.submit.submission import submit_run
 from tests.configs.studies import GRID, SMALL
-from tests.launch.study.test_accuracy import STUDY
-
-SCALING = {**GRID, **SMALL, "cluster": "laptop", "recipe": "digits", "set": {}, "times_ranks": {}}
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return the list to which each study that is run adds what it is run with."""
-    found: list[dict[str, Any]] = []
-
-    def note(study: Study | ScalingStudy, runs: Path, output: Path, **others: Any) -> int:
-        found.append({"study": study.name, "runs": runs, "output": output, **others})
-        return 7
-
-    monkeypatch.setattr("launch.study.accuracy.run_accuracy", note)
-    monkeypatch.setattr("launch.study.scaling.run_scaling", note)
-    return found
+def _study(folder: Path) -> str:
+    """Write a study of a single cell, which no machine can run; return its file."""
+    tree = {**GRID, **SMALL, "cluster": "laptop", "recipe": "digits", "ranks": [512], "times_ranks": {}}
+    tree |= {"set": {"cluster.paths.runs": f"{folder}/ours", "schedule.warmup_epochs": 0}, "framework": {"ours": {}}}
+    (folder / "study.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return str(folder / "study.yaml")
 
 
-@pytest.mark.parametrize("tree", [STUDY, SCALING], ids=["accuracy", "scaling"])
-def test_runs_are_below_the_clusters_folder_and_the_page_is_with_the_runs_unless_told_otherwise(
-    tree: dict[str, Any], tmp_path: Path, told: list[dict[str, Any]]
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ([], "ours/grid/grid.html"),
+        (["--runs", "{folder}/a"], "a/grid.html"),
+        (["--output", "{folder}/b"], "b/grid.html"),
+        (["--runs", "{folder}/a", "--output", "{folder}/b"], "b/grid.html"),
+        (["--output", "{folder}/b", "--dry-run"], None),
+    ],
+)
+def test_the_page_is_with_the_runs_below_the_clusters_folder_unless_told_otherwise(
+    words: list[str], page: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(tree | {"set": {"cluster.paths.runs": f"{tmp_path}/ours"}}), encoding="utf-8")
-    usual = {"study": tree["name"], "is_dry_run": False, "starter": launch_run}
-    runs, output = ["--runs", f"{tmp_path}/a"], ["--output", f"{tmp_path}/b"]
-    for words in ([], runs, output, [*runs, *output, "--dry-run"]):
-        assert main(["sweep", str(path), *words]) == 7
-    ours, a, b = tmp_path / "ours" / tree["name"], tmp_path / "a", tmp_path / "b"
-    assert told == [
-        {**usual, "runs": ours, "output": ours},
-        {**usual, "runs": a, "output": a},
-        {**usual, "runs": ours, "output": b},
-        {**usual, "runs": a, "output": b, "is_dry_run": True},
-    ]
-    path.write_text(yaml.safe_dump(tree | {"set": {}}), encoding="utf-8")
-    assert main([str(path)]) == 7
-    assert told[-1]["runs"] == ROOT / "runs" / tree["name"]
-
-
-def test_cells_of_a_cluster_with_a_scheduler_are_jobs(tmp_path: Path, told: list[dict[str, Any]]) -> None:
-    path = tmp_path / "study.yaml"
-    job = {"cluster.scheduler": {"kind": "slurm", "wall_time_s": 600}, "cluster.launcher": "srun"}
-    path.write_text(yaml.safe_dump(SCALING | {"set": job}), encoding="utf-8")
-    assert main(["sweep", str(path)]) == 7
-    assert told[0]["starter"] is submit_run
+    assert main(["sweep", _study(tmp_path), *(word.format(folder=tmp_path) for word in words)]) == 0
+    assert "not run: 1 cell: too large for this machine" in capsys.readouterr().out
+    assert list(tmp_path.glob("**/grid.html")) == ([tmp_path / page] if page else [])
 
 
 def test_a_study_that_is_not_there_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

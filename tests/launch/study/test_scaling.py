@@ -132,6 +132,7 @@ def test_a_dry_run_lists_predictions_and_every_repeat_and_starts_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("with_mxnet")
 def test_cells_beyond_the_machine_are_predicted_in_lines_along_the_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -205,37 +206,44 @@ def test_a_cell_that_failed_is_a_row_and_the_others_are_run(tmp_path: Path, caps
         "not measured: plain gains with batch 64 in place of batch 32",
         f"{tmp_path}/grid.html",
     ]
-    assert _run(study, tmp_path / "stopped", Starter(lambda _: None, status=143)) == 143
+
+
+@pytest.mark.parametrize(("status", "is_stopped"), [(1, False), (128, False), (129, True), (143, True), (75, True)])
+def test_a_run_that_a_signal_stopped_ends_the_study_and_one_that_failed_does_not(
+    status: int, is_stopped: bool, tmp_path: Path
+) -> None:
+    starter = Starter(lambda _: None, status=status)
+    assert _run(scaling_study(**LAPTOP | {"batch": [32, 64]}), tmp_path, starter) == (status if is_stopped else 1)
+    assert len(starter.started) == (1 if is_stopped else 2)
+    assert (tmp_path / "grid.html").exists() is not is_stopped
 
 
 @pytest.mark.usefixtures("with_mxnet")
 @pytest.mark.parametrize(
     ("place", "sets", "is_run"),
     [
-        ("laptop", {}, True),
-        ("laptop", {"engine.threads": 2}, False),
-        ("laptop", {"ranks": 1}, False),
-        ("laptop", {"launcher": "srun", "num_nodes": 512, "node.rank_cores": []}, True),
-        ("dgx-a100", {"ranks": 8}, True),
-        ("dgx-a100", {"ranks": 16}, False),
-        ("dgx-a100", {"ranks": 16, "num_nodes": 2}, True),
-        ("dgx-a100", {"ranks": 8, "communication.kind": "parameter_server"}, False),
-        ("dgx-a100", {"ranks": 8, "communication.kind": "parameter_server", "launcher": "local",
-                      "scheduler.kind": "none", "container.runtime": "none"}, True),
+        (("laptop", 3), {}, True),
+        (("laptop", 3), {"engine.threads": 2}, False),
+        (("laptop", 4), {}, False),
+        (("laptop", 2), {"launcher": "srun", "num_nodes": 512, "node.rank_cores": []}, True),
+        (("dgx-a100", 8), {}, True),
+        (("dgx-a100", 16), {}, False),
+        (("dgx-a100", 16), {"num_nodes": 2}, True),
+        (("dgx-a100", 8), {"communication.kind": "parameter_server"}, False),
+        (("dgx-a100", 8), {"communication.kind": "parameter_server", "launcher": "local", "scheduler.kind": "none",
+                         "container.runtime": "none"}, True),
     ],
 )  # fmt: skip
 def test_a_cell_is_run_up_to_the_last_core_or_gpu_of_a_place_that_can_start_it(
-    place: str, sets: dict[str, Any], is_run: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    place: tuple[str, int], sets: dict[str, Any], is_run: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    cluster, ranks = place
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr("os.sched_getaffinity", {0: {1, 4, 5}}.__getitem__)  # this process may use three cores
-    ranks = sets.get("ranks", 0) if place == "dgx-a100" else 3 + sets.get("ranks", 0)
     keys = {"engine.name": "mxnet", "communication.kind": "horovod", "num_nodes": 1, "engine.threads": 1} | sets
-    changes = {f"cluster.{key}": value for key, value in keys.items() if key != "ranks"}
-    if place == "laptop" and "launcher" in sets:
-        ranks = 2
-    study = scaling_study(**LAPTOP | {"cluster": place, "set": changes, "ranks": [ranks], "batch": [48]})
+    changes = {f"cluster.{key}": value for key, value in keys.items()}
+    study = scaling_study(**LAPTOP | {"cluster": cluster, "set": changes, "ranks": [ranks], "batch": [48]})
     assert _run(study, tmp_path) == 0
     assert list(_tasks(capsys).values()) == ["to run" if is_run else f"to predict for {ranks} ranks"]
 

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,25 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-TOLD_TO_STOP = {"rank": 0, "host": "node1", "step": 3, "message": "told to stop", "second_hand": False, "status": 75,
-                "time": 1.0}  # fmt: skip
+def _report(run: Path, rank: int, **told: object) -> None:
+    """Write what a failed rank reports; rank 0 is on node1, and so on."""
+    usual = {"rank": rank, "host": f"node{rank + 1}", "step": 3, "message": "torn", "second_hand": False, "status": 1,
+             "time": 1.0}  # fmt: skip
+    (run / f"failure_{rank}.json").write_text(json.dumps(usual | told), encoding="utf-8")
+
+
+def _checkpoint(run: Path, step: int) -> None:
+    RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=2)
+
+
+def _set(run: Path, *overrides: str) -> None:
+    """Set keys of the run's cluster."""
+    settings = load_both("digits", "laptop", [f"cluster.{each}" for each in overrides])
+    (run / "config.yaml").write_text(dump(*settings), encoding="utf-8")
+
+
+RESTARTS = "scheduler.max_restarts=9"
+TWO_NODES = ["num_nodes=2", "ranks_per_node=1", "launcher=srun"]
 
 
 def _names(folder: Path) -> set[str]:
@@ -54,10 +73,10 @@ def test_the_files_of_a_killed_job_are_closed_and_set_aside(run: Path) -> None:
 
 
 def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Path) -> None:
-    RunFolder(run).checkpoints.write(3, SavedState({}, {}), keep=1)
+    _checkpoint(run, 3)
     for name in ("result_0.txt", "metrics.jsonl", "failure_1.json", "verdict.json"):
         (run / name).touch()
-    (run / "failure_0.json").write_text(json.dumps(TOLD_TO_STOP), encoding="utf-8")
+    _report(run, 0, message="told to stop", status=75)
     assert end(run, 75, was_signalled=False) == 75
     assert begin(run)
     kept = {"config.yaml", "job.sh", "environment.json", "checkpoints", "resume-from", "result_0.txt", "metrics.jsonl"}
@@ -75,76 +94,56 @@ def test_a_run_that_has_ended_is_not_started_again_whatever_its_result(
     assert end(run, 0, was_signalled=False) == 1
 
 
-@pytest.mark.parametrize("was_signalled", [True, False])
-def test_a_success_stays_a_success_if_the_launcher_was_killed_afterwards(run: Path, was_signalled: bool) -> None:
-    RunFolder(run).write_summary(Summary("digits", "success", resumed_from_step=3))
-    (run / "result_0.txt").touch()
-    assert end(run, 143, was_signalled=was_signalled) == 0
+STOPPED = {"second_hand": True, "step": None, "message": "stopped by SIGTERM", "status": 75}
+REFUSED = {"status": 2, "step": None, "message": "no such file"}
+SUCCESS = Summary("digits", "success", resumed_from_step=3)
+BEGUN = Summary("digits", "aborted", failure="rank 1 failed")
+SHORT = Summary("digits", "aborted", steps=9)
 
 
-def test_a_failed_launcher_is_a_failed_run_and_a_run_that_never_started_is_no_success(run: Path) -> None:
-    assert end(run, 0, was_signalled=False) == 1
-    assert "status 0" in json.loads((run / "summary.json").read_text(encoding="utf-8"))["failure"]
-
-
-def test_ranks_that_refused_keep_their_folder_which_can_be_submitted_again(run: Path) -> None:
-    assert end(run, 2, was_signalled=False) == 2
-    assert RunFolder(run).summary().failure == "the ranks refused to start"
-    assert begin(run)
-
-
-@pytest.mark.parametrize("status", [2, 75, 143])
-def test_a_rank_that_refused_makes_the_job_failed_whatever_the_launcher_returns(
-    run: Path, status: int, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("sets", "found", "ending", "returned", "told"),
+    [
+        # A success stays a success if the launcher was killed afterwards, and a run that ended short of it a failure.
+        ([], ([], SUCCESS), (143, True), 0, ""),
+        ([], ([], SUCCESS), (143, False), 0, ""),
+        ([], ([], SHORT), (143, True), 1, ""),
+        # A failed launcher is a failed run, and a run that never started is no success.
+        ([], ([], None), (0, False), 1, "status 0"),
+        # Ranks that refuse make the job refused whatever the launcher returns, unless their run had begun.
+        ([], ([], None), (2, False), 2, "the ranks refused to start"),
+        ([RESTARTS], ([STOPPED, REFUSED], None), (2, False), 2, "rank 1 on node2 refused to start: no such file"),
+        ([RESTARTS], ([STOPPED, REFUSED], None), (75, False), 2, "rank 1 on node2 refused to start: no such file"),
+        ([RESTARTS], ([STOPPED, REFUSED], None), (143, False), 2, "rank 1 on node2 refused to start: no such file"),
+        ([], ([], BEGUN), (2, False), 1, "rank 1 failed"),
+        # A rank that failed while the job was told to stop is a failure, but no second one between two attempts.
+        ([], ([None, {}], None), (75, True), 1, "rank 1 on node2 failed at step 3: torn"),
+        ([RESTARTS], ([None, {}], None), (75, True), 75, "rank 1 on node2 failed at step 3: torn"),
+        ([], ([None, {}], None), (0, True), 75, ""),
+        # So is one that ended without a report beside ranks that the launcher stopped.
+        (TWO_NODES, ([STOPPED], None), (2, False), 1, "rank 1 on node2 ended and reported nothing"),
+    ],
+)
+def test_the_status_of_a_job_follows_from_its_launcher_its_reports_and_the_summary(
+    run: Path, sets: list[str], found: Any, ending: tuple[int, bool], returned: int, told: str
 ) -> None:
-    _with_restarts(run, "cluster.scheduler.max_restarts=9")
-    told = {**TOLD_TO_STOP, "second_hand": True, "step": None, "message": "stopped by SIGTERM"}
-    refused = {**TOLD_TO_STOP, "rank": 1, "host": "node2", "status": 2, "step": None, "message": "no such file"}
-    for row in (told, refused):
-        (run / f"failure_{row['rank']}.json").write_text(json.dumps(row), encoding="utf-8")
-    assert end(run, status, was_signalled=False) == 2
-    message = "rank 1 on node2 refused to start: no such file"
-    assert capsys.readouterr().err == f"error: {run}: {message}\n"
-    summary = RunFolder(run).summary()
-    assert (summary.status, summary.failed_rank, summary.failure) == ("aborted", 1, message)
-
-
-@pytest.mark.parametrize(("restarts", "status"), [(0, 1), (9, 75)])
-def test_a_rank_that_failed_while_the_job_was_told_to_stop_is_a_failure(
-    run: Path, restarts: int, status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _with_restarts(run, f"cluster.scheduler.max_restarts={restarts}")
-    failed = {**TOLD_TO_STOP, "rank": 1, "host": "node2", "status": 1, "message": "torn"}
-    (run / "failure_1.json").write_text(json.dumps(failed), encoding="utf-8")
-    assert end(run, 75, was_signalled=True) == status
-    told = capsys.readouterr()
-    assert "rank 1 on node2 failed at step 3: torn" in told.out + told.err
-
-
-def test_a_job_that_was_told_to_stop_between_two_attempts_is_no_second_failure(run: Path) -> None:
-    failed = {**TOLD_TO_STOP, "rank": 1, "host": "node2", "status": 1, "message": "torn"}
-    (run / "failure_1.json").write_text(json.dumps(failed), encoding="utf-8")
-    assert end(run, 0, was_signalled=True) == 75
-
-
-def test_a_rank_that_ended_without_a_report_is_a_failure_beside_ranks_that_the_launcher_stopped(run: Path) -> None:
-    _with_restarts(run, "cluster.num_nodes=2", "cluster.ranks_per_node=1", "cluster.launcher=srun")
-    told = {**TOLD_TO_STOP, "second_hand": True, "step": None, "message": "stopped by SIGTERM"}
-    (run / "failure_0.json").write_text(json.dumps(told), encoding="utf-8")
+    (reports, summary), (status, was_signalled) = found, ending
+    _set(run, *sets)
     (run / "ranks.txt").write_text("0 node1\n1 node2\n", encoding="utf-8")
-    assert end(run, 2, was_signalled=False) == 1
-    assert RunFolder(run).summary().failure == "rank 1 on node2 ended and reported nothing"
-
-
-def test_a_run_that_ended_short_of_its_target_was_not_stopped_by_a_later_signal(run: Path) -> None:
-    RunFolder(run).write_summary(Summary("digits", "aborted", steps=9))
-    (run / "result_0.txt").touch()
-    assert end(run, 143, was_signalled=True) == 1
-
-
-def test_ranks_that_ended_with_the_status_of_a_refusal_after_their_run_had_begun_have_failed(run: Path) -> None:
-    RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 failed"))
-    assert end(run, 2, was_signalled=False) == 1
+    for rank, report in enumerate(reports):
+        if report is not None:
+            _report(run, rank, **report)
+    if summary is not None:
+        RunFolder(run).write_summary(summary)
+        (run / "result_0.txt").touch()
+    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
+        assert end(run, status, was_signalled=was_signalled) == returned
+    printed = output.getvalue()
+    kept = (RunFolder(run).summary().failure or "") if RunFolder(run).has_summary else ""
+    assert told in printed + kept
+    if returned == 2:
+        assert "error: " in printed
+        assert begin(run), "the folder can be submitted again"
 
 
 def test_a_second_job_script_does_not_touch_the_folder_of_a_living_run(
@@ -165,22 +164,18 @@ def test_a_second_job_script_does_not_touch_the_folder_of_a_living_run(
         second.kill()
 
 
-def _with_restarts(run: Path, *overrides: str) -> None:
-    (run / "config.yaml").write_text(dump(*load_both("digits", "laptop", list(overrides))), encoding="utf-8")
-
-
 def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_allowed(run: Path) -> None:
-    _with_restarts(run, "cluster.scheduler.max_restarts=2")
+    _set(run, "scheduler.max_restarts=2")
     for step in (3, 5):
         assert begin(run)
-        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=2)
+        _checkpoint(run, step)
         assert end(run, 137, was_signalled=False) == RESTART
         assert "summary.json" not in _names(run)
         assert RunFolder(run).claims.owned_by(os.getpid()), (
             "no other job may take the folder before the ranks start again"
         )
     assert begin(run)
-    RunFolder(run).checkpoints.write(9, SavedState({}, {}), keep=1)
+    _checkpoint(run, 9)
     assert end(run, 137, was_signalled=False) == 1
     assert RunFolder(run).claims.holder() is None
     assert [(each.from_step, each.kept_step, each.goes_on) for each in RunFolder(run).attempts.read()] == [
@@ -190,7 +185,7 @@ def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_
 
 
 def test_a_run_that_keeps_no_step_twice_is_not_started_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _with_restarts(run, "cluster.scheduler.max_restarts=9")
+    _set(run, RESTARTS)
     for status in (RESTART, 1):
         assert begin(run)
         assert end(run, 1, was_signalled=False) == status
@@ -220,7 +215,7 @@ def test_a_stop_that_the_scheduler_continues_is_one_attempt(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert begin(run)
-    RunFolder(run).checkpoints.write(3, SavedState({}, {}), keep=1)
+    _checkpoint(run, 3)
     assert end(run, 143, was_signalled=True, is_near_limit=is_near_limit) == 75
     assert begin(run)
     (attempt,) = RunFolder(run).attempts.read()
@@ -246,37 +241,35 @@ def test_a_stop_that_the_scheduler_continues_is_one_attempt(
 def test_a_host_that_failed_is_left_out_if_there_are_others(
     run: Path, hosts: list[str], status: int, words: str, left: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _with_restarts(run, "cluster.scheduler.max_restarts=9", "cluster.num_nodes=2", "cluster.launcher=srun")
-    row = {"rank": 1, "host": "node2", "step": 3, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
+    _set(run, RESTARTS, "num_nodes=2", "launcher=srun")
     for step, expected in ((3, RESTART), (5, status)):
         assert begin(run)
-        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=1)
-        (run / "failure_1.json").write_text(json.dumps(row), encoding="utf-8")
+        _checkpoint(run, step)
+        _report(run, 1)
         assert end(run, 1, was_signalled=False, hosts=hosts) == expected
         assert (RunFolder(run).claims.holder() is None) is (expected == MOVE)
     assert words in capsys.readouterr().err
     assert main(["left-out", str(run)]) == 0
     assert capsys.readouterr().out.split() == left.split()
     # A host that is left out already, and whose old failures still count, is not left out once more.
-    RunFolder(run).checkpoints.write(9, SavedState({}, {}), keep=1)
-    (run / "failure_1.json").write_text(json.dumps({**row, "host": "node1"}), encoding="utf-8")
+    _checkpoint(run, 9)
+    _report(run, 1, host="node1")
     assert end(run, 1, was_signalled=False, hosts=hosts) == RESTART
 
 
 def test_an_attempt_is_on_the_best_hosts_of_the_job_and_the_check_is_told_once(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _with_restarts(run, "cluster.scheduler.max_restarts=9", "cluster.num_nodes=2", "cluster.launcher=srun")
+    _set(run, RESTARTS, "num_nodes=2", "launcher=srun")
     write_nodes(run, [NodeScore("a", 0.3, "input", is_slow=True, delay=0.2)])
     words = ["choose", str(run), "--checked", str(run), "--hosts", "a b c d"]
     assert main(words) == 0
     assert capsys.readouterr() == (
         "b\nc\n", f"{run} on b c, without a d; a is 30 % slower than the median (input)\n"
     )  # fmt: skip
-    row = {"rank": 0, "host": "b", "step": 3, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
     assert begin(run)
-    RunFolder(run).checkpoints.write(3, SavedState({}, {}), keep=1)
-    (run / "failure_0.json").write_text(json.dumps(row), encoding="utf-8")
+    _checkpoint(run, 3)
+    _report(run, 0, host="b")
     assert end(run, 1, was_signalled=False, hosts=["a", "b", "c", "d"]) == RESTART
     capsys.readouterr()
     assert main(words) == 0
@@ -312,15 +305,15 @@ def test_a_run_that_ended_while_a_job_waited_is_not_started_and_nobody_holds_it(
 
 
 def test_a_job_is_queued_again_no_oftener_than_allowed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    notify = "cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >$RUN_FOLDER/told"
-    _with_restarts(run, "cluster.scheduler.max_requeues=1", notify)
+    notify = "notify=echo $RUN_EVENT, $RUN_MESSAGE >$RUN_FOLDER/told"
+    _set(run, "scheduler.max_requeues=1", notify)
     for step, status, reason in (
         (3, 75, ""),
         (5, 1, "; it is not queued again: it was stopped or lost 2 times, and scheduler.max_requeues is 1"),
     ):
         assert begin(run)
         assert f"digits on laptop: 2 ranks, {run}\n" in capsys.readouterr().err
-        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=1)
+        _checkpoint(run, step)
         assert end(run, 75, was_signalled=True, is_near_limit=True) == status
         assert capsys.readouterr().err == f"{run}: the run was stopped before its end{reason}\n"
         told = (run / "told").read_text(encoding="utf-8")
@@ -331,7 +324,7 @@ def test_a_job_that_was_lost_is_continued_no_oftener_than_allowed(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    _with_restarts(run, "cluster.scheduler.max_requeues=1")
+    _set(run, "scheduler.max_requeues=1")
     for step, goes_on in ((3, True), (5, True), (7, False)):
         with subprocess.Popen(["sleep", "60"]) as script:
             assert begin(run, script=script.pid) is goes_on
@@ -339,7 +332,7 @@ def test_a_job_that_was_lost_is_continued_no_oftener_than_allowed(
                 "a script that trains nothing keeps nobody out"
             )
             script.kill()
-        RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=1)
+        _checkpoint(run, step)
     reason = "not continued: it was stopped or lost 2 times, and scheduler.max_requeues is 1"
     assert capsys.readouterr().err.splitlines()[-1] == f"{run}: {reason}"
 
