@@ -56,7 +56,13 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
     """
     if not is_dry_run:
         _pack_missing_data(study)
-    rows = list(_skipped(study))
+    why_not = {cell: _why_not_run(cell, study.load(cell)[1], study.base_cluster) for cell in study.cells()}
+    impossible = {cell: _why_impossible(engine, kind) for cell, engine, kind in study.cells_of_other_engines()}
+    rows = [
+        ScalingRow(**vars(cell), repeat=0, basis="measured", status="skipped", note=why)
+        for cell, why in (impossible | why_not).items()
+        if why
+    ]
     for note, count in Counter(row.note for row in rows).items():
         sys.stdout.write(f"not run: {count} cell{'s' if count > 1 else ''}: {note}\n")
 
@@ -72,7 +78,8 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
             sys.stdout.write(f"{verdict(compare(each, rows))}: {each.sentence}\n")
         sys.stdout.write(f"{output / study.name}.html\n")
 
-    tasks = [*_predictions(study, runs), *_measurements(study, runs, starter)]
+    fitting = [cell for cell, why in why_not.items() if why is None]
+    tasks = [*_predictions(study, fitting, runs), *_measurements(study, fitting, runs, starter)]
     return run_study([tasks], record, finish, is_dry_run=is_dry_run)
 
 
@@ -95,33 +102,23 @@ def _pack_missing_data(study: ScalingStudy) -> None:
         pack_data_set([str(first), str(destination), *map(str, others)])
 
 
-def _skipped(study: ScalingStudy) -> Iterator[ScalingRow]:
-    """Yield a row for each cell that cannot be run here, and that the simulator could not replace either."""
-    for cell, engine, kind in study.cells_of_other_engines():
-        yield _skipped_row(cell, _why_impossible(engine, kind))
-    for cell in study.cells():
-        if why := _why_skipped(cell, study.load(cell)[1], study.base_cluster):
-            yield _skipped_row(cell, why)
-
-
-def _skipped_row(cell: ScalingCell, why: str) -> ScalingRow:
-    return ScalingRow(**vars(cell), repeat=0, basis="measured", status="skipped", note=why)
-
-
 def _why_impossible(engine: str, kind: str) -> str:
     able = next(name for name in COMMUNICATORS[kind].engines if ENGINES[name].computes)
     how = f"set cluster.engine.name: {able}" if has_engine(able) else f"./run.sh setup --engine {able} adds it"
     return f"{ENGINES[able].title} has communication.kind {kind}, {ENGINES[engine].title} does not: {how}"
 
 
-def _why_skipped(cell: ScalingCell, cluster: Cluster, place: Cluster) -> str:
-    """Return why a cell is not run, or an empty text if it is run or predicted."""
+def _why_not_run(cell: ScalingCell, cluster: Cluster, place: Cluster) -> str | None:
+    """Return why the machines of ``place`` do not run a cell on ``cluster``, or None if they do.
+
+    The reason is empty for a cell that is too large for them, and is predicted instead.
+    """
     if not has_engine(name := cluster.engine.name):
         return f"{ENGINES[name].title} is not in this environment: ./run.sh setup --engine {name} adds it"
     if not _has_cores(cluster, place):
         return _NOT_PREDICTED if cell.framework else ""
     is_shaped = cluster.communication.link_bytes_per_s is not None
-    return CANNOT_SHAPE if is_shaped and not can_shape() else ""
+    return CANNOT_SHAPE if is_shaped and not can_shape() else None
 
 
 def _has_cores(cluster: Cluster, place: Cluster) -> bool:
@@ -133,18 +130,13 @@ def _has_cores(cluster: Cluster, place: Cluster) -> bool:
     return is_startable and cluster.world_size <= place.world_size
 
 
-def _fits(cell: ScalingCell, cluster: Cluster, place: Cluster) -> bool:
-    """Return whether the machines of ``place`` can run a cell on ``cluster``."""
-    return _has_cores(cluster, place) and not _why_skipped(cell, cluster, place)
-
-
-def _measurements(study: ScalingStudy, runs: Path, starter: RunStarter) -> Iterator[_Task]:
+def _measurements(
+    study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path, starter: RunStarter
+) -> Iterator[_Task]:
     """Yield every cell once, then every cell again, so that a drift of the machine affects all cells alike."""
-    fitting = [cell for cell in study.cells() if _fits(cell, study.load(cell)[1], study.base_cluster)]
     for repeat in range(study.repeats):
         for cell in fitting:
-            folder = runs / f"{cell.name}-{repeat + 1}"
-            run = CellRun(*study.load(cell, repeat), folder, starter)
+            run = CellRun(*study.load(cell, repeat), runs / f"{cell.name}-{repeat + 1}", starter)
             yield _measurement(cell, repeat, run, study.warmup_steps)
 
 
@@ -163,8 +155,8 @@ def _measurement(cell: ScalingCell, repeat: int, run: CellRun, warmup_steps: int
     return Task(run.folder, read, run.start, describe, [failure])
 
 
-def _predictions(study: ScalingStudy, runs: Path) -> Iterator[_Task]:
-    """Yield a prediction for each line of the grid along the ranks that has a cell beyond this machine."""
+def _predictions(study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path) -> Iterator[_Task]:
+    """Yield a prediction for each line of the grid along the ranks whose largest cell does not fit this machine."""
     lines: dict[str, list[ScalingCell]] = {}
     for cell in study.cells():
         if not cell.framework:
@@ -173,7 +165,7 @@ def _predictions(study: ScalingStudy, runs: Path) -> Iterator[_Task]:
         largest = max(cells, key=lambda cell: cell.ranks)
         recipe, cluster = study.load(largest)
         # The simulator knows only steps in which all ranks wait for each other.
-        if not _fits(largest, cluster, study.base_cluster) and cluster.communication.kind != "parameter_server_async":
+        if largest not in fitting and cluster.communication.kind != "parameter_server_async":
             yield _prediction(cells, recipe, cluster, runs / f"{largest.name}-predicted")
 
 

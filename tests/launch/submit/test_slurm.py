@@ -73,6 +73,18 @@ def _state(job: str) -> tuple[str, str, int]:
     return state, status, int(restarts or 0)
 
 
+def _log_at_the_end(job: str, folder: Path) -> str:
+    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
+    return (folder / "job.log").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def mpi_of_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The virtual nodes are one host. Open MPI takes them for two, and its shared memory crashes between them."""
+    monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
+
+
 def _has_steps() -> bool:
     """Return whether any job of this Slurm still runs, or is ending."""
     commands = [Path(f"/proc/{pid}/cmdline") for pid in processes_with({"SLURM_CONF": os.environ["SLURM_CONF"]})]
@@ -103,18 +115,17 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
     wait_until(lambda: _has_continued(job), folder / "job.log", _ASK_EVERY_S)
     found = read_summary(folder)
     assert (found["status"], found["steps"], found["world_size"]) == ("success", 60, 2)
+    assert found["is_rehearsal"], "a rehearsed job goes the way of the real one and is no result"
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert log.count(f"job {job} of {folder} on node1 node2") == 2
     assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
     assert read_summary(folder)["resumed_from_step"] > 0
 
 
+@pytest.mark.usefixtures("mpi_of_one_host")
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_mpi()
-    # The virtual nodes are one host. Open MPI takes them for two, and its shared memory crashes between them.
-    monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
-    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(name, "1")
     folder = tmp_path / "run"
@@ -122,8 +133,7 @@ def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch
     checks_first = launcher == "srun"
     cluster = cluster.replace("kind: slurm", f"kind: slurm, check_first: {str(checks_first).lower()}")
     job = submit(cluster, folder, overrides=["run.max_steps=2"])
-    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
-    log = (folder / "job.log").read_text(encoding="utf-8")
+    log = _log_at_the_end(job, folder)
     assert _state(job)[:2] == ("COMPLETED", "0:0"), log
     assert (read_summary(folder)["status"], read_summary(folder)["world_size"]) == ("success", 2)
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
@@ -165,8 +175,7 @@ def test_a_job_whose_nodes_fail_a_check_trains_nothing(tmp_path: Path, packed_di
     cluster = CLUSTER.replace("kind: slurm", "kind: slurm, check_first: true")
     digits = ["data.source=digits", "data.eval_samples=599", f"cluster.paths.data={packed_digits}"]
     job = submit(cluster, folder, overrides=[*digits, f"cluster.paths.stage={tmp_path}/cluster.yaml"])
-    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
-    log = (folder / "job.log").read_text(encoding="utf-8")
+    log = _log_at_the_end(job, folder)
     assert _state(job)[:2] == ("FAILED", "1:0"), log
     assert re.search(r"^FAIL +stage", log, re.MULTILINE)
     assert "error: the nodes failed a check, see above; nothing was trained" in log
@@ -219,19 +228,18 @@ def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("mpi_of_one_host")
 @pytest.mark.parametrize(
     ("launcher", "restarts"), [("srun", 0), ("srun", 3), ("mpirun", 0)], ids=["srun", "srun with restarts", "mpirun"]
 )
 def test_a_job_in_which_one_rank_refuses_has_failed_and_names_the_rank(
-    launcher: str, restarts: int, tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: str, restarts: int, tmp_path: Path, packed_digits: Path
 ) -> None:
     cluster = CLUSTER.replace("launcher: srun", f"launcher: {launcher}")
     cluster = cluster.replace("requeue: true", f"requeue: true, max_restarts: {restarts}")
     if launcher == "mpirun":
         if shutil.which("mpirun") is None:
             pytest.skip("mpirun is not installed here")
-        monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
-        monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
         if has_engine("mxnet"):
             require_mpi()
             cluster = cluster.replace("262144", "262144, backend: mpi")
@@ -240,8 +248,7 @@ def test_a_job_in_which_one_rank_refuses_has_failed_and_names_the_rank(
     stage = f"cluster.paths.stage={tmp_path}/stage-$SLURMD_NODENAME"
     digits = ["data.source=digits", "data.eval_samples=599", f"cluster.paths.data={packed_digits}", stage]
     job = submit(cluster, folder, overrides=digits)
-    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
-    log = (folder / "job.log").read_text(encoding="utf-8")
+    log = _log_at_the_end(job, folder)
     assert _state(job) == ("FAILED", "2:0", 0), log
     summary = read_summary(folder)
     assert (summary["status"], summary["failed_rank"]) == ("aborted", 1)
@@ -263,8 +270,8 @@ def test_a_job_is_submitted_from_inside_another_one_whatever_its_variables_say(
     folder = tmp_path / "run"
     cluster = CLUSTER.replace("requeue: true", "resources: [--mem=1, --export=NONE]")
     job = submit(cluster, folder, overrides=["run.max_steps=2"])
-    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
-    assert _state(job)[:2] == ("COMPLETED", "0:0"), (folder / "job.log").read_text(encoding="utf-8")
+    log = _log_at_the_end(job, folder)
+    assert _state(job)[:2] == ("COMPLETED", "0:0"), log
 
 
 def _has_kept_more(folder: Path) -> bool:
@@ -291,14 +298,3 @@ def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_wit
     assert re.findall(rf"^job {job} of {folder} on (.*)$", log, re.MULTILINE) == ["node1", "node2"]
     assert [list(each.leaves_out) for each in RunFolder(folder).attempts.read()] == [[], ["node1"]]
     assert read_summary(folder)["status"] == "success"
-
-
-def test_a_rehearsed_job_goes_the_way_of_the_real_one_and_is_no_result(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    job = submit(asleep(CLUSTER), folder, "--rehearse", overrides=["run.max_steps=8"])
-    wait_until(lambda: _state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING"), folder / "job.log", _ASK_EVERY_S)
-    log = (folder / "job.log").read_text(encoding="utf-8")
-    assert _state(job)[:2] == ("COMPLETED", "0:0"), log
-    assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
-    found = read_summary(folder)
-    assert (found["status"], found["is_rehearsal"], found["steps"], found["world_size"]) == ("success", True, 8, 2)
