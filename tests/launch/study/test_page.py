@@ -12,6 +12,7 @@ from launch.study.page import write_page
 from launch.study.rows import ScalingRow
 from tests.configs.studies import EXPECTS, scaling_study
 from tests.launch.study.rows import scaling_row
+from tests.logs import samples
 
 Page = Callable[..., list[str]]
 
@@ -147,6 +148,12 @@ def test_a_page_has_the_sections_for_which_there_is_something_to_show(page: Page
     split = [scaling_row(10.0, ranks=1, batch=96), scaling_row(19.0, ranks=2, batch=48)]
     assert "Strong scaling" in sections(split, global_batch=[96])
     assert "Strong scaling" not in sections(split)
+    for name in "ab":
+        samples.run_folder(tmp_path / name)
+    followed = [scaling_row(1.0, network=name, folder=name) for name in "ab"]
+    folded = [[line for line in page(rows) if "charts of the first run of each cell" in line] for rows in (
+        followed, followed[:1])]  # fmt: skip
+    assert [len(lines) for lines in folded] == [1, 0], "more than six charts of single runs are folded"
 
 
 def test_the_lead_names_each_kind_of_machine_once(page: Page, tmp_path: Path) -> None:

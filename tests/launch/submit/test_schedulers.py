@@ -164,6 +164,7 @@ def test_the_commands_of_a_scheduler_are_those_of_its_manual(
         ([*HOSTS, "scheduler.check_first=true"], "launch.doctor doctor --recipe", ""),
         ([*SLURM, "scheduler.check_first=true", "container.runtime=apptainer", "container.image=a.sif"], "",
          "launch.doctor"),
+        ([*TRAIN_JOB, "engine.name=torch", "launcher=torchrun", "scheduler.check_first=true"], "", "launch.doctor"),
         # Ranks are served where their launcher does not.
         ([*SLURM, "communication.kind=horovod", "communication.backend=gloo"],
          'exec "$python" -I -m launch.start.rendezvous --kind horovod 1 2; }', ""),
@@ -174,7 +175,8 @@ def test_the_commands_of_a_scheduler_are_those_of_its_manual(
         # mpirun alone may run as root, and passes on what chooses kernels.
         (GE, "OMPI_ALLOW_RUN_AS_ROOT=1", ""),
         (GE, '"${inherited[@]}"', ""),
-        ([*SLURM, *MPI], "export SLURM_EXPORT_ENV=ALL\n", ""),
+        ([*SLURM, *MPI], "export SLURM_EXPORT_ENV=ALL\n", "-hostfile"),
+        ([*SLURM, *MPI, *SPARES], '-hostfile "$folder/hosts"', ""),
         (SLURM, "", "OMPI_ALLOW_RUN_AS_ROOT"),
         (HOSTS, "", "inherited"),
         # Variables are quoted.
