@@ -111,7 +111,7 @@ def measured(cell: ScalingCell, repeat: int, folder: Path, warmup_steps: int) ->
         **vars(cell),
         repeat=repeat,
         basis="measured",
-        images_per_s=steady_rate(metrics, warmup_steps) or summary.images_per_s,
+        images_per_s=_steady_rate(metrics, warmup_steps) or summary.images_per_s,
         first_epoch_s=epochs_s[0] if epochs_s else None,
         later_epoch_s=statistics.median(epochs_s[1:]) if epochs_s[1:] else None,
         init_s=summary.init_s,
@@ -147,7 +147,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float | None:
+def _steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float | None:
     """Return the images/s over the logged intervals that begin after the warm-up, or None if no interval does."""
     rows: Sequence[dict[str, Any]] = [row for row in metrics if row["kind"] == "interval"]
     ends = [0, *(int(row["step"]) + 1 for row in rows)]

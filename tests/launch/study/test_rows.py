@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.study import ScalingCell
 from launch.study.rows import (
@@ -17,7 +15,6 @@ from launch.study.rows import (
     ScalingRow,
     measured,
     predicted,
-    steady_rate,
     with_efficiency,
     write_table,
 )
@@ -114,21 +111,6 @@ def test_a_run_that_ended_within_the_warm_up_has_the_rate_of_its_summary(tmp_pat
     (folder / "metrics.jsonl").write_text("")
     row = _row_of(folder, images_per_s=None)
     assert (row.loss, row.images_per_s) == (None, None)
-
-
-@given(st.lists(st.tuples(st.integers(1, 50), st.floats(1, 1e6)), min_size=1), st.integers(0, 100))
-def test_a_steady_rate_is_images_by_time_of_the_intervals_after_the_warm_up(
-    intervals: list[tuple[int, float]], warmup: int
-) -> None:
-    batch, end, images, seconds = 32, 0, 0, 0.0
-    rows: list[dict[str, Any]] = []
-    for steps, rate in intervals:
-        if end >= warmup:
-            images, seconds = images + steps * batch, seconds + steps * batch / rate
-        end += steps
-        rows += [{"kind": "interval", "step": end - 1, "images_per_s": rate}, {"kind": "evaluation"}]
-    expected = pytest.approx(images / seconds) if images else None
-    assert steady_rate(rows, warmup) == expected
 
 
 def test_a_prediction_is_found_by_its_ranks(tmp_path: Path) -> None:
