@@ -12,8 +12,7 @@ import pytest
 
 from launch.submit import reach
 
-_WAY = "launchers and ranks use any port: allow connections between the hosts of a job on all ports"
-_BY_HAND = "must work from {here} without a prompt: copy a key there with ssh-copy-id, and accept its host key once"
+_WAY = "allow connections between the hosts of a job on all ports"
 _SSH = """#!/bin/sh
 echo "$*" >"{folder}/asked"
 cat >"{folder}/read"
@@ -51,28 +50,25 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ("echo port {port}", None),
+        ("echo port {port}", ()),
         ("printf 'port {port}\\nb cannot connect to a: Connection refused\\n'",
-         "b cannot connect to a: Connection refused; {way}"),
-        ("echo port {closed}", "{here} cannot connect to 127.0.0.1: Connection refused; {way}"),
-        ("echo no run folder >&2; exit 1",
-         "{folder} is not there: put the runs on a file system that all hosts share (paths.runs)"),
-        ("echo python: not found >&2; exit 127",
-         "{python} does not run this program there (python: not found): all hosts need it in the same folder"),
+         ("b cannot connect to a: Connection refused; ", _WAY)),
+        ("echo port {closed}", (f"{socket.gethostname()} cannot connect to 127.0.0.1: Connection refused; ", _WAY)),
+        ("echo no run folder >&2; exit 1", ("my runs is not there: put the runs on a file system ", "(paths.runs)")),
+        ("echo python: not found >&2; exit 127", (f"{sys.executable} does not run this program there (python: not f",)),
         ("printf 'debug\\nssh: connect to host b port 22: Connection timed out\\n' >&2; exit 255",
-         "ssh: connect to host b port 22: Connection timed out; allow ssh to the host, or name another host"),
-        ("echo No route to host. >&2; exit 255", "No route to host; allow ssh to the host, or name another host"),
-        ("echo Network is unreachable >&2; exit 255",
-         "Network is unreachable; allow ssh to the host, or name another host"),
+         ("ssh: connect to host b port 22: Connection timed out; allow ssh to the host",)),
+        ("echo No route to host. >&2; exit 255", ("No route to host; allow ssh to the host",)),
+        ("echo Network is unreachable >&2; exit 255", ("Network is unreachable; allow ssh to the host",)),
         ("printf 'Permission denied (publickey).\\n\\n' >&2; exit 255",
-         "Permission denied (publickey); ssh 127.0.0.1 {by_hand}"),
-        ("exit 255", "no output; ssh 127.0.0.1 {by_hand}"),
+         ("Permission denied (publickey); ssh 127.0.0.1 must work", "ssh-copy-id", "accept its host key once")),
+        ("exit 255", ("no output; ssh 127.0.0.1 must work", "ssh-copy-id")),
     ],
 )  # fmt: skip
 def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
-    answer: str, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, here = tmp_path / "my runs", socket.gethostname()
+    folder = tmp_path / "my runs"
     with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # It does not listen.
         port, shut = there.getsockname()[1], closed.getsockname()[1]
@@ -81,14 +77,8 @@ def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
         (tmp_path / "ssh").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         found = reach.trouble_with("127.0.0.1", folder, over_gloo=True)
-    told = {
-        "way": _WAY,
-        "here": here,
-        "folder": folder,
-        "python": sys.executable,
-        "by_hand": _BY_HAND.format(here=here),
-    }
-    assert found == (words and f"127.0.0.1: {words.format(**told)}")
+    assert (found is None) == (not words)
+    assert all(each in str(found) for each in ("127.0.0.1: ", *words) if words)
     line = (tmp_path / "asked").read_text(encoding="utf-8")
     assert line.endswith(f" '{folder}'\n"), "the shell of the other host splits words at spaces"
     assert (tmp_path / "read").read_text(encoding="utf-8") == "", "ssh would read what the job script has to read"
