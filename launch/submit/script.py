@@ -96,7 +96,7 @@ def _array(words: Sequence[str], name: str) -> str:
 
 def _lines(text: str) -> str:
     """Return the lines of a text, without those that are empty: directives whose value a cluster file does not give."""
-    return "".join(f"{line}\n" for line in text.splitlines() if line)
+    return "".join(f"{line}\n" for line in text.split("\n") if line)
 
 
 def _clock_time(seconds: int) -> str:
