@@ -42,7 +42,7 @@ from train.plan.checkpoint_space import no_room_for_checkpoint
 from train.plan.cold_images import missing_cache_clear
 from train.plan.fixed_step import require_fixed_step
 from train.plan.memory import shortage_here
-from train.plan.slow_settings import slow_settings
+from train.plan.slow_values import slow_values
 
 _AT_INTERRUPT = "Ctrl-C: the run saves its state and ends; press Ctrl-C again to end it at once"
 
@@ -155,7 +155,7 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
 def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None:
     """Check batch, memory and disk of the run, and pack a data set that the program can make and that is missing.
 
-    Warn of settings that make steps much longer, and of a run for a submission whose log would fail the check for a
+    Warn of settings that make steps longer, and of a run for a submission whose log would fail the check for a
     reason that is known now.
     """
     plan_run(recipe, cluster.world_size)
@@ -169,7 +169,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None
     if data.source in BUILT_IN_SOURCES and not is_file(destination / "manifest.json"):
         sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}
         pack_data_set(packing_words(data.source, str(destination), **sizes))
-    for problem in filter(None, [missing_cache_clear(recipe, cluster), *slow_settings(recipe, cluster)]):
+    for problem in filter(None, [missing_cache_clear(recipe, cluster), *slow_values(cluster)]):
         sys.stderr.write(f"warning: {problem}\n")
 
 

@@ -466,7 +466,7 @@ def test_the_folder_of_a_job_is_made_after_its_data_were_packed_and_holds_its_co
         open_run(*own, folder)
 
 
-def test_a_setting_that_costs_a_factor_is_a_warning_before_the_run(
+def test_a_setting_that_makes_steps_longer_is_a_warning_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = ["cluster.engine.name=torch", "cluster.device=gpu", "cluster.ranks_per_node=8", "mlperf.submits=false"]
@@ -474,7 +474,7 @@ def test_a_setting_that_costs_a_factor_is_a_warning_before_the_run(
     assert "warning" not in capsys.readouterr().err
     open_run(*load_both("imagenet-b256", "laptop", [*sets, "cluster.engine.precision=float32"]), tmp_path / "slow")
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: cluster.engine.precision=float32 makes a step about ")
+    assert line.startswith("warning: cluster.engine.precision=float32 usually makes steps longer ")
     assert line.endswith("; set cluster.engine.precision=float16")
 
 

@@ -1,13 +1,13 @@
-"""Settings of a cluster of GPUs that surely cost a factor, which ``plan``, ``doctor`` and ``train`` tell. Pure."""
+"""Settings of a cluster of GPUs that surely cost a factor, which ``plan`` and ``doctor`` tell. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from configs.errors import ConfigError
-from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from train.networks.arch import gradient_bytes, network_of
 from train.plan.memory import BYTES_PER_NUMBER
+from train.plan.slow_values import better_values, value_of
 from train.sim.constants import load_calibration
 from train.sim.forecast import forecast, make_scenario
 from train.sim.hardware import machine_of_cluster
@@ -33,42 +33,23 @@ def slow_settings(recipe: Recipe, cluster: Cluster) -> list[str]:
     Returns:
         The lines, the most costly setting first; none of a setting that costs less than a twentieth of a step.
     """
-    if cluster.device == "cpu" or not ENGINES[cluster.engine.name].computes:
+    better = better_values(cluster)
+    if not better:
         return []
-    better = _better_values(cluster)
     fast, basis = _simulated(_changed(cluster, better))
     factors = {}
     for key in better:
         if key == "communication.backend":
             factors[key] = _gloo_s(recipe, fast) * _steps_per_s(recipe, fast)
         else:
-            slow = _changed(fast, {key: _value(cluster, key)})
+            slow = _changed(fast, {key: value_of(cluster, key)})
             factors[key] = _steps_per_s(recipe, fast) / _steps_per_s(recipe, slow)
     return [
-        f"cluster.{key}={_value(cluster, key)} makes a step about {factor:.2g} times as long as {better[key]} would "
+        f"cluster.{key}={value_of(cluster, key)} makes a step about {factor:.2g} times as long as {better[key]} would "
         f"({basis}); set cluster.{key}={better[key]}"
         for key, factor in sorted(factors.items(), key=lambda item: -item[1])
         if factor >= _LEAST_FACTOR
     ]
-
-
-def _better_values(cluster: Cluster) -> dict[str, str]:
-    """Return the better value of each key of a cluster of GPUs that has a slow one."""
-    better = {}
-    if cluster.engine.precision == "float32":
-        better["engine.precision"] = "float16"
-    if cluster.engine.layout == "NCHW":
-        better["engine.layout"] = "NHWC"
-    communication = cluster.communication
-    # Horovod sums the tensors of GPUs by NCCL, whatever library connects the ranks.
-    if communication.kind == "torch_distributed" and communication.backend == "gloo" and cluster.world_size > 1:
-        better["communication.backend"] = "nccl"
-    return better
-
-
-def _value(cluster: Cluster, key: str) -> str:
-    block, _, name = key.partition(".")
-    return str(getattr(getattr(cluster, block), name))
 
 
 def _changed(cluster: Cluster, values: Mapping[str, str]) -> Cluster:
