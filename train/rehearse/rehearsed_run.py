@@ -237,12 +237,10 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
     backward = np.cumsum(kernels)
     # Only the last micro-batch's gradients are reduced; the ones before lengthen the step's forward.
     forward_s = accumulation * float(forward.sum()) + (accumulation - 1) * float(backward[-1])
-    last_kernel = {int(layer): kernel if software.overlaps else -1 for kernel, layer in enumerate(timed.backward.layer)}
-    layers = [index for index, layer in enumerate(timed.network.layers) for _ in layer.parameters]
     rate = forecast(scenario, calibration).images_per_s
     return Waits(
         forward_s=forward_s,
-        gradients_s=tuple(float(backward[last_kernel[layer]]) for layer in layers),
+        gradients_s=tuple(float(backward[kernel if software.overlaps else -1]) for kernel in timed.kernel_of_gradient),
         update_s=update_time(timed.network.num_parameters, machine, constants),
         evaluation_s=evaluation_time(rate, scenario.mlperf_round, recipe.eval_passes),
         top1=invented_top1(recipe.run.epochs, recipe.run.target_top1),

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,19 +13,23 @@ from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.schema import Cluster
 from configs.table import table
-from train.sim.collectives import check_algorithm
+from logs.disk import explain_disk_errors
+from train.sim.collectives import allreduce_times, check_algorithm
 from train.sim.conditions import DESCRIPTION, conditions, measure_runs
 from train.sim.constants import Calibration
 from train.sim.cpu import load_description
 from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
-from train.sim.forecast_text import collective_rows, forecast_row, forecast_text, startup_text
+from train.sim.forecast_text import forecast_row, forecast_text
 from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
 from train.sim.measure_here import measure_machine
 from train.sim.measured_steps import STEPS, keep_steps
-from train.sim.options import Options, write_file
-from train.sim.trace import step_trace, trace_json
+from train.sim.options import Options
+from train.sim.time_to_train import predict_startup
+from train.sim.trace import step_trace
 
 _SHOWN_OPTIMA = 10
+_NEED_OTHER_MACHINES = ("switch", "ps:8")
+"""Algorithms that need special switches, or machines besides those of the ranks."""
 _GRID_COLUMNS = (
     "ranks",
     "per_rank_batch_size",
@@ -55,7 +60,7 @@ def answer(options: Options) -> str:
 
         return answer_points(options)
     if options.startup:
-        return startup_text(1 << power for power in range(13))
+        return _startup()
     if not options.recipe:
         raise ConfigError("RECIPE", None, "a recipe, --points, --validate, --calibrate or --calibrate-here")
     return _simulate(options.recipe, options)
@@ -73,7 +78,7 @@ def _simulate(recipe_name: str, options: Options) -> str:
         software = replace(software, algorithm=options.algorithm)
     scenario = replace(scenario, software=software)
     if options.trace:
-        write_file("--trace", options.trace, trace_json(step_trace(scenario, calibration)))
+        write_file(options.trace, step_trace(scenario, calibration))
     if options.collectives:
         return _collectives(scenario, calibration, options)
     if options.sweep or options.optimize:
@@ -99,7 +104,7 @@ def _grid(scenario: Scenario, cluster: Cluster, calibration: Calibration, option
             raise UserError("--optimize: no run is within the limits; raise --deadline, --budget or cluster.num_nodes")
         rows = [forecast_row(one, options.price) for one in found]
     else:
-        changes = [parse_sweep(text) for text in options.sweep]
+        changes = [parse_sweep(text) for text in options.sweep or ()]
         rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, calibration, changes)]
     if options.plot:
         from logs.show.plot import plot_sweep  # noqa: PLC0415 (matplotlib is slow to load)
@@ -111,23 +116,39 @@ def _grid(scenario: Scenario, cluster: Cluster, calibration: Calibration, option
     return table([[row[key] for key in _GRID_COLUMNS] for row in rows], titles)
 
 
+def _startup() -> str:
+    """Answer ``--startup``: seconds by ranks, with seeded and broadcast weights, in both orders of the phases."""
+    variants = [(seeded, overlapped) for seeded in (True, False) for overlapped in (True, False)]
+    rows = [
+        [ranks, *(round(predict_startup(ranks, seeded=each, overlapped=other).total_s, 1) for each, other in variants)]
+        for ranks in (1 << power for power in range(13))
+    ]
+    return table(rows, ("ranks", "seeded, overlapped", "seeded, serial", "broadcast, overlapped", "broadcast, serial"))
+
+
 def _collectives(scenario: Scenario, calibration: Calibration, options: Options) -> str:
-    """Answer ``--collectives``: every fourth number of ranks, and every eighth size up to 256 MiB."""
-    machine = scenario.machine
-    counts = sorted({max(2, machine.ranks >> power) for power in range(0, 11, 2)})
-    topologies = [machine.with_ranks(count).topology(calibration.constants.network_efficiency) for count in counts]
-    rows = collective_rows(topologies, [float(1 << power) for power in range(10, 29, 3)])
+    """Answer ``--collectives``: every fourth number of ranks, and every eighth size up to 256 MiB.
+
+    ``best`` is the fastest algorithm that needs no special switches and no servers.
+    """
+    rows: list[dict[str, Any]] = []
+    for ranks in sorted({max(2, scenario.machine.ranks >> power) for power in range(0, 11, 2)}):
+        topology = replace(scenario.machine, ranks=ranks).topology(calibration.constants.network_efficiency)
+        for size in (float(1 << power) for power in range(10, 29, 3)):
+            times = allreduce_times(topology, size)
+            best = min((name for name in times if name not in _NEED_OTHER_MACHINES), key=times.__getitem__)
+            rows.append({"ranks": ranks, "bytes": size, "best": best, **times})
     if options.plot:
         from logs.show.plot import plot_collectives  # noqa: PLC0415 (matplotlib is slow to load)
 
         plot_collectives(options.plot, rows)
     if options.json:
         return json.dumps(rows, indent=1)
-    names = [name for name in rows[0] if name not in ("ranks", "bytes", "best")]
     cells = [
-        [row["ranks"], int(row["bytes"]), row["best"], *(f"{1e3 * row[name]:.3f}" for name in names)] for row in rows
+        [ranks, int(size), best, *(f"{1e3 * seconds:.3f}" for seconds in times)]
+        for ranks, size, best, *times in (row.values() for row in rows)
     ]
-    return table(cells, ["ranks", "bytes", "best", *(f"{name} ms" for name in names)])
+    return table(cells, ["ranks", "bytes", "best", *(f"{name} ms" for name in [*rows[0]][3:])])
 
 
 def _calibrate_by_runs(folders: Sequence[Path]) -> str:
@@ -145,6 +166,17 @@ def _calibrate_by_runs(folders: Sequence[Path]) -> str:
 def _calibrate_here(out: Path) -> str:
     found = measure_machine()
     text = "# Two ranks at once, one thread each; measured by ./run.sh simulate --calibrate-here\n"
-    write_file("--out", out, text + yaml.safe_dump(found, sort_keys=False), makes_folder=True)
+    write_file(out, text + yaml.safe_dump(found, sort_keys=False))
     load_description(out)  # warns if other work had the cores
     return f"wrote {out}: " + ", ".join(f"{name} {value:.3g}" for name, value in found.items())
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file that an option names, and its folder if that is missing.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    with explain_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")

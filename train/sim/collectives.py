@@ -18,15 +18,12 @@ SHARED_MEMORY = "shared-memory"
 
 
 class _Protocol(NamedTuple):
-    """One of NCCL's three ways to move a chunk, with its latencies by link (NCCL ``src/graph/tuning.cc``).
+    """One of NCCL's three ways to move a chunk, with its latencies (NCCL ``src/graph/tuning.cc``).
 
     Attributes:
-        base_ring_s: Latency of a ring before its first step.
-        base_tree_s: Latency of a tree before its first step.
-        hop_s: Kind of link -> latency of a ring's step inside a node.
-        tree_hop_s: Kind of link -> latency of a tree's step inside a node.
-        net_ring_s: Latency of a ring's step between nodes.
-        net_tree_s: Latency of a tree's step between nodes.
+        base_ring_s: Latency of a ring before its first step; ``base_tree_s`` that of a tree.
+        hop_s: Kind of link -> latency of a ring's step inside a node; ``tree_hop_s`` that of a tree's step.
+        net_ring_s: Latency of a ring's step between nodes; ``net_tree_s`` that of a tree's step.
         bandwidth_share: Share of the bandwidth that carries data.
     """
 
@@ -43,35 +40,13 @@ def _hops(nvlink: float, pcie: float) -> dict[str, float]:
     return {"nvlink": nvlink, "torus": nvlink, "pcie": pcie, "ethernet": 3 * pcie, "memory": 10 * pcie}
 
 
-_LOW_LATENCY = _Protocol(  # LL
-    base_ring_s=6.6e-6,
-    base_tree_s=6.8e-6,
-    hop_s=_hops(0.6e-6, 1.0e-6),
-    tree_hop_s=_hops(0.6e-6, 1.0e-6),
-    net_ring_s=2.7e-6,
-    net_tree_s=5.0e-6,
-    bandwidth_share=0.5,
+_SIMPLE = _Protocol(8.4e-6, 8.4e-6, _hops(3.4e-6, 5.7e-6), _hops(4.0e-6, 4.0e-6), 14e-6, 14e-6, 1.0)
+_PROTOCOLS = (
+    _Protocol(6.6e-6, 6.8e-6, _hops(0.6e-6, 1.0e-6), _hops(0.6e-6, 1.0e-6), 2.7e-6, 5.0e-6, 0.5),
+    _Protocol(14e-6, 14e-6, _hops(1.9e-6, 2.5e-6), _hops(1.25e-6, 1.9e-6), 4.0e-6, 8.5e-6, 0.92),
+    _SIMPLE,
 )
-_LOW_LATENCY_128 = _Protocol(  # LL128
-    base_ring_s=14e-6,
-    base_tree_s=14e-6,
-    hop_s=_hops(1.9e-6, 2.5e-6),
-    tree_hop_s=_hops(1.25e-6, 1.9e-6),
-    net_ring_s=4.0e-6,
-    net_tree_s=8.5e-6,
-    bandwidth_share=0.92,
-)
-_SIMPLE = _Protocol(  # Simple
-    base_ring_s=8.4e-6,
-    base_tree_s=8.4e-6,
-    hop_s=_hops(3.4e-6, 5.7e-6),
-    tree_hop_s=_hops(4.0e-6, 4.0e-6),
-    net_ring_s=14e-6,
-    net_tree_s=14e-6,
-    bandwidth_share=1.0,
-)
-_PROTOCOLS = (_LOW_LATENCY, _LOW_LATENCY_128, _SIMPLE)
-"""All protocols; the fastest one for the size is taken."""
+"""LL, LL128 and Simple; the fastest one for the size is taken."""
 
 _SWITCH_BASE_S = 30e-6
 """Latency of a reduction in the switches (CollNet, SHARP) before its first step."""

@@ -63,10 +63,10 @@ def conditions(
             f"./run.sh simulate --calibrate {' '.join(stale)}\n"
         )
     calibration = apply_steps(scenario, calibration, current)
-    if cluster.device == "cpu" and scenario.precision != "float32" and calibration.measured_half_width is None:
+    if cluster.device == "cpu" and cluster.engine.precision != "float32" and calibration.measured_half_width is None:
         raise ConfigError(
             "cluster.engine.precision",
-            scenario.precision,
+            cluster.engine.precision,
             "float32 on a CPU whose steps were not measured: without instructions for 16-bit numbers, a CPU may be 15 "
             "times slower with them",
             "train some steps, then run ./run.sh simulate --calibrate RUN",

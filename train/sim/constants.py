@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from configs.load import parse_yaml
+from train.sim.hardware import Machine
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 
@@ -52,14 +52,6 @@ class Constants:
     decode_s: float = 0.0
     cores: float = math.inf
 
-    def slowdown(self, ranks: int) -> float:
-        """Return the factor on the time of kernels and of the update if a node has ``ranks``: they share its cores."""
-        return self.compute_factor * max(1.0, ranks / self.cores)
-
-    def replaced(self, **values: Any) -> Constants:
-        """Return a copy with some values changed."""
-        return replace(self, **values)
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -77,6 +69,11 @@ class Interval:
     lacks: str
     rate: float
     time: float
+
+
+def bounds(value: float, half_width: float) -> tuple[float, float]:
+    """Return the ends of an interval with ``half_width`` in the logarithm."""
+    return value * math.exp(-half_width), value * math.exp(half_width)
 
 
 @dataclass(frozen=True)
@@ -108,34 +105,26 @@ class Calibration:
     rounds: dict[str, str]
     measured_half_width: float | None = None
 
-    def interval(
-        self, chip: str, ranks: int, *, has_compiler: bool = False, lacks: str = "", unproven: float = 0.0
-    ) -> Interval:
+    def interval(self, machine: Machine, lacks: str = "", unproven: float = 0.0) -> Interval:
         """Return the interval of a forecast.
 
         Args:
-            chip: Generation of the accelerator.
-            ranks: Number of accelerators.
-            has_compiler: Whether the accelerator's programs are those of a compiler that is not NVIDIA's.
+            machine: What the run is predicted for.
             lacks: What the forecast has in common with no measured system; empty, or a key of ``half_widths``.
             unproven: Logarithm of a factor on the rate that no published rate has shown.
         """
         if self.measured_half_width is not None:
             return Interval("measured", "", self.measured_half_width, self.measured_half_width)
-        basis, growth = self._basis(chip, ranks, has_compiler=has_compiler)
+        largest = self.largest.get(machine.accelerator.chip)
+        doublings = math.log2(machine.ranks / largest) if largest else 0.0
+        basis, growth = "unseen", 1.0
+        if machine.accelerator.compiler:
+            basis, growth = "compiler", 1 + max(0.0, doublings) / _COMPILER_DOUBLINGS
+        elif largest is not None:
+            basis, growth = ("larger", max(1.0, doublings / _DOUBLINGS)) if doublings > 0 else ("seen", 1.0)
         more = math.hypot(self.half_widths[lacks] if lacks else 0.0, unproven)
         widths = (growth * self.half_widths[basis], growth * self.time_half_widths[basis])
         return Interval(basis, lacks, *(math.hypot(width, more) for width in widths))
-
-    def _basis(self, chip: str, ranks: int, *, has_compiler: bool) -> tuple[str, float]:
-        """Return a key of ``half_widths``, and the factor on it far beyond the known scale."""
-        largest = self.largest.get(chip)
-        doublings = math.log2(ranks / largest) if largest else 0.0
-        if has_compiler:
-            return "compiler", 1 + max(0.0, doublings) / _COMPILER_DOUBLINGS
-        if largest is None:
-            return "unseen", 1.0
-        return ("seen", 1.0) if ranks <= largest else ("larger", max(1.0, doublings / _DOUBLINGS))
 
 
 _DOUBLINGS = 4

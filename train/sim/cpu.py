@@ -5,18 +5,16 @@ sheets. Nothing here is fitted.
 """
 
 import math
-import re
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from configs.errors import ConfigError, UserError, nearest
 from configs.load import parse_yaml
 from configs.schema import Cluster
 from train.sim.constants import Constants
-from train.sim.hardware import Accelerator, Machine
+from train.sim.hardware import Accelerator, Machine, is_named, read_table
 from train.sim.topology import SharedSums
 
 PROCESSORS = Path(__file__).with_name("processors.yaml")
@@ -65,21 +63,17 @@ class Processor:
 
 
 @cache
-def _processors() -> tuple[Processor, ...]:
-    tree: dict[str, list[dict[str, Any]]] = parse_yaml(PROCESSORS.read_text(encoding="utf-8"), PROCESSORS.name)
-    return tuple(Processor(**{**row, "match": tuple(row["match"])}) for row in tree["processors"])
-
-
 def find_processor(text: str) -> Processor:
     """Return the first processor with a pattern that occurs in ``text``.
 
     Raises:
         ConfigError: processors.yaml has no such CPU.
     """
-    for each in _processors():
-        if any(re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text.lower()) for pattern in each.match):
+    processors = read_table(PROCESSORS, "processors", Processor)
+    for each in processors:
+        if is_named(each.match, text):
             return each
-    remedy = f"{nearest(text, {each.name for each in _processors()})}; or leave it out, and measure the machine: "
+    remedy = f"{nearest(text, {each.name for each in processors})}; or leave it out, and measure the machine: "
     remedy += "./run.sh simulate --calibrate-here"
     raise ConfigError("node.cpu", text, "a CPU of train/sim/processors.yaml", remedy)
 
@@ -141,11 +135,10 @@ def machine_of_rates(rates: dict[str, float], cluster: Cluster) -> Machine:
     """
     node, communication = cluster.node, cluster.communication
     link = communication.link_bytes_per_s or rates["link_bytes_per_s"]
-    nics, nic = max(1, node.nics), node.nic_bytes_per_s or link
     sums = None
     if communication.kind == "shared_memory":
         sums = SharedSums(rates["sum_bytes_per_s"], rates["sum_bucket_s"], rates["cores"])
-    accelerator = Accelerator(
+    cpu = Accelerator(
         name=node.cpu or "this machine",
         chip="cpu",
         peak=rates["flops"],
@@ -156,19 +149,10 @@ def machine_of_rates(rates: dict[str, float], cluster: Cluster) -> Machine:
         node=cluster.ranks_per_node,
         link=link,
         link_kind="memory",
-        nics=nics,
-        nic=nic,
+        nics=max(1, node.nics),
+        nic=node.nic_bytes_per_s or link,
     )
-    return Machine(
-        accelerator=accelerator,
-        ranks=cluster.world_size,
-        ranks_per_node=cluster.ranks_per_node,
-        link_bytes_per_s=link,
-        nics=nics,
-        nic_bytes_per_s=nic,
-        half=False,
-        sums=sums,
-    )
+    return Machine(cpu, cluster.world_size, half=False, sums=sums)
 
 
 def cpu_constants(constants: Constants, cores: float, ranks: int, image_size: int) -> Constants:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from configs.errors import UserError
 from configs.plan import plan_run
-from configs.schema import Cluster, EngineSettings, Recipe, Residual
+from configs.schema import Cluster, Recipe, Residual
 from train.networks.arch import network_arguments
-from train.sim.constants import Calibration, Interval
+from train.sim.constants import Calibration, Interval, bounds
 from train.sim.hardware import Machine, find_system, machine_of_cluster
 from train.sim.software import Software, cluster_software
 from train.sim.step_time import StepTime, step_model
@@ -35,6 +35,7 @@ class Scenario:
 
     Args:
         recipe: What is trained; its epochs are an upper limit for those of the convergence points.
+        cluster: Where; its engine says how a step is computed.
         machine: Accelerators and network.
         batch: Images of one rank in one micro-batch.
         accumulation: Micro-batches of a step.
@@ -42,13 +43,10 @@ class Scenario:
         mlperf_round: MLPerf round of the software, for the calibrated factor.
         evaluations: Evaluations of the whole run. If None, there is one after every fourth epoch.
         tuned: Whether the program is one of MLPerf's tuned ones, as all calibration points are.
-        precision: Number type of the convolutions, ``engine.precision``.
-        engine: ``engine.name``.
-        program: How the engine runs the step: ``eager``, or what `program_of` says.
-        eager: The software without compilation and graphs, if the program has one of them. No published rate has.
     """
 
     recipe: Recipe
+    cluster: Cluster
     machine: Machine
     batch: float
     accumulation: int
@@ -56,23 +54,24 @@ class Scenario:
     mlperf_round: str
     evaluations: int | None = None
     tuned: bool = False
-    precision: str = "float16"
-    engine: str = ""
-    program: str = "eager"
-    eager: Software | None = None
+
+    @property
+    def program(self) -> str:
+        """How the engine runs a step: ``eager``, ``compiled``, ``graph of step``, or ``compiled, graph of step``."""
+        engine = self.cluster.engine
+        graph = "" if engine.cuda_graphs == "none" else f"graph of {engine.cuda_graphs}"
+        return ", ".join(filter(None, ["compiled" if engine.compile else "", graph])) or "eager"
 
     @property
     def is_pytorch_on_gpu(self) -> bool:
         """Whether PyTorch runs on a GPU, of which only an H200 was timed (docs/gpu.md)."""
-        return self.engine == "torch" and self.machine.accelerator.chip != "cpu"
+        return self.cluster.engine.name == "torch" and self.machine.accelerator.chip != "cpu"
 
     @property
     def lacks(self) -> str:
         """What the scenario has in common with no measured system, see `train.sim.constants.Calibration`."""
-        if self.machine.accelerator.chip == "cpu":
-            # MXNet's convolutions reached 0.6 of a matrix product's rate on one CPU and 0.3 on another.
-            return "another network"
-        if not _is_resnet50(self.recipe):
+        # MXNet's convolutions reached 0.6 of a matrix product's rate on one CPU and 0.3 on another.
+        if self.machine.accelerator.chip == "cpu" or not _is_resnet50(self.recipe):
             return "another network"
         if not self.machine.half:
             return "float32"
@@ -122,7 +121,7 @@ class Forecast:
     @property
     def rate_bounds(self) -> tuple[float, float]:
         """Ends of the interval of images/s."""
-        return _bounds(self.images_per_s, self.interval.rate)
+        return bounds(self.images_per_s, self.interval.rate)
 
     @property
     def is_unmeasured(self) -> bool:
@@ -132,12 +131,12 @@ class Forecast:
     @property
     def run_bounds(self) -> tuple[float, float]:
         """Ends of the interval of the timed run, seconds."""
-        return _bounds(self.run.total_s, self.interval.time)
+        return bounds(self.run.total_s, self.interval.time)
 
     @property
     def startup_bounds(self) -> tuple[float, float]:
         """Ends of the interval of the start-up, seconds."""
-        return _bounds(self.startup.total_s, self.startup_half_width)
+        return bounds(self.startup.total_s, self.startup_half_width)
 
     @property
     def hours_bounds(self) -> tuple[float, float]:
@@ -184,29 +183,16 @@ def make_scenario(
     """
     plan = plan_run(recipe, cluster.world_size)
     machine = machine or machine_of_cluster(cluster)
-    program = program_of(cluster.engine)
-    plain = cluster.model_copy(
-        update={"engine": cluster.engine.model_copy(update={"compile": False, "cuda_graphs": "none"})}
-    )
     return Scenario(
         recipe=recipe,
+        cluster=cluster,
         machine=machine,
         batch=plan.per_rank_batch_size,
         accumulation=plan.accumulation_steps,
         software=cluster_software(recipe, cluster, machine),
         mlperf_round=mlperf_round or calibration.rounds.get(machine.accelerator.chip, ""),
         evaluations=len(plan.eval_epochs),
-        precision=cluster.engine.precision,
-        engine=cluster.engine.name,
-        program=program,
-        eager=None if program == "eager" else cluster_software(recipe, plain, machine),
     )
-
-
-def program_of(engine: EngineSettings) -> str:
-    """Return how an engine runs a step: ``eager``, ``compiled``, ``graph of step``, or ``compiled, graph of step``."""
-    graph = "" if engine.cuda_graphs == "none" else f"graph of {engine.cuda_graphs}"
-    return ", ".join(filter(None, ["compiled" if engine.compile else "", graph])) or "eager"
 
 
 def with_recorded_software(scenario: Scenario, cluster_name: str) -> Scenario:
@@ -231,19 +217,10 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
     """Predict the run of a scenario."""
     machine, recipe = scenario.machine, scenario.recipe
     step = time_step(scenario, calibration)
-    rate = scenario.global_batch / _with_micro_batches(step, scenario)
+    rate = scenario.global_batch / step.with_micro_batches_s(scenario.accumulation)
     # The input pipeline is part of what a rank loses, so the accelerator that is compared with does not wait for it.
     software = replace(scenario.software, images_per_s=None)
-    alone = replace(scenario, machine=machine.with_ranks(1), accumulation=1, software=software)
-    alone_s = time_step(alone, calibration).total_s
-    product = machine.accelerator
-    interval = calibration.interval(
-        product.chip,
-        machine.ranks,
-        has_compiler=bool(product.compiler),
-        lacks=scenario.lacks,
-        unproven=_unproven(scenario, calibration),
-    )
+    alone = replace(scenario, machine=replace(machine, ranks=1), software=software)
     epochs, convergence = _epochs(scenario)
     evaluations = scenario.evaluations if epochs == recipe.run.epochs else None
     data = DataSet(recipe.data.train_samples, recipe.eval_passes, evaluations)
@@ -255,10 +232,10 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         scenario=scenario,
         step=step,
         images_per_s=rate,
-        interval=interval,
+        interval=calibration.interval(machine, scenario.lacks, _unproven(scenario, calibration)),
         startup_half_width=calibration.startup_half_width,
         epoch_s=epoch_s,
-        efficiency=rate / machine.ranks / (scenario.batch / alone_s),
+        efficiency=rate / machine.ranks / (scenario.batch / time_step(alone, calibration).total_s),
         epochs=epochs,
         convergence=convergence,
         run=run,
@@ -274,36 +251,31 @@ def _seconds_of_epochs(scenario: Scenario, calibration: Calibration, full_rate: 
         calibration: Of the machine.
         full_rate: Images/s with images of ``model.image_size``.
     """
-    recipe, steps = scenario.recipe, scenario.recipe.data.train_samples / scenario.global_batch
-    smaller = [span.recipe for span in recipe.spans if span.recipe.model.image_size != recipe.model.image_size]
-    return {recipe.model.image_size: recipe.data.train_samples / full_rate} | {
-        taken.model.image_size: steps * seconds_of_step(replace(scenario, recipe=taken), calibration)
-        for taken in smaller
-    }
+    recipe, images = scenario.recipe, scenario.recipe.data.train_samples
+    found = {recipe.model.image_size: images / full_rate}
+    for span in recipe.spans:
+        if span.recipe.model.image_size not in found:
+            step_s = seconds_of_step(replace(scenario, recipe=span.recipe), calibration)
+            found[span.recipe.model.image_size] = images / scenario.global_batch * step_s
+    return found
 
 
 def _unproven(scenario: Scenario, calibration: Calibration) -> float:
     """Return the logarithm of what compilation and graphs are predicted to gain, by which they may also fail."""
-    if scenario.eager is None:
+    if scenario.program == "eager":
         return 0.0
+    cluster = scenario.cluster
+    plain = cluster.engine.model_copy(update={"compile": False, "cuda_graphs": "none"})
+    software = cluster_software(scenario.recipe, cluster.model_copy(update={"engine": plain}), scenario.machine)
     # A question about the forecast may have set another input, allreduce or bucket.
     same = {name: getattr(scenario.software, name) for name in ("images_per_s", "algorithm", "bucket_bytes")}
-    eager = replace(scenario, software=replace(scenario.eager, **same))
+    eager = replace(scenario, software=replace(software, **same))
     return math.log(seconds_of_step(eager, calibration) / seconds_of_step(scenario, calibration))
 
 
 def seconds_of_step(scenario: Scenario, calibration: Calibration) -> float:
     """Return the seconds of one step with all its micro-batches."""
-    return _with_micro_batches(time_step(scenario, calibration), scenario)
-
-
-def _with_micro_batches(step: StepTime, scenario: Scenario) -> float:
-    # Gradients are reduced, and weights updated, after the last micro-batch only.
-    return step.total_s + (scenario.accumulation - 1) * step.compute_s
-
-
-def _bounds(value: float, half_width: float) -> tuple[float, float]:
-    return value * math.exp(-half_width), value * math.exp(half_width)
+    return time_step(scenario, calibration).with_micro_batches_s(scenario.accumulation)
 
 
 def time_step(scenario: Scenario, calibration: Calibration) -> StepTime:

@@ -1,13 +1,10 @@
-"""Forecasts, start-up times and allreduce times as text for people and as rows for tools."""
+"""A forecast as text for people and as a row for tools."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from configs.table import table
-from train.sim.collectives import allreduce_times
 from train.sim.forecast import Forecast
-from train.sim.time_to_train import LARGEST_CONVERGED, predict_startup
-from train.sim.topology import Topology
+from train.sim.time_to_train import LARGEST_CONVERGED
 
 _BASES = {
     "seen": "systems of this size with this chip were measured",
@@ -34,8 +31,6 @@ _CONVERGENCE = {
     "none": " of the recipe; no convergence reference applies, so there is no time to train",
 }
 """Word of `train.sim.forecast.Forecast.convergence` -> text after the number of epochs."""
-_NEED_OTHER_MACHINES = ("switch", "ps:8")
-"""Algorithms that need special switches, or machines besides those of the ranks."""
 _SHOWN_FROM_MS = 0.005
 """Smaller savings are 0.00 ms when printed."""
 
@@ -165,34 +160,3 @@ def _step_lines(one: Forecast) -> list[str]:
         f"reductions     {1e3 * step.communication_s:.2f} ms in {len(step.reductions)} buckets by "
         f"{one.scenario.software.algorithm}, of which {1e3 * step.exposed_s:.2f} ms are waited for",
     ]
-
-
-def startup_text(ranks: Iterable[int]) -> str:
-    """Return a table of start-up seconds by number of ranks.
-
-    Its columns compare seeded with broadcast weights, and a communicator that starts while the pipeline is built
-    (overlapped) with one that starts after (serial).
-    """
-    rows = []
-    for count in ranks:
-        variants = [
-            predict_startup(count, seeded=seeded, overlapped=overlapped).total_s
-            for seeded, overlapped in ((True, True), (True, False), (False, True), (False, False))
-        ]
-        rows.append([count, *(round(each, 1) for each in variants)])
-    titles = ("ranks", "seeded, overlapped", "seeded, serial", "broadcast, overlapped", "broadcast, serial")
-    return table(rows, titles)
-
-
-def collective_rows(topologies: Sequence[Topology], sizes: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the seconds of every algorithm for each topology and size in bytes.
-
-    ``best`` is the name of the fastest algorithm that needs no special switches and no servers.
-    """
-    rows = []
-    for topology in topologies:
-        for size in sizes:
-            times = allreduce_times(topology, size)
-            best = min((name for name in times if name not in _NEED_OTHER_MACHINES), key=times.__getitem__)
-            rows.append({"ranks": topology.ranks, "bytes": size, "best": best, **times})
-    return rows

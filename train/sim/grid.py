@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from configs.errors import ConfigError, nearest
 from train.sim.collectives import check_algorithm
@@ -11,40 +12,41 @@ from train.sim.constants import Calibration
 from train.sim.forecast import Forecast, Scenario, forecast, time_step
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
 
-Change = Callable[[Scenario, str], Scenario]
+
+def _with_ranks(scenario: Scenario, ranks: int) -> Scenario:
+    return replace(scenario, machine=replace(scenario.machine, ranks=ranks))
 
 
-def _with_ranks(scenario: Scenario, value: str) -> Scenario:
-    return replace(scenario, machine=scenario.machine.with_ranks(int(value)))
+def _with_software(scenario: Scenario, **values: Any) -> Scenario:
+    return replace(scenario, software=replace(scenario.software, **values))
 
 
-def _with_software(scenario: Scenario, **values: object) -> Scenario:
-    return replace(scenario, software=replace(scenario.software, **values))  # type: ignore[arg-type]
+def _with_machine(scenario: Scenario, **values: Any) -> Scenario:
+    return replace(scenario, machine=replace(scenario.machine, **values))
 
 
-def _with_machine(scenario: Scenario, **values: object) -> Scenario:
-    return replace(scenario, machine=replace(scenario.machine, **values))  # type: ignore[arg-type]
+def _with_cards(scenario: Scenario, cards: int) -> Scenario:
+    return _with_machine(scenario, accelerator=replace(scenario.machine.accelerator, nics=cards))
 
 
-SWEEP_KEYS: dict[str, Change] = {
-    "ranks": _with_ranks,
+SWEEP_KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
+    "ranks": lambda scenario, value: _with_ranks(scenario, int(value)),
     "batch": lambda scenario, value: replace(scenario, batch=float(value)),
     "bucket_bytes": lambda scenario, value: _with_software(scenario, bucket_bytes=int(float(value)), boundaries=()),
     "algorithm": lambda scenario, value: _with_software(scenario, algorithm=value),
-    "nics": lambda scenario, value: _with_machine(scenario, nics=int(value)),
+    "nics": lambda scenario, value: _with_cards(scenario, int(value)),
     "uplink_share": lambda scenario, value: _with_machine(scenario, uplink_share=float(value)),
 }
 """Values that a sweep can vary. ``ranks`` keeps the images of each rank (weak scaling); ``batch`` is images a rank."""
 _LARGEST = {"ranks": MAX_RANKS, "batch": MAX_BATCH, "bucket_bytes": 1 << 32, "nics": 64, "uplink_share": 1}
 """Largest value of each key."""
 _WHOLE_NUMBERS = ("ranks", "batch", "nics")
+_WITH_RANGES = (*_WHOLE_NUMBERS, "bucket_bytes")
 
 _MOST_VALUES = 10_000
 _FRAMEWORK_BYTES = 1.5e9
 _BYTES_PER_IMAGE = 70e6
 """Memory of a ResNet-50 step in 16 bits for each image: 208 images fill a V100 with 16 GB (MLPerf 0.6)."""
-_LARGEST_BATCH = 512
-"""Images a rank, if the memory of the accelerator is not known."""
 _BATCHES = (8, 16, 24, 32, 40, 42, 48, 64, 96, 128, 192, 208, 256, 400, 512)
 _SMALLEST_GLOBAL_BATCH = 256
 """Images a step; there is no convergence point near a smaller global batch."""
@@ -65,39 +67,34 @@ def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
     key, equals, values = text.partition("=")
     if key not in SWEEP_KEYS or not equals or not values:
         raise ConfigError("--sweep", text, f"KEY=VALUES with KEY of {', '.join(SWEEP_KEYS)}", nearest(key, SWEEP_KEYS))
-    span = re.fullmatch(r"(\d+)\.\.(\d+)(?:/(\d+))?", values)
-    if span is None:
-        return key, _checked(key, text, tuple(each.strip() for each in values.split(",")))
-    if key not in ("ranks", "batch", "bucket_bytes", "nics"):
-        raise ConfigError("--sweep", text, f"{key}=VALUE,VALUE,...; only whole numbers have LOW..HIGH")
-    low, high, count = int(span[1]), int(span[2]), int(span[3] or 0)
-    is_count_too_small = span[3] is not None and count <= 1
-    if not 0 < low <= high or is_count_too_small:
-        raise ConfigError("--sweep", text, "LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 or more")
-    if high > _LARGEST[key] or count > _MOST_VALUES:
-        raise ConfigError("--sweep", text, f"{key} up to {_LARGEST[key]:,}, and at most {_MOST_VALUES:,} values")
-    if count:
-        found = [round(low + (high - low) * index / (count - 1)) for index in range(count)]
+    if span := re.fullmatch(r"(\d+)\.\.(\d+)(?:/(\d+))?", values):
+        if key not in _WITH_RANGES:
+            raise ConfigError("--sweep", text, f"{key}=VALUE,VALUE,...; only whole numbers have LOW..HIGH")
+        low, high, count = int(span[1]), int(span[2]), int(span[3] or 0)
+        if not 0 < low <= high or (span[3] and not 1 < count <= _MOST_VALUES):
+            allowed = f"LOW..HIGH with 1 <= LOW <= HIGH, and /COUNT of 2 to {_MOST_VALUES:,}"
+            raise ConfigError("--sweep", text, allowed)
+        if count:
+            found = [round(low + (high - low) * index / (count - 1)) for index in range(count)]
+        else:
+            found = list(itertools.takewhile(lambda each: each <= high, (low << index for index in itertools.count())))
+        listed = [str(each) for each in dict.fromkeys(found)]
     else:
-        found = list(itertools.takewhile(lambda each: each <= high, (low << index for index in itertools.count())))
-    return key, tuple(str(each) for each in dict.fromkeys(found))
-
-
-def _checked(key: str, text: str, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``values``; raise `ConfigError` if one of them is not a number above 0, or not whole for a count."""
-    if key == "algorithm":
-        for value in values:
+        listed = [each.strip() for each in values.split(",")]
+    for value in listed:
+        if key == "algorithm":
             check_algorithm("--sweep", value)
-        return values
-    for value in values:
-        try:
-            is_usable = 0 < float(value) <= _LARGEST[key] and (key not in _WHOLE_NUMBERS or value.isdecimal())
-        except ValueError:
-            is_usable = False
-        if not is_usable:
-            kind = "whole numbers above 0" if key in _WHOLE_NUMBERS else "numbers above 0"
-            raise ConfigError("--sweep", text, f"{key} in {kind}, up to {_LARGEST[key]:,}")
-    return values
+        elif not _is_usable(key, value):
+            kind = "whole numbers" if key in _WHOLE_NUMBERS else "numbers"
+            raise ConfigError("--sweep", text, f"{key} in {kind} above 0, up to {_LARGEST[key]:,}")
+    return key, tuple(listed)
+
+
+def _is_usable(key: str, value: str) -> bool:
+    try:
+        return 0 < float(value) <= _LARGEST[key] and (value.isdecimal() or key not in _WHOLE_NUMBERS)
+    except ValueError:
+        return False
 
 
 def sweep(
@@ -110,12 +107,11 @@ def sweep(
         calibration: Fitted constants.
         changes: Pairs of a key and its values, as `parse_sweep` returns them.
     """
-    keys = [key for key, _ in changes]
-    for values in itertools.product(*(values for _, values in changes)):
+    for values in itertools.product(*([(key, value) for value in listed] for key, listed in changes)):
         changed = scenario
-        for key, value in zip(keys, values, strict=True):
+        for key, value in values:
             changed = SWEEP_KEYS[key](changed, value)
-        yield dict(zip(keys, values, strict=True)), forecast(changed, calibration)
+        yield dict(values), forecast(changed, calibration)
 
 
 @dataclass(frozen=True)
@@ -147,26 +143,23 @@ def optimize(scenario: Scenario, calibration: Calibration, limits: Limits) -> li
 
     Numbers of nodes are the powers of two, 1.5 times these, and all available nodes.
     """
-    if limits.memory_bytes is None:
-        largest = _LARGEST_BATCH
-    else:
+    largest = _BATCHES[-1]
+    if limits.memory_bytes is not None:
         largest = int((limits.memory_bytes - _FRAMEWORK_BYTES) / _BYTES_PER_IMAGE)
-    node, found = scenario.machine.ranks_per_node, []
+    node, found = scenario.machine.accelerator.node, []
     for count in _node_counts(max(1, limits.max_ranks // node)):
         ranks = min(limits.max_ranks, count * node)
-        batches = [
-            batch
-            for batch in _BATCHES
-            if batch <= largest and _SMALLEST_GLOBAL_BATCH <= ranks * batch <= limits.max_global_batch
-        ]
+        most = min(largest, limits.max_global_batch // ranks)
+        batches = [batch for batch in _BATCHES if _SMALLEST_GLOBAL_BATCH / ranks <= batch <= most]
         if batches:
             # The reductions are tuned with one batch: which of them overlaps best hardly depends on the batch.
-            middle = replace(_with_ranks(scenario, str(ranks)), batch=batches[len(batches) // 2], accumulation=1)
+            middle = replace(_with_ranks(scenario, ranks), batch=batches[len(batches) // 2], accumulation=1)
             best = _with_best_reductions(middle, calibration)
             found += [forecast(replace(best, batch=batch), calibration) for batch in batches]
-    is_cheapest_best = limits.deadline_s is not None
     allowed = [one for one in found if limits.allow(one)]
-    return sorted(allowed, key=lambda one: one.accelerator_hours if is_cheapest_best else one.run.total_s)
+    if limits.deadline_s is None:
+        return sorted(allowed, key=lambda one: one.run.total_s)
+    return sorted(allowed, key=lambda one: one.accelerator_hours)
 
 
 def _node_counts(nodes: int) -> list[int]:
@@ -182,21 +175,19 @@ def _with_best_reductions(scenario: Scenario, calibration: Calibration) -> Scena
 
 def savings_by_cause(scenario: Scenario, calibration: Calibration) -> dict[str, float]:
     """Return by how many milliseconds a step would be shorter without each cause of lost time, largest first."""
-    machine, constants = scenario.machine, calibration.constants
-    total_s = time_step(scenario, calibration).total_s
+    total_s, product = time_step(scenario, calibration).total_s, scenario.machine.accelerator
 
     def saved_ms(other: Scenario, **changed: float) -> float:
-        patched = replace(calibration, constants=constants.replaced(**changed)) if changed else calibration
+        patched = replace(calibration, constants=replace(calibration.constants, **changed))
         return 1e3 * (total_s - time_step(other, patched).total_s)
 
-    many_cards = max(machine.nics, machine.ranks_per_node)
     savings = {
         "shared uplinks between racks": saved_ms(_with_machine(scenario, nodes_per_rack=None)),
         "ranks that are not numbered rack by rack": saved_ms(_with_machine(scenario, rack_ordered=True)),
-        "accelerators that share a network card": saved_ms(_with_machine(scenario, nics=many_cards)),
+        "accelerators that share a network card": saved_ms(_with_cards(scenario, max(product.nics, product.node))),
         "ranks that are slower than others": saved_ms(scenario, straggler=0.0),
         "reductions that take multiprocessors from backward": saved_ms(_with_software(scenario, channels=0)),
         "negotiation between nodes": saved_ms(scenario, multinode_s=0.0),
-        "all communication and waiting": saved_ms(_with_ranks(scenario, "1")),
+        "all communication and waiting": saved_ms(_with_ranks(scenario, 1)),
     }
     return dict(sorted(savings.items(), key=lambda each: -each[1]))

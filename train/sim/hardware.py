@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from configs.errors import ConfigError, nearest
 from configs.load import parse_yaml
@@ -17,11 +17,12 @@ from train.sim.topology import SharedSums, Topology
 _PCIE_BYTES_PER_S, _NIC_BYTES_PER_S = 12e9, 3e9
 """Links of a described machine without rates: PCIe of the third generation with 16 lanes, 25 Gb/s Ethernet."""
 FAMILIES = Path(__file__).with_name("families.yaml")
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One product of the catalogue, a row of families.yaml.
+    """One product of the catalogue, a row of families.yaml; of a `Machine`, with the values of its own nodes.
 
     Attributes:
         name: Product, for example ``A100-SXM-40GB``.
@@ -31,10 +32,10 @@ class Accelerator:
         memory: Memory bandwidth, bytes/s.
         cache: Bytes of the last-level cache.
         units: Multiprocessors, or the chip's equivalent.
-        node: Accelerators of a usual node.
-        link: Bytes/s per accelerator inside a node, in one direction.
+        node: Accelerators of a full node.
+        link: Bytes/s of one accelerator to the others in its node, in one direction.
         link_kind: ``nvlink``, ``pcie``, ``ethernet``, ``torus`` or ``memory``; decides the latency of a hop.
-        nics: Network ports of a usual node.
+        nics: Network ports of a node.
         nic: Bytes/s of one network port, in one direction.
         tf32: Dense TF32 FLOP/s of the matrix units. If None, they have no TF32.
         matrix_units: Whether 16-bit numbers are multiplied in matrix units.
@@ -91,21 +92,19 @@ class System:
     norm_traffic: float | None = None
 
 
+def read_table(path: Path, name: str, row_type: type[Row]) -> tuple[Row, ...]:
+    """Return the rows of a table of a YAML file, in their order; lists in them become tuples."""
+    tree: dict[str, list[dict[str, Any]]] = parse_yaml(path.read_text(encoding="utf-8"), path.name)
+    return tuple(
+        row_type(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
+        for row in tree[name]
+    )
+
+
 @cache
-def _catalogue() -> tuple[tuple[Accelerator, ...], tuple[System, ...]]:
-    tree: dict[str, list[dict[str, Any]]] = parse_yaml(FAMILIES.read_text(encoding="utf-8"), FAMILIES.name)
-    tuples = ("match", "boundaries")
-
-    def frozen(row: dict[str, Any]) -> dict[str, Any]:
-        return {key: tuple(value) if key in tuples else value for key, value in row.items()}
-
-    products = tuple(Accelerator(**frozen(row)) for row in tree["accelerators"])
-    return products, tuple(System(**frozen(row)) for row in tree["systems"])
-
-
 def accelerators() -> tuple[Accelerator, ...]:
     """Return the accelerators of families.yaml in the order of the file."""
-    return _catalogue()[0]
+    return read_table(FAMILIES, "accelerators", Accelerator)
 
 
 @cache
@@ -117,7 +116,7 @@ def find_accelerator(*texts: str, key: str = "accelerator") -> Accelerator:
     """
     for text in texts:
         for each in accelerators():
-            if _names(each.match, text):
+            if is_named(each.match, text):
                 return each
     hint = nearest(texts[0], {each.name for each in accelerators()}) if texts[0] else "for example V100-SXM2-16GB"
     remedy = f"{hint}, or describe it by its data sheet in node.accelerator of the cluster file (./run.sh keys node)"
@@ -125,12 +124,16 @@ def find_accelerator(*texts: str, key: str = "accelerator") -> Accelerator:
 
 
 @cache
+def _systems() -> tuple[System, ...]:
+    return read_table(FAMILIES, "systems", System)
+
+
 def find_system(text: str) -> System:
     """Return the first system with a pattern that occurs in ``text``, or a usual one."""
-    return next((one for one in _catalogue()[1] if any(re.search(each, text.lower()) for each in one.match)), System())
+    return next((one for one in _systems() if any(re.search(each, text.lower()) for each in one.match)), System())
 
 
-def _names(patterns: tuple[str, ...], text: str) -> bool:
+def is_named(patterns: tuple[str, ...], text: str) -> bool:
     """Return whether a pattern stands in ``text`` as words of its own: GH200 is no H200, and A1000 is no A100."""
     whole = [pattern.replace(".*", "(?![0-9]).*", 1) for pattern in patterns]
     return any(re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text.lower()) for pattern in whole)
@@ -141,12 +144,8 @@ class Machine:
     """Accelerators of one product, and the network between them.
 
     Attributes:
-        accelerator: The product.
+        accelerator: The product, with the links of this machine's nodes.
         ranks: Number of accelerators; each one is a rank.
-        ranks_per_node: Accelerators of a full node.
-        link_bytes_per_s: Rate of one accelerator to the others in its node.
-        nics: Network ports of a node.
-        nic_bytes_per_s: Rate of one network port.
         nodes_per_rack: See `train.sim.topology.Topology`; uplink_share, rack_ordered and sums likewise.
         half: Whether the run computes in 16 bits. If False, it computes in float32.
         bfloat16: Whether the 16 bits are bfloat16, which many ranks sum in float32.
@@ -155,10 +154,6 @@ class Machine:
 
     accelerator: Accelerator
     ranks: int
-    ranks_per_node: int
-    link_bytes_per_s: float
-    nics: int
-    nic_bytes_per_s: float
     nodes_per_rack: int | None = None
     uplink_share: float = 1.0
     rack_ordered: bool = True
@@ -170,7 +165,7 @@ class Machine:
     @property
     def nodes(self) -> int:
         """Nodes that hold the ranks; the last node may be partly filled."""
-        return -(-self.ranks // self.ranks_per_node)
+        return -(-self.ranks // self.accelerator.node)
 
     @property
     def peak(self) -> float:
@@ -178,12 +173,12 @@ class Machine:
         product = self.accelerator
         if self.half:
             return product.peak
-        return product.tf32 if product.tf32 is not None and self.tf32 else product.peak32
+        return product.tf32 if product.tf32 and self.tf32 else product.peak32
 
     @property
     def uses_matrix_units(self) -> bool:
         """Whether matrix units multiply. If False, the general float units do."""
-        return self.accelerator.matrix_units if self.half else self.accelerator.tf32 is not None and self.tf32
+        return self.accelerator.matrix_units if self.half else bool(self.accelerator.tf32 and self.tf32)
 
     @property
     def bytes_per_number(self) -> int:
@@ -201,21 +196,18 @@ class Machine:
         Args:
             network_efficiency: Share of the network cards' rate that is reached.
         """
+        product = self.accelerator
         return Topology(
             ranks=self.ranks,
-            ranks_per_node=self.ranks_per_node,
-            link_bytes_per_s=self.link_bytes_per_s,
-            node_bytes_per_s=max(1, self.nics) * self.nic_bytes_per_s * network_efficiency,
-            link_kind=self.accelerator.link_kind,
+            ranks_per_node=product.node,
+            link_bytes_per_s=product.link,
+            node_bytes_per_s=max(1, product.nics) * product.nic * network_efficiency,
+            link_kind=product.link_kind,
             nodes_per_rack=self.nodes_per_rack,
             uplink_share=self.uplink_share,
             rack_ordered=self.rack_ordered,
             sums=self.sums,
         )
-
-    def with_ranks(self, ranks: int) -> Machine:
-        """Return the same machine with another number of accelerators."""
-        return replace(self, ranks=ranks)
 
 
 def machine_of_cluster(cluster: Cluster) -> Machine:
@@ -225,18 +217,19 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
         ConfigError: Neither the catalogue nor the cluster file describes the accelerator.
     """
     node, fabric = cluster.node, cluster.fabric
-    accelerator = _described_accelerator(cluster) or find_accelerator(node.gpu or "", key="node.gpu")
-    system = find_system(cluster.name)
+    product = _described_accelerator(cluster) or find_accelerator(node.gpu or "", key="node.gpu")
     return Machine(
-        accelerator=accelerator,
+        accelerator=replace(
+            product,
+            node=cluster.ranks_per_node,
+            link=node.gpu_link_bytes_per_s or product.link,
+            nics=node.nics or product.nics,
+            nic=node.nic_bytes_per_s or product.nic,
+        ),
         ranks=cluster.world_size,
-        ranks_per_node=cluster.ranks_per_node,
-        link_bytes_per_s=node.gpu_link_bytes_per_s or accelerator.link,
-        nics=node.nics or accelerator.nics,
-        nic_bytes_per_s=node.nic_bytes_per_s or accelerator.nic,
         nodes_per_rack=fabric.nodes_per_rack,
         uplink_share=fabric.uplink_share,
-        rack_ordered=system.rack_ordered,
+        rack_ordered=find_system(cluster.name).rack_ordered,
         half=cluster.engine.precision != "float32",
         bfloat16=cluster.engine.precision == "bfloat16",
         # PyTorch's engine switches TF32 off.
@@ -264,9 +257,9 @@ def _described_accelerator(cluster: Cluster) -> Accelerator | None:
         cache=sheet.cache_bytes,
         units=sheet.units,
         node=cluster.ranks_per_node,
-        link=node.gpu_link_bytes_per_s or _PCIE_BYTES_PER_S,
+        link=_PCIE_BYTES_PER_S,
         link_kind="pcie" if node.gpu_link_bytes_per_s is None else sheet.link,
-        nics=node.nics or 1,
-        nic=node.nic_bytes_per_s or _NIC_BYTES_PER_S,
+        nics=1,
+        nic=_NIC_BYTES_PER_S,
         matrix_units=sheet.has_matrix_units,
     )

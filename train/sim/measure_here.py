@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -45,9 +45,12 @@ def measure_process(rank: int, peer: int, memory: int) -> dict[str, float]:
 
     Args:
         rank: 0 or 1.
-        peer: Open socket to the other process.
+        peer: Open socket to the other process, for which this one waits before it measures.
         memory: Open file that both share.
     """
+    other = socket.socket(fileno=peer)
+    other.sendall(b"!")
+    other.recv(1)
     left = np.random.default_rng(0).standard_normal((_SIDE, _SIDE), dtype=np.float32)
     wall_s, own_s = time.perf_counter(), time.process_time()
     product_s = _median_s(lambda: left @ left)
@@ -55,7 +58,7 @@ def measure_process(rank: int, peer: int, memory: int) -> dict[str, float]:
     source = np.ones(_COPY_BYTES // 8)
     target = np.empty_like(source)
     copy_s = _median_s(lambda: np.copyto(target, source))
-    sums = _measure_sums(rank, socket.socket(fileno=peer), memory)
+    sums = _measure_sums(rank, other, memory)
     rates = {"flops": 2.0 * _SIDE**3 / product_s, "memory_bytes_per_s": 2.0 * _COPY_BYTES / copy_s}
     return {**rates, **sums, "core_share": core_share}
 
@@ -119,11 +122,11 @@ def measure_machine() -> dict[str, float]:
 
 
 def _measure_processes() -> list[dict[str, float]]:
-    """Return what each of two processes measures, which begin when both have imported what they need."""
+    """Return what each of two processes measures."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    code = f"import json, sys; from {__name__} import measure_process; print(flush=True); input(); "
+    code = f"import json, sys; from {__name__} import measure_process; "
     code += "print(json.dumps(measure_process(*map(int, sys.argv[1:]))))"
-    pipe, children = subprocess.PIPE, []
+    children = []
     with ExitStack() as ours:
         memory = create_memory()
         ours.callback(os.close, memory)
@@ -132,18 +135,8 @@ def _measure_processes() -> list[dict[str, float]]:
             handed = (end.fileno(), memory)
             command = [sys.executable, "-I", "-c", code, str(rank), *map(str, handed)]
             children.append(
-                subprocess.Popen(
-                    command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=ROOT, pass_fds=handed
-                )
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT, pass_fds=handed)
             )
-    for child in children:
-        assert child.stdout is not None
-        child.stdout.readline()
-    for child in children:
-        assert child.stdin is not None
-        with suppress(BrokenPipeError):
-            child.stdin.write("\n")
-            child.stdin.flush()
     outputs = [(child.communicate()[0], child.returncode) for child in children]
     if any(status for _, status in outputs):
         raise UserError("--calibrate-here: a measuring process failed; its message is above")

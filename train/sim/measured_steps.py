@@ -52,7 +52,7 @@ class MeasuredStep:
         log_factor: Logarithm of the factor on the predicted compute time that makes the prediction equal this rate.
         fingerprint: Of the constants with which the factor was found; with others it does not hold.
         engine: ``engine.name`` of the run; empty in files from before there was one, which then say nothing.
-        program: How the engine ran the step, see `train.sim.forecast.program_of`.
+        program: How the engine ran the step, see `train.sim.forecast.Scenario`.
     """
 
     source: str
@@ -90,17 +90,18 @@ def measured_step(folder: Path, scenario: Scenario, calibration: Calibration, co
         )
     logs = [math.log(rate) for rate in rates]
     rate = math.exp(statistics.median(logs))
+    engine = scenario.cluster.engine
     return MeasuredStep(
         source=str(folder),
         machine=scenario.machine.accelerator.name,
         network=scenario.recipe.model.name,
-        precision=scenario.precision,
+        precision=engine.precision,
         ranks=scenario.machine.ranks,
         images_per_s=round(rate, 3),
         log_spread=round(1.25 * statistics.stdev(logs) / math.sqrt(len(logs)), 4),
         log_factor=round(_log_factor(scenario, calibration, rate, folder), 4),
         fingerprint=constants_id,
-        engine=scenario.engine,
+        engine=engine.name,
         program=scenario.program,
     )
 
@@ -109,7 +110,7 @@ def _log_factor(scenario: Scenario, calibration: Calibration, rate: float, folde
     """Return the logarithm of the compute factor that makes the predicted rate equal ``rate``, by bisection."""
 
     def predicted(log_factor: float) -> float:
-        constants = calibration.constants.replaced(compute_factor=math.exp(log_factor))
+        constants = replace(calibration.constants, compute_factor=math.exp(log_factor))
         return scenario.global_batch / seconds_of_step(scenario, replace(calibration, constants=constants))
 
     low, high = -_LOG_LIMIT, _LOG_LIMIT
@@ -132,8 +133,8 @@ def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[Me
         calibration: Without measured steps.
         steps: All known steps.
     """
-    machine = scenario.machine.accelerator.name
-    wanted = (machine, scenario.engine, scenario.program, scenario.precision)
+    engine = scenario.cluster.engine
+    wanted = (scenario.machine.accelerator.name, engine.name, scenario.program, engine.precision)
     similar = [step for step in steps if (step.machine, step.engine, step.program, step.precision) == wanted]
     if not similar:
         return calibration
@@ -152,8 +153,7 @@ def apply_steps(scenario: Scenario, calibration: Calibration, steps: Sequence[Me
     width = _NORMAL_90 * math.sqrt(variance)
     if scenario.machine.ranks > max(step.ranks for step in used):
         width = math.hypot(width, calibration.half_widths["larger"])
-    factor = math.exp(statistics.median(factors))
-    constants = calibration.constants.replaced(compute_factor=factor)
+    constants = replace(calibration.constants, compute_factor=math.exp(statistics.median(factors)))
     return replace(calibration, constants=constants, measured_half_width=width)
 
 

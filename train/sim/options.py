@@ -5,8 +5,9 @@ Needs only the standard library and `configs.arguments`, so that ``--help`` work
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from configs.arguments import Parser, add_place, add_recipe
 from configs.errors import ConfigError, UserError, nearest
@@ -53,6 +54,19 @@ _ABOVE_ZERO = {
 }
 
 
+_SOFTWARE, _SEVERAL, _FILES = "the simulated program", "several forecasts", "files"
+"""Groups of the help."""
+
+
+def _option(group: str, text: str, default: Any = None, **settings: Any) -> Any:
+    """Return a field that is an option; ``settings`` are arguments of `argparse.ArgumentParser.add_argument`."""
+    return field(default=default, metadata={"group": group, "help": text, **settings})
+
+
+def _switch(group: str, text: str) -> Any:
+    return _option(group, text, default=False, action="store_true")
+
+
 @dataclass(frozen=True)
 class Options:
     """The command line of ``./run.sh simulate``.
@@ -65,26 +79,51 @@ class Options:
     cluster: str | None
     overrides: list[str]
     json: bool
-    round: str | None
-    algorithm: str | None
-    as_recorded: bool
-    input_rate: float | None
-    sweep: list[str]
-    optimize: bool
-    deadline: float | None
-    budget: float | None
-    price: float | None
-    collectives: bool
-    startup: bool
-    trace: Path | None
-    plot: Path | None
-    points: Path | None
-    validate: Path | None
-    held_out: str | None
-    worth: bool
-    calibrate: list[Path] | None
-    calibrate_here: bool
-    out: Path | None
+    round: str | None = _option(
+        _SOFTWARE, "MLPerf round of the software (default: the chip's newest known)", metavar="R"
+    )
+    algorithm: str | None = _option(_SOFTWARE, "allreduce algorithm (default: by the cluster file)", metavar="A")
+    as_recorded: bool = _switch(
+        _SOFTWARE, "the buckets and the allreduce of the program that set a record on this cluster"
+    )
+    input_rate: float | None = _option(_SOFTWARE, "images/s of one rank's input pipeline", metavar="X", type=float)
+    sweep: list[str] | None = _option(
+        _SEVERAL,
+        "vary ranks, batch, bucket_bytes, algorithm, nics or uplink_share; repeatable",
+        metavar="KEY=VALUES",
+        action="append",
+    )
+    optimize: bool = _switch(_SEVERAL, "find the best batch, buckets, algorithm and number of nodes")
+    deadline: float | None = _option(
+        _SEVERAL, "with --optimize: cheapest run within S seconds", metavar="S", type=float
+    )
+    budget: float | None = _option(_SEVERAL, "with --optimize: at most H accelerator hours", metavar="H", type=float)
+    price: float | None = _option(_SEVERAL, "price of an accelerator hour", metavar="P", type=float)
+    collectives: bool = _switch(_SEVERAL, "time of every allreduce by ranks and bytes")
+    startup: bool = _switch(_SEVERAL, "time of the start-up by ranks, with seeded or broadcast weights")
+    trace: Path | None = _option(_FILES, "write the step for chrome://tracing", metavar="FILE", type=Path)
+    plot: Path | None = _option(_FILES, "plot --sweep, --collectives or --validate as PNG", metavar="FILE", type=Path)
+    points: Path | None = _option(_FILES, "predict each row of a points file", metavar="CSV", type=Path)
+    validate: Path | None = _option(_FILES, "compare each row's predicted and measured rate", metavar="CSV", type=Path)
+    held_out: str | None = _option(
+        _FILES,
+        f"with --validate: predict by fits that have not seen the row ({', '.join(_HELD_OUT[:-1])} or all; minutes)",
+        metavar="KIND",
+        choices=_HELD_OUT,
+    )
+    worth: bool = _switch(
+        _FILES, "with --validate: what each fitted constant contributes, by nested fits without it (minutes)"
+    )
+    calibrate: list[Path] | None = _option(
+        _FILES,
+        "folders of runs, whose measured steps are used in all later forecasts on their machines; or a points file, "
+        "to which the constants are fitted",
+        metavar="PATH",
+        type=Path,
+        nargs="+",
+    )
+    calibrate_here: bool = _switch(_FILES, "measure this machine, for clusters of CPUs")
+    out: Path | None = _option(_FILES, "file of the calibration, or of the held-out rows", metavar="FILE", type=Path)
 
     def __post_init__(self) -> None:
         if self.round is not None and self.round not in _ROUNDS:
@@ -96,8 +135,6 @@ class Options:
         if self.price is not None and not (math.isfinite(self.price) and self.price >= 0):
             raise ConfigError("--price", self.price, "the price of an accelerator hour, 0 or more")
         self._require_one_question()
-        if self.out is not None and not self.calibrate_here and not self.out.parent.is_dir():
-            raise ConfigError("--out", str(self.out), f"a file in a folder that exists, not in {self.out.parent}")
 
     def _require_one_question(self) -> None:
         given = {name for name, value in vars(self).items() if value not in (None, False, [])}
@@ -117,26 +154,6 @@ def _flag(name: str) -> str:
     return "RECIPE" if name == "recipe" else f"--{name.replace('_', '-')}"
 
 
-def write_file(option: str, path: Path, text: str, *, makes_folder: bool = False) -> None:
-    """Write a file that an option names, as it is.
-
-    Args:
-        option: The option, for the error.
-        path: The file.
-        text: Its content.
-        makes_folder: Whether to make its folder, too.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
-    try:
-        if makes_folder:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}; choose another {option}") from None
-
-
 def make_parser() -> Parser:
     """Return the parser of ``./run.sh simulate``; `configs.arguments.parse` makes `Options` by it."""
     parser = Parser(
@@ -148,70 +165,9 @@ def make_parser() -> Parser:
     add_recipe(parser, is_optional=True)
     add_place(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    _add_software(parser)
-    _add_several_forecasts(parser)
-    _add_files(parser)
+    groups = {name: parser.add_argument_group(name) for name in (_SOFTWARE, _SEVERAL, _FILES)}
+    for each in fields(Options):
+        if each.metadata:
+            settings = dict(each.metadata)
+            groups[settings.pop("group")].add_argument(_flag(each.name), default=each.default, **settings)
     return parser
-
-
-def _add_software(parser: Parser) -> None:
-    group = parser.add_argument_group("the simulated program")
-    group.add_argument("--round", metavar="R", help="MLPerf round of the software (default: the chip's newest known)")
-    group.add_argument("--algorithm", metavar="A", help="allreduce algorithm (default: by the cluster file)")
-    group.add_argument(
-        "--as-recorded",
-        action="store_true",
-        help="the buckets and the allreduce of the program that set a record on this cluster",
-    )
-    group.add_argument("--input-rate", metavar="X", type=float, help="images/s of one rank's input pipeline")
-
-
-def _add_several_forecasts(parser: Parser) -> None:
-    group = parser.add_argument_group("several forecasts")
-    group.add_argument(
-        "--sweep",
-        metavar="KEY=VALUES",
-        action="append",
-        default=[],
-        help="vary ranks, batch, bucket_bytes, algorithm, nics or uplink_share; repeatable",
-    )
-    group.add_argument(
-        "--optimize", action="store_true", help="find the best batch, buckets, algorithm and number of nodes"
-    )
-    group.add_argument("--deadline", metavar="S", type=float, help="with --optimize: cheapest run within S seconds")
-    group.add_argument("--budget", metavar="H", type=float, help="with --optimize: at most H accelerator hours")
-    group.add_argument("--price", metavar="P", type=float, help="price of an accelerator hour")
-    group.add_argument("--collectives", action="store_true", help="time of every allreduce by ranks and bytes")
-    group.add_argument(
-        "--startup", action="store_true", help="time of the start-up by ranks, with seeded or broadcast weights"
-    )
-
-
-def _add_files(parser: Parser) -> None:
-    group = parser.add_argument_group("files")
-    group.add_argument("--trace", metavar="FILE", type=Path, help="write the step for chrome://tracing")
-    group.add_argument("--plot", metavar="FILE", type=Path, help="plot --sweep, --collectives or --validate as PNG")
-    group.add_argument("--points", metavar="CSV", type=Path, help="predict each row of a points file")
-    group.add_argument("--validate", metavar="CSV", type=Path, help="compare each row's predicted and measured rate")
-    group.add_argument(
-        "--held-out",
-        metavar="KIND",
-        choices=_HELD_OUT,
-        help=f"with --validate: predict by fits that have not seen the row ({', '.join(_HELD_OUT[:-1])} or all; "
-        "minutes)",
-    )
-    group.add_argument(
-        "--worth",
-        action="store_true",
-        help="with --validate: what each fitted constant contributes, by nested fits without it (minutes)",
-    )
-    group.add_argument(
-        "--calibrate",
-        metavar="PATH",
-        type=Path,
-        nargs="+",
-        help="folders of runs, whose measured steps are used in all later forecasts on their machines; or a points "
-        "file, to which the constants are fitted",
-    )
-    group.add_argument("--calibrate-here", action="store_true", help="measure this machine, for clusters of CPUs")
-    group.add_argument("--out", metavar="FILE", type=Path, help="file of the calibration, or of the held-out rows")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from configs.schema import Cluster, Communication, Recipe
+from configs.schema import Cluster, Recipe
 from train.comm.buckets import bucket_cap
 from train.networks.arch import gradient_bytes, network_of
 from train.sim.collectives import SHARED_MEMORY
@@ -88,27 +88,30 @@ def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Soft
         cluster: The block ``communication`` says how gradients are reduced, and ``engine`` how kernels are launched.
         machine: Accelerators of the cluster, or measured ones in place of them.
     """
-    communication = cluster.communication
+    communication, engine = cluster.communication, cluster.engine
+    is_channels_last = engine.layout == "NHWC"
+    if cluster.device == "cpu":
+        software = Software(graphs=False, norm_traffic=SEPARATE_SUMS)
+    elif engine.name == "torch":
+        software = pytorch_software(
+            machine, is_channels_last=is_channels_last, is_compiled=engine.compile, graphs=engine.cuda_graphs
+        )
+    else:
+        software = framework_software(machine, is_fused=False, is_channels_last=is_channels_last)
+    if communication.kind == "shared_memory":
+        algorithm = SHARED_MEMORY
+    elif communication.kind in _SERVER_KINDS:
+        algorithm = f"ps:{communication.servers}"
+    else:
+        algorithm = _ALGORITHMS[communication.allreduce]
     sizes = gradient_bytes(network_of(recipe.model).parameters, machine.bytes_per_sum)
     return replace(
-        _engine_software(cluster, machine),
+        software,
         bucket_bytes=bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction),
-        algorithm=_algorithm(communication),
+        algorithm=algorithm,
         # Only Horovod looks for ready gradients at an interval.
         cycle_s=communication.cycle_time_ms / 1e3 if communication.kind == "horovod" else 0.0,
     )
-
-
-def _engine_software(cluster: Cluster, machine: Machine) -> Software:
-    """Return the software of an engine, whose batch norms are kernels of their own unless they are compiled."""
-    engine, is_channels_last = cluster.engine, cluster.engine.layout == "NHWC"
-    if cluster.device == "cpu":
-        return Software(graphs=False, norm_traffic=SEPARATE_SUMS)
-    if engine.name == "torch":
-        return pytorch_software(
-            machine, is_channels_last=is_channels_last, is_compiled=engine.compile, graphs=engine.cuda_graphs
-        )
-    return framework_software(machine, is_fused=False, is_channels_last=is_channels_last)
 
 
 def pytorch_software(
@@ -118,7 +121,7 @@ def pytorch_software(
 
     Args:
         machine: Accelerators.
-        is_channels_last: See `framework_traffic`.
+        is_channels_last: Whether tensors have the layout that matrix units read.
         is_compiled: Whether Inductor fuses batch norm, ReLU and addition, which it does in every number type.
         graphs: ``engine.cuda_graphs``. The host launches no kernel of a graph; under ``compute``, the allreduces follow
             the whole backward pass.
@@ -136,40 +139,16 @@ def pytorch_software(
     )
 
 
-def _algorithm(communication: Communication) -> str:
-    """Return the simulated algorithm of a cluster file's communication."""
-    if communication.kind == "shared_memory":
-        return SHARED_MEMORY
-    if communication.kind in _SERVER_KINDS:
-        return f"ps:{communication.servers}"
-    return _ALGORITHMS[communication.allreduce]
-
-
-def framework_software(machine: Machine, *, is_fused: bool, is_channels_last: bool) -> Software:
+def framework_software(machine: Machine, *, is_channels_last: bool, is_fused: bool = True) -> Software:
     """Return the software of a framework's usual program: no graphs, and kernels that are not tuned for MLPerf.
 
     Args:
         machine: Accelerators.
-        is_fused: See `framework_traffic`.
-        is_channels_last: See `framework_traffic`.
-    """
-    traffic = framework_traffic(machine, is_fused=is_fused, is_channels_last=is_channels_last)
-    return Software(graphs=False, norm_traffic=traffic)
-
-
-def framework_traffic(machine: Machine, *, is_fused: bool, is_channels_last: bool) -> float:
-    """Return the memory traffic of the kernels between convolutions in a framework's usual program.
-
-    Args:
-        machine: Accelerators.
-        is_fused: Whether batch norm, ReLU and addition are one kernel in 16 bits.
         is_channels_last: Whether tensors have the layout that matrix units read.
-
-    Returns:
-        The traffic relative to that of NVIDIA's network for one node, see `Software.norm_traffic`.
+        is_fused: Whether batch norm, ReLU and addition are one kernel in 16 bits.
     """
-    traffic = SEPARATE_SUMS if is_fused and machine.half else UNFUSED
-    return traffic + _copies(machine, is_channels_last=is_channels_last)
+    passes = SEPARATE_SUMS if is_fused and machine.half else UNFUSED
+    return Software(graphs=False, norm_traffic=passes + _copies(machine, is_channels_last=is_channels_last))
 
 
 def _copies(machine: Machine, *, is_channels_last: bool) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from train.networks.arch import Network, build_network, gradient_bytes
 from train.sim.collectives import SHARED_MEMORY, allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine
-from train.sim.roofline import KernelTable, kernel_times, tabulate, update_time
+from train.sim.roofline import kernel_times, slowdown, tabulate, update_time
 from train.sim.software import Software
 
 Array = npt.NDArray[np.float64]
@@ -83,6 +84,10 @@ class StepTime(NamedTuple):
         """Forward and backward of a typical rank."""
         return self.forward_s + self.backward_s
 
+    def with_micro_batches_s(self, number: int) -> float:
+        """Return the seconds of a step with ``number`` micro-batches: the last one's gradients are summed for all."""
+        return self.total_s + (number - 1) * self.compute_s
+
     @property
     def communication_s(self) -> float:
         """Time in which the communication stream is busy."""
@@ -103,18 +108,32 @@ def step_model(
 
 
 class StepModel:
-    """The kernels and buckets of a network, from which a step can be timed on any machine."""
+    """The kernels and buckets of a network, from which a step can be timed on any machine.
+
+    Attributes:
+        network: The network.
+        forward: Its kernels in forward; ``backward`` likewise.
+        kernel_of_gradient: For each parameter, the index of the backward kernel after which its gradient is ready.
+    """
 
     def __init__(self, network: Network) -> None:
         self.network = network
         self.forward, self.backward = tabulate(network)
-        self._buckets: dict[tuple[int, int, tuple[int, ...]], tuple[SimulatedBucket, ...]] = {}
+        last_kernel = {int(layer): kernel for kernel, layer in enumerate(self.backward["layer"])}
+        self.kernel_of_gradient = [
+            last_kernel[index] for index, layer in enumerate(network.layers) for _ in layer.parameters
+        ]
+        self._buckets: dict[tuple[int, int, tuple[int, ...]], list[SimulatedBucket]] = {}
 
-    def buckets(self, software: Software, bytes_per_number: int) -> tuple[SimulatedBucket, ...]:
+    def buckets(self, software: Software, bytes_per_number: int) -> list[SimulatedBucket]:
         """Return the buckets that training makes of the gradients, in the order of their reductions."""
         key = (bytes_per_number, software.bucket_bytes, software.boundaries)
         if key not in self._buckets:
-            self._buckets[key] = _plan(self.network, self.backward, *key)
+            sizes, ready = gradient_bytes(self.network.parameters, bytes_per_number), self.kernel_of_gradient
+            self._buckets[key] = [
+                SimulatedBucket(sum(sizes[each] for each in group), max(ready[each] for each in group))
+                for group in _groups(sizes, software)
+            ]
         return self._buckets[key]
 
     def kernels(self, machine: Machine, batch: float, constants: Constants, software: Software) -> tuple[Array, Array]:
@@ -123,28 +142,13 @@ class StepModel:
         If the host needs more time to launch a step than the step takes, all kernels wait for it in proportion.
         """
         forward, backward = (
-            self._kernels(table, machine, batch, constants, software) for table in (self.forward, self.backward)
+            kernel_times(table, machine, batch, constants, software) for table in (self.forward, self.backward)
         )
         busy_s = float(forward.sum() + backward.sum())
-        launches_s = _slowdown(machine, constants) * software.host_s * (len(forward) + len(backward))
-        wait = max(0.0, launches_s - self._update_s(machine, constants) - busy_s) / busy_s
+        launches_s = slowdown(machine, constants) * software.host_s * (len(forward) + len(backward))
+        update_s = update_time(self.network.num_parameters, machine, constants)
+        wait = max(0.0, launches_s - update_s - busy_s) / busy_s
         return forward * (1 + wait), backward * (1 + wait)
-
-    @staticmethod
-    def _kernels(table: KernelTable, machine: Machine, batch: float, constants: Constants, software: Software) -> Array:
-        launch_s = 0.0 if software.graphs else constants.launch_s
-        kernels_s = kernel_times(
-            table,
-            machine,
-            batch,
-            constants,
-            norm_traffic=software.norm_traffic,
-            unit_bytes_per_s=software.unit_bytes_per_s,
-        )
-        return _slowdown(machine, constants) * (kernels_s + launch_s)
-
-    def _update_s(self, machine: Machine, constants: Constants) -> float:
-        return _slowdown(machine, constants) * update_time(self.network.num_parameters, machine, constants)
 
     def time_step(self, machine: Machine, batch: float, constants: Constants, software: Software) -> StepTime:
         """Predict the time of one step.
@@ -165,7 +169,11 @@ class StepModel:
         ends = np.cumsum(backward)
         backward_s = float(ends[-1])
         compute_s = forward_s + backward_s
-        buckets = self._reduction_times(machine, constants, software)
+        topology = machine.topology(constants.network_efficiency)
+        buckets = [
+            (bucket, allreduce(software.algorithm, topology, bucket.size_bytes))
+            for bucket in (self.buckets(software, machine.bytes_per_sum) if machine.ranks > 1 else ())
+        ]
         reductions = _queue(buckets, slowest * (forward_s + ends), software)
         hidden_s = sum(max(0.0, min(one.end_s, slowest * compute_s) - one.start_s) for one in reductions)
         contention_s = hidden_s * _contention(machine, software)
@@ -173,11 +181,12 @@ class StepModel:
             stretched = slowest * forward_s + ends * (slowest + contention_s / backward_s)
             reductions = _queue(buckets, stretched, software)
         exposed_s = max(0.0, reductions[-1].end_s - slowest * compute_s - contention_s) if reductions else 0.0
-        update_s = self._update_s(machine, constants) + software.optimizer_work * compute_s
+        update_s = update_time(self.network.num_parameters, machine, constants) + software.optimizer_work * compute_s
         busy_s = slowest * compute_s + contention_s + exposed_s + update_s
-        overhead_s = (constants.multinode_s if machine.nodes > 1 else 0.0) + _negotiation(
-            machine, constants, software, busy_s
-        )
+        overhead_s = constants.multinode_s if machine.nodes > 1 else 0.0
+        if machine.ranks > 1 and software.cycle_s:
+            # The communication thread wakes in every cycle, also while no gradient is ready.
+            overhead_s += busy_s * constants.cycle_cpu_s / software.cycle_s
         input_s = batch * constants.decode_s
         if software.images_per_s is not None:
             input_s = max(input_s, batch / software.images_per_s - busy_s - overhead_s)
@@ -192,16 +201,6 @@ class StepModel:
             input_s=input_s,
             reductions=reductions,
         )
-
-    def _reduction_times(
-        self, machine: Machine, constants: Constants, software: Software
-    ) -> list[tuple[SimulatedBucket, float]]:
-        """Return each bucket with the seconds of its reduction; none for one rank."""
-        if machine.ranks == 1:
-            return []
-        topology = machine.topology(constants.network_efficiency)
-        buckets = self.buckets(software, machine.bytes_per_sum)
-        return [(bucket, allreduce(software.algorithm, topology, bucket.size_bytes)) for bucket in buckets]
 
 
 def _queue(
@@ -223,10 +222,6 @@ def _queue(
     return tuple(queue)
 
 
-def _slowdown(machine: Machine, constants: Constants) -> float:
-    return constants.slowdown(min(machine.ranks, machine.ranks_per_node))
-
-
 def _contention(machine: Machine, software: Software) -> float:
     """Return the share of a reduction's time that it takes from backward while both run."""
     if machine.sums is not None and software.algorithm == SHARED_MEMORY:
@@ -234,34 +229,10 @@ def _contention(machine: Machine, software: Software) -> float:
     return min(_MOST_CONTENTION, software.channels / machine.accelerator.units)
 
 
-def _negotiation(machine: Machine, constants: Constants, software: Software, busy_s: float) -> float:
-    """Return the core time that the communication thread takes from compute during a step of ``busy_s``.
-
-    The thread wakes in every cycle, also while no gradient is ready.
-    """
-    if machine.ranks == 1 or not constants.cycle_cpu_s or not software.cycle_s:
-        return 0.0
-    return busy_s * constants.cycle_cpu_s / software.cycle_s
-
-
-def _plan(
-    network: Network, backward: KernelTable, bytes_per_number: int, cap_bytes: int, boundaries: tuple[int, ...]
-) -> tuple[SimulatedBucket, ...]:
-    """Fuse the gradients into buckets: as many tensors as ``boundaries`` says, or else up to ``cap_bytes``."""
-    sizes = gradient_bytes(network.parameters, bytes_per_number)
-    layer_of_tensor = [index for index, layer in enumerate(network.layers) for _ in layer.parameters]
-    last_kernel = {int(layer): kernel for kernel, layer in enumerate(backward.layer)}
-    if boundaries:
-        assert sum(boundaries) == len(sizes), "boundaries count every tensor once"
-        stops = np.cumsum(boundaries)
-        order = range(len(sizes) - 1, -1, -1)
-        groups = tuple(tuple(order[stop - count : stop]) for count, stop in zip(boundaries, stops, strict=True))
-    else:
-        groups = plan_buckets(sizes, cap_bytes)
-    return tuple(
-        SimulatedBucket(
-            size_bytes=sum(sizes[index] for index in group),
-            after_kernel=max(last_kernel[layer_of_tensor[index]] for index in group),
-        )
-        for group in groups
-    )
+def _groups(sizes: Sequence[int], software: Software) -> Sequence[Sequence[int]]:
+    """Return the parameters of each bucket: as many as ``boundaries`` says, or else up to ``bucket_bytes``."""
+    if not software.boundaries:
+        return plan_buckets(sizes, software.bucket_bytes)
+    assert sum(software.boundaries) == len(sizes), "boundaries count every tensor once"
+    last_first = iter(range(len(sizes) - 1, -1, -1))
+    return [list(islice(last_first, count)) for count in software.boundaries]

@@ -9,6 +9,7 @@ from configs.load import load_both, load_cluster
 from train.sim.conditions import conditions
 from train.sim.cpu import find_processor, load_description, machine_of_rates, rates_of_processor
 from train.sim.forecast import Forecast, forecast
+from train.sim.topology import SharedSums
 
 RATES = (
     "{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9, cores: 2, sum_bytes_per_s: 8e9, sum_bucket_s: 2e-4}"
@@ -40,19 +41,21 @@ def test_a_rank_has_its_share_of_the_cores_and_of_the_bandwidth(
 
 
 def test_an_unknown_cpu_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"node.cpu: got 'EPYC 77630', allowed: .* did you mean 'EPYC 7763'"):
+    with pytest.raises(ConfigError, match=r"node.cpu: got 'EPYC 77630', .* did you mean 'EPYC 7763'"):
         find_processor("EPYC 77630")
 
 
-def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(None, "--calibrate-here"), ("flops: 1e10\n", "memory_bytes_per_s"), (RATES.replace("1e9", "0"), "above 0")],
+)
+def test_a_description_that_is_missing_or_broken_says_how_to_measure_it(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
     path = tmp_path / "here.yaml"
-    with pytest.raises(UserError, match="--calibrate-here"):
-        load_description(path)
-    path.write_text("flops: 1e10\n")
-    with pytest.raises(UserError, match="memory_bytes_per_s"):
-        load_description(path)
-    path.write_text(RATES.replace("1e9", "0"))
-    with pytest.raises(UserError, match="must all be there and above 0"):
+    if text:
+        path.write_text(text)
+    with pytest.raises(UserError, match=words):
         load_description(path)
 
 
@@ -72,15 +75,14 @@ def test_more_nodes_have_the_cards_of_the_cluster_file_or_one_as_fast_as_the_lin
     rates |= {"sum_bytes_per_s": 8e9, "sum_bucket_s": 2e-4}
     sets = ["cluster.num_nodes=3", *SEVERAL_NODES]
     bare = machine_of_rates(rates, load_cluster("laptop", sets))
-    assert (bare.ranks, bare.nodes, bare.nics, bare.nic_bytes_per_s) == (6, 3, 1, 3e9)
-    assert (bare.sums, bare.accelerator.name, bare.accelerator.memory) == (None, "this machine", 2e10)
+    cpu = bare.accelerator
+    assert (bare.ranks, bare.nodes, cpu.nics, cpu.nic, bare.sums) == (6, 3, 1, 3e9, None)
+    assert (cpu.name, cpu.memory, cpu.link, cpu.link_kind, cpu.chip) == ("this machine", 2e10, 3e9, "memory", "cpu")
     cards = ["cluster.node.nics=2", "cluster.node.nic_bytes_per_s=5e9", "cluster.node.cpu=EPYC 7763"]
-    found = machine_of_rates(rates, load_cluster("laptop", [*sets, *cards]))
-    assert (found.nics, found.nic_bytes_per_s, found.accelerator.name) == (2, 5e9, "EPYC 7763")
-    assert (found.link_bytes_per_s, found.accelerator.link_kind, found.accelerator.chip) == (3e9, "memory", "cpu")
+    cpu = machine_of_rates(rates, load_cluster("laptop", [*sets, *cards])).accelerator
+    assert (cpu.nics, cpu.nic, cpu.link, cpu.name) == (2, 5e9, 3e9, "EPYC 7763")
     shared = machine_of_rates(rates, load_cluster("laptop", ["cluster.communication.kind=shared_memory"]))
-    assert shared.sums is not None
-    assert (shared.sums.bytes_per_s, shared.sums.bucket_s, shared.sums.cores) == (8e9, 2e-4, 2.0)
+    assert shared.sums == SharedSums(bytes_per_s=8e9, bucket_s=2e-4, cores=2.0)
     assert (shared.ranks, shared.bytes_per_number, shared.peak) == (2, 4, 1e10)
 
 
@@ -143,7 +145,7 @@ def test_the_rates_of_a_machine_make_its_step(
 
 def test_a_link_of_the_cluster_file_takes_the_place_of_the_measured_one(tmp_path: Path) -> None:
     found = _forecast(tmp_path, *HOROVOD, "cluster.communication.link_bytes_per_s=123e6")
-    assert found.scenario.machine.link_bytes_per_s == 123e6
+    assert found.scenario.machine.accelerator.link == 123e6
 
 
 @pytest.mark.parametrize("kind", ["parameter_server", "parameter_server_async"])

@@ -10,8 +10,8 @@ from configs.load import load_both, load_cluster, load_recipe
 from tests.configs.test_progressive_resizing import GROWING
 from train.sim.constants import load_calibration
 from train.sim.forecast import Scenario, forecast, has_reference, make_scenario, time_step, with_recorded_software
-from train.sim.hardware import find_system
-from train.sim.software import framework_traffic
+from train.sim.hardware import Machine, find_accelerator, find_system
+from train.sim.software import framework_software
 
 CALIBRATION = load_calibration()
 
@@ -46,7 +46,7 @@ def test_a_recipe_of_another_optimizer_takes_all_of_its_epochs() -> None:
 
 def test_another_batch_has_the_epochs_that_it_needs_whatever_the_recipes_are() -> None:
     scenario = _record("run.epochs=40")
-    smaller = forecast(replace(scenario, machine=scenario.machine.with_ranks(1024)), CALIBRATION)
+    smaller = forecast(replace(scenario, machine=replace(scenario.machine, ranks=1024)), CALIBRATION)
     assert smaller.convergence == "reference"
     assert smaller.epochs > 40
 
@@ -79,7 +79,7 @@ def test_a_scenario_has_the_number_type_the_engine_and_the_evaluations_of_the_ru
     sets = ["cluster.engine.precision=float32", "cluster.engine.name=torch", "run.epochs=9", "run.eval_every_epochs=3"]
     sets += ["run.eval_first_epoch=3", "batch.accumulation_steps=2"]
     found = make_scenario(*load_both("imagenet-b256", "a100-node", sets), CALIBRATION)
-    assert (found.precision, found.engine, found.evaluations) == ("float32", "torch", 3)
+    assert (found.machine.half, found.is_pytorch_on_gpu, found.evaluations) == (False, True, 3)
     assert (found.batch * found.accumulation * found.machine.ranks, found.accumulation) == (256, 2)
     assert found.mlperf_round == CALIBRATION.rounds["A100"]
     assert not found.tuned
@@ -142,8 +142,8 @@ def test_a_frameworks_batch_norms_pass_over_a_tensor_as_often_as_its_kernels_nee
 ) -> None:
     machine = _record().machine
     machine = replace(machine, half=half, accelerator=replace(machine.accelerator, matrix_units=units, tf32=None))
-    found = framework_traffic(machine, is_fused=is_fused, is_channels_last=is_channels_last)
-    assert found == pytest.approx(sevenths / 7)
+    found = framework_software(machine, is_fused=is_fused, is_channels_last=is_channels_last)
+    assert found.norm_traffic == pytest.approx(sevenths / 7)
 
 
 @pytest.mark.parametrize(("layout", "sevenths"), [("NHWC", 13), ("NCHW", 18)])
@@ -185,7 +185,7 @@ def test_a_forecast_is_the_step_the_run_and_the_start_in_their_units() -> None:
     assert found.run.epochs_s == pytest.approx(found.epochs * 1281167 / found.images_per_s)
     hours = 16 * (found.run.total_s + found.startup.total_s) / 3600
     assert found.accelerator_hours == pytest.approx(hours)
-    alone = forecast(replace(scenario, machine=scenario.machine.with_ranks(1), accumulation=1), CALIBRATION)
+    alone = forecast(replace(scenario, machine=replace(scenario.machine, ranks=1), accumulation=1), CALIBRATION)
     assert found.efficiency == pytest.approx(found.images_per_s / 16 / alone.images_per_s, rel=1e-6)
 
 
@@ -202,9 +202,10 @@ def test_an_interval_widens_beyond_the_largest_known_system(
     widths = {"seen": 0.1, "larger": 0.2, "unseen": 0.5, "compiler": 0.4, "float32": 0.3}
     times = {"seen": 0.2, "larger": 0.3, "unseen": 0.6, "compiler": 0.5}
     calibration = replace(CALIBRATION, half_widths=widths, time_half_widths=times, largest={"A100": 64, "TPUv3": 128})
-    found = calibration.interval(chip, ranks, has_compiler=chip == "TPUv3")
+    compiler = "xla" if chip == "TPUv3" else ""
+    machine = Machine(replace(find_accelerator("V100"), chip=chip, compiler=compiler), ranks)
+    found = calibration.interval(machine)
     assert (found.basis, found.lacks) == (kind, "")
     assert found.rate == pytest.approx(half_width)
     assert found.time == pytest.approx(half_width / widths[kind] * times[kind])
-    lacking = calibration.interval(chip, ranks, has_compiler=chip == "TPUv3", lacks="float32")
-    assert lacking.rate == pytest.approx(math.hypot(half_width, 0.3))
+    assert calibration.interval(machine, "float32").rate == pytest.approx(math.hypot(half_width, 0.3))

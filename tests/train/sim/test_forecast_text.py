@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from configs.load import load_recipe
+from configs.load import load_both
 from train.sim.constants import Interval
 from train.sim.forecast import Forecast, Scenario
-from train.sim.forecast_text import forecast_row, forecast_text, startup_text
+from train.sim.forecast_text import forecast_row, forecast_text
 from train.sim.hardware import Machine, find_accelerator
 from train.sim.software import Software
 from train.sim.step_time import Reduction, StepTime
@@ -21,8 +21,8 @@ STEP = StepTime(
     overhead_s=0.0077, input_s=0.0088, reductions=(Reduction(9, 0.0, 0.01, 0.013), Reduction(9, 0.01, 0.02, 0.026)),
 )  # fmt: skip
 SCENARIO = Scenario(
-    load_recipe("abci-b86016"), Machine(V100, 1234, 4, V100.link, V100.nics, V100.nic), 42.5, 2,
-    Software(algorithm="ring"), "0.6",
+    *load_both("abci-b86016", "abci-v100"), Machine(replace(V100, node=4), 1234), 42.5, 2, Software(algorithm="ring"),
+    "0.6",
 )  # fmt: skip
 FORECAST = Forecast(
     SCENARIO, STEP, images_per_s=1_512_000.0, interval=Interval("larger", "float32", math.log(2), math.log(4)),
@@ -81,15 +81,3 @@ def test_parts_that_take_no_time_are_left_out_and_a_run_without_a_reference_has_
     assert "time to train  " not in text
     assert text.splitlines()[-1].endswith("accelerator hours (355.9 to 367.6)")
     assert forecast_row(plain)["time_to_train_s"] is None
-
-
-def test_the_start_up_is_told_seeded_and_broadcast_overlapped_and_serial() -> None:
-    titles, *rows = startup_text([1, 1024]).splitlines()
-    assert re.split(r"  +", titles.strip()) == [
-        "ranks", "seeded, overlapped", "seeded, serial", "broadcast, overlapped", "broadcast, serial",
-    ]  # fmt: skip
-    # 1,024 ranks: 24 s of launch and 10.23 of the communicator, 4.35 of the pipeline, 1.85 of the broadcast.
-    assert [row.split() for row in rows] == [
-        ["1", "12.3", "12.3", "12.3", "12.3"],
-        ["1024", "34.2", "38.6", "36.1", "40.4"],
-    ]

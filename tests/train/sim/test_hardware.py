@@ -7,6 +7,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.load import load_cluster
 from train.sim.hardware import (
+    Accelerator,
     Machine,
     accelerators,
     find_accelerator,
@@ -51,23 +52,21 @@ def test_a_run_computes_at_the_peak_of_its_number_type(
     half: bool, tf32: bool, rates: tuple[float | None, bool], peak: float, uses_units: bool, width: int
 ) -> None:
     product = replace(find_accelerator("V100"), peak=3e14, peak32=2e13, tf32=rates[0], matrix_units=rates[1])
-    machine = Machine(product, 20, 8, 1e11, 4, 1e10, half=half, tf32=tf32)
+    machine = Machine(replace(product, node=8), 20, half=half, tf32=tf32)
     assert (machine.peak, machine.uses_matrix_units, machine.bytes_per_number) == (peak, uses_units, width)
     assert machine.nodes == 3
-    assert machine.with_ranks(8).nodes == 1
+    assert replace(machine, ranks=8).nodes == 1
 
 
 def test_a_cluster_file_takes_the_place_of_the_catalogue_where_it_has_a_rate() -> None:
     plain = machine_of_cluster(load_cluster("dgx-a100", ["cluster.node={gpu: A100-SXM4-40GB}"]))
-    product = find_accelerator("A100-SXM4-40GB")
-    assert (plain.accelerator, plain.link_bytes_per_s) == (product, product.link)
-    assert (plain.nics, plain.nic_bytes_per_s) == (product.nics, product.nic)
-    assert (plain.ranks, plain.ranks_per_node, plain.half, plain.tf32, plain.sums) == (16, 8, True, True, None)
+    assert plain == Machine(find_accelerator("A100-SXM4-40GB"), 16)
     sets = ["cluster.node.gpu_link_bytes_per_s=1e10", "cluster.node.nics=3", "cluster.node.nic_bytes_per_s=2e9"]
     sets += ["cluster.fabric.nodes_per_rack=5", "cluster.fabric.uplink_share=0.25", "cluster.engine.precision=float32"]
     told = machine_of_cluster(load_cluster("dgx-a100", [*sets, "cluster.environment={NVIDIA_TF32_OVERRIDE: 0}"]))
-    assert (told.link_bytes_per_s, told.nics, told.nic_bytes_per_s) == (1e10, 3, 2e9)
+    assert (told.accelerator.link, told.accelerator.nics, told.accelerator.nic) == (1e10, 3, 2e9)
     assert (told.nodes_per_rack, told.uplink_share, told.half, told.tf32) == (5, 0.25, False, False)
+    assert machine_of_cluster(load_cluster("dgx-a100", ["cluster.environment={NVIDIA_TF32_OVERRIDE: 1}"])).tf32
     assert told.rack_ordered
     assert machine_of_cluster(load_cluster("abci-v100")).rack_ordered is find_system("abci-v100").rack_ordered is False
 
@@ -75,22 +74,13 @@ def test_a_cluster_file_takes_the_place_of_the_catalogue_where_it_has_a_rate() -
 @pytest.mark.parametrize(
     ("node", "words"),
     [
-        (
-            "{gpu: A1000-SXM-80GB}",
-            "node.gpu: got 'A1000-SXM-80GB', allowed: an accelerator of train/sim/families.yaml; did you mean "
-            "'A100-SXM-80GB'",
-        ),
-        (
-            "{}",
-            "node.gpu: got None, allowed: an accelerator of train/sim/families.yaml; for example V100-SXM2-16GB, or ",
-        ),
+        ("{gpu: A1000-SXM-80GB}", "node.gpu: got 'A1000-SXM-80GB', .*; did you mean 'A100-SXM-80GB'"),
+        ("{}", "node.gpu: got None, .*; for example V100-SXM2-16GB, or .* node.accelerator of the cluster file"),
     ],
 )
 def test_an_accelerator_that_nobody_describes_is_refused_with_a_name_that_is_known(node: str, words: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=words):
         machine_of_cluster(load_cluster("dgx-a100", [f"cluster.node={node}"]))
-    assert str(refused.value).startswith(words)
-    assert str(refused.value).endswith("node.accelerator of the cluster file (./run.sh keys node)")
 
 
 def test_every_number_of_a_data_sheet_is_taken_over() -> None:
@@ -98,44 +88,22 @@ def test_every_number_of_a_data_sheet_is_taken_over() -> None:
     sheet = f"{{{rates}, cache_bytes: 6e6, units: 81, link: nvlink}}"
     sets = ["cluster.node.gpu=X1", f"cluster.node.accelerator={sheet}", "cluster.node.gpu_link_bytes_per_s=5e10"]
     sets += ["cluster.node.nics=3", "cluster.node.nic_bytes_per_s=7e9"]
-    machine = machine_of_cluster(load_cluster("dgx-a100", sets))
-    found = machine.accelerator
-    assert (found.name, found.chip) == ("X1", "described: X1")
-    assert (found.peak, found.peak32, found.tf32, found.memory) == (1e14, 2e13, 3e13, 1e12)
-    assert (found.cache, found.units, found.node) == (6e6, 81, 8)
-    assert (machine.nics, machine.nic_bytes_per_s, machine.link_bytes_per_s, found.link_kind) == (
-        3,
-        7e9,
-        5e10,
-        "nvlink",
+    found = machine_of_cluster(load_cluster("dgx-a100", sets)).accelerator
+    assert found == Accelerator(
+        "X1", "described: X1", 1e14, 2e13, 1e12, 6e6, 81, 8, 5e10, "nvlink", 3, 7e9, tf32=3e13, matrix_units=True
     )
     # Without rates of links: one card, and the kind of link counts beside its rate only.
-    bare = machine_of_cluster(load_cluster("dgx-a100", [f"cluster.node={{accelerator: {sheet}}}"]))
-    assert (bare.nics, bare.nic_bytes_per_s, bare.link_bytes_per_s) == (1, 3e9, 12e9)
-    assert (bare.accelerator.name, bare.accelerator.link_kind) == ("dgx-a100", "pcie")
+    bare = machine_of_cluster(load_cluster("dgx-a100", [f"cluster.node={{accelerator: {sheet}}}"])).accelerator
+    assert (bare.nics, bare.nic, bare.link, bare.name, bare.link_kind) == (1, 3e9, 12e9, "dgx-a100", "pcie")
 
 
 def test_a_machine_is_seen_by_its_collectives_as_it_is() -> None:
-    machine = replace(
-        Machine(V100, 20, 8, V100.link, V100.nics, V100.nic),
-        nics=3,
-        nic_bytes_per_s=10e9,
-        nodes_per_rack=2,
-        uplink_share=0.25,
-        rack_ordered=True,
-    )
+    product = replace(V100, node=8, nics=3, nic=10e9, link_kind="pcie")
+    machine = Machine(product, 20, nodes_per_rack=2, uplink_share=0.25, rack_ordered=False)
     assert machine.topology(0.5) == Topology(
-        20, 8, V100.link, 15e9, link_kind=V100.link_kind, nodes_per_rack=2, uplink_share=0.25, rack_ordered=True
+        20, 8, V100.link, 15e9, link_kind="pcie", nodes_per_rack=2, uplink_share=0.25, rack_ordered=False
     )
-    assert replace(machine, nics=0).topology(1.0).node_bytes_per_s == 10e9
-    other = replace(V100, link_kind="pcie")
-    assert replace(machine, accelerator=other).topology(1.0).link_kind == "pcie"
-
-
-def test_tf32_is_off_only_where_the_variable_is_zero() -> None:
-    for value in (0, 1):
-        sets = [f"cluster.environment={{NVIDIA_TF32_OVERRIDE: {value}}}"]
-        assert machine_of_cluster(load_cluster("dgx-a100", sets)).tf32 is bool(value)
+    assert replace(machine, accelerator=replace(product, nics=0)).topology(1.0).node_bytes_per_s == 10e9
 
 
 def test_the_sums_of_bfloat16_take_float32s_bytes_from_65_ranks_on_and_pytorch_multiplies_no_tf32() -> None:
@@ -143,6 +111,6 @@ def test_the_sums_of_bfloat16_take_float32s_bytes_from_65_ranks_on_and_pytorch_m
     widths = {}
     for precision in ("bfloat16", "float16", "float32"):
         machine = machine_of_cluster(load_cluster("a100-node", [*sets, f"cluster.engine.precision={precision}"]))
-        widths[precision] = [machine.with_ranks(ranks).bytes_per_sum for ranks in (64, 65)]
+        widths[precision] = [replace(machine, ranks=ranks).bytes_per_sum for ranks in (64, 65)]
     assert widths == {"bfloat16": [2, 4], "float16": [2, 2], "float32": [4, 4]}
     assert machine.peak == machine.accelerator.peak32

@@ -1,7 +1,9 @@
 """``./run.sh simulate``: a run, a sweep, an optimum, a trace, comparisons with points, and refused input."""
 
+import csv
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,15 +30,6 @@ def test_the_record_with_its_efficiency_and_the_cause_of_what_is_lost(capsys: py
     assert sum(found[f"{part}_s"] for part in parts) == pytest.approx(found["step_s"])
 
 
-def test_the_text_has_the_numbers_of_the_json_and_the_cost_in_the_price(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(answer(capsys, *RECORD, "--price", "2", "--json"))
-    text = answer(capsys, *RECORD, "--price", "2")
-    assert f"images/s       {found['images_per_s']:,.0f}  (90% interval" in text
-    assert f"time to train  {found['time_to_train_s']:,.1f} s" in text
-    assert f"{2 * found['accelerator_hours']:,.2f} at 2 an hour" in text
-    assert f"by {found['step_ms_saved_without']['shared uplinks between racks']:6.2f} ms" in text
-
-
 def test_a_bigger_machine_at_a_bigger_batch_is_not_always_faster(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(answer(capsys, *RECORD, "--sweep", "ranks=256..131072", "--json"))
     assert [row["epochs"] for row in rows] == sorted(row["epochs"] for row in rows)
@@ -50,36 +43,22 @@ def test_a_sweep_of_two_values_gives_every_combination(capsys: pytest.CaptureFix
     assert [(row["batch"], row["algorithm"]) for row in rows] == combinations
 
 
-def test_a_hundred_points_up_to_4096_ranks_grow(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = json.loads(answer(capsys, *RECORD, "--sweep", "ranks=64..4096/100", "--json"))
-    assert len(rows) == 100
-    assert rows[-1]["images_per_s"] > 40 * rows[0]["images_per_s"]
-    steps = [row["step_s"] for row in rows]
-    assert max(later / earlier for earlier, later in itertools.pairwise(steps)) < 1.1
-
-
-@pytest.mark.medium
 def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_and_shows_ten(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["imagenet-b256", "--cluster", "dgx-a100", "--optimize", "--price", "2"]
-    rows = json.loads(answer(capsys, *words, "--json"))
+    words = ["imagenet-b256", "--cluster", "dgx-a100", "--set", "cluster.node.gpu_memory_bytes=6000000000"]
+    rows = json.loads(answer(capsys, *words, "--optimize", "--price", "2", "--json"))
     assert len(rows) == 10
-    times = [row["time_to_train_s"] for row in rows]
-    assert times == sorted(times)
     assert {row["ranks"] for row in rows} <= {8, 16}
+    assert max(row["per_rank_batch_size"] for row in rows) == 64  # (6 - 1.5) GB hold 64 images of 70 MB
     assert {row["algorithm"] for row in rows} <= {"auto", "hierarchical"}, "which this program has"
     assert [row["cost"] for row in rows] == pytest.approx([2 * row["accelerator_hours"] for row in rows])
-    cheap = json.loads(answer(capsys, *words, "--deadline", str(times[-1]), "--json"))
-    hours = [row["accelerator_hours"] for row in cheap]
-    assert hours == sorted(hours)
-    assert max(row["time_to_train_s"] for row in cheap) <= times[-1]
-    frugal = json.loads(answer(capsys, *words, "--budget", str(hours[1]), "--json"))
-    assert max(row["accelerator_hours"] for row in frugal) <= hours[1]
-    small = answer(capsys, *words, "--set", "cluster.node.gpu_memory_bytes=6000000000")
-    head, *lines = small.splitlines()
+    times, hours = ([row[key] for row in rows] for key in ("time_to_train_s", "accelerator_hours"))
+    limits = ["--deadline", str(times[-1]), "--budget", str(sorted(hours)[3])]
+    cheap = json.loads(answer(capsys, *words, "--optimize", *limits, "--json"))
+    assert [row["accelerator_hours"] for row in cheap] == sorted(hours)[:4], "the cheapest in time is the best"
+    head = answer(capsys, *words, "--optimize", *limits).splitlines()[0]
     assert head.split()[:6] == ["ranks", "per", "rank", "batch", "size", "global"]
-    assert max(float(line.split()[1]) for line in lines) == 64  # (6 - 1.5) GB hold 64 images of 70 MB
 
 
 def test_every_allreduce_is_compared_by_fourths_of_the_ranks_and_eighths_of_the_bytes(
@@ -90,6 +69,8 @@ def test_every_allreduce_is_compared_by_fourths_of_the_ranks_and_eighths_of_the_
     assert [*rows[0]] == ["ranks", "bytes", "best", *names]
     assert sorted({row["ranks"] for row in rows}) == [2, 8, 32, 128, 512, 2048]
     assert sorted({row["bytes"] for row in rows}) == [1 << power for power in (10, 13, 16, 19, 22, 25, 28)]
+    for row in rows:
+        assert row[row["best"]] == min(row[name] for name in names[:-2]), "without switches and servers"
     assert len({row["best"] for row in rows}) > 1
     heads, *lines = answer(capsys, *RECORD, "--collectives").splitlines()
     assert heads.split() == ["ranks", "bytes", "best", *(word for name in names for word in (name, "ms"))]
@@ -97,33 +78,17 @@ def test_every_allreduce_is_compared_by_fourths_of_the_ranks_and_eighths_of_the_
         assert line.split()[3:] == [f"{1e3 * row[name]:.3f}" for name in names]
 
 
-def test_a_validation_is_drawn_and_told_measured_beside_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    drawn: list[tuple[Path, list[tuple[float, float, str]]]] = []
-    monkeypatch.setattr("logs.show.plot.plot_validation", lambda *given: drawn.append(given))
-    text = answer(capsys, "--validate", str(EXCERPT), "--plot", "a.png")
-    lines = text.split("\n\n")[0].splitlines()
-    assert lines[0].split()[-4:] == ["measured", "predicted", "error", "%"]
-    ((path, rates),) = drawn
-    assert path == Path("a.png")
-    for line, (measured, predicted, basis) in zip(lines[1:], rates, strict=True):
+def test_a_validation_tells_the_measured_beside_the_predicted_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    predicted = json.loads(answer(capsys, "--points", str(EXCERPT), "--json"))
+    with EXCERPT.open(encoding="utf-8") as file:
+        measured = [float(row["img_per_s"]) for row in csv.DictReader(file)]
+    heads, *lines = answer(capsys, "--validate", str(EXCERPT)).split("\n\n")[0].splitlines()
+    assert heads.split()[-4:] == ["measured", "predicted", "error", "%"]
+    for line, rate, row in zip(lines, measured, predicted, strict=True):
         # An error is positive where the prediction is too high.
-        error = 100 * (predicted / measured - 1)
-        assert line.split()[-3:] == [f"{measured:.0f}", f"{predicted:.0f}", f"{error:+.1f}"]
-        assert basis in ("seen", "compiler")
-
-
-def test_a_trace_has_every_kernel_every_bucket_and_the_steps_length(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "step.json"
-    found = json.loads(answer(capsys, *RECORD, "--json", "--trace", str(path)))
-    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
-    assert sum(event["cat"] == "allreduce" for event in events) == 4
-    assert sum(event["cat"] == "forward" for event in events) > 100
-    end = max(event["ts"] + event["dur"] for event in events)
-    assert end == pytest.approx(1e6 * found["step_s"], rel=1e-3)
+        found = row["predicted_img_per_s"]
+        assert [float(each) for each in line.split()[-3:-1]] == pytest.approx([rate, found], abs=0.6)
+        assert float(line.split()[-1]) == pytest.approx(100 * (found / rate - 1), abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +107,7 @@ def test_points_that_nobody_measured_are_not_compared(
         assert "no points can be hidden in the way 'row'" in capsys.readouterr().err
 
 
+@pytest.mark.medium
 def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,7 +119,6 @@ def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
     assert len(rows.read_text().splitlines()) == 1 + int(table[-1][2])
     median_time_percent = float(table[-1][6])
     assert 0 < median_time_percent <= 10
-    assert answer(capsys, "--validate", str(EXCERPT), "--held-out", "larger") == text
 
 
 @pytest.mark.parametrize(
@@ -163,7 +128,7 @@ def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
         ([], "RECIPE"),
         ([*RECORD, "--sweep", "rank=4"], "did you mean 'ranks'"),
         ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
-        ([*RECORD, "--optimize", "--deadline", "1"], "no run is within the limits"),
+        (["imagenet-b256", "--cluster", "a100-node", "--optimize", "--deadline", "1"], "no run is within the limits"),
         (["--points", "nowhere.csv"], "cannot be read"),
         (["--calibrate", "configs", "nowhere.csv"], "--calibrate: got several paths, allowed: one points file, or"),
         (["imagenet-b256", "--as-recorded", "--cluster", "a100-node"], "abci-v100"),
@@ -226,28 +191,40 @@ def test_published_float32_and_tf32_rates_of_one_gpu_are_inside_the_interval(
     assert found["images_per_s"] == pytest.approx(measured, rel=0.35)
 
 
-def test_the_start_up_is_told_from_one_rank_to_4096_by_powers_of_two(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [line.split()[0] for line in answer(capsys, "--startup").splitlines()[1:14]]
-    assert rows == [str(1 << power) for power in range(13)]
+def test_the_start_up_is_told_seeded_and_broadcast_overlapped_and_serial(capsys: pytest.CaptureFixture[str]) -> None:
+    titles, *rows = answer(capsys, "--startup").splitlines()
+    assert re.split(r"  +", titles.strip()) == [
+        "ranks", "seeded, overlapped", "seeded, serial", "broadcast, overlapped", "broadcast, serial",
+    ]  # fmt: skip
+    assert [int(row.split()[0]) for row in rows] == [1 << power for power in range(13)]
+    # 1,024 ranks: 24 s of launch and 10.23 of the communicator, 4.35 of the pipeline, 1.85 of the broadcast.
+    assert rows[0].split() == ["1", "12.3", "12.3", "12.3", "12.3"]
+    assert rows[10].split() == ["1024", "34.2", "38.6", "36.1", "40.4"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["abci-b86016", "abci-v100"], ["imagenet-b256", "dgx-a100"], ["imagenet-b256", "a100-kubernetes"]],
-    ids="-".join,
-)
 def test_the_forecast_of_a_machine_elsewhere_is_the_same_whichever_engine_is_installed_here(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = set()
-    for installed in ("mxnet", "torch"):
-        monkeypatch.setattr("configs.registry.has_engine", lambda name, only=installed: name == only)
-        found.add(answer(capsys, words[0], "--cluster", words[1], "--json"))
-    assert len(found) == 1
+    for recipe, cluster in (("abci-b86016", "abci-v100"), ("imagenet-b256", "a100-kubernetes")):
+        found = set()
+        for installed in ("mxnet", "torch"):
+            monkeypatch.setattr("configs.registry.has_engine", lambda name, only=installed: name == only)
+            found.add(answer(capsys, recipe, "--cluster", cluster, "--json"))
+        assert len(found) == 1
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("words", [["--sweep", "ranks=8,16"], ["--collectives"]])
+@pytest.mark.parametrize(
+    "words",
+    [["imagenet-b256", "--cluster", "dgx-a100", "--sweep", "ranks=8,16"],
+     ["imagenet-b256", "--cluster", "dgx-a100", "--collectives"], ["--validate", str(EXCERPT)]],
+)  # fmt: skip
 def test_rows_are_drawn_as_a_picture(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer(capsys, "imagenet-b256", "--cluster", "dgx-a100", *words, "--plot", str(tmp_path / "a.png"))
+    answer(capsys, *words, "--plot", str(tmp_path / "a.png"))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["simulate", *RECORD, "--trace", str(tmp_path / "file" / "a.json")]) == 2
+    assert re.fullmatch(r"error: .*a\.json: cannot be written: .*\n", capsys.readouterr().err)

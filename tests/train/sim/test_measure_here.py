@@ -64,15 +64,5 @@ def test_rates_are_operations_and_bytes_over_the_time_between_two_readings_of_th
     })  # fmt: skip
 
 
-def test_a_file_that_cannot_be_written_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Measuring takes seconds.
-    monkeypatch.setattr("train.sim.answers.measure_machine", lambda: {"flops": 1.0})
-    (tmp_path / "file").touch()
-    assert main(["simulate", "--calibrate-here", "--out", str(tmp_path / "file" / "here.yaml")]) == 2
-    assert capsys.readouterr().err.endswith("choose another --out\n")
-
-
 def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))

@@ -68,7 +68,7 @@ def test_a_run_of_pytorch_on_a_gpu_sets_the_forecast_of_its_program_only(tmp_pat
 def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other_machines_not_at_all() -> None:
     scenario, _ = conditions(*load_both("imagenet-b256", "a100-node"))
     calibration = load_calibration()
-    step = MeasuredStep("a", "A100-SXM-80GB", "alexnet", "float16", 8, 1e4, 0.01, 0.2, "", scenario.engine)
+    step = MeasuredStep("a", "A100-SXM-80GB", "alexnet", "float16", 8, 1e4, 0.01, 0.2, "", scenario.cluster.engine.name)
     other = apply_steps(scenario, calibration, [step])
     assert other.constants.compute_factor == pytest.approx(math.exp(0.2))
     # One network: 0.2 between networks, as much for this one, 0.05 between runs, 0.01 within the run.
@@ -98,7 +98,7 @@ def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other
 def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept, asked = tmp_path / "steps.yaml", load_both("imagenet-b256", "a100-node")
     scenario, without = conditions(*asked, steps=kept)
-    machine, engine = scenario.machine.accelerator.name, scenario.engine
+    machine, engine = scenario.machine.accelerator.name, scenario.cluster.engine.name
     old = MeasuredStep("runs/old", machine, "resnet50", "float16", 8, 1e4, 0.01, 0.2, "stale", engine)
     keep_steps(kept, [old, replace(old, source="runs/elsewhere", machine="H100-SXM")])
     assert conditions(*asked, steps=kept)[1] == without
@@ -215,7 +215,7 @@ def _steps(*logs: float, networks: str = "") -> tuple[Scenario, list[MeasuredSte
     machine, ranks = scenario.machine.accelerator.name, scenario.machine.ranks
     names = networks or "abcdefgh"[: len(logs)]
     return scenario, [
-        MeasuredStep(str(number), machine, name, "float16", ranks, 1e4, 0.0, log, "", scenario.engine)
+        MeasuredStep(str(number), machine, name, "float16", ranks, 1e4, 0.0, log, "", scenario.cluster.engine.name)
         for number, (log, name) in enumerate(zip(logs, names, strict=True))
     ]
 

@@ -19,7 +19,7 @@ from train.sim.roofline import kernel_times
 from train.sim.step_time import StepTime, step_model
 
 CALIBRATION = load_calibration()
-ALONE = CALIBRATION.constants.replaced(straggler=0.0)
+ALONE = replace(CALIBRATION.constants, straggler=0.0)
 BFLOAT16, COMPILED, STEP, COMPUTE = (
     "cluster.engine.precision=bfloat16",
     "cluster.engine.compile=true",
@@ -35,7 +35,7 @@ def _scenario(*sets: str, gpu: str = "H100-SXM5-80GB", ranks: int = 1, batch: in
 
 
 def _step(scenario: Scenario, **constants: float) -> StepTime:
-    values = ALONE.replaced(**constants)
+    values = replace(ALONE, **constants)
     return step_model("resnet50").time_step(scenario.machine, scenario.batch, values, scenario.software)
 
 
@@ -72,8 +72,8 @@ def test_a_step_is_no_shorter_than_its_launches_by_the_host(sets: tuple[str, ...
 def test_the_launches_of_another_network_are_as_many_as_its_kernels_are_more() -> None:
     small = _scenario("model.name=resnet101", batch=1)
     model = step_model("resnet101")
-    kernels = len(model.forward.names) + len(model.backward.names)
-    step = model.time_step(small.machine, 1, ALONE.replaced(launch_s=0.0, kernel_s=0.0), small.software)
+    kernels = len(model.forward) + len(model.backward)
+    step = model.time_step(small.machine, 1, replace(ALONE, launch_s=0.0, kernel_s=0.0), small.software)
     assert step.total_s == pytest.approx(kernels / 303 * 483 * 14.3e-6, rel=1e-6)
 
 
@@ -100,15 +100,13 @@ def test_nothing_hides_the_allreduces_beside_a_graph_of_compute() -> None:
 
 def test_a_kernel_between_convolutions_moves_no_more_than_its_multiprocessors_can() -> None:
     forward = step_model("resnet50").forward
-    at = {name: forward.names.index(name) for name in ("stage1_block1_conv3", "stage1_block1_conv3_bn")}
-    software = _scenario().software
-    plain = ALONE.replaced(kernel_s=0.0, cache_share=0.0, memory_efficiency=1.0, compute_efficiency=1e3)
+    at = {name: list(forward["name"]).index(name) for name in ("stage1_block1_conv3", "stage1_block1_conv3_bn")}
+    software = replace(_scenario().software, graphs=True)
+    plain = replace(ALONE, kernel_s=0.0, cache_share=0.0, memory_efficiency=1.0, compute_efficiency=1e3)
 
     def seconds(product: str, kernel: str) -> float:
         chip = find_accelerator(product)
-        where = Machine(chip, 1, 1, chip.link, chip.nics, chip.nic)
-        limits = {"norm_traffic": software.norm_traffic, "unit_bytes_per_s": software.unit_bytes_per_s}
-        return float(kernel_times(forward, where, 64, plain, **limits)[at[kernel]])
+        return float(kernel_times(forward, Machine(chip, 1), 64, plain, software)[at[kernel]])
 
     moved = 64 * 13 / 7 * 2 * 2 * 256 * 56 * 56  # read and written once an image in the network of two passes
     assert seconds("A100-SXM-80GB", "stage1_block1_conv3_bn") == pytest.approx(moved / 2039e9)

@@ -8,7 +8,7 @@ import pytest
 from configs.load import load_both
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
-from train.sim.trace import step_trace, trace_json
+from train.sim.trace import step_trace
 
 
 def test_kernels_reductions_and_waits_of_a_step_meet_where_one_ends_and_the_next_begins() -> None:
@@ -18,7 +18,7 @@ def test_kernels_reductions_and_waits_of_a_step_meet_where_one_ends_and_the_next
     slow = replace(scenario, software=software)
     step = time_step(slow, calibration)
     assert min(step.contention_s, step.straggler_s, step.exposed_s, step.overhead_s, step.input_s) > 0
-    events = json.loads(trace_json(step_trace(slow, calibration)))["traceEvents"]
+    events = json.loads(step_trace(slow, calibration))["traceEvents"]
     titles = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["ph"] == "M"}
     events = [each for each in events if each["ph"] == "X"]
 

@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,16 @@ import yaml
 from configs.errors import UserError
 from train.sim.constants import Calibration, Constants
 from train.sim.fit.fitting import PRIORS, fit, uncertainty
-from train.sim.fit.heldout import BASES, KINDS, HeldOutPrediction, hidden_of, hold_out, quantile, twice_the_largest
+from train.sim.fit.heldout import (
+    BASES,
+    KINDS,
+    HeldOutPrediction,
+    grouped,
+    hidden_of,
+    hold_out,
+    quantile,
+    twice_the_largest,
+)
 from train.sim.fit.point_forecast import point_rate
 from train.sim.fit.points import Point, read_points
 from train.sim.time_to_train import predict_init
@@ -23,6 +31,8 @@ PUBLISHED_RATES = Path(__file__).parents[1] / "published_rates.csv"
 """Published rates of frameworks' usual programs; no constant is fitted to them."""
 PYTORCH_RATES = PUBLISHED_RATES.with_name("pytorch_rates.csv")
 """Published rates of PyTorch's eager programs on many GPUs; no constant is fitted to them."""
+_FRAMEWORKS = ("own kernels", "float32", "another network")
+"""What forecasts lack of which `PUBLISHED_RATES` has rates."""
 _COVERAGE = 0.9
 _FEWEST_POINTS, _FEWEST_CHIPS = 20, 2
 _HEADER = """\
@@ -48,13 +58,13 @@ def summarize_errors(errors: Iterable[float]) -> ErrorSummary:
     return ErrorSummary(len(sizes), round(float(np.median(sizes)), 4), round(float(sizes.max()), 4))
 
 
-def log_errors(points: Iterable[Point], constants: Constants, key: Callable[[Point], str]) -> dict[str, list[float]]:
-    """Return key -> signed log errors of its measured points, predicted over measured images/s."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for point in points:
-        if measured := point.measured_images_per_s:
-            found[key(point)].append(math.log(point_rate(point, constants) / measured))
-    return dict(found)
+def log_errors(points: Iterable[Point], constants: Constants) -> list[float]:
+    """Return the signed log errors of the measured points, predicted over measured images/s."""
+    return [
+        math.log(point_rate(point, constants) / measured)
+        for point in points
+        if (measured := point.measured_images_per_s)
+    ]
 
 
 def startup_errors(points: Iterable[Point]) -> list[float]:
@@ -86,18 +96,26 @@ def calibrate(points: Sequence[Point], report: Callable[[str], None]) -> tuple[C
     constants = fit(measured)
     report("constants are fitted to all points; now fitting again with some points hidden")
     hidden = hold_out(measured, report)
-    largest, rounds = _largest_and_newest(measured)
-    frameworks = framework_errors(constants)
-    rates, times = half_widths(hidden, frameworks)
-    starts = quantile(startup_errors(measured) or [1.0], _COVERAGE)
-    return Calibration(constants, _COVERAGE, rates, times, round(starts, 4), largest, rounds), hidden
+    rates, times = half_widths(hidden, framework_errors(constants))
+    of_chips = grouped(measured, lambda point: point.accelerator.chip).items()
+    calibration = Calibration(
+        constants,
+        _COVERAGE,
+        rates,
+        times,
+        startup_half_width=round(quantile(startup_errors(measured) or [1.0], _COVERAGE), 4),
+        largest={chip: max(point.ranks for point in ones) for chip, ones in of_chips},
+        rounds={chip: max(point.round for point in ones) for chip, ones in of_chips},
+    )
+    return calibration, hidden
 
 
 def framework_errors(constants: Constants) -> dict[str, list[float]]:
     """Return what a forecast may lack -> signed log errors on the published rates of frameworks."""
-    found = log_errors(read_points(PUBLISHED_RATES), constants, lambda point: point.lacks)
-    half = [point for point in read_points(PYTORCH_RATES) if point.precision == "float16"]
-    return found | log_errors(half, constants, lambda _: "PyTorch")
+    published = read_points(PUBLISHED_RATES)
+    points = {name: [point for point in published if point.lacks == name] for name in _FRAMEWORKS}
+    points["PyTorch"] = [point for point in read_points(PYTORCH_RATES) if point.precision == "float16"]
+    return {name: log_errors(ones, constants) for name, ones in points.items()}
 
 
 def half_widths(
@@ -128,17 +146,6 @@ def half_widths(
     return rates | {name: width(errors) for name, errors in frameworks.items()}, times
 
 
-def _largest_and_newest(points: Iterable[Point]) -> tuple[dict[str, int], dict[str, str]]:
-    """Return chip -> most accelerators of a point, and chip -> newest MLPerf round of a point."""
-    largest: dict[str, int] = {}
-    rounds: dict[str, str] = {}
-    for point in points:
-        chip = point.accelerator.chip
-        largest[chip] = max(largest.get(chip, 1), point.ranks)
-        rounds[chip] = max(rounds.get(chip, ""), point.round)
-    return largest, rounds
-
-
 def calibration_text(calibration: Calibration, hidden: Sequence[HeldOutPrediction], points: Sequence[Point]) -> str:
     """Return constants.yaml.
 
@@ -148,7 +155,8 @@ def calibration_text(calibration: Calibration, hidden: Sequence[HeldOutPredictio
         points: The points to which the constants were fitted.
     """
     constants = calibration.constants
-    residuals = sorted(log_errors(points, constants, lambda point: point.accelerator.name).items())
+    products = grouped(points, lambda point: point.accelerator.name)
+    residuals = {name: log_errors(ones, constants) for name, ones in products.items()}
     tree: dict[str, Any] = {
         "fitted": {name: float(f"{getattr(constants, name):.4g}") for name in PRIORS},
         "expected": {name: {"value": mean, "log_spread": spread} for name, (mean, spread) in PRIORS.items()},
@@ -157,26 +165,30 @@ def calibration_text(calibration: Calibration, hidden: Sequence[HeldOutPredictio
         "half_widths": calibration.half_widths,
         "time_half_widths": calibration.time_half_widths,
         "startup_half_width": calibration.startup_half_width,
-        "held_out": _held_out(hidden),
-        "residuals": {name: summarize_errors(errors)._asdict() for name, errors in residuals},
-        "largest": dict(sorted(calibration.largest.items())),
-        "rounds": dict(sorted(calibration.rounds.items())),
+        "held_out": _summaries(_held_out(hidden)),
+        "residuals": _summaries(residuals),
+        "largest": calibration.largest,
+        "rounds": calibration.rounds,
     }
     return _HEADER + yaml.safe_dump(tree, sort_keys=False, width=112)
 
 
-def _held_out(hidden: Sequence[HeldOutPrediction]) -> dict[str, Any]:
-    """Return what was hidden -> summary of the errors, and the same beside the affine law where the law exists."""
-    found: dict[str, Any] = {}
+def _summaries(errors: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    return {name: summarize_errors(each)._asdict() for name, each in errors.items() if each}
+
+
+def _held_out(hidden: Sequence[HeldOutPrediction]) -> dict[str, list[float]]:
+    """Return what was hidden -> the errors, and the same beside the affine law where the law exists."""
+    found: dict[str, list[float]] = {}
     for kind, meaning in KINDS.items():
         rows = [one for one in hidden if one.kind == kind]
-        law = [one for one in rows if one.affine_error is not None]
+        law = [(one.error, one.affine_error) for one in rows if one.affine_error is not None]
         found |= {
             meaning: [one.error for one in rows],
-            f"{meaning} (rows with an affine law)": [one.error for one in law],
-            f"{meaning} (affine law on these rows)": [one.affine_error or 0.0 for one in law],
+            f"{meaning} (rows with an affine law)": [error for error, _ in law],
+            f"{meaning} (affine law on these rows)": [error for _, error in law],
         }
-    return {name: summarize_errors(errors)._asdict() for name, errors in found.items() if errors}
+    return found
 
 
 def held_out_csv(hidden: Sequence[HeldOutPrediction]) -> str:

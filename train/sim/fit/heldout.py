@@ -6,17 +6,18 @@ same rows: a simulator must be better than this law.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from train.sim.constants import Calibration, load_calibration
-from train.sim.fit.fitting import PRIORS, fit, uncertainty
+from train.sim.fit.fitting import fit
 from train.sim.fit.point_forecast import forecast_point
 from train.sim.fit.points import Point
 
+T = TypeVar("T")
 _LARGEST_SMALL_SYSTEM = 16
 """Accelerators of the largest systems that the kind ``larger`` leaves in the fit."""
 _NUM_PARTS = 8
@@ -130,15 +131,15 @@ def folds(kind: str, points: Sequence[Point]) -> dict[str, list[Point]]:
     if kind == "larger":
         return {f"above {_LARGEST_SMALL_SYSTEM} accelerators": large}
     if kind == "nested":
-        return _grouped(large, lambda point: (point.submitter.lower(), point.accelerator.chip, point.round))
+        return grouped(large, lambda point: (point.submitter.lower(), point.accelerator.chip, point.round))
     if kind == "family":
-        return _grouped(points, lambda point: point.accelerator.chip)
+        return grouped(points, lambda point: point.accelerator.chip)
     if kind == "largest":
-        products = _grouped(points, lambda point: point.accelerator.name)
+        products = grouped(points, lambda point: point.accelerator.name)
         return {name: _largest(same_product) for name, same_product in products.items()}
     groups: list[list[Point]] = [[point] for point in points]
     if kind == "campaign":
-        groups = list(_grouped(points, lambda point: (point.submitter.lower(), point.round)).values())
+        groups = list(grouped(points, lambda point: (point.submitter.lower(), point.round)).values())
     parts = [[point for group in groups[part::_NUM_PARTS] for point in group] for part in range(_NUM_PARTS)]
     return {f"part {number}": part for number, part in enumerate(parts, start=1)}
 
@@ -159,11 +160,12 @@ def _alike(hidden: Sequence[Point], points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def _grouped(points: Sequence[Point], key: Callable[[Point], Hashable]) -> dict[str, list[Point]]:
-    groups: dict[Hashable, list[Point]] = defaultdict(list)
-    for point in points:
-        groups[key(point)].append(point)
-    return {str(name): groups[name] for name in sorted(groups, key=str)}
+def grouped(rows: Iterable[T], key: Callable[[T], Hashable]) -> dict[str, list[T]]:
+    """Return the rows by the text of their key, in the order of these texts."""
+    groups: dict[str, list[T]] = defaultdict(list)
+    for row in rows:
+        groups[str(key(row))].append(row)
+    return dict(sorted(groups.items()))
 
 
 def _largest(same_product: Sequence[Point]) -> list[Point]:
@@ -216,47 +218,7 @@ def covered(hidden: Sequence[HeldOutPrediction], width: Callable[[Sequence[float
     return float(np.mean(inside)) if inside else None
 
 
-class ConstantWorth(NamedTuple):
-    """What one fitted constant buys: how much the points decide it, and the errors of hidden systems without it.
-
-    Attributes:
-        name: The constant, a key of `train.sim.fit.fitting.PRIORS`.
-        expected: Value and spread of its logarithm before any point was seen.
-        fitted: Value and spread of its logarithm after the fit to all points.
-        decided: Share of its value that the points decide, from 0 (none) to 1: 1 - (spread after / spread before)^2.
-        error_without: Median ``nested`` error of NVIDIA's systems, as |log ratio|, if it keeps its expected value.
-    """
-
-    name: str
-    expected: tuple[float, float]
-    fitted: tuple[float, float]
-    decided: float
-    error_without: float
-
-
-def worth_of_constants(points: Sequence[Point], report: Callable[[str], None]) -> tuple[list[ConstantWorth], float]:
-    """Fit again without each constant in turn, with systems hidden in the way ``nested``.
-
-    Args:
-        points: All points; those without a measured rate are left out.
-        report: Called with the name of each constant, because all together take minutes.
-
-    Returns:
-        One row for each constant, and the median error with all of them.
-    """
-    measured = [point for point in points if point.measured_images_per_s]
-    constants = fit(measured)
-    spreads = uncertainty(measured, constants)
-    rows = []
-    for name, expected in PRIORS.items():
-        report(f"without {name}")
-        fitted = (float(getattr(constants, name)), spreads[name])
-        decided = 1 - (spreads[name] / expected[1]) ** 2
-        rows.append(ConstantWorth(name, expected, fitted, decided, _nested_error(measured, [name])))
-    return rows, _nested_error(measured, [])
-
-
-def _nested_error(points: Sequence[Point], unfitted: Sequence[str]) -> float:
+def nested_error(points: Sequence[Point], unfitted: Sequence[str]) -> float:
     """Return the median error of NVIDIA's systems, each predicted by a fit that has seen nothing like it."""
     hidden = hold_out(points, lambda _: None, ("nested",), unfitted=unfitted)
     return float(np.median([abs(one.error) for one in hidden if one.point.program == "tuned"]))

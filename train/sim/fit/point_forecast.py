@@ -1,10 +1,9 @@
 """Predictions for public points: the rate with its interval, and the time to train."""
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from train.sim.constants import Calibration, Constants, Interval
+from train.sim.constants import Calibration, Constants, Interval, bounds
 from train.sim.fit.points import Point
 from train.sim.hardware import Machine
 from train.sim.software import Software
@@ -12,6 +11,7 @@ from train.sim.step_time import step_model
 from train.sim.time_to_train import (
     IMAGENET,
     epochs_to_target,
+    era_of,
     evaluation_time,
     evaluations_of,
     predict_init,
@@ -22,9 +22,6 @@ _CLASSES = {"densenet121": 14}
 """Classes of a network's data set if it is not ImageNet; DenseNet's published rates are those of CheXNet."""
 _BLOCK_EPOCHS = 4
 """Epochs between evaluations in MLPerf's submissions."""
-_SWITCH_S = 0.5
-"""Time that each evaluation adds because TensorFlow 1 on TPUs switches between the training and the evaluation program;
-least squares over three TPU points of round 0.6."""
 
 
 class PointForecast(NamedTuple):
@@ -47,17 +44,13 @@ class PointForecast(NamedTuple):
     init_s: float
 
     @property
-    def low(self) -> float:
-        """Lower end of the rate's interval."""
-        return self.images_per_s * math.exp(-self.interval.rate)
-
-    @property
-    def high(self) -> float:
-        """Upper end of the rate's interval."""
-        return self.images_per_s * math.exp(self.interval.rate)
+    def rate_bounds(self) -> tuple[float, float]:
+        """Ends of the interval of images/s."""
+        return bounds(self.images_per_s, self.interval.rate)
 
     def row(self) -> dict[str, object]:
         """Return the row that ``--points --json`` prints."""
+        (low, high), (time_low_s, time_high_s) = self.rate_bounds, bounds(self.time_to_train_s, self.interval.time)
         return {
             "mlperf_round": self.point.round,
             "submitter": self.point.submitter,
@@ -66,42 +59,43 @@ class PointForecast(NamedTuple):
             "n_acc": self.point.ranks,
             "batch_per_acc": self.point.batch,
             "predicted_img_per_s": round(self.images_per_s, 1),
-            "low": round(self.low, 1),
-            "high": round(self.high, 1),
+            "low": round(low, 1),
+            "high": round(high, 1),
             "interval_from": self.interval.basis,
             "predicted_epochs": self.epochs,
             "predicted_time_to_train_s": round(self.time_to_train_s, 1),
-            "time_low_s": round(self.time_to_train_s * math.exp(-self.interval.time), 1),
-            "time_high_s": round(self.time_to_train_s * math.exp(self.interval.time), 1),
+            "time_low_s": round(time_low_s, 1),
+            "time_high_s": round(time_high_s, 1),
             "predicted_init_s": round(self.init_s, 1),
         }
 
 
 def forecast_point(point: Point, calibration: Calibration) -> PointForecast:
     """Return a point's rate and its time to train, by the reference epochs of its batch, with intervals."""
-    step_s = _step_s(point.network, point.machine, point.batch, point.software, calibration.constants)
-    has_compiler = bool(point.accelerator.compiler)
+    step_s, machine = _step_s(point, calibration.constants), point.machine
     epochs = epochs_to_target(point.ranks * point.batch, point.round)
-    run = run_time(point.ranks * point.batch / step_s, epochs, point.machine.nodes, mlperf_round=point.round)
+    run = run_time(point.ranks * point.batch / step_s, epochs, machine.nodes, mlperf_round=point.round)
     return PointForecast(
         point=point,
         images_per_s=_rate(point, step_s),
-        interval=calibration.interval(
-            point.accelerator.chip, point.ranks, has_compiler=has_compiler, lacks=point.lacks
-        ),
+        interval=calibration.interval(machine, point.lacks),
         epochs=epochs,
         time_to_train_s=run.total_s + evaluations_of(epochs) * _switch_time(point),
-        init_s=predict_init(point.ranks, point.round, has_compiler=has_compiler),
+        init_s=predict_init(point.ranks, point.round, has_compiler=bool(point.accelerator.compiler)),
     )
 
 
 def point_rate(point: Point, constants: Constants) -> float:
     """Return images/s, with evaluations included if the measured rate of the point includes them."""
-    return _rate(point, _step_s(point.network, point.machine, point.batch, point.software, constants))
+    return _rate(point, _step_s(point, constants))
+
+
+def _step_s(point: Point, constants: Constants) -> float:
+    return _timed(point.network, point.machine, point.batch, point.software, constants)
 
 
 @lru_cache(maxsize=1024)
-def _step_s(network: str, machine: Machine, batch: float, software: Software, constants: Constants) -> float:
+def _timed(network: str, machine: Machine, batch: float, software: Software, constants: Constants) -> float:
     """Return the seconds of a step. Many points are equal machines with equal software, which are timed once."""
     model = step_model(network, _CLASSES.get(network, 1000))
     return model.time_step(machine, batch, constants, software).total_s
@@ -116,4 +110,4 @@ def _rate(point: Point, step_s: float) -> float:
 
 
 def _switch_time(point: Point) -> float:
-    return _SWITCH_S if point.includes_evaluation and point.round in ("0.5", "0.6") else 0.0
+    return era_of(point.round).switch_s if point.includes_evaluation else 0.0

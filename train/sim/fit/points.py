@@ -8,7 +8,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,18 +16,13 @@ from configs.errors import ConfigError, UserError, nearest
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
 from train.sim.software import SEPARATE_SUMS, Software, framework_software, pytorch_software
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
+from train.sim.time_to_train import era_of
 
-_ONE_BUCKET_SINCE, _GRAPHS_SINCE = 0.7, 1.0
-"""Rounds from which on NVIDIA's program reduces all gradients together, and launches all kernels as one CUDA graph."""
-_SEVERAL_BUCKETS_BYTES, _ONE_BUCKET_BYTES = 4 << 20, 64 << 20
 _NODES = (r"^(\d+)x(?=[A-Z])", r"_n(\d+)(?![0-9])", r"_(\d+)N(?![a-zA-Z0-9])", r"^(\d+)R\d", r"[_-]N(\d+)$")
 """Patterns of a system's name in which the number of nodes stands."""
 _FUSING_COMPILERS, _FUSED_TRAFFIC = ("xla", "synapse", "mindspore"), 0.5
 """Graph compilers that fuse batch norms into their neighbours, and the share of the traffic that remains (assumed)."""
-_SEPARATE_SUMS_SINCE = 0.7
-"""Round from which on NVIDIA's networks for several nodes make the sums of batch norms separately; in round 0.6 only
-the network for DGX-2H did (families.yaml)."""
-_WHOLE_PROGRAMS = ("xla", "synapse")
+_WHOLE_PROGRAMS, _WHOLE_PROGRAM_BYTES = ("xla", "synapse"), 64 << 20
 """Compilers whose step is one program on the device; MindSpore launches one kernel after the other."""
 _MINDSPORE_BUCKETS = (75, 86)
 """Tensors that MindSpore's ResNet-50 reduces together, last layer first (``all_reduce_fusion_config=[85, 160]``)."""
@@ -44,8 +39,6 @@ NVIDIA's MXNet, TensorFlow (``_FusedBatchNormEx``) and PaddlePaddle (``fuse_bn_a
 _LARGEST_NODE = 16
 _LARGEST_PCIE_NODE = 24
 """Up to this many PCIe cards, a system is taken for a single node if its name has no number of nodes."""
-_ROUND_IF_UNKNOWN = 3.0
-"""Round of the software that is assumed for a point without a round."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +96,17 @@ class Point:
         node = min(self.ranks, self.node or system.node or ranks_per_node(self.system, self.ranks, product))
         # A node with fewer accelerators than usual has fewer network ports in proportion.
         nics = max(1, round(product.nics * node / product.node)) if node < product.node else product.nics
-        return Machine(
-            accelerator=product,
-            ranks=self.ranks,
-            ranks_per_node=node,
-            link_bytes_per_s=system.link or product.link,
+        accelerator = replace(
+            product,
+            node=node,
+            link=system.link or product.link,
             nics=self.nics or system.nics or nics,
-            nic_bytes_per_s=self.nic_bytes_per_s or system.nic or product.nic,
-            nodes_per_rack=system.nodes_per_rack,
-            uplink_share=system.uplink_share,
-            rack_ordered=system.rack_ordered,
-            half=self.precision == "float16",
+            nic=self.nic_bytes_per_s or system.nic or product.nic,
         )
+        racks = (system.nodes_per_rack, system.uplink_share, system.rack_ordered)
+        return Machine(accelerator, self.ranks, *racks, half=self.precision == "float16")
 
-    @cached_property
+    @property
     def program(self) -> str:
         """``tuned`` for NVIDIA's programs for MLPerf, ``compiler`` on chips of other makers, else ``framework``."""
         # The programs of tinycorp, and of Google on GPUs, were tinygrad and TensorFlow.
@@ -144,28 +134,24 @@ class Point:
         Programs up to round 0.6 reduced gradients in buckets during backward. Later programs, and whole programs on the
         device, reduce all gradients once at the end of backward.
         """
-        if self.is_framework and not self.is_fused:
-            return pytorch_software(self.machine, is_channels_last=self.is_channels_last)
         if self.is_framework:
-            return framework_software(self.machine, is_fused=True, is_channels_last=self.is_channels_last)
-        mlperf_round, compiler = _number(self.round, _ROUND_IF_UNKNOWN), self.accelerator.compiler
+            make = framework_software if self.is_fused else pytorch_software
+            return make(self.machine, is_channels_last=self.is_channels_last)
+        era, compiler = era_of(self.round), self.accelerator.compiler
         is_whole_program = compiler in _WHOLE_PROGRAMS
-        has_several_buckets = mlperf_round < _ONE_BUCKET_SINCE and not is_whole_program
+        if compiler in _FUSING_COMPILERS:
+            traffic = _FUSED_TRAFFIC
+        else:
+            has_separate_sums = era.separate_sums and self.machine.nodes > 1 and self.program == "tuned"
+            traffic = SEPARATE_SUMS if has_separate_sums else 1.0
         return Software(
-            bucket_bytes=_SEVERAL_BUCKETS_BYTES if has_several_buckets else _ONE_BUCKET_BYTES,
+            bucket_bytes=_WHOLE_PROGRAM_BYTES if is_whole_program else era.bucket_bytes,
             algorithm=self.known_system.algorithm,
             boundaries=self.known_system.boundaries or (_MINDSPORE_BUCKETS if compiler == "mindspore" else ()),
-            graphs=mlperf_round >= _GRAPHS_SINCE or is_whole_program,
-            norm_traffic=self.known_system.norm_traffic or self._norm_traffic(compiler, mlperf_round),
+            graphs=era.graphs or is_whole_program,
+            norm_traffic=self.known_system.norm_traffic or traffic,
             optimizer_work=_SHAMPOO_WORK if "shampoo" in self.system.lower() else 0.0,
         )
-
-    def _norm_traffic(self, compiler: str, mlperf_round: float) -> float:
-        if compiler in _FUSING_COMPILERS:
-            return _FUSED_TRAFFIC
-        is_new = self.machine.nodes > 1 and mlperf_round >= _SEPARATE_SUMS_SINCE
-        has_separate_sums = self.program == "tuned" and is_new
-        return SEPARATE_SUMS if has_separate_sums else 1.0
 
 
 def ranks_per_node(system: str, ranks: int, accelerator: Accelerator) -> int:
@@ -249,9 +235,9 @@ def _choice(key: str, text: str, allowed: Sequence[str], where: str) -> str:
     return text
 
 
-def _number(text: str, otherwise: float = 0.0) -> float:
-    """Return the number in ``text``, or ``otherwise`` if there is none."""
+def _number(text: str) -> float:
+    """Return the number in ``text``, or 0 if there is none."""
     try:
-        return float(text or otherwise)
+        return float(text or 0)
     except ValueError:
-        return otherwise
+        return 0.0
