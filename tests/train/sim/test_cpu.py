@@ -125,24 +125,6 @@ def test_ranks_that_share_memory_negotiate_nothing_and_ranks_over_horovod_do(tmp
     assert shared.step.contention_s + shared.step.exposed_s == pytest.approx(expected_s, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "cores", "forward_ms", "backward_ms", "update_ms"),
-    [(1, 2, 42.4568, 83.6875, 0.885541), (2, 2, 22.2884, 43.3237, 0.885541), (4, 2, 24.4084, 46.2837, 1.771081),
-     (4, 8, 12.2042, 23.1419, 0.885541)],
-)  # fmt: skip
-def test_the_rates_of_a_machine_make_its_step(
-    tmp_path: Path, ranks: int, cores: int, forward_ms: float, backward_ms: float, update_ms: float
-) -> None:
-    """The times of the layers are those of the last look; the update moves 26 bytes for each of 272,474 parameters."""
-    kind = "none" if ranks == 1 else "shared_memory"
-    words = (f"cluster.ranks_per_node={ranks}", f"cluster.communication.kind={kind}")
-    found = _forecast(tmp_path, *words, rates=RATES.replace("cores: 2", f"cores: {cores}"))
-    step = found.step
-    times_ms = [1e3 * each for each in (step.forward_s, step.backward_s, step.update_s)]
-    assert times_ms == pytest.approx([forward_ms, backward_ms, update_ms], rel=1e-5)
-    assert step.update_s == pytest.approx(max(1, ranks / cores) * 26 * 272_474 / (0.8 * 1e10))
-
-
 def test_a_link_of_the_cluster_file_takes_the_place_of_the_measured_one(tmp_path: Path) -> None:
     found = _forecast(tmp_path, *HOROVOD, "cluster.communication.link_bytes_per_s=123e6")
     assert found.scenario.machine.accelerator.link == 123e6

@@ -18,18 +18,24 @@ from train.sim.__main__ import main
 from train.sim.fit.calibrate import PUBLISHED_RATES
 
 FOLDER = Path(__file__).with_name("golden")
-FORECASTS = sorted(FOLDER.glob("*/*.txt"))
+FORECASTS = sorted(path for path in FOLDER.glob("*/*.txt") if path.parent.name != "texts")
 """Answers with floats of six digits; the first line of each file is the command."""
+TEXTS = sorted(FOLDER.glob("texts/*"))
+"""Answers as they are printed, below their commands."""
 POINTS = ("scaling_points", "published_rates", "further_rates", "unseen_rates", "pytorch_rates")
 """Points files of the simulator, whose rows are all predicted."""
 _PREDICTED = ("predicted_img_per_s", "low", "high", "interval_from", "predicted_time_to_train_s", "predicted_init_s")
 
 
-def _answer(*words: str) -> Any:
+def _text(*words: str) -> str:
     told = io.StringIO()
     with redirect_stdout(told):
-        assert main(["simulate", *words, "--json"]) == 0
-    return json.loads(told.getvalue(), parse_float=lambda text: float(f"{float(text):.6g}"))
+        assert main(["simulate", *words]) == 0
+    return told.getvalue()
+
+
+def _answer(*words: str) -> Any:
+    return json.loads(_text(*words, "--json"), parse_float=lambda text: float(f"{float(text):.6g}"))
 
 
 def _lines(answer: Any) -> Iterator[str]:
@@ -54,6 +60,12 @@ def test_a_forecast_changes_on_purpose_only(path: Path) -> None:
     assert list(_lines(_answer(*shlex.split(command)))) == expected
 
 
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_a_text_changes_on_purpose_only(path: Path) -> None:
+    command, _, expected = path.read_text(encoding="utf-8").partition("\n")
+    assert _text(*shlex.split(command)) == expected
+
+
 @pytest.mark.parametrize("name", POINTS)
 def test_the_prediction_of_a_measured_point_changes_on_purpose_only(name: str) -> None:
     assert _points(name) == (FOLDER / "points" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
@@ -63,5 +75,8 @@ if __name__ == "__main__":
     for each in FORECASTS:
         words = each.read_text(encoding="utf-8").partition("\n")[0]
         each.write_text("\n".join([words, *_lines(_answer(*shlex.split(words))), ""]), encoding="utf-8")
+    for each in TEXTS:
+        words = each.read_text(encoding="utf-8").partition("\n")[0]
+        each.write_text(f"{words}\n{_text(*shlex.split(words))}", encoding="utf-8")
     for each_name in POINTS:
         (FOLDER / "points" / f"{each_name}.csv").write_text("\n".join([*_points(each_name), ""]), encoding="utf-8")

@@ -37,12 +37,6 @@ def test_a_bigger_machine_at_a_bigger_batch_is_not_always_faster(capsys: pytest.
     assert gains[-1] < gains[0] < 2
 
 
-def test_a_sweep_of_two_values_gives_every_combination(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = json.loads(answer(capsys, *RECORD, "--sweep", "batch=32,42", "--sweep", "algorithm=ring,tree", "--json"))
-    combinations = list(itertools.product(("32", "42"), ("ring", "tree")))
-    assert [(row["batch"], row["algorithm"]) for row in rows] == combinations
-
-
 def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_and_shows_ten(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -145,25 +139,6 @@ def test_a_mistake_is_one_line_and_status_two(
     assert message in error
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-
-
-def test_the_default_is_the_cluster_files_own_program_with_a_wider_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    own = json.loads(answer(capsys, *RECORD[:3], "--json"))
-    recorded = json.loads(answer(capsys, *RECORD, "--json"))
-    assert own["bucket_bytes"] == 16 << 20
-    assert recorded["bucket_bytes"] is None
-    assert own["interval_widened_by"] == "own kernels"
-    assert own["high"] / own["low"] > recorded["high"] / recorded["low"]
-
-
-def test_a_recipe_without_a_reference_has_no_time_to_train_and_a_huge_batch_says_so(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    smoke = json.loads(answer(capsys, "imagenet-smoke", "--cluster", "a100-node", "--json"))
-    assert smoke["time_to_train_s"] is smoke["reaches_target"] is None
-    assert smoke["epochs_s"] > 0
-    row = json.loads(answer(capsys, *RECORD, "--sweep", "ranks=16384", "--json"))[0]
-    assert (row["convergence"], row["reaches_target"]) == ("beyond", None)
 
 
 @pytest.mark.parametrize(

@@ -114,25 +114,21 @@ def test_steps_of_older_constants_are_named_and_not_used(tmp_path: Path, capsys:
         load_steps(kept)
 
 
+@pytest.mark.parametrize(
+    ("rates", "sets", "words"),
+    [
+        ([1e4, 1e4, 1e4], (), "has 0 measured intervals after the first, .* least 3;"),
+        ([1e4, 1.1e4, 1.2e4], (), "has 2 measured intervals after the first, .* least 3;"),
+        ([1e4, 1.1e4, 1.2e4, 1.1e4], (GROWING,), "has images of several sizes; give a run whose images"),
+        ([1e9, 1.1e9, 1.2e9, 1.3e9], (), "ran at .*, but its communication and waits alone"),
+    ],
+)
 def test_a_run_that_is_too_short_or_of_several_sizes_or_faster_than_its_communication_is_refused(
-    tmp_path: Path,
+    tmp_path: Path, rates: list[float], sets: tuple[str, ...], words: str
 ) -> None:
-    short = run_folder(tmp_path / "short", "imagenet-b256", "a100-node", [1e4, 1e4, 1e4])
-    with pytest.raises(UserError, match="0 measured intervals"):
-        measure_runs([short])
-    two = run_folder(tmp_path / "two", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4])
-    with pytest.raises(UserError, match=rf"--calibrate: {two} has 2 measured intervals after the first, .* least 3;"):
-        measure_runs([two])
-    mixed = run_folder(tmp_path / "mixed", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4, 1.1e4], GROWING)
-    with pytest.raises(UserError, match=rf"--calibrate: {mixed} has images of several sizes; give a run whose images"):
-        measure_runs([mixed])
-    three = run_folder(tmp_path / "three", "imagenet-b256", "a100-node", [1e4, 1.1e4, 1.2e4, 1.1e4])
-    with (three / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"kind": "evaluation", "images_per_s": 9e9}) + "\n")
-    assert measure_runs([three])[0].images_per_s == pytest.approx(1.1e4)
-    fast = run_folder(tmp_path / "fast", "imagenet-b256", "a100-node", [1e9, 1.1e9, 1.2e9, 1.3e9, 1.4e9])
-    with pytest.raises(UserError, match="communication"):
-        measure_runs([fast])
+    run = run_folder(tmp_path / "run", "imagenet-b256", "a100-node", rates, *sets)
+    with pytest.raises(UserError, match=rf"^--calibrate: {run} {words}"):
+        measure_runs([run])
 
 
 def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(tmp_path: Path) -> None:
@@ -157,17 +153,11 @@ def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(
     assert found[half].images_per_s == pytest.approx(whole.images_per_s / 15, rel=0.02)
 
 
-def test_intervals_without_a_rate_and_repeated_ones_do_not_count(tmp_path: Path) -> None:
-    description = tmp_path / "here.yaml"
-    description.write_text(RATES)
-    rate = forecast(*conditions(*load_both("digits", "laptop"), description=description)).images_per_s
-    plain = [1.0, *(rate * each for each in (0.5, 0.52, 0.54, 0.56, 0.58))]
-    odd = [*plain[:3], 0.0, *plain[3:], plain[-1]]
-    steps = [
-        measure_runs([run_folder(tmp_path / name, "digits", "laptop", rates)], description=description)[0]
-        for name, rates in (("plain", plain), ("odd", odd))
-    ]
-    assert steps[0].images_per_s == steps[1].images_per_s
+def test_intervals_without_a_rate_repeated_ones_and_evaluations_do_not_count(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", "imagenet-b256", "a100-node", [1.0, 1e4, 0.0, 1.1e4, 1.2e4, 1.2e4])
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"kind": "evaluation", "images_per_s": 9e9}) + "\n")
+    assert measure_runs([run])[0].images_per_s == pytest.approx(1.1e4)
 
 
 def test_runs_are_told_with_their_factors_and_kept_beside_those_of_others(

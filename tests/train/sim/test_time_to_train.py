@@ -10,10 +10,7 @@ import pytest
 from train.sim.time_to_train import (
     DataSet,
     epochs_to_target,
-    evaluation_time,
     evaluations_of,
-    predict_init,
-    predict_startup,
     run_time,
 )
 
@@ -33,22 +30,13 @@ def test_epochs_never_fall_with_the_batch_and_grow_beyond_the_last_point() -> No
         (1, "", 35),
         (1664, "0.5", 60),
         (1664, "banana", 35),
+        (59904, "0.6", 90),
+        (44544, "0.7", 70),
+        (86016, "4.0", 90),
     ],
 )
 def test_between_known_batches_epochs_grow_with_the_logarithm(batch: int, mlperf_round: str, epochs: int) -> None:
     assert epochs_to_target(batch, mlperf_round) == epochs
-
-
-@pytest.mark.parametrize(
-    ("mlperf_round", "published"),
-    [
-        ("0.6", {1664: 60, 4096: 62, 16384: 66, 33280: 72, 54080: 86, 59904: 90, 86016: 90}),
-        ("0.7", {832: 38, 1664: 38, 3264: 41, 4096: 43, 8192: 44, 34560: 59, 44544: 70, 53360: 82, 86016: 90}),
-        ("4.0", {16384: 47, 86016: 90}),
-    ],
-)
-def test_a_published_batch_needs_its_published_epochs(mlperf_round: str, published: dict[int, int]) -> None:
-    assert {batch: epochs_to_target(batch, mlperf_round) for batch in published} == published
 
 
 def test_the_epochs_of_each_batch_are_those_of_the_official_reference_runs() -> None:
@@ -87,45 +75,14 @@ def test_every_fourth_epoch_and_the_last_are_evaluated(epochs: int, evaluations:
 @pytest.mark.parametrize(
     ("mlperf_round", "nodes", "pre_s", "excess_s", "share"),
     [
-        ("4.0", 1, 1.2, 0.35 + 1.2, 0.42),
-        ("4.0", 8, 1.2, 0.35 + 1.2, 0.42),
-        ("", 32, 1.2, 0.35 + 0.3, 0.42),
-        ("0.7", 16, 2.0, 0.35 + 0.6, 0.95),
+        ("4.0", 8, 1.2, 1.55, 0.42),
+        ("", 32, 1.2, 0.65, 0.42),
+        ("0.7", 16, 2.0, 0.95, 0.95),
         ("0.6", 512, 2.0, 1.9, 0.95),
     ],
 )
 def test_a_run_is_its_parts(mlperf_round: str, nodes: int, pre_s: float, excess_s: float, share: float) -> None:
     data = DataSet(images=2_000_000, eval_images=30_000, evaluations=7)
     run = run_time(1e5, 10, nodes, mlperf_round=mlperf_round, data=data)
-    assert run.pre_s == pre_s
-    assert run.first_epoch_excess_s == pytest.approx(excess_s)
-    assert run.epochs_s == pytest.approx(10 * 20)
-    assert evaluation_time(1e5, mlperf_round, 30_000) == pytest.approx(share * 0.3 + 0.02)
-    assert run.evaluations_s == pytest.approx(7 * (share * 0.3 + 0.02))
-    assert run.total_s == pytest.approx(pre_s + excess_s + 200 + 7 * (share * 0.3 + 0.02))
-    assert run_time(1e5, 10, nodes).evaluations_s == pytest.approx(3 * (0.42 * 0.5 + 0.02))
-
-
-@pytest.mark.parametrize(
-    ("ranks", "seeded", "overlapped", "total_s"),
-    [
-        (1, True, True, 8 + 4.35),
-        (1, False, False, 8 + 4.35),
-        (4, True, True, 11.2 + 4.5224),
-        (4, True, False, 11.2 + 4.5224 + 4.35),
-        (4, False, True, 11.2 + 4.5224 + 161 * 40e-6 + 0.204),
-        (4, False, False, 11.2 + 4.5224 + 4.35 + 161 * 40e-6 + 0.204),
-    ],
-)
-def test_a_start_up_is_its_phases(ranks: int, seeded: bool, overlapped: bool, total_s: float) -> None:
-    assert predict_startup(ranks, seeded=seeded, overlapped=overlapped).total_s == pytest.approx(total_s)
-
-
-@pytest.mark.parametrize(
-    ("mlperf_round", "has_compiler", "warm_up_s"),
-    [("0.5", False, 8), ("0.7", False, 8), ("1.0", False, 36), ("", False, 36), ("0.7", True, 100), ("2.0", True, 100)],
-)
-def test_the_logged_initialisation_has_no_launch_but_the_warm_up_of_its_round(
-    mlperf_round: str, has_compiler: bool, warm_up_s: float
-) -> None:
-    assert predict_init(4, mlperf_round, has_compiler=has_compiler) == pytest.approx(4.5224 + warm_up_s)
+    assert run == pytest.approx((pre_s, excess_s, 10 * 20, 7 * (share * 0.3 + 0.02)))
+    assert run.total_s == pytest.approx(sum(run))

@@ -109,15 +109,8 @@ def test_predictions_do_not_change_when_the_measured_columns_are_gone(tmp_path: 
 
 
 def test_the_record_is_predicted_though_no_point_of_its_machine_was_fitted(tmp_path: Path) -> None:
-    point = one_point(
-        tmp_path,
-        mlperf_round="0.6",
-        submitter="Fujitsu",
-        system="abci_n512",
-        accelerator="V100",
-        n_acc="2048",
-        batch_per_acc="42",
-    )
+    row = {"mlperf_round": "0.6", "submitter": "Fujitsu", "system": "abci_n512", "accelerator": "V100"}
+    point = one_point(tmp_path, **row, n_acc="2048", batch_per_acc="42")
     found = forecast_point(point, load_calibration())
     assert found.time_to_train_s == pytest.approx(70.4, rel=0.07)
     assert found.images_per_s == pytest.approx(1_722_000, rel=0.07)
@@ -138,14 +131,9 @@ def test_a_costlier_optimizer_slows_a_step_by_what_its_authors_measured(tmp_path
 
 @pytest.mark.parametrize(
     ("submitter", "accelerator", "program"),
-    [
-        ("NVIDIA", "A100-SXM-80GB", "tuned"),
-        ("Google", "V100", "framework"),
-        ("Google", "TPU v3", "compiler"),
-        ("tinycorp", "AMD Radeon RX 7900 XTX", "framework"),
-        ("AMD", "MI300X", "compiler"),
-    ],
-)
+    [("NVIDIA", "A100-SXM-80GB", "tuned"), ("Google", "V100", "framework"), ("Google", "TPU v3", "compiler"),
+     ("tinycorp", "AMD Radeon RX 7900 XTX", "framework"), ("AMD", "MI300X", "compiler")],
+)  # fmt: skip
 def test_chips_and_programs_that_are_not_nvidias_have_wider_intervals(
     tmp_path: Path, submitter: str, accelerator: str, program: str
 ) -> None:
