@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from configs.load import ROOT
 from train.sim.__main__ import main
 from train.sim.fit.calibrate import PUBLISHED_RATES
 
@@ -61,7 +62,8 @@ def test_a_forecast_changes_on_purpose_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
-def test_a_text_changes_on_purpose_only(path: Path) -> None:
+def test_a_text_changes_on_purpose_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     command, _, expected = path.read_text(encoding="utf-8").partition("\n")
     assert _text(*shlex.split(command)) == expected
 

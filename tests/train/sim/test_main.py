@@ -1,6 +1,5 @@
 """``./run.sh simulate``: a run, a sweep, an optimum, a trace, comparisons with points, and refused input."""
 
-import csv
 import itertools
 import json
 import re
@@ -53,36 +52,6 @@ def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_an
     assert [row["accelerator_hours"] for row in cheap] == sorted(hours)[:4], "the cheapest in time is the best"
     head = answer(capsys, *words, "--optimize", *limits).splitlines()[0]
     assert head.split()[:6] == ["ranks", "per", "rank", "batch", "size", "global"]
-
-
-def test_every_allreduce_is_compared_by_fourths_of_the_ranks_and_eighths_of_the_bytes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rows = json.loads(answer(capsys, *RECORD, "--collectives", "--json"))
-    names = ["ring", "torus", "halving-doubling", "tree", "hierarchical", "hierarchical-tree", "switch", "ps:8"]
-    assert [*rows[0]] == ["ranks", "bytes", "best", *names]
-    assert sorted({row["ranks"] for row in rows}) == [2, 8, 32, 128, 512, 2048]
-    assert sorted({row["bytes"] for row in rows}) == [1 << power for power in (10, 13, 16, 19, 22, 25, 28)]
-    for row in rows:
-        assert row[row["best"]] == min(row[name] for name in names[:-2]), "without switches and servers"
-    assert len({row["best"] for row in rows}) > 1
-    heads, *lines = answer(capsys, *RECORD, "--collectives").splitlines()
-    assert heads.split() == ["ranks", "bytes", "best", *(word for name in names for word in (name, "ms"))]
-    for row, line in zip(rows, lines, strict=True):
-        assert line.split()[3:] == [f"{1e3 * row[name]:.3f}" for name in names]
-
-
-def test_a_validation_tells_the_measured_beside_the_predicted_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    predicted = json.loads(answer(capsys, "--points", str(EXCERPT), "--json"))
-    with EXCERPT.open(encoding="utf-8") as file:
-        measured = [float(row["img_per_s"]) for row in csv.DictReader(file)]
-    heads, *lines = answer(capsys, "--validate", str(EXCERPT)).split("\n\n")[0].splitlines()
-    assert heads.split()[-4:] == ["measured", "predicted", "error", "%"]
-    for line, rate, row in zip(lines, measured, predicted, strict=True):
-        # An error is positive where the prediction is too high.
-        found = row["predicted_img_per_s"]
-        assert [float(each) for each in line.split()[-3:-1]] == pytest.approx([rate, found], abs=0.6)
-        assert float(line.split()[-1]) == pytest.approx(100 * (found / rate - 1), abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -164,17 +133,6 @@ def test_published_float32_and_tf32_rates_of_one_gpu_are_inside_the_interval(
     found = json.loads(answer(capsys, "imagenet-b256", "--cluster", "a100-node", *words, "--json"))
     assert found["low"] <= measured <= found["high"]
     assert found["images_per_s"] == pytest.approx(measured, rel=0.35)
-
-
-def test_the_start_up_is_told_seeded_and_broadcast_overlapped_and_serial(capsys: pytest.CaptureFixture[str]) -> None:
-    titles, *rows = answer(capsys, "--startup").splitlines()
-    assert re.split(r"  +", titles.strip()) == [
-        "ranks", "seeded, overlapped", "seeded, serial", "broadcast, overlapped", "broadcast, serial",
-    ]  # fmt: skip
-    assert [int(row.split()[0]) for row in rows] == [1 << power for power in range(13)]
-    # 1,024 ranks: 24 s of launch and 10.23 of the communicator, 4.35 of the pipeline, 1.85 of the broadcast.
-    assert rows[0].split() == ["1", "12.3", "12.3", "12.3", "12.3"]
-    assert rows[10].split() == ["1024", "34.2", "38.6", "36.1", "40.4"]
 
 
 def test_the_forecast_of_a_machine_elsewhere_is_the_same_whichever_engine_is_installed_here(

@@ -10,7 +10,7 @@ from train.networks.arch import build_network, gradient_bytes
 from train.sim.collectives import SHARED_MEMORY, allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine, find_accelerator
-from train.sim.roofline import kernel_times, tabulate, update_time
+from train.sim.roofline import kernel_times, tabulate
 from train.sim.software import Software
 from train.sim.step_time import StepModel, StepTime, step_model
 from train.sim.topology import SharedSums
@@ -181,13 +181,6 @@ def test_reductions_follow_each_other_on_one_stream_and_slow_the_backward_that_h
         assert step.reductions[-1].ready_s == pytest.approx(step.compute_s + step.contention_s + 1e-3)
     else:
         assert (step.contention_s > 0) is (share > 0)
-
-
-def test_an_update_moves_26_bytes_a_parameter() -> None:
-    plain = Constants(memory_efficiency=0.5)
-    assert update_time(25_557_032, machine(1), plain) == pytest.approx(26 * 25_557_032 / (0.5 * V100.memory))
-    step = MODEL.time_step(machine(1), 64, plain, Software())
-    assert step.update_s == pytest.approx(update_time(25_557_032, machine(1), plain))
 
 
 def test_a_run_bound_by_its_input_takes_exactly_the_inputs_time() -> None:

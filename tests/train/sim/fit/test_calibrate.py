@@ -14,8 +14,8 @@ import yaml
 from configs.errors import UserError
 from train.sim import constants as constants_module
 from train.sim.__main__ import main
-from train.sim.constants import Interval, load_calibration
-from train.sim.fit.answers import held_out_text, validation_text
+from train.sim.constants import load_calibration
+from train.sim.fit.answers import held_out_text
 from train.sim.fit.calibrate import (
     calibrate,
     framework_errors,
@@ -25,7 +25,6 @@ from train.sim.fit.calibrate import (
 )
 from train.sim.fit.fitting import PRIORS
 from train.sim.fit.heldout import HeldOutPrediction, hold_out
-from train.sim.fit.point_forecast import PointForecast
 from train.sim.fit.points import Point, read_points
 from train.sim.hardware import find_accelerator
 from train.sim.time_to_train import predict_init
@@ -154,25 +153,6 @@ def test_held_out_rows_have_the_point_and_its_errors() -> None:
         point = one.point
         place = [one.kind, point.round, point.system, point.accelerator.name, str(point.ranks), str(point.batch)]
         assert row == [*place, *errors]
-
-
-@pytest.mark.parametrize(("rate", "inside"), [(1000.0, 1), (999.9, 0), (1000.1, 0)])
-def test_a_validation_sums_up_errors_times_and_start_ups_and_counts_what_is_inside(rate: float, inside: int) -> None:
-    point = replace(TUNED, measured_images_per_s=1000.0, measured_time_s=None, measured_init_s=None)
-    exact = PointForecast(point, rate, Interval("seen", "", 0.0, 0.0), 40, 60.0, 7.0)
-    init_s = predict_init(point.ranks, point.round, has_compiler=False)
-    told = replace(point, measured_init_s=init_s / 2, measured_time_s=20.0)
-    products, last = validation_text([exact._replace(point=told, images_per_s=2000.0), exact]).split("\n\n")[1:]
-    rows = [line.split() for line in products.splitlines()[1:]]
-    # The errors are log 2 and about 0.
-    median, worst = f"{round(math.log(2) / 2, 4):.4g}", f"{math.log(2):.4g}"
-    assert [row[:2] for row in rows[:2]] == [[point.accelerator.name, "2"], ["all", "2"]]
-    assert all(float(row[2]) == pytest.approx(float(median), abs=2e-4) and row[3] == worst for row in rows[:2])
-    assert rows[2:] == [
-        ["all,", "time", "to", "train", "1", f"{math.log(3):.4g}", f"{math.log(3):.4g}"],
-        ["all,", "start-up", "1", f"{math.log(2):.4g}", f"{math.log(2):.4g}"],
-    ]
-    assert last == f"{inside} of 2 points ({inside / 2:.0%}) are inside their interval"
 
 
 def test_held_out_errors_are_told_by_product_beside_the_affine_law() -> None:
