@@ -154,7 +154,7 @@ def torus(topology: Topology, size_bytes: float) -> float:
     """
     ranks = topology.ranks
     if topology.nodes > 1 and topology.local > 1 and ranks % topology.ranks_per_node == 0:
-        return _two_level(topology, size_bytes, ring)
+        return two_level(topology, size_bytes, ring)
     rows = max(factor for factor in range(1, math.isqrt(ranks) + 1) if ranks % factor == 0)
     if rows == 1:
         return ring(topology, size_bytes)
@@ -165,17 +165,18 @@ def torus(topology: Topology, size_bytes: float) -> float:
     return latency_s + share * size_bytes / topology.rank_bytes_per_s
 
 
-def hierarchical(topology: Topology, size_bytes: float) -> float:
-    """Return the seconds of reduce-scatter in the node, tree or ring between nodes on each rank's part, all-gather.
+def two_level(topology: Topology, size_bytes: float, between: Callable[[Topology, float], float]) -> float:
+    """Return the seconds of reduce-scatter in the node, a reduction of each rank's part between nodes, all-gather.
 
-    The faster of tree and ring is taken.
+    The reductions between the nodes run at the same time and share the network cards.
     """
-    return min(_two_level(topology, size_bytes, ring), _two_level(topology, size_bytes, tree))
-
-
-def hierarchical_tree(topology: Topology, size_bytes: float) -> float:
-    """Return the seconds of `hierarchical` with the tree between nodes, which the 2019 record used (NCCL 2.4)."""
-    return _two_level(topology, size_bytes, tree)
+    if topology.nodes == 1:
+        return ring(topology, size_bytes)
+    local = topology.local
+    inner_s = ring(replace(topology, ranks=local, nodes_per_rack=None), size_bytes) if local > 1 else 0.0
+    card = replace(topology, ranks=topology.nodes, ranks_per_node=1, node_bytes_per_s=topology.node_bytes_per_s / local)
+    card = replace(card, link_bytes_per_s=max(card.node_bytes_per_s, card.link_bytes_per_s))
+    return inner_s + between(card, size_bytes / local)
 
 
 def in_switch(topology: Topology, size_bytes: float) -> float:
@@ -219,11 +220,11 @@ ALGORITHMS: dict[str, Callable[[Topology, float], float]] = {
     "torus": torus,
     "halving-doubling": halving_doubling,
     "tree": tree,
-    "hierarchical": hierarchical,
-    "hierarchical-tree": hierarchical_tree,
+    "hierarchical": lambda topology, size: min(two_level(topology, size, between) for between in (ring, tree)),
+    "hierarchical-tree": lambda topology, size: two_level(topology, size, tree),
     "switch": in_switch,
 }
-"""Allreduce algorithms, name -> function of topology and bytes."""
+"""Allreduce algorithms, name -> function of topology and bytes; the 2019 record used the last but one (NCCL 2.4)."""
 
 
 def _exchange(topology: Topology, distance: int, size_bytes: float) -> float:
@@ -235,20 +236,6 @@ def _exchange(topology: Topology, distance: int, size_bytes: float) -> float:
         return _SIMPLE.hop_s[topology.link_kind] + size_bytes / topology.link_bytes_per_s
     share = topology.crossing_share(distance / topology.ranks_per_node)
     return _SIMPLE.net_ring_s + size_bytes * topology.local / topology.node_rate(share)
-
-
-def _two_level(topology: Topology, size_bytes: float, between: Callable[[Topology, float], float]) -> float:
-    """Return the seconds of rings in the nodes, with one reduction for each local rank between the nodes.
-
-    The reductions between the nodes run at the same time and share the network cards.
-    """
-    if topology.nodes == 1:
-        return ring(topology, size_bytes)
-    local = topology.local
-    inner_s = ring(replace(topology, ranks=local, nodes_per_rack=None), size_bytes) if local > 1 else 0.0
-    card = replace(topology, ranks=topology.nodes, ranks_per_node=1, node_bytes_per_s=topology.node_bytes_per_s / local)
-    card = replace(card, link_bytes_per_s=max(card.node_bytes_per_s, card.link_bytes_per_s))
-    return inner_s + between(card, size_bytes / local)
 
 
 def _tree_crossing_share(topology: Topology) -> float:

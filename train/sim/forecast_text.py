@@ -31,6 +31,17 @@ _CONVERGENCE = {
     "none": " of the recipe; no convergence reference applies, so there is no time to train",
 }
 """Word of `train.sim.forecast.Forecast.convergence` -> text after the number of epochs."""
+_PARTS = {
+    "forward": "forward_s",
+    "backward": "backward_s",
+    "slowest rank": "straggler_s",
+    "contention": "contention_s",
+    "exposed communication": "exposed_communication_s",
+    "update": "update_s",
+    "negotiation": "overhead_s",
+    "input": "input_s",
+}
+"""Part of a step -> key of a row."""
 _SHOWN_FROM_MS = 0.005
 """Smaller savings are 0.00 ms when printed."""
 
@@ -104,6 +115,7 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
     """
     row, run, startup = forecast_row(one, price), one.run, one.startup
     title = "run" if one.time_to_train_s is None else "time to train"
+    parts = ", ".join(f"{name} {1e3 * row[key]:.2f}" for name, key in _PARTS.items() if row[key] > 0)
     lines = [
         f"{row['recipe']} on {row['ranks']:,} x {row['accelerator']} in {row['nodes']:,} nodes, "
         f"{row['per_rank_batch_size']:g} images per rank, {row['global_batch_size']:,.0f} a step",
@@ -111,7 +123,9 @@ def forecast_text(one: Forecast, savings_ms: Mapping[str, float], coverage: floa
         f"from the errors on held-out points; {_BASES[one.interval.basis]}{_LACKS.get(one.interval.lacks, '')}"
         f"{_unmeasured(one)})",
         f"efficiency     {one.efficiency:.1%} of {row['ranks']:,} times one accelerator at the same batch",
-        *_step_lines(one),
+        f"step           {1e3 * one.step.total_s:.2f} ms: {parts}",
+        f"reductions     {1e3 * one.step.communication_s:.2f} ms in {len(one.step.reductions)} buckets by "
+        f"{row['algorithm']}, of which {1e3 * one.step.exposed_s:.2f} ms are waited for",
         f"epochs         {one.epochs}{_CONVERGENCE[one.convergence]}",
         f"{title:<14} {run.total_s:,.1f} s ({_span(one.run_bounds, 1)}): before the first epoch {run.pre_s:.1f}, "
         f"epochs {run.epochs_s:,.1f}, excess of the first epoch {run.first_epoch_excess_s:.1f}, "
@@ -140,23 +154,3 @@ def _unmeasured(one: Forecast) -> str:
 
 def _span(bounds: tuple[float, float], digits: int = 0) -> str:
     return f"{bounds[0]:,.{digits}f} to {bounds[1]:,.{digits}f}"
-
-
-def _step_lines(one: Forecast) -> list[str]:
-    step = one.step
-    parts = (
-        ("forward", step.forward_s),
-        ("backward", step.backward_s),
-        ("slowest rank", step.straggler_s),
-        ("contention", step.contention_s),
-        ("exposed communication", step.exposed_s),
-        ("update", step.update_s),
-        ("negotiation", step.overhead_s),
-        ("input", step.input_s),
-    )
-    shown = ", ".join(f"{name} {1e3 * seconds:.2f}" for name, seconds in parts if seconds > 0)
-    return [
-        f"step           {1e3 * step.total_s:.2f} ms: {shown}",
-        f"reductions     {1e3 * step.communication_s:.2f} ms in {len(step.reductions)} buckets by "
-        f"{one.scenario.software.algorithm}, of which {1e3 * step.exposed_s:.2f} ms are waited for",
-    ]
