@@ -26,10 +26,12 @@ from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from launch.doctor.facts import AllreduceFacts, LibraryFacts, RankFacts, StepFacts, write_facts
 from launch.doctor.machine import inspect_dataset, inspect_machine
+from launch.doctor.step_probe import probe_step
 from logs.folder import CONFIG_FILE
 from train.comm.communicator import Communicator, Connect, libraries_of, start_communicator
 from train.comm.devices import run_ranks_here
 from train.engine.protocol import open_engine
+from train.probe import allreduce_s
 from train.rank.failure import is_second_hand
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
@@ -103,12 +105,9 @@ def _examine(
         facts = replace(facts, allreduce=_allreduce(communicator, identity, cluster))
         facts = replace(facts, clock_offsets_s=_clock_offsets(communicator))
         if options.step:
-            from launch.doctor.step_probe import probe_step  # noqa: PLC0415 (loads what a run needs)
-
-            connected = facts
-            note = partial(_write_step, options.folder, connected)
+            note = partial(_write_step, options.folder, facts)
             step = probe_step(recipe, cluster, identity, communicator, note, times=options.times)
-            facts = replace(connected, step=step)
+            facts = replace(facts, step=step)
     except _UNUSABLE as error:
         # The message of an error inside MXNet begins with a traceback; the last line says what happened.
         failure = (str(error).strip().splitlines() or [repr(error)])[-1]
@@ -150,23 +149,13 @@ def _allreduce(communicator: Communicator, identity: Identity, cluster: Cluster)
     array = engine.zeros((_ALLREDUCE_BYTES // 4,))
     ones = engine.flag(array, is_set=True)
     times, is_right = [], True
-    for number in range(1 + _ROUNDS):  # the first round is a warm-up
+    for _ in range(1 + _ROUNDS):
         engine.overwrite(array, ones)
-        engine.wait_all()
-        communicator.gather("ready", number)
-        begin = time.perf_counter()
-        communicator.reduce("probe", [array])
-        communicator.complete()
-        engine.wait_all()
-        times.append(time.perf_counter() - begin)
+        times.append(allreduce_s(engine, communicator, "probe", array))
         is_right = is_right and bool((engine.to_host(array) == size).all())
-    median_s = statistics.median(times[1:])
-    return AllreduceFacts(
-        bytes=_ALLREDUCE_BYTES,
-        median_s=median_s,
-        bus_bytes_per_s=2 * (size - 1) / size * _ALLREDUCE_BYTES / median_s,
-        is_right=is_right,
-    )
+    median_s = statistics.median(times[1:])  # the first round is a warm-up
+    bus_bytes_per_s = 2 * (size - 1) / size * _ALLREDUCE_BYTES / median_s
+    return AllreduceFacts(_ALLREDUCE_BYTES, median_s, bus_bytes_per_s, is_right)
 
 
 def _clock_offsets(communicator: Communicator) -> list[float]:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 import statistics
 import subprocess
 import time
@@ -9,25 +10,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
 from configs.load import resolve_path
-from configs.optimizers import HyperParameters
-from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 from data.input.batches import TrainingBatch, TrainingSource
-from data.input.synthetic import open_repeated, random_batch
+from data.input.synthetic import open_repeated
 from launch.doctor.facts import PartFailure, StepFacts
 from train.comm.communicator import Communicator
-from train.compose import Composition, compose
-from train.dataset import images_of
-from train.measure.timing import Clock
+from train.dataset import PackedImages
+from train.engine.protocol import Engine
+from train.probe import ProbedRank, open_rank
 from train.rank.identity import Identity
-from train.rank.startup import Ledger
 from train.step import reduce_once
-from train.warmup import warm_up
 
 _FAILURES = (ImportError, OSError, RuntimeError, MemoryError, UserError)
 """What a library or its driver raises. MXNet, DALI and Horovod raise RuntimeError."""
@@ -40,8 +36,6 @@ _SAMPLES, _LEAST_SAMPLES, _SAMPLING_S = 12, 4, 20.0
 take longer, there are none."""
 _BLOCK_S, _MOST_REPEATS = 0.2, 50
 """A sample is the mean of steps that take so long together, because a thread may wake up some milliseconds late."""
-
-_HARMLESS = HyperParameters(lr=0.0, momentum=0.0, weight_decay=0.0)
 
 
 class _PartFailed(Exception):
@@ -126,10 +120,10 @@ def probe_step(
     """
     parts = _Parts(communicator, on_part, StepFacts(memory_before_bytes=_used_bytes(cluster, identity)))
     with suppress(_PartFailed):
-        rank: Composition = parts.run(
-            "network", lambda: compose(recipe, cluster, identity, Ledger(), connect=lambda *_: communicator)
+        rank: ProbedRank = parts.run(
+            "network", lambda: open_rank(recipe, cluster, identity, connect=lambda *_: communicator)
         )
-        source, batch = _real_batch(rank, parts) or (None, _random_batch(rank))
+        source, batch = _real_batch(rank, parts) or (None, rank.random_batch())
         step = _take(rank, parts, batch)
         _sample(rank, parts, batch, source, step, times)
         if source is not None:
@@ -137,10 +131,10 @@ def probe_step(
     return replace(parts.facts, memory_bytes=_used_bytes(cluster, identity), has_ended=True)
 
 
-def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> Callable[[], object]:
+def _take(rank: ProbedRank, parts: _Parts, batch: TrainingBatch) -> Callable[[], object]:
     """Time the parts of a step and whole steps on one batch; the warm-up is that of a run. Return the step."""
-    engine, model, network = rank.engine, rank.model, rank.model.network
-    parts.note(images=rank.plan.global_batch_size)
+    engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
+    parts.note(images=rank.parts.plan.global_batch_size)
 
     def part(name: str, *queue: Callable[[], object]) -> None:
         def finished() -> None:
@@ -150,31 +144,24 @@ def _take(rank: Composition, parts: _Parts, batch: TrainingBatch) -> Callable[[]
 
         parts.run(name, finished, rounds=_ROUNDS)
 
-    image_type = images_of(rank.recipe, rank.cluster, rank.plan, rank.identity).image_type
-    size = rank.plan.per_rank_batch_size
-    parts.run("warm-up", lambda: warm_up(engine, model, parts.communicator, size, image_type))
+    parts.run("warm-up", rank.warm_up)
     # Backward needs a forward pass of its own, so the two are timed together, and forward also alone.
-    part("forward", lambda: network.forward(*batch))
-    part("forward and backward", lambda: network.forward(*batch), network.backward)
-    for number in range(len(model.buckets.order)):
-        name = f"reduction of bucket {number}"
-        part(name, partial(_reduce, rank, name, number))
+    part("forward", passes["forward"])
+    part("forward and backward", passes["forward"], passes["backward"])
+    for number, bucket in enumerate(model.buckets.order):
+        name, gradients = f"reduction of bucket {number}", [model.network.gradients[index] for index in bucket]
+        part(name, partial(parts.communicator.reduce, name, gradients), parts.communicator.complete)
         seconds = {**parts.facts.seconds}
         parts.note(buckets_s=[*parts.facts.buckets_s, seconds.pop(name)], seconds=seconds)
-    part("update", lambda: model.optimizer.update(_HARMLESS))
-    part("evaluation", lambda: network.inference()(batch.images))
-    step = rank.make_step(Clock(engine, rank.cluster.engine.run_ahead_steps), lambda _: None, image_type=image_type)
-    source = open_repeated(batch)
-
-    def whole() -> object:
-        return step(0, source, _HARMLESS)
-
-    part("step", whole)
-    return whole
+    part("update", passes["update"])
+    part("evaluation", lambda: model.network.inference()(batch.images))
+    step = partial(rank.steps(open_repeated(batch)), 1)
+    part("step", step)
+    return step
 
 
 def _sample(
-    rank: Composition,
+    rank: ProbedRank,
     parts: _Parts,
     batch: TrainingBatch,
     source: TrainingSource | None,
@@ -185,19 +172,19 @@ def _sample(
 
     Further sets have own work only, by which nodes are judged.
     """
-    engine, network = rank.engine, rank.model.network
+    engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
     images = engine.to_host(batch.images)
 
     def compute() -> None:
-        for _ in range(rank.plan.accumulation_steps):
-            network.forward(*batch)
-            network.backward()
-        if not rank.recipe.optimizer.is_shared:  # it waits for the other ranks
-            rank.model.optimizer.update(_HARMLESS)
+        for _ in range(rank.parts.plan.accumulation_steps):
+            passes["forward"]()
+            passes["backward"]()
+        if not rank.parts.recipe.optimizer.is_shared:  # it waits for the other ranks
+            passes["update"]()
 
     def allreduce() -> None:
-        reduce_once(engine, network, rank.communicator, rank.model.buckets)
-        rank.communicator.complete()
+        reduce_once(engine, model.network, parts.communicator, model.buckets)
+        parts.communicator.complete()
 
     own: dict[str, Callable[[], object]] = {"compute": compute, "copy": lambda: engine.from_host(images)}
     if source is not None:
@@ -210,21 +197,21 @@ def _sample(
         return
     repeats, round_s = {}, 0.0
     for name, action in (own | shared).items():
-        _, _, longest_s = parts.once(name, partial(_seconds, rank, {name: action}, {name: 1}))
+        _, _, longest_s = parts.once(name, partial(_seconds, engine, {name: action}, {name: 1}))
         repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s, 1e-6)))
         round_s += repeats[name] * longest_s
     rounds = min(_SAMPLES, int(_SAMPLING_S / round_s))
     taken: dict[str, list[float]] = {name: [] for name in repeats}
     for number in range(times * rounds if rounds >= _LEAST_SAMPLES else 0):
         for actions in (own, shared)[: 2 if number < rounds else 1]:
-            samples, _, _ = parts.once("samples", partial(_seconds, rank, actions, repeats))
+            samples, _, _ = parts.once("samples", partial(_seconds, engine, actions, repeats))
             for name, value in samples.items():
                 taken[name].append(value)
     parts.note(samples={name: values for name, values in taken.items() if values})
 
 
 def _seconds(
-    rank: Composition, actions: Mapping[str, Callable[[], object]], repeats: Mapping[str, int]
+    engine: Engine, actions: Mapping[str, Callable[[], object]], repeats: Mapping[str, int]
 ) -> dict[str, float]:
     """Return the mean seconds of each action over its repeats."""
     seconds = {}
@@ -232,56 +219,35 @@ def _seconds(
         begin = time.perf_counter()
         for _ in range(repeats[name]):
             action()
-            rank.engine.wait_all()
+            engine.wait_all()
         seconds[name] = (time.perf_counter() - begin) / repeats[name]
     return seconds
 
 
-def _reduce(rank: Composition, name: str, number: int) -> None:
-    """Queue the reduction of one bucket alone."""
-    gradients = [rank.model.network.gradients[index] for index in rank.model.buckets.order[number]]
-    rank.communicator.reduce(name, gradients)
-    rank.communicator.complete()
-
-
-def _real_batch(rank: Composition, parts: _Parts) -> tuple[TrainingSource, TrainingBatch] | None:
-    """Return this rank's training pipeline and the first batch of it; None if a rank does not see the data set."""
-    recipe, cluster = rank.recipe, rank.cluster
-    is_read = recipe.data.source != "synthetic" and ENGINES[cluster.engine.name].computes
-    is_missing = is_read and not _is_packed(resolve_path(cluster.paths.data) / recipe.data.name)
+def _real_batch(rank: ProbedRank, parts: _Parts) -> tuple[TrainingSource, TrainingBatch] | None:
+    """Return this rank's stream of images and the first batch of it; None if a rank does not see the data set."""
+    recipe, cluster = rank.parts.recipe, rank.parts.cluster
+    stem = resolve_path(cluster.paths.data) / recipe.data.name / "train"
+    is_packed = all(stem.with_suffix(suffix).is_file() for suffix in (".rec", ".idx"))
+    is_missing = isinstance(rank.images, PackedImages) and not is_packed
     parts.note(has_real_images=not any(parts.communicator.gather("doctor: data set", int(is_missing))))
     if not parts.facts.has_real_images:
         return None
-    images = images_of(recipe, cluster, rank.plan, rank.identity)
 
     def first_batch() -> tuple[TrainingSource, TrainingBatch]:
-        images.load()
-        source = images.open_training(rank.engine)
-        source.begin_epoch(1)
+        source = rank.open_images()
         batch = source.next_batch()
-        rank.engine.wait_all()
+        rank.parts.engine.wait_all()
         return source, batch
 
     opened: tuple[TrainingSource, TrainingBatch] = parts.run("first batch", first_batch)
     return opened
 
 
-def _is_packed(folder: Path) -> bool:
-    return (folder / "train.rec").is_file() and (folder / "train.idx").is_file()
-
-
-def _random_batch(rank: Composition) -> TrainingBatch:
-    size, network = rank.plan.per_rank_batch_size, rank.model.network
-    image_type = images_of(rank.recipe, rank.cluster, rank.plan, rank.identity).image_type
-    shapes = (size, *network.image_shape), (size, *network.label_shape)
-    return random_batch(rank.engine, *shapes, rank.recipe.model.num_classes, image_type)
-
-
 def _used_bytes(cluster: Cluster, identity: Identity) -> int | None:
     """Return the bytes in use on this rank's GPU, by all programs, or the most that this process has had on a CPU."""
     if cluster.device == "cpu":
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), None)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpu = (
         visible[identity.local_rank] if identity.local_rank < len(visible) and visible[0] else str(identity.local_rank)

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import REFUSED_STATUS, UserError, nearest
-from train.bench import (
-    bench_allreduce,
-    bench_gpu,
-    bench_overlap,
-    bench_peers,
-    bench_race,
-    bench_startup,
-    bench_step,
-)
+from train.bench.bench_allreduce import AllreduceBench
+from train.bench.bench_gpu import GpuBench
+from train.bench.bench_overlap import OverlapBench
+from train.bench.bench_peers import PeersBench
+from train.bench.bench_race import RaceBench
+from train.bench.bench_startup import StartupBench
+from train.bench.bench_step import StepBench
 from train.bench.options import Bench, add_options
 
 if TYPE_CHECKING:
@@ -34,14 +32,14 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parents[2] / "runs" / "bench"
 """Folder of the JSON files."""
 
-BENCHES: dict[str, Bench] = {
-    "allreduce": bench_allreduce.BENCH,
-    "gpu": bench_gpu.BENCH,
-    "overlap": bench_overlap.BENCH,
-    "peers": bench_peers.BENCH,
-    "race": bench_race.BENCH,
-    "startup": bench_startup.BENCH,
-    "step": bench_step.BENCH,
+BENCHES: dict[str, type[Bench]] = {
+    "allreduce": AllreduceBench,
+    "gpu": GpuBench,
+    "overlap": OverlapBench,
+    "peers": PeersBench,
+    "race": RaceBench,
+    "startup": StartupBench,
+    "step": StepBench,
 }
 """Name -> bench."""
 
@@ -70,19 +68,19 @@ class BenchCommand(NamedTuple):
 
     Attributes:
         name: A key of `BENCHES`.
-        options: The bench's own options.
+        bench: The bench with its options.
         json: Print JSON instead of the table.
         output: The JSON file; None for a new file in `RESULTS`.
     """
 
     name: str
-    options: Any
+    bench: Bench
     json: bool
     output: Path | None
 
 
 def _command(name: str, json: bool, output: Path | None, **own: Any) -> BenchCommand:
-    return BenchCommand(name, BENCHES[name].options(**own), json, output)
+    return BenchCommand(name, BENCHES[name](**own), json, output)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,7 +117,7 @@ def _parser() -> Parser:
         verb = verbs.add_parser(name, help=bench.question, description=f"Measures {bench.question}.")
         if bench.only_here:
             verb.add_argument("--cluster", type=partial(_refuse_cluster, name), default=SUPPRESS, help=SUPPRESS)
-        add_options(verb, bench.options)
+        add_options(verb, bench)
         verb.add_argument("--json", action="store_true", help="print JSON instead of the table")
         verb.add_argument("--output", metavar="FILE", type=Path, help="JSON file (default: runs/bench/NAME-TIME.json)")
     return parser
@@ -145,12 +143,11 @@ def _run(command: BenchCommand) -> int:
     from train.bench.machine_use import MachineUseMeter
     from train.bench.samples import MeasurementFailed, MeasurementRefused
 
-    bench = BENCHES[command.name]
-    if bench.needs:
-        require_engine(bench.needs)
+    if command.bench.needs:
+        require_engine(command.bench.needs)
     meter = MachineUseMeter()
     try:
-        report = bench.measure(command.options, Jobs()).with_use(meter.read())
+        report = command.bench.measure(Jobs()).with_use(meter.read())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
         return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1

@@ -1,9 +1,9 @@
 """How long an allreduce takes by size, number of ranks, route and library, beside the simulator's prediction."""
 
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MACHINE = Path(__file__).parents[2] / "runs" / "this-machine.yaml"
-"""The description of this machine, as the simulator has measured it."""
-
 _SAMPLES = 3
 """Samples of each size in a start, after one that does not count."""
 _PREDICTED_AS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "torus"}
@@ -32,12 +29,14 @@ _LOCAL_RANKS = (2, 4)
 _LIBRARIES = ("gloo", "mpi", "nccl")
 """What carries an allreduce by ``communication.backend``; another one is a ``communication.kind``."""
 _OF_ONE_MACHINE = ("gloo", "shared_memory")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_UNITS = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1}
 
 
 @dataclass(frozen=True)
-class AllreduceOptions(PlaceOptions):
-    """The options of ``bench allreduce``."""
+class AllreduceBench(PlaceOptions, Bench):
+    """See `train.bench.options.Bench`."""
+
+    question = "time and bandwidth of an allreduce by size, ranks, route and library, beside the prediction"
 
     sizes: Sequence[str] = option(
         "bytes of a rank's buffer", ("4K", "64K", "1M", "16M", "64M"), metavar="SIZE", nargs="+"
@@ -54,6 +53,58 @@ class AllreduceOptions(PlaceOptions):
         nargs="+",
     )
     rounds: int = effort("starts of each alternative", quick=1, usual=6, thorough=20)
+
+    def measure(self, jobs: "Jobs") -> Report:
+        """See `train.bench.options.Bench`."""
+        sizes = list(dict.fromkeys(map(_bytes_of, self.sizes)))
+        variants = self._variants()
+        starts: dict[str, list[dict[int, Figures]]] = {variant.title: [] for variant in variants}
+        for number, variant in turns(variants, self.rounds):
+            logger.info("start %d of %d: %s", number + 1, self.rounds, variant.title)
+            starts[variant.title].append(variant.start(jobs, self.cluster, sizes))
+        rows: list[BenchRow] = []
+        for ranks, size in itertools.product(dict.fromkeys(each.cluster.world_size for each in variants), sizes):
+            same = [variant.title for variant in variants if variant.cluster.world_size == ranks]
+            measured = {f"{title}, {_in_words(size)}": [each[size] for each in starts[title]] for title in same}
+            rows += [row for title, rounds in measured.items() for row in summarize(title, rounds)]
+            rows += ratio_rows(measured, next(iter(measured)), compared=["allreduce_ms"])
+        notes = [
+            "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
+            "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
+            "predicted_ms: the collective alone; a small buffer also waits for the library's next cycle",
+            *dict.fromkeys(note for variant in variants if (note := _topology(variant.cluster)[1])),
+        ]
+        return make_report(rows, notes)
+
+    def _variants(self) -> "list[_Variant]":
+        """Return every number of ranks over every library and route, each once.
+
+        Raises:
+            UserError: A number of ranks does not fit the cluster's nodes.
+        """
+        from configs.load import load_cluster
+
+        base = load_cluster(self.cluster, self.overrides)
+        is_local = is_local_cpu(base)
+        # Sums in shared memory have one route.
+        usual = _OF_ONE_MACHINE if is_local and not self.routes else (base.communication.carrier,)
+        variants = []
+        for ranks, backend, route in itertools.product(
+            self.ranks or (_LOCAL_RANKS if is_local else (base.world_size,)),
+            self.backends or usual,
+            self.routes or (base.communication.allreduce,),
+        ):
+            # A cluster file may name another kind, which has no backend.
+            kind = communicators_of(base.engine.name)[0] if backend in _LIBRARIES else backend
+            own = [f"cluster.communication.kind={kind}", f"cluster.communication.allreduce={route}"]
+            own += [f"cluster.communication.backend={backend}"] if backend in _LIBRARIES else []
+            if ranks % base.num_nodes:
+                raise UserError(f"--ranks {ranks}: allowed: multiples of the cluster's {base.num_nodes} nodes")
+            if ranks != base.world_size:
+                own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={ranks // base.num_nodes}"]
+            overrides = (*self.overrides, *own)
+            variants.append(_Variant(load_cluster(self.cluster, overrides), overrides))
+        return list({variant.title: variant for variant in variants}.values())
 
 
 @dataclass(frozen=True)
@@ -94,77 +145,16 @@ class _Variant:
         return {**figures, "predicted_ms": predicted_ms, "predicted / measured": predicted_ms / allreduce_ms}
 
 
-def measure(options: AllreduceOptions, jobs: "Jobs") -> Report:
-    """See `train.bench.options.Bench`."""
-    from configs.load import load_cluster
-
-    sizes = list(dict.fromkeys(_bytes_of(text) for text in options.sizes))
-    variants = _variants(options, load_cluster(options.cluster, options.overrides))
-    starts: dict[str, list[dict[int, Figures]]] = {variant.title: [] for variant in variants}
-    for number, variant in turns(variants, options.rounds):
-        logger.info("start %d of %d: %s", number + 1, options.rounds, variant.title)
-        starts[variant.title].append(variant.start(jobs, options.cluster, sizes))
-    rows: list[BenchRow] = []
-    for ranks in dict.fromkeys(variant.cluster.world_size for variant in variants):
-        for size in sizes:
-            same = [variant.title for variant in variants if variant.cluster.world_size == ranks]
-            measured = {f"{title}, {_in_words(size)}": [each[size] for each in starts[title]] for title in same}
-            rows += [row for title, rounds in measured.items() for row in summarize(title, rounds)]
-            rows += ratio_rows(measured, next(iter(measured)), compared=["allreduce_ms"])
-    notes = [
-        "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
-        "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
-        "predicted_ms: the collective alone; a small buffer also waits for the library's next cycle",
-        *dict.fromkeys(note for variant in variants if (note := _topology(variant.cluster)[1])),
-    ]
-    return make_report(rows, notes)
-
-
-BENCH = Bench(
-    "time and bandwidth of an allreduce by size, ranks, route and library, beside the prediction",
-    AllreduceOptions,
-    measure,
-)
-
-
-def _variants(options: AllreduceOptions, base: "Cluster") -> list[_Variant]:
-    """Return every number of ranks over every library and route, each once."""
-    is_local = is_local_cpu(base)
-    # Sums in shared memory have one route.
-    usual = _OF_ONE_MACHINE if is_local and not options.routes else (base.communication.carrier,)
-    variants = [
-        _variant(options, base, ranks, backend, route)
-        for ranks in options.ranks or (_LOCAL_RANKS if is_local else (base.world_size,))
-        for backend in options.backends or usual
-        for route in options.routes or (base.communication.allreduce,)
-    ]
-    return list({variant.title: variant for variant in variants}.values())
-
-
-def _variant(options: AllreduceOptions, base: "Cluster", ranks: int, backend: str, route: str) -> _Variant:
-    from configs.load import load_cluster
-
-    # A cluster file may name another kind, which has no backend.
-    kind = communicators_of(base.engine.name)[0] if backend in _LIBRARIES else backend
-    own = [f"cluster.communication.kind={kind}", f"cluster.communication.allreduce={route}"]
-    own += [f"cluster.communication.backend={backend}"] if backend in _LIBRARIES else []
-    if ranks % base.num_nodes:
-        raise UserError(f"--ranks {ranks}: allowed: multiples of the cluster's {base.num_nodes} nodes")
-    if ranks != base.world_size:
-        own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={ranks // base.num_nodes}"]
-    overrides = (*options.overrides, *own)
-    return _Variant(load_cluster(options.cluster, overrides), overrides)
-
-
 def _topology(cluster: "Cluster") -> "tuple[Topology | None, str]":
     """Return the cluster as the simulator sees it; or None, and why there is no prediction."""
+    from train.sim.conditions import DESCRIPTION
     from train.sim.constants import load_calibration
     from train.sim.cpu import load_description, machine_of_rates
     from train.sim.hardware import machine_of_cluster
 
     try:
         if cluster.device == "cpu":
-            return machine_of_rates(load_description(MACHINE), cluster).topology(1.0), ""
+            return machine_of_rates(load_description(DESCRIPTION), cluster).topology(1.0), ""
         return machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency), ""
     except UserError as error:
         return None, f"no prediction: {error}"
@@ -184,7 +174,5 @@ def _bytes_of(text: str) -> int:
 
 
 def _in_words(size: int) -> str:
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):g} {unit}"
-    return f"{size} bytes"
+    unit = next(unit for unit, least in _UNITS.items() if size >= least)
+    return f"{size / _UNITS[unit]:g} {unit}iB" if unit else f"{size} bytes"

@@ -78,8 +78,14 @@ class _ListParts(Action):
 
 
 @dataclass(frozen=True)
-class GpuOptions:
-    """The options of ``bench gpu``."""
+class GpuBench(Bench):
+    """See `train.bench.options.Bench`."""
+
+    question = (
+        "everything on one GPU, in parts of eight minutes (--list): kernels, runs, steps, NCCL, decoders, the simulator"
+    )
+    needs = "torch"
+    only_here = "it asks one GPU of this machine"
 
     list_parts: bool = option("say what each part answers, and end", False, flag="--list", action=_ListParts, nargs=0)
     gpu: str = option("name of the GPU in the simulator", "H200", metavar="NAME")
@@ -93,19 +99,49 @@ class GpuOptions:
     )  # fmt: skip
     tiny: bool = option("try everything at tiny shapes on the CPU", False, action="store_true")
 
+    def measure(self, jobs: "Jobs") -> Report:
+        """See `train.bench.options.Bench`."""
+        from configs.load import ROOT
+        from logs.disk import write_text
+
+        folder = (self.folder or ROOT / "runs" / "bench" / f"gpu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        file, machine = folder / "rows.jsonl", make_report([])
+        rows: list[BenchRow] = []
+        notes: list[str] = []
+
+        def keep(**line: Any) -> None:
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(line) + "\n")
+
+        keep(machine=machine.machine, versions=machine.versions)
+        for part in self.only or PARTS:
+            end = time.monotonic() + 60 * self.minutes
+            for action in _tasks(_Part(self, folder, jobs, end))[part]:
+                logger.info("%s, %.0f s left", part, end - time.monotonic())
+                try:
+                    for row in action():
+                        rows.append(row)
+                        keep(part=part, **asdict(row))
+                except MeasurementFailed as error:
+                    notes.append(f"{part}: {error.short}")
+                    keep(part=part, note=error.short)
+        write_text(folder / "table.md", _markdown(file))
+        return make_report(rows, [f"rows as they came: {file}", *notes])
+
 
 @dataclass(frozen=True)
 class _Part:
     """The measurements of a part: the options, where files go, what starts programs, and when the part's time is over.
 
     Attributes:
-        options: The options.
+        options: The bench with its options.
         folder: Takes the runs.
         jobs: Starts programs.
         end: A moment of the clock `time.monotonic`.
     """
 
-    options: GpuOptions
+    options: GpuBench
     folder: Path
     jobs: "Jobs"
     end: float
@@ -266,46 +302,6 @@ class _Part:
                 self.jobs.run(command, timeout_s=self.left_s()).check()
             told = json.loads(self.jobs.run(ask, timeout_s=self.left_s()).check().output)
             yield from summarize(f"{_RECIPE}, {title}", [{key: told[key] for key in ("step_s", "images_per_s")}])
-
-
-def measure(options: GpuOptions, jobs: "Jobs") -> Report:
-    """See `train.bench.options.Bench`."""
-    from configs.load import ROOT
-    from logs.disk import write_text
-
-    folder = (options.folder or ROOT / "runs" / "bench" / f"gpu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    file, machine = folder / "rows.jsonl", make_report([])
-    rows: list[BenchRow] = []
-    notes = [f"rows as they came: {file}"]
-
-    def keep(**line: Any) -> None:
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(line) + "\n")
-
-    keep(machine=machine.machine, versions=machine.versions)
-    for part in options.only or PARTS:
-        end = time.monotonic() + 60 * options.minutes
-        for action in _tasks(_Part(options, folder, jobs, end))[part]:
-            logger.info("%s, %.0f s left", part, end - time.monotonic())
-            try:
-                for row in action():
-                    rows.append(row)
-                    keep(part=part, **asdict(row))
-            except MeasurementFailed as error:
-                notes.append(f"{part}: {error.short}")
-                keep(part=part, note=error.short)
-    write_text(folder / "table.md", _markdown(file))
-    return make_report(rows, notes)
-
-
-BENCH = Bench(
-    "everything on one GPU, in parts of eight minutes (--list): kernels, runs, steps, NCCL, decoders, the simulator",
-    GpuOptions,
-    measure,
-    needs="torch",
-    only_here="it asks one GPU of this machine",
-)
 
 
 def _require_dali(name: str) -> None:

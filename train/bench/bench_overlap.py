@@ -7,7 +7,7 @@ then depends on the program and on its library, and not on the processors that t
 import logging
 import math
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +16,11 @@ from configs.errors import UserError
 from train.bench.measure import BenchRow, Report, make_report, summarize
 from train.bench.options import Bench, effort, option
 from train.bench.samples import Figures
-from train.comm.buckets import plan_reductions
+from train.comm.buckets import BucketPlan, plan_reductions
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
 
 if TYPE_CHECKING:
+    from configs.schema import Cluster, Recipe
     from train.bench.launching import Jobs
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,12 @@ _ENOUGH, _WIDEST = 0.8, 0.1
 
 
 @dataclass(frozen=True)
-class OverlapOptions:
-    """The options of ``bench overlap``."""
+class OverlapBench(Bench):
+    """See `train.bench.options.Bench`."""
+
+    question = "share of the communication that a step hides behind the backward pass of a described GPU, by link speed"
+    needs = "mxnet"
+    only_here = "the ranks sleep on this machine's CPU; --described names the machine that they imitate"
 
     described: str = option("the cluster that has the GPU", "abci-v100", metavar="C")
     overrides: Sequence[str] = option(
@@ -64,43 +69,82 @@ class OverlapOptions:
         nargs="+",
     )
 
+    def measure(self, jobs: "Jobs", backward_s: float = 0.5) -> Report:
+        """See `train.bench.options.Bench`.
 
-def measure(options: OverlapOptions, jobs: "Jobs", backward_s: float = 0.5) -> Report:
-    """See `train.bench.options.Bench`.
-
-    ``backward_s`` is how long a backward pass takes in the ranks; what two cores do for eight ranks takes a small part
-    of the default.
-    """
-    if min(options.ranks) < 2:  # noqa: PLR2004 (one rank sends nothing)
-        raise UserError(f"--ranks {min(options.ranks)}: allowed: two ranks or more, because one rank sends nothing")
-    links = [_bits_per_s(link) for link in options.links]
-    rows: list[BenchRow] = []
-    with tempfile.TemporaryDirectory(prefix="bench-overlap-") as folder:
-        for ranks in options.ranks:
-            timed = describe(options, ranks, Path(folder), backward_s)
+        ``backward_s`` is how long a backward pass takes in the ranks; what two cores do for eight ranks takes a small
+        part of the default.
+        """
+        if min(self.ranks) < 2:  # noqa: PLR2004 (one rank sends nothing)
+            raise UserError(f"--ranks {min(self.ranks)}: allowed: two ranks or more, because one rank sends nothing")
+        links = [_bits_per_s(link) for link in self.links]
+        rows: list[BenchRow] = []
+        for ranks in self.ranks:
+            timed = self.describe(ranks, backward_s)
             for link in links:
-                rows += _compare(timed, link, options, jobs)
-    notes = [
-        f"{options.model} at {options.image_size} px, batch {options.batch} a rank, {timed.precision}, on a GPU of "
-        f"{options.described}, {1 / timed.speed:.3g} times slower; gradients are {_SHRINK} times shorter, and the link "
-        "is slower so that communication keeps its share of a step",
-        "a bucket is named by its largest size; the last layer goes first",
-        "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that is "
-        f"not exposed; its verdict needs an interval of at most {_WIDEST}",
-        "hidden_bound: what can be hidden at most, because a bucket leaves when its last gradient is computed; the "
-        f"rest is the library's: it looks for gradients every {_CYCLE_MS_PER_RANK:g} ms times the ranks, sends "
-        "messages one after another, and uses CPU time",
-    ]
-    return make_report(rows, notes)
+                rows += self._compare(timed, link, jobs)
+        notes = [
+            f"{self.model} at {self.image_size} px, batch {self.batch} a rank, {timed.cluster.engine.precision}, on a "
+            f"GPU of {self.described}, {1 / timed.speed:.3g} times slower; gradients are {_SHRINK} times shorter, and "
+            "the link is slower so that communication keeps its share of a step",
+            "a bucket is named by its largest size; the last layer goes first",
+            "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that "
+            f"is not exposed; its verdict needs an interval of at most {_WIDEST}",
+            "hidden_bound: what can be hidden at most, because a bucket leaves when its last gradient is computed; the "
+            f"rest is the library's: it looks for gradients every {_CYCLE_MS_PER_RANK:g} ms times the ranks, sends "
+            "messages one after another, and uses CPU time",
+        ]
+        return make_report(rows, notes)
 
+    def describe(self, ranks: int, backward_s: float) -> "TimedRanks":
+        """Describe ranks that wait.
 
-BENCH = Bench(
-    "share of the communication that a step hides behind the backward pass of a described GPU, by link speed",
-    OverlapOptions,
-    measure,
-    needs="mxnet",
-    only_here="the ranks sleep on this machine's CPU; --described names the machine that they imitate",
-)
+        Raises:
+            UserError: The simulator does not know the described machine, or the recipe does not fit it.
+        """
+        from configs.load import load_both
+        from train.rehearse.rehearsed_run import Course, rehearsed_run
+
+        place = (
+            f"model.name={self.model}",
+            f"model.image_size={self.image_size}",
+            "cluster.num_nodes=1",
+            f"cluster.ranks_per_node={ranks}",
+            f"batch.global_size={ranks * self.batch}",
+        )
+        recipe, cluster = load_both("imagenet-b256", self.described, (*place, *self.overrides))
+        rehearsed = rehearsed_run(recipe, cluster, Course(_SHRINK), ranks=ranks)
+        return TimedRanks(*rehearsed, cluster.communication.bucket_bytes, backward_s)
+
+    def _compare(self, timed: "TimedRanks", link: float | None, jobs: "Jobs") -> list[BenchRow]:
+        """Start the ranks once over a link, and return the rows of every transfer."""
+        from configs.load import dump
+
+        ranks = timed.cluster.world_size
+        title = "communication as long as backward" if link is None else f"{link / 1e9:.3g} Gb/s"
+        title = f"{ranks} ranks, {title}"
+        caps = sorted({_BUCKET_BYTES, timed.bucket_bytes})
+        transfers: list[Transfer] = [(NONE, caps[0]), (SERIAL, caps[0]), *((OVERLAPPED, cap) for cap in caps)]
+        logger.info("%s: %s", title, "; ".join(map(_title, transfers)))
+        link_bytes_per_s = timed.link_bytes_per_s(link)
+        place = [
+            f"cluster.rehearsal.speed={timed.speed!r}",
+            f"cluster.communication.cycle_time_ms={_CYCLE_MS_PER_RANK * ranks}",
+            f"cluster.communication.link_bytes_per_s={link_bytes_per_s:g}",
+        ]
+        with tempfile.TemporaryDirectory(prefix="bench-overlap-") as folder:
+            config = Path(folder, "config.yaml")
+            config.write_text(dump(timed.recipe, timed.cluster), encoding="utf-8")
+            shape = {"rounds": self.rounds, "steps": self.steps, "transfers": transfers}
+            task = {"config": str(config), "overrides": place, **shape}
+            found = jobs.ranks("overlap", task, cluster=str(config), overrides=place).samples
+        samples = [found[str(index)] for index in range(len(transfers))]
+        rows: list[BenchRow] = []
+        for (when, bucket_bytes), own in zip(transfers, samples, strict=True):
+            least_ms = timed.least_exposed_ms(bucket_bytes, link_bytes_per_s)
+            rounds = figures(when, own, *samples[:2], backward_s=timed.backward_s, least_ms=least_ms)
+            rows += map(_judged, summarize(f"{title}: {_title((when, bucket_bytes))}", rounds, _WARMUP))
+        return rows
 
 
 @dataclass(frozen=True)
@@ -108,24 +152,22 @@ class TimedRanks:
     """Ranks that wait as long as a described GPU computes, and what they stand for.
 
     Attributes:
-        config: File of the rehearsed recipe and cluster.
-        ranks: Number of ranks.
-        backward_s: The backward pass, as long as the ranks wait for it.
-        ready_s: When the described GPU has computed each gradient, since backward began.
-        sizes_bytes: Size of each gradient.
-        apart: Gradients that keep float32, and travel in buckets of their own.
+        recipe: What they rehearse.
+        cluster: This machine, with the waits of the described GPU.
         bucket_bytes: Bucket size of the described cluster.
-        precision: Number type of the gradients.
+        backward_s: The backward pass, as long as the ranks wait for it.
     """
 
-    config: Path
-    ranks: int
-    backward_s: float
-    ready_s: Sequence[float]
-    sizes_bytes: Sequence[int]
-    apart: Collection[int]
+    recipe: "Recipe"
+    cluster: "Cluster"
     bucket_bytes: int
-    precision: str
+    backward_s: float
+
+    @property
+    def ready_s(self) -> Sequence[float]:
+        """When the described GPU has computed each gradient, since backward began."""
+        assert self.cluster.rehearsal is not None
+        return self.cluster.rehearsal.waits.gradients_s
 
     @property
     def speed(self) -> float:
@@ -133,9 +175,14 @@ class TimedRanks:
         return max(self.ready_s) / self.backward_s
 
     @property
+    def sizes_bytes(self) -> Sequence[int]:
+        """Size of each gradient of the described network."""
+        return plan_buckets(self.recipe, self.cluster, self.bucket_bytes)[0]
+
+    @property
     def sent_bytes(self) -> float:
         """What each rank sends to sum all its gradients in a ring."""
-        return sum(self.sizes_bytes) / _SHRINK * 2 * (self.ranks - 1) / self.ranks
+        return sum(self.sizes_bytes) / _SHRINK * 2 * (self.cluster.world_size - 1) / self.cluster.world_size
 
     def link_bytes_per_s(self, described: float | None) -> float:
         """Return what a rank can send in a second.
@@ -148,49 +195,17 @@ class TimedRanks:
 
     def least_exposed_ms(self, bucket_bytes: int, link_bytes_per_s: float) -> float:
         """Return the fewest milliseconds of communication that a step can expose, whatever the library does."""
-        order = plan_reductions(self.sizes_bytes, bucket_bytes, 0.0, self.apart).order
+        sizes_bytes, buckets = plan_buckets(self.recipe, self.cluster, bucket_bytes)
         ready_ms = [1e3 * ready_s / self.speed for ready_s in self.ready_s]
-        return exposed_ms(order, ready_ms, self.sizes_bytes, 1e3 * self.sent_bytes / link_bytes_per_s)
+        return exposed_ms(buckets.order, ready_ms, sizes_bytes, 1e3 * self.sent_bytes / link_bytes_per_s)
 
 
-def describe(options: OverlapOptions, ranks: int, folder: Path, backward_s: float) -> TimedRanks:
-    """Describe ranks that wait, and write their config into a folder.
-
-    Raises:
-        UserError: The simulator does not know the described machine, or the recipe does not fit it.
-    """
-    from configs.load import dump, load_both
-    from train.rehearse.rehearsed_run import Course, rehearsed_run
-
-    place = (
-        f"model.name={options.model}",
-        f"model.image_size={options.image_size}",
-        "cluster.num_nodes=1",
-        f"cluster.ranks_per_node={ranks}",
-        f"batch.global_size={ranks * options.batch}",
-    )
-    described = load_both("imagenet-b256", options.described, (*place, *options.overrides))
-    recipe, cluster = rehearsed_run(*described, Course(_SHRINK), ranks=ranks)
-    assert cluster.rehearsal is not None
-    precision = cluster.engine.precision
-    parameters, width = network_of(recipe.model).parameters, 4 if precision == "float32" else 2
-    timed = TimedRanks(
-        config=folder / f"ranks-{ranks}.yaml",
-        ranks=ranks,
-        backward_s=backward_s,
-        ready_s=cluster.rehearsal.waits.gradients_s,
-        sizes_bytes=gradient_bytes(parameters, width),
-        apart=float32_gradients(parameters, width),
-        bucket_bytes=described[1].communication.bucket_bytes,
-        precision=precision,
-    )
-    own_cycle = {"cycle_time_ms": _CYCLE_MS_PER_RANK * ranks}
-    changes = {
-        "rehearsal": cluster.rehearsal.model_copy(update={"speed": timed.speed}),
-        "communication": cluster.communication.model_copy(update=own_cycle),
-    }
-    timed.config.write_text(dump(recipe, cluster.model_copy(update=changes)), encoding="utf-8")
-    return timed
+def plan_buckets(recipe: "Recipe", cluster: "Cluster", bucket_bytes: int) -> tuple[Sequence[int], BucketPlan]:
+    """Return the sizes of a network's gradients, and the buckets of at most so many bytes."""
+    width = 4 if cluster.engine.precision == "float32" else 2
+    parameters = network_of(recipe.model).parameters
+    sizes_bytes = gradient_bytes(parameters, width)
+    return sizes_bytes, plan_reductions(sizes_bytes, bucket_bytes, 0.0, float32_gradients(parameters, width))
 
 
 def exposed_ms(
@@ -226,27 +241,6 @@ def _bits_per_s(link: str) -> float | None:
     if not speed > 0:
         raise UserError(f"--links {link}: allowed: Gb/s above 0, or {_BACKWARD}")
     return 1e9 * speed
-
-
-def _compare(timed: TimedRanks, link: float | None, options: OverlapOptions, jobs: "Jobs") -> list[BenchRow]:
-    """Start the ranks once over a link, and return the rows of every transfer."""
-    title = "communication as long as backward" if link is None else f"{link / 1e9:.3g} Gb/s"
-    title = f"{timed.ranks} ranks, {title}"
-    caps = sorted({_BUCKET_BYTES, timed.bucket_bytes})
-    transfers: list[Transfer] = [(NONE, caps[0]), (SERIAL, caps[0]), *((OVERLAPPED, cap) for cap in caps)]
-    logger.info("%s: %s", title, "; ".join(map(_title, transfers)))
-    link_bytes_per_s = timed.link_bytes_per_s(link)
-    place = [f"cluster.communication.link_bytes_per_s={link_bytes_per_s:g}"]
-    shape = {"rounds": options.rounds, "steps": options.steps, "transfers": transfers}
-    task = {"config": str(timed.config), "overrides": place, **shape}
-    found = jobs.ranks("overlap", task, cluster=str(timed.config), overrides=place).samples
-    samples = [found[str(index)] for index in range(len(transfers))]
-    rows: list[BenchRow] = []
-    for (when, bucket_bytes), own in zip(transfers, samples, strict=True):
-        least_ms = timed.least_exposed_ms(bucket_bytes, link_bytes_per_s)
-        rounds = figures(when, own, *samples[:2], backward_s=timed.backward_s, least_ms=least_ms)
-        rows += map(_judged, summarize(f"{title}: {_title((when, bucket_bytes))}", rounds, _WARMUP))
-    return rows
 
 
 def _title(transfer: Transfer) -> str:

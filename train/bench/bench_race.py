@@ -49,47 +49,41 @@ _NOTES = (
 
 
 @dataclass(frozen=True)
-class RaceOptions(PeerOptions):
-    """The options of ``bench race``."""
+class RaceBench(PeerOptions, Bench):
+    """See `train.bench.options.Bench`."""
+
+    question = "seconds from the command to the accuracy target of a recipe, beside PyTorch, seed by seed"
+    only_here = "the other program is started on this machine's CPU"
 
     recipe: str = option(", ".join(_RACES), _RACES[0], flag="recipe", nargs="?", choices=_RACES)
     seeds: int = effort("seeds of each alternative, 1 to N", quick=1, usual=5, thorough=10)
 
+    def measure(self, jobs: "Jobs") -> Report:
+        """See `train.bench.options.Bench`."""
+        from configs.load import load_both, resolve_path
+        from configs.plan import plan_run
 
-def measure(options: RaceOptions, jobs: "Jobs") -> Report:
-    """See `train.bench.options.Bench`."""
-    from configs.load import load_both, resolve_path
-    from configs.plan import plan_run
-
-    if options.seeds < 1:
-        raise UserError(f"--seeds {options.seeds}: allowed: a whole number above 0")
-    wanted = wanted_precisions(options.precision)
-    own = [] if options.precision == ANY else [f"cluster.engine.precision={options.precision}"]
-    recipe, cluster = load_both(options.recipe, "laptop", own)
-    plan_run(recipe, cluster.world_size)
-    data = resolve_path(cluster.paths.data) / recipe.data.name
-    if recipe.data.source == "digits":
-        jobs.pack(recipe, cluster)
-    elif not (data / "manifest.json").is_file():
-        raise UserError(f"{data}: not packed yet; {recipe.card.command.partition(' && ')[0]}")
-    options.prepare(jobs)
-    attempts: dict[str, Callable[[int], Figures]] = {_OURS: partial(_train_ours, jobs, options.recipe, own)}
-    notes = [f"{options.recipe}: top-1 of {recipe.run.target_top1:g}, seeds 1 to {options.seeds}", *_NOTES]
-    tried = partial(_seconds_of_all_epochs, jobs, options.recipe)
-    if found := fastest_pytorch(jobs, cluster.world_size, wanted, tried, notes):
-        attempts[found[0]] = partial(_train_pytorch, jobs, options.recipe, found[1])
-    missed: list[str] = []
-    alternatives = {name: _seeds(name, attempt, missed) for name, attempt in attempts.items()}
-    rows = interleave(alternatives, n=options.seeds, reference=_OURS, compared=[_SECONDS])
-    return make_report(rows, [*notes, *missed])
-
-
-BENCH = Bench(
-    "seconds from the command to the accuracy target of a recipe, beside PyTorch, seed by seed",
-    RaceOptions,
-    measure,
-    only_here="the other program is started on this machine's CPU",
-)
+        if self.seeds < 1:
+            raise UserError(f"--seeds {self.seeds}: allowed: a whole number above 0")
+        wanted = wanted_precisions(self.precision)
+        own = [] if self.precision == ANY else [f"cluster.engine.precision={self.precision}"]
+        recipe, cluster = load_both(self.recipe, "laptop", own)
+        plan_run(recipe, cluster.world_size)
+        data = resolve_path(cluster.paths.data) / recipe.data.name
+        if recipe.data.source == "digits":
+            jobs.pack(recipe, cluster)
+        elif not (data / "manifest.json").is_file():
+            raise UserError(f"{data}: not packed yet; {recipe.card.command.partition(' && ')[0]}")
+        self.prepare(jobs)
+        attempts: dict[str, Callable[[int], Figures]] = {_OURS: partial(_train_ours, jobs, self.recipe, own)}
+        notes = [f"{self.recipe}: top-1 of {recipe.run.target_top1:g}, seeds 1 to {self.seeds}", *_NOTES]
+        tried = partial(_seconds_of_all_epochs, jobs, self.recipe)
+        if found := fastest_pytorch(jobs, cluster.world_size, wanted, tried, notes):
+            attempts[found[0]] = partial(_train_pytorch, jobs, self.recipe, found[1])
+        missed: list[str] = []
+        alternatives = {name: _seeds(name, attempt, missed) for name, attempt in attempts.items()}
+        rows = interleave(alternatives, n=self.seeds, reference=_OURS, compared=[_SECONDS])
+        return make_report(rows, [*notes, *missed])
 
 
 def _seeds(name: str, attempt: Callable[[int], Figures], missed: list[str]) -> Callable[[], Figures]:

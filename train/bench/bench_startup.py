@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,104 +33,89 @@ _BOUNDING = 6
 
 
 @dataclass(frozen=True)
-class StartupOptions(PlaceOptions):
-    """The options of ``bench startup``."""
+class StartupBench(PlaceOptions, Bench):
+    """See `train.bench.options.Bench`."""
+
+    question = "seconds from the command to the first step and what bounds them, beside a script in the usual order"
+    needs = "mxnet"
 
     rounds: int = effort("starts of each alternative, after one that is not measured", quick=1, usual=6, thorough=15)
     image_size: int = option("side of an image", 64, metavar="PX", type=int)
     batch_size: int = option("images per rank", 8, metavar="B", type=int)
     ranks: int | None = option("ranks on each machine (default: the cluster's; 2 on laptop)", metavar="R", type=int)
 
+    def measure(self, jobs: "Jobs", recipe_name: str = _RECIPE) -> Report:
+        """See `train.bench.options.Bench`; ``recipe_name`` is the recipe whose start is measured."""
+        from configs.load import load_both
+
+        recipe, cluster = load_both(recipe_name, self.cluster, self._place)
+        data, ranks, is_local = str(jobs.pack(recipe, cluster)), cluster.world_size, is_local_cpu(cluster)
+        task = {"recipe": recipe_name, "data": data, "image_size": self.image_size, "batch_size": self.batch_size}
+        alternatives = {_OURS: lambda: self._start(recipe_name, cluster, jobs)}
+        if is_local:
+            alternatives[_TEXTBOOK] = lambda: _start_textbook(task, ranks, jobs)
+        rows = interleave(
+            alternatives,
+            n=self.rounds,
+            warmup=1,
+            reference=_TEXTBOOK if is_local else _OURS,
+            compared=["command_to_run_start_s", "rank_to_run_start_s"],
+        )
+        rows = [
+            row.judged(_GOAL_S, below=f"under {_GOAL_S:g} s", above=f"over {_GOAL_S:g} s")
+            if row.figure == _TO_FIRST_STEP
+            else row
+            for row in rows
+        ]
+        what = f"{self.image_size} px, {self.batch_size} images per rank, {ranks} ranks"
+        notes = [
+            f"ResNet-50 at {what}; the phases are those of rank 0; in ours, phases overlap",
+            "command_to_run_start_s: since the command was given (ours: ./run.sh train; textbook: horovodrun)",
+            f"command_to_first_step_s: until the loss of the first step, from JPEGs; the goal is {_GOAL_S:g} s",
+            _bounds(rows),
+            "rank_to_run_start_s: since the process of rank 0 began",
+            "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines in the place of its "
+            "readers"
+            if is_local
+            else "the usual order is measured on the CPU of one machine only, so nothing stands beside ours here",
+        ]
+        return make_report(rows, notes)
+
     @property
-    def place(self) -> tuple[str, ...]:
-        """Return the changes of the cluster."""
+    def _place(self) -> tuple[str, ...]:
+        """The changes of the cluster."""
         return (*self.overrides, *([f"cluster.ranks_per_node={self.ranks}"] if self.ranks else []))
 
+    def _start(self, recipe_name: str, cluster: "Cluster", jobs: "Jobs") -> Figures:
+        """Run one step by the command that users give, and return the figures of its start."""
+        from logs.folder import STARTUP_FILE
+        from logs.mlperf import RESULT_FILES
 
-def measure(options: StartupOptions, jobs: "Jobs", recipe_name: str = _RECIPE) -> Report:
-    """See `train.bench.options.Bench`; ``recipe_name`` is the recipe whose start is measured."""
-    from configs.load import load_both
-
-    recipe, cluster = load_both(recipe_name, options.cluster, options.place)
-    data, is_local = str(jobs.pack(recipe, cluster)), is_local_cpu(cluster)
-
-    shape = {"image_size": options.image_size, "batch_size": options.batch_size}
-    task = {"recipe": recipe_name, "data": data, **shape}
-    alternatives = {_OURS: partial(_start_ours, options, recipe_name, cluster, jobs)}
-    if is_local:
-        alternatives[_TEXTBOOK] = partial(_start_textbook, task, cluster.world_size, jobs)
-    rows = interleave(
-        alternatives,
-        n=options.rounds,
-        warmup=1,
-        reference=_TEXTBOOK if is_local else _OURS,
-        compared=["command_to_run_start_s", "rank_to_run_start_s"],
-    )
-    rows = [
-        row.judged(_GOAL_S, below=f"under {_GOAL_S:g} s", above=f"over {_GOAL_S:g} s")
-        if row.figure == _TO_FIRST_STEP
-        else row
-        for row in rows
-    ]
-    what = f"{options.image_size} px, {options.batch_size} images per rank, {cluster.world_size} ranks"
-    notes = [
-        f"ResNet-50 at {what}; the phases are those of rank 0; in ours, phases overlap",
-        "command_to_run_start_s: since the command was given (ours: ./run.sh train; textbook: horovodrun)",
-        f"command_to_first_step_s: until the loss of the first step, from JPEGs; the goal is {_GOAL_S:g} s",
-        _bounds(rows),
-        "rank_to_run_start_s: since the process of rank 0 began",
-        "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines in the place of its readers"
-        if is_local
-        else "the usual order is measured on the CPU of one machine only, so nothing stands beside ours here",
-    ]
-    return make_report(rows, notes)
-
-
-BENCH = Bench(
-    "seconds from the command to the first step and what bounds them, beside a script in the usual order",
-    StartupOptions,
-    measure,
-    needs="mxnet",
-)
-
-
-def _start_ours(options: StartupOptions, recipe_name: str, cluster: "Cluster", jobs: "Jobs") -> Figures:
-    """Run one step by the command that users give, and return the figures of its start."""
-    from logs.folder import STARTUP_FILE
-
-    settings = {
-        "model.image_size": options.image_size,
-        "batch.global_size": options.batch_size * cluster.world_size,
-        "data.eval_resize": None,
-        "run.max_steps": 1,
-    }
-    changes = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *options.place]
-    with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
-        folder = Path(name) / f"run-{time.time_ns()}"
-        done = jobs.train(recipe_name, changes, folder, "--cluster", options.cluster).check()
-        ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
+        settings = {
+            "model.image_size": self.image_size,
+            "batch.global_size": self.batch_size * cluster.world_size,
+            "data.eval_resize": None,
+            "run.max_steps": 1,
+        }
+        changes = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *self._place]
+        with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
+            folder = Path(name) / f"run-{time.time_ns()}"
+            done = jobs.train(recipe_name, changes, folder, "--cluster", self.cluster).check()
+            ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
+            events = [event for event in read_events(folder / RESULT_FILES["4.0.0"]) if event]
+        times = {event.key: event.time_s or 0.0 for event in reversed(events)}  # of the first event of a key
         # An evaluation begins when the losses of all steps, here one, have been read.
-        run_start, first_step = (_time_of(folder, key) for key in ("run_start", "eval_start"))
-    path = {
-        "before the rank's process": ledger["started_time"] - done.begun_s,
-        **critical_path(ledger["phases"], run_start - ledger["started_time"]),
-        "first step": first_step - run_start,
-    }
-    return {
-        _TO_FIRST_STEP: first_step - done.begun_s,
-        **_figures(ledger, done.begun_s, run_start),
-        **{f"{_CRITICAL}{name}_s": seconds for name, seconds in path.items()},
-    }
-
-
-def _time_of(folder: Path, key: str) -> float:
-    """Return when a run's log has the first event of a key, in Unix seconds."""
-    from logs.mlperf import RESULT_FILES
-
-    events = read_events(folder / RESULT_FILES["4.0.0"])
-    time_s = next(event.time_s for event in events if event is not None and event.key == key)
-    assert time_s is not None
-    return time_s
+        run_start, first_step = times["run_start"], times["eval_start"]
+        path = {
+            "before the rank's process": ledger["started_time"] - done.begun_s,
+            **critical_path(ledger["phases"], run_start - ledger["started_time"]),
+            "first step": first_step - run_start,
+        }
+        return {
+            _TO_FIRST_STEP: first_step - done.begun_s,
+            **_figures(ledger, done.begun_s, run_start),
+            **{f"{_CRITICAL}{name}_s": seconds for name, seconds in path.items()},
+        }
 
 
 def critical_path(phases: Sequence[Mapping[str, Any]], until_s: float) -> dict[str, float]:

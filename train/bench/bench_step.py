@@ -1,6 +1,6 @@
 """The times of the parts of a training step and of an evaluation, and the share of the peak that a step reaches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -44,8 +44,10 @@ GREY = (
 
 
 @dataclass(frozen=True)
-class StepOptions(PlaceOptions):
-    """The options of ``bench step``."""
+class StepBench(PlaceOptions, Bench):
+    """See `train.bench.options.Bench`."""
+
+    question = "first step, forward, backward, update, evaluation, images/s and share of the peak, by network and ranks"
 
     cases: Sequence[str] | None = option(
         "network:pixels:batch a rank, on the cluster's ranks; with :ranks of each machine x threads of each; with "
@@ -64,6 +66,126 @@ class StepOptions(PlaceOptions):
     rounds: int = effort("starts of each case", quick=1, usual=6, thorough=12)
     seconds: float = option("seconds of samples of each start", 2.0, metavar="S", type=float)
 
+    def measure(self, jobs: "Jobs") -> Report:
+        """See `train.bench.options.Bench`."""
+        if self.advise:
+            return self._advice(jobs)
+        starts = dict(self._start(case, jobs) for case in self._cases())
+        rows = [
+            row.judged(1.0, below="faster", above="slower") if row.figure == _FOLDING else row
+            for row in interleave(starts, n=self.rounds)
+        ]
+        notes = [
+            "a figure of a start is the median of its steps; forward, backward and update: one after another; step_ms "
+            "and images_per_s: as a run queues them",
+            "warm_up_ms: the synthetic step of a start-up; first_step_ms: the step after it, the first one of a run",
+            "evaluation_ms: inference of a batch, with batch norm folded into the convolutions (fold_ms, once an "
+            "evaluation); unfolded_evaluation_ms: with batch norm",
+            "an image takes 6 operations for each multiply-add of train.networks.arch; the peak is what the same ranks "
+            "and threads reach in the engine's product of float32 matrices of 1536 x 1536",
+        ]
+        return make_report(rows, notes)
+
+    def _start(self, case: "_StepCase", jobs: "Jobs") -> tuple[str, Callable[[], Figures]]:
+        """Return the title of a case, and the function that starts its ranks and returns the medians of their steps."""
+        from configs.load import load_cluster
+
+        place = [*self.overrides, *case.place]
+        cluster = load_cluster(self.cluster, place)
+        recipe = [
+            *(GREY if case.model.startswith("mnist") else ()),
+            f"model.name={case.model}",
+            f"model.image_size={case.image_size}",
+            f"batch.global_size={cluster.world_size * case.batch}",
+        ]
+        what = {"recipe": "imagenet-smoke", "cluster": self.cluster, "overrides": [*recipe, *place]}
+        task = {**what, "steps": 2, "seconds": self.seconds, "has_parts": True}
+
+        def start() -> Figures:
+            found = jobs.ranks("steps", task, cluster=self.cluster, overrides=place).samples
+            steps = found["steps"]
+            figures = {**found["start"][0], **{each: median(sample[each] for sample in steps) for each in steps[0]}}
+            if _UNFOLDED in figures:
+                figures[_FOLDING] = figures["evaluation_ms"] / figures[_UNFOLDED]
+            return figures
+
+        return case.title(cluster), start
+
+    def _advice(self, jobs: "Jobs") -> Report:
+        """Return the images/s of the first case in every form; as notes, what to set for the fastest of each precision.
+
+        Raises:
+            UserError: The cluster is not the CPU of one machine.
+        """
+        from configs.arguments import override_words
+        from configs.load import load_cluster
+
+        case, *_ = self._cases()
+        given = load_cluster(self.cluster, [*self.overrides, *case.place])
+        if not is_local_cpu(given) or given.num_nodes > 1:
+            raise UserError(f"--advise: got --cluster {self.cluster}, allowed: the CPU of one machine, such as laptop")
+        images = given.world_size * case.batch
+        forms = own_forms(given.world_size * given.engine.threads, precisions())
+
+        def rate(bench: StepBench, shaped: _StepCase) -> Figures:
+            return {_RATE: bench._start(shaped, jobs)[1]()[_RATE]}
+
+        starts = {_GIVEN: partial(rate, self, case)}
+        for title, form in forms.items():
+            shaped = _StepCase(case.model, case.image_size, images // form["ranks"])
+            starts[title] = partial(rate, replace(self, overrides=[*self.overrides, *own_place(form)]), shaped)
+        rows = interleave(starts, n=self.rounds, reference=_GIVEN)
+        factors = {row.alternative: row for row in rows if row.figure == f"{_RATE} / {_GIVEN}"}
+        notes = [f"{case.title(given)}: {images} images a step in every form"]
+        for precision in precisions():
+            own = [factors[title] for title in forms if forms[title]["precision"] == precision]
+            best = max(own, key=lambda row: row.median)
+            words = " ".join(override_words(own_place(forms[best.alternative])))
+            notes.append(f"fastest in {precision}, {best.median:.2f} times as fast as given ({best.verdict}): {words}")
+        return make_report(rows, notes)
+
+    def _cases(self) -> "list[_StepCase]":
+        """Return the cases that the options ask for, each once."""
+        usual = STEP_CASES if self.cluster == "laptop" else CLUSTER_CASES
+        cases = [case for text in self.cases or usual for case in self._cases_of(text)]
+        return list(dict.fromkeys(cases))
+
+    def _cases_of(self, text: str) -> "list[_StepCase]":
+        """Return the cases of a value of ``--cases``.
+
+        Raises:
+            UserError: The value has another form than network:pixels:batch, with or without :ranks x threads, with or
+                without :precision.
+        """
+        if text == _ALL:
+            return self._every_network()
+        try:
+            model, image_size, batch, *more = text.split(":")
+            ranks, threads = map(int, more[0].split("x")) if more else (None, None)
+            if len(more) <= 2:  # noqa: PLR2004 (ranks x threads, precision)
+                return [_StepCase(model, int(image_size), int(batch), ranks, threads, *more[1:])]
+        except ValueError:
+            pass
+        raise UserError(
+            f"--cases {text}: allowed: {_ALL}, or network:pixels:batch, network:pixels:batch:ranks x threads or "
+            f"network:pixels:batch:ranks x threads:precision, as {STEP_CASES[0]}"
+        )
+
+    def _every_network(self) -> "list[_StepCase]":
+        """Return a case of each network at each precision that the cluster's engine has on its GPUs, or on this CPU."""
+        from configs.load import load_cluster
+        from logs.environment import cpu_flags
+
+        cluster = load_cluster(self.cluster, self.overrides)
+        engine, is_cpu = cluster.engine.name, cluster.device == "cpu"
+        precisions = possible_precisions(engine, cpu_flags()) if is_cpu else ENGINES[engine].precisions
+        size, batch = _USUAL_SIZE[cluster.device], _USUAL_BATCH[cluster.device]
+        return [
+            _StepCase(name, min(max(size, least), most), batch, precision=precision)
+            for name, (least, most) in IMAGE_SIZES.items()
+            for precision in precisions
+        ]
+
 
 @dataclass(frozen=True)
 class _StepCase:
@@ -76,6 +198,12 @@ class _StepCase:
     threads: int | None = None
     precision: str | None = None
 
+    @property
+    def place(self) -> list[str]:
+        """The case's own changes of the cluster."""
+        own = {"ranks_per_node": self.ranks, "engine.threads": self.threads, "engine.precision": self.precision}
+        return [f"cluster.{key}={value}" for key, value in own.items() if value is not None]
+
     def title(self, cluster: "Cluster") -> str:
         """Return the name of the case in the table."""
         ranks, threads = cluster.world_size, cluster.engine.threads
@@ -84,142 +212,3 @@ class _StepCase:
             workers += f" of {threads} thread{'s' * (threads > 1)}"
         precision = f", {self.precision}" if self.precision else ""
         return f"{self.model}, {self.image_size} px, batch {self.batch}, {workers}{precision}"
-
-    def place(self, overrides: Sequence[str]) -> tuple[str, ...]:
-        """Return the changes of the cluster: those of the user, and the case's own."""
-        own = {
-            "cluster.ranks_per_node": self.ranks,
-            "cluster.engine.threads": self.threads,
-            "cluster.engine.precision": self.precision,
-        }
-        return (*overrides, *(f"{key}={value}" for key, value in own.items() if value is not None))
-
-    def start(self, options: StepOptions, cluster: "Cluster", jobs: "Jobs") -> Figures:
-        """Start the ranks once; return the figures of the start, and the medians of those of its steps."""
-        place = self.place(options.overrides)
-        recipe = [
-            *(GREY if self.model.startswith("mnist") else ()),
-            f"model.name={self.model}",
-            f"model.image_size={self.image_size}",
-            f"batch.global_size={cluster.world_size * self.batch}",
-        ]
-        what = {"recipe": "imagenet-smoke", "cluster": options.cluster, "overrides": [*recipe, *place]}
-        task = {**what, "steps": 2, "seconds": options.seconds, "has_parts": True}
-        found = jobs.ranks("steps", task, cluster=options.cluster, overrides=place).samples
-        steps = found["steps"]
-        figures = {**found["start"][0], **{each: median(sample[each] for sample in steps) for each in steps[0]}}
-        if _UNFOLDED in figures:
-            figures[_FOLDING] = figures["evaluation_ms"] / figures[_UNFOLDED]
-        return figures
-
-
-def measure(options: StepOptions, jobs: "Jobs") -> Report:
-    """See `train.bench.options.Bench`."""
-    from configs.load import load_cluster
-
-    if options.advise:
-        return _advice(options, jobs)
-    clusters = {case: load_cluster(options.cluster, case.place(options.overrides)) for case in _cases(options)}
-    starts = {case.title(cluster): partial(case.start, options, cluster, jobs) for case, cluster in clusters.items()}
-    rows = [
-        row.judged(1.0, below="faster", above="slower") if row.figure == _FOLDING else row
-        for row in interleave(starts, n=options.rounds)
-    ]
-    notes = [
-        "a figure of a start is the median of its steps; forward, backward and update: one after another; step_ms and "
-        "images_per_s: as a run queues them",
-        "warm_up_ms: the synthetic step of a start-up; first_step_ms: the step after it, the first one of a run",
-        "evaluation_ms: inference of a batch, with batch norm folded into the convolutions (fold_ms, once an "
-        "evaluation); unfolded_evaluation_ms: with batch norm",
-        "an image takes 6 operations for each multiply-add of train.networks.arch; the peak is what the same ranks and "
-        "threads reach in the engine's product of float32 matrices of 1536 x 1536",
-    ]
-    return make_report(rows, notes)
-
-
-def _advice(options: StepOptions, jobs: "Jobs") -> Report:
-    """Return the images/s of the first case in every form, and as notes what to set for the fastest of each precision.
-
-    Raises:
-        UserError: The cluster is not the CPU of one machine.
-    """
-    from configs.arguments import override_words
-    from configs.load import load_cluster
-
-    case, *_ = _cases(options)
-    given = load_cluster(options.cluster, case.place(options.overrides))
-    if not is_local_cpu(given) or given.num_nodes > 1:
-        raise UserError(f"--advise: got --cluster {options.cluster}, allowed: the CPU of one machine, such as laptop")
-    images = given.world_size * case.batch
-    forms = own_forms(given.world_size * given.engine.threads, precisions())
-
-    def start(changed: StepOptions, ranks: int) -> Figures:
-        shaped = replace(case, batch=images // ranks, ranks=None, threads=None, precision=None)
-        cluster = load_cluster(changed.cluster, changed.overrides)
-        return {_RATE: shaped.start(changed, cluster, jobs)[_RATE]}
-
-    alternatives = {_GIVEN: partial(start, replace(options, overrides=case.place(options.overrides)), given.world_size)}
-    for title, form in forms.items():
-        changed = replace(options, overrides=[*options.overrides, *own_place(form)])
-        alternatives[title] = partial(start, changed, form["ranks"])
-    rows = interleave(alternatives, n=options.rounds, reference=_GIVEN)
-    factors = {row.alternative: row for row in rows if row.figure == f"{_RATE} / {_GIVEN}"}
-    notes = [f"{case.title(given)}: {images} images a step in every form"]
-    for precision in precisions():
-        own = [factors[title] for title in forms if forms[title]["precision"] == precision]
-        best = max(own, key=lambda row: row.median)
-        words = " ".join(override_words(own_place(forms[best.alternative])))
-        notes.append(f"fastest in {precision}, {best.median:.2f} times as fast as given ({best.verdict}): {words}")
-    return make_report(rows, notes)
-
-
-BENCH = Bench(
-    "first step, forward, backward, update, evaluation, images/s and share of the peak, by network and ranks",
-    StepOptions,
-    measure,
-)
-
-
-def _cases(options: StepOptions) -> list[_StepCase]:
-    """Return the cases that the options ask for, each once."""
-    usual = STEP_CASES if options.cluster == "laptop" else CLUSTER_CASES
-    cases = [case for text in options.cases or usual for case in _cases_of(text, options)]
-    return list(dict.fromkeys(cases))
-
-
-def _cases_of(text: str, options: StepOptions) -> list[_StepCase]:
-    """Return the cases of a value of ``--cases``.
-
-    Raises:
-        UserError: The value has another form than network:pixels:batch, with or without :ranks x threads, with or
-            without :precision.
-    """
-    if text == _ALL:
-        return _every_network(options)
-    try:
-        model, image_size, batch, *more = text.split(":")
-        ranks, threads = map(int, more[0].split("x")) if more else (None, None)
-        if len(more) <= 2:  # noqa: PLR2004 (ranks x threads, precision)
-            return [_StepCase(model, int(image_size), int(batch), ranks, threads, *more[1:])]
-    except ValueError:
-        pass
-    raise UserError(
-        f"--cases {text}: allowed: {_ALL}, or network:pixels:batch, network:pixels:batch:ranks x threads or "
-        f"network:pixels:batch:ranks x threads:precision, as {STEP_CASES[0]}"
-    )
-
-
-def _every_network(options: StepOptions) -> list[_StepCase]:
-    """Return a case of each network for each precision that the cluster's engine has on its GPUs, or on this CPU."""
-    from configs.load import load_cluster
-    from logs.environment import cpu_flags
-
-    cluster = load_cluster(options.cluster, options.overrides)
-    engine, is_cpu = cluster.engine.name, cluster.device == "cpu"
-    precisions = possible_precisions(engine, cpu_flags()) if is_cpu else ENGINES[engine].precisions
-    size, batch = _USUAL_SIZE[cluster.device], _USUAL_BATCH[cluster.device]
-    return [
-        _StepCase(name, min(max(size, least), most), batch, precision=precision)
-        for name, (least, most) in IMAGE_SIZES.items()
-        for precision in precisions
-    ]

@@ -1,13 +1,14 @@
-"""What a bench is, and how its options are declared: a frozen dataclass with a field for each option.
+"""What a bench is, and how its options are declared.
 
 Imports the standard library only, as everything does that the module of a bench imports at its top, so that ``--help``
 works before anything is installed.
 """
 
+from abc import ABC, abstractmethod
 from argparse import SUPPRESS, ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
@@ -15,26 +16,29 @@ if TYPE_CHECKING:
     from train.bench.measure import Report
 
 
-@dataclass(frozen=True)
-class Bench:
-    """A question that ``./run.sh bench NAME`` answers by measurements.
+class Bench(ABC):
+    """A question that ``./run.sh bench NAME`` answers by measurements: a frozen dataclass whose fields are its options.
+
+    The fields are made by `option` and `effort`. The defaults answer the question in under six minutes on two cores.
 
     Attributes:
         question: What the bench measures, in one line.
-        options: A frozen dataclass, whose fields are made by `option` and `effort`. The defaults answer the question in
-            under six minutes on two cores.
-        measure: Measures, and returns the figures. It gets the options, and `Jobs` to start programs with. It raises
-            `UserError` if an option is wrong or something is missing on this machine, and `MeasurementFailed` if a
-            program that was to be measured failed.
         needs: The engine that the question is about; an environment without it cannot answer.
         only_here: Why the bench takes no ``--cluster``; empty if it takes one.
     """
 
-    question: str
-    options: type
-    measure: "Callable[[Any, Jobs], Report]"
-    needs: str | None = None
-    only_here: str = ""
+    question: ClassVar[str]
+    needs: ClassVar[str | None] = None
+    only_here: ClassVar[str] = ""
+
+    @abstractmethod
+    def measure(self, jobs: "Jobs") -> "Report":
+        """Measure, and return the figures; ``jobs`` starts programs.
+
+        Raises:
+            UserError: An option is wrong, or something is missing on this machine.
+            MeasurementFailed: A program that was to be measured failed.
+        """
 
 
 def is_local_cpu(cluster: "Cluster") -> bool:

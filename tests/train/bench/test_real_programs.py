@@ -12,9 +12,12 @@ import pytest
 
 from configs.load import ROOT
 from launch.start.link import can_shape
-from train.bench.__main__ import BENCHES, read_command
+from train.bench.__main__ import read_command
 from train.bench.launching import Finished, Jobs
 from train.bench.measure import Report
+from train.bench.programs import steps
+from train.bench.samples import read_samples
+from train.networks.arch import build_network
 
 JOBS = Jobs()
 
@@ -40,9 +43,8 @@ class _Noting(Jobs):
 
 
 def _measure(words: str, jobs: Jobs = JOBS, **others: Any) -> Report:
-    command = read_command(words.split())
-    measure: Callable[..., Report] = BENCHES[command.name].measure
-    return measure(command.options, jobs, **others)
+    measure: Callable[..., Report] = read_command(words.split()).bench.measure
+    return measure(jobs, **others)
 
 
 def _medians(report: Report) -> dict[tuple[str, str], float]:
@@ -62,6 +64,23 @@ def test_two_ranks_measure_every_part_of_a_step() -> None:
     assert min(found.values()) > 0
     assert sum(found[name] for name in parts | evaluation) < 1e3 * jobs.done[-1].took_s, "milliseconds of the job"
     assert found["images_per_s"] == pytest.approx(4 / found["step_ms"] * 1e3, rel=0.3)
+
+
+def test_a_rank_alone_measures_a_step_and_its_rates_belong_together(capfd: pytest.CaptureFixture[str]) -> None:
+    tiny = ["model.name=resnet8", "model.image_size=16", "batch.global_size=16", "model.num_classes=10"]
+    sets = [*tiny, "cluster.ranks_per_node=1", "cluster.communication.kind=none"]
+    steps.main("imagenet-smoke", sets, steps=2, has_parts=True)
+    found = read_samples(capfd.readouterr().out)
+    (sample,) = found["steps"]
+    assert sample["images_per_s"] == pytest.approx(16e3 / sample["step_ms"])
+    # An image takes two operations for each multiply-add, three times: forward, to the inputs, to the weights.
+    operations = 6 * build_network("resnet8", num_classes=10, image_size=16).macs * sample["images_per_s"]
+    assert sample["gflop_per_s"] == pytest.approx(operations / 1e9)
+    assert 0.01 < sample["peak_fraction"] < 2
+    assert found["start"][0].keys() == {"warm_up_ms", "first_step_ms"}
+    steps.main("imagenet-smoke", sets, warmup=1, seconds=0.01)
+    plain = read_samples(capfd.readouterr().out)["steps"]
+    assert {figure for each in plain for figure in each} == {"step_ms", "images_per_s"}
 
 
 @pytest.mark.ranks

@@ -2,21 +2,19 @@
 
 import os
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from configs.load import load_cluster
-from train.bench.bench_rank import slowest_s
 from train.bench.samples import write_samples
 from train.comm.communicator import connector
 from train.engine.protocol import open_engine
+from train.probe import allreduce_s
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
 
 _SAMPLE_BYTES, _MOST_IN_A_SAMPLE = 32 << 20, 20
-"""A sample of a small buffer repeats its reduction: a single one takes less time than the ranks need to meet."""
+"""A sample of a small buffer repeats its reduction until it has summed so much, or so often."""
 
 
 def main(cluster: str, overrides: Sequence[str], rounds: int, sizes: Sequence[int]) -> None:
@@ -31,20 +29,12 @@ def main(cluster: str, overrides: Sequence[str], rounds: int, sizes: Sequence[in
     place, identity = load_cluster(cluster, overrides), read_identity(os.environ)
     engine = open_engine(place, identity)
     communicator = connector(place.communication)(identity, Ledger())
-
-    def reduce(size: int, buffer: Any, repeats: int) -> None:
-        for _ in range(repeats):
-            communicator.reduce(f"allreduce of {size}", [buffer])
-            communicator.complete()
-            engine.wait_all()
-
     buffers = {size: engine.from_host(np.zeros(size // 4, np.float32)) for size in sizes}
     samples: dict[int, list[dict[str, float]]] = {size: [] for size in buffers}
-    for number in range(1 + rounds):
+    for _ in range(1 + rounds):
         for size, buffer in buffers.items():
             repeats = max(1, min(_MOST_IN_A_SAMPLE, _SAMPLE_BYTES // size))
-            took_s = slowest_s(engine, communicator, partial(reduce, size, buffer, repeats))
-            if number:
-                samples[size].append({"allreduce_ms": 1e3 * took_s / repeats})
+            took_s = allreduce_s(engine, communicator, f"allreduce of {size}", buffer, repeats)
+            samples[size].append({"allreduce_ms": 1e3 * took_s})
     for size, own in samples.items():
-        write_samples(identity, str(size), own)
+        write_samples(identity, str(size), own[1:])

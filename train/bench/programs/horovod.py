@@ -14,7 +14,6 @@ from typing import Any
 import horovod.mxnet as hvd
 import mxnet as mx
 
-from train.bench.programs.textbook import broadcast_network, random_weights, train_batch
 from train.bench.samples import end_peer, write_samples
 from train.rank.identity import read_identity
 
@@ -74,6 +73,29 @@ def _images(data: str, image_size: int, batch_size: int) -> Any:
     )
 
 
+def broadcast_network(network: Any) -> Any:
+    """Draw the weights of a Gluon network and broadcast those of rank 0; return the parameters."""
+    network.hybridize()
+    network.initialize(_random_weights())
+    parameters = network.collect_params()
+    hvd.broadcast_parameters(parameters, root_rank=0)
+    return parameters
+
+
+def train_batch(network: Any, trainer: Any, loss_of: Any, images: Any, labels: Any) -> Any:
+    """Queue a step with Gluon, and return the network's output."""
+    with mx.autograd.record():
+        output = network(images)
+        loss = loss_of(output, labels)
+    loss.backward()
+    trainer.step(images.shape[0])
+    return output
+
+
+def _random_weights() -> Any:
+    return mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2)
+
+
 def _optimizer(batch_size: int, **rescale: float) -> Any:
     steps = _EPOCH_IMAGES // hvd.size() // batch_size
     rates = mx.lr_scheduler.PolyScheduler(
@@ -100,7 +122,7 @@ class _Stopwatch:
 def _train_module(network: Any, images: Any, batch_size: int, watch: _Stopwatch) -> None:
     module = mx.mod.Module(mx.sym.SoftmaxOutput(network(mx.sym.var("data")), name="softmax"), context=mx.cpu())
     module.bind(data_shapes=images.provide_data, label_shapes=images.provide_label)
-    module.init_params(random_weights())
+    module.init_params(_random_weights())
     held = module.get_params()
     for parameters in held:
         hvd.broadcast_parameters(parameters, root_rank=0)

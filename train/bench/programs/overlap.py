@@ -1,17 +1,20 @@
 """One rank of ``bench overlap``: the same step with different transfers of the gradients, in turn."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from train.bench.bench_overlap import NONE, OVERLAPPED, Transfer
-from train.bench.bench_rank import BenchRank, open_rank
+from configs.load import load_both
+from data.input.batches import TrainingSource
+from data.input.synthetic import open_repeated
+from train.bench.bench_overlap import NONE, OVERLAPPED, Transfer, plan_buckets
 from train.bench.measure import turns
 from train.bench.samples import write_samples
-from train.comm.buckets import plan_reductions
 from train.comm.communicator import Communicator, SingleProcess
 from train.engine.protocol import Engine
-from train.networks.arch import float32_gradients, gradient_bytes, network_of
+from train.probe import ProbedRank, open_rank
+from train.rank.identity import read_identity
 
 
 def main(config: str, overrides: Sequence[str], rounds: int, steps: int, transfers: Sequence[Transfer]) -> None:
@@ -24,29 +27,27 @@ def main(config: str, overrides: Sequence[str], rounds: int, steps: int, transfe
         steps: Steps of one sample.
         transfers: The transfers; their samples are written under their numbers.
     """
-    rank = open_rank(config, overrides, config)
-    queues = [transfer_steps(rank, *transfer) for transfer in transfers]
+    rank = open_rank(*load_both(config, config, overrides), read_identity(os.environ))
+    source = open_repeated(rank.random_batch())
+    queues = [transfer_steps(rank, source, *transfer) for transfer in transfers]
     samples: list[list[dict[str, float]]] = [[] for _ in queues]
     for number, index in turns(range(len(queues)), 1 + rounds):
-        step_ms = 1e3 * rank.time_s(partial(queues[index], steps)) / steps
+        step_ms = 1e3 * rank.slowest_s(partial(queues[index], steps)) / steps
         if number:
             samples[index].append({"step_ms": step_ms})
     for index, own in enumerate(samples):
         write_samples(rank.parts.identity, str(index), own)
 
 
-def transfer_steps(rank: BenchRank, when: str, bucket_bytes: int) -> Callable[[int], Any]:
-    """Return a function that queues a number of steps with a transfer of their gradients, as `BenchRank.steps` does."""
+def transfer_steps(rank: ProbedRank, source: TrainingSource, when: str, bucket_bytes: int) -> Callable[[int], Any]:
+    """Return a function as that of `ProbedRank.steps`, with a transfer of the gradients."""
     parts = rank.parts
-    width = 4 if parts.cluster.engine.precision == "float32" else 2
-    parameters = network_of(parts.recipe.model).parameters
-    sizes = gradient_bytes(parameters, width)
-    buckets = plan_reductions(sizes, bucket_bytes, 0.0, float32_gradients(parameters, width))
+    _, buckets = plan_buckets(parts.recipe, parts.cluster, bucket_bytes)
     own = (
         SingleProcess() if when == NONE else TransferCommunicator(parts.communicator, parts.engine, when, bucket_bytes)
     )
     network: Any = parts.model.network
-    queue = rank.steps(own, buckets)
+    queue = rank.steps(source, own, buckets)
 
     def steps(number: int) -> Any:
         network.summed_ranks = 1 if when == NONE else parts.identity.world_size

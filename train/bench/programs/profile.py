@@ -1,12 +1,16 @@
 """One rank of ``bench gpu``: the kernels in which a recipe's step spends its time on PyTorch."""
 
+import os
 from collections.abc import Sequence
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from train.bench.bench_rank import open_rank
+from configs.load import load_both
+from data.input.synthetic import open_repeated
 from train.bench.samples import write_samples
+from train.probe import open_rank
+from train.rank.identity import read_identity
 
 _WARMUP, _STEPS = 3, 5
 _NAME_LENGTH = 100
@@ -21,11 +25,11 @@ def main(recipe: str, overrides: Sequence[str], most: int) -> None:
         overrides: Changes of the recipe and of the cluster ``laptop``.
         most: Number of kernels to name; on a CPU, of operators.
     """
-    rank = open_rank(recipe, overrides)
-    steps, is_gpu = rank.steps(), torch.cuda.is_available()
-    rank.time_s(lambda: steps(_WARMUP))
+    rank = open_rank(*load_both(recipe, "laptop", overrides), read_identity(os.environ))
+    steps, is_gpu = rank.steps(open_repeated(rank.random_batch())), torch.cuda.is_available()
+    rank.slowest_s(lambda: steps(_WARMUP))
     with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as recorded:
-        rank.time_s(lambda: steps(_STEPS))
+        rank.slowest_s(lambda: steps(_STEPS))
     spent: dict[str, tuple[float, int]] = {}
     for event in recorded.key_averages():
         microseconds = event.self_device_time_total if is_gpu else event.self_cpu_time_total

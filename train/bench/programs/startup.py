@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from train.bench.programs.textbook import broadcast_network, train_batch
 from train.bench.samples import write_samples
 from train.rank.identity import read_identity
 from train.rank.startup import Ledger
@@ -31,6 +30,8 @@ def main(recipe: str, data: str, image_size: int, batch_size: int) -> None:
         import_module("data.input.pipeline")  # DALI comes before Horovod, as `train.dataset` explains
         import horovod.mxnet as hvd  # noqa: PLC0415
         import mxnet as mx  # noqa: PLC0415
+
+        from train.bench.programs.horovod import broadcast_network, train_batch  # noqa: PLC0415
     with ledger.phase("communicator"):
         hvd.init()
     with ledger.phase("pipelines"):
