@@ -42,19 +42,8 @@ def test_two_real_ranks_find_a_sound_machine_sound(tmp_path: Path, packed_digits
     status, document, _ = _doctor(tmp_path, "--recipe", "digits", "--step", *folders, *_SMALL)
     levels = _levels(document)
     assert (status, document["ok"], "FAIL" in levels.values()) == (0, True, False)
-    sound = (
-        "ranks",
-        "libraries",
-        "versions",
-        "memory",
-        "disk",
-        "data",
-        "stage",
-        "links",
-        "clocks",
-        "allreduce",
-        "step",
-    )
+    sound = ("ranks", "libraries", "versions", "memory", "disk", "data", "stage", "links", "clocks", "allreduce",
+             "step")  # fmt: skip
     assert {topic: levels.get(topic) for topic in sound} == dict.fromkeys(sound, "OK")
     assert "1,797 records" in _words(document, "data")
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]

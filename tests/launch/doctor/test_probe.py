@@ -17,7 +17,7 @@ import pytest
 from configs.load import dump, load_both, load_cluster
 from configs.registry import ENGINES, installed_engine
 from launch.doctor import probe, step_probe
-from launch.doctor.facts import StepFacts
+from launch.doctor.facts import PartFailure, StepFacts
 from launch.doctor.step_probe import probe_step
 from tests.engines import ALONE
 from train.comm.communicator import SingleProcess
@@ -252,24 +252,29 @@ def test_images_are_random_where_a_rank_does_not_see_the_data_set(tmp_path: Path
         ("4,7", "7", "exit 9", None),
     ],
 )
-def test_a_part_that_fails_is_named_and_the_memory_of_a_gpu_is_that_of_the_ranks_own(
-    visible: str, gpu: str, line: str, used: int | None, tmp_path: Path
+def test_the_memory_of_a_gpu_is_that_of_the_ranks_own(
+    visible: str, gpu: str, line: str, used: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nvidia-smi").write_text(f'#!/bin/sh\necho "$1 $2" >{tmp_path}/asked\n{line}\n', encoding="utf-8")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    for error, words in ((RuntimeError("Traceback\n  many lines\nno memory\n"), "no memory"), (MemoryError(), None)):
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    facts, _ = _step(_Noting(network=1), place="a100-node")
+    assert facts.memory_bytes == facts.memory_before_bytes == used
+    assert (tmp_path / "asked").read_text(encoding="utf-8") == f"-i {gpu}\n"
 
-        def fail(*_: object, raised: BaseException = error, **_others: object) -> None:
-            raise raised
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(step_probe, "open_rank", fail)
-            patch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-            patch.setenv("CUDA_VISIBLE_DEVICES", visible)
-            facts, told = _step(_Noting(), place="a100-node")
-        assert told == ["network"]
-        assert facts.failure is not None
-        assert (facts.failure.part, facts.failure.words) == ("network", words or "MemoryError()")
-        assert facts.seconds == {}
-        assert facts.memory_bytes == facts.memory_before_bytes == used
-        assert (tmp_path / "asked").read_text(encoding="utf-8") == f"-i {gpu}\n"
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(RuntimeError("Traceback\n  lines\nno memory\n"), "no memory"), (MemoryError(), "MemoryError()")],
+)
+def test_a_part_that_fails_is_named_and_ends_the_step(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **_others: object) -> None:
+        raise error
+
+    monkeypatch.setattr(step_probe, "open_rank", fail)
+    facts, told = _step(_Noting())
+    assert (told, facts.seconds) == (["network"], {})
+    assert facts.failure == PartFailure("network", words)

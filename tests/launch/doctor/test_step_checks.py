@@ -58,11 +58,17 @@ def test_of_many_buckets_the_ends_and_the_sum_are_told(many: int, words: str) ->
     assert f"; each bucket alone {words}; evaluation" in _check(rows)["step"].words
 
 
-@pytest.mark.parametrize(("high", "is_too_slow"), [(3360.0, False), (3359.0, True)])
-def test_a_cpu_faster_than_its_forecast_is_to_be_measured_anew(high: float, is_too_slow: bool) -> None:
+@pytest.mark.parametrize(
+    ("low", "high", "level", "is_too_slow"),
+    [(2400.0, 3360.0, "OK", False), (2400.0, 3359.0, "OK", True), (3360.0, 3600.0, "OK", False),
+     (3360.1, 3600.0, "WARN", False)],
+)  # fmt: skip
+def test_a_rate_within_the_forecast_is_as_expected_and_a_cpu_above_it_is_to_be_measured_anew(
+    low: float, high: float, level: str, is_too_slow: bool
+) -> None:
     for device in ("cpu", "gpu"):
-        found = _check(_rows(), device, forecast=replace(FORECAST, high=high))["forecast"]
-        assert found.level == "OK"
+        found = _check(_rows(), device, forecast=replace(FORECAST, low=low, high=high))["forecast"]
+        assert found.level == level
         assert ("simulate --calibrate-here" in found.words) == (is_too_slow and device == "cpu")
 
 
@@ -134,10 +140,9 @@ def test_what_cannot_be_compared_is_told() -> None:
     rows = _rows()
     for row in rows:
         row["step"]["memory_bytes"] = None
-    assert [str(each) for each in _check(rows, forecast=ExpectedRate(problem="no such GPU")).values()][2:] == [
-        "WARN  step memory: not measured: nvidia-smi does not report it",
-        "WARN  forecast: not compared: no such GPU",
-    ]
+    told = [str(each) for each in _check(rows, forecast=ExpectedRate(problem="no such GPU")).values()]
+    assert told[2].startswith("WARN  step memory: not measured")
+    assert told[3] == "WARN  forecast: not compared: no such GPU"
     for row in rows:
         row["step"] = None
     assert _check(rows) == {}
@@ -150,59 +155,35 @@ def test_of_several_ranks_that_failed_the_first_is_named() -> None:
     assert str(_check(rows)["step"]) == ("FAIL  step (node0, node1): rank 1 on node0, and 2 more ranks, update: NaN")
 
 
-def test_a_slow_step_and_more_memory_than_planned_are_warnings() -> None:
+def test_the_slowest_rank_sets_the_rate() -> None:
     rows = _rows()
     rows[3]["step"]["seconds"] = {**SECONDS, "step": 0.1}
-    rows[1]["step"]["memory_bytes"] = 7.8e9
     results = _check(rows)
-    assert [str(results[each]) for each in ("forecast", "step memory")] == [
-        "WARN  forecast: 1,680.0 images/s, the simulator expects 3,000.0 (2,400.0 to 3,600.0); compare the parts above "
-        "with ./run.sh simulate RECIPE --cluster C --json",
-        "WARN  step memory: 7.80 GB in use by rank 1 on node0, planned 7.00 GB; leave that much room: the plan gives "
-        "estimates",
-    ]
     assert results["step"].words.startswith("100 ms, 1,680.0 images/s")
+    assert str(results["forecast"]).startswith("WARN  forecast: 1,680.0 images/s, the simulator expects 3,000.0 (2,400")
 
 
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        (
-            "cudaMalloc retry failed: out of memory",
-            "take smaller micro-batches (batch.bn_span, batch.accumulation_steps), fewer input_threads or a lower "
-            "prefetch_depth; ./run.sh plan lists the memory",
-        ),
-        (
-            "CUDA: Check failed: e == cudaSuccess: no kernel image is available for execution",
-            "this MXNet has no kernels for the GPU: see docs/gpu.md",
-        ),
-        (
-            "CUDA_ERROR_INVALID_PTX while loading a fused operator",
-            "update the driver to R520 or later, or set MXNET_USE_FUSION: 0 in the cluster file's environment",
-        ),
+        ("cudaMalloc retry failed: out of memory", "batch.accumulation_steps"),
+        ("CUDA: Check failed: e == cudaSuccess: no kernel image is available for execution", "docs/gpu.md"),
+        ("CUDA_ERROR_INVALID_PTX while loading a fused operator", "MXNET_USE_FUSION: 0"),
         (
             "Check failed: e == CUDNN_STATUS_SUCCESS (9 vs. 0) : cuDNN: CUDNN_STATUS_NOT_SUPPORTED",
-            "cuDNN has no algorithm for these shapes: try engine.layout: NCHW, or another micro-batch",
+            "engine.layout: NCHW",
         ),
-        (
-            "NCCL error: unhandled system error, ncclSystemError",
-            "run again with NCCL_DEBUG=INFO in the cluster file's environment; in a container, give more /dev/shm and "
-            "locked memory",
-        ),
-        (
-            "[nvjpeg_decoder] NVJPEG_STATUS_ALLOCATOR_FAILURE",
-            "lower engine.input_threads: nvJPEG reserves 0.2 GB of the GPU and 0.3 GB of the host for each",
-        ),
+        ("NCCL error: unhandled system error, ncclSystemError", "NCCL_DEBUG=INFO"),
+        ("[nvjpeg_decoder] NVJPEG_STATUS_ALLOCATOR_FAILURE", "engine.input_threads"),
     ],
 )
 def test_a_failure_names_rank_part_and_remedy(words: str, remedy: str) -> None:
     rows = _rows()
     rows[3]["step"]["failure"] = {"part": "warm-up", "words": words}
-    results = _check(rows)
-    assert list(results) == ["step"]
-    assert results["step"].level == "FAIL"
-    assert results["step"].words.startswith(f"rank 3 on node1, warm-up: {words}")
-    assert remedy == results["step"].remedy
+    ((topic, result),) = _check(rows).items()
+    assert (topic, result.level) == ("step", "FAIL")
+    assert result.words.startswith(f"rank 3 on node1, warm-up: {words}")
+    assert remedy in result.remedy
 
 
 @pytest.mark.parametrize(
@@ -226,18 +207,14 @@ def test_what_the_plan_lacks_is_told_of_memory_alone(
     assert found.words == f"rank 0 on node0, and 2 more ranks, warm-up: {ending}"
 
 
-def test_a_step_without_the_report_of_a_rank_has_no_end() -> None:
+def test_a_rank_that_hangs_or_did_not_report_has_no_end() -> None:
     result = _check(_rows()[:3])["step"]
     assert (result.level, result.words) == ("FAIL", "a rank did not finish its part")
-
-
-def test_a_rank_that_hangs_is_named_with_its_part() -> None:
     rows = _rows()
     rows[1]["step"] |= {"part": "reduction of bucket 1", "has_ended": False}
     result = _check(rows)["step"]
-    assert (result.level, result.words) == (
-        "FAIL", "rank 1 on node0 (reduction of bucket 1) did not finish its part"
-    )  # fmt: skip
+    expected = "rank 1 on node0 (reduction of bucket 1) did not finish its part"
+    assert (result.level, result.words) == ("FAIL", expected)
 
 
 @pytest.mark.parametrize(
@@ -250,11 +227,6 @@ def test_a_time_of_a_second_and_more_is_told_in_seconds(seconds: float, words: s
     assert _check(rows)["step"].words.endswith(f"; warm-up {words}")
 
 
-@pytest.mark.parametrize(("low", "level"), [(3360.0, "OK"), (3360.1, "WARN")])
-def test_the_least_rate_that_the_simulator_expects_is_as_expected(low: float, level: str) -> None:
-    assert _check(_rows(), forecast=replace(FORECAST, low=low))["forecast"].level == level
-
-
 def test_a_step_without_a_data_set_or_a_plan_is_told_without_their_figures() -> None:
     rows = _rows()
     for row in rows:
@@ -263,5 +235,4 @@ def test_a_step_without_a_data_set_or_a_plan_is_told_without_their_figures() -> 
     found = _check(rows, plan=None)
     assert "; first batch random, as no data set is there; " in found["step"].words
     assert "; backward 0 ms; " in found["step"].words, "noise makes no time negative"
-    memory = found["step memory"]
-    assert (memory.level, memory.words) == ("WARN", "not measured: nvidia-smi does not report it")
+    assert found["step memory"].level == "WARN"
