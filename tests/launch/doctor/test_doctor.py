@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT
-from configs.registry import has_engine
 from launch.doctor.__main__ import main
-from launch.setup.gpu import search_gpus
 
 _SMALL = ["--set", "model.image_size=16"]
 
@@ -76,24 +74,6 @@ def test_a_part_that_fails_on_one_rank_ends_the_step_on_all(tmp_path: Path, shar
     assert words.startswith("rank 1 on ")
     assert ", first batch: " in words
     assert all("step" not in rank["step"]["seconds"] for rank in document["ranks"])
-
-
-@pytest.mark.slow
-@pytest.mark.ranks
-def test_a_damaged_data_set_and_a_missing_gpu_fail_with_their_remedies(tmp_path: Path) -> None:
-    if search_gpus().gpus:
-        pytest.skip("there are GPUs here")
-    broken = tmp_path / "data" / "digits"
-    broken.mkdir(parents=True)
-    place = [f"paths.data={tmp_path}/data", "device=gpu", "environment={HOROVOD_GLOO_IFACE: nowhere0}"]
-    sets = [word for each in place for word in ("--set", f"cluster.{each}")]
-    status, document, _ = _doctor(tmp_path, "--recipe", "digits", *sets)
-    failed = {topic for topic, level in _levels(document).items() if level == "FAIL"}
-    assert (status, document["ok"]) == (1, False)
-    assert {"driver", "libraries", "data", "links", "allreduce"} <= failed
-    assert "./run.sh prepare digits" in _words(document, "data")
-    assert ("./run.sh setup --gpu" if has_engine("mxnet") else "NVIDIA driver") in _words(document, "libraries")
-    assert "nowhere0 missing" in _words(document, "links")
 
 
 @pytest.mark.parametrize(

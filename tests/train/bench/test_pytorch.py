@@ -25,6 +25,8 @@ from train.networks.arch import network_of
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
 
+pytestmark = pytest.mark.medium  # an optimizer of PyTorch's imports its compiler
+
 SECOND = replace(ALONE, rank=1, world_size=2)
 
 
@@ -34,7 +36,6 @@ _FAMILIES = ("resnet8", "resnet18", "resnet50", "alexnet", "googlenet", "densene
              "mnist_large_cnn")  # fmt: skip
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("name", _FAMILIES)
 def test_the_peer_computes_our_logits_from_our_weights_in_every_family(name: str) -> None:
     from train.bench.programs.pytorch import TableNetwork
@@ -58,7 +59,6 @@ def test_the_peer_computes_our_logits_from_our_weights_in_every_family(name: str
 # The update
 
 
-@pytest.mark.medium  # an optimizer of PyTorch's imports its compiler
 @pytest.mark.parametrize(("has_trust_ratio", "own_decay"), [(True, None), (True, 0.5), (True, 0.0), (False, None)])
 def test_several_updates_equal_the_paper(has_trust_ratio: bool, own_decay: float | None) -> None:
     from train.bench.programs.pytorch import MomentumUpdate
@@ -154,7 +154,6 @@ def _race(folder: Path, identity: Any = ALONE, *sets: str, is_channels_last: boo
     return Race({**race, "data": str(folder), **changes}, identity, Form(is_channels_last=is_channels_last))
 
 
-@pytest.mark.medium
 @pytest.mark.usefixtures("_alone")
 def test_the_peer_begins_with_our_weights_loss_and_share_of_the_images(tmp_path: Path) -> None:
     own = ["loss.label_smoothing=0.21", "model.bn_momentum=0.7", "model.bn_epsilon=0.03", "run.seed=3"]
@@ -269,7 +268,6 @@ def test_images_of_another_size_are_resized_and_grey_ones_have_one_channel(tmp_p
 # The rate
 
 
-@pytest.mark.medium  # the loader starts a process
 @pytest.mark.usefixtures("_alone")
 def test_images_a_second_are_those_of_all_ranks_in_the_time_of_the_slowest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
