@@ -176,21 +176,21 @@ class _Part:
             return [*words, "cluster.communication.kind=none"]
         return [*words, "cluster.communication.kind=torch_distributed", f"cluster.communication.backend={backend}"]
 
-    def ranks(self, name: str, task: Mapping[str, Any], *, communicates: bool = False) -> dict[str, list[Figures]]:
+    def ranks(self, name: str, overrides: Sequence[str], **task: Any) -> dict[str, list[Figures]]:
         """Start a program on one rank; return alternative -> samples."""
-        place = self.alone(communicates=communicates)
-        return self.jobs.ranks(name, task, overrides=place, timeout_s=self.left_s()).samples
+        return self.jobs.ranks(name, {"overrides": overrides, **task}, timeout_s=self.left_s()).samples
 
     def train(self, *words: str, stop_when: Callable[[], bool] | None = None) -> "Finished":
         """Run ``./run.sh train``."""
-        return self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), None, self.left_s(), stop_when)
+        return self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), self.left_s(), stop_when)
 
     def kernels(self, execution: str, cases: Sequence[str]) -> Iterator[BenchRow]:
         """Compute cases as `KERNEL_CASES` describes them; the verdict is that of `ALLOWED_ERROR`."""
         kinds = ["float32", "bfloat16"] if self.options.tiny else list(ALLOWED_ERROR)
         device = "cpu" if self.options.tiny else "gpu"
         task = {"cases": cases, "place": [f"cluster.device={device}", *EXECUTIONS[execution]], "kinds": kinds}
-        for name, samples in self.ranks("kernels", task).items():
+        found = self.jobs.ranks("kernels", task, overrides=self.alone(), timeout_s=self.left_s()).samples
+        for name, samples in found.items():
             most = ALLOWED_ERROR[name.rpartition(", ")[2]]
             for row in summarize(f"{name}, {execution}, against float32 on the CPU", samples):
                 yield replace(row, verdict="as expected" if row.median <= most else "WRONG")
@@ -206,8 +206,8 @@ class _Part:
             communicates=communicates,
         )
         # cuDNN tries algorithms in the first steps.
-        task = {"recipe": _RECIPE, "overrides": sets, "is_tf32": is_tf32, "warmup": 3, "seconds": self.options.seconds}
-        samples = self.ranks("steps", task, communicates=communicates)
+        seconds = self.options.seconds
+        samples = self.ranks("steps", sets, recipe=_RECIPE, is_tf32=is_tf32, warmup=3, seconds=seconds)
         words = [_RECIPE, f"batch {batch}", kind, *(["sums on one rank"] if communicates else [])]
         words += [execution] if execution != "eager" else []
         yield from summarize(", ".join(words), samples["steps"], 1)
@@ -216,14 +216,13 @@ class _Part:
         """Name the kernels of a step of ``imagenet-b256`` that take the longest."""
         precision = f"cluster.engine.precision={self.half}"
         sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
-        for kernel, samples in self.ranks("profile", {"recipe": _RECIPE, "overrides": sets, "most": 20}).items():
+        for kernel, samples in self.ranks("profile", sets, recipe=_RECIPE, most=20).items():
             yield from summarize(f"batch {batch}, {self.half}: {kernel}", samples)
 
     def sums(self) -> Iterator[BenchRow]:
         """Time allreduces of one rank, by size."""
-        sizes = [1 << 20, 1 << 24, 102_228_128]
-        task = {"cluster": "laptop", "overrides": self.alone(communicates=True), "rounds": 5, "sizes": sizes}
-        for size, samples in self.ranks("allreduce", task, communicates=True).items():
+        sizes, place = [1 << 20, 1 << 24, 102_228_128], self.alone(communicates=True)
+        for size, samples in self.ranks("allreduce", place, cluster="laptop", rounds=5, sizes=sizes).items():
             yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
 
     def run(self) -> Iterator[BenchRow]:
@@ -286,8 +285,8 @@ class _Part:
             *more,
         )
         self.jobs.pack(*load_both(_RECIPE, "laptop", sets))
-        task = {"recipe": _RECIPE, "overrides": sets, "reads_images": True, "warmup": 2, "steps": 10}
-        yield from summarize(f"decoder {name}, steps of batch {batch}", self.ranks("steps", task)["steps"], 2)
+        samples = self.ranks("steps", sets, recipe=_RECIPE, reads_images=True, warmup=2, steps=10)
+        yield from summarize(f"decoder {name}, steps of batch {batch}", samples["steps"], 2)
 
     def simulator(self) -> Iterator[BenchRow]:
         """Predict a step, before and after the simulator is given the run's steps."""

@@ -136,8 +136,7 @@ class OverlapBench(Bench):
             config = Path(folder, "config.yaml")
             config.write_text(dump(timed.recipe, timed.cluster), encoding="utf-8")
             shape = {"rounds": self.rounds, "steps": self.steps, "transfers": transfers}
-            task = {"config": str(config), "overrides": place, **shape}
-            found = jobs.ranks("overlap", task, cluster=str(config), overrides=place).samples
+            found = jobs.ranks("overlap", {"cluster": str(config), "overrides": place, **shape}).samples
         samples = [found[str(index)] for index in range(len(transfers))]
         rows: list[BenchRow] = []
         for (when, bucket_bytes), own in zip(transfers, samples, strict=True):

@@ -164,9 +164,9 @@ class PeersBench(PeerOptions, Bench):
 
     def _ours(self, jobs: "Jobs", steps: int, form: Form) -> Figures:
         """Measure this program in a form of `own_forms`."""
-        place = own_place(form)
-        task = {"recipe": _RECIPE, "overrides": [*self.overrides, *place], "reads_images": True, **_counted(steps)}
-        return {_RATE: jobs.ranks("steps", task, overrides=place).sample[_RATE]}
+        overrides = [*self.overrides, *own_place(form)]
+        task = {"recipe": _RECIPE, "overrides": overrides, "reads_images": True, **_counted(steps)}
+        return {_RATE: jobs.ranks("steps", task).sample[_RATE]}
 
     def _horovod(self, jobs: "Jobs", steps: int, form: Form) -> Figures:
         """Measure Horovod's example; a form also has ``mode``, the interface of MXNet."""

@@ -150,9 +150,9 @@ def _bounds(rows: Sequence[BenchRow]) -> str:
 
 def _start_textbook(task: Mapping[str, Any], ranks: int, jobs: "Jobs") -> Figures:
     """Run `train.bench.programs.startup` under horovodrun, and return the figures of its start."""
-    horovodrun = Path(sys.executable).with_name("horovodrun")
+    launcher = ["env", "OMP_NUM_THREADS=1", str(Path(sys.executable).with_name("horovodrun"))]
     rank = command_of(Program.BENCH_RANK, "startup", json.dumps(task))
-    done = jobs.run([str(horovodrun), "-np", str(ranks), "--gloo", *rank], {"OMP_NUM_THREADS": "1"}).check()
+    done = jobs.run([*launcher, "-np", str(ranks), "--gloo", *rank]).check()
     ledger: Any = read_samples(done.output)["ledger"][0]
     return _figures(ledger, done.begun_s, ledger["run_start_time"])
 

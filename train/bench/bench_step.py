@@ -102,7 +102,7 @@ class StepBench(PlaceOptions, Bench):
         task = {**what, "steps": 2, "seconds": self.seconds, "has_parts": True}
 
         def start() -> Figures:
-            found = jobs.ranks("steps", task, cluster=self.cluster, overrides=place).samples
+            found = jobs.ranks("steps", task).samples
             steps = found["steps"]
             figures = {**found["start"][0], **{each: median(sample[each] for sample in steps) for each in steps[0]}}
             if _UNFOLDED in figures:

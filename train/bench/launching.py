@@ -1,7 +1,6 @@
 """The one place in which benches start programs: jobs of several ranks as users start them, and other commands."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -86,7 +85,6 @@ class Jobs:
     def run(
         self,
         command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         stop_when: Callable[[], bool] | None = None,
     ) -> Finished:
@@ -94,7 +92,6 @@ class Jobs:
 
         Args:
             command: The command line.
-            environment: Variables to add to those of this process.
             timeout_s: Seconds that the program may take; if None, any.
             stop_when: Asked again and again; once it returns True, the program is told to stop (SIGTERM). If None, the
                 program ends by itself.
@@ -108,7 +105,6 @@ class Jobs:
             subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, **(environment or {})},
                 text=True,
                 errors="replace",
                 stdout=subprocess.PIPE,
@@ -145,7 +141,6 @@ class Jobs:
         name: str,
         task: Mapping[str, Any],
         *,
-        cluster: str = "laptop",
         overrides: Sequence[str] = (),
         timeout_s: float | None = None,
         is_peer: bool = False,
@@ -154,9 +149,9 @@ class Jobs:
 
         Args:
             name: A module of `train.bench.programs`.
-            task: The arguments of the module's function ``main``; values that JSON has.
-            cluster: A name in configs/clusters or a YAML file.
-            overrides: Changes of the cluster, each ``cluster.key=value``.
+            task: The arguments of the module's function ``main``; values that JSON has. The ranks start on its
+                ``cluster``, or ``laptop``, with those of its ``overrides`` that change a cluster.
+            overrides: Further changes of the cluster, for a program that does not take them.
             timeout_s: Seconds that the ranks may take; if None, any.
             is_peer: Start the program in the environment of the peers.
 
@@ -167,8 +162,9 @@ class Jobs:
         python = self.peers_python if is_peer else sys.executable
         words = [name, json.dumps(task)]
         rank = command_of(Program.BENCH_RANK, *words, python=python, is_isolated=False if is_peer else None)
-        arguments = ["--cluster", cluster, *override_words(overrides), "--", *rank]
-        return self.run(command_of(Program.RANKS_LAUNCHER, *arguments), None, timeout_s).check()
+        place = [change for change in task.get("overrides", ()) if change.startswith("cluster.")]
+        arguments = ["--cluster", task.get("cluster", "laptop"), *override_words([*place, *overrides]), "--", *rank]
+        return self.run(command_of(Program.RANKS_LAUNCHER, *arguments), timeout_s).check()
 
     def pack(self, recipe: Recipe, cluster: Cluster) -> Path:
         """Return the folder of a recipe's built-in data set; pack the data set first if it is not there yet.

@@ -17,17 +17,17 @@ from train.probe import ProbedRank, open_rank
 from train.rank.identity import read_identity
 
 
-def main(config: str, overrides: Sequence[str], rounds: int, steps: int, transfers: Sequence[Transfer]) -> None:
+def main(cluster: str, overrides: Sequence[str], rounds: int, steps: int, transfers: Sequence[Transfer]) -> None:
     """Measure the milliseconds a step of each transfer, with one sample in each round.
 
     Args:
-        config: A file that has the recipe and the cluster of a rehearsal.
+        cluster: A file that has the recipe and the cluster of a rehearsal.
         overrides: Changes of both.
         rounds: Rounds that count, after one that does not.
         steps: Steps of one sample.
         transfers: The transfers; their samples are written under their numbers.
     """
-    rank = open_rank(*load_both(config, config, overrides), read_identity(os.environ))
+    rank = open_rank(*load_both(cluster, cluster, overrides), read_identity(os.environ))
     source = open_repeated(rank.random_batch())
     queues = [transfer_steps(rank, source, *transfer) for transfer in transfers]
     samples: list[list[dict[str, float]]] = [[] for _ in queues]
