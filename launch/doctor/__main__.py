@@ -7,25 +7,12 @@ Exit status: 0 no check failed, 1 a check failed, 2 wrong command line.
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from configs.arguments import Parser, add_place, exit_status, parse
 from configs.errors import UserError
-
-
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``./run.sh doctor``."""
-
-    recipe: str | None
-    cluster: str | None
-    overrides: list[str]
-    step: bool
-    times: int
-    hosts: str | None
-    run: Path | None
-    json: bool
+from launch.doctor.options import Options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 if a check FAILs, 128 + n if signal n stopped the ranks, or see
         `configs.arguments.exit_status`.
     """
-    return exit_status(lambda: _examine(parse(_parser(), _Options, arguments)))
+    return exit_status(lambda: _examine(parse(_parser(), Options, arguments)))
 
 
 def _parser() -> Parser:
@@ -54,7 +41,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _examine(options: _Options) -> int:
+def _examine(options: Options) -> int:
     # Imported here, so that --help works before anything is installed.
     from launch.doctor.examination import examine
     from launch.doctor.ranking import count_alarms
@@ -64,15 +51,7 @@ def _examine(options: _Options) -> int:
         raise UserError("--step: got no recipe; name one with --recipe")
     if options.times < 1 or (options.times > 1 and not options.step):
         raise UserError(f"--times: got {options.times}, allowed: 1 or more, and more than 1 with --step only")
-    found = examine(
-        options.recipe,
-        options.cluster,
-        options.overrides,
-        with_step=options.step,
-        times=options.times,
-        hosts=options.hosts,
-        with_spares=options.run is not None,
-    )
+    found = examine(options)
     if found.stopped_by is not None:
         return 128 + found.stopped_by
     if options.run is not None:

@@ -22,6 +22,7 @@ from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, Pr
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
 from launch.doctor.history import CheckRow, remember
+from launch.doctor.options import Options
 from launch.doctor.step_checks import rankings_of
 from launch.setup.stages import make_stages
 from launch.setup.state import State
@@ -82,50 +83,29 @@ class Examination:
     @property
     def slow_nodes(self) -> list[str] | None:
         """The nodes that a rehearsal makes slow; None if this is none."""
-        rehearsal = self.cluster.rehearsal
-        return (
-            None
-            if rehearsal is None
-            else [f"node{rank}" for rank, factor in rehearsal.slow_ranks.items() if factor > 1]
-        )
+        if self.cluster.rehearsal is None:
+            return None
+        return [f"node{rank}" for rank, factor in self.cluster.rehearsal.slow_ranks.items() if factor > 1]
 
 
-def examine(  # noqa: PLR0913 (the options of the verb)
-    recipe_name: str | None,
-    cluster_name: str | None,
-    overrides: Sequence[str],
-    *,
-    with_step: bool = False,
-    times: int = 1,
-    hosts: str | None = None,
-    with_spares: bool = False,
-) -> Examination:
+def examine(options: Options) -> Examination:
     """Probe the cluster with real ranks, as far as they can be started from here, and check what they report.
-
-    Args:
-        recipe_name: The recipe of the run that is to follow. If None, data set and plan are not checked.
-        cluster_name: The cluster; if None, ``laptop``.
-        overrides: Changes to both, as ``--set`` takes them.
-        with_step: Whether the ranks also take the recipe's step; needs ``recipe_name``.
-        times: How often they take the samples by which nodes are judged.
-        hosts: The hosts to start the ranks on, as the user lists them. If None, the launcher finds them.
-        with_spares: Whether to examine also the nodes that the job has beyond those of the run.
 
     Raises:
         UserError: Recipe, cluster, plan or hosts are wrong, or the ranks cannot be started.
     """
-    recipe, cluster = load_both(recipe_name or "digits", cluster_name, overrides)
-    plan = _planned(recipe, cluster) if recipe_name else None
-    named = parse_hosts(hosts, cluster.ranks_per_node) if hosts else ()
-    spares = cluster.scheduler.spare_nodes if with_spares else 0
+    recipe, cluster = load_both(options.recipe or "digits", options.cluster, options.overrides)
+    plan = _planned(recipe, cluster) if options.recipe else None
+    named = parse_hosts(options.hosts, cluster.ranks_per_node) if options.hosts else ()
+    spares = cluster.scheduler.spare_nodes if options.run else 0
     # In a rehearsal on this machine, each rank is a node of its own.
     size = "ranks_per_node" if cluster.rehearsal and cluster.num_nodes == 1 else "num_nodes"
     examined = cluster.model_copy(update={size: len(named) or getattr(cluster, size) + spares})
     reachable = examined if named else reachable_part(examined, os.environ)
     probed = _for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     folder = _make_folder(reachable)
-    wanted = [*(["--data"] if plan and not cluster.rehearsal else []), *(["--step"] if with_step else [])]
-    wanted += ["--times", str(times)] if times > 1 else []
+    wanted = [*(["--data"] if plan and not cluster.rehearsal else []), *(["--step"] if options.step else [])]
+    wanted += ["--times", str(options.times)] if options.times > 1 else []
     kills = oom_kills()
     try:
         (folder / CONFIG_FILE).write_text(dump(probed, reachable), encoding="utf-8")
@@ -136,16 +116,16 @@ def examine(  # noqa: PLR0913 (the options of the verb)
         shutil.rmtree(folder, ignore_errors=True)
     if stopped_by := outcome.interrupted_by or outcome.stopped_by:
         return Examination(cluster, [], ranks, stopped_by)
-    forecast = _expected_rate(probed, reachable) if with_step else None
+    forecast = _expected_rate(probed, reachable) if options.step else None
     report = ProbeReport(
-        reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast, hosts=named, times=times
+        reachable, ranks, plan, recipe.data.source in BUILT_IN_SOURCES, forecast, hosts=named, times=options.times
     )
     if kind := State().kind:
         report = replace(report, base=kind.base, variant=kind.variant)
     own = [_set_up(cluster), _scope(examined, reachable), *_image(cluster), *_killed_for_memory(oom_kills() - kills)]
-    checks = [ranking.nodes for ranking in rankings_of(ranks, times)] if with_step else []
+    checks = [ranking.nodes for ranking in rankings_of(ranks, options.times)] if options.step else []
     if checks and not cluster.rehearsal:
-        own += _history(recipe_name or "", cluster, checks[0])
+        own += _history(options.recipe or "", cluster, checks[0])
     return Examination(cluster, [*own, *judge(report)], ranks, None, checks)
 
 

@@ -30,7 +30,7 @@ def _named(samples: dict[str, np.ndarray]) -> list[str]:
 
 def test_a_rank_that_is_five_percent_slow_is_found_among_64_and_no_other_is_named() -> None:
     named: Counter[str] = Counter()
-    for seed in range(200):
+    for seed in range(60):
         samples = _compute(_draw(seed))
         samples[17] *= 1.05
         ranking = rank_nodes(HOSTS, {"compute": samples})
@@ -38,12 +38,12 @@ def test_a_rank_that_is_five_percent_slow_is_found_among_64_and_no_other_is_name
         first = ranking.nodes[0]
         assert (first.host, first.part, ranking.slowest["node4"]) == ("node4", "compute", 17)
         assert first.excess == pytest.approx(0.05, abs=0.03)
-    assert named["node4"] >= 190
+    assert named["node4"] >= 57
     assert named.total() - named["node4"] <= 1
 
 
-def test_a_thousand_checks_of_sound_nodes_raise_hardly_an_alarm() -> None:
-    assert sum(bool(_named({"compute": _compute(_draw(seed))})) for seed in range(1000)) <= 5
+def test_checks_of_sound_nodes_raise_hardly_an_alarm() -> None:
+    assert sum(bool(_named({"compute": _compute(_draw(seed))})) for seed in range(300)) <= 1
 
 
 def test_a_disturbance_of_half_the_check_is_no_alarm() -> None:
