@@ -5,7 +5,9 @@ import json
 import resource
 import signal
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +57,7 @@ def read_failures(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the first failure of a run.
-
-    In this order: a rank that reported an error of its own; a rank that was killed, or ended without a report; a rank
-    without a report while others waited for it.
+    """Return the first failure of a run, by the first row of `_CAUSES` that holds.
 
     Args:
         folder: The run folder.
@@ -68,51 +67,9 @@ def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[st
     Returns:
         A mapping with ``message`` and, where they are known, ``rank``, ``host`` and ``step``.
     """
-    if outcome.lost_server is not None and not outcome.interrupted_by:
-        return {"message": f"a parameter server ended with status {outcome.lost_server} before the ranks did"}
-    if outcome.interrupted_by or was_stopped(outcome, reports, folder.cluster.world_size):
-        return _stop_of(outcome, reports)
-    steps = {report["rank"]: report["step"] for report in reports}
-    step, when = _last_known_step(folder, steps.values())
-    if first := _first_of_its_own(reports):
-        return _reported_failure(first, step, when, folder, outcome)
-    ended = sorted(outcome.failed, key=lambda each: each[1] == ABORTED_STATUS)
-    silent = [(rank, _ending(status)) for rank, status in ended if rank not in steps]
-    if not silent and reports:
-        suspects = _without_progress(folder.cluster.world_size, reports)
-        # A launcher tells the other ranks to stop when a rank has ended, so these reports are no sign of a frozen rank.
-        has_ended = all(report["status"] == STOPPED_STATUS for report in reports)
-        ending = "ended" if has_ended else "made no progress"
-        silent = [(rank, f"{ending} and reported nothing") for rank in suspects]
-    if silent:
-        rank, ending = silent[0]
-        host, why = _host_of(folder, rank), _why(folder, ending, outcome.ran_out_of_memory)
-        return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {ending}{when}{why}"}
-    if reports:
-        first = min(reports, key=lambda report: report["time"])
-        message = f"every rank waited for another{_at(step)}; rank {first['rank']}: {first['message']}"
-        return {**first, "message": message}
-    if has_refused(outcome, reports):
-        message = "the ranks refused to start"
-    else:
-        lost = "; mpirun has lost a host, or the network to it" if outcome.exit_status == _LOST_DAEMON else ""
-        message = f"the launcher ended with status {outcome.exit_status}{lost}"
-    return {"message": message}
-
-
-def _stop_of(outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return how a run was told to stop, with the step after which the ranks saved its state."""
-    if outcome.interrupted_by == signal.SIGINT:
-        return {"message": "ended at once by a second Ctrl-C"}
-    if outcome.interrupted_by:
-        by = signal.Signals(outcome.interrupted_by).name
-        return {"message": f"told to stop by {by}, but the state was not saved within {STOP_S:.0f} s"}
-    told = next((report for report in reports if report["status"] == STOPPED_STATUS), None)
-    if told and (told["step"] is not None or outcome.stopped_by is None):
-        return {"step": told["step"], "message": told["message"]}
-    assert outcome.stopped_by is not None, "else a rank has told why"
-    by = "Ctrl-C" if outcome.stopped_by == signal.SIGINT else signal.Signals(outcome.stopped_by).name
-    return {"message": f"stopped by {by}"}
+    evidence = _Evidence(folder, outcome, reports)
+    told = next(tells(evidence) for holds, tells in _CAUSES if holds(evidence))
+    return {"message": told} if isinstance(told, str) else told
 
 
 def was_stopped(outcome: Outcome, reports: Sequence[Mapping[str, Any]], world_size: int) -> bool:
@@ -154,33 +111,128 @@ def _first_of_its_own(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
     return min(own, key=lambda report: (report["status"] == ABORTED_STATUS, report["time"]), default=None)
 
 
-def _reported_failure(
-    report: Mapping[str, Any], step: int | None, when: str, folder: RunFolder, outcome: Outcome
-) -> Mapping[str, Any]:
-    """Return the failure of one report; the step of the other ranks is used where the report has none."""
-    rank = f"rank {report['rank']} on {report['host']}"
-    if "killed_by" in report:
-        # The script that started the rank counts the kills of its own machine; see `supervise_rank.sh`.
-        is_out_of_memory = report.get("ran_out_of_memory", outcome.ran_out_of_memory)
-        message = f"{rank} {report['message']}{when}{_why(folder, report['message'], is_out_of_memory)}"
-        return {"rank": report["rank"], "host": report["host"], "step": step, "message": message}
-    if report["status"] == REFUSED_STATUS:
-        return {**report, "message": f"{rank} refused to start: {report['message']}"}
-    if report["step"] is not None:
-        step, when = report["step"], _at(report["step"])
-    remedy = next((f"; {remedy}" for words, remedy in _LIMITS.items() if words in report["message"]), "")
-    return {**report, "step": step, "message": f"{rank} failed{when}: {report['message']}{remedy}"}
+@dataclass(frozen=True)
+class _Evidence:
+    """What is known of the end of a run; see `find_cause`."""
+
+    folder: RunFolder
+    outcome: Outcome
+    reports: Sequence[Mapping[str, Any]]
+
+    @cached_property
+    def own(self) -> Mapping[str, Any]:
+        """The first failure that no other rank caused; empty if none is reported."""
+        return _first_of_its_own(self.reports) or {}
+
+    @cached_property
+    def has_stopped(self) -> bool:
+        """Whether the run ended because it was told to."""
+        return was_stopped(self.outcome, self.reports, self.folder.cluster.world_size)
+
+    @cached_property
+    def stop(self) -> Mapping[str, Any]:
+        """What a rank tells that saved its state, or that was told to stop by something else than the launcher."""
+        told = next((report for report in self.reports if report["status"] == STOPPED_STATUS), None)
+        if told is None or (told["step"] is None and self.outcome.stopped_by is not None):
+            return {}
+        return {"step": told["step"], "message": told["message"]}
+
+    @cached_property
+    def step(self) -> tuple[int | None, str]:
+        """About the step at which a rank ended, and a phrase that tells the step."""
+        return _last_known_step(self.folder, (report["step"] for report in self.reports))
+
+    @cached_property
+    def silent(self) -> tuple[int, str, int | None] | None:
+        """A rank without a report, its end, and the signal: the launcher saw it fail, or others waited for it."""
+        reporting = {report["rank"] for report in self.reports}
+        ended = [(rank, status) for rank, status in self.outcome.failed if rank not in reporting]
+        for rank, status in sorted(ended, key=lambda each: each[1] == ABORTED_STATUS)[:1]:
+            return rank, _ending(status), status - 128
+        # A launcher that ends a frozen rank lets it run for a moment, in which it may still report that a signal
+        # stopped it. Of ranks that all report, the one counts that did not wait.
+        waiting = {report["rank"] for report in self.reports if report.get("waited")}
+        missing = sorted({*range(self.folder.cluster.world_size)} - reporting)
+        suspects = missing or sorted(reporting - waiting if waiting else ())
+        if not self.reports or not suspects:
+            return None
+        # A launcher tells the other ranks to stop when a rank has ended, so these reports are no sign of a frozen rank.
+        has_ended = all(report["status"] == STOPPED_STATUS for report in self.reports)
+        return suspects[0], f"{'ended' if has_ended else 'made no progress'} and reported nothing", None
 
 
-def _without_progress(world_size: int, reports: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the ranks for which the others waited: those without a report, or else those that did not wait.
+_Told = str | Mapping[str, Any]
+"""A message, or a message with rank, host and step."""
 
-    A launcher that ends a frozen rank lets it run for a moment, in which it may still report that a signal stopped it.
-    """
-    reporting = {report["rank"] for report in reports}
-    waiting = {report["rank"] for report in reports if report.get("waited")}
-    missing = [rank for rank in range(world_size) if rank not in reporting]
-    return missing or sorted(reporting - waiting if waiting else [])
+
+def _tell_lost_state(its: _Evidence) -> _Told:
+    return f"told to stop by {_name(its.outcome.interrupted_by)}, but the state was not saved within {STOP_S:.0f} s"
+
+
+def _tell_kill(its: _Evidence) -> _Told:
+    # The script that started the rank counts the kills of its own machine; see `supervise_rank.sh`.
+    is_out_of_memory = its.own.get("ran_out_of_memory", its.outcome.ran_out_of_memory)
+    why = _why(its.folder, its.own["killed_by"], is_out_of_memory)
+    return _end_of(its, its.own["rank"], its.own["host"], its.own["message"] + its.step[1] + why)
+
+
+def _tell_silence(its: _Evidence) -> _Told:
+    assert its.silent is not None
+    rank, ending, number = its.silent
+    why = _why(its.folder, number, its.outcome.ran_out_of_memory)
+    return _end_of(its, rank, _host_of(its.folder, rank), ending + its.step[1] + why)
+
+
+def _end_of(its: _Evidence, rank: int, host: str, words: str) -> _Told:
+    return {"rank": rank, "host": host, "step": its.step[0], "message": f"rank {rank} on {host} {words}"}
+
+
+def _tell_refusal(its: _Evidence) -> _Told:
+    rank, host, message = (its.own[key] for key in ("rank", "host", "message"))
+    return {**its.own, "message": f"rank {rank} on {host} refused to start: {message}"}
+
+
+def _tell_error(its: _Evidence) -> _Told:
+    """Tell the error of a rank; the step of the other ranks is used where the rank reports none."""
+    rank, host, step, message = (its.own[key] for key in ("rank", "host", "step", "message"))
+    step, when = its.step if step is None else (step, _at(step))
+    remedy = next((f"; {remedy}" for words, remedy in _LIMITS.items() if words in message), "")
+    return {**its.own, "step": step, "message": f"rank {rank} on {host} failed{when}: {message}{remedy}"}
+
+
+def _tell_waiting(its: _Evidence) -> _Told:
+    first = min(its.reports, key=lambda report: report["time"])
+    message = f"every rank waited for another{_at(its.step[0])}; rank {first['rank']}: {first['message']}"
+    return {**first, "message": message}
+
+
+_CAUSES: Sequence[tuple[Callable[[_Evidence], object], Callable[[_Evidence], _Told]]] = (
+    (
+        lambda its: its.outcome.lost_server is not None and not its.outcome.interrupted_by,
+        lambda its: f"a parameter server ended with status {its.outcome.lost_server} before the ranks did",
+    ),
+    (lambda its: its.outcome.interrupted_by == signal.SIGINT, lambda _: "ended at once by a second Ctrl-C"),
+    (lambda its: its.outcome.interrupted_by, _tell_lost_state),
+    (lambda its: its.has_stopped, lambda its: its.stop or f"stopped by {_name(its.outcome.stopped_by)}"),
+    (lambda its: "killed_by" in its.own, _tell_kill),
+    (lambda its: its.own.get("status") == REFUSED_STATUS, _tell_refusal),
+    (lambda its: its.own, _tell_error),
+    (lambda its: its.silent, _tell_silence),
+    (lambda its: its.reports, _tell_waiting),
+    (lambda its: its.outcome.exit_status == REFUSED_STATUS, lambda _: "the ranks refused to start"),
+    (
+        lambda its: its.outcome.exit_status == _LOST_DAEMON,
+        lambda _: f"the launcher ended with status {_LOST_DAEMON}; mpirun has lost a host, or the network to it",
+    ),
+    (lambda _: True, lambda its: f"the launcher ended with status {its.outcome.exit_status}"),
+)
+"""The causes of a run's end in their order: when a cause holds, and what it tells."""
+
+
+def _name(number: int | None) -> str:
+    """Return how a user knows a signal."""
+    assert number is not None
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def _last_known_step(folder: RunFolder, reported: Iterable[int | None]) -> tuple[int | None, str]:
@@ -211,27 +263,24 @@ def _ending(status: int) -> str:
     return f"was killed by signal {status - 128}" if status in _SIGNAL_STATUSES else f"ended with status {status}"
 
 
-def _why(folder: RunFolder, ending: str, is_out_of_memory: bool | str) -> str:
-    """Return what a signal tells of the data, or of the memory of the rank's machine.
-
-    SIGKILL: the kernel sends it where memory runs out, and counts that; also at the hard limit on processor time, as
-    SIGXCPU at the soft one. SIGBUS: a file was cut short after it was
-    mapped. SIGSEGV: DALI reads beyond its memory where a record's length is too long, and DALI 2.4 crashed in one of
-    four processes that met an image which cannot be decoded.
-    """
-    is_killed = ending.endswith(f"killed by signal {signal.SIGKILL:d}")
-    if is_killed and is_out_of_memory:
-        return _memory_ran_out(is_out_of_memory)
+def _why(folder: RunFolder, killed_by: int | None, is_out_of_memory: bool | str) -> str:
+    """Return what the signal that killed a rank tells of the data, or of the rank's machine."""
     has_time_limit = resource.getrlimit(resource.RLIMIT_CPU)[1] != resource.RLIM_INFINITY
-    if ending.endswith(f"killed by signal {signal.SIGXCPU:d}") or (is_killed and has_time_limit):
+    # The kernel sends SIGKILL where memory runs out, and counts that; also at the hard limit on processor time, as
+    # SIGXCPU at the soft one.
+    if killed_by == signal.SIGKILL and is_out_of_memory:
+        return _memory_ran_out(is_out_of_memory)
+    if killed_by == signal.SIGXCPU or (killed_by == signal.SIGKILL and has_time_limit):
         return ": perhaps its processor time was used up; raise the limit (ulimit -t)"
-    if ending.endswith(f"killed by signal {signal.SIGSEGV:d}"):
+    if killed_by == signal.SIGSEGV:
         return _damaged_image(folder)
-    if not ending.endswith(f"killed by signal {signal.SIGBUS:d}"):
-        return ""
-    try:
-        recipe, cluster = folder.settings
-        place = resolve_path(cluster.paths.data) / recipe.data.name
+    return _shortened_file(folder) if killed_by == signal.SIGBUS else ""
+
+
+def _shortened_file(folder: RunFolder) -> str:
+    """Return which file of the data set was cut short after a rank had mapped it, to which SIGBUS is the answer."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        place = _data_set(folder)
         manifest = read_object(place / "manifest.json")
         for split in ("train", "eval"):
             path = place / f"{split}.rec"
@@ -239,8 +288,6 @@ def _why(folder: RunFolder, ending: str, is_out_of_memory: bool | str) -> str:
             if has != needs:
                 remedy = "the file was changed while the run read it; pack it again with ./run.sh prepare"
                 return f": {path} has {has:,} bytes, its manifest says {needs:,}: {remedy}"
-    except (OSError, ValueError, LookupError, TypeError):
-        pass
     return ": it read beyond the end of a file, for example a truncated copy of the data set, or /dev/shm is full"
 
 
@@ -255,25 +302,28 @@ def _memory_ran_out(group: bool | str) -> str:
 
 
 def _damaged_image(folder: RunFolder) -> str:
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        recipe, cluster = folder.settings
-        if recipe.data.source == "synthetic":
-            return ""
-        place = resolve_path(cluster.paths.data) / recipe.data.name
-        verify = f"./run.sh prepare --verify {place} names"
-        if found := _wrong_length(place):
+    """Return which record DALI may have crashed at, with SIGSEGV.
+
+    DALI reads beyond its memory where a record's length is too long, and DALI 2.4 crashed in one of four processes that
+    met an image which cannot be decoded.
+    """
+    if folder.recipe.data.source == "synthetic":
+        return ""
+    place = _data_set(folder)
+    verify = f"./run.sh prepare --verify {place} names"
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        files = ((place / f"{split}.rec", place / f"{split}.idx") for split in ("train", "eval"))
+        if found := next(filter(None, (find_wrong_length(*each, _LOOK_S) for each in files)), None):
             return f": {found}; {verify} all damaged records"
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         packages = dict(read_object(folder / ENVIRONMENT_FILE)["packages"])
         if any(name.startswith("nvidia-dali-") and str(packages[name]).startswith("2.") for name in packages):
             return f": DALI 2 may crash at an image that it cannot decode; {verify} damaged images"
     return ""
 
 
-def _wrong_length(place: Path) -> str | None:
-    with contextlib.suppress(OSError, ValueError, LookupError):
-        files = ((place / f"{split}.rec", place / f"{split}.idx") for split in ("train", "eval"))
-        return next(filter(None, (find_wrong_length(*each, _LOOK_S) for each in files)), None)
-    return None
+def _data_set(folder: RunFolder) -> Path:
+    return resolve_path(folder.cluster.paths.data) / folder.recipe.data.name
 
 
 def _host_of(folder: RunFolder, rank: int) -> str:
