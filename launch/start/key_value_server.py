@@ -6,15 +6,13 @@ answers "not found" at once, so 64 ranks spend their time on asking. This server
 there. One thread answers all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing, contextmanager, suppress
 
 _HOLD_S = 2.0
 """Longest time before a question without a value is answered. The asking rank looks at its own timeout in between."""
@@ -26,81 +24,39 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class _Values:
-    """The values, and the connections that wait for one."""
+    """The values by path; one that is asked for and not there yet is a future without a result."""
 
-    def __init__(self) -> None:
-        self.values: dict[bytes, bytes] = {}
-        self.waiting: dict[bytes, set[_Connection]] = {}
-        self.connections: set[_Connection] = set()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._values: defaultdict[bytes, asyncio.Future[bytes]] = defaultdict(loop.create_future)
 
-    def put(self, path: bytes, value: bytes) -> None:
-        self.values[path] = value
-        for connection in self.waiting.pop(path, ()):
-            connection.answer(b"200 OK", value)
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read one request of a connection, and answer it."""
+        with closing(writer), suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = _LENGTH.search(head)
+            num_bytes = int(length[1]) if length else 0
+            if num_bytes >= _MOST_BYTES:
+                return
+            body = await reader.readexactly(num_bytes)
+            status, value = await self._obey(head.partition(b"\r\n")[0].split(b" "), body)
+            head = b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(value))
+            writer.write(head + value)
 
-    def get(self, path: bytes, connection: _Connection) -> None:
-        if path in self.values:
-            connection.answer(b"200 OK", self.values[path])
-            return
-        self.waiting.setdefault(path, set()).add(connection)
-        asyncio.get_running_loop().call_later(_HOLD_S, self._give_up, path, connection)
-
-    def _give_up(self, path: bytes, connection: _Connection) -> None:
-        waiting = self.waiting.get(path, set())
-        if connection in waiting:
-            waiting.remove(connection)
-            connection.answer(b"404 Not Found")
-
-
-class _Connection(asyncio.Protocol):
-    """One request and its answer.
-
-    Args:
-        held: The values of the server.
-    """
-
-    def __init__(self, held: _Values) -> None:
-        self._held, self._received, self._is_read = held, b"", False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._held.connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._held.connections.discard(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, end, body = self._received.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
-        if self._is_read or len(self._received) > _MOST_BYTES:
-            self._transport.abort()
-        elif end and len(body) >= (int(length[1]) if length else 0):
-            self._is_read = True
-            self._obey(head.split(b"\r\n", 1)[0].split(b" "), body)
-
-    def _obey(self, words: list[bytes], body: bytes) -> None:
+    async def _obey(self, words: list[bytes], body: bytes) -> tuple[bytes, bytes]:
         method, path = words[0], words[1] if len(words) > 1 else b""
         if method == b"GET":
-            self._held.get(path, self)
-        elif method == b"PUT":
-            self._held.put(path, body)
-            self.answer(b"200 OK")
+            with suppress(asyncio.TimeoutError):
+                return b"200 OK", await asyncio.wait_for(asyncio.shield(self._values[path]), _HOLD_S)
+            return b"404 Not Found", b""
+        if method == b"PUT":
+            if self._values[path].done():
+                del self._values[path]
+            self._values[path].set_result(body)
         elif method == b"DELETE":  # A rank takes its address back when all ranks have connected.
-            self._held.values.pop(path, None)
-            self.answer(b"200 OK")
+            self._values.pop(path, None)
         else:
-            self.answer(b"400 Bad Request")
-
-    def answer(self, status: bytes, value: bytes = b"") -> None:
-        self._transport.write(
-            b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(value), value)
-        )
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._transport.abort()
+            return b"400 Bad Request", b""
+        return b"200 OK", b""
 
 
 @contextmanager
@@ -113,9 +69,10 @@ def serve_values(host: str) -> Iterator[int]:
     Yields:
         The port.
     """
-    loop, held = asyncio.new_event_loop(), _Values()
+    loop = asyncio.new_event_loop()
     listener = socket.create_server((host, 0), backlog=_BACKLOG)
-    server = loop.run_until_complete(loop.create_server(partial(_Connection, held), sock=listener, backlog=_BACKLOG))
+    serving = asyncio.start_server(_Values(loop).answer, sock=listener, backlog=_BACKLOG)
+    server = loop.run_until_complete(serving)
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
@@ -123,12 +80,15 @@ def serve_values(host: str) -> Iterator[int]:
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.run_until_complete(_end(server, held))
+        server.close()
+        loop.run_until_complete(_cancel_all())
         loop.close()
 
 
-async def _end(server: asyncio.AbstractServer, held: _Values) -> None:
-    server.close()
-    for connection in list(held.connections):
-        connection.abort()
+async def _cancel_all() -> None:
+    """End the connections that wait; their ranks learn it at once."""
+    waiting = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
     await asyncio.sleep(0)  # Lets the connections close.
