@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -403,11 +404,25 @@ def test_resume_refuses_a_folder_without_a_run_to_resume(
     assert str(refusal.value) == words.format(folder=tmp_path)
 
 
+_NO_COMPILER = ["engine.name=torch", "engine.compile=true", "environment={CXX: no-such-compiler}"]
+
+
 @pytest.mark.usefixtures("with_mxnet")
-@pytest.mark.parametrize("change", ["cluster.launcher=mpirun", "cluster.ranks_per_node=3"])
-def test_what_cannot_start_is_refused_before_data_are_packed_or_a_folder_is_made(change: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError):
-        launch_run(*load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}/data", change]), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["launcher=mpirun"], "allowed: mpi or nccl under mpirun"),
+        (["ranks_per_node=3"], "a multiple of 3"),
+        pytest.param(_NO_COMPILER, "no C++ compiler (no-such-compiler)",
+                     marks=pytest.mark.skipif(not has_engine("torch"), reason="torch is not installed")),
+    ],
+)  # fmt: skip
+def test_what_cannot_start_is_refused_before_data_are_packed_or_a_folder_is_made(
+    changes: list[str], words: str, tmp_path: Path
+) -> None:
+    sets = [f"cluster.{each}" for each in (f"paths.data={tmp_path}/data", *changes)]
+    with pytest.raises(UserError, match=re.escape(words)):
+        launch_run(*load_both("digits", "laptop", sets), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
@@ -423,14 +438,6 @@ def test_images_without_dali_are_refused_before_data_are_packed_and_synthetic_on
     assert not list(tmp_path.iterdir())
     ranks.endings = [succeeds]
     assert launch_run(*load_both("digits", "laptop", [*places, "data.source=synthetic"]), None) == 0
-
-
-@pytest.mark.skipif(not has_engine("torch"), reason="torch is not installed")
-def test_compiled_steps_without_a_compiler_are_refused_before_data_are_packed(tmp_path: Path) -> None:
-    words = ["cluster.engine.name=torch", "cluster.engine.compile=true", "cluster.environment={CXX: no-such-compiler}"]
-    with pytest.raises(UserError, match=r"no C\+\+ compiler \(no-such-compiler\)"):
-        launch_run(*load_both("digits", "laptop", [*words, f"cluster.paths.data={tmp_path}/data"]), tmp_path / "run")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.medium

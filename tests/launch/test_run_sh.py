@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.setup.layout import NEWEST_PYTHON, ROOT
+from launch.setup.layout import ROOT
 
 _ROWS = re.findall(r'^  "([\w-]+)\|([\w.]+)\|', (ROOT / "run.sh").read_text(encoding="utf-8"), re.MULTILINE)
 
@@ -148,20 +148,3 @@ def test_variables_that_lead_python_to_the_packages_of_another_are_ignored(
     assert run(ROOT / "run.sh", "keys", "batch.global_size").returncode == 0
     done = run(tree / "run.sh", "setup", "--cpus")
     assert (done.returncode, done.stderr.partition(" here")[0]) == (2, "error: '--cpus' is not expected")
-
-
-@pytest.mark.skipif(sys.version_info[:2] > NEWEST_PYTHON["mxnet"], reason="MXNet does not run on this Python")
-def test_a_missing_compiler_and_make_are_each_named(tree: Path, programs: Path) -> None:
-    for name in ("bash", "dirname", "readlink"):
-        (programs / name).symlink_to(shutil.which(name) or name)
-    stand_in(programs, "python3.11", f'exec {sys.executable} "$@"')
-    done = subprocess.run(
-        [tree / "run.sh", "setup", "--cpu"], env={"PATH": str(programs)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: no C++ compiler (c++, g++, clang++), which Horovod is built with: install one (GCC 7 or later); or use "
-        "PyTorch, which needs none: ./run.sh setup --engine torch\n"
-        "error: no make, which Horovod is built with: install GNU make\n"
-    ), "no package manager is on the PATH"
-    assert not (tree / ".venv").exists()

@@ -1,13 +1,13 @@
-"""Runs in a real control group: what does not fit is refused, and a kill by the kernel for memory is called so."""
+"""Runs under limits of their user or job: what does not fit is refused, else the end of a run names the limit."""
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,17 +28,24 @@ time.sleep(600)
 TAKE_ALL = "held = []\nwhile True: held.append(bytearray(b'1') * (4 << 20))"
 
 
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """Make a control group of version 1 for memory, without a limit."""
-    path = Path("/sys/fs/cgroup/memory") / f"runs-{os.getpid()}"
+@contextmanager
+def _new_group(kind: str, limit: str, value: int) -> Iterator[Path]:
+    """Make a control group of version 1 while the block runs."""
+    path = Path("/sys/fs/cgroup") / kind / f"runs-{os.getpid()}"
     try:
         path.mkdir()
-        _limit(path, 1 << 40)
+        (path / limit).write_text(str(value))
     except OSError:
         pytest.skip("making control groups of version 1 needs root and a kernel that has them")
     yield path
     path.rmdir()
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """Make a control group for memory, with a limit that nobody reaches."""
+    with _new_group("memory", "memory.limit_in_bytes", 1 << 40) as path:
+        yield path
 
 
 def _limit(group: Path, size_bytes: int) -> None:
@@ -122,17 +129,38 @@ def test_the_script_around_a_rank_tells_the_kernel_s_kill_from_anybody_else_s(
     assert report.get("ran_out_of_memory") == (f"{group}, limit 104 MB" if code == TAKE_ALL else None)
 
 
+def _told(limit: str, folder: Path) -> tuple[int, str]:
+    """Run under a limit; return the exit status and what is told."""
+    command = train_command(folder / "run", "run.epochs=200", "run.target_top1=0.9999")
+    done = subprocess.run(
+        ["bash", "-c", f'{limit} && exec "$@"', "-", *command], cwd=ROOT, capture_output=True, text=True, check=False,
+        timeout=90,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr + done.stdout
+
+
 @pytest.mark.ranks
-@pytest.mark.slow
-def test_a_rank_that_somebody_else_killed_is_not_said_to_have_run_out_of_memory(
-    tmp_path: Path, packed_digits: Path
-) -> None:
-    folder = tmp_path / "run"
-    sets = [f"cluster.paths.data={packed_digits}", "run.epochs=5000", "run.target_top1=null"]
-    with subprocess.Popen(train_command(folder, *sets), cwd=ROOT, stderr=subprocess.DEVNULL) as run:
-        while run.poll() is None and not (folder / "startup.json").exists():
-            time.sleep(0.05)
-        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text(encoding="ascii").split()
-        os.kill(int(children[-1]), signal.SIGKILL)
-    assert "was killed by signal 9 at or " in read_summary(folder)["failure"]
-    assert "memory" not in read_summary(folder)["failure"]
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("limit", "status", "words"),
+    [
+        ("ulimit -v 1500000", 1, "raise the limit on the memory of a process (ulimit -v)"),
+        ("ulimit -t 4", 1, "perhaps its processor time was used up; raise the limit (ulimit -t)"),
+        ("ulimit -S -t 4", 1, "perhaps its processor time was used up; raise the limit (ulimit -t)"),
+        ("ulimit -n 8", 2, "error: this process may open no more files; raise the limit (ulimit -n)\n"),
+    ],
+)
+def test_a_limit_of_the_user_is_named(limit: str, status: int, words: str, tmp_path: Path) -> None:
+    found, told = _told(limit, tmp_path)
+    assert found == status
+    assert words in told
+
+
+@pytest.mark.ranks
+@pytest.mark.medium
+def test_a_limit_on_threads_is_named_and_not_taken_for_damaged_images(tmp_path: Path) -> None:
+    with _new_group("pids", "pids.max", 12) as group:
+        status, told = _told(f"echo $$ >{group}/cgroup.procs", tmp_path)
+    assert (status, "damaged" in told) == (1, False)
+    assert "raise the limit on processes and threads (ulimit -u, or pids.max of the control group)" in told
