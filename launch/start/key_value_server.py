@@ -80,13 +80,14 @@ def serve_values(host: str) -> Iterator[int]:
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        server.close()
-        loop.run_until_complete(_cancel_all())
+        loop.run_until_complete(_end(server))
         loop.close()
 
 
-async def _cancel_all() -> None:
+async def _end(server: asyncio.AbstractServer) -> None:
     """End the connections that wait; their ranks learn it at once."""
+    server.close()
+    await asyncio.sleep(0.01)  # Connections that have just come are taken, so that they can be closed.
     waiting = asyncio.all_tasks() - {asyncio.current_task()}
     for task in waiting:
         task.cancel()
