@@ -8,6 +8,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,16 +16,10 @@ from configs import registry
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment, rank_environment
-from launch.start.commands import (
-    inherited,
-    launcher_command,
-    local_words,
-    require_launchable,
-    require_startable,
-    run_under,
-)
+from launch.start import commands
+from launch.start.commands import inherited, launcher_command, local_words, require_startable, run_under
 from launch.start.launcher import run_launcher
-from launch.start.link import can_shape, shaped
+from launch.start.link import can_shape
 from launch.start.local import Outcome
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
@@ -43,11 +38,8 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
     ("launcher", "sets", "words"),
     [
         ("mpirun", PLACES, f"{_MPIRUN} rank"),
-        (
-            "mpirun",
-            [PLACES[2]],
-            "mpirun -np 2 -bind-to none -map-by ppr:2:node -mca pml ob1 -mca btl self,vader -x PATH -x A rank",
-        ),
+        ("mpirun", PLACES[2:],
+         "mpirun -np 2 -bind-to none -map-by ppr:2:node -mca pml ob1 -mca btl self,vader -x PATH -x A rank"),
         ("mpirun", TORCH, f"{_MPIRUN} -x MASTER_ADDR -x MASTER_PORT -x TORCHELASTIC_USE_AGENT_STORE rank"),
         ("srun", PLACES, f"{_SRUN} --mpi=pmix rank"),
         ("srun", PLACES[:2], f"{_SRUN} rank"),
@@ -57,7 +49,7 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
         ("horovodrun", PLACES, f"{_HOROVODRUN} -np 12 --mpi rank"),
         ("horovodrun", PLACES[:2], f"{_HOROVODRUN} -np 12 --gloo rank"),
     ],
-)
+)  # fmt: skip
 def test_a_launcher_starts_a_nodes_ranks_on_each_node(launcher: str, sets: list[str], words: str) -> None:
     cluster = load_cluster("laptop", [*sets, f"cluster.launcher={launcher}"])
     assert launcher_command(cluster, ["rank"], {"A": "1"}, "python") == words.split()
@@ -71,19 +63,6 @@ def test_variables_that_choose_libraries_and_kernels_go_to_every_host() -> None:
         "MKL_CBWR": "AVX2",
     }
     assert inherited({"HOME": "/home/a", "NOT_MKL_": "1", **passed, "SSH_AUTH_SOCK": "/tmp/s"}) == passed
-
-
-def test_a_shaped_loopback_has_the_rate_of_all_that_send_at_a_time_in_bits() -> None:
-    words = shaped(1e6, senders=2)
-    assert words[:2] == ["unshare", "--net"]
-    assert ("--map-root-user" in words) == (os.geteuid() != 0)
-    assert words[-4:] == [
-        "bash",
-        "-c",
-        "ip link set lo up && tc qdisc add dev lo root tbf rate 16000000bit burst 131072 latency 400ms || exit 71\n"
-        'exec "$@"',
-        "link",
-    ]
 
 
 def test_ranks_over_torch_distributed_are_told_where_their_store_is_and_nothing_of_horovod() -> None:
@@ -111,13 +90,23 @@ def test_mpirun_notices_a_lost_host_before_the_watchdog_of_the_ranks(watchdog_s:
     assert kept_alive("cluster.num_nodes=1") == {}
 
 
-def test_a_launcher_that_cannot_start_a_kind_is_refused_with_those_that_can() -> None:
-    cluster = load_cluster("laptop", ["cluster.engine.name=torch", "cluster.launcher=horovodrun"])
-    with pytest.raises(ConfigError) as refusal:
-        require_launchable(cluster)
-    assert str(refusal.value).startswith(
-        "cluster.launcher: got 'horovodrun', allowed: local, mpirun, srun, torchrun with communication.kind: torch_"
-    )
+@pytest.mark.parametrize(
+    ("place", "sets", "layer", "transports"),
+    [
+        ("laptop", ["node.hcas=[mlx5_0]"], True, "self,vader"),
+        ("laptop", ["node.hcas=[mlx5_0]", "num_nodes=2"], True, "^openib"),
+        ("abci-v100", ["num_nodes=1"], False, "^openib"),
+        ("abci-v100", ["num_nodes=1", "node.hcas=[]"], True, "self,vader"),
+        ("abci-v100", ["num_nodes=2", "node.hcas=[]"], True, "^openib"),
+    ],
+)
+def test_mpirun_takes_adapters_for_gpus_shared_memory_on_one_machine_and_else_tcp(
+    place: str, sets: list[str], layer: bool, transports: str
+) -> None:
+    changes = ["launcher=mpirun", *(["communication.backend=mpi"] if place == "laptop" else []), *sets]
+    words = launcher_command(load_cluster(place, [f"cluster.{each}" for each in changes]), ["x"], {})
+    assert (words[words.index("-map-by") + 2 :][:3] == ["-mca", "pml", "ob1"]) is layer
+    assert words[words.index("btl") + 1] == transports
 
 
 @pytest.mark.parametrize(
@@ -138,41 +127,30 @@ def test_the_local_launcher_is_told_how_many_processes_and_servers_to_start(sets
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (
-            ["cluster.launcher=horovodrun", "cluster.num_nodes=3", "cluster.ranks_per_node=4"],
-            "launcher: horovodrun would start all 12 ranks on this machine, since it does not know the other nodes; "
-            "use ./run.sh submit --hosts A,B, or set cluster.num_nodes=1",
-        ),
-        (
-            [*PLACES, "cluster.launcher=srun"],
-            "launcher: srun is not on this machine; install it, or use --set cluster.launcher=local on one machine",
-        ),
-        (
-            [*TORCH, "cluster.launcher=torchrun"],
-            "launcher: torchrun would start the ranks of this machine only; use ./run.sh submit with scheduler.kind: "
-            "trainjob, or set cluster.num_nodes=1",
-        ),
-        (
-            ["cluster.launcher=srun", "cluster.communication.kind=devices"],
-            "communication.kind: got 'devices' under srun, which starts neither servers nor devices; set "
-            "cluster.launcher=local on one machine, or cluster.communication.kind=horovod",
-        ),
-        (
-            ["cluster.launcher=mpirun"],
-            "cluster.communication.backend: got 'gloo', allowed: mpi or nccl under mpirun; set "
-            "cluster.communication.backend=mpi, or set launcher: horovodrun",
-        ),
+        (["cluster.launcher=horovodrun", "cluster.num_nodes=3", "cluster.ranks_per_node=4"],
+         ["horovodrun", "all 12 ranks on this machine", "./run.sh submit --hosts A,B", "cluster.num_nodes=1"]),
+        ([*PLACES, "cluster.launcher=srun"], ["srun is not on this machine", "--set cluster.launcher=local"]),
+        ([*TORCH, "cluster.launcher=torchrun"], ["torchrun", "./run.sh submit", "trainjob", "cluster.num_nodes=1"]),
+        (["cluster.launcher=srun", "cluster.communication.kind=devices"],
+         ["got 'devices' under srun", "cluster.launcher=local", "cluster.communication.kind=horovod"]),
+        (["cluster.launcher=mpirun", "cluster.communication.kind=parameter_server"],
+         ["got 'parameter_server' under mpirun", "cluster.launcher=local", "cluster.communication.kind=horovod"]),
+        (["cluster.launcher=mpirun"],
+         ["cluster.communication.backend: got 'gloo', allowed: mpi or nccl under mpirun", "launcher: horovodrun"]),
+        (["cluster.engine.name=torch", "cluster.launcher=horovodrun"],
+         ["cluster.launcher: got 'horovodrun', allowed: local, mpirun, srun, torchrun with "]),
     ],
-)
+)  # fmt: skip
 def test_a_launcher_that_cannot_start_the_ranks_is_refused_with_a_remedy(
-    sets: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.start.commands._search_path", lambda: str(tmp_path))
-    monkeypatch.setattr("launch.start.commands.require_engine", lambda *_: None)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("LSB_JOBID", raising=False)
     with pytest.raises(UserError) as refusal:
-        require_startable(load_cluster("laptop", sets))
-    assert str(refusal.value) == words
+        run_under(load_cluster("laptop", sets), ["true"], {})
+    assert all(each in str(refusal.value) for each in words)
+    assert "\n" not in str(refusal.value)
 
 
 def test_an_engine_that_is_not_here_is_refused_with_all_that_another_one_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +164,6 @@ def test_an_engine_that_is_not_here_is_refused_with_all_that_another_one_needs(m
 
 
 def test_a_job_of_lsf_tells_horovodrun_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.start.commands.require_engine", lambda *_: None)
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/horovodrun")
     monkeypatch.setenv("LSB_JOBID", "7")
     require_startable(load_cluster("laptop", ["cluster.launcher=horovodrun", "cluster.num_nodes=3"]))
@@ -223,6 +200,27 @@ def test_a_launcher_is_told_to_stop_by_the_file_if_it_has_one_and_else_or_later_
     command = ["bash", "-c", program.format(folder=tmp_path), str(tmp_path)]
     assert run_launcher(command, {}, signal.SIGUSR1, tmp_path / "stop" if has_file else None) == outcome
     assert (tmp_path / "stop").exists() == has_file
+
+
+def test_ranks_whose_run_folder_is_gone_are_told_to_stop_by_the_signal(tmp_path: Path) -> None:
+    command = ["bash", "-c", _TIDY.format(signal="TERM"), str(tmp_path)]
+    outcome = run_launcher(command, {}, signal.SIGUSR1, tmp_path / "gone" / "stop")
+    assert outcome == Outcome(75, stopped_by=signal.SIGTERM)
+
+
+@pytest.mark.parametrize("has_guard", [True, False])
+def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_for_it(
+    has_guard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "setpriv").write_text(f'#!/bin/sh\necho "$1 $2" >"{tmp_path}/guarded"\nshift 2\nexec "$@"\n')
+    (tmp_path / "setpriv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("shutil.which", lambda name: f"{tmp_path}/{name}" if has_guard else None)
+    script = f'echo "$OWN" >"{tmp_path}/told"'
+    assert run_launcher(["sh", "-c", script, str(tmp_path)], {"OWN": "1"}, signal.SIGTERM, None) == Outcome(0)
+    assert (tmp_path / "told").read_text(encoding="utf-8") == "1\n"
+    guarded = (tmp_path / "guarded").read_text(encoding="utf-8") if has_guard else ""
+    assert guarded == ("--pdeathsig TERM\n" if has_guard else "")
 
 
 @pytest.mark.parametrize("ends", ["exit 3", ":"])
@@ -310,6 +308,32 @@ def test_srun_gets_the_ranks_variables_their_rendezvous_and_its_own_signal_to_st
     assert variables.items() >= {"OWN": "1", **binding_environment(cluster)}.items()
     assert variables["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent), "horovodrun's place"
     assert {name for name in ("HOROVOD_GLOO_RENDEZVOUS_PORT", "RANK_MEETING") if variables.get(name)} == served
+
+
+@pytest.mark.parametrize(
+    ("sets", "processes", "options"),
+    [
+        (["communication.kind=devices"], 1, {"kind": "devices", "servers": 0}),
+        (["communication.kind=parameter_server", "communication.servers=2"], 3,
+         {"kind": "parameter_server", "servers": 2}),
+        (["communication.kind=parameter_server", "communication.servers=2", "communication.link_bytes_per_s=1000000"],
+         3, {"kind": "parameter_server", "servers": 2, "bytes_per_s": 1e6}),
+    ],
+)  # fmt: skip
+def test_the_local_launcher_gets_command_number_variables_servers_and_the_rate_of_a_link(
+    sets: list[str], processes: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def note(*words: Any, **options: Any) -> Outcome:
+        told.append((*words, options))
+        return Outcome(7)
+
+    for name in ("run_ranks", "run_ranks_on_link"):
+        monkeypatch.setattr(commands, name, note)
+    cluster = load_cluster("laptop", [f"cluster.{each}" for each in ("ranks_per_node=3", *sets)])
+    assert run_under(cluster, ["rank"], {"OWN": "1"}) == Outcome(7)
+    assert told == [(["rank"], processes, {"OWN": "1"}, options)]
 
 
 def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,88 +18,69 @@ from launch.start import launcher as launcher_module
 from launch.start.launcher import OutlivedLauncher, kill_launcher_of, run_launcher
 from launch.start.local import Outcome
 
-REPORT = {"rank": 1, "status": 137}
-NO_END = {
-    "another rank is told to stop": json.dumps({"rank": 1, "status": 75}),
-    "a report that is being written": '{"rank": 1, "sta',
-    "a report of something else": "[]",
-}
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher_module, "LINGER_S", 0.3)
-    monkeypatch.setattr(launcher_module, "_LOOK_S", 0.0)
+FAILED = json.dumps({"rank": 1, "status": 137})
 
 
 @pytest.fixture
-def launcher() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield process
-        process.kill()
+def killed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
+    """Return the function that looks every half second from 100 s on, and returns when the launcher was killed.
+
+    It writes or deletes a report after the look at each of the times that are given.
+    """
+    clock_s = [100.0]
+    monkeypatch.setattr(launcher_module, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+
+    def look(reports: dict[float, str | None]) -> list[float]:
+        kills: list[float] = []
+        watch = OutlivedLauncher(tmp_path, lambda: kills.append(clock_s[0]) or True)  # type: ignore[func-returns-value]
+        for clock_s[0] in (100 + 0.5 * number for number in range(50)):
+            watch.look()
+            if clock_s[0] in reports:
+                path, text = tmp_path / "failure_1.json", reports[clock_s[0]]
+                path.unlink() if text is None else path.write_text(text, encoding="utf-8")
+            if kills:
+                break
+        return kills
+
+    return look
 
 
-def report(folder: Path, text: str = json.dumps(REPORT), rank: int = 1) -> None:
-    (folder / f"failure_{rank}.json").write_text(text, encoding="utf-8")
+@pytest.mark.parametrize(
+    ("reports", "killed_s"),
+    [
+        # A run folder may be on a file server: the report is seen a second after the look before it.
+        ({100.0: FAILED}, 115.0),
+        ({100.0: json.dumps({"rank": 0, "status": 75})}, 115.0),
+        ({100.0: FAILED, 110.0: None, 111.0: FAILED}, None),  # the next attempt has 13 s of its own
+        ({100.0: json.dumps({"rank": 1, "status": 75})}, None),  # another rank is told to stop
+        ({100.0: '{"rank": 1, "sta'}, None),
+        ({100.0: "[]"}, None),
+    ],
+)
+def test_a_launcher_that_outlives_a_failed_rank_by_thirteen_seconds_is_killed_and_no_other(
+    reports: dict[float, str | None], killed_s: float | None, killed_at: Callable[..., list[float]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert killed_at(reports) == ([] if killed_s is None else [killed_s])
+    told = "the launcher still ran 13 s after a rank had failed, and was killed\n"
+    assert capsys.readouterr().err == ("" if killed_s is None else told)
 
 
-def _kill(launcher: subprocess.Popen[bytes]) -> bool:
-    launcher.kill()
-    return True
-
-
-def _look(folder: Path, launcher: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Look for so long as a launcher's parent does; return the launcher's status."""
-    watch = OutlivedLauncher(folder, partial(_kill, launcher))
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and launcher.poll() is None:
-        watch.look()
-        time.sleep(0.01)
-    return launcher.poll()
-
-
-@pytest.mark.parametrize("text", [json.dumps(REPORT), json.dumps({"rank": 0, "status": 75})])
-def test_a_launcher_that_outlives_its_ranks_is_killed(
-    text: str, launcher: subprocess.Popen[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report(tmp_path, text)
-    begin = time.monotonic()
-    assert _look(tmp_path, launcher, 30) == -signal.SIGKILL
-    assert time.monotonic() - begin > launcher_module.LINGER_S
-    assert "after a rank had failed, and was killed" in capsys.readouterr().err
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("text", NO_END.values(), ids=NO_END)
-def test_a_launcher_whose_ranks_may_go_on_is_left_alone(
-    text: str, launcher: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    report(tmp_path, text)
-    assert _look(tmp_path, launcher, 3 * launcher_module.LINGER_S) is None
-
-
-def test_the_time_begins_anew_with_the_next_attempt(tmp_path: Path) -> None:
-    kills: list[str] = []
-
-    def kill() -> bool:
-        kills.append("the launcher")
-        return True
-
-    watch = OutlivedLauncher(tmp_path, kill)
-    report(tmp_path)
-    watch.look()
-    (tmp_path / "failure_1.json").unlink()  # as before a restart
-    watch.look()
-    time.sleep(launcher_module.LINGER_S)
-    report(tmp_path)
-    watch.look()
-    watch.look()
-    assert kills == []
-
-
-def _children_of(process: int) -> list[str]:
-    numbers = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [Path(f"/proc/{each}/cmdline").read_text() for each in numbers]
+@contextmanager
+def _script(folder: Path, code: str) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """Run a script with a launcher of the run folder; yield the script, and the launcher once it is there."""
+    launcher = [sys.executable, "-S", "-c", "import time; time.sleep(600)", str(folder)]
+    with subprocess.Popen(["bash", "-c", code, "script", *launcher]) as shell:
+        _, found = "", 0
+        end = time.monotonic() + 20
+        # Until it has become its program, a child has the command line of the script, which names the folder too.
+        while not found:
+            assert time.monotonic() < end
+            for each in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split():
+                words = Path(f"/proc/{each}/cmdline").read_text().split("\0")
+                found = int(each) if words[0] == sys.executable else found
+        yield shell, found
+        shell.wait(20)
 
 
 def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
@@ -107,24 +88,13 @@ def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     # The status of the script tells which of its two programs is the first to end.
-    script = 'sleep 60 & other=$!; "$@" & wait -n -p ended; kill $other; [[ $ended = $! ]]'
-    launcher = [sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]
-    with subprocess.Popen(["bash", "-c", script, "script", *launcher]) as shell:
-        end = time.monotonic() + 20
-        # Until it has become its program, a child has the command line of the script, which names the folder too;
-        # while it becomes it, it has none.
-        while sorted(each.split("\0")[0] for each in _children_of(shell.pid)) != sorted(["sleep", sys.executable]):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+    code = 'sleep 60 & other=$!; "$@" & wait -n -p ended; kill $other; [[ $ended = $! ]]'
+    with _script(tmp_path, code) as (shell, launcher):
         assert not kill_launcher_of(shell.pid, tmp_path / "other")
-        numbers = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
-        (found,) = [int(each) for each in numbers if str(tmp_path) in Path(f"/proc/{each}/cmdline").read_text()]
         with monkeypatch.context() as as_the_launcher:
-            as_the_launcher.setattr("os.getpid", lambda: found)
+            as_the_launcher.setattr("os.getpid", lambda: launcher)
             assert not kill_launcher_of(shell.pid, tmp_path), "who asks is another child of the script"
-        while not kill_launcher_of(shell.pid, tmp_path):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        assert kill_launcher_of(shell.pid, tmp_path)
         assert shell.wait(20) == 0
     assert not kill_launcher_of(shell.pid, tmp_path), "a script that is gone has no launcher"
 
@@ -135,6 +105,7 @@ def test_what_a_script_has_started_for_a_run_is_killed_and_nothing_else(
         ("77", "echo 77.batch 77.extern 77.0 77.1", "77.0 77.1\n"),
         ("77", "echo 77.batch", ""),
         ("77", "echo error >&2; exit 1", ""),
+        ("77", "exec sleep 60", ""),
         (None, "echo 77.0", ""),
     ],
 )
@@ -142,66 +113,28 @@ def test_the_steps_of_a_slurm_job_are_killed_with_srun_and_the_job_is_not(
     job_number: str | None, squeue: str, killed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, line in (("squeue", squeue), ("scancel", f'echo "$*" >>{tmp_path}/killed')):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/asked\n{line}\n', encoding="utf-8")
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked-{name}\n{line}\n', encoding="utf-8")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    if job_number:
-        monkeypatch.setenv("SLURM_JOB_ID", job_number)
-    launcher = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
-    with subprocess.Popen(["bash", "-c", '"$@" & wait $!', "script", *launcher]) as shell:
-        end = time.monotonic() + 20
-        while not kill_launcher_of(shell.pid, tmp_path):
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        shell.wait(20)
-    asked = (tmp_path / "asked").read_text(encoding="utf-8") if job_number else ""
-    assert asked.startswith("squeue --noheader --steps --jobs=77 --format=%i\n" if job_number else "")
+    monkeypatch.setenv("SLURM_JOB_ID", job_number or "")
+    if "sleep" in squeue:
+        monkeypatch.setattr(launcher_module, "_PATIENCE_S", 0.05)
+    with _script(tmp_path, '"$@" & wait $!; exit 5') as (shell, _):
+        assert kill_launcher_of(shell.pid, tmp_path)
+        assert shell.wait(20) == 5
+    if job_number and "sleep" not in squeue:
+        asked = (tmp_path / "asked-squeue").read_text(encoding="utf-8")
+        assert asked == "--noheader --steps --jobs=77 --format=%i\n"
     assert ((tmp_path / "killed").read_text(encoding="utf-8") if killed else "") == killed
     assert (tmp_path / "killed").exists() == bool(killed), "without a step's number, scancel ends the job itself"
 
 
-def test_a_slurm_that_does_not_answer_keeps_no_launcher_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(launcher_module, "_PATIENCE_S", 0.05)
-    launcher = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
-    with subprocess.Popen(["bash", "-c", '"$@" & wait $!; exit 5', "script", *launcher]) as shell:
-        end = time.monotonic() + 20
-        while not kill_launcher_of(shell.pid, tmp_path):
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        assert shell.wait(20) == 5
-
-
-def test_a_launcher_that_this_program_started_is_killed_too(tmp_path: Path) -> None:
-    report(tmp_path)
-    command = ["sh", "-c", "sleep 600", str(tmp_path)]
-    outcome = run_launcher(command, {}, signal.SIGTERM, None)
+def test_a_launcher_that_this_program_started_is_killed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher_module, "LINGER_S", 0.3)
+    monkeypatch.setattr(launcher_module, "_LOOK_S", 0.0)
+    (tmp_path / "failure_1.json").write_text(FAILED, encoding="utf-8")
+    outcome = run_launcher(["sh", "-c", "sleep 600", str(tmp_path)], {}, signal.SIGTERM, None)
     assert outcome.exit_status == 128 + signal.SIGKILL
-
-
-def test_a_run_folder_on_a_file_server_is_looked_at_once_in_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock_s = [100.0]
-    looks: list[float] = []
-
-    class Folder:
-        def glob(self, pattern: str) -> list[Path]:
-            assert pattern == "failure_*.json"
-            looks.append(clock_s[0])
-            return []
-
-    monkeypatch.setattr(launcher_module, "_LOOK_S", 1.0)
-    monkeypatch.setattr(launcher_module, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
-    watch = OutlivedLauncher(Folder(), lambda: True)  # type: ignore[arg-type]
-    for now_s in (100.0, 100.5, 100.9, 101.0, 101.9, 103.0):
-        clock_s[0] = now_s
-        watch.look()
-    assert looks == [100.0, 101.0, 103.0]
 
 
 def test_a_launcher_that_does_not_heed_a_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,26 +12,34 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import rank_environment
-from launch.__main__ import main as train_verb
 from launch.start import local
 from launch.start.commands import run_under
 from launch.start.launcher_signals import forwarded_signals
 from launch.start.link import can_shape
-from launch.start.local import run_ranks, run_ranks_on_link
+from launch.start.local import Outcome, run_ranks, run_ranks_on_link
 
-PIDS = "import os,pathlib,sys,time,signal; r=os.environ['HOROVOD_RANK']; d=pathlib.Path(sys.argv[1]);"
-PIDS += "(d/(r+'.pid')).write_text(str(os.getpid()));"
-
-
-def _ranks(folder: Path, code: str, num_ranks: int = 2) -> local.Outcome:
-    return run_ranks([sys.executable, "-c", PIDS + code, str(folder)], num_ranks, {})
+PID = "echo $$ >{folder}/$RANK.pid;"
 
 
-def _all_gone(folder: Path) -> bool:
-    return not any(Path(f"/proc/{path.read_text()}/stat").exists() for path in folder.glob("*.pid"))
+def _script(folder: Path, code: str) -> list[str]:
+    """Return the command of a rank that writes its number down, and runs some lines of shell."""
+    return ["bash", "-c", f"{PID.format(folder=folder)} {code}"]
+
+
+def _ranks(folder: Path, code: str) -> Outcome:
+    return run_ranks(_script(folder, code), 2, {}, kind="shared_memory")
+
+
+def _running(folder: Path) -> list[str]:
+    """Return the numbers of the processes that still run; zombies do not: a container's init may not reap them."""
+    running = []
+    for number in [path.read_text().strip() for path in folder.glob("*.pid")]:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                running.append(number)
+    return running
 
 
 @contextmanager
@@ -54,38 +62,18 @@ def _signalled(number: int, folder: Path, count: int) -> Iterator[None]:
         thread.join()
 
 
-def test_every_rank_is_told_who_it_is(tmp_path: Path) -> None:
-    outcome = _ranks(
-        tmp_path, "(d/(r+'.env')).write_text(os.environ['HOROVOD_SIZE']+os.environ['HOROVOD_LOCAL_RANK'])", 3
-    )
-    assert outcome == local.Outcome(0)
-    assert [(tmp_path / f"{rank}.env").read_text() for rank in range(3)] == ["30", "31", "32"]
-
-
-def test_the_first_failing_rank_is_named_and_the_others_are_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("end", "status"), [("exit 7", 7), ("kill -9 $$", 137)])
+def test_the_first_rank_to_fail_is_named_and_the_others_are_ended_with_all_that_they_started(
+    end: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "GRACE_S", 0.2)
-    outcome = _ranks(tmp_path, "sys.exit(7) if r=='1' else time.sleep(60)")
-    assert outcome == local.Outcome(7, ((1, 7),))
-    assert _all_gone(tmp_path)
-
-
-def test_a_killed_rank_gives_its_signal_as_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "GRACE_S", 0.2)
-    outcome = _ranks(tmp_path, "os.kill(os.getpid(), 9) if r=='0' else time.sleep(60)")
-    assert outcome == local.Outcome(128 + 9, ((0, 128 + 9),))
-    assert _all_gone(tmp_path)
-
-
-@pytest.mark.medium
-def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "GRACE_S", 0.2)
-    monkeypatch.setattr(local, "KILL_S", 0.5)
-    _ranks(
-        tmp_path, "signal.signal(15, signal.SIG_IGN); sys.exit(3) if r=='1' else [time.sleep(0.1) for _ in range(600)]"
-    )
-    assert _all_gone(tmp_path)
+    child = f"sleep 60 & echo $! >{tmp_path}/child$RANK.pid; until [ -e {tmp_path}/child0.pid ]; do sleep 0.01; done"
+    assert _ranks(tmp_path, f"{child}; [ $RANK = 0 ] || {end}; wait") == Outcome(status, ((1, status),))
+    # A killed process that is no child of this one may take a moment to end.
+    patience = time.monotonic() + 10
+    while (left := _running(tmp_path)) and time.monotonic() < patience:
+        time.sleep(0.01)
+    assert not left
 
 
 @pytest.mark.parametrize(
@@ -96,42 +84,33 @@ def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyte
 def test_a_rank_that_failed_counts_more_than_one_that_was_told_to_stop_or_that_nccl_aborted(
     ends: str, status: int
 ) -> None:
-    command = ["bash", "-c", f"ends=({ends}); end=${{ends[$HOROVOD_RANK]}}; [ $end != kill ] || kill -9 $$; exit $end"]
-    assert run_ranks(command, 2, {}).exit_status == status
-
-
-def test_ranks_are_asked_to_end_before_they_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "GRACE_S", 0.3)
-    code = "signal.signal(15, lambda *_: ((d/'asked').touch(), sys.exit(0))); (d/'ready').touch(); time.sleep(60)"
-    wait = "\nwhile not (d/'ready').exists(): time.sleep(.01)\nsys.exit(3)"
-    outcome = _ranks(tmp_path, f"exec({code!r}) if r=='0' else exec({wait!r})")
-    assert outcome == local.Outcome(3, ((1, 3),))
-    assert (tmp_path / "asked").exists()
+    command = ["bash", "-c", f"ends=({ends}); end=${{ends[$RANK]}}; [ $end != kill ] || kill -9 $$; exit $end"]
+    assert run_ranks(command, 2, {}, kind="shared_memory").exit_status == status
 
 
 @pytest.mark.parametrize(
     ("number", "ends", "outcome"),
     [
-        (signal.SIGTERM, ("75", "75"), local.Outcome(75, stopped_by=signal.SIGTERM)),
-        (signal.SIGTERM, ("75", "0"), local.Outcome(75, stopped_by=signal.SIGTERM)),
-        (signal.SIGUSR1, ("0", "0"), local.Outcome(0, stopped_by=signal.SIGUSR1)),
-        (signal.SIGTERM, ("75", "1"), local.Outcome(1, stopped_by=signal.SIGTERM)),
-        (signal.SIGUSR1, ("75", "143"), local.Outcome(143, stopped_by=signal.SIGUSR1)),
-        (signal.SIGINT, ("0", "75"), local.Outcome(130, stopped_by=signal.SIGINT)),
-        (signal.SIGINT, ("0", "0"), local.Outcome(0, stopped_by=signal.SIGINT)),
-        (signal.SIGINT, ("75", "1"), local.Outcome(1, stopped_by=signal.SIGINT)),
+        (signal.SIGTERM, "75 75", Outcome(75, stopped_by=signal.SIGTERM)),
+        (signal.SIGTERM, "75 0", Outcome(75, stopped_by=signal.SIGTERM)),
+        (signal.SIGUSR1, "0 0", Outcome(0, stopped_by=signal.SIGUSR1)),
+        (signal.SIGTERM, "75 1", Outcome(1, stopped_by=signal.SIGTERM)),
+        (signal.SIGUSR1, "75 143", Outcome(143, stopped_by=signal.SIGUSR1)),
+        (signal.SIGINT, "0 75", Outcome(130, stopped_by=signal.SIGINT)),
+        (signal.SIGINT, "143 143", Outcome(130, stopped_by=signal.SIGINT)),
+        (signal.SIGINT, "0 0", Outcome(0, stopped_by=signal.SIGINT)),
+        (signal.SIGINT, "75 1", Outcome(1, stopped_by=signal.SIGINT)),
     ],
 )
 def test_ranks_that_keep_their_state_when_told_to_stop_make_the_launchers_status(
-    number: int, ends: tuple[str, str], outcome: local.Outcome, tmp_path: Path
+    number: signal.Signals, ends: str, outcome: Outcome, tmp_path: Path
 ) -> None:
     sent = signal.SIGTERM if number == signal.SIGINT else number
-    code = f"signal.signal({sent:d}, lambda *_: sys.exit({ends}[int(r)] and int({ends}[int(r)]))); "
-    code += "(d/(r+'.pid')).write_text(str(os.getpid())); time.sleep(60)"
-    pids = PIDS.replace("(d/(r+'.pid')).write_text(str(os.getpid()));", "")
+    code = f"ends=({ends}); trap 'exit ${{ends[$RANK]}}' {sent:d}; {PID.format(folder=tmp_path)}"
+    command = ["bash", "-c", f"{code} while true; do sleep 0.01; done"]
     with _signalled(number, tmp_path, 2):
-        found = run_ranks([sys.executable, "-c", pids + code, str(tmp_path)], 2, {})
-    assert found == outcome
+        assert run_ranks(command, 2, {}, kind="shared_memory") == outcome
+    assert not _running(tmp_path)
 
 
 def test_a_stop_signal_before_the_ranks_can_handle_it_is_not_lost_and_is_a_stop() -> None:
@@ -140,40 +119,8 @@ def test_a_stop_signal_before_the_ranks_can_handle_it_is_not_lost_and_is_a_stop(
         begin = time.monotonic()
         outcome = run_ranks(["sleep", "60"], 2, {})
         assert time.monotonic() - begin < 20
-    assert outcome == local.Outcome(75, stopped_by=signal.SIGTERM)
+    assert outcome == Outcome(75, stopped_by=signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)  # A late one does not change how the launcher ends.
-
-
-def test_ctrl_c_tells_the_ranks_to_stop_and_leaves_no_orphan(tmp_path: Path) -> None:
-    with _signalled(signal.SIGINT, tmp_path, 2):
-        outcome = _ranks(tmp_path, "time.sleep(60)")
-    assert outcome == local.Outcome(130, stopped_by=signal.SIGINT)
-    assert _all_gone(tmp_path)
-
-
-def test_what_a_rank_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "GRACE_S", 0.2)
-    code = (
-        "import subprocess; p=subprocess.Popen(['sleep','60']); (d/'child.pid').write_text(str(p.pid)); time.sleep(.1);"
-    )
-    code += "sys.exit(3) if r=='1' else time.sleep(60)"
-    _ranks(tmp_path, code)
-    # A killed process that is no child of this one may take a moment to end.
-    patience = time.monotonic() + 10
-    while (left := _running(tmp_path)) and time.monotonic() < patience:
-        time.sleep(0.01)
-    assert not left
-
-
-def _running(folder: Path) -> list[str]:
-    """Return the numbers of the processes that still run; zombies do not: a container's init may not reap them."""
-    numbers = [path.read_text() for path in folder.glob("*.pid")]
-    running = []
-    for number in numbers:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                running.append(number)
-    return running
 
 
 @pytest.mark.usefixtures("with_mxnet")
@@ -204,56 +151,22 @@ def test_the_local_launcher_binds_gpu_ranks_to_their_cores_and_leaves_cpu_ranks_
 
 @pytest.mark.medium
 def test_a_signal_reaches_a_gpu_rank_of_the_local_launcher_once(tmp_path: Path) -> None:
-    handler = "signal.signal(15, lambda *a: print('x', end='', file=open(d/(r+'.got'), 'a')));"
-    code = PIDS.replace("(d/", handler + "(d/", 1)
-    code += "[time.sleep(.1) for _ in range(100) if not (d/(r+'.got')).exists()]; time.sleep(.5)"
+    code = f"RANK=${{HOROVOD_RANK:-$RANK}}; trap 'printf x >>{tmp_path}/$RANK.got' TERM; {PID.format(folder=tmp_path)}"
+    waits = f"until [ -e {tmp_path}/$RANK.got ]; do sleep 0.01; done; sleep 0.5"
     gpu = load_cluster("a100-node", ["cluster.ranks_per_node=2"])
     with _signalled(signal.SIGINT, tmp_path, 2):
-        outcome = run_under(gpu, [sys.executable, "-c", code, str(tmp_path)], rank_environment(gpu))
+        outcome = run_under(gpu, ["bash", "-c", f"{code} {waits}", str(tmp_path)], rank_environment(gpu))
     assert outcome.stopped_by == signal.SIGINT
     assert [(tmp_path / f"{rank}.got").read_text() for rank in (0, 1)] == ["x", "x"]
-
-
-@pytest.mark.usefixtures("with_mxnet")
-def test_other_launchers_refuse_what_they_cannot_start() -> None:
-    cluster = load_cluster("laptop", ["cluster.launcher=mpirun", "cluster.communication.kind=parameter_server"])
-    with pytest.raises(UserError, match=r"^communication\.kind: got 'parameter_server' under mpirun"):
-        run_under(cluster, ["true"], {})
-
-
-@pytest.mark.usefixtures("with_mxnet")
-def test_train_refuses_mpirun_over_gloo_before_it_makes_a_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "run"
-    assert train_verb(["train", "digits", "--run-dir", str(folder), "--set", "cluster.launcher=mpirun"]) == 2
-    refused = "error: cluster.communication.backend: got 'gloo', allowed: mpi or nccl under mpirun; set cluster."
-    assert capsys.readouterr().err.startswith(refused)
-    assert not folder.exists()
 
 
 _READERS = {"launch/start/inherited.py", "logs/environment.py", "configs/variables.py", "train/plan/memory.py"}
 
 
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:
-    root = Path(local.__file__).parents[2]
-    found = subprocess.run(
-        [
-            "grep",
-            "-rlE",
-            "--include=*.py",
-            r"\"(MXNET|NCCL|DMLC|HOROVOD_(CYCLE|FUSION|CONTROLLER))_",
-            "configs",
-            "data",
-            "logs",
-            "train",
-            "launch",
-        ],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    pattern = r"\"(MXNET|NCCL|DMLC|HOROVOD_(CYCLE|FUSION|CONTROLLER))_"
+    command = ["grep", "-rlE", "--include=*.py", pattern, "configs", "data", "logs", "train", "launch"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert set(found) - _READERS == {"configs/rank_variables.py"}
 
 
@@ -275,24 +188,22 @@ def test_a_shaped_loopback_passes_what_all_ranks_and_servers_send_at_a_time(
 
 @pytest.mark.medium
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
-def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others(tmp_path: Path) -> None:
-    code = PIDS + "(d/(r+'.net')).write_text(os.readlink('/proc/self/ns/net')); sys.exit(3 if r=='1' else 0)"
-    outcome = run_ranks_on_link([sys.executable, "-c", code, str(tmp_path)], 2, {}, bytes_per_s=1e8)
-    assert outcome.exit_status == 3
-    networks = {path.read_text() for path in tmp_path.glob("*.net")}
-    assert len(networks) == 1
-    assert str(Path("/proc/self/ns/net").readlink()) not in networks
-    assert _all_gone(tmp_path)
-
-
-@pytest.mark.medium
-@pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
-def test_a_signal_reaches_the_ranks_on_a_slow_link(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", PIDS + "time.sleep(60)", str(tmp_path)]
-    with _signalled(signal.SIGTERM, tmp_path, 2):
-        outcome = run_ranks_on_link(words, 2, {}, bytes_per_s=1e8)
-    assert (outcome.exit_status, outcome.stopped_by) == (75, signal.SIGTERM)
-    assert _all_gone(tmp_path)
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others(
+    is_stopped: bool, tmp_path: Path
+) -> None:
+    end = "exec sleep 60" if is_stopped else "[ $RANK = 0 ] || exit 3"
+    command = _script(
+        tmp_path, f'echo "$OWN ${{RANK_MEETING%%-*}}" $(readlink /proc/self/ns/net) >{tmp_path}/$RANK; {end}'
+    )
+    with _signalled(signal.SIGTERM, tmp_path, 2 if is_stopped else 3):
+        outcome = run_ranks_on_link(command, 2, {"OWN": "1"}, bytes_per_s=1e8, kind="shared_memory")
+    assert outcome == (Outcome(75, stopped_by=signal.SIGTERM) if is_stopped else Outcome(3))
+    (told,) = {(tmp_path / rank).read_text(encoding="utf-8").strip() for rank in "01"}
+    own, meeting, network = told.split()
+    assert (own, meeting) == ("1", "ranks")
+    assert network != str(Path("/proc/self/ns/net").readlink())
+    assert not _running(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -336,15 +247,15 @@ def test_under_nohup_a_closed_terminal_stays_ignored() -> None:
 @pytest.mark.parametrize(
     ("rank", "server", "outcome"),
     [
-        ("exec sleep 60", "exit 3", local.Outcome(3, lost_server=3)),
-        ("exec sleep 60", "kill -9 $$", local.Outcome(137, lost_server=137)),
-        ("exit 5", "exec sleep 60", local.Outcome(5, ((0, 5),))),
-        ("exit 0", "exit 0", local.Outcome(0)),
-        ("exit 0", "trap '' TERM; exec sleep 60", local.Outcome(0)),
+        ("exec sleep 60", "exit 3", Outcome(3, lost_server=3)),
+        ("exec sleep 60", "kill -9 $$", Outcome(137, lost_server=137)),
+        ("exit 5", "exec sleep 60", Outcome(5, ((0, 5),))),
+        ("exit 0", "exit 0", Outcome(0)),
+        ("exit 0", "trap '' TERM; exec sleep 60", Outcome(0)),
     ],
 )
 def test_a_server_that_fails_ends_the_ranks_and_none_outlives_them(
-    rank: str, server: str, outcome: local.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rank: str, server: str, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = f"echo $$ >{tmp_path}/$DMLC_ROLE.pid; echo $DMLC_NUM_WORKER $DMLC_NUM_SERVER >{tmp_path}/$DMLC_ROLE"
     all_there = " && ".join(f"[ -s {tmp_path}/{role} ]" for role in ("scheduler", "server", "worker"))

@@ -1,12 +1,9 @@
 """Any command can be run once for each rank of a cluster."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from configs.programs import Program
-from launch.start import local
 from launch.start.ranks import main
 
 
@@ -44,39 +41,3 @@ def test_a_wrong_command_line_is_one_line_and_status_2(
     assert told.startswith("error: ")
     assert message in told
     assert told.count("\n") == 1
-
-
-def test_every_rank_has_the_given_variables_and_what_its_servers_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "command_of", lambda _program: ["sleep", "60"])
-    monkeypatch.setenv("LEFT", "here")
-    told = f'echo "$OWN $LEFT $DMLC_ROLE $DMLC_NUM_SERVER $DMLC_NUM_WORKER" >{tmp_path}/$RANK'
-    variables = {"OWN": "1", "DMLC_ROLE": "none"}
-    outcome = local.run_ranks(["sh", "-c", told], 2, variables, kind="parameter_server", servers=3)
-    assert outcome == local.Outcome(0)
-    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
-        "0": "1 here worker 3 2\n", "1": "1 here worker 3 2\n"
-    }  # fmt: skip
-
-
-def test_a_launcher_behind_a_link_is_told_what_to_start_and_with_which_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[object, ...]] = []
-
-    def command(*words: object) -> list[str]:
-        asked.append(words)
-        return ["sh", "-c", f'echo "$OWN" >{tmp_path}/told; exit 3']
-
-    monkeypatch.setattr(local, "command_of", command)
-    monkeypatch.setattr(local, "require_link", lambda: None)
-    monkeypatch.setattr(local, "shaped", lambda *words: asked.append(words) or [])  # type: ignore[func-returns-value]
-    monkeypatch.setattr(local, "GRACE_S", 0.0)
-    for servers, senders in ((0, 4), (3, 6)):
-        options: dict[str, Any] = {"bytes_per_s": 1e6, "kind": "k", "servers": servers}
-        assert local.run_ranks_on_link(["rank", "a"], 4, {"OWN": "1"}, **options) == local.Outcome(3)
-        words = (Program.LOCAL_LAUNCHER, "--kind", "k", "--servers", str(servers), "4", "rank", "a")
-        assert asked == [words, (1e6, senders)]
-        asked.clear()
-    assert (tmp_path / "told").read_text(encoding="utf-8") == "1\n"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.start import launcher, local
+from launch.start import local
 from launch.start.local import Outcome, run_ranks
 
 STUBBORN = "trap '' TERM USR1 INT; touch {folder}/$RANK; while true; do sleep 0.01; done"
@@ -164,29 +164,6 @@ def test_ranks_that_lost_a_server_are_told_at_once_and_have_the_time_of_a_failur
     (told_s, told), (killed_s, killed), *_ = sent
     assert (told, killed) == (signal.SIGTERM, signal.SIGKILL)
     assert (told_s <= 1, killed_s - told_s) == (True, 8.5)
-
-
-def test_a_launcher_that_lingers_has_the_time_of_the_local_one_and_its_end_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert launcher.LINGER_S == local.GRACE_S + local.KILL_S == 13
-    clock_s, kills = [0.0], []
-    (tmp_path / "failure_3.json").write_text('{"rank": 3, "status": 1}', encoding="utf-8")
-    monkeypatch.setattr(launcher, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
-
-    def kill() -> bool:
-        kills.append(clock_s[0])
-        return len(kills) > 1
-
-    watch = launcher.OutlivedLauncher(tmp_path, kill)
-    for clock_s[0] in (5.0, 10.0, 18.0, 18.5):
-        watch.look()
-    assert kills == []
-    assert capsys.readouterr().err == ""
-    for clock_s[0] in (19.5, 21.0):
-        watch.look()
-    assert kills == [19.5, 21.0]
-    assert capsys.readouterr().err == "the launcher still ran 13 s after a rank had failed, and was killed\n"
 
 
 def test_a_rank_has_the_variables_and_open_files_of_its_start_and_a_session_of_its_own(tmp_path: Path) -> None:
