@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from configs.arguments import Parser, parse
+from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import Command, StageError, Stopwatch
@@ -35,13 +35,11 @@ from launch.setup.state import (
     State,
     cannot_write,
     find_fault,
-    holds_its_path,
     is_used,
     only_one,
     put_in_place,
     refuse_links,
     remove_folder,
-    restore_replaced,
 )
 from launch.setup.wheels import check_folder, download
 from launch.setup.work import Stage, Work
@@ -83,30 +81,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 a stage failed, 2 this machine, the folder or the arguments are wrong, 130 stopped.
     """
+    return exit_status(lambda: _main(parse(_parser(), Options, arguments)))
+
+
+def _main(options: Options) -> int:
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    if options.system and "/" in options.system:
+        options = replace(options, system=str(Path(options.start, options.system)))
     try:
-        options = parse(_parser(), Options, arguments)
-        signal.signal(signal.SIGTERM, _interrupt)
-        signal.signal(signal.SIGHUP, _interrupt)
-        if options.system and "/" in options.system:
-            options = replace(options, system=str(Path(options.start, options.system)))
-        if options.download is not None:
-            if options.system is not None:
-                raise UserError(
-                    "--download fetches all packages: leave out --system (docs/site.md has the way for a site)"
-                )
-            folder = Path(options.start, options.download).absolute()
-            download(choose_kind(options, None), folder, checks_files=options.checks_files)
-            return 0
-        return set_up(options)
-    except UserError as error:
-        sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
-        return 2
+        if options.download is None:
+            return set_up(options)
+        if options.system is not None:
+            raise UserError("--download fetches all packages: leave out --system (docs/site.md has the way for a site)")
+        folder = Path(options.start, options.download).absolute()
+        download(choose_kind(options, None), folder, checks_files=options.checks_files)
     except StageError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("\nsetup: stopped; ./run.sh continues from here\n")
         return 130
+    return 0
 
 
 def set_up(options: Options) -> int:
@@ -146,7 +142,6 @@ def set_up(options: Options) -> int:
         raise UserError("\n".join(problems))
     check_folder(wheels, is_remembered=options.wheels is None)
     with only_one() as lock:
-        restore_replaced()
         # Another set-up may have ended since the plan above.
         environment = _run(kind, lock, options, wheels, has_mpi)
         if environment is BUILDING:
@@ -298,8 +293,7 @@ def _plan(kind: Kind, extras: Collection[str], has_mpi: bool | None) -> tuple[En
         stages = make_stages(kind, has_mpi=state.has_mpi if has_mpi is None else has_mpi, extras=extras)
         if state.is_done(stages[0].name, stages[0].digest) and not find_fault(environment):
             pending = [stage for stage in stages if not state.is_done(stage.name, stage.digest)]
-            if environment is CURRENT or not pending or holds_its_path(BUILDING):
-                return environment, stages, pending
+            return environment, stages, pending
     return BUILDING, stages, stages
 
 
@@ -363,24 +357,14 @@ def _parser() -> Parser:
         "and 3.14, and on aarch64; compiles nothing); an environment for CPUs where MXNet runs can have both",
     )
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument(
-        "--cpu", dest="variant", action="store_const", const="cpu", help="make the environment for this machine's CPU"
-    )
-    choice.add_argument(
-        "--gpu",
-        dest="variant",
-        action="store_const",
-        const="gpu",
-        help="make the environment for NVIDIA GPUs, with NCCL; PyTorch's with CUDA 13, or with CUDA 12 if the "
-        "driver is older than R580",
-    )
-    choice.add_argument(
-        "--cuda12",
-        dest="variant",
-        action="store_const",
-        const="cuda12",
-        help="make PyTorch's environment for NVIDIA GPUs with CUDA 12, for drivers from R525 on",
-    )
+    variants: dict[Variant, str] = {
+        "cpu": "make the environment for this machine's CPU",
+        "gpu": "make the environment for NVIDIA GPUs, with NCCL; PyTorch's with CUDA 13, or with CUDA 12 if the driver "
+        "is older than R580",
+        "cuda12": "make PyTorch's environment for NVIDIA GPUs with CUDA 12, for drivers from R525 on",
+    }
+    for variant, words in variants.items():
+        choice.add_argument(f"--{variant}", dest="variant", action="store_const", const=variant, help=words)
     choice.add_argument(
         "--system", metavar="PYTHON", nargs="?", const="",
         help="use the libraries of an existing Python, such as that of a module or of NVIDIA's containers, and leave "

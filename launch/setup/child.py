@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from launch.setup.packages import remedy
-
 _TERM_GRACE_S = 3.0
 _REDRAW_S = 0.5
 _POLL_S = 0.1
@@ -25,6 +23,8 @@ _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?ma
 _TRY_AGAIN = "run ./run.sh again: it continues where it stopped"
 _AGAIN = f"then {_TRY_AGAIN}"
 
+_MISMATCH = r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected"
+
 _OFFLINE = (
     (
         # pip calls it a conflict if the one version that a constraint allows is missing.
@@ -33,7 +33,7 @@ _OFFLINE = (
         "./run.sh setup --download FOLDER with that Python and the options of this set-up (docs/offline.md)",
     ),
     (
-        r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
+        _MISMATCH,
         "{what} in {folder} does not match the lock file's hashes: it is damaged (copy it again), or of another build "
         "(./run.sh setup --without-hashes)",
     ),
@@ -57,7 +57,7 @@ _CAUSES = (
         "without a network take the wheels from a folder (docs/offline.md)",
     ),
     (
-        r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
+        _MISMATCH,
         "{what} does not match the lock file's hashes: it is damaged (pip cache purge, then ./run.sh again), or your "
         "index has its own build (./run.sh setup --without-hashes)",
     ),
@@ -66,37 +66,13 @@ _CAUSES = (
         "the package index has no {what} for this Python; check pip's index settings (pip config list)",
     ),
     (r"[Pp]ermission denied", f"a file could not be written; take ownership of this folder (chown -R), {_AGAIN}"),
-    (
-        r"Could NOT find MPI|error: .*mpi\.h|MPI::MPI_CXX",
-        "MPI was found, but programs cannot be compiled with it: {mpi}; or take mpicxx off the PATH",
-    ),
-    (
-        r"cublas_v2\.h|cuda_runtime\.h: No such|Could NOT find CUDAToolkit|No CMAKE_CUDA_COMPILER",
-        "the CUDA toolkit is not complete; install CUDA 11.8 with its headers and set CUDA_HOME",
-    ),
-    (
-        r"libcuda\.so\.1: cannot open",
-        "no NVIDIA driver library; install the driver, or the CUDA toolkit with its stubs",
-    ),
     (r"Illegal instruction", "this CPU lacks AVX, FMA or F16C, which Horovod is built with; use a newer machine"),
-    (r"fatal error: (?P<what>\S+): No such file", "the header {what} is missing; install the package that has it"),
-    (r"unsupported GNU version", "the compiler is too new for this CUDA; set CXX to an older one (g++-11)"),
 )
-"""Pattern in a failed command's output, and the probable cause with its remedy; the first that matches counts."""
+"""Pattern in a failed command's output, and the probable cause with its remedy; the first that matches counts. What a
+compiler or a library says well enough by itself is not here."""
 
-_CONSEQUENCE = re.compile(
-    r"ERROR: Failed (to build|building)|error: subprocess-exited|error: metadata-generation|g?make(\[\d+\])?: \*\*\*"
-    r"|(subprocess\.)?CalledProcessError|(Building|Preparing) .* finished with"
-    r"|. Encountered error|note: This error originates"
-)
-"""Lines with "error" in which pip, make and Python say that another program failed."""
-
-_PIPS_CODE = re.compile(r'exec\(compile\((?s:.)*?"<pip-setuptools-caller>", "exec"\)\)')
-"""The program that pip gives to Python in order to run a ``setup.py``. pip quotes it after a failure, with the text of
-errors that have not happened."""
-
-_COMPILER = re.compile(r"^\s*(?:\S*/)?([^/\s]+:\d+(?::\d+)?: (?:fatal )?error: .+)$", re.MULTILINE)
-"""An error as GCC and Clang write it, without the folder of its file. Those after the first may follow from it."""
+_OF_ANOTHER = re.compile(r"error: (subprocess-exited|metadata-generation)")
+"""Lines in which pip says that another program failed, before it shows what that program has printed."""
 
 
 class StageError(Exception):
@@ -107,25 +83,20 @@ def explain(output: str, variables: Mapping[str, str], otherwise: str = "") -> s
     """Return the probable cause of a failure and the remedy in one line.
 
     Args:
-        output: All that the failed command printed. If no known cause matches, the first error of a compiler is
-            returned, or else the last line that tells an error of its own, or else the last line.
+        output: All that the failed command printed. If no known cause matches, the first line that tells an error is
+            returned, because later errors follow from it; or else the last line.
         variables: The command's variables, which may forbid pip to ask an index.
         otherwise: What to do if no known cause matches.
     """
-    output = _PIPS_CODE.sub("", output)
     is_offline = variables.get("PIP_NO_INDEX", "").lower() in {"1", "true", "yes", "on", "y", "t"}
     for pattern, cause in (*(_OFFLINE if is_offline else ()), *_CAUSES):
-        match = re.search(pattern, output, re.MULTILINE)
-        if match:
+        if match := re.search(pattern, output, re.MULTILINE):
             folder = variables.get("PIP_FIND_LINKS") or "no folder (PIP_FIND_LINKS)"
-            python = "{}.{}".format(*sys.version_info)
-            words = {**match.groupdict(), "folder": folder, "python": python, "mpi": remedy("mpi")}
-            return str(cause).format(**words)
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    compiler = _COMPILER.search(output)
-    errors = [line for line in lines if re.search(r"\berror\b|Error: ", line, re.IGNORECASE)]
-    telling = [line for line in errors if not _CONSEQUENCE.match(line)] or errors
-    found = compiler[1] if compiler else (telling or lines or ["the command printed nothing"])[-1]
+            return str(cause).format(folder=folder, python="{}.{}".format(*sys.version_info), **match.groupdict())
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["the command printed nothing"]
+    errors = (line for line in lines if re.search("error: ", line, re.IGNORECASE) and not _OF_ANOTHER.match(line))
+    # Without the folder of a file of sources.
+    found = re.sub(r"^\S*/(?=[^/\s]+:\d)", "", next(errors, lines[-1]))
     return "; ".join(filter(None, (found[:200], otherwise)))
 
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.setup.layout import MACHINES, Variant
+from launch.setup.layout import MACHINES, Engine, Variant
 
 _CUDA_MAJOR = 11
 """The major version of CUDA for which mxnet-cu112 and Horovod are built."""
 
+_PROBE = Path(__file__).with_name("probes") / "gpus.py"
 _QUERY_TIMEOUT_S = 60
 
 _FIELDS = (
@@ -43,22 +44,6 @@ _CAPABILITIES = (
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 """Where Linux describes the processors that AMD's compute driver can use, GPUs and CPUs."""
 
-_LIBCUDA_QUERY = """
-import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
-assert cuda.cuInit(0) == 0
-count, device, number = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
-for index in range(count.value):
-    name, found = ctypes.create_string_buffer(256), []
-    assert cuda.cuDeviceGet(ctypes.byref(device), index) == 0
-    assert cuda.cuDeviceGetName(name, 256, device) == 0
-    for attribute in (75, 76):  # the major and the minor number of the compute capability
-        assert cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device) == 0
-        found.append(str(number.value))
-    print(name.value.decode(), ".".join(found), sep="\\t")
-"""
-
 
 @dataclass(frozen=True)
 class Gpu:
@@ -86,32 +71,44 @@ class GpuNeeds:
     """What a GPU wheel of an engine needs.
 
     Attributes:
+        engine: The engine.
         title: The wheel, in messages.
         cuda: The major version of CUDA for which the wheel is built.
-        machines: The processors for which the index has the wheel.
         oldest_driver: The oldest driver that runs programs of this CUDA.
-        fusion_driver: The oldest driver that loads what the engine compiles at run time.
         update: To which version a driver that is too old is best updated.
         oldest: The first compute capability for which there are kernels.
         too_new: The first one above, for which there are none.
         kernels: Both limits in words.
-        other: Which engine takes the GPUs that this one does not, and how.
-        command: The set-up of this engine.
-        own: How to use a build of the site's own, which may be for older drivers; empty if that would be no help.
+        machines: The processors for which the index has the wheel.
+        fusion_driver: The oldest driver that loads what the engine compiles at run time, if that is a newer one.
     """
 
+    engine: Engine
     title: str
     cuda: int
-    machines: tuple[str, ...]
     oldest_driver: tuple[int, int]
-    fusion_driver: tuple[int, int]
     update: str
     oldest: tuple[int, int]
     too_new: tuple[int, int]
     kernels: str
-    other: str
-    command: str
-    own: str = ""
+    machines: tuple[str, ...]
+    fusion_driver: tuple[int, int] = (0, 0)
+
+    @property
+    def command(self) -> str:
+        """The set-up of this engine."""
+        return "./run.sh setup" if self.engine == "mxnet" else "./run.sh setup --engine torch"
+
+    @property
+    def other(self) -> str:
+        """Which engine takes the GPUs that this one does not, and how."""
+        title, engine = ("PyTorch", "torch") if self.engine == "mxnet" else ("MXNet", "mxnet")
+        return f"use {title} with ./run.sh setup --engine {engine}"
+
+    @property
+    def own(self) -> str:
+        """How to use a build of the site's own, which may be for older drivers; empty if that would be no help."""
+        return "" if self.engine == "mxnet" else f"use the site's own PyTorch with {self.command} --system"
 
     def are_met_by(self, gpu: Gpu) -> bool:
         """Return whether the wheel has kernels for this GPU."""
@@ -123,60 +120,53 @@ class GpuNeeds:
         return number is None or number >= self.oldest_driver
 
 
-_MXNET: dict[Variant, GpuNeeds] = {
-    "gpu": GpuNeeds(
-        title="MXNet 1.9.1",
-        cuda=11,
-        machines=MACHINES["mxnet"],
-        oldest_driver=(450, 80),
-        # MXNet fuses pointwise operators with NVRTC 11.8, which writes PTX 7.8. ``launch/rank.sh`` switches the fusion
-        # off below this driver.
-        fusion_driver=(520, 0),
-        update="R450 (450.80.02) or later, better R520",
-        # mxnet-cu112 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX, from which a driver could compile
-        # code for other GPUs. Machine code also runs on later GPUs of the same major version, so 8.6 runs on Ada (8.9).
-        oldest=(5, 0),
-        too_new=(9, 0),
-        kernels="5.0 to 8.9 only",
-        other="use PyTorch with ./run.sh setup --engine torch",
-        command="./run.sh setup",
-    ),
-}
+_MXNET = GpuNeeds(
+    engine="mxnet",
+    title="MXNet 1.9.1",
+    cuda=11,
+    oldest_driver=(450, 80),
+    update="R450 (450.80.02) or later, better R520",
+    # mxnet-cu112 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX, from which a driver could compile code
+    # for other GPUs. Machine code also runs on later GPUs of the same major version, so 8.6 runs on Ada (8.9).
+    oldest=(5, 0),
+    too_new=(9, 0),
+    kernels="5.0 to 8.9 only",
+    machines=MACHINES["mxnet"],
+    # MXNet fuses pointwise operators with NVRTC 11.8, which writes PTX 7.8. ``launch/rank.sh`` switches the fusion off
+    # below this driver.
+    fusion_driver=(520, 0),
+)
 
-_TORCH: dict[Variant, GpuNeeds] = {
-    "gpu": GpuNeeds(
-        title="PyTorch 2.13",
-        cuda=13,
-        machines=MACHINES["torch"],
-        oldest_driver=(580, 0),
-        fusion_driver=(580, 0),
-        update="R580 or later",
-        # torch.cuda.get_arch_list() of the wheel: 7.5, 8.0, 8.6, 9.0, 10.0 and 12.0, the last with PTX.
-        oldest=(7, 5),
-        too_new=(99, 0),
-        kernels="7.5 and later only",
-        other="use MXNet with ./run.sh setup --engine mxnet",
-        command="./run.sh setup --engine torch",
-        own="use the site's own PyTorch with ./run.sh setup --engine torch --system",
-    ),
-    "cuda12": GpuNeeds(
-        title="PyTorch 2.10",
-        cuda=12,
-        machines=("x86_64",),  # PyPI's wheel for aarch64 is for CPUs
-        oldest_driver=(525, 60),
-        fusion_driver=(525, 60),
-        update="R525 (525.60.13) or later, better R580",
-        # libtorch_cuda.so of the wheel holds machine code for 7.0, 7.5, 8.0, 8.6, 9.0, 10.0 and 12.0, and no PTX.
-        oldest=(7, 0),
-        too_new=(13, 0),
-        kernels="7.0 to 12.1 only",
-        other="use MXNet with ./run.sh setup --engine mxnet",
-        command="./run.sh setup --engine torch",
-        own="use the site's own PyTorch with ./run.sh setup --engine torch --system",
-    ),
-}
+_TORCH = GpuNeeds(
+    engine="torch",
+    title="PyTorch 2.13",
+    cuda=13,
+    oldest_driver=(580, 0),
+    update="R580 or later",
+    # torch.cuda.get_arch_list() of the wheel: 7.5, 8.0, 8.6, 9.0, 10.0 and 12.0, the last with PTX.
+    oldest=(7, 5),
+    too_new=(99, 0),
+    kernels="7.5 and later only",
+    machines=MACHINES["torch"],
+)
 
-NEEDS: Mapping[str, Mapping[Variant, GpuNeeds]] = {"mxnet": _MXNET, "torch": _TORCH}
+_TORCH_CUDA12 = GpuNeeds(
+    engine="torch",
+    title="PyTorch 2.10",
+    cuda=12,
+    oldest_driver=(525, 60),
+    update="R525 (525.60.13) or later, better R580",
+    # libtorch_cuda.so of the wheel holds machine code for 7.0, 7.5, 8.0, 8.6, 9.0, 10.0 and 12.0, and no PTX.
+    oldest=(7, 0),
+    too_new=(13, 0),
+    kernels="7.0 to 12.1 only",
+    machines=("x86_64",),  # PyPI's wheel for aarch64 is for CPUs
+)
+
+NEEDS: Mapping[str, Mapping[Variant, GpuNeeds]] = {
+    "mxnet": {"gpu": _MXNET},
+    "torch": {"gpu": _TORCH, "cuda12": _TORCH_CUDA12},
+}
 """Engine -> variant -> the needs of its wheel, the newest CUDA first.
 
 *Sources*: the wheels, and for drivers the section on minor versions of CUDA's guide.
@@ -205,8 +195,8 @@ def search_gpus() -> GpuSearch:
     a container may have none. Then CUDA's driver library is asked, and after it the table of names.
     """
     if shutil.which("nvidia-smi") is None:
-        gpus = [Gpu(name, capability) for name, capability in _ask_libcuda()]
-        return GpuSearch(gpus, num_amd=0 if gpus else _count_amd())
+        seen = [Gpu(name, capability) for name, capability in _ask_libcuda()]
+        return GpuSearch(seen, num_amd=0 if seen else _count_amd())
     for fields in _FIELDS:
         status, output = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
         # A name may contain commas.
@@ -251,11 +241,8 @@ def driver_number(version: str) -> tuple[int, int] | None:
 
 
 def _ask_libcuda() -> list[tuple[str, tuple[int, int]]]:
-    """Return name and compute capability of each GPU that CUDA's driver library sees; empty if it cannot be used.
-
-    A process of its own loads the library, because a library that does not fit the kernel's driver may crash.
-    """
-    status, output = _run(sys.executable, "-I", "-S", "-c", _LIBCUDA_QUERY, CUDA_VISIBLE_DEVICES=None)
+    """Return name and compute capability of each GPU that CUDA's driver library sees; empty if it cannot be used."""
+    status, output = _run(sys.executable, "-I", "-S", str(_PROBE), CUDA_VISIBLE_DEVICES=None)
     rows = re.findall(r"^(.+)\t(\d+)\.(\d+)$", output, re.MULTILINE) if status == 0 else []
     return [(name, (int(major), int(minor))) for name, major, minor in rows]
 

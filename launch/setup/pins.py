@@ -8,14 +8,12 @@ lists what it installs.
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from launch.setup.layout import LOCKS, Environment, Lock
 
 HOROVOD = "horovod==0.28.1"
 """Not in pyproject.toml: pip would build it in isolation, where it finds neither MXNet nor a usable CMake."""
-
-HOROVOD_PIN = f"{HOROVOD} --hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-"""The digest is that of the sources, which is all that there is of this version."""
 
 TOOLS = ("cmake", "setuptools", "wheel")
 """The packages that build others, which set-up installs first."""
@@ -23,28 +21,48 @@ TOOLS = ("cmake", "setuptools", "wheel")
 _REQUIRES = re.compile(r"^Requires-Dist: ([A-Za-z0-9._-]+)(?:\[([\w,-]+)\])?(.*)$", re.MULTILINE)
 
 
-def read_pins(lock: Lock) -> list[tuple[str, str, set[str]]]:
-    """Return name, pin and parents of each package of a lock file.
+class Pin(NamedTuple):
+    """A package of a lock file; it may have several pins, for several versions of Python.
 
-    The name is in lower case with hyphens, as those of the parents, which are the packages that need this one. The pin
-    is a line for pip: version, markers and digests. A package may have several, for several versions of Python.
+    Attributes:
+        name: The name in lower case with hyphens.
+        line: A line for pip: version, markers and digests.
+        parents: Names of the packages that need this one.
     """
+
+    name: str
+    line: str
+    parents: frozenset[str]
+
+    @property
+    def version(self) -> str:
+        """The line without digests."""
+        return self.line.partition(" --hash=")[0]
+
+
+HOROVOD_PIN = Pin(
+    "horovod", f"{HOROVOD} --hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0", frozenset()
+)
+"""The digest is that of the sources, which is all that there is of this version."""
+
+
+def read_pins(lock: Lock) -> list[Pin]:
+    """Return the pins of a lock file in their order."""
     blocks = re.findall(r"^[\w.-]+==.*\n(?: .*\n?)*", LOCKS[lock].read_text(encoding="utf-8"), re.MULTILINE)
     found = []
     for block in blocks:
-        pin = re.sub(r" \\\n +", " ", block).splitlines()[0]
+        line = re.sub(r" \\\n +", " ", block).splitlines()[0]
         parents = re.findall(r"^ +#(?: via)? +([\w.-]+)", block, re.MULTILINE)
-        found.append((_plain(block.partition("==")[0]), pin, set(map(_plain, parents))))
+        found.append(Pin(_plain(block.partition("==")[0]), line, frozenset(map(_plain, parents))))
     return found
 
 
 def locked(lock: Lock, *names: str) -> list[str]:
-    """Return the pins of these packages in a lock file, in the order of the file, without digests."""
-    pattern = rf"^(?:{'|'.join(map(re.escape, names))})==[^\\\n]*"
-    return [pin.rstrip() for pin in re.findall(pattern, LOCKS[lock].read_text(encoding="utf-8"), re.MULTILINE)]
+    """Return the pins of these packages in a lock file, without digests."""
+    return [pin.version for pin in read_pins(lock) if pin.name in names]
 
 
-def closure(lock: Lock, names: Collection[str]) -> list[str]:
+def closure(lock: Lock, names: Collection[str]) -> list[Pin]:
     """Return the pins of packages and of all that they need.
 
     Args:
@@ -52,9 +70,9 @@ def closure(lock: Lock, names: Collection[str]) -> list[str]:
         names: The packages; those that the lock file does not have are left out.
     """
     pins, found = read_pins(lock), set(names)
-    while more := {name for name, _, parents in pins if parents & found} - found:
+    while more := {pin.name for pin in pins if pin.parents & found} - found:
         found |= more
-    return [pin for name, pin, _ in pins if name in found]
+    return [pin for pin in pins if pin.name in found]
 
 
 def named_by(environment: Environment, extra: str) -> set[str]:
@@ -79,27 +97,23 @@ def named_by(environment: Environment, extra: str) -> set[str]:
             return found - {"resnet-records"}
 
 
-def write_requirements(folder: Path, pins: Iterable[str], *, checks_files: bool) -> list[str]:
+def write_requirements(folder: Path, pins: Iterable[Pin], *, checks_files: bool) -> list[str]:
     """Write a requirement file into ``folder``, and return pip's arguments for it.
 
     Args:
         folder: The folder; a file of before is overwritten.
-        pins: Lines for pip.
+        pins: The packages.
         checks_files: Whether pip takes only files whose digests the pins name.
     """
     path = folder / "pins.txt"
-    path.write_text("".join(f"{pin if checks_files else _without_digests(pin)}\n" for pin in pins), encoding="utf-8")
+    path.write_text("".join(f"{pin.line if checks_files else pin.version}\n" for pin in pins), encoding="utf-8")
     return [*(["--require-hashes"] if checks_files else []), "--requirement", str(path)]
 
 
 def write_constraints(environment: Environment, lock: Lock) -> list[str]:
     """Write the versions of all packages, without digests, and return pip's arguments for them."""
-    *_, path = write_requirements(environment.folder, (pin for _, pin, _ in read_pins(lock)), checks_files=False)
+    *_, path = write_requirements(environment.folder, read_pins(lock), checks_files=False)
     return ["--constraint", path]
-
-
-def _without_digests(pin: str) -> str:
-    return pin.partition(" --hash=")[0]
 
 
 def _plain(name: str) -> str:

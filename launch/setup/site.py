@@ -10,114 +10,47 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.errors import UserError
 from launch.setup.child import StageError
 from launch.setup.layout import CURRENT, EXTRAS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Kind
 from launch.setup.packages import remedy
+from launch.setup.probes import libraries
+from launch.setup.probes.libraries import IMPORTED, REQUIRED
 from launch.setup.state import digest
 from launch.setup.work import GB, Stage, Work
 
 
-@dataclass(frozen=True)
-class _Needs:
+class _Needs(NamedTuple):
     """What an engine needs of a site's Python.
 
     Attributes:
         oldest: Library -> the oldest version with which this program was tried; older ones lack some of what it calls.
-        required: Library that must be there -> its module.
-        imported: Library -> the module that is imported to see whether the library works, if it is there.
         built_for: Names of the packages that are built for each other, so that pip may replace none of them.
     """
 
     oldest: Mapping[str, tuple[int, int]]
-    required: Mapping[str, str]
-    imported: Mapping[str, str]
-    built_for: re.Pattern
+    built_for: re.Pattern[str]
 
 
 _NEEDS: Mapping[Engine, _Needs] = {
     "mxnet": _Needs(
-        oldest={"MXNet": (1, 9), "Horovod": (0, 28), "DALI": (1, 34)},
-        required={"MXNet": "mxnet", "Horovod": "horovod", "DALI": "nvidia.dali"},
-        imported={"NumPy": "numpy", "MXNet": "mxnet", "Horovod": "horovod.mxnet", "DALI": "nvidia.dali.fn"},
-        built_for=re.compile(r"(mxnet|horovod|nvidia-dali|numpy)\b", re.IGNORECASE),
+        {"MXNet": (1, 9), "Horovod": (0, 28), "DALI": (1, 34)},
+        re.compile(r"(mxnet|horovod|nvidia-dali|numpy)\b", re.IGNORECASE),
     ),
     "torch": _Needs(
-        oldest={"PyTorch": (2, 4), "DALI": (1, 34)},
-        required={"PyTorch": "torch"},
-        imported={"PyTorch": "torch.distributed", "NumPy": "numpy", "DALI": "nvidia.dali.fn"},
-        built_for=re.compile(r"(torch\w*|pytorch-triton\S*|triton|nvidia-\S+|numpy)\b", re.IGNORECASE),
+        {"PyTorch": (2, 4), "DALI": (1, 34)},
+        re.compile(r"(torch\w*|pytorch-triton\S*|triton|nvidia-\S+|numpy)\b", re.IGNORECASE),
     ),
 }
-"""Engine -> its needs."""
 
 _READERS = ("dali12", "dali13")
 """Extras of pyproject.toml: DALI by the major version of CUDA that PyTorch was built with. On a CPU, either will do."""
 
 _QUERY_TIMEOUT_S = 300
-
-_DESCRIBE = """
-import importlib, json, os, re, sys
-from importlib.metadata import distributions
-from importlib.util import find_spec
-def lacks(name):
-    try:
-        return find_spec(name) is None
-    except ModuleNotFoundError:
-        return True
-def of_package(name, attribute):
-    while "." in name and not hasattr(sys.modules[name], attribute):
-        name = name.rpartition(".")[0]
-    return getattr(sys.modules[name], attribute, None)
-required, imported = json.loads(sys.argv[1])
-found = {"python": list(sys.version_info[:2]), "executable": sys.executable, "problems": []}
-found["lacks"] = [title for title, name in required.items() if lacks(name)]
-if found["lacks"]:
-    print(json.dumps(found))
-    sys.exit()
-found["has_pip"], found["has_ensurepip"] = not lacks("pip"), not lacks("ensurepip")
-setuptools = [each.version for each in distributions(name="setuptools") if each.version]
-is_new = any(tuple(map(int, re.findall(r"\\d+", each)[:2])) >= (70, 1) for each in setuptools)  # makes wheels by itself
-found["has_tools"] = not lacks("setuptools") and (is_new or not lacks("wheel"))
-modules = {}
-for title, name in imported.items():
-    if title not in required and lacks(name.rpartition(".")[0] or name):
-        continue
-    # The last line that is printed counts: this one, if the import ends the process.
-    print(json.dumps({**found, "problems": [*found["problems"], f"{title} cannot be imported: it ends the process"]}))
-    sys.stdout.flush()
-    try:
-        modules[title] = importlib.import_module(name)
-        found[title] = [of_package(name, "__version__"), sys.modules[name].__file__]
-    except Exception as error:
-        words = (str(error).strip().splitlines() or [""])[-1]
-        if "libcuda.so.1" in words:  # as in an image that is being built
-            found["has_cuda"] = True
-            continue
-        found["problems"].append(f"{title} cannot be imported: {type(error).__name__}: {words}")
-parts = ("gloo", "mpi", "nccl")
-if "MXNet" in modules:
-    found["has_cuda"] = bool(modules["MXNet"].runtime.Features().is_enabled("CUDA"))
-if "Horovod" in modules:
-    found["parts"] = [part for part in parts if getattr(modules["Horovod"], f"{part}_built")()]
-if "PyTorch" in modules:
-    version, distributed = sys.modules["torch"].version, modules["PyTorch"]
-    found["cuda"], found["has_cuda"] = version.cuda, bool(version.cuda or version.hip)
-    is_there = distributed.is_available()
-    found["parts"] = [part for part in parts if is_there and getattr(distributed, f"is_{part}_available")()]
-names = [name.partition(".")[0] for name in required.values()]
-folders = [os.path.abspath(path) for path in sys.path
-           if path.endswith(("-packages", ".egg")) or any(os.path.isdir(os.path.join(path, name)) for name in names)]
-found["folders"] = list(dict.fromkeys(folders))
-found["pins"] = sorted({f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.version})
-print(json.dumps(found))
-"""
-"""What a Python says of its packages. The names of NumPy that MXNet needs must be there already, if it is new."""
 
 
 def choose_base(engines: Sequence[Engine], named: str) -> Kind:
@@ -150,7 +83,7 @@ def choose_base(engines: Sequence[Engine], named: str) -> Kind:
             versions = ", ".join(_versions(found, engine))
             sys.stderr.write(f"setup: {python} has {versions}; set-up makes the {kind.variant} environment over it\n")
             return kind
-    needed = ", or ".join(" and ".join(_NEEDS[engine].required) for engine in engines)
+    needed = ", or ".join(" and ".join(REQUIRED[engine]) for engine in engines)
     why = "; ".join(f"{python} lacks {', '.join(them)}" for python, them in lacking.items())
     why = why or f"there is no {' or '.join(names)}"
     raise UserError(
@@ -162,8 +95,8 @@ def choose_base(engines: Sequence[Engine], named: str) -> Kind:
 
 def _versions(found: dict[str, Any], engine: Engine) -> list[str]:
     """Return each library of a base that was found, with its version."""
-    required = _NEEDS[engine].required
-    titles = [*required, *(title for title in _NEEDS[engine].imported if title in found and title not in required)]
+    required = REQUIRED[engine]
+    titles = [*required, *(title for title in IMPORTED[engine] if title in found and title not in required)]
     return [f"{title} {found[title][0] if title in found else '(no driver to load it)'}" for title in titles]
 
 
@@ -174,10 +107,9 @@ def _describe(python: str, engine: Engine) -> dict[str, Any]:
     It has the user's variables, because a module's PYTHONPATH may lead to the packages, and writes no compiled modules.
     """
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
-    asked = json.dumps([dict(_NEEDS[engine].required), dict(_NEEDS[engine].imported)])
     try:
         done = subprocess.run(
-            [python, "-B", "-c", _DESCRIBE, asked], cwd=ROOT.anchor, env=variables, capture_output=True, text=True,
+            [python, "-B", libraries.__file__, engine], cwd=ROOT.anchor, env=variables, capture_output=True, text=True,
             timeout=_QUERY_TIMEOUT_S, check=False,
         )  # fmt: skip
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -280,7 +212,7 @@ def _install_beside_base(work: Work, extra: str) -> None:
     _describe.cache_clear()
     found = _describe(str(environment.python), engine)
     problems = [f"it lacks {', '.join(found['lacks'])}"] if found["lacks"] else _problems(found, engine)
-    for title in ("NumPy", *_NEEDS[engine].required):
+    for title in ("NumPy", *REQUIRED[engine]):
         if title in _describe(base, engine) and Path(found.get(title, ["", ""])[1]).is_relative_to(environment.folder):
             problems.append(f"{title} is not that of {base}")
     if problems:

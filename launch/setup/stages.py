@@ -11,7 +11,7 @@ from launch.setup.child import Command, StageError
 from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_build
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
-from launch.setup.pins import HOROVOD, HOROVOD_PIN, TOOLS, closure, locked, named_by, write_constraints
+from launch.setup.pins import HOROVOD, HOROVOD_PIN, TOOLS, locked, named_by, write_constraints
 from launch.setup.site import stages_over_base
 from launch.setup.state import digest, remove_folder
 from launch.setup.work import GB, Stage, Work
@@ -49,8 +49,8 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
     of = digest(version, ROOT, kind.variant, *([main] if main == "torch" else []))
     tools_bytes, tools = GB // (10 if main == "torch" else 2), digest(*locked(lock, *TOOLS))
     return [
-        Stage("venv", f"virtual environment: Python {version}", of, GB // 10, _make_venv),
-        Stage("tools", "build tools", tools, tools_bytes, _install_tools),
+        Stage("venv", f"virtual environment: Python {version}", of, GB // 10, make_venv),
+        Stage("tools", "build tools", tools, tools_bytes, install_tools),
         *wheels, *tests, *last,
     ]  # fmt: skip
 
@@ -78,32 +78,33 @@ def _pins(lock: Lock) -> str:
     return digest(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in (LOCKS[lock], PROJECT)))
 
 
-def _make_venv(work: Work) -> None:
+def make_venv(work: Work) -> None:
     """Make the environment from the interpreter on which this process's own environment, if any, is based."""
     base = getattr(sys, "_base_executable", sys.executable)
     work.run([base, "-m", "venv", work.environment.folder], "venv")
 
 
-def _install_tools(work: Work) -> None:
-    work.pip_install(work.pinned(closure(work.kind.lock, TOOLS)), "tools")
+def install_tools(work: Work) -> None:
+    """Install the packages that build others."""
+    work.install(TOOLS, "tools")
 
 
-def _install_project(work: Work) -> None:
+def install_project(work: Work) -> None:
     """Install this program where it lies, without its packages."""
     work.pip_install(["--no-deps", "--editable", ROOT], "project")
 
 
 def _install_extra(work: Work, extra: str) -> None:
-    work.pip_install(work.pinned(closure(work.kind.lock, named_by(work.environment, extra))), extra)
+    work.install(named_by(work.environment, extra), extra)
 
 
 def _install_mxnet(work: Work) -> None:
     """Install MXNet with all that it imports and links, which is what Horovod's build needs."""
-    _install_project(work)
+    install_project(work)
     packages = work.environment.site_packages
     wanted = named_by(work.environment, work.kind.variant)
     names = [name for name in wanted if name.startswith(("mxnet", "numpy")) or name.endswith("-cu11")]
-    work.pip_install(work.pinned(closure("mxnet", names)), "mxnet")
+    work.install(names, "mxnet")
     if sys.version_info >= (3, 12):
         module = "numpy_names_of_mxnet"
         shutil.copyfile(Path(__file__).with_name("numpy_names.py"), packages / f"{module}.py")
@@ -122,7 +123,7 @@ def _install_wheels(work: Work) -> None:
     """
     if "horovod" in work.pending:
         _begin_horovod(work)
-    work.pip_install(work.pinned(closure("mxnet", named_by(work.environment, work.kind.variant))), "wheels")
+    work.install(named_by(work.environment, work.kind.variant), "wheels")
     # The one for GPUs is not loaded without a driver: the check of Horovod's build imports it, with a stub.
     mxnet = ["mxnet"] if work.kind.variant == "cpu" else []
     work.run([work.environment.python, "-c", f"import {', '.join([*mxnet, *_IMPORTED])}"], "wheels")
@@ -153,7 +154,7 @@ def _horovod_variables(work: Work) -> Mapping[str, str]:
 def _build_horovod(work: Work) -> None:
     environment, folder = work.environment, work.environment.folder / "build"
     if "horovod" not in work.begun:
-        _install_tools(work)  # again, because PyTorch may have replaced some
+        install_tools(work)  # again, because PyTorch may have replaced some
         _begin_horovod(work)
     work.begun["horovod"].wait(work.watch)
     (wheel,) = folder.glob("horovod-*.whl")
@@ -171,10 +172,10 @@ def _install_torch(work: Work) -> None:
     2.13.0+cpu, to the same version without, which is for CUDA and runs on CPUs too; the files with labels are those of
     other indexes, so PyTorch itself has no digest there.
     """
-    _install_project(work)
+    install_project(work)
     lock, is_gpu = work.kind.lock, work.kind.variant != "cpu"
     names = named_by(work.environment, lock)
-    work.pip_install(work.pinned(closure(lock, names if is_gpu else names - {"torch"})), "torch")
+    work.install(names if is_gpu else names - {"torch"}, "torch")
     _add_torch(work, _IMPORTED, is_there=is_gpu)
 
 

@@ -185,23 +185,6 @@ def find_fault(environment: Environment) -> str:
     return words and f"{environment.python} ({os.path.realpath(environment.python)}) does not run here: {words}"
 
 
-def holds_its_path(environment: Environment) -> bool:
-    """Return whether a new environment's scripts name the folder in which they lie, so that building can go on.
-
-    A set-up that is killed after `rewrite_path` leaves scripts that name the current environment.
-    """
-    try:
-        return str(environment.folder) in (environment.folder / "bin" / "activate").read_text(encoding="utf-8")
-    except OSError:
-        return False
-
-
-def restore_replaced() -> None:
-    """Bring back the old environment of a set-up that was stopped between the two renames of `put_in_place`."""
-    if REPLACED.is_dir() and not CURRENT.folder.exists():
-        REPLACED.rename(CURRENT.folder)
-
-
 def put_in_place() -> None:
     """Make the complete environment in `.venv.building` the current one; delete the one that it replaces.
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from configs.errors import UserError
 from launch.setup.checks import find_problems
 from launch.setup.child import Stopwatch
-from launch.setup.layout import DOWNLOADING, EXTRAS, ROOT, Engine, Kind
+from launch.setup.layout import DOWNLOADING, EXTRAS, Engine, Kind
 from launch.setup.pins import HOROVOD_PIN, TOOLS, closure, locked, named_by, write_constraints
+from launch.setup.stages import install_project, install_tools, make_venv
 from launch.setup.state import only_one, remove_folder
 from launch.setup.work import GB, Work
 
@@ -82,10 +83,9 @@ def _python() -> str:
 
 def _fetch_all(work: Work, folder: Path) -> None:
     environment, lock = work.environment, work.kind.lock
-    work.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", environment.folder], "venv")
     # Horovod's sources and the list of packages need the tools, as does each package that has no wheel.
-    work.pip_install(work.pinned(closure(lock, TOOLS)), "tools")
-    work.pip_install(["--no-deps", "--editable", ROOT], "project")
+    for stage in (make_venv, install_tools, install_project):
+        stage(work)
     main = work.kind.variant if lock == "mxnet" else lock
     names = set(TOOLS).union(*(named_by(environment, each) for each in (main, *EXTRAS)))
     is_label_free = lock == "torch" and work.kind.variant == "cpu"

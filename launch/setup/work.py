@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch.setup.child import Command, Stopwatch
 from launch.setup.layout import Environment, Kind
-from launch.setup.pins import write_requirements
+from launch.setup.pins import Pin, closure, write_requirements
 from launch.setup.state import remove_folder
 
 GB = 10**9
@@ -77,6 +77,18 @@ class Work:
         here = ["--no-user", "--target=", f"--prefix={self.environment.folder}", "--root=/"]
         self._pip("install", [*here, "--no-compile", *words], log)
 
+    def install(self, names: Collection[str], log: str) -> None:
+        """Install packages with all that they need, as the lock file of the main engine pins them.
+
+        Args:
+            names: The packages; those that the lock file does not have are left out.
+            log: Name of the log, which begins anew.
+
+        Raises:
+            StageError: pip failed.
+        """
+        self.pip_install(self.pinned(closure(self.kind.lock, names)), log)
+
     def pip_download(self, words: Sequence[str | Path], folder: Path, log: str) -> None:
         """Run the environment's ``pip download`` into a folder.
 
@@ -100,7 +112,7 @@ class Work:
         finally:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def pinned(self, pins: Sequence[str], folder: Path | None = None) -> list[str]:
+    def pinned(self, pins: Sequence[Pin], folder: Path | None = None) -> list[str]:
         """Return pip's arguments for pins, which it reads from a file in ``folder``; None for the environment's."""
         return write_requirements(folder or self.environment.folder, pins, checks_files=self.checks_files)
 

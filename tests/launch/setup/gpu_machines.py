@@ -1,6 +1,5 @@
 """Machines with GPUs, imitated: an ``nvidia-smi`` as that of a driver, and a driver library that knows the GPU."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +11,17 @@ _FIRST_WITH_CAPABILITY = 495
 _FIRST_WITH_MIG = 450
 """The first driver whose nvidia-smi knows MIG."""
 
-_NVIDIA_SMI = """#!{python} -IS
-import sys
-known = {known!r}
-fields = sys.argv[1].removeprefix("--query-gpu=").split(",")
-for field in fields:
-    if field not in known:
-        sys.exit(f'Field "{{field}}" is not a valid field to query.')
-for _ in range({count}):
-    print(", ".join(known[field] for field in fields))
+_NVIDIA_SMI = """#!/bin/sh
+IFS=,
+for field in ${{1#--query-gpu=}}; do
+  case $field in
+    {cases}
+    *) echo "Field \\"$field\\" is not a valid field to query."; exit 1 ;;
+  esac
+  row="$row${{row:+, }}$value"
+done
+number=0
+while [ $number -lt {count} ]; do echo "$row"; number=$((number + 1)); done
 """
 
 _LIBCUDA = """
@@ -71,9 +72,10 @@ class GpuMachine:
         if int(self.driver.partition(".")[0]) >= _FIRST_WITH_CAPABILITY:
             known["compute_cap"] = ".".join(map(str, self.capability))
         program = folder / "nvidia-smi"
-        program.write_text(_NVIDIA_SMI.format(python=sys.executable, known=known, count=self.count), encoding="utf-8")
+        cases = "\n    ".join(f"{field}) value='{value}' ;;" for field, value in known.items())
+        program.write_text(_NVIDIA_SMI.format(cases=cases, count=self.count), encoding="utf-8")
         program.chmod(0o755)
-        if with_library:
+        if with_library and "compute_cap" not in known:  # else nobody asks the library
             self._compile_library(folder)
 
     def _compile_library(self, folder: Path) -> None:

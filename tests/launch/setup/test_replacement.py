@@ -7,6 +7,7 @@ the wheels and for Horovod.
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from typing import Any
 import pytest
 
 from launch.setup.layout import ENGINES, NEWEST_PYTHON, Engine
-from launch.setup.state import rewrite_path
 
 pytestmark = pytest.mark.ranks
 
@@ -169,28 +169,11 @@ def test_ctrl_c_leaves_the_old_environment_alone(tree: Path) -> None:
     assert (tree / ".venv.building").is_dir()
 
 
-def test_a_set_up_killed_between_the_two_renames_is_finished_by_the_next(tree: Path) -> None:
+def test_a_set_up_that_was_killed_before_the_last_rename_is_finished_by_the_next(tree: Path) -> None:
     assert _set_up(tree, "--cpu").returncode == 0
-    assert _set_up(tree, "--gpu", COMMAND="exit 1").returncode == 1
     (tree / ".venv").rename(tree / ".venv.old")
-    assert _set_up(tree, "--cpu").returncode == 0
-    _assert_works_as_old(tree)
-    assert _set_up(tree, "--gpu").returncode == 0
-    _assert_works(tree / ".venv", "gpu")
-
-
-def _assert_works_as_old(tree: Path) -> None:
-    """The old environment is back under its name, and the build beside is kept."""
-    assert _variant(tree / ".venv") == f"cpu {tree}/.venv"
-    assert not (tree / ".venv.old").exists()
-    assert (tree / ".venv.building").is_dir()
-
-
-def test_a_build_whose_scripts_name_the_final_place_already_is_begun_anew_if_stages_are_missing(tree: Path) -> None:
-    assert _set_up(tree, "--cpu", COMMAND="exit 1").returncode == 1
-    rewrite_path(tree / ".venv.building", tree / ".venv")
-    done = _set_up(tree, "--cpu")
-    assert [line.split("]")[0] for line in done.stderr.splitlines()] == [f"setup: [{n}/3" for n in (1, 2, 3)]
+    shutil.copytree(tree / ".venv.old", tree / ".venv.building", symlinks=True)
+    assert _set_up(tree, "--quiet").returncode == 0
     _assert_works(tree / ".venv", "cpu")
 
 

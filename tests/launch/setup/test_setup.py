@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from configs.errors import UserError
 from launch.setup import __main__ as set_up
-from launch.setup.__main__ import Options, choose_engines, choose_kind, main, remembered_kind, runs_here
+from launch.setup.__main__ import Options, choose_engines, choose_kind, remembered_kind, runs_here
 from launch.setup.checks import find_problems
 from launch.setup.child import Stopwatch
 from launch.setup.gpu import Gpu, GpuSearch
@@ -49,19 +49,16 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
     found = find_problems(Kind(("mxnet", "torch"), "gpu"), folder, ["venv", "horovod"], 1)
     if Path("/usr/local/cuda/bin/nvcc").exists():
         found.append("no CUDA 11 toolkit")
-    assert [line.partition(": ")[2] for line in found[:2]] == [
-        "leave --engine out to take PyTorch, or install such a Python, rm -r .venv if it is there, and run "
-        "./run.sh setup",
-        "use another Python, one with the modules venv and ensurepip",
+    told = [
+        (f"3.14.1 ({sys.executable})", "MXNet and PyTorch needs 3.10 to 3.12", "leave --engine out", "rm -r .venv"),
+        ("cannot make virtual environments", "use another Python, one with the modules venv and ensurepip"),
+        ("my clone' has a space", "move this folder, or rename it"),
+        ("(c++, g++, clang++)", "install one (GCC 7 or later)", "./run.sh setup --engine torch"),
+        ("no make", "install GNU make"),
+        ("no CUDA 11 toolkit",),
     ]
-    assert found[0].startswith(f"this Python is 3.14.1 ({sys.executable}), and MXNet and PyTorch needs 3.10 to 3.12: ")
-    assert found[2].endswith("my clone' has a space, which Horovod's build cannot take: move this folder, or rename it")
-    assert found[3:5] == [
-        "no C++ compiler (c++, g++, clang++), which Horovod is built with: install one (GCC 7 or later); or use "
-        "PyTorch, which needs none: ./run.sh setup --engine torch",
-        "no make, which Horovod is built with: install GNU make",
-    ]
-    assert found[5].startswith("no CUDA 11 toolkit")
+    assert len(found) >= len(told)
+    assert all(word in line for line, words in zip(found, told, strict=False) for word in words)
     assert find_problems(OVER, folder, ["venv"], 1) == [], "over a base its Python counts"
     monkeypatch.setattr("sys.version_info", (3, 12, 1))
     assert find_problems(MXNET, folder, ["wheels"], 1) == [], "there is an environment already"
@@ -77,26 +74,11 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
         ("Linux", "aarch64", Kind(("torch",), "gpu"), None),
         ("Linux", "aarch64", OVER, None),
         ("Linux", "x86_64", CUDA12, None),
-        (
-            "Linux",
-            "aarch64",
-            CUDA12,
-            "PyTorch 2.10 with CUDA 12 has no build for it: update the driver to R580 or later",
-        ),
-        (
-            "Linux",
-            "aarch64",
-            BOTH,
-            "this is aarch64, and MXNet has no build for it: leave --engine out to take PyTorch",
-        ),
-        (
-            "Linux",
-            "riscv64",
-            TORCH,
-            "this is Linux riscv64; there are wheels for Linux on x86_64 and aarch64 only: use",
-        ),
+        ("Linux", "aarch64", CUDA12, "CUDA 12 has no build for it: update the driver to R580 or later"),
+        ("Linux", "aarch64", BOTH, "MXNet has no build for it: leave --engine out to take PyTorch"),
+        ("Linux", "riscv64", TORCH, "Linux riscv64; there are wheels for Linux on x86_64 and aarch64 only"),
         ("Linux", "riscv64", OVER, None),
-        ("Darwin", "x86_64", OVER, "this is Darwin x86_64; there are wheels for Linux on x86_64 and aarch64 only: use"),
+        ("Darwin", "x86_64", OVER, "Darwin x86_64; there are wheels for Linux on x86_64 and aarch64 only"),
     ],
 )
 def test_a_machine_without_wheels_is_named_and_nothing_else_is_asked_of_it(
@@ -237,11 +219,6 @@ def test_an_environment_over_a_base_stays_one_until_another_is_asked_for(monkeyp
     assert remembered_kind(Options("mxnet"), over_torch) is None
 
 
-def test_a_wrong_argument_is_one_line_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--gpus"]) == 2
-    assert re.fullmatch(r"error: '--gpus' is not expected here; did you mean '--gpu'\?.*\n", capsys.readouterr().err)
-
-
 def _digests(kind: Kind, *, has_mpi: bool = False, extras: Collection[str] = ("test",)) -> dict[str, str]:
     return {stage.name: stage.digest for stage in make_stages(kind, has_mpi=has_mpi, extras=extras)}
 
@@ -308,7 +285,7 @@ def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
 
 def test_the_lock_pins_what_the_program_needs_and_names_no_place() -> None:
     text = LOCKS["mxnet"].read_text(encoding="utf-8")
-    assert all(" --hash=sha256:" in pin for lock in LOCKS for _, pin, _ in read_pins(lock))
+    assert all(" --hash=sha256:" in pin.line for lock in LOCKS for pin in read_pins(lock))
     for pin in ("mxnet==1.9.1", "mxnet-cu112==1.9.1", "nvidia-dali-cuda110==1.34.0", "mlperf-logging==4.1.68"):
         assert pin in re.split(r"[\n ]", text)
     numpy = "1.23." if sys.version_info < (3, 12) else "1.26."
@@ -357,7 +334,7 @@ def test_a_lock_pins_all_that_its_extras_want_for_every_python_and_processor(
     extras = re.findall(r"--extra ([\w-]+)", LOCKS[lock].read_text(encoding="utf-8").splitlines()[1])
     assert set(extras) == set(project["optional-dependencies"]) - _OTHER_EXTRAS[lock]
     here = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
-    lines = [Requirement(pin.partition(" --hash")[0]) for _, pin, _ in read_pins(lock)]
+    lines = [Requirement(pin.version) for pin in read_pins(lock)]
     pins = {canonicalize_name(each.name): each for each in lines if not each.marker or each.marker.evaluate(here)}
     wanted = [Requirement(line) for line in project["dependencies"]]
     for each in wanted + [deep for extra in extras for deep in _wanted(project, extra)]:
@@ -388,9 +365,7 @@ def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others(
     here = Environment(Path(sys.prefix))
     kind = State(here).kind or MXNET
     extras = ("cpu" if kind.lock == "mxnet" else kind.lock, "test")
-    pins = [
-        Requirement(pin.partition(" --hash")[0]) for each in extras for pin in closure(kind.lock, named_by(here, each))
-    ]
+    pins = [Requirement(pin.version) for each in extras for pin in closure(kind.lock, named_by(here, each))]
     listed = {canonicalize_name(pin.name) for pin in pins if not pin.marker or pin.marker.evaluate()}
     unlisted = {"pip", "setuptools", "horovod", "cffi", "pycparser", "cmake", "resnet-records", "tensorboardx"}
     present = {canonicalize_name(each.name) for each in distributions(path=[str(here.site_packages)])}
