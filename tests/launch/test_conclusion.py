@@ -109,7 +109,6 @@ def _evaluations(folder: Path) -> list[tuple[int, int]]:
             Case("mxnet", "classes.json", "0.02", 19, "success"),
             Case("mxnet", "classes.json", "0.999", 38, "aborted"),
             Case("torch", "usage.json", "null", 38, "success"),
-            Case("torch", "classes.json", "0.02", 19, "success"),
         )
     ],
 )
