@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,15 +83,12 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
                 return 1
 
 
-@contextmanager
-def _rank_command(folder: RunFolder) -> Iterator[Sequence[str]]:
-    """Yield the command of a rank, while the process that forks the ranks of a rehearsal runs."""
+def _rank_command(folder: RunFolder) -> AbstractContextManager[Sequence[str]]:
+    """Return what yields the command of a rank, while the process that forks the ranks of a rehearsal runs."""
     command, cluster = command_of(Program.RANK, str(folder.path.absolute())), folder.cluster
     if cluster.rehearsal is None or not cluster.rehearsal.forked:
-        yield command
-        return
-    with forked(folder.path, command, rank_environment(cluster)) as words:
-        yield words
+        return nullcontext(command)
+    return forked(folder.path, command, rank_environment(cluster))
 
 
 def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim, command: Sequence[str]) -> int:

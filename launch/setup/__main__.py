@@ -334,13 +334,8 @@ def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | N
     try:
         for stage in pending:
             state.begin(stage.name, kind)
-            watch = Stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}")
-            try:
+            with Stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}") as watch:
                 stage.run(Work(environment, kind, has_mpi, lock, options.checks_files, watch, names, begun, wheels))
-            except BaseException:
-                watch.end("not done, ")
-                raise
-            watch.end()
             state.finish(stage.name, stage.digest)
     finally:
         for command in begun.values():

@@ -116,9 +116,13 @@ class Stopwatch:
             text = f"setup: {self._title.partition(':')[0]} ... {now_s - self._start_s:.0f} s  {line}"
             self._write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
 
-    def end(self, word: str = "") -> None:
-        """End the line with the seconds; ``word`` stands before them if the stage was not done."""
+    def __enter__(self) -> "Stopwatch":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the line with the seconds, and say so if the stage was not done."""
         before = f"\r\x1b[Ksetup: {self._title} ..." if self._is_live else ""
+        word = "not done, " if kind else ""
         self._write(f"{before} {word}{time.monotonic() - self._start_s:.0f} s\n")
 
     def _write(self, text: str) -> None:

@@ -61,13 +61,9 @@ def download(kind: Kind, folder: Path, *, checks_files: bool) -> None:
     with only_one() as lock:
         remove_folder(DOWNLOADING.folder)
         DOWNLOADING.folder.mkdir()
-        watch = Stopwatch(f"files of the {kind} environment, for Python {_python()}, into {folder}")
-        try:
+        python = "{}.{}".format(*sys.version_info)
+        with Stopwatch(f"files of the {kind} environment, for Python {python}, into {folder}") as watch:
             _fetch_all(Work(DOWNLOADING, kind, False, lock, checks_files, watch, ()), folder)
-        except BaseException:
-            watch.end("not done, ")
-            raise
-        watch.end()
         remove_folder(DOWNLOADING.folder)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     words = " ".join(["--engine", kind.engines[0], f"--{kind.variant}"])
@@ -75,10 +71,6 @@ def download(kind: Kind, folder: Path, *, checks_files: bool) -> None:
         f"setup: {folder} has {size / GB:.1f} GB; carry it to the machine without a network, and there: "
         f"./run.sh setup --wheels {shlex.quote(folder.name)} {words}\n"
     )
-
-
-def _python() -> str:
-    return "{}.{}".format(*sys.version_info)
 
 
 def _fetch_all(work: Work, folder: Path) -> None:

@@ -149,9 +149,9 @@ def test_a_stopped_set_up_leaves_no_process_behind_not_even_one_that_ignores_its
 
 
 def test_a_line_of_a_log_has_title_and_seconds_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Stopwatch("[1/2] title: more")
-    watch.tick("not on a terminal")
-    watch.end("not done, ")
+    with pytest.raises(StageError), Stopwatch("[1/2] title: more") as watch:
+        watch.tick("not on a terminal")
+        raise StageError
     assert capsys.readouterr().err == "setup: [1/2] title: more ... not done, 0 s\n"
 
 
@@ -162,12 +162,11 @@ def test_a_terminal_gets_a_line_at_most_twice_a_second_and_never_a_longer_one(
     monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=lambda: next(now)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
-    watch = Stopwatch("[1/2] title: more")
-    for number in range(9):
-        watch.tick(f"{number} " + 60 * "x")
-    first, *drawn = capsys.readouterr().err.split("\r\x1b[K")
+    with Stopwatch("[1/2] title: more") as watch:
+        for number in range(9):
+            watch.tick(f"{number} " + 60 * "x")
+    first, *drawn, last = capsys.readouterr().err.split("\r\x1b[K")
     assert first == "setup: [1/2] title: more ..."
     assert [line[:30] for line in drawn] == [f"setup: [1/2] title ... {s} s  {n} " for s, n in ((0, 0), (1, 4), (1, 8))]
     assert {len(line) for line in drawn} == {39}
-    watch.end()
-    assert capsys.readouterr().err == "\r\x1b[Ksetup: [1/2] title: more ... 1 s\n"
+    assert last == "setup: [1/2] title: more ... 1 s\n"
