@@ -360,6 +360,13 @@ def test_an_extra_wants_what_it_names_what_the_extras_in_it_name_and_what_every_
     assert named_by(Environment(tmp_path), "test") == {"tqdm", "pytest"}
 
 
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_package_comes_with_what_it_needs_and_what_that_needs(lock: Lock) -> None:
+    names = {pin.name for pin in closure(lock, ["matplotlib"])}
+    assert names >= {"matplotlib", "python-dateutil", "six"}
+    assert not names & {"tqdm", "pytest"}
+
+
 def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others() -> None:
     """As pip found it: what set-up lists is what the environment of the tests has, each in the same version."""
     here = Environment(Path(sys.prefix))

@@ -35,8 +35,18 @@ def _busy(*named: str) -> subprocess.Popen[str]:
     # Reading zeros is work of the kernel, which counts as much as the process's own.
     code = "zeros = open('/dev/zero', 'rb', 0)\nwhile True: zeros.read(1 << 16)\n"
     child = subprocess.Popen([sys.executable, "-S", "-c", code, *named], text=True)
-    _wait(lambda: sum(psutil.Process(child.pid).cpu_times()[:2]) > 0.5)
+    _use(child, 0.5)
     return child
+
+
+def _use(child: subprocess.Popen[str], seconds: float) -> None:
+    """Wait until a process has used so many seconds of processor time more."""
+    used_s = _used_s(child)
+    _wait(lambda: _used_s(child) >= used_s + seconds)
+
+
+def _used_s(child: subprocess.Popen[str]) -> float:
+    return float(sum(psutil.Process(child.pid).cpu_times()[:2]))
 
 
 def _wait(is_so: Callable[[], bool]) -> None:
@@ -63,13 +73,14 @@ def test_processor_time_counts_in_the_sample_in_which_it_was_used_and_a_server_s
 
     def held_up(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
         found: list[psutil.Process] = listed(process, recursive=recursive)
-        time.sleep(0.2)
+        _use(child, 0.3)
         return found
 
     with _busy(*named) as child:
         with monkeypatch.context() as patch, monitored(tmp_path, gpus=0):
             patch.setattr(psutil.Process, "children", held_up)
             while_busy = _samples(tmp_path, 3)
+            patch.undo()
             child.send_signal(signal.SIGSTOP)
             _wait(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
             *_, last = _samples(tmp_path, 3)
