@@ -227,8 +227,6 @@ def rewrite_path(folder: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete ``folder`` if it exists; of a symbolic link, delete the link only."""
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
+    """Delete ``folder`` if it exists."""
+    if folder.exists():
         shutil.rmtree(folder)

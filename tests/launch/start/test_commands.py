@@ -274,7 +274,7 @@ def test_a_closed_terminal_gets_no_more_output_and_a_file_still_does(tmp_path: P
     assert told == f"{signal.SIGTERM:d} {['/dev/null', str(tmp_path / 'errors')]}"
 
 
-_SRUN_TELLS = """#!/bin/sh
+_TELLS = """#!/bin/sh
 for each; do run=$each; done
 env >"$run/variables"
 printf '%s\\n' "$@" >"$run/words"
@@ -286,23 +286,29 @@ exit 7
 @pytest.mark.parametrize(
     ("sets", "served", "stopped"),
     [
-        (["communication.kind=horovod"], {"HOROVOD_GLOO_RENDEZVOUS_PORT"}, False),
-        (["communication.kind=shared_memory"], {"RANK_MEETING"}, True),
-        (["communication.kind=horovod", "communication.backend=mpi"], set(), False),
+        (["launcher=srun", "communication.kind=horovod"], {"HOROVOD_GLOO_RENDEZVOUS_PORT"}, False),
+        (["launcher=srun", "communication.kind=shared_memory"], {"RANK_MEETING"}, True),
+        (["launcher=srun", "communication.kind=horovod", "communication.backend=mpi"], set(), False),
+        (["launcher=mpirun", "communication.kind=shared_memory"], {"RANK_MEETING"}, True),
     ],
 )
-def test_srun_gets_the_ranks_variables_their_rendezvous_and_its_own_signal_to_stop(
+def test_srun_and_mpirun_get_the_ranks_variables_their_rendezvous_and_a_signal_to_stop(
     sets: list[str], served: set[str], stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "srun").write_text(_SRUN_TELLS, encoding="utf-8")
-    (tmp_path / "srun").chmod(0o755)
+    launcher = sets[0].partition("=")[2]
+    (tmp_path / launcher).write_text(_TELLS, encoding="utf-8")
+    (tmp_path / launcher).chmod(0o755)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("STOP_ME", "yes" if stopped else "")
-    cluster = load_cluster("laptop", ["cluster.launcher=srun", *(f"cluster.{each}" for each in sets)])
+    cluster = load_cluster("laptop", [f"cluster.{each}" for each in sets])
     outcome = run_under(cluster, ["rank", str(tmp_path)], {"OWN": "1"})
     assert outcome == (Outcome(75, stopped_by=signal.SIGTERM) if stopped else Outcome(7))
     words = (tmp_path / "words").read_text(encoding="utf-8").splitlines()
     assert words[-3:] == [f"{ROOT}/launch/rank.sh", "rank", str(tmp_path)]
+    if launcher == "mpirun":
+        passed = {words[number + 1] for number, word in enumerate(words) if word == "-x"}
+        assert passed >= {"OWN", "OPENBLAS_CORETYPE", *served}, "by itself it passes none to other hosts"
     lines = (tmp_path / "variables").read_text(encoding="utf-8").splitlines()
     variables = dict(line.split("=", 1) for line in lines if "=" in line)
     assert variables.items() >= {"OWN": "1", **binding_environment(cluster)}.items()
