@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT, load_cluster
+from configs.registry import RendezvousName
 from launch.start import key_value_server
 from launch.start.commands import launcher_command
 from launch.start.key_value_server import serve_values
@@ -101,35 +102,27 @@ def test_a_rank_that_waits_for_a_value_hears_at_once_that_the_server_ends() -> N
         assert rank.recv(1) == b""
 
 
-def test_horovods_ranks_of_one_machine_meet_on_the_loopback_and_are_told_all_that_horovod_asks_for() -> None:
-    with RENDEZVOUS["horovod"].local_ranks(3) as start:
-        found = start(2)
-        assert _addresses(int(found.variables["HOROVOD_GLOO_RENDEZVOUS_PORT"])) == {_LOOPBACK}
-    assert found.descriptors == ()
-    assert {**found.variables, "HOROVOD_GLOO_RENDEZVOUS_PORT": "port"} == {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": "port",
-        "HOROVOD_GLOO_IFACE": "lo",
-        "HOROVOD_HOSTNAME": "node0",
-        "HOROVOD_RANK": "2",
-        "HOROVOD_SIZE": "3",
-        "HOROVOD_LOCAL_RANK": "2",
-        "HOROVOD_LOCAL_SIZE": "3",
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-    }
-
-
-def test_the_store_of_one_machine_is_opened_on_the_loopback_before_any_rank_starts() -> None:
-    with RENDEZVOUS["torch"].local_ranks(3) as start:
-        server, other = start(0), start(2)
-        assert _addresses(int(server.variables["MASTER_PORT"])) == {_LOOPBACK}
-    assert server.descriptors == (int(server.variables["RANK_STORE_FD"]),)
-    assert other.descriptors == ()
-    assert {**other.variables, "MASTER_PORT": "port"} == {
-        "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "port",
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "port", "expected"),
+    [
+        ("horovod", "HOROVOD_GLOO_RENDEZVOUS_PORT", {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_IFACE": "lo", "HOROVOD_HOSTNAME": "node0",
+            "HOROVOD_RANK": "2", "HOROVOD_SIZE": "3", "HOROVOD_LOCAL_RANK": "2", "HOROVOD_LOCAL_SIZE": "3",
+            "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1"}),
+        ("torch", "MASTER_PORT", {
+            "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}),
+    ],
+)  # fmt: skip
+def test_ranks_of_one_machine_meet_on_the_loopback_and_are_told_all_that_their_library_asks_for(
+    kind: RendezvousName, port: str, expected: dict[str, str]
+) -> None:
+    """The server is there before any rank: PyTorch's store gets a socket that is open already."""
+    with RENDEZVOUS[kind].local_ranks(3) as start:
+        first, last = start(0), start(2)
+        found = dict(last.variables)
+        assert _addresses(int(found.pop(port))) == {_LOOPBACK}
+    assert (found, last.descriptors) == (expected, ())
+    assert first.descriptors == ((int(first.variables["RANK_STORE_FD"]),) if kind == "torch" else ())
 
 
 def test_ranks_that_share_memory_get_one_name_and_every_run_another() -> None:
