@@ -136,12 +136,13 @@ def test_a_stopped_set_up_leaves_no_process_behind_not_even_one_that_ignores_its
         "from tests.launch.setup.test_child import _run; "
         f"_run({script!r}, Path({str(tmp_path)!r}), open({str(tmp_path / 'lock')!r}, 'w').fileno())"
     )
-    stopped = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-    while not (pids.exists() and len(pids.read_text().split()) == 2):
-        assert stopped.poll() is None
-        time.sleep(0.02)
-    stopped.send_signal(signal.SIGINT)
-    stopped.wait()
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as stopped:
+        assert stopped.stderr is not None
+        assert stopped.stderr.read(5) == b"setup", "it waits for the command now"
+        while not (pids.exists() and len(pids.read_text().split()) == 2):
+            assert stopped.poll() is None
+            time.sleep(0.02)
+        stopped.send_signal(signal.SIGINT)
     end_s = time.monotonic() + 30  # they sleep for longer; a killed process may take a while until it is dead
     while any(map(_is_alive, pids.read_text().split())):
         assert time.monotonic() < end_s
