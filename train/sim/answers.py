@@ -11,7 +11,6 @@ import yaml
 
 from configs.errors import ConfigError, UserError
 from configs.load import load_both
-from configs.schema import Cluster
 from configs.table import table
 from logs.disk import explain_disk_errors
 from train.sim.collectives import allreduce_times, check_algorithm
@@ -20,7 +19,7 @@ from train.sim.constants import Calibration
 from train.sim.cpu import load_description
 from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
 from train.sim.forecast_text import forecast_row, forecast_text
-from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
+from train.sim.grid import optimize, parse_sweep, savings_by_cause, sweep
 from train.sim.measure_here import measure_machine
 from train.sim.measured_steps import STEPS, keep_steps
 from train.sim.options import Options
@@ -82,7 +81,7 @@ def _simulate(recipe_name: str, options: Options) -> str:
     if options.collectives:
         return _collectives(scenario, calibration, options)
     if options.sweep or options.optimize:
-        return _grid(scenario, cluster, calibration, options)
+        return _grid(scenario, calibration, options)
     one = forecast(scenario, calibration)
     savings_ms = savings_by_cause(scenario, calibration)
     if options.json:
@@ -90,7 +89,7 @@ def _simulate(recipe_name: str, options: Options) -> str:
     return forecast_text(one, savings_ms, calibration.coverage, options.price)
 
 
-def _grid(scenario: Scenario, cluster: Cluster, calibration: Calibration, options: Options) -> str:
+def _grid(scenario: Scenario, calibration: Calibration, options: Options) -> str:
     """Answer ``--sweep`` and ``--optimize``."""
     if options.optimize:
         if not has_reference(scenario.recipe):
@@ -98,11 +97,10 @@ def _grid(scenario: Scenario, cluster: Cluster, calibration: Calibration, option
                 f"--optimize: no convergence reference applies to the recipe {scenario.recipe.name}, so that a larger "
                 "batch would look free; use --sweep, which shows images/s"
             )
-        limits = Limits(cluster.world_size, cluster.node.gpu_memory_bytes, options.deadline, options.budget)
-        found = optimize(scenario, calibration, limits)[:_SHOWN_OPTIMA]
+        found = optimize(scenario, calibration, deadline_s=options.deadline, budget_hours=options.budget)
         if not found:
             raise UserError("--optimize: no run is within the limits; raise --deadline, --budget or cluster.num_nodes")
-        rows = [forecast_row(one, options.price) for one in found]
+        rows = [forecast_row(one, options.price) for one in found[:_SHOWN_OPTIMA]]
     else:
         changes = [parse_sweep(text) for text in options.sweep or ()]
         rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, calibration, changes)]

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from configs.errors import ConfigError, nearest
@@ -11,6 +11,7 @@ from train.sim.collectives import check_algorithm
 from train.sim.constants import Calibration
 from train.sim.forecast import Forecast, Scenario, forecast, time_step
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
+from train.sim.time_to_train import LARGEST_CONVERGED
 
 
 def _with_ranks(scenario: Scenario, ranks: int) -> Scenario:
@@ -114,52 +115,36 @@ def sweep(
         yield dict(values), forecast(changed, calibration)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of the runs among which `optimize` looks for the best.
-
-    Args:
-        max_ranks: Number of available accelerators.
-        memory_bytes: Memory of an accelerator. If None, batches up to 512 images are tried.
-        deadline_s: Longest time to train. If given, the cheapest run is the best; if None, the fastest.
-        budget_hours: Most accelerator hours. If None, there is no limit.
-        max_global_batch: Largest global batch; no recipe is known to converge with a larger one.
-    """
-
-    max_ranks: int
-    memory_bytes: float | None = None
-    deadline_s: float | None = None
-    budget_hours: float | None = None
-    max_global_batch: int = 86_016
-
-    def allow(self, one: Forecast) -> bool:
-        """Return whether a run meets the deadline and the budget."""
-        in_time = self.deadline_s is None or one.run.total_s <= self.deadline_s
-        return in_time and (self.budget_hours is None or one.accelerator_hours <= self.budget_hours)
-
-
-def optimize(scenario: Scenario, calibration: Calibration, limits: Limits) -> list[Forecast]:
+def optimize(
+    scenario: Scenario, calibration: Calibration, *, deadline_s: float | None = None, budget_hours: float | None = None
+) -> list[Forecast]:
     """Try batches, numbers of nodes, bucket sizes and algorithms; return the runs within the limits, best first.
 
-    Numbers of nodes are the powers of two, 1.5 times these, and all available nodes.
+    Numbers of nodes are the powers of two, 1.5 times these, and all nodes of the cluster.
+
+    Args:
+        scenario: Its cluster limits the nodes, and the batch by an accelerator's memory if that is known.
+        calibration: Fitted constants.
+        deadline_s: Longest time to train. If given, the cheapest run is the best; if None, the fastest.
+        budget_hours: Most accelerator hours. If None, there is no limit.
     """
-    largest = _BATCHES[-1]
-    if limits.memory_bytes is not None:
-        largest = int((limits.memory_bytes - _FRAMEWORK_BYTES) / _BYTES_PER_IMAGE)
-    node, found = scenario.machine.accelerator.node, []
-    for count in _node_counts(max(1, limits.max_ranks // node)):
-        ranks = min(limits.max_ranks, count * node)
-        most = min(largest, limits.max_global_batch // ranks)
+    cluster, largest, found = scenario.cluster, _BATCHES[-1], []
+    if cluster.node.gpu_memory_bytes is not None:
+        largest = int((cluster.node.gpu_memory_bytes - _FRAMEWORK_BYTES) / _BYTES_PER_IMAGE)
+    for count in _node_counts(cluster.num_nodes):
+        ranks = count * cluster.ranks_per_node
+        most = min(largest, LARGEST_CONVERGED // ranks)
         batches = [batch for batch in _BATCHES if _SMALLEST_GLOBAL_BATCH / ranks <= batch <= most]
         if batches:
             # The reductions are tuned with one batch: which of them overlaps best hardly depends on the batch.
             middle = replace(_with_ranks(scenario, ranks), batch=batches[len(batches) // 2], accumulation=1)
             best = _with_best_reductions(middle, calibration)
             found += [forecast(replace(best, batch=batch), calibration) for batch in batches]
-    allowed = [one for one in found if limits.allow(one)]
-    if limits.deadline_s is None:
-        return sorted(allowed, key=lambda one: one.run.total_s)
-    return sorted(allowed, key=lambda one: one.accelerator_hours)
+    if budget_hours is not None:
+        found = [one for one in found if one.accelerator_hours <= budget_hours]
+    if deadline_s is None:
+        return sorted(found, key=lambda one: one.run.total_s)
+    return sorted((one for one in found if one.run.total_s <= deadline_s), key=lambda one: one.accelerator_hours)
 
 
 def _node_counts(nodes: int) -> list[int]:

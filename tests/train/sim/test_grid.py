@@ -8,8 +8,8 @@ import pytest
 from configs.errors import ConfigError
 from configs.load import load_cluster, load_recipe
 from train.sim.constants import load_calibration
-from train.sim.forecast import make_scenario
-from train.sim.grid import Limits, optimize, parse_sweep, savings_by_cause, sweep
+from train.sim.forecast import Scenario, make_scenario
+from train.sim.grid import optimize, parse_sweep, savings_by_cause, sweep
 
 CALIBRATION = load_calibration()
 SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"), CALIBRATION)
@@ -59,35 +59,47 @@ def test_a_sweep_that_cannot_be_read_is_refused(text: str, words: str) -> None:
         parse_sweep(text)
 
 
-def test_what_is_tried_keeps_to_the_ranks_the_batches_the_deadline_and_the_budget() -> None:
-    found = optimize(SCENARIO, CALIBRATION, Limits(20, max_global_batch=2000))
+def _scenario(*sets: str) -> Scenario:
+    """Return the scenario with the limits of another cluster."""
+    return replace(SCENARIO, cluster=load_cluster("dgx-a100", sets))
+
+
+SMALL = "cluster.node.gpu_memory_bytes=6000000000"
+"""(6 - 1.5) GB hold 64 images of 70 MB."""
+
+
+def test_what_is_tried_keeps_to_the_deadline_and_the_budget_and_the_best_comes_first() -> None:
+    small = _scenario(SMALL)
+    found = optimize(small, CALIBRATION)
     assert {(one.scenario.machine.ranks, one.scenario.accumulation) for one in found} == {(8, 1), (16, 1)}
-    totals = [one.scenario.global_batch for one in found]
-    assert min(totals) == 256
-    assert 1000 < max(totals) <= 2000
+    assert min(one.scenario.global_batch for one in found) == 256
     times = [one.run.total_s for one in found]
     assert times == sorted(times)
     middle = found[len(found) // 2]
     seconds, budget = middle.run.total_s, middle.accelerator_hours
-    cheap = optimize(SCENARIO, CALIBRATION, Limits(20, None, deadline_s=seconds, max_global_batch=2000))
+    cheap = optimize(small, CALIBRATION, deadline_s=seconds)
     assert [one.run.total_s for one in cheap if one.run.total_s > seconds] == []
     assert middle in cheap, "the deadline is met to the second"
     hours = [one.accelerator_hours for one in cheap]
     assert hours == sorted(hours)
-    frugal = optimize(SCENARIO, CALIBRATION, Limits(20, None, budget_hours=budget, max_global_batch=2000))
+    frugal = optimize(small, CALIBRATION, budget_hours=budget)
     assert frugal == [one for one in found if one.accelerator_hours <= budget]
 
 
-@pytest.mark.parametrize(("memory_bytes", "largest"), [(None, 512), (16e9, 192)])
-def test_the_largest_batch_fits_the_memory(memory_bytes: float | None, largest: int) -> None:
-    """(16 - 1.5) GB hold 207 images of 70 MB."""
-    found = optimize(SCENARIO, CALIBRATION, Limits(8, memory_bytes))
+@pytest.mark.parametrize(
+    ("sets", "largest"),
+    [((), 512), (("cluster.node.gpu_memory_bytes=16000000000",), 192), (("cluster.num_nodes=32",), 512)],
+)
+def test_a_batch_fits_the_memory_and_is_no_larger_than_any_that_converged(sets: tuple[str, ...], largest: int) -> None:
+    """(16 - 1.5) GB hold 207 images of 70 MB; 256 times 512 images are more than 86,016."""
+    found = optimize(_scenario("cluster.node.gpu_memory_bytes=null", *sets), CALIBRATION)
     assert max(one.scenario.batch for one in found) == largest
+    assert max(one.scenario.global_batch for one in found) <= 86_016
 
 
-@pytest.mark.parametrize(("max_ranks", "tried"), [(4, {4}), (12, {8}), (104, {8, 16, 24, 32, 48, 64, 96, 104})])
-def test_nodes_are_tried_by_powers_of_two_and_halves_between_and_all_of_them(max_ranks: int, tried: set[int]) -> None:
-    found = optimize(SCENARIO, CALIBRATION, Limits(max_ranks, memory_bytes=6e9, max_global_batch=900))
+@pytest.mark.parametrize(("nodes", "tried"), [(1, {8}), (13, {8, 16, 24, 32, 48, 64, 96, 104})])
+def test_nodes_are_tried_by_powers_of_two_and_halves_between_and_all_of_them(nodes: int, tried: set[int]) -> None:
+    found = optimize(_scenario(SMALL, f"cluster.num_nodes={nodes}"), CALIBRATION)
     assert {one.scenario.machine.ranks for one in found} == tried
 
 
