@@ -52,7 +52,7 @@ class Statistic(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a kernel without arithmetic moves for each image, see `train.sim.roofline.KernelTable`.
+    """What a kernel without arithmetic moves for each image, see `train.sim.roofline.Kernel`.
 
     Attributes:
         numbers: Numbers read or written.

@@ -74,7 +74,7 @@ class System:
         nodes_per_rack: See `train.sim.topology.Topology`; uplink_share and rack_ordered likewise.
         algorithm: Allreduce that the system's software used.
         boundaries: Tensors in each bucket of the system's software, last layer first. If empty, it is not known.
-        norm_traffic: See `train.sim.step_time.Software`. If None, the usual value of the software.
+        norm_traffic: See `train.sim.software.Software`. If None, the usual value of the software.
     """
 
     name: str = ""
