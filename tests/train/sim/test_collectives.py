@@ -177,16 +177,6 @@ def test_protocols_trade_latency_for_bandwidth_as_nccls_table_does() -> None:
         assert allreduce("tree", Topology(2, 1, 1e15, 20e9), size) == pytest.approx(min(trees))
 
 
-@pytest.mark.parametrize("count", [2, 64, 512])
-@pytest.mark.parametrize("size_bytes", [1e4, 1e6, 1e8, 1e9])
-def test_a_hierarchy_takes_the_faster_way_between_its_nodes_and_nccl_the_faster_of_ring_and_tree(
-    count: int, size_bytes: float
-) -> None:
-    topology = Topology(8 * count, 8, 100e9, 20e9)
-    for name, ways in (("hierarchical", ("torus", "hierarchical-tree")), ("auto", ("ring", "tree"))):
-        assert allreduce(name, topology, size_bytes) == min(allreduce(each, topology, size_bytes) for each in ways)
-
-
 def test_the_record_needed_hierarchy_because_a_flat_ring_outlasts_its_step() -> None:
     ring, tree = (allreduce(name, Topology(2048, 4, 120e9, 24e9), 51.1e6) for name in ("ring", "tree"))
     assert 0.012 <= ring <= 0.051
