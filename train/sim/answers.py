@@ -14,14 +14,13 @@ from configs.load import load_both
 from configs.table import table
 from logs.disk import explain_disk_errors
 from train.sim.collectives import allreduce_times, check_algorithm
-from train.sim.conditions import DESCRIPTION, conditions, measure_runs
+from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_runs
 from train.sim.constants import Calibration
 from train.sim.cpu import load_description
 from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
 from train.sim.forecast_text import forecast_row, forecast_text
 from train.sim.grid import optimize, parse_sweep, savings_by_cause, sweep
 from train.sim.measure_here import measure_machine
-from train.sim.measured_steps import STEPS, keep_steps
 from train.sim.options import Options
 from train.sim.time_to_train import predict_startup
 from train.sim.trace import step_trace

@@ -31,7 +31,7 @@ class Constants:
             sqrt(2 ln p) times this longer than a typical rank.
         multinode_s: Negotiation and synchronisation in each step if there is more than one node.
         compute_factor: Factor on the time of kernels and of the update, by measured steps of this program; see
-            `train.sim.measured_steps`. Nothing that is fitted to public points.
+            `train.sim.conditions`. Nothing that is fitted to public points.
         cycle_cpu_s: Core time that one look for ready gradients takes away from the compute on the same core.
         decode_s: Core time that decoding an image takes away from the compute on the same core.
         cores: Cores of a node on which its ranks compute. Infinite if each rank has an accelerator.

@@ -12,10 +12,18 @@ from configs.errors import ConfigError, UserError
 from configs.load import dump, load_both
 from tests.configs.test_progressive_resizing import GROWING
 from train.sim.__main__ import main
-from train.sim.conditions import DESCRIPTION, conditions, measure_runs
+from train.sim.conditions import (
+    DESCRIPTION,
+    MeasuredStep,
+    apply_steps,
+    conditions,
+    fingerprint,
+    keep_steps,
+    load_steps,
+    measure_runs,
+)
 from train.sim.constants import load_calibration
 from train.sim.forecast import Scenario, forecast
-from train.sim.measured_steps import MeasuredStep, apply_steps, fingerprint, keep_steps, load_steps
 
 RATES = (
     "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2, sum_bytes_per_s: 6e9, sum_bucket_s: 2e-4}"
@@ -188,7 +196,7 @@ def test_other_constants_accelerators_or_processors_outdate_all_steps_and_a_new_
     for name in ("CONSTANTS", "FAMILIES", "PROCESSORS"):
         with monkeypatch.context() as patch:
             (tmp_path / name).write_text("other")
-            patch.setattr(f"train.sim.measured_steps.{name}", tmp_path / name)
+            patch.setattr(f"train.sim.conditions.{name}", tmp_path / name)
             assert fingerprint(description, "gpu") != before
     assert fingerprint(description, "gpu") == before
     digests = []
