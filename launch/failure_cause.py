@@ -50,84 +50,77 @@ _SIGNAL_STATUSES = range(129, 193)
 """Exit statuses of processes that signals 1 to 64 killed: a shell reports signal n as 128 + n."""
 
 
-def read_failures(folder: RunFolder) -> list[dict[str, Any]]:
-    """Read the failure reports of a run: one from each rank that failed and could still write it whole."""
-    reports = map(found_object, (each for each in entries(folder.path) if each.match("failure_*.json")))
-    return [each for each in reports if all(isinstance(each.get(key, each), kind) for key, kind in _REPORT.items())]
+@dataclass(frozen=True)
+class Ending:
+    """How the ranks of a run ended.
 
-
-def find_cause(folder: RunFolder, outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the first failure of a run, by the first row of `_CAUSES` that holds.
-
-    Args:
+    Attributes:
         folder: The run folder.
         outcome: How the launcher ended.
-        reports: The failure reports, from `read_failures`.
-
-    Returns:
-        A mapping with ``message`` and, where they are known, ``rank``, ``host`` and ``step``.
+        reports: The failure reports: one from each rank that failed and could still write it whole.
     """
-    evidence = _Evidence(folder, outcome, reports)
-    told = next(tells(evidence) for holds, tells in _CAUSES if holds(evidence))
-    return {"message": told} if isinstance(told, str) else told
-
-
-def was_stopped(outcome: Outcome, reports: Sequence[Mapping[str, Any]], world_size: int) -> bool:
-    """Return whether a run ended because it was told to stop, and nothing else went wrong.
-
-    Launchers replace the ranks' exit statuses by one of their own, srun by the largest, and they tell the other ranks
-    to stop when a rank fails. So a status counts for nothing here. Somebody told the run to stop if the launcher was
-    signalled, if the ranks agreed to stop (the checkpoint is then on disk), or if every rank reports a signal of its
-    own. A rank may fail with a report of its own meanwhile, and then the run has failed.
-    """
-    if not outcome.exit_status or _first_of_its_own(reports):
-        return False
-    stopped = [report for report in reports if report["status"] == STOPPED_STATUS]
-    if any(not report["second_hand"] for report in stopped):
-        return True
-    if outcome.stopped_by is None:
-        return len(stopped) == len(reports) == world_size
-    # Without a step, the run had not begun: there was no state to save. Ranks that were killed have no reports.
-    is_early = all(report in stopped or report["step"] is None for report in reports)
-    return is_early and not has_refused(outcome, reports)
-
-
-def has_refused(outcome: Outcome, reports: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the first thing that went wrong is that a rank refused to begin the run."""
-    first = _first_of_its_own(reports)
-    return first["status"] == REFUSED_STATUS if first else not reports and outcome.exit_status == REFUSED_STATUS
-
-
-def _first_of_its_own(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the earliest report of a failure that no other rank caused: an error of the rank, or a kill.
-
-    NCCL aborts ranks whose peers have ended, so an abort counts only where nothing else is reported.
-    """
-    own = [
-        report
-        for report in reports
-        if "killed_by" in report or (not report["second_hand"] and report["status"] != STOPPED_STATUS)
-    ]
-    return min(own, key=lambda report: (report["status"] == ABORTED_STATUS, report["time"]), default=None)
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """What is known of the end of a run; see `find_cause`."""
 
     folder: RunFolder
     outcome: Outcome
     reports: Sequence[Mapping[str, Any]]
 
-    @cached_property
-    def own(self) -> Mapping[str, Any]:
-        """The first failure that no other rank caused; empty if none is reported."""
-        return _first_of_its_own(self.reports) or {}
+    @classmethod
+    def read(cls, folder: RunFolder, outcome: Outcome) -> "Ending":
+        """Return the ending of a run with the reports that are in its folder."""
+        found = map(found_object, (each for each in entries(folder.path) if each.match("failure_*.json")))
+        reports = [
+            each for each in found if all(isinstance(each.get(key, each), kind) for key, kind in _REPORT.items())
+        ]
+        return cls(folder, outcome, reports)
 
     @cached_property
-    def has_stopped(self) -> bool:
-        """Whether the run ended because it was told to."""
-        return was_stopped(self.outcome, self.reports, self.folder.cluster.world_size)
+    def cause(self) -> Mapping[str, Any]:
+        """The first failure, by the first row of `_CAUSES` that holds.
+
+        A mapping with ``message`` and, where they are known, ``rank``, ``host`` and ``step``.
+        """
+        told = next(tells(self) for holds, tells in _CAUSES if holds(self))
+        return {"message": told} if isinstance(told, str) else told
+
+    @cached_property
+    def was_stopped(self) -> bool:
+        """Whether the run ended because it was told to stop, and nothing else went wrong.
+
+        Launchers replace the ranks' exit statuses by one of their own, srun by the largest, and they tell the other
+        ranks to stop when a rank fails. So a status counts for nothing here. Somebody told the run to stop if the
+        launcher was signalled, if the ranks agreed to stop (the checkpoint is then on disk), or if every rank reports
+        a signal of its own. A rank may fail with a report of its own meanwhile, and then the run has failed.
+        """
+        if not self.outcome.exit_status or self.own:
+            return False
+        stopped = [report for report in self.reports if report["status"] == STOPPED_STATUS]
+        if any(not report["second_hand"] for report in stopped):
+            return True
+        if self.outcome.stopped_by is None:
+            return len(stopped) == len(self.reports) == self.folder.cluster.world_size
+        # Without a step, the run had not begun: there was no state to save. Ranks that were killed have no reports.
+        is_early = all(report in stopped or report["step"] is None for report in self.reports)
+        return is_early and not self.has_refused
+
+    @cached_property
+    def has_refused(self) -> bool:
+        """Whether the first thing that went wrong is that a rank refused to begin the run."""
+        if self.own:
+            return bool(self.own["status"] == REFUSED_STATUS)
+        return not self.reports and self.outcome.exit_status == REFUSED_STATUS
+
+    @cached_property
+    def own(self) -> Mapping[str, Any]:
+        """The earliest report of a failure that no other rank caused, an error of the rank or a kill; or empty.
+
+        NCCL aborts ranks whose peers have ended, so an abort counts only where nothing else is reported.
+        """
+        own = [
+            report
+            for report in self.reports
+            if "killed_by" in report or (not report["second_hand"] and report["status"] != STOPPED_STATUS)
+        ]
+        return min(own, key=lambda report: (report["status"] == ABORTED_STATUS, report["time"]), default={})
 
     @cached_property
     def stop(self) -> Mapping[str, Any]:
@@ -165,34 +158,34 @@ _Told = str | Mapping[str, Any]
 """A message, or a message with rank, host and step."""
 
 
-def _tell_lost_state(its: _Evidence) -> _Told:
+def _tell_lost_state(its: Ending) -> _Told:
     return f"told to stop by {_name(its.outcome.interrupted_by)}, but the state was not saved within {STOP_S:.0f} s"
 
 
-def _tell_kill(its: _Evidence) -> _Told:
+def _tell_kill(its: Ending) -> _Told:
     # The script that started the rank counts the kills of its own machine; see `supervise_rank.sh`.
     is_out_of_memory = its.own.get("ran_out_of_memory", its.outcome.ran_out_of_memory)
     why = _why(its.folder, its.own["killed_by"], is_out_of_memory)
     return _end_of(its, its.own["rank"], its.own["host"], its.own["message"] + its.step[1] + why)
 
 
-def _tell_silence(its: _Evidence) -> _Told:
+def _tell_silence(its: Ending) -> _Told:
     assert its.silent is not None
     rank, ending, number = its.silent
     why = _why(its.folder, number, its.outcome.ran_out_of_memory)
     return _end_of(its, rank, _host_of(its.folder, rank), ending + its.step[1] + why)
 
 
-def _end_of(its: _Evidence, rank: int, host: str, words: str) -> _Told:
+def _end_of(its: Ending, rank: int, host: str, words: str) -> _Told:
     return {"rank": rank, "host": host, "step": its.step[0], "message": f"rank {rank} on {host} {words}"}
 
 
-def _tell_refusal(its: _Evidence) -> _Told:
+def _tell_refusal(its: Ending) -> _Told:
     rank, host, message = (its.own[key] for key in ("rank", "host", "message"))
     return {**its.own, "message": f"rank {rank} on {host} refused to start: {message}"}
 
 
-def _tell_error(its: _Evidence) -> _Told:
+def _tell_error(its: Ending) -> _Told:
     """Tell the error of a rank; the step of the other ranks is used where the rank reports none."""
     rank, host, step, message = (its.own[key] for key in ("rank", "host", "step", "message"))
     step, when = its.step if step is None else (step, _at(step))
@@ -200,26 +193,26 @@ def _tell_error(its: _Evidence) -> _Told:
     return {**its.own, "step": step, "message": f"rank {rank} on {host} failed{when}: {message}{remedy}"}
 
 
-def _tell_waiting(its: _Evidence) -> _Told:
+def _tell_waiting(its: Ending) -> _Told:
     first = min(its.reports, key=lambda report: report["time"])
     message = f"every rank waited for another{_at(its.step[0])}; rank {first['rank']}: {first['message']}"
     return {**first, "message": message}
 
 
-_CAUSES: Sequence[tuple[Callable[[_Evidence], object], Callable[[_Evidence], _Told]]] = (
+_CAUSES: Sequence[tuple[Callable[[Ending], object], Callable[[Ending], _Told]]] = (
     (
         lambda its: its.outcome.lost_server is not None and not its.outcome.interrupted_by,
         lambda its: f"a parameter server ended with status {its.outcome.lost_server} before the ranks did",
     ),
     (lambda its: its.outcome.interrupted_by == signal.SIGINT, lambda _: "ended at once by a second Ctrl-C"),
     (lambda its: its.outcome.interrupted_by, _tell_lost_state),
-    (lambda its: its.has_stopped, lambda its: its.stop or f"stopped by {_name(its.outcome.stopped_by)}"),
+    (lambda its: its.was_stopped, lambda its: its.stop or f"stopped by {_name(its.outcome.stopped_by)}"),
     (lambda its: "killed_by" in its.own, _tell_kill),
     (lambda its: its.own.get("status") == REFUSED_STATUS, _tell_refusal),
     (lambda its: its.own, _tell_error),
     (lambda its: its.silent, _tell_silence),
     (lambda its: its.reports, _tell_waiting),
-    (lambda its: its.outcome.exit_status == REFUSED_STATUS, lambda _: "the ranks refused to start"),
+    (lambda its: its.has_refused, lambda _: "the ranks refused to start"),
     (
         lambda its: its.outcome.exit_status == _LOST_DAEMON,
         lambda _: f"the launcher ended with status {_LOST_DAEMON}; mpirun has lost a host, or the network to it",

@@ -11,7 +11,7 @@ from configs.arguments import painted
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS
 from configs.load import ROOT
 from configs.schema import Recipe
-from launch.failure_cause import find_cause, read_failures, was_stopped
+from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
 from logs.checkpoints import step_of
@@ -33,18 +33,15 @@ def finish_run(folder: RunFolder, outcome: Outcome) -> int:
     Returns:
         The exit status; see `launch.__main__.main`.
     """
-    recipe, cluster = folder.settings
-    rows = read_failures(folder)
+    recipe, ending = folder.recipe, Ending.read(folder, outcome)
     # Rank 0 has written the summary of a run that came to its end, whatever happened to a launcher afterwards.
     has_ended = folder.has_summary
     if not has_ended:
-        cause = find_cause(folder, outcome, rows)
+        cause = ending.cause
         folder.close_aborted(cause["message"], failed_rank=cause.get("rank"), failed_step=cause.get("step"))
     summary = _completed(folder)
     verdicts = write_verdict(folder.path)
-    has_stopped = not has_ended and (
-        outcome.interrupted_by is not None or was_stopped(outcome, rows, cluster.world_size)
-    )
+    has_stopped = not has_ended and (outcome.interrupted_by is not None or ending.was_stopped)
     verdict = verdicts[recipe.mlperf.ruleset] if asks_for_log(recipe, summary) else None
     passed = summary.status == "success" and (verdict is None or verdict.passed)
     if summary.status == "success" and outcome.exit_status:
@@ -67,7 +64,7 @@ def close_refused(folder: RunFolder, outcome: Outcome) -> int:
     Returns:
         `REFUSED_STATUS`.
     """
-    cause = find_cause(folder, outcome, read_failures(folder))
+    cause = Ending.read(folder, outcome).cause
     folder.close_aborted(cause["message"], failed_rank=cause.get("rank"))
     sys.stderr.write(f"error: {folder.shown}: {cause['message']}\n")
     notify(folder, "failure", f"{folder.recipe.name}: {cause['message']}")

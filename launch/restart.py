@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from launch.failure_cause import find_cause, has_refused, read_failures, was_stopped
+from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
 from logs.attempts import bad_hosts
@@ -33,13 +33,12 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     Raises:
         UserError: If the disk is full, or the disk or the file server is in trouble.
     """
-    cluster, reports = folder.cluster, read_failures(folder)
+    cluster, ending = folder.cluster, Ending.read(folder, outcome)
     is_over = folder.has_summary or not outcome.exit_status or outcome.interrupted_by
     limit = cluster.scheduler.max_restarts
-    is_over = is_over or has_refused(outcome, reports)
-    if is_over or not limit or was_stopped(outcome, reports, cluster.world_size):
+    if is_over or not limit or ending.has_refused or ending.was_stopped:
         return False
-    cause = find_cause(folder, outcome, reports)
+    cause = ending.cause
     reason = folder.attempts.add(
         "failed",
         cause["message"],

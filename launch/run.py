@@ -23,7 +23,7 @@ from configs.rank_variables import rank_environment
 from configs.reading import exists, is_file, may_pass
 from configs.registry import BUILT_IN_SOURCES, ENGINES, packing_words, require_reader
 from configs.schema import Cluster, Recipe
-from launch.failure_cause import has_refused, read_failures
+from launch.failure_cause import Ending
 from launch.finish import close_refused, finish_run
 from launch.notify import notify
 from launch.restart import may_restart
@@ -107,15 +107,15 @@ def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim, command: Sequen
     if is_emptied:  # Nothing there could be resumed, or judged.
         sys.stderr.write(f"error: {folder.shown}: was emptied or unmounted during the run; start it again\n")
         return 1
-    reports, name = read_failures(folder), folder.recipe.name
+    ending, name = Ending.read(folder, outcome), folder.recipe.name
     is_begun = folder.checkpoints.resume_point() or folder.attempts.read()
     if signal.SIGINT in (outcome.stopped_by, outcome.interrupted_by) and not is_begun and not _has_trained(folder):
         notify(folder, "stop", f"{name}: stopped by Ctrl-C before training began")
         _remove_unbegun(folder)
         sys.stderr.write(f"{name}: stopped by Ctrl-C before training began: nothing was saved, nothing is left\n")
         return 128 + signal.SIGINT
-    if has_refused(outcome, reports) and not folder.has_summary:
-        if is_begun or not all(report["status"] == REFUSED_STATUS for report in reports):
+    if ending.has_refused and not folder.has_summary:
+        if is_begun or not all(report["status"] == REFUSED_STATUS for report in ending.reports):
             return close_refused(folder, outcome)
         # Every rank has printed why.
         _remove_unbegun(folder)

@@ -20,7 +20,7 @@ from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.outputs import guard_outputs
 from configs.rank_variables import rank_environment
 from configs.reading import is_file
-from launch.failure_cause import find_cause, has_refused, read_failures, was_stopped
+from launch.failure_cause import Ending
 from launch.finish import close_refused, finish_run
 from launch.notify import notify
 from launch.restart import ANY_HOST, may_restart
@@ -137,10 +137,9 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
     is_over = summary is not None and (summary.status == "success" or summary.steps is not None)
     told = signal.SIGTERM if was_signalled else None
     outcome = Outcome(0 if is_over and told else status, stopped_by=told)
-    reports = read_failures(folder)
-    is_stopped = was_stopped(outcome, reports, cluster.world_size)
+    ending = Ending.read(folder, outcome)
     # Without a status, the signal came before the ranks of this attempt were started.
-    if not is_over and (is_stopped or (told and not status)):
+    if not is_over and (ending.was_stopped or (told and not status)):
         (folder / UNFINISHED_MARK).touch()
         reason = None
         if is_near_limit:
@@ -148,14 +147,14 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
                 "stopped", "the job's wall time was over", limit=cluster.scheduler.max_requeues
             )
         cause: Mapping[str, Any] = {"message": _STOPPED}
-        if is_stopped and reports:
-            cause = find_cause(folder, outcome, reports)
+        if ending.was_stopped and ending.reports:
+            cause = ending.cause
         folder.close_aborted(cause["message"], failed_step=cause.get("step"))
         again = "" if reason is None else f"; it is not queued again: {reason}"
         sys.stderr.write(f"{folder.shown}: the run was stopped before its end{again}\n")
         notify(folder, "stop", f"{recipe.name}: the run was stopped before its end{again}")
         return STOPPED_STATUS if reason is None else 1
-    if summary is None and has_refused(outcome, reports):
+    if summary is None and ending.has_refused:
         (folder / UNFINISHED_MARK).touch()  # The same job script can be submitted again.
         return close_refused(folder, outcome)
     try:

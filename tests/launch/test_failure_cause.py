@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_both
-from launch.failure_cause import find_cause, was_stopped
+from launch.failure_cause import Ending
 from launch.start.local import Outcome
 from logs.folder import RunFolder
 
@@ -95,7 +95,7 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
 def test_the_first_to_fail_is_named_with_host_and_step(
     tmp_path: Path, rows: list[dict[str, Any]], outcome: Outcome, rank: int, message: str
 ) -> None:
-    cause = find_cause(_folder(tmp_path), outcome, rows)
+    cause = Ending(_folder(tmp_path), outcome, rows).cause
     assert (cause["message"], cause["rank"]) == (message, rank)
     assert f"rank {rank} on {cause['host']}" in message or "every rank waited" in message
     step = message.partition(" step ")[2][:1]
@@ -123,7 +123,7 @@ def test_the_first_to_fail_is_named_with_host_and_step(
 def test_no_rank_is_named_where_none_failed(
     outcome: Outcome, rows: list[dict[str, Any]], cause: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert find_cause(_folder(tmp_path), outcome, rows) == cause
+    assert Ending(_folder(tmp_path), outcome, rows).cause == cause
 
 
 @pytest.mark.parametrize("ledger", [None, "{", "[]", '{"hosts": null}', '{"hosts": ["a"]}', '{"hosts": ["a", "c"]}'])
@@ -138,7 +138,7 @@ def test_the_host_of_a_rank_without_a_report_comes_from_the_ledger_or_the_rank_s
         if text is not None:
             (tmp_path / name).write_text(text, encoding="utf-8")
     host = "c" if ledger and '"c"' in ledger else host
-    assert f"rank 1 on {host} " in find_cause(_folder(tmp_path, *MPI), Outcome(1, ((0, 1),)), [ECHO])["message"]
+    assert f"rank 1 on {host} " in Ending(_folder(tmp_path, *MPI), Outcome(1, ((0, 1),)), [ECHO]).cause["message"]
 
 
 def test_the_step_comes_from_the_metrics_if_no_rank_reported_one(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_step_comes_from_the_metrics_if_no_rank_reported_one(tmp_path: Path)
     (tmp_path / "startup.json").touch()
     for rows, step in (("", 0), ('{"step": 5}\n{"step": 9}\n', 9)):
         (tmp_path / "metrics.jsonl").write_text(rows, encoding="utf-8")
-        cause = find_cause(folder, Outcome(137), [KILLED])
+        cause = Ending(folder, Outcome(137), [KILLED]).cause
         message = f"rank 1 on node1 was killed by signal 9 at or after step {step}"
         assert (cause["step"], cause["message"]) == (step, message)
 
@@ -171,13 +171,15 @@ def test_the_step_comes_from_the_metrics_if_no_rank_reported_one(tmp_path: Path)
         (Outcome(137, ((1, 137),)), [STOPPED_AT_START], False),
     ],
 )
-def test_a_run_was_stopped_only_if_nobody_failed(outcome: Outcome, rows: list[dict[str, Any]], expected: bool) -> None:
-    assert was_stopped(outcome, rows, 2) == expected
+def test_a_run_was_stopped_only_if_nobody_failed(
+    outcome: Outcome, rows: list[dict[str, Any]], expected: bool, tmp_path: Path
+) -> None:
+    assert Ending(_folder(tmp_path), outcome, rows).was_stopped == expected
 
 
 def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) -> None:
     def told(status: int = 135) -> str:
-        return str(find_cause(_folder(tmp_path), Outcome(status, ((1, status),)), [])["message"])
+        return str(Ending(_folder(tmp_path), Outcome(status, ((1, status),)), []).cause["message"])
 
     place = tmp_path / "digits"
     place.mkdir()
@@ -216,11 +218,11 @@ def test_a_crash_at_a_record_whose_length_is_damaged_names_file_and_record(
         file.seek(offsets[331] + 4)
         file.write(length.to_bytes(4, "little"))
     report = KILLED | {"message": "was killed by signal 11", "status": 139, "killed_by": 11}
-    message = find_cause(_folder(tmp_path), Outcome(139), [report])["message"]
+    message = Ending(_folder(tmp_path), Outcome(139), [report]).cause["message"]
     assert f"signal 11: {place}/eval.rec: record 331 at byte {offsets[331]} is {problem}" in message
     assert message.endswith(f"; ./run.sh prepare --verify {place} names all damaged records")
     (place / "eval.idx").write_text("0\n", encoding="ascii")
-    message = find_cause(_folder(tmp_path), Outcome(139), [report])["message"]
+    message = Ending(_folder(tmp_path), Outcome(139), [report]).cause["message"]
     assert message.endswith("was killed by signal 11"), "an index that is damaged too hides no crash"
 
 
@@ -234,13 +236,13 @@ def test_a_crash_of_dali_2_names_the_command_that_finds_damaged_images(
     report = KILLED | {"message": "was killed by signal 11", "status": 139, "killed_by": 11}
     packages = {"pip": "2.0", "nvidia-dali-cuda130": dali}
     (tmp_path / "environment.json").write_text(json.dumps({"packages": packages}), encoding="utf-8")
-    message = find_cause(_folder(tmp_path, f"data.source={source}"), Outcome(139), [report])["message"]
+    message = Ending(_folder(tmp_path, f"data.source={source}"), Outcome(139), [report]).cause["message"]
     assert (f"./run.sh prepare --verify {tmp_path}/digits names" in message) == is_told
     assert message.startswith("rank 1 on node1 was killed by signal 11")
 
 
 def test_the_launcher_counts_where_the_report_of_a_killed_rank_does_not(tmp_path: Path) -> None:
-    cause = find_cause(_folder(tmp_path), Outcome(137, ran_out_of_memory=True), [KILLED])
+    cause = Ending(_folder(tmp_path), Outcome(137, ran_out_of_memory=True), [KILLED]).cause
     assert str(cause["message"]).startswith(
         "rank 1 on node1 was killed by signal 9: the kernel killed it because memory"
     )

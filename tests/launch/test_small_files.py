@@ -11,8 +11,9 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_cluster, load_recipe
 from configs.plan import Position
-from launch.failure_cause import read_failures
+from launch.failure_cause import Ending
 from launch.resume import prepared
+from launch.start.local import Outcome
 from logs.checkpoints import SavedState
 from logs.environment import write_environment
 from logs.folder import RunFolder
@@ -51,7 +52,7 @@ def test_a_damaged_small_file_does_not_keep_a_run_from_its_checkpoint(
     folder: RunFolder, name: str, content: bytes
 ) -> None:
     (folder / name).write_bytes(content)
-    assert (read_failures(folder), folder.attempts.read()) == ([], [])
+    assert (Ending.read(folder, Outcome(1)).reports, folder.attempts.read()) == ([], [])
     with prepared(folder, RECIPE, CLUSTER, must_resume=True):
         assert folder.checkpoints.resume_point() == folder.checkpoints.files()[0]
         assert not (folder / "summary.json").exists()
