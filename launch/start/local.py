@@ -169,6 +169,33 @@ def _parameter_servers(
                 process.wait(LEAVE_S)
 
 
+class _MemoryWatch:
+    """Knows the memory control group of each rank, which need not be the launcher's, and the kills in it before."""
+
+    def __init__(self) -> None:
+        self._looked_s = float("-inf")
+        self._groups: dict[int, Path] = {}
+        self._kills: dict[Path, int] = {}
+
+    def look(self, ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Read the group of each rank that has not ended, a few times a second."""
+        now_s = time.monotonic()
+        if now_s < self._looked_s + _LOOK_S:
+            return
+        self._looked_s = now_s
+        for rank in ranks:
+            group = memory_group(rank.pid) if rank.returncode is None else None
+            # A process that has just ended seems to be in the group around all groups.
+            if group is not None and Path(f"/proc/{rank.pid}/exe").exists():
+                self._groups[rank.pid] = group
+                self._kills.setdefault(group, kills_in(group))
+
+    def group_of_kill(self, rank: subprocess.Popen[bytes]) -> str | None:
+        """Return the group in which the kernel has killed a process since a look: the rank, if it was killed."""
+        group = self._groups.get(rank.pid)
+        return None if group is None or kills_in(group) <= self._kills[group] else describe_group(group)
+
+
 @dataclass
 class _Supervisor:
     """Waits for the ranks; after a failure, the loss of a server or a signal, it ends the ranks that are left.
@@ -197,7 +224,7 @@ class _Supervisor:
     is_killing: bool = False
     deadline_s: float | None = None
     passed_on: int | None = None
-    memory: "_MemoryWatch" = field(default_factory=lambda: _MemoryWatch())  # noqa: PLW0108 (defined below)
+    memory: _MemoryWatch = field(default_factory=_MemoryWatch)
 
     def wait(self) -> Outcome:
         """Return when all ranks have ended, and everything that they started; or when what is left cannot be killed."""
@@ -276,33 +303,6 @@ class _Supervisor:
         killed = (self.ranks[rank] for rank, status in self.failed.items() if status == 128 + signal.SIGKILL)
         group = next(filter(None, map(self.memory.group_of_kill, killed)), False)
         return Outcome(worst, tuple(self.failed.items()), ran_out_of_memory=group)
-
-
-class _MemoryWatch:
-    """Knows the memory control group of each rank, which need not be the launcher's, and the kills in it before."""
-
-    def __init__(self) -> None:
-        self._looked_s = float("-inf")
-        self._groups: dict[int, Path] = {}
-        self._kills: dict[Path, int] = {}
-
-    def look(self, ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Read the group of each rank that has not ended, a few times a second."""
-        now_s = time.monotonic()
-        if now_s < self._looked_s + _LOOK_S:
-            return
-        self._looked_s = now_s
-        for rank in ranks:
-            group = memory_group(rank.pid) if rank.returncode is None else None
-            # A process that has just ended seems to be in the group around all groups.
-            if group is not None and Path(f"/proc/{rank.pid}/exe").exists():
-                self._groups[rank.pid] = group
-                self._kills.setdefault(group, kills_in(group))
-
-    def group_of_kill(self, rank: subprocess.Popen[bytes]) -> str | None:
-        """Return the group in which the kernel has killed a process since a look: the rank, if it was killed."""
-        group = self._groups.get(rank.pid)
-        return None if group is None or kills_in(group) <= self._kills[group] else describe_group(group)
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:
