@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TextIO
 
@@ -69,49 +70,53 @@ def run_launcher(
             stdout=pipes[0],
             stderr=pipes[1],
         )
-        words = [
-            threading.Thread(target=_pass_on, args=each, daemon=True)
-            for each in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
-            if each[0] is not None
-        ]
-        for thread in words:
-            thread.start()
-        passed_on = deadline_s = None
-        is_asked = is_killed = False
-
-        def kill() -> bool:
-            signal_groups([process], signal.SIGKILL)
-            return True
-
-        outlived = OutlivedLauncher(Path(command[-1]), kill)
-        while process.poll() is None:
-            outlived.look()
-            if last_signal() not in (None, passed_on):
-                passed_on = last_signal()
-                deadline_s = None if passed_on == signal.SIGINT else time.monotonic() + STOP_S
-                if passed_on == signal.SIGKILL:
-                    _end_at_once(process)
-                elif stop_file and stop_file.parent.is_dir():
-                    stop_file.touch()
-                else:
-                    process.send_signal(stop_signal)
-                    is_asked = True
-            if deadline_s is not None and time.monotonic() > deadline_s:
-                if is_asked:
-                    _end_at_once(process)
-                    is_killed = True
-                else:
-                    process.send_signal(stop_signal)
-                is_asked, deadline_s = True, time.monotonic() + STOP_S
-            time.sleep(_POLL_S)
-        for thread in words:
-            thread.join(_LAST_WORDS_S)
+        with _outputs_passed_on(process):
+            outlived = OutlivedLauncher(Path(command[-1]), partial(_kill, process))
+            passed_on, is_killed = _wait_for(process, outlived, last_signal, stop_signal, stop_file)
     status = 128 - process.returncode if process.returncode < 0 else process.returncode
     if is_killed:
         return Outcome(status, interrupted_by=passed_on)
     if passed_on in STOP_SIGNALS:
         return Outcome(status, stopped_by=passed_on)
     return Outcome(status, interrupted_by=None if passed_on is None else signal.SIGINT)
+
+
+def _wait_for(
+    process: subprocess.Popen[bytes],
+    outlived: "OutlivedLauncher",
+    last_signal: Callable[[], int | None],
+    stop_signal: signal.Signals,
+    stop_file: Path | None,
+) -> tuple[int | None, bool]:
+    """Wait for a launcher; return the last signal that was passed on, and whether its time was over."""
+    passed_on = deadline_s = None
+    is_asked = is_killed = False
+    while process.poll() is None:
+        outlived.look()
+        if last_signal() not in (None, passed_on):
+            passed_on = last_signal()
+            deadline_s = None if passed_on == signal.SIGINT else time.monotonic() + STOP_S
+            if passed_on == signal.SIGKILL:
+                _end_at_once(process)
+            elif stop_file and stop_file.parent.is_dir():
+                stop_file.touch()
+            else:
+                process.send_signal(stop_signal)
+                is_asked = True
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            if is_asked:
+                _end_at_once(process)
+                is_killed = True
+            else:
+                process.send_signal(stop_signal)
+            is_asked, deadline_s = True, time.monotonic() + STOP_S
+        time.sleep(_POLL_S)
+    return passed_on, is_killed
+
+
+def _kill(process: subprocess.Popen[bytes]) -> bool:
+    signal_groups([process], signal.SIGKILL)
+    return True
 
 
 def _may_break(descriptor: int) -> bool:
@@ -124,6 +129,18 @@ def _may_break(descriptor: int) -> bool:
     except OSError:
         return False
     return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
+
+
+@contextmanager
+def _outputs_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Write to the outputs of this process, while the block runs, what a launcher prints into pipes."""
+    pairs = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+    threads = [threading.Thread(target=_pass_on, args=each, daemon=True) for each in pairs if each[0] is not None]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(_LAST_WORDS_S)
 
 
 def _pass_on(source: IO[bytes], sink: TextIO) -> None:
