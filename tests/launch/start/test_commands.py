@@ -8,7 +8,6 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from configs import registry
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment, rank_environment
-from launch.start import commands
 from launch.start.commands import inherited, launcher_command, local_words, require_startable, run_under
 from launch.start.launcher import run_launcher
 from launch.start.link import can_shape
@@ -314,32 +312,6 @@ def test_srun_and_mpirun_get_the_ranks_variables_their_rendezvous_and_a_signal_t
     assert variables.items() >= {"OWN": "1", **binding_environment(cluster)}.items()
     assert variables["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent), "horovodrun's place"
     assert {name for name in ("HOROVOD_GLOO_RENDEZVOUS_PORT", "RANK_MEETING") if variables.get(name)} == served
-
-
-@pytest.mark.parametrize(
-    ("sets", "processes", "options"),
-    [
-        (["communication.kind=devices"], 1, {"kind": "devices", "servers": 0}),
-        (["communication.kind=parameter_server", "communication.servers=2"], 3,
-         {"kind": "parameter_server", "servers": 2}),
-        (["communication.kind=parameter_server", "communication.servers=2", "communication.link_bytes_per_s=1000000"],
-         3, {"kind": "parameter_server", "servers": 2, "bytes_per_s": 1e6}),
-    ],
-)  # fmt: skip
-def test_the_local_launcher_gets_command_number_variables_servers_and_the_rate_of_a_link(
-    sets: list[str], processes: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[tuple[Any, ...]] = []
-
-    def note(*words: Any, **options: Any) -> Outcome:
-        told.append((*words, options))
-        return Outcome(7)
-
-    for name in ("run_ranks", "run_ranks_on_link"):
-        monkeypatch.setattr(commands, name, note)
-    cluster = load_cluster("laptop", [f"cluster.{each}" for each in ("ranks_per_node=3", *sets)])
-    assert run_under(cluster, ["rank"], {"OWN": "1"}) == Outcome(7)
-    assert told == [(["rank"], processes, {"OWN": "1"}, options)]
 
 
 def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,17 +192,17 @@ def test_a_shaped_loopback_passes_what_all_ranks_and_servers_send_at_a_time(
 def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others(
     is_stopped: bool, tmp_path: Path
 ) -> None:
+    cluster = load_cluster("laptop", ["cluster.communication.link_bytes_per_s=1e8"])
+    asks = "echo $OWN $HOROVOD_GLOO_IFACE $(readlink /proc/self/ns/net) $(tc qdisc show dev lo | grep -o 'rate [^ ]*')"
     end = "exec sleep 60" if is_stopped else "[ $RANK = 0 ] || exit 3"
-    command = _script(
-        tmp_path, f'echo "$OWN ${{RANK_MEETING%%-*}}" $(readlink /proc/self/ns/net) >{tmp_path}/$RANK; {end}'
-    )
+    code = f"RANK=${{HOROVOD_RANK:-$RANK}}; {asks} >{tmp_path}/$RANK; {PID.format(folder=tmp_path)} {end}"
     with _signalled(signal.SIGTERM, tmp_path, 2 if is_stopped else 3):
-        outcome = run_ranks_on_link(command, 2, {"OWN": "1"}, bytes_per_s=1e8, kind="shared_memory")
+        outcome = run_under(cluster, ["bash", "-c", code], {"OWN": "1"})
     assert outcome == (Outcome(75, stopped_by=signal.SIGTERM) if is_stopped else Outcome(3))
     (told,) = {(tmp_path / rank).read_text(encoding="utf-8").strip() for rank in "01"}
-    own, meeting, network = told.split()
-    assert (own, meeting) == ("1", "ranks")
-    assert network != str(Path("/proc/self/ns/net").readlink())
+    assert told.startswith("1 ")
+    assert told.endswith("rate 1600Mbit"), "twice 100 MB/s"
+    assert str(Path("/proc/self/ns/net").readlink()) not in told
     assert not _running(tmp_path)
 
 
