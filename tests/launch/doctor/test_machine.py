@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,15 +121,20 @@ def test_a_sound_data_set_is_told_in_records_and_bytes_and_a_broken_one_by_its_f
 
 
 def test_both_ends_of_each_file_of_records_are_read(tmp_path: Path, shared_digits: Path) -> None:
-    path = shutil.copytree(shared_digits, tmp_path / "digits") / "more.rec"
-    path.write_bytes(bytes(32 << 20))
+    path, size = shutil.copytree(shared_digits, tmp_path / "digits") / "more.rec", 32 << 20
+    path.write_bytes(bytes(size))
     drop_pages([path])
     if resident_bytes([path]):
         pytest.skip("this folder keeps its pages: set TMPDIR to a folder on a disk")
     facts = inspect_dataset(*load_both("digits", None, [f"cluster.paths.data={tmp_path}"]))
     assert facts.problem is None
-    # A MiB at each end, and what the kernel reads ahead, which is far less than the rest.
-    assert 2 << 20 <= (resident_bytes([path]) or 0) < 8 << 20
+
+    def is_cached(offset: int) -> bool:
+        with path.open("rb") as file, suppress(BlockingIOError):
+            return os.preadv(file.fileno(), [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        return False
+
+    assert [is_cached(offset) for offset in (0, size // 2, size - 1)] == [True, False, True]
 
 
 def test_a_disk_that_does_not_answer_is_a_problem_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
