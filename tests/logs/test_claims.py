@@ -124,7 +124,9 @@ def test_the_owner_gives_signs_of_life_and_learns_once_that_it_was_succeeded(
     with Claims(tmp_path).held(lost.put):
         while claim.path.stat().st_mtime < time.time() - 100:
             time.sleep(0.01)
-        claim.path.with_name("2.json").write_text('{"ended": "now"}', encoding="utf-8")
+        written = tmp_path / "written"
+        written.write_text('{"ended": "now"}', encoding="utf-8")
+        written.rename(claim.path.with_name("2.json"))  # The owner may look at any moment.
         words = f"{tmp_path}: taken over by another run, because its heartbeat had stopped"
         assert lost.get(timeout=20) == words
         for thread in threading.enumerate():
