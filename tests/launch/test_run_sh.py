@@ -13,6 +13,8 @@ import pytest
 
 from launch.setup.layout import ROOT
 
+pytestmark = pytest.mark.medium
+
 _ROWS = re.findall(r'^  "([\w-]+)\|([\w.]+)\|', (ROOT / "run.sh").read_text(encoding="utf-8"), re.MULTILINE)
 
 

@@ -24,6 +24,8 @@ from train.comm.communicator import SingleProcess
 from train.networks.arch import network_of
 from train.rank.identity import Identity
 
+pytestmark = pytest.mark.medium
+
 RANK = replace(ALONE, rank=3, local_rank=1, host="node7")
 SETS = ["cluster.communication.kind=none", "cluster.ranks_per_node=1",
         "data.source=synthetic", "batch.global_size=4"]  # fmt: skip

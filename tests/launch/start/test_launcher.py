@@ -18,6 +18,8 @@ from launch.start import launcher as launcher_module
 from launch.start.launcher import OutlivedLauncher, kill_launcher_of, run_launcher
 from launch.start.local import Outcome
 
+pytestmark = pytest.mark.medium
+
 FAILED = json.dumps({"rank": 1, "status": 137})
 
 

@@ -12,6 +12,8 @@ import pytest
 from launch.start import local
 from launch.start.local import Outcome, run_ranks
 
+pytestmark = pytest.mark.medium
+
 STUBBORN = "trap '' TERM USR1 INT; touch {folder}/$RANK; while true; do sleep 0.01; done"
 
 Sent = list[tuple[float, int]]

@@ -24,6 +24,8 @@ from logs.judge.compliance import (
 from logs.mlperf import RESULT_FILES
 from tests.logs import samples
 
+pytestmark = pytest.mark.medium
+
 Lines = list[str]
 
 

@@ -12,6 +12,8 @@ from logs.show.chart import Band, Bar, BarChart, LineChart, Series, Stretch
 from logs.show.drawing import to_svg
 from logs.show.plot import plot_collectives, plot_learning_rate, plot_study, plot_sweep, plot_validation
 
+pytestmark = pytest.mark.medium
+
 
 def _lines(*series: Series, **options: Any) -> LineChart:
     return LineChart("y", "x", series, **options)

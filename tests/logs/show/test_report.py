@@ -14,6 +14,8 @@ from logs.show import reported_run
 from tests.logs import samples
 from tests.logs.show.pages import read_page, words
 
+pytestmark = pytest.mark.medium
+
 
 def _page(path: Path) -> Element:
     return read_page(path.read_text(encoding="utf-8"))

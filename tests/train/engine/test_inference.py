@@ -16,6 +16,8 @@ from train.engine.onnx_graph import export_onnx
 from train.networks.arch import Network, Rows, network_of
 from train.schedule import HyperParameters
 
+pytestmark = pytest.mark.medium
+
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 

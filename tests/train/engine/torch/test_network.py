@@ -50,6 +50,7 @@ def test_parameters_that_get_no_gradient_arrive_too_with_zeros() -> None:
     assert not network.gradients[0].any()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_gradient_that_is_read_when_it_arrives_is_complete(precision: str) -> None:
     # Large enough that gradients are gathered in several portions.
