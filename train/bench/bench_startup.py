@@ -102,8 +102,7 @@ class StartupBench(PlaceOptions, Bench):
             folder = Path(name) / f"run-{time.time_ns()}"
             done = jobs.train(recipe_name, changes, folder, "--cluster", self.cluster).check()
             ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
-            events = [event for event in read_events(folder / RESULT_FILES["4.0.0"]) if event]
-        times = {event.key: event.time_s or 0.0 for event in reversed(events)}  # of the first event of a key
+            times = {event.key: event.time_s or 0.0 for event in read_events(folder / RESULT_FILES["4.0.0"]) if event}
         # An evaluation begins when the losses of all steps, here one, have been read.
         run_start, first_step = times["run_start"], times["eval_start"]
         path = {
