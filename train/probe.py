@@ -19,8 +19,8 @@ from train.rank.identity import Identity
 from train.rank.startup import Ledger
 from train.warmup import warm_up
 
-_HYPER = HyperParameters(lr=1e-4, momentum=0.9, weight_decay=1e-4)
-"""Rates so small that the network does not learn a constant batch by heart, which would produce denormal numbers."""
+_HYPER = HyperParameters(lr=0.0, momentum=0.9, weight_decay=1e-4)
+"""Without a rate, the network does not learn a constant batch by heart, which would produce denormal numbers."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from train.engine.mxnet.mxnet_import import import_mxnet
 import_mxnet()
 import mxnet as mx
 from configs.load import load_both
-from train.engine.mxnet.network import TrainedNetwork
+from tests.engines import ALONE
+from train.engine.protocol import open_engine
 from train.networks.arch import build_network
 
 def resident():
@@ -33,9 +34,7 @@ def resident():
 
 recipe, cluster = load_both("imagenet-b256", "laptop", [f"model.name={sys.argv[1]}", "model.image_size=64"])
 table = build_network(sys.argv[1], num_classes=1000, image_size=64)
-network = TrainedNetwork(
-    table, model=recipe.model, loss=recipe.loss, engine=cluster.engine, context=mx.cpu(), accumulate=False
-)
+network = open_engine(cluster, ALONE).build_network(table, recipe, accumulate=False)
 batch = int(sys.argv[2])
 images, labels = mx.nd.zeros((batch, *network.image_shape)), mx.nd.zeros((batch,))
 mx.nd.waitall()
