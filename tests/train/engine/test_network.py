@@ -230,3 +230,20 @@ def test_each_network_learns_a_batch_by_heart_and_every_parameter_has_a_gradient
         optimizer.update(HyperParameters(0.001, 0.9, 0.0))
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
+
+
+@each_engine
+def test_weights_of_16_bits_are_their_masters_rounded_also_after_the_masters_move(name: str) -> None:
+    engine, _, network = small_network(name, precision="float16", layout="NHWC")
+
+    def require_rounded() -> None:
+        for weight, master in zip(network.weights, network.masters, strict=True):
+            kind = engine.to_host(weight).dtype
+            np.testing.assert_array_equal(engine.to_host(weight), engine.to_host(master).astype(kind))
+
+    require_rounded()
+    for master in network.masters:
+        engine.overwrite(master, master * 1.5 + 1)
+    network.follow_masters()
+    require_rounded()
+    assert any(weight is not master for weight, master in zip(network.weights, network.masters, strict=True))
