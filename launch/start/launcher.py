@@ -37,7 +37,7 @@ _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Time for what a launcher has written before its end; what it has left behind may keep the pipe open."""
 
-_PATIENCE_S = 10
+ANSWER_S = 10
 """Time for Slurm's controller to answer."""
 
 
@@ -224,7 +224,7 @@ def _kill_steps(job: str) -> None:
 
 
 def _asked(*command: str) -> str:
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S).stdout
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=ANSWER_S).stdout
 
 
 def _children(script: int, folder: Path) -> list[int]:

@@ -120,7 +120,7 @@ def test_the_steps_of_a_slurm_job_are_killed_with_srun_and_the_job_is_not(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", job_number or "")
     if "sleep" in squeue:
-        monkeypatch.setattr(launcher_module, "_PATIENCE_S", 0.05)
+        monkeypatch.setattr(launcher_module, "ANSWER_S", 0.05)
     with _script(tmp_path, '"$@" & wait $!; exit 5') as (shell, _):
         assert kill_launcher_of(shell.pid, tmp_path)
         assert shell.wait(20) == 5
@@ -133,7 +133,6 @@ def test_the_steps_of_a_slurm_job_are_killed_with_srun_and_the_job_is_not(
 
 def test_a_launcher_that_this_program_started_is_killed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher_module, "LINGER_S", 0.3)
-    monkeypatch.setattr(launcher_module, "_LOOK_S", 0.0)
     (tmp_path / "failure_1.json").write_text(FAILED, encoding="utf-8")
     outcome = run_launcher(["sh", "-c", "sleep 600", str(tmp_path)], {}, signal.SIGTERM, None)
     assert outcome.exit_status == 128 + signal.SIGKILL
