@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 
 from configs.errors import UserError
-from configs.optimizers import Muon, OptimizerBlock
+from configs.optimizers import OptimizerBlock
 from configs.plan import plan_run
 from configs.reading import patiently
 from configs.schema import Cluster, Recipe
@@ -20,7 +20,7 @@ from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.mxnet.export import export_formats
 from train.engine.mxnet.host_momentum import ON_HOST
 from train.engine.mxnet.network import TrainedNetwork
-from train.engine.mxnet.optimizers import FUSED, OPERATOR_LIMIT, NesterovMuon
+from train.engine.mxnet.optimizers import FUSED, OPERATOR_LIMIT, RULES
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork, Work
 from train.ideas.loss import losses_of
 from train.networks.arch import Network
@@ -73,8 +73,8 @@ class MxnetEngine:
         shares: Shares,
     ) -> Optimizer | None:
         """See `Engine`."""
-        if isinstance(config, Muon):
-            return NesterovMuon(self, config, network, rescale=rescale, shares=shares)
+        if rule := RULES.get(type(config)):
+            return rule(self, config, network, rescale=rescale, shares=shares)
         is_whole = all(weight is master for weight, master in zip(network.weights, network.masters, strict=True))
         fused: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {**FUSED}
         if is_whole and self.context.device_type == "cpu":

@@ -19,9 +19,10 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
+from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
 from train.engine.protocol import Optimizer, TrainableNetwork
 from train.ideas.muon import MuonOptimizer
+from train.ideas.update_rule import RuleOptimizer
 from train.networks.layer import Parameter
 
 OPERATOR_LIMIT = 60
@@ -188,6 +189,9 @@ FUSED: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {
     Sgd: MomentumOptimizer,
 }
 """Block of an optimizer -> its implementation by MXNet's operators; any other one takes its part."""
+
+RULES: dict[type[OptimizerBlock], type[RuleOptimizer]] = {Muon: NesterovMuon}
+"""Block of an optimizer -> its part with operators of MXNet in place of array operations."""
 
 
 def _is_half(array: Any) -> bool:
