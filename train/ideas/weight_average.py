@@ -14,10 +14,12 @@ from train.engine.protocol import Array, Engine, TrainableNetwork
 class WeightAverage(Part):
     """Averages of a network's weights and running statistics.
 
-    Every n = ``every_steps`` steps, an average becomes d average + (1 - d) value with d = 0.5^(n / h), where h is
-    ``half_life_steps``. Through the first n steps it is the value itself: what a network was before its first step is
-    no part of an average over steps. *Source*: EMA of MosaicML's Composer, which averages parameters and buffers alike,
-    and begins with those after n steps.
+    They are updated every n = ``every_steps`` steps. After the k-th update, the value of update i has a weight in
+    proportion to d^(k - i), where d = 0.5^(n / h) and h is ``half_life_steps``; the sum of the weights is 1. *Sources*:
+    EMA of MosaicML's Composer, which averages parameters and buffers alike; the correction of bias of Adam (Kingma and
+    Ba, arXiv:1412.6980, section 3). Without it, the first value would weigh 1 / (1 - d) times as much, which counts in
+    runs of few half-lives: with h = 20 steps the digits have 3 of them in 3 epochs.
+    Through the first n steps an average is the value itself.
 
     The averaged statistics of a rank differ from the other ranks', as its own do, until an evaluation.
 
@@ -50,13 +52,18 @@ class WeightAverage(Part):
         self._engine.overwrite_each(self._averages(), self._own())
 
     def updated(self, step: int) -> None:
-        """Queue average = kept average + (1 - kept) own, for each weight and each running statistic."""
+        """Queue average = kept average + (1 - kept) own, for each weight and each running statistic.
+
+        For update k, kept = d (1 - d^(k - 1)) / (1 - d^k).
+        """
         if step < self._every_steps:
             self.reset()
         if step < self._every_steps or (step + 1) % self._every_steps:
             return
+        updates = (step + 1) // self._every_steps
+        kept = self._kept * (1 - self._kept ** (updates - 1)) / (1 - self._kept**updates)
         for average, own in zip(self._averages(), self._own(), strict=True):
-            self._engine.overwrite(average, average * self._kept + own * (1 - self._kept))
+            self._engine.overwrite(average, average * kept + own * (1 - kept))
 
     @contextmanager
     def weights(self) -> Iterator[None]:

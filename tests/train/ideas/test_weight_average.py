@@ -33,16 +33,19 @@ def test_averages_of_weights_and_statistics_move_by_their_half_life_and_are_what
     model = build_model(engine, recipe, cluster, plan_run(recipe, 1))
     (part,) = model.parts
     expected: dict[str, np.ndarray] = {}
+    averaged: list[dict[str, np.ndarray]] = []
     for step in range(8):
         model.network.forward(*random_batch(engine, model.network, seed=step))
         model.network.backward()
         model.optimizer.update(HyperParameters(0.5, 0.9, 0.0, step))
         part.updated(step)
         own = _state(model)
-        if step < every:  # what came before the first steps is no part of an average over steps
+        if step < every:  # what came before the first update is no part of an average
             expected = own
-        elif (step + 1) % every == 0:  # two updates are a half-life
-            expected = {key: each * 0.5**0.5 + own[key] * (1 - 0.5**0.5) for key, each in expected.items()}
+        if (step + 1) % every == 0:  # two updates are a half-life
+            averaged.append(own)
+            ages = np.arange(len(averaged))[::-1]
+            expected = {key: np.average([each[key] for each in averaged], 0, 0.5 ** (ages / 2)) for key in own}
     with part.weights():
         for key, each in _state(model).items():
             np.testing.assert_allclose(each, expected[key], rtol=1e-5, atol=1e-6)
