@@ -20,10 +20,10 @@ _ENGINE_KEY = "cluster.engine.name"
 def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     """Return the settings that a run's loss curve depends on.
 
-    Texts, folders, thread counts and what becomes of the log are not among them.
+    Texts, folders, thread counts, comparisons of the ranks and what becomes of the log are not among them.
     """
     return {
-        **recipe.model_dump(mode="json", exclude={"card": True, "mlperf": {"submits"}}),
+        **recipe.model_dump(mode="json", exclude={"card": True, "mlperf": {"submits"}, "run": {"compare_every_steps"}}),
         "cluster": {
             "device": cluster.device,
             RANKS: cluster.world_size,

@@ -14,7 +14,7 @@ from logs.mlperf import EventLog
 from train.checkpoint import NoCheckpoints
 from train.comm.communicator import Communicator
 from train.evaluate import Score
-from train.finite import require_finite
+from train.health import require_sound
 from train.measure.chance import StopRule, never_stop
 from train.measure.progress import MOST_SKIPPED, LossNotFinite, LossWindow, Progress, StepLoss, Where
 from train.rank.signals import RunStopped
@@ -63,6 +63,8 @@ class TrainingRun:
         evaluate: Returns the score over all ranks.
         target_top1: Evaluation top-1 that ends the run with success. If None, the run ends after the last epoch.
         log_every_steps: Length of an interval, after which losses are reported.
+        compare_every_steps: Steps between two comparisons of the ranks' states, beside those before each evaluation. If
+            None, there are no others.
         run_ahead_steps: Last steps of an interval whose losses are not read yet, because they may still be running.
         stop_rule: Called after each evaluation; returns a reason to end the run early, or None.
         checkpoints: Keeps the state.
@@ -79,6 +81,7 @@ class TrainingRun:
     target_top1: float | None
     log_every_steps: int
     run_ahead_steps: int
+    compare_every_steps: int | None = None
     stop_rule: StopRule = never_stop
     checkpoints: NoCheckpoints = field(default_factory=NoCheckpoints)
     start: Position = BEGINNING
@@ -106,8 +109,8 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
 
     Raises:
         RunStopped: A rank was told to stop; the state is kept.
-        RunFailed: A rank died, a batch could not be read, loss or state are not finite, or the disk is full;
-            ``run_stop`` with status aborted is logged before.
+        RunFailed: A rank died, a batch could not be read, loss or state are not finite, the ranks' states differ, or
+            the disk is full; ``run_stop`` with status aborted is logged before.
     """
     plan, step, start = run.plan, run.step, run.start
     window = LossWindow(step.engine, plan.global_batch_size)
@@ -128,6 +131,8 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                         for done in plan.epoch_steps(epoch, start.step):
                             hyper = run.schedule.at(done)
                             window.push(done, epoch, hyper.lr, step(done, source, hyper))
+                            if run.compare_every_steps and (done + 1) % run.compare_every_steps == 0:
+                                require_sound(step, Position(epoch, done + 1))
                             if (done + 1) % run.log_every_steps == 0:
                                 losses += _report(run, window, progress, source, Position(epoch, done + 1))
                                 run.on_interval(done)
@@ -139,7 +144,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                 losses += _report(run, window, progress, source, Position(epoch, done + 1), "end")
                 run.on_break()
                 with step.clock.pause():
-                    require_finite(step, Position(epoch, done + 1))
+                    require_sound(step, Position(epoch, done + 1))
                     with log.evaluation(epoch):
                         score, seconds = _timed(run.evaluate)
                         log.eval_accuracy(score.value, epoch)
@@ -184,13 +189,13 @@ def _report(
 
     Raises:
         RunStopped: A rank was told to stop.
-        StateNotFinite: A rank was told to stop, and the state cannot be kept.
+        StateNotFinite, StatesDiffer: A rank was told to stop, and the state cannot be kept.
     """
     losses = _read(window, 0 if where == "end" else run.run_ahead_steps, run.step.communicator)
     progress.steps(losses, where)
     if any(loss.ranks_stopping for loss in losses) and not (where == "within" and _ends_soon(run, at)):
         progress.steps(_read(window, 0, run.step.communicator), "end")
-        require_finite(run.step, at)
+        require_sound(run.step, at)
         run.checkpoints.stopped(source, at)
         raise RunStopped(at.step)
     return [loss.mean for loss in losses if loss.counts]

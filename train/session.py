@@ -349,6 +349,7 @@ class _Training:
                 target_top1=goal.target_top1,
                 log_every_steps=goal.log_every_steps,
                 run_ahead_steps=rank.cluster.engine.run_ahead_steps,
+                compare_every_steps=goal.compare_every_steps,
                 stop_rule=self.stop_rule,
                 checkpoints=self.checkpoints,
                 start=start,

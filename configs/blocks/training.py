@@ -272,6 +272,14 @@ class Run(Section):
     log_every_steps: int = Field(
         20, ge=1, description="Steps between two rows of metrics.jsonl and two lines of the log."
     )
+    compare_every_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Steps between two comparisons of the ranks' weights and optimizer's state, which also look for "
+        "values that are not finite. Smaller values find a wrong rank sooner and cost time. If null, the ranks are "
+        "compared before each evaluation and checkpoint only.",
+        json_schema_extra={"unit": "steps"},
+    )
     max_steps: int | None = Field(
         None,
         ge=1,

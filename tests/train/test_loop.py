@@ -275,18 +275,6 @@ def test_a_state_that_is_not_finite_is_not_kept_by_a_run_that_is_told_to_stop() 
     assert keeper.kept == []
 
 
-def test_a_state_that_is_finite_on_one_rank_only_aborts_every_rank() -> None:
-    class OtherRank(SingleProcess):
-        def gather(self, name: str, value: int) -> list[int]:
-            return [value, 2]  # the other rank's second tensor
-
-    log, blank = RememberingLog(), Blank()
-    engine, part = cast(Engine, NumberEngine()), cast(Any, blank)
-    step = Step(engine, part, part, OtherRank(), BucketPlan(((0, 1),)), 1, Clock(engine, 2), on_step=lambda _: None)
-    with pytest.raises(RunFailed, match="second on rank 1;"):
-        _run(blank, log, [], [0.97], step=step)
-
-
 class Intervals(NullMetrics):
     """Remembers the rows of the intervals."""
 

@@ -41,7 +41,13 @@ class RendezvousTimeout(RuntimeError):
 
 
 class Communicator(ABC):
-    """Collective verbs; every rank calls each of them in the same order. Communicators derive from this class."""
+    """Collective verbs; every rank calls each of them in the same order. Communicators derive from this class.
+
+    Attributes:
+        keeps_ranks_equal: Whether all ranks see the same sums, and so keep the same weights and optimizer's state.
+    """
+
+    keeps_ranks_equal = True
 
     @abstractmethod
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:

@@ -70,7 +70,7 @@ class OperatorQueue:
     def complete(self) -> None:
         """Raise an error of an earlier sum; do not wait, since MXNet's engine orders every later reader after the sum.
 
-        Nothing is evaluated or saved after such an error: `train.finite.require_finite` waits for the weights and then
+        Nothing is evaluated or saved after such an error: `train.health.require_sound` waits for the weights and then
         asks the other ranks, which fails as the sum did.
         """
         if self._failure is not None:

@@ -125,6 +125,8 @@ class SynchronousServer(Communicator):
 class AsynchronousServer(SynchronousServer):
     """The verbs of `Communicator` over a ``dist_async`` store; the module docstring defines a step."""
 
+    keeps_ranks_equal = False
+
     def __init__(self, mx: Any, store: Any, rank: int, world_size: int) -> None:
         super().__init__(mx, store, rank, world_size)
         # With this optimizer the server adds every push; without one, it refuses to be asynchronous.

@@ -279,6 +279,12 @@ class Engine(Protocol):
     def first_not_finite(self, arrays: Sequence[Array]) -> int | None:
         """Return the number of the first array with a value that is infinite or not a number, or None; waits."""
 
+    def digests(self, arrays: Sequence[Array]) -> list[int]:
+        """Return of each array the sum of its numbers' bits, read as whole numbers, modulo 2^64; waits.
+
+        Arrays of which one bit differs have different digests, on every device.
+        """
+
     def overwrite(self, target: Array, source: Array) -> None:
         """Queue a copy of ``source`` into ``target``, converted to the type of ``target``."""
 

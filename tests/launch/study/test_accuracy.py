@@ -15,7 +15,7 @@ from configs.validate import validate
 from launch.study.accuracy import DIVERGED, best_cells, run_accuracy, write_study
 from logs.folder import Summary
 from tests.launch.study.starter import Starter
-from train.finite import StateNotFinite
+from train.health import StateNotFinite
 from train.measure.progress import LossNotFinite
 
 STUDY: dict[str, Any] = {

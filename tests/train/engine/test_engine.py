@@ -53,6 +53,19 @@ def test_the_first_array_that_is_not_finite_is_found_among_many_and_large_number
 
 
 @each_engine
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_a_digest_is_the_sum_of_the_bits_and_differs_with_any_of_them(name: str, kind: type) -> None:
+    engine: Any = cpu_engine(name)
+    values: np.ndarray = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(kind)
+    whole = f"i{values.itemsize}"
+    changed = values.copy()
+    changed.view(whole)[2, 1, 3] ^= 1
+    expected = [sum(each.view(whole).ravel().tolist()) % 2**64 for each in (values, changed)]
+    assert engine.digests([engine.from_host(values), engine.from_host(changed)]) == expected
+    assert engine.digests([]) == []
+
+
+@each_engine
 @pytest.mark.parametrize("unless", [None, 0.0, 1.0])
 @pytest.mark.parametrize("is_one", [True, False], ids=["one number", "a number for each"])
 def test_many_arrays_are_scaled_and_added_to_unless_an_array_on_the_device_says_no(

@@ -242,6 +242,11 @@ class MxnetEngine:
         # Values above 1e19 are finite, and their squares are not.
         return next((n for n, each in enumerate(arrays) if not np.isfinite(self.to_host(each)).all()), None)
 
+    def digests(self, arrays: Sequence[Any]) -> list[int]:
+        """See `Engine`."""
+        hosts = [np.ravel(self.to_host(each)) for each in arrays]
+        return [int(each.view(f"i{each.itemsize}").sum(dtype=np.int64)) % 2**64 for each in hosts]
+
     def overwrite(self, target: Any, source: Any) -> None:
         """See `Engine`."""
         source.copyto(target)

@@ -25,6 +25,9 @@ from train.ideas.loss import losses_of
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
+_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Whole numbers by their bytes."""
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's ``mallopt``, by their numbers in malloc.h."""
 
@@ -235,6 +238,13 @@ class TorchEngine:
             return None
         # Values above 1e19 are finite, and their squares are not.
         return next((number for number, each in enumerate(values) if not each.isfinite().all()), None)
+
+    def digests(self, arrays: Sequence[Any]) -> list[int]:
+        """See `Engine`; a GPU sums where the arrays are."""
+        if not arrays:
+            return []
+        sums = [each.detach().view(_WHOLE[each.element_size()]).sum(dtype=torch.int64) for each in arrays]
+        return [each % 2**64 for each in torch.stack(sums).tolist()]
 
     def overwrite(self, target: Any, source: Any) -> None:
         """See `Engine`."""

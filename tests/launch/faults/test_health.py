@@ -1,0 +1,155 @@
+"""Gradients that are not finite, and a wrong sum, in real ranks of each engine: what the run keeps is sound."""
+
+import io
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs.checkpoints import CHECKPOINT_FOLDER
+from tests.engines import each_engine
+from tests.extending import copy_program, make_environment
+from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, train_command
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+
+FAULTY = '''
+"""Sums in shared memory; a file has a line for each attempt: which rank spoils what, in which step, and by what."""
+
+import json
+from pathlib import Path
+
+from train.comm.shared_memory import connect as connect_shared_memory
+
+ORDERS = Path(__file__).with_name("orders")
+
+
+def connect(communication):
+    inner = connect_shared_memory(communication)
+    return lambda identity, ledger: Faulty(inner(identity, ledger), identity.rank)
+
+
+class Faulty:
+    def __init__(self, inner, rank):
+        self.inner, self.rank, self.step = inner, rank, None
+        first, *self.left = ORDERS.read_text().splitlines() or ["{}"]
+        self.order = json.loads(first)
+
+    def __getattr__(self, verb):
+        return getattr(self.inner, verb)
+
+    def gather_bytes(self, name, content):
+        told = self.inner.gather_bytes(name, content)
+        if self.step is None:  # The ranks tell each other of their start-up, and then the first step begins.
+            self.step = -1
+            if self.rank == 0:
+                ORDERS.write_text("\\n".join(self.left))
+        return told
+
+    def reduce(self, name, arrays, priority=0):
+        if self.step is not None and name == "bucket_0":
+            self.step += 1
+        is_now = (self.rank, self.step) == (self.order.get("rank"), self.order.get("step"))
+        if is_now and self.order["is_sum"] and name == "bucket_1":
+            self.inner.reduce(name, arrays, priority)
+            self.inner.complete()
+            return self.spoil(arrays[0])
+        first = [each for each in arrays if len(each.shape) == 4 and each.shape[1] == 3]
+        if is_now and not self.order["is_sum"] and first:
+            self.spoil(first[0])
+        self.inner.reduce(name, arrays, priority)
+
+    def spoil(self, array):
+        array[(0,) * len(array.shape)] = float(self.order["value"])
+'''
+
+
+class Program:
+    """A copy of the program with the communicator above.
+
+    Args:
+        folder: Where the copy is made.
+        data: The packed data sets.
+    """
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        copy_program(folder)
+        self._folder, self._data, self._python = folder, data, str(make_environment(folder))
+        (folder / "train" / "comm" / "faulty.py").write_text(FAULTY, encoding="utf-8")
+        registry, last = folder / "configs" / "registry.py", '    "none": CommunicatorEntry('
+        entry = '    "faulty": CommunicatorEntry("train.comm.faulty", ("mxnet", "torch"), "shared_memory"),\n'
+        text = registry.read_text(encoding="utf-8")
+        assert text.count(last) == 1
+        registry.write_text(text.replace(last, entry + last), encoding="utf-8")
+
+    def train(self, run: Path, engine: str, *orders: dict[str, Any]) -> FinishedRun:
+        """Train two epochs of 19 steps on three ranks, in as many attempts as are needed.
+
+        Args:
+            run: The run folder.
+            engine: The engine.
+            orders: A fault of each attempt. Its ``rank`` spoils the first number of a tensor in its step number
+                ``step`` of the attempt: its own gradient of the first layer, or what it gets as a sum (``is_sum``).
+        """
+        (self._folder / "train" / "comm" / "orders").write_text("\n".join(map(json.dumps, orders)), encoding="utf-8")
+        ways = [
+            f"cluster.engine.name={engine}",
+            "cluster.communication.kind=faulty",
+            f"cluster.paths.data={self._data}",
+        ]
+        settings = [*TWO_EPOCHS, "cluster.ranks_per_node=3", "batch.global_size=66", "run.compare_every_steps=5", *ways]
+        words = train_command(run, *settings, words=("--max-restarts", str(len(orders))))[1:]
+        done = subprocess.run(
+            [self._python, *words], cwd=self._folder, capture_output=True, text=True, check=False, timeout=250
+        )
+        return FinishedRun(run, done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory, packed_digits: Path) -> Program:
+    return Program(tmp_path_factory.mktemp("program"), packed_digits)
+
+
+def _kept(run: Path) -> dict[str, dict[str, Any]]:
+    """Return the arrays of each checkpoint by NumPy's own reader; the digest behind them has 32 bytes."""
+    states = {}
+    for path in sorted((run / CHECKPOINT_FOLDER).glob("*.ckpt")):
+        with np.load(io.BytesIO(path.read_bytes()[:-32])) as members:
+            states[path.name] = {name: members[name] for name in members.files}
+    return states
+
+
+WRONG_SUM = {"rank": 2, "step": 16, "value": 0.001, "is_sum": True}
+NAN = {"rank": 1, "step": 22, "value": "nan", "is_sum": False}  # in the middle of the second epoch
+INFINITY_AT_THE_END = {"rank": 1, "step": 17, "value": "inf", "is_sum": False}  # of the second epoch
+FOUND: list[tuple[dict[str, Any], list[str]]] = [
+    (WRONG_SUM, ["the same at step 18 of epoch 1", "rank 2 differs", "the other 2 of 3", "doctor"]),
+    (NAN, ["not finite at step 24 of epoch 2", "stem_weight", "rank 0, 1, 2", "schedule.base_lr"]),
+    (INFINITY_AT_THE_END, ["not finite at step 36 of epoch 2", "stem_weight", "rank 0, 1, 2"]),
+]
+"""Faults, and what is told of each. MXNet's ReLU turns NaN into 0 on a CPU, so that no loss shows it."""
+
+
+@each_engine
+@pytest.mark.timeout(600)
+def test_what_is_wrong_is_found_before_it_is_kept_and_restarts_end_with_the_bits_of_a_sound_run(
+    name: str, program: Program, tmp_path: Path
+) -> None:
+    whole, run = program.train(tmp_path / "whole", name), tmp_path / "run"
+    assert whole.status == 0, whole.errors
+    found = FOUND if name == "mxnet" else FOUND[:2]  # each attempt under PyTorch takes ten seconds of processor time
+    done = program.train(run, name, *(fault for fault, _ in found))
+    assert done.status == 0, done.errors
+    assert "Traceback" not in done.errors
+    causes = [json.loads(line)["cause"] for line in (run / "attempts.jsonl").read_text(encoding="utf-8").splitlines()]
+    for cause, (_, words) in zip(causes, found, strict=True):
+        assert all(each in cause for each in words), cause
+    assert read_summary(run)["weights_checksum"] == read_summary(whole.folder)["weights_checksum"]
+    kept, expected = _kept(run), _kept(whole.folder)
+    assert list(kept) == list(expected)
+    for step, state in expected.items():
+        for array in (each for each in state if each.startswith(("weights/", "momenta/"))):
+            assert np.array_equal(kept[step][array], state[array]), (step, array)
