@@ -143,15 +143,22 @@ class Ending:
         for rank, status in sorted(ended, key=lambda each: each[1] == ABORTED_STATUS)[:1]:
             return rank, _ending(status), status - 128
         # A launcher that ends a frozen rank lets it run for a moment, in which it may still report that a signal
-        # stopped it. Of ranks that all report, the one counts that did not wait.
-        waiting = {report["rank"] for report in self.reports if report.get("waited")}
-        missing = sorted({*range(self.folder.cluster.world_size)} - reporting)
-        suspects = missing or sorted(reporting - waiting if waiting else ())
+        # stopped it. Of ranks that all report, the one counts that was told to stop while others had waited.
+        has_waited = any(report.get("waited") for report in self.reports)
+        told = [report["rank"] for report in self.reports if has_waited and report["status"] == STOPPED_STATUS]
+        suspects = sorted({*range(self.folder.cluster.world_size)} - reporting) or sorted(told)
         if not self.reports or not suspects:
             return None
         # A launcher tells the other ranks to stop when a rank has ended, so these reports are no sign of a frozen rank.
         has_ended = all(report["status"] == STOPPED_STATUS for report in self.reports)
         return suspects[0], f"{'ended' if has_ended else 'made no progress'} and reported nothing", None
+
+    @cached_property
+    def hindmost(self) -> Mapping[str, Any]:
+        """The report of the only rank that stands at an earlier step than all others, and waits; or empty."""
+        by_step = sorted((each for each in self.reports if each["step"] is not None), key=lambda each: each["step"])
+        is_behind = len(by_step) > 1 and by_step[0]["step"] < by_step[1]["step"] and by_step[0].get("waited")
+        return by_step[0] if is_behind else {}
 
 
 _Told = str | Mapping[str, Any]
@@ -186,17 +193,33 @@ def _tell_refusal(its: Ending) -> _Told:
 
 
 def _tell_error(its: Ending) -> _Told:
-    """Tell the error of a rank; the step of the other ranks is used where the rank reports none."""
+    """Tell the error of a rank; the step of the other ranks is used where the rank reports none.
+
+    If the error is a comparison of the ranks, the odd one out has failed, and not the rank that reports first.
+    """
     rank, host, step, message = (its.own[key] for key in ("rank", "host", "step", "message"))
     step, when = its.step if step is None else (step, _at(step))
     remedy = next((f"; {remedy}" for words, remedy in _LIMITS.items() if words in message), "")
-    return {**its.own, "step": step, "message": f"rank {rank} on {host} failed{when}: {message}{remedy}"}
+    suspects = its.own.get("suspects")
+    if isinstance(suspects, list) and not 0 < len(suspects) < max(2, its.folder.cluster.world_size):
+        return {"step": step, "message": f"the ranks failed{when}: {message}{remedy}"}
+    if suspects and rank not in suspects:
+        rank = suspects[0]
+        host = next((each["host"] for each in its.reports if each["rank"] == rank), None) or _host_of(its.folder, rank)
+    return {
+        "rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} failed{when}: {message}{remedy}"
+    }  # fmt: skip
 
 
 def _tell_waiting(its: Ending) -> _Told:
+    """Tell of ranks that all waited: for the one that is behind the others, if there is one."""
+    if its.hindmost:
+        rank, host, step, message = (its.hindmost[key] for key in ("rank", "host", "step", "message"))
+        words = f"rank {rank} on {host} made no progress{_at(step)}, while all others waited at later steps: {message}"
+        return {"rank": rank, "host": host, "step": step, "message": words}
     first = min(its.reports, key=lambda report: report["time"])
-    message = f"every rank waited for another{_at(its.step[0])}; rank {first['rank']}: {first['message']}"
-    return {**first, "message": message}
+    words = f"every rank waited for another{_at(its.step[0])}; rank {first['rank']}: {first['message']}"
+    return {"step": its.step[0], "message": words}
 
 
 _CAUSES: Sequence[tuple[Callable[[Ending], object], Callable[[Ending], _Told]]] = (

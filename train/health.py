@@ -27,7 +27,7 @@ class StateNotFinite(RuntimeError):
     """
 
     def __init__(self, at: Position, tensor: str, ranks: Sequence[int]) -> None:
-        self.step, self.ranks = at.step - 1, ranks
+        self.step, self.ranks = at.step - 1, tuple(ranks)
         super().__init__(
             f"state not finite at step {self.step} of epoch {at.epoch}: {tensor} on {_named(ranks)}{HOW_TO_GO_ON}"
         )

@@ -30,10 +30,15 @@ _AGREE_AFTER = (2, 16)
 
 
 class RunFailed(RuntimeError):
-    """A run that had begun cannot go on: ``step`` is the step in which it failed, ``__cause__`` the reason."""
+    """A run that had begun cannot go on.
+
+    Attributes:
+        step: The step in which it failed.
+        ranks: The ranks that differ from the others, if ``__cause__``, the reason, is a comparison of the ranks.
+    """
 
     def __init__(self, step: int, cause: Exception) -> None:
-        self.step = getattr(cause, "step", step)
+        self.step, self.ranks = getattr(cause, "step", step), getattr(cause, "ranks", None)
         kind, text = type(cause).__name__, str(cause)
         super().__init__(text if text.startswith(kind) else f"{kind}: {text}")
 

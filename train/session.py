@@ -258,7 +258,8 @@ def _require_same_update(rank: Composition) -> None:
         names = ", ".join(dict.fromkeys(hosts))
         raise WeightsDiffer(
             f"{error}: their libraries round the same update differently; take hosts of one type of CPU, with the same "
-            f"versions and environment variables (the hosts: {names})"
+            f"versions and environment variables (the hosts: {names})",
+            error.ranks,
         ) from None
 
 

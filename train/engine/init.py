@@ -18,7 +18,16 @@ from train.networks.layer import Parameter
 
 
 class WeightsDiffer(RuntimeError):
-    """Ranks hold different weights; the message names the ranks."""
+    """Ranks hold different weights; the message names the ranks.
+
+    Args:
+        message: The message.
+        ranks: The ranks that differ from most others; empty if no weights are those of most ranks.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        self.ranks = tuple(ranks)
+        super().__init__(message)
 
 
 def initial_weights(network: Network, model: Model, seed: int, shrink: int = 1) -> dict[str, np.ndarray]:
@@ -86,11 +95,12 @@ def require_equal(checksums: Sequence[int], when: str) -> None:
     Raises:
         WeightsDiffer: The checksums differ; the message names the ranks that differ from the most common checksum.
     """
-    common, _ = Counter(checksums).most_common(1)[0]
+    (common, number), *others = Counter(checksums).most_common(2)
     odd = [rank for rank, value in enumerate(checksums) if value != common]
     if odd:
         names = ", ".join(str(rank) for rank in odd[:20]) + (" ..." if len(odd) > 20 else "")  # noqa: PLR2004
         raise WeightsDiffer(
             f"{when}: the weights of rank {names} ({checksums[odd[0]]:016x}) differ from the other "
-            f"{len(checksums) - len(odd)} of {len(checksums)} ranks ({common:016x})"
+            f"{number} of {len(checksums)} ranks ({common:016x})",
+            odd if number > others[0][1] else (),
         )

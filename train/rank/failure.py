@@ -1,6 +1,8 @@
 """The failure report that a rank leaves in the run folder, from which the launcher names rank, host and step."""
 
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from logs.disk import write_json
@@ -18,6 +20,10 @@ _SECOND_HAND = (
 )
 """Errors by which a communication library reports that *another* rank failed; such an error is never the first cause.
 """
+
+
+_reporting = threading.Lock()
+"""The watchdog's thread and the main thread may fail at the same time."""
 
 
 def failure_path(folder: Path, rank: int) -> Path:
@@ -41,7 +47,11 @@ def one_line(error: BaseException) -> str:
 
 
 def record_failure(folder: Path, identity: Identity, error: BaseException, status: int = 1) -> None:
-    """Write the failure report of this rank; never raises, because it runs while another error is being handled."""
+    """Write the failure report of this rank, unless it has written one: what follows a failure is no cause of it.
+
+    Never raises, because it runs while another error is being handled. A comparison of the ranks fails on all of them
+    with the same error. The error's ``ranks`` are those that differ from the others, none if nobody can tell.
+    """
     row = {
         "rank": identity.rank,
         "host": identity.host,
@@ -49,10 +59,11 @@ def record_failure(folder: Path, identity: Identity, error: BaseException, statu
         "message": one_line(error),
         "second_hand": is_second_hand(error),
         "waited": isinstance(error, StoodStill) and error.waits,
+        "suspects": getattr(error, "ranks", None),
         "status": status,
         "time": time.time(),
     }
-    try:
-        write_json(failure_path(folder, identity.rank), row)
-    except (OSError, ValueError):
-        return
+    path = failure_path(folder, identity.rank)
+    with _reporting, suppress(OSError, ValueError):
+        if not path.exists():
+            write_json(path, row)

@@ -9,6 +9,8 @@ import pytest
 
 from train.comm.communicator import RendezvousTimeout
 from train.comm.machine_ranks import PeerLost
+from train.engine.init import WeightsDiffer, require_equal
+from train.loop import RunFailed
 from train.rank.failure import failure_path, is_second_hand, record_failure
 from train.rank.identity import Identity
 from train.rank.signals import RunStopped, Stopped
@@ -52,15 +54,24 @@ def test_a_failure_is_on_the_disk_in_one_line_with_rank_host_step_and_status(tmp
     assert before <= row.pop("time") <= time.time()
     assert row == {
         "rank": 3, "host": "node1", "step": 41, "message": "no progress for 10 s, standing", "second_hand": True,
-        "waited": True, "status": 1,
+        "waited": True, "status": 1, "suspects": None,
     }  # fmt: skip
-    record_failure(tmp_path, THIRD, StoodStill("no progress", 41, waits=False))
-    row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
-    assert (row["waited"], row["second_hand"]) == (False, False), "others wait for it"
-    assert row["status"] == 1, "a failed run"
+    record_failure(tmp_path, THIRD, OSError("x" * 5000), 75)
+    assert json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))["step"] == 41, "the first report stays"
+    failure_path(tmp_path, 3).unlink()
     record_failure(tmp_path, THIRD, OSError("x" * 5000), 75)
     row = json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))
     assert (row["step"], len(row["message"]), row["waited"], row["status"]) == (None, 2000, False, 75)
+
+
+@pytest.mark.parametrize(("checksums", "odd"), [([7, 7, 9, 7], [2]), ([7, 9], []), ([7, 9, 7, 9], [])])
+def test_a_failed_comparison_reports_the_ranks_that_differ_from_most(
+    checksums: list[int], odd: list[int], tmp_path: Path
+) -> None:
+    with pytest.raises(WeightsDiffer) as caught:
+        require_equal(checksums, "after the run")
+    record_failure(tmp_path, THIRD, RunFailed(9, caught.value))
+    assert json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["suspects"] == odd
 
 
 def test_a_folder_that_is_gone_raises_nothing(tmp_path: Path) -> None:
