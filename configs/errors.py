@@ -9,6 +9,14 @@ STOPPED_STATUS = 75
 REFUSED_STATUS = 2
 """Exit status of ranks that refused to begin, because the config, the data set or the number of ranks is wrong."""
 
+EARLY_STATUS = 76
+"""In place of 0, the status of a rank that ended before the run was over: any library can end a process with 0.
+
+A rank whose parent sets `END_VARIABLE` to this number ends with it at the end of the run, and the parent swaps the two.
+launch/supervise_rank.sh does so too.
+"""
+
+END_VARIABLE = "RANK_ENDS_WITH"
 
 _LONG = 500
 """Characters of a key or a value in a message."""

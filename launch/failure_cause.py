@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
+from configs.errors import EARLY_STATUS, REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import resolve_path
 from configs.machine_limits import memory_limit
 from configs.reading import entries, is_file
@@ -274,6 +274,8 @@ def _at(step: int | None) -> str:
 
 
 def _ending(status: int) -> str:
+    if status == EARLY_STATUS:
+        return "ended with status 0 before the run was over"
     if status == _STOOD_STILL_STATUS:
         return "stood still, and its watchdog ended it"
     return f"was killed by signal {status - 128}" if status in _SIGNAL_STATUSES else f"ended with status {status}"

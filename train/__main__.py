@@ -1,7 +1,7 @@
 """The process of one rank: it reads the config in the run folder, trains, and reports how the run ended.
 
-Exit status: 0 success, 1 failed or target not reached, 2 refused before the run, 75 told to stop (the same command
-resumes the run), 130 interrupted.
+Exit status: 0 success (`configs.errors.EARLY_STATUS` where the parent asks for it), 1 failed or target not reached, 2
+refused before the run, 75 told to stop (the same command resumes the run), 130 interrupted.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
+from configs.errors import END_VARIABLE, REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.outputs import guard_outputs
 from train.rank.identity import Identity, read_identity
 from train.rank.signals import RunStopped, Stopped, StopSignals
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from train.session import run  # noqa: PLC0415 (the signal handlers must be in place before any long import)
             status = run(folder, identity, ledger, signals)
         signals.rest()
-        return status
+        return status or int(os.environ.get(END_VARIABLE, "0"))
     except UserError as error:
         if signals.waits_for_step:  # The run had begun, so this is a failure of the run: a full disk, for example.
             _fail(folder, identity, error)

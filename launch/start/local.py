@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from configs.arguments import Parser, exit_status, parse
-from configs.errors import STOPPED_STATUS
+from configs.errors import EARLY_STATUS, END_VARIABLE, STOPPED_STATUS
 from configs.machine_limits import describe_group, kills_in, memory_group
 from configs.outputs import guard_outputs
 from configs.programs import Program, command_of
@@ -102,11 +102,22 @@ def run_ranks(
         return _Supervisor(ranks, last_signal, helpers, GRACE_S).wait()
 
 
+class _RankOfRun(subprocess.Popen[bytes]):
+    """A rank of a run, whose status of 0 is no success; see `configs.errors.EARLY_STATUS`."""
+
+    def poll(self) -> int | None:
+        """Return the status, with 0 and `EARLY_STATUS` swapped."""
+        code = super().poll()
+        return EARLY_STATUS - code if code in (0, EARLY_STATUS) else code
+
+
 def _started(command: Sequence[str], base: Mapping[str, str], start: RankStart) -> subprocess.Popen[bytes]:
     """Start one rank, in a session of its own, so that Ctrl-C reaches the ranks once, through this process."""
-    return subprocess.Popen(
-        command, env={**base, **start.variables}, pass_fds=start.descriptors, start_new_session=True
-    )
+    # A rank of a run under rank.sh, which begins the command of a rank of a GPU, has that script's parent look.
+    is_judged = list(command[-3:-1]) == command_of(Program.RANK)[-2:] and not command[0].endswith(".sh")
+    process, asked = (_RankOfRun, {END_VARIABLE: str(EARLY_STATUS)}) if is_judged else (subprocess.Popen, {})
+    variables = {**base, **start.variables, **asked}
+    return process(command, env=variables, pass_fds=start.descriptors, start_new_session=True)
 
 
 def run_ranks_on_link(
@@ -294,7 +305,7 @@ class _Supervisor:
         if self.lost_server is not None:
             return Outcome(self.lost_server, lost_server=self.lost_server)
         if not self.is_ending:
-            self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.returncode}
+            self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.poll()}
         # A rank that a signal killed is a likelier cause than a rank that exited with a status or was told to stop. But
         # NCCL aborts ranks whose peers have ended.
         worst = max(

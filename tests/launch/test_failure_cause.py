@@ -67,6 +67,8 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
         ([ECHO], Outcome(137, ((1, 137),)), 1, f"rank 1 on {HERE} was killed by signal 9 at or before step 7"),
         ([], Outcome(1, ((1, 137), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 9"),
         ([], Outcome(1, ((1, 192), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 64"),
+        ([ECHO], Outcome(76, ((1, 76),)), 1,
+         f"rank 1 on {HERE} ended with status 0 before the run was over at or before step 7"),
         ([], Outcome(1, ((1, 128),)), 1, f"rank 1 on {HERE} ended with status 128"),
         ([], Outcome(1, ((1, 152), (0, 1))), 1,
          f"rank 1 on {HERE} was killed by signal 24: perhaps its processor time was used up; raise the limit "

@@ -159,12 +159,14 @@ def _supervised(folder: Path, *command: str) -> list[str | Path]:
         ("kill -ALRM $$", 142, "stood still, and its watchdog ended it", 14),
         ("exit 195", 195, "ended with status 195", None),
         ("exit 127", 127, "ended with status 127", None),
+        ("exit 0", 76, "ended with status 0 before the run was over", None),
     ],
 )
 def test_a_rank_that_a_signal_kills_or_its_launcher_ends_is_named_in_the_run_folder(
     code: str, status: int, message: str, killed_by: int | None, tmp_path: Path
 ) -> None:
-    done = subprocess.run(_supervised(tmp_path, "bash", "-c", code), check=False, capture_output=True)
+    command = _supervised(tmp_path, "bash", "-c", code, "-m", "train")  # the words of a rank of a run
+    done = subprocess.run(command, check=False, capture_output=True)
     assert done.returncode == status
     row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
     assert abs(row.pop("time") - time.time()) < 60

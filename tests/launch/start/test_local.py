@@ -89,6 +89,17 @@ def test_a_rank_that_failed_counts_more_than_one_that_was_told_to_stop_or_that_n
 
 
 @pytest.mark.parametrize(
+    ("ends", "outcome"),
+    [("76 76", Outcome(0)), ("76 0", Outcome(76, ((1, 76),))), ("0 0", Outcome(76, ((0, 76), (1, 76))))],
+)
+def test_a_rank_of_a_run_that_ends_with_0_has_failed_unless_it_is_at_the_end_of_the_run(
+    ends: str, outcome: Outcome
+) -> None:
+    command = ["bash", "-c", f"ends=({ends}); exit ${{ends[$RANK]}}", "-m", "train", "folder"]
+    assert run_ranks(command, 2, {}, kind="shared_memory") == outcome
+
+
+@pytest.mark.parametrize(
     ("number", "ends", "outcome"),
     [
         (signal.SIGTERM, "75 75", Outcome(75, stopped_by=signal.SIGTERM)),
