@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from configs.errors import UserError
 from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
@@ -21,7 +22,8 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     """Record how the ranks failed, and return whether they are to be started again.
 
     They are not if the run has come to an end of its own, for example without reaching its target, if it was told to
-    stop, if ranks refused to start, or if ``scheduler.max_restarts`` is reached or the attempts make no progress.
+    stop, if ranks refused to start, or if ``scheduler.max_restarts`` is reached or the attempts make no progress; nor
+    if the disk takes no record of it.
 
     Args:
         folder: The run folder.
@@ -29,9 +31,6 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
         hosts: The machines among which the run can choose, more than it needs: one that fails is left out, as long as
             there are enough others. `ANY_HOST` if a scheduler can choose others: one that failed twice is left out.
             Empty if nobody can choose.
-
-    Raises:
-        UserError: If the disk is full, or the disk or the file server is in trouble.
     """
     cluster, ending = folder.cluster, Ending.read(folder, outcome)
     is_over = folder.has_summary or not outcome.exit_status or outcome.interrupted_by
@@ -39,16 +38,19 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     if is_over or not limit or ending.has_refused or ending.was_stopped:
         return False
     cause = ending.cause
-    reason = folder.attempts.add(
-        "failed",
-        cause["message"],
-        host=cause.get("host"),
-        limit=limit,
-        times=_FAILURES if list(hosts) == [ANY_HOST] else 1,
-        may_leave_out=lambda bad: _dispensable(
-            bad, hosts, cluster.num_nodes, list(folder.attempts.left_out(after=["failed"]))
-        ),
-    )
+    try:
+        reason = folder.attempts.add(
+            "failed",
+            cause["message"],
+            host=cause.get("host"),
+            limit=limit,
+            times=_FAILURES if list(hosts) == [ANY_HOST] else 1,
+            may_leave_out=lambda bad: _dispensable(
+                bad, hosts, cluster.num_nodes, list(folder.attempts.left_out(after=["failed"]))
+            ),
+        )
+    except UserError as error:  # The cause comes first, and a restart that nobody counts could be one of many.
+        reason = str(error)
     if reason is not None:
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
         return False

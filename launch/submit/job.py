@@ -123,7 +123,11 @@ def end(
     if claim is not None and claim.is_lost():
         sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
         return 1
-    result = _close(folder, status, was_signalled=was_signalled, is_near_limit=is_near_limit, hosts=hosts)
+    try:
+        result = _close(folder, status, was_signalled=was_signalled, is_near_limit=is_near_limit, hosts=hosts)
+    except UserError as error:  # The ranks have run, so the status must not be the one of a refusal.
+        sys.stderr.write(f"error: {error}\n")
+        result = 1
     if claim is not None and result != RESTART:
         claim.release()
     return result
@@ -157,16 +161,12 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
     if summary is None and ending.has_refused:
         (folder / UNFINISHED_MARK).touch()  # The same job script can be submitted again.
         return close_refused(folder, outcome)
-    try:
-        if may_restart(folder, outcome, hosts):
-            if was_signalled:  # The job has no time left for another attempt.
-                (folder / UNFINISHED_MARK).touch()
-                return STOPPED_STATUS
-            return MOVE if folder.attempts.read()[-1].leaves_out and list(hosts) == [ANY_HOST] else RESTART
-        return finish_run(folder, outcome)
-    except UserError as error:  # The ranks have run, so the status must not be the one of a refusal.
-        sys.stderr.write(f"error: {error}\n")
-        return 1
+    if may_restart(folder, outcome, hosts):
+        if was_signalled:  # The job has no time left for another attempt.
+            (folder / UNFINISHED_MARK).touch()
+            return STOPPED_STATUS
+        return MOVE if folder.attempts.read()[-1].leaves_out and list(hosts) == [ANY_HOST] else RESTART
+    return finish_run(folder, outcome)
 
 
 def choose(path: Path, hosts: Sequence[str], topology: str, checked: Path) -> list[str]:

@@ -3,12 +3,14 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from configs.errors import UserError
 from configs.load import load_both, load_recipe
 from launch.finish import finish_run
 from launch.start.local import Outcome
@@ -21,6 +23,7 @@ from logs.judge.compliance import Verdict
 from tests.dry_loop import dry_run
 from tests.logs import samples
 from tests.logs.conftest import ToyRun
+from tests.small_disk import small_disk
 
 STOPPED = {"rank": 0, "host": "here", "step": 7, "message": "told to stop", "second_hand": False, "status": 75,
            "time": 1.0}  # fmt: skip
@@ -293,3 +296,18 @@ def test_a_run_on_all_of_imagenet_that_reached_its_target_is_compared_with_the_r
     for data, changes in others:
         assert finished(data, **changes).rcp is None
     assert "reference" not in capsys.readouterr().out
+
+
+def test_a_disk_without_room_for_the_summary_does_not_hide_the_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with small_disk(disk, "size=64k"):
+        folder = _folder(disk, passes=False)
+        with suppress(OSError), (disk / "other").open("wb", buffering=0) as other:
+            while True:
+                other.write(bytes(4096))
+        with pytest.raises(UserError, match="the disk is full"):
+            finish_run(folder, Outcome(9))
+    assert "the launcher ended with status 9" in capsys.readouterr().err

@@ -105,3 +105,12 @@ def test_a_bad_host_is_found_by_its_whole_address_or_the_first_part_of_its_name(
 ) -> None:
     assert [_fail(run, bad, hosts) for _ in range(2)] == [True, True]
     assert list(RunFolder(run).attempts.left_out()) == found
+
+
+def test_a_disk_that_takes_no_more_does_not_hide_why_the_ranks_failed(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "attempts.jsonl").symlink_to("/dev/full")
+    assert not _fail(run, "a", [])
+    told = capsys.readouterr().err
+    assert all(words in told for words in ("rank 1 on a failed at step 3: broke", "attempts.jsonl", "disk is full"))
