@@ -14,7 +14,7 @@ from typing import Any
 from configs.errors import EARLY_STATUS, REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import resolve_path
 from configs.machine_limits import memory_limit
-from configs.reading import entries, is_file
+from configs.reading import Unreadable, is_file
 from data.recordio import find_wrong_length
 from launch.start.local import ABORTED_STATUS, STOP_S, Outcome
 from logs.disk import found_object, read_object
@@ -66,11 +66,13 @@ class Ending:
 
     @classmethod
     def read(cls, folder: RunFolder, outcome: Outcome) -> "Ending":
-        """Return the ending of a run with the reports that are in its folder."""
-        found = map(found_object, (each for each in entries(folder.path) if each.match("failure_*.json")))
-        reports = [
-            each for each in found if all(isinstance(each.get(key, each), kind) for key, kind in _REPORT.items())
-        ]
+        """Return the ending of a run with the reports that are in its folder and can be read."""
+        reports = []
+        for rank in range(folder.cluster.world_size):
+            with contextlib.suppress(Unreadable):
+                report = found_object(folder / f"failure_{rank}.json")
+                if all(isinstance(report.get(key, report), kind) for key, kind in _REPORT.items()):
+                    reports.append(report)
         return cls(folder, outcome, reports)
 
     @cached_property
@@ -140,7 +142,8 @@ class Ending:
         """A rank without a report, its end, and the signal: the launcher saw it fail, or others waited for it."""
         reporting = {report["rank"] for report in self.reports}
         ended = [(rank, status) for rank, status in self.outcome.failed if rank not in reporting]
-        for rank, status in sorted(ended, key=lambda each: each[1] == ABORTED_STATUS)[:1]:
+        # The largest status is that of a signal, if there is one. A rank that only echoes a failure ends with 1.
+        for rank, status in sorted(ended, key=lambda each: (each[1] == ABORTED_STATUS, -each[1]))[:1]:
             return rank, _ending(status), status - 128
         # A launcher that ends a frozen rank lets it run for a moment, in which it may still report that a signal
         # stopped it. Of ranks that all report, the one counts that was told to stop while others had waited.

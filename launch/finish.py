@@ -3,12 +3,13 @@
 import shlex
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from configs.arguments import painted
-from configs.errors import REFUSED_STATUS, STOPPED_STATUS
+from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import ROOT
 from configs.schema import Recipe
 from launch.failure_cause import Ending
@@ -69,6 +70,18 @@ def close_refused(folder: RunFolder, outcome: Outcome) -> int:
     sys.stderr.write(f"error: {folder.shown}: {cause['message']}\n")
     notify(folder, "failure", f"{folder.recipe.name}: {cause['message']}")
     return REFUSED_STATUS
+
+
+def tell_trouble(folder: RunFolder, outcome: Outcome, error: Exception) -> int:
+    """Tell how a run ended, and then what keeps that from being read or written down; return 1.
+
+    The ranks have run, so the status is not the one of a refusal.
+    """
+    with suppress(UserError, OSError):
+        how = folder.summary().status if folder.has_summary else Ending.read(folder, outcome).cause["message"]
+        sys.stderr.write(f"{folder.recipe.name}: {how}\n")
+    sys.stderr.write(f"error: {error}\n")
+    return 1
 
 
 def _completed(folder: RunFolder) -> Summary:

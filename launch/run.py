@@ -24,7 +24,7 @@ from configs.reading import exists, is_file, may_pass
 from configs.registry import BUILT_IN_SOURCES, ENGINES, packing_words, require_reader
 from configs.schema import Cluster, Recipe
 from launch.failure_cause import Ending
-from launch.finish import close_refused, finish_run
+from launch.finish import close_refused, finish_run, tell_trouble
 from launch.notify import notify
 from launch.restart import may_restart
 from launch.resume import prepare_attempt, prepared
@@ -72,15 +72,13 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
     with forwarded_signals(_AT_INTERRUPT), prepared(folder, recipe, cluster, must_resume=must_resume) as claim:
         folder.write_settings(recipe, cluster)
         with _rank_command(folder) as command:
-            outcome = _run_ranks(folder, command)
+            outcomes = [_run_ranks(folder, command)]
             try:
-                return _conclude(folder, outcome, claim, command)
-            except (UserError, OSError) as error:
-                # For example a full disk. The ranks have run, so the status is not 2.
+                return _conclude(folder, outcomes, claim, command)
+            except (UserError, OSError) as error:  # For example a full disk.
                 if isinstance(error, OSError) and not may_pass(error):
                     raise
-                sys.stderr.write(f"error: {error}\n")
-                return 1
+                return tell_trouble(folder, outcomes[-1], error)
 
 
 def _rank_command(folder: RunFolder) -> AbstractContextManager[Sequence[str]]:
@@ -91,16 +89,23 @@ def _rank_command(folder: RunFolder) -> AbstractContextManager[Sequence[str]]:
     return forked(folder.path, command, rank_environment(cluster))
 
 
-def _conclude(folder: RunFolder, outcome: Outcome, claim: Claim, command: Sequence[str]) -> int:
+def _conclude(folder: RunFolder, outcomes: list[Outcome], claim: Claim, command: Sequence[str]) -> int:
     """Start the ranks again as often as they may be, then close the run; return the exit status.
+
+    Args:
+        folder: The run folder.
+        outcomes: How the ranks ended; each restart adds another end.
+        claim: The claim on the folder.
+        command: The command of a rank.
 
     Raises:
         UserError: A file cannot be read or written.
     """
     is_emptied = exists(folder.path) and not exists(claim.path)
-    while not is_emptied and not claim.is_lost() and may_restart(folder, outcome):
+    while not is_emptied and not claim.is_lost() and may_restart(folder, outcomes[-1]):
         prepare_attempt(folder)
-        outcome = _run_ranks(folder, command)
+        outcomes.append(_run_ranks(folder, command))
+    outcome = outcomes[-1]
     if claim.is_lost():
         sys.stderr.write(f"error: {folder.shown}: was taken over by another run; this run stops\n")
         return 1

@@ -233,16 +233,10 @@ class RunFolder:
         Raises:
             UserError: If the disk is full.
         """
-        try:
-            for ruleset, name in RESULT_FILES.items():
-                close_log(self / name, ruleset)
-            if not exists(self / SUMMARY_FILE):
-                self._write_aborted(reason, failed_rank, failed_step)
-        except UserError:
-            sys.stderr.write(f"failed: {reason}\n")  # The trouble of a disk must not hide why the run ended.
-            raise
-
-    def _write_aborted(self, reason: str, failed_rank: int | None, failed_step: int | None) -> None:
+        for ruleset, name in RESULT_FILES.items():
+            close_log(self / name, ruleset)
+        if exists(self / SUMMARY_FILE):
+            return
         known: dict[str, Any] = {"recipe": "unknown"}
         with suppress(UserError):
             recipe, cluster = self.settings

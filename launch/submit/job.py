@@ -21,7 +21,7 @@ from configs.outputs import guard_outputs
 from configs.rank_variables import rank_environment
 from configs.reading import is_file
 from launch.failure_cause import Ending
-from launch.finish import close_refused, finish_run
+from launch.finish import close_refused, finish_run, tell_trouble
 from launch.notify import notify
 from launch.restart import ANY_HOST, may_restart
 from launch.resume import prepare_attempt
@@ -125,9 +125,8 @@ def end(
         return 1
     try:
         result = _close(folder, status, was_signalled=was_signalled, is_near_limit=is_near_limit, hosts=hosts)
-    except UserError as error:  # The ranks have run, so the status must not be the one of a refusal.
-        sys.stderr.write(f"error: {error}\n")
-        result = 1
+    except UserError as error:
+        result = tell_trouble(folder, Outcome(status), error)
     if claim is not None and result != RESTART:
         claim.release()
     return result

@@ -1,17 +1,21 @@
 """The cause of a failed run, from made-up failure reports and outcomes; `test_faults` has real faults."""
 
+import errno
 import json
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from configs.load import load_both
+from configs.load import ROOT, load_both
 from launch.failure_cause import Ending
 from launch.start.local import Outcome
 from logs.folder import RunFolder
+from tests.failing_reads import failing_reads
 
 HERE = socket.gethostname()
 MPI = ["cluster.launcher=mpirun", "cluster.communication.backend=mpi"]
@@ -66,7 +70,7 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
         # The launcher alone knows what became of a rank without a report.
         ([ECHO], Outcome(137, ((1, 137),)), 1, f"rank 1 on {HERE} was killed by signal 9 at or before step 7"),
         ([], Outcome(1, ((1, 137), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 9"),
-        ([], Outcome(1, ((1, 192), (0, 1))), 1, f"rank 1 on {HERE} was killed by signal 64"),
+        ([], Outcome(1, ((0, 1), (1, 192))), 1, f"rank 1 on {HERE} was killed by signal 64"),
         ([ECHO], Outcome(76, ((1, 76),)), 1,
          f"rank 1 on {HERE} ended with status 0 before the run was over at or before step 7"),
         ([], Outcome(1, ((1, 128),)), 1, f"rank 1 on {HERE} ended with status 128"),
@@ -261,3 +265,20 @@ def test_the_launcher_counts_where_the_report_of_a_killed_rank_does_not(tmp_path
     assert str(cause["message"]).startswith(
         "rank 1 on node1 was killed by signal 9: the kernel killed it because memory"
     )
+
+
+@pytest.mark.medium
+def test_reports_count_although_the_run_s_folder_cannot_be_listed_nor_one_of_them_read(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    folder = _folder(tmp_path / "run")
+    (tmp_path / "run" / "failure_1.json").write_text(json.dumps(TORN), encoding="utf-8")
+    (tmp_path / "run" / "failure_0.json").write_text(json.dumps(_report(0, "first")), encoding="utf-8")
+    read = (
+        "import sys; from pathlib import Path; from launch.failure_cause import Ending, Outcome, RunFolder; "
+        "print(Ending.read(RunFolder(Path(sys.argv[1])), Outcome(1)).cause['rank'])"
+    )
+    for call, name, rank in (("opendir", "", "0"), ("open", "failure_0.json", "1")):
+        variables = failing_reads(tmp_path, call, folder.path / name, errno.EIO, once=False)
+        command = [sys.executable, "-c", read, str(folder.path)]
+        done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.stdout.split() == [rank], done.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import load_both, load_recipe
-from launch.finish import finish_run
+from launch.finish import finish_run, tell_trouble
 from launch.start.local import Outcome
 from logs.__main__ import main as check
 from logs.attempts import ATTEMPTS_FILE
@@ -308,6 +308,9 @@ def test_a_disk_without_room_for_the_summary_does_not_hide_the_cause(
         with suppress(OSError), (disk / "other").open("wb", buffering=0) as other:
             while True:
                 other.write(bytes(4096))
-        with pytest.raises(UserError, match="the disk is full"):
+        with pytest.raises(UserError) as caught:
             finish_run(folder, Outcome(9))
-    assert "the launcher ended with status 9" in capsys.readouterr().err
+        assert tell_trouble(folder, Outcome(9), caught.value) == 1
+    cause, trouble = capsys.readouterr().err.splitlines()
+    assert "the launcher ended with status 9" in cause
+    assert "the disk is full" in trouble
