@@ -7,7 +7,9 @@ compares both of its versions with this module, pixel by pixel. Imports nothing 
 
 import io
 import logging
+import re
 import warnings
+import zlib
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -30,6 +32,16 @@ _MOST_OF_A_SIDE = 65_500
 """Pixels of a JPEG's side at most, by libjpeg."""
 
 _SIXTEEN_BITS = 65_535 / 255
+
+_PNG_SHAPE = re.compile(r"IHDR(0300000[01]\.*PLTE|0[0246]00000[01]\.*(PLTE)?)\.*(IDAT)+\.*IEND")
+"""Chunks of a PNG, with a dot for each that a reader may skip, and after IHDR its last bytes in hexadecimal: the colour
+type, of which 3 needs a palette, and the methods. *Source*: the PNG specification, sections 5.6 and 11.2."""
+_PNG_SIGNATURE_BYTES, _JPEG_SIGNATURE_BYTES = 8, 2
+_FILL, _START_OF_SCAN = b"\xff", b"\xda"
+"""Bytes of a JPEG's markers."""
+_COLOURS = 3
+_MOST_INFLATED_BYTES = 1 << 20
+"""Bytes that are inflated at once, so that a small file cannot fill the memory."""
 
 Image.MAX_IMAGE_PIXELS = MOST_PIXELS // 2  # Pillow warns above this number, and refuses above the double.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -59,6 +71,7 @@ def image_problem(file: BinaryIO, size: int | None = None, *, is_decoded: bool =
                 )
             if is_decoded:
                 image.load()
+                _require_png(file) if image.format == "PNG" else _require_jpeg(file)
     except UnidentifiedImageError:
         return "is neither a JPEG nor a PNG image" if file.seek(0, io.SEEK_END) else "is empty"
     except Image.DecompressionBombError:
@@ -68,6 +81,44 @@ def image_problem(file: BinaryIO, size: int | None = None, *, is_decoded: bool =
             raise
         return f"cannot be decoded: {str(error) or type(error).__name__}"
     return None
+
+
+def _require_png(file: BinaryIO) -> None:
+    """Raise ValueError if libpng, with which DALI decodes, refuses a PNG that Pillow has decoded."""
+    file.seek(_PNG_SIGNATURE_BYTES)
+    shape, kind, pixels = "", "", zlib.decompressobj()
+    while kind != "IEND":
+        length, name = int.from_bytes(file.read(4), "big"), file.read(4)
+        content, checksum = file.read(length), file.read(4)
+        kind = name.decode("latin-1")
+        if not kind:
+            raise ValueError("its chunk IEND is missing")
+        if kind[0].isupper() and checksum != zlib.crc32(name + content).to_bytes(4, "big"):
+            raise ValueError(f"its chunk {kind} is cut off or has a wrong checksum")
+        shape += "." if kind[0].islower() else kind + (content[9:].hex() if kind == "IHDR" else "")
+        shape += "?" if kind == "PLTE" and (len(content) % _COLOURS or not content) else ""
+        while kind == "IDAT" and content and not pixels.eof:
+            pixels.decompress(content, _MOST_INFLATED_BYTES)
+            content = pixels.unconsumed_tail
+    if not pixels.eof:
+        raise ValueError("its pixels are cut off")
+    if not _PNG_SHAPE.fullmatch(shape):
+        raise ValueError("a chunk is missing, unknown or out of place")
+
+
+def _require_jpeg(file: BinaryIO) -> None:
+    """Raise ValueError if nvImageCodec, with which DALI 2 decodes, refuses a JPEG that Pillow has decoded.
+
+    Before the pixels, a segment begins where the one before it ends; libjpeg would look for the next one.
+    """
+    file.seek(_JPEG_SIGNATURE_BYTES)
+    marker = b""
+    while marker != _START_OF_SCAN:
+        if file.read(1) != _FILL:
+            raise ValueError("its header has a segment of a wrong length")
+        while (marker := file.read(1)) == _FILL:
+            pass
+        file.seek(max(0, int.from_bytes(file.read(2), "big") - 2), io.SEEK_CUR)
 
 
 class FileFacts(NamedTuple):

@@ -43,13 +43,17 @@ def _raw_png(
     depth: int, colour_type: int, pixels: np.ndarray, before: bytes = b"", *, width: int = SIDE, height: int = SIDE
 ) -> bytes:
     """Return a PNG of any depth, by hand: Pillow writes no 16-bit colours. *Source*: the PNG specification."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
     header = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, 0)
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    chunks = (chunk(b"IHDR", header), before, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return _of_chunks(_chunk(b"IHDR", header), before, _chunk(b"IDAT", zlib.compress(rows)), END)
+
+
+def _chunk(kind: bytes, content: bytes, wrong: int = 0) -> bytes:
+    """Return a chunk of a PNG, whose checksum has ``wrong`` bits."""
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content) ^ wrong)
+
+
+def _of_chunks(*chunks: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
@@ -67,6 +71,7 @@ def _decoded(jpeg: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))
 
 
+END = _chunk(b"IEND", b"")
 JPEG, SIXTEEN = _jpeg(), (X * 1024).astype(">u2")
 FOUR = np.asarray(X[:, ::2] // 4 << 4 | X[:, 1::2] // 4, np.uint8)
 BLACK_AND_WHITE, PALETTE = PICTURE.convert("1"), PICTURE.quantize(64)
@@ -96,10 +101,13 @@ PACKED: dict[str, tuple[bytes, np.ndarray]] = {
     "PNG, a gamma": (_raw_png(8, 2, RGB, struct.pack(">I4sII", 4, b"gAMA", 100_000, 0x31E8965F)), RGB),
     "PNG, animated": (_png(PICTURE, **FIRST_AND_SECOND), RGB),
     "PNG, bytes after its end": (_png(PICTURE) + b"and more", RGB),
+    "PNG, an unknown chunk": (_raw_png(8, 2, RGB, _chunk(b"noTe", b"may be skipped")), RGB),
+    "PNG, a wrong checksum of a note": (_raw_png(8, 2, RGB)[: -len(END)] + _chunk(b"noTe", b"", 1) + END, RGB),
 }
 """Kind of file -> its bytes and its pixels [H, W, 3], 0 to 255; every file can be packed."""
 
 PNG = _png(PICTURE)
+HEADER, PIXELS = _raw_png(8, 2, RGB)[8:33], zlib.compress(b"".join(b"\0" + row.tobytes() for row in RGB))
 REFUSED: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty"),
     "text": (b"no image", "is neither a JPEG nor a PNG image"),
@@ -116,6 +124,19 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "JPEG, without its end": (JPEG[:-2], "cannot be decoded: image file is truncated"),
     "PNG, cut": (PNG[: len(PNG) * 6 // 10], "cannot be decoded: "),
     "PNG, a wrong byte": (PNG[:60] + bytes([PNG[60] ^ 255]) + PNG[61:], "cannot be decoded: "),
+    # Pillow decodes the rest, and DALI does not.
+    "JPEG, a segment of a wrong length": (JPEG[:2] + b"\xff\xfe\0\3ab" + JPEG[2:], "cannot be decoded: "),
+    "PNG, a wrong checksum": (_of_chunks(HEADER, _chunk(b"IDAT", PIXELS, 1), END), "cannot be decoded: "),
+    "PNG, without its end": (_of_chunks(HEADER, _chunk(b"IDAT", PIXELS)), "cannot be decoded: "),
+    "PNG, pixels without their checksum": (
+        _of_chunks(HEADER, _chunk(b"IDAT", PIXELS[:-4]), END),
+        "cannot be decoded: ",
+    ),
+    "PNG, no palette": (_raw_png(8, 3, RGB[..., 0]), "cannot be decoded: "),
+    "PNG, a palette of two thirds": (_raw_png(8, 3, RGB[..., 0], _chunk(b"PLTE", b"rg")), "cannot be decoded: "),
+    "PNG, two headers": (_raw_png(8, 2, RGB, HEADER), "cannot be decoded: "),
+    "PNG, a chunk before its header": (_of_chunks(_chunk(b"CgBI", b""), _png(PICTURE)[8:]), "cannot be decoded: "),
+    "PNG, an unknown chunk that counts": (_raw_png(8, 2, RGB, _chunk(b"NOTE", b"")), "cannot be decoded: "),
 }
 """Kind of file -> its bytes and what is told; found by decoding."""
 
@@ -199,8 +220,9 @@ def test_damage_that_only_decoding_finds_is_left_to_verify_if_one_says_so(
     assert main(["prepare", str(folder), str(tmp_path / "out"), "--no-decode", "--workers", "1"]) == 0
     capsys.readouterr()
     assert main(["prepare", "--verify", str(tmp_path / "out"), "--workers", "1"]) == 1
-    findings = capsys.readouterr().out.splitlines()
-    assert len([line for line in findings if "the image cannot be decoded: " in line]) == 2 * len(DAMAGED)
+    *findings, count = capsys.readouterr().out.splitlines()
+    assert all("the image cannot be decoded: " in line for line in findings)
+    assert f": {2 * len(DAMAGED)} findings" in count
 
 
 def test_a_side_that_no_jpeg_can_have_is_refused_before_packing(
