@@ -34,6 +34,7 @@ LabelTable = dict[str, tuple[str, ...]]
 
 _SUFFIXES = (".csv", ".json")
 _NO_LABEL = frozenset({"", "No Finding"})
+_FLAGS = frozenset({"0", "1", "0.0", "1.0"})
 _FEWEST_CLASSES = 2
 _FEWEST_COLUMNS = 2
 
@@ -141,9 +142,18 @@ def _from_csv(path: Path, rows: Any) -> list[tuple[str, list[str]]]:
     header: list[str] = next(rows, [])
     if len(header) < _FEWEST_COLUMNS or is_file(path.parent / header[0]):
         raise UserError(f"{path}: the first line is {','.join(header)!r}, allowed: a header, as file,labels")
-    pairs = []
+    pairs: list[tuple[str, list[str]]] = []
+    cells: set[str] = set()
     for row in filter(None, rows):  # Many editors leave an empty line at the end.
+        cells.update(cell.strip() for cell in row[1:])
         if len(row) < _FEWEST_COLUMNS:
             raise UserError(f"{path}: line {rows.line_num} is {','.join(row)!r}, allowed: file,label|label")
         pairs.append((row[0], row[1].split("|")))
+    if (
+        pairs and cells <= _FLAGS and len(header) > _FEWEST_COLUMNS
+    ):  # Read as labels, they would be the classes "0" and "1".
+        raise UserError(
+            f"{path}: every column after {header[0]} has only 0 and 1, allowed: a column of labels, as cat|dog; write "
+            "the names of the columns that have 1, or keep the first of these columns alone if it holds the labels"
+        )
     return pairs
