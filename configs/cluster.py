@@ -115,14 +115,14 @@ class Cluster(Section):
         "variable given here takes precedence. MXNET_* and HOROVOD_* names that the stock libraries do not read are "
         "refused.",
         json_schema_extra={
-            "additionalProperties": {"type": ["string", "number", "boolean"]},
+            "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
             "propertyNames": {"pattern": f"^{_VARIABLE_NAME}$"},
         },
     )
 
     @field_validator("environment", mode="before")
     @classmethod
-    def _environment_is_text(cls, value: Any) -> Any:
+    def _require_known_variables(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         for key in value:
@@ -131,7 +131,7 @@ class Cluster(Section):
                     "environment", key, "names in capitals, digits and underscores, or OMPI_MCA_parameter"
                 )
             require_known(key)
-        return {key: item if isinstance(item, str) else str(item) for key, item in value.items()}
+        return value
 
     @model_validator(mode="before")
     @classmethod

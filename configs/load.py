@@ -40,8 +40,20 @@ class _FastYaml(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[
     """libyaml's loader, where PyYAML has it: a recipe takes 1 ms instead of 6 (two-core machine, 2026-11)."""
 
 
-_FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""libyaml's writer, where PyYAML has it: a run's configuration takes 1 ms instead of 4."""
+class _AsWritten(yaml.SafeLoader):
+    """Unquoted values as texts, for variables of the environment: 1.10 is no number there, and null is a word."""
+
+
+class Dumper(yaml.SafeDumper):
+    """A writer that quotes what YAML 1.1 takes for a number, or YAML 1.2 alone, as 08 and 1e3."""
+
+
+class _FastDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """libyaml's writer, where PyYAML has it: a run's configuration takes 1 ms instead of 4."""
+
+
+_ENVIRONMENT = "environment"
+"""The key of the variables in a cluster file."""
 
 _ALIKE = 0.6
 """How similar the name of a file must be to be suggested."""
@@ -69,37 +81,42 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     twice = {str(key) for key in keys if keys.count(key) > 1}
     if twice:
         raise UserError(f"key {min(twice)!r} occurs twice in one block ({node.start_mark}); remove one of them")
+    for key, value in node.value:
+        if key.value == _ENVIRONMENT and isinstance(value, yaml.MappingNode):
+            for scalar in (each for _, each in value.value if isinstance(each, yaml.ScalarNode)):
+                scalar.tag = "tag:yaml.org,2002:str"
     return loader.construct_mapping(node, deep=True)
 
 
-for _loader in (_Yaml, _FastYaml):
+for _loader in (_Yaml, _FastYaml, _AsWritten):
     _loader.yaml_implicit_resolvers = {}
+    _loader.add_constructor("tag:yaml.org,2002:int", _decimal)
+    _loader.add_constructor("tag:yaml.org,2002:float", _float)
+    _loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+for _class in (_Yaml, _FastYaml, Dumper, _FastDumper):
     for _tag, _pattern, _first in (
         ("bool", r"true|false", "tf"),
         ("int", r"[-+]?[0-9][0-9_]*", "-+0123456789"),
         ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
         ("null", r"~|null|", "~n\0"),
     ):
-        _loader.add_implicit_resolver(
-            f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*list(_first), ""]
-        )
-    _loader.add_constructor("tag:yaml.org,2002:int", _decimal)
-    _loader.add_constructor("tag:yaml.org,2002:float", _float)
-    _loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*list(_first), ""])
 
 
-def parse_yaml(text: str, name: str) -> Any:
+def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
     """Return the content of a YAML text: dictionaries, lists and scalars.
 
     Args:
         text: The YAML text.
         name: What error messages call the text, for example a path.
+        as_written: Whether every scalar is a text.
 
     Raises:
         UserError: The text is not YAML, or one block has a key twice.
     """
     try:
-        return yaml.load(text, Loader=_FastYaml if len(_OPENING.findall(text)) < _DEEP else _Yaml)
+        loader: Any = _FastYaml if len(_OPENING.findall(text)) < _DEEP else _Yaml
+        return yaml.load(text, Loader=_AsWritten if as_written else loader)
     except UserError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -201,7 +218,7 @@ def load_run(path: Path) -> tuple[Recipe, Cluster]:
 def dump(recipe: Recipe, cluster: Cluster) -> str:
     """Return a recipe and a cluster as one YAML text, which `load_run` and ``./run.sh train`` read."""
     tree = {"recipe": recipe.model_dump(mode="json"), "cluster": cluster.model_dump(mode="json")}
-    text: str = yaml.dump(tree, Dumper=_FAST_DUMPER, sort_keys=False, width=120)
+    text: str = yaml.dump(tree, Dumper=_FastDumper, sort_keys=False, width=120)
     return text
 
 
@@ -337,7 +354,7 @@ def _set(tree: dict[str, Any], override: str, schema: type[BaseModel]) -> None:
         if not isinstance(child, dict):
             raise ConfigError("--set", override, f"{part!r} is a value, not a block")
         node = child
-    value = parse_yaml(text, f"--set {key}")
+    value = parse_yaml(text, f"--set {key}", as_written=schema is Cluster and parts[0] == _ENVIRONMENT)
     if parts[-1] == "name":
         kept = kept_keys(schema, parts[:-1], node, value)
         node.clear()

@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from configs.errors import UserError
-from configs.load import load_recipe
+from configs.load import Dumper, load_recipe
 from configs.reading import exists
 from configs.schema import Recipe
 from configs.validate import validate
@@ -84,8 +84,8 @@ def _is_same(path: Path, recipe: Recipe) -> bool:
 def _as_yaml(key: str, value: Any) -> str:
     """Return a block of the recipe: the card line by line, other blocks of few words in one line."""
     style = None if isinstance(value, dict) and key != "card" else False
-    text: str = yaml.safe_dump(
-        {key: value}, sort_keys=False, default_flow_style=style, width=_WIDTH, allow_unicode=True
+    text: str = yaml.dump(
+        {key: value}, Dumper=Dumper, sort_keys=False, default_flow_style=style, width=_WIDTH, allow_unicode=True
     )
     return text
 

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from configs.errors import UserError
+from configs.load import Dumper
 from launch.submit.jobspec import JobSpec
 from launch.submit.script import job_script
 
@@ -43,7 +44,7 @@ class _LiteralText(str):
     """A text that YAML writes line by line."""
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(Dumper):
     """Writes a `_LiteralText` as a literal block, indents lists within mappings, and writes what occurs twice twice."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:

@@ -120,6 +120,7 @@ NEIGHBOURS = [
     ("", "environment={A_1: 1}", "environment={A-1: 1}", "environment"),
     ("", "environment={OMPI_MCA_btl_2: 1}", "environment={OMPI_MCA_BTL_x: 1}", "environment"),
     ("", "environment={X: 1}", "environment={X: 1, x: 1}", "environment"),
+    ("", "environment={X: 1}", "environment={X: [1]}", "environment.X"),
     ("", "environment={MXNET_HOME: /x}", "environment={MXNET_RANK: 1}", "environment"),
 ]  # fmt: skip
 
@@ -165,9 +166,15 @@ def test_what_a_file_leaves_out_decides_what_sums_the_gradients(keys: dict[str, 
     assert cluster.engine.name == keys.get("engine", {}).get("name", "mxnet")
 
 
-def test_values_of_variables_are_texts_whatever_they_look_like() -> None:
-    given = load_cluster("laptop", ["cluster.environment={NCCL_X: 1, B: 0.5, C: 010, D: text}"]).environment
-    assert given == {"NCCL_X": "1", "B": "0.5", "C": "10", "D": "text"}, "a site may have its own"
+@pytest.mark.parametrize("text", ["1", "0.5", "1.10", "010", "1e3", "null", "~", "true", "text", "a/b", "'08'"])
+def test_values_of_variables_are_texts_as_they_are_written(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(f"name: own\nnum_nodes: 1\nenvironment:\n  A_SITES: {text}\n", encoding="utf-8")
+    given = [
+        load_cluster("laptop", [f"cluster.environment{word}"]) for word in (f"={{A_SITES: {text}}}", f".A_SITES={text}")
+    ]
+    for cluster in (load_cluster(str(file)), *given):
+        assert cluster.environment == {"A_SITES": text.strip("'")}
 
 
 FAST = {

@@ -123,6 +123,15 @@ def test_aliases_that_stand_for_few_values_are_read() -> None:
     assert parse_yaml("a: &x [1, 2]\nb: *x", "a.yaml") == {"a": [1, 2], "b": [1, 2]}
 
 
+@pytest.mark.parametrize("text", ["08", "1e3", "1_0", "-9E9", "012", "1.10", "null", "~", "true", "no", "12:30", ""])
+def test_a_text_that_looks_like_a_number_stays_a_text_in_a_dumped_run(tmp_path: Path, text: str) -> None:
+    given = [f"card.purpose='{text}'", f"cluster.purpose='{text}'", f"cluster.environment.X='{text}'"]
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(*load_both("digits", "laptop", given)), encoding="utf-8")
+    recipe, cluster = load_run(path)
+    assert (recipe.card.purpose, cluster.purpose, cluster.environment["X"]) == (text, text, text)
+
+
 def test_a_dumped_run_has_the_keys_in_the_order_of_the_schema() -> None:
     tree = yaml.safe_load(dump(*load_both("digits", "laptop")))
     assert list(tree) == ["recipe", "cluster"]
