@@ -73,6 +73,24 @@ def test_lines_that_cannot_be_read_come_first_three_are_shown_and_the_others_cou
         assert [each for each in messages if each.startswith("and ")] == more
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("submission_benchmark", "llama31_8b", "this check is for logs of ResNet"),
+        ("submission_division", "shut", "--division"),
+    ],
+)
+def test_a_log_that_the_ruleset_has_no_rules_for_is_told_by_the_value(
+    tmp_path: Path, key: str, value: str, remedy: str
+) -> None:
+    log = tmp_path / "log"
+    events = [(time, name, value if name == key else old, more) for time, name, old, more in samples.run_events()]
+    log.write_text(samples.mllog(events), encoding="utf-8")
+    (told,) = judge(log, "4.0.0").explained
+    assert told.startswith(f"{key} has value {value}, ")
+    assert remedy in told
+
+
 OPEN = ", or submit in the open division (recipe: mlperf.division: open)"
 LATER = ", or judge the log by ruleset 4.0.0 in the open division (recipe: mlperf.ruleset: 4.0.0)"
 NEVER = "Failed checks for eval_accuracy : v['value'] >= 0.7590 and v['value'] < 1.0"
