@@ -118,6 +118,8 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
     if summary.resumed_from_step is not None:
         unfit = "not for submission; " if folder.recipe.mlperf.submits else ""
         lines.append(f"  resumed from step {summary.resumed_from_step}: {unfit}times and rates are of the last part")
+    if folder.recipe.mlperf.submits and summary.is_cold is False:
+        lines.append("  not for submission: images were in memory as the run began, so that the log has no cache_clear")
     lines += [f"  resumed with {change}" for change in summary.changes or ()]
     lines += [f"  an attempt {attempt.description}" for attempt in folder.attempts.read()]
     if summary.run_s is not None:

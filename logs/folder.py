@@ -57,6 +57,7 @@ class Summary:
         left_out: Host of the job that the run did without -> why: it failed, or the check before the run found it slow.
             None if it did without none.
         is_rehearsal: Whether ranks waited instead of computing, so that accuracies are invented.
+        is_cold: Whether no image was in memory as the run began, as far as was looked; None if unknown.
         is_saved: Whether the network that was trained to the end is in a checkpoint. If not, the run is aborted,
             although its log may have success: the timed part was over before the network could be saved. None if the
             run did not come to its end.
@@ -89,6 +90,7 @@ class Summary:
     changes: list[str] | None = None
     left_out: dict[str, str] | None = None
     is_rehearsal: bool = False
+    is_cold: bool | None = None
     is_saved: bool | None = None
 
 

@@ -125,6 +125,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
             class_names=() if prepared.manifest is None else prepared.manifest.class_names,
             image_type=images.image_type,
+            is_cold=prepared.is_cold,
         )
         usage = Usage()
         watchdog.expect(cluster.watchdog_s)
@@ -315,6 +316,7 @@ class _Training:
     tracer: Tracer
     class_names: Sequence[str]
     image_type: str
+    is_cold: bool
 
     def run(self, evaluate: Evaluator, log: EventLog, watchdog: Watchdog, signals: StopSignals) -> tuple[Result, Clock]:
         """Train and return the result and the clock that measured the run."""
@@ -409,7 +411,8 @@ class _Training:
         summary = replace(summary, slowest_rank=slowest, rank_excess=excess, checkpoint_s=self.checkpoints.stall_s)
         summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None, is_saved=why_lost is None)
         resumed, changes = self.initial.resumed_from_step, list(self.initial.changes) or None
-        self.folder.write_summary(replace(summary, resumed_from_step=resumed, changes=changes))
+        summary = replace(summary, resumed_from_step=resumed, changes=changes, is_cold=self.is_cold)
+        self.folder.write_summary(summary)
         return 0 if result.success else 1
 
 

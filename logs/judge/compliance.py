@@ -61,10 +61,11 @@ class Verdict:
 def asks_for_log(recipe: Recipe, summary: Summary) -> bool:
     """Return whether the judgement of a run's log belongs to the run's verdict.
 
-    It does if the recipe submits, and the run is one that can be submitted: a success in one piece, which was trained.
+    It does if the recipe submits, and the run is one that can be submitted: a success in one piece, which was trained
+    on images that were not in memory.
     """
     is_whole = summary.status == "success" and summary.resumed_from_step is None and not summary.is_rehearsal
-    return recipe.mlperf.submits and is_whole
+    return recipe.mlperf.submits and is_whole and summary.is_cold is not False
 
 
 def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:

@@ -85,7 +85,10 @@ def judge_run(path: Path) -> RunVerdict | None:
         return RunVerdict("run", passed=True, words="success", rulesets={recipe.mlperf.ruleset})
     words = summary.failure or summary.status
     if summary.status == "success":
-        why = "the run was resumed" if recipe.mlperf.submits else "the recipe does not submit (mlperf.submits: false)"
+        why = (
+            "the run was resumed" if summary.resumed_from_step is not None else "images were in memory as the run began"
+        )
+        why = why if recipe.mlperf.submits else "the recipe does not submit (mlperf.submits: false)"
         words += f"; {why}, so the log decides nothing"
     return RunVerdict("run", passed=summary.status == "success", words=words, rulesets=frozenset())
 

@@ -61,6 +61,7 @@ CHECK = "MLPerf training 4.0.0 log check: fails: no result_0.txt was written"
             )
         ),
         (replace(SUCCESS, resumed_from_step=3), Outcome(0), False, 0, "end, digits: success"),
+        (replace(SUCCESS, is_cold=False), Outcome(0), False, 0, "end, digits: success"),
         (ABORTED, Outcome(9), False, 1, "failure, digits: aborted: loss not finite"),
         (ABORTED, Outcome(130, stopped_by=2), False, 1, "failure, digits: aborted: loss not finite"),
         (None, Outcome(130, interrupted_by=2), False, 130, "stop, digits: ended at once by a second Ctrl-C"),
@@ -202,6 +203,7 @@ def test_the_log_of_the_recipes_own_ruleset_decides_and_is_told_if_a_run_in_one_
         ((["mlperf.ruleset=0.6.0"], {}, ("0.6.0",)), 1, ["PASS  run  ", "FAIL  0.6.0", "PASS  4.0.0"]),
         ((["mlperf.submits=false"], {}, ("0.6.0", "4.0.0")), 0, ["PASS  run  ", "----  0.6.0", "----  4.0.0"]),
         (([], {"resumed_from_step": 3}, ("4.0.0",)), 0, ["PASS  run  ", "PASS  0.6.0", "----  4.0.0"]),
+        (([], {"is_cold": False}, ("4.0.0",)), 0, ["PASS  run  ", "PASS  0.6.0", "----  4.0.0"]),
         (([], {"status": "aborted"}, ("4.0.0",)), 1, ["FAIL  run  ", "PASS  0.6.0", "----  4.0.0"]),
     ],
 )

@@ -40,12 +40,15 @@ def in_memory(packed_digits: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.ranks
+@pytest.mark.parametrize("submits", [False, True])
 def test_pages_that_cannot_be_dropped_leave_no_cache_clear_in_the_log_of_a_good_run(
-    in_memory: Path, tmp_path: Path
+    in_memory: Path, tmp_path: Path, submits: bool
 ) -> None:
-    done = train(tmp_path / "run", *SHORT, f"cluster.paths.data={in_memory}", "mlperf.submits=false")
+    done = train(tmp_path / "run", *SHORT, f"cluster.paths.data={in_memory}", f"mlperf.submits={str(submits).lower()}")
     assert done.status == 0, done.errors
-    assert not re.search("cache_clear|mlperf", done.output + done.errors, re.IGNORECASE), "nobody asked for the log"
+    asked = re.findall("cache_clear is not logged|not for submission: images were in memory", done.output + done.errors)
+    assert len(asked) == (2 if submits else 0), "the first says why, the second what it means"
+    assert submits or not re.search("cache_clear|mlperf", done.output + done.errors, re.IGNORECASE)
     assert "cache_clear" not in (tmp_path / "run/result_0.txt").read_text(encoding="utf-8")
     assert not json.loads((tmp_path / "run/verdict.json").read_text(encoding="utf-8"))["0.6.0"]["passed"]
 
