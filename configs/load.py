@@ -6,7 +6,8 @@ Every mistake of the user becomes one `UserError` of one line.
 import json
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -156,7 +157,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     # A name first: it decides which keys its block has.
     for override in sorted(own, key=lambda word: not word.partition("=")[0].endswith(".name")):
         _set(tree, override, Recipe)
-    recipe = validate(Recipe, tree)
+    with _writer_named(name, own):
+        recipe = validate(Recipe, tree)
     require_allowed(recipe)
     return recipe
 
@@ -176,7 +178,24 @@ def load_cluster(name: str, overrides: Sequence[str] = ()) -> Cluster:
     for override in overrides:
         if override.startswith("cluster."):
             _set(tree, override.removeprefix("cluster."), Cluster)
-    return validate(Cluster, tree, "cluster.")
+    with _writer_named(name, overrides):
+        return validate(Cluster, tree, "cluster.")
+
+
+@contextmanager
+def _writer_named(name: str, overrides: Sequence[str]) -> Iterator[None]:
+    """Add to an error in a run's ``config.yaml`` which commit wrote the file: another version knew other keys."""
+    try:
+        yield
+    except ConfigError as error:
+        path, commit = Path(name), "another version"
+        if path.name != "config.yaml" or any(word.startswith(f"{error.key}=") for word in overrides):
+            raise
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            found = json.loads((path.parent / "environment.json").read_text(encoding="utf-8"))
+            commit = f"commit {found['git']['commit']}"
+        told = f"unless you changed it, {commit} of the program wrote it, which reads it too"
+        raise UserError(f"{path}: {error}; {told}") from None
 
 
 def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -> tuple[Recipe, Cluster]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from configs.errors import UserError
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
@@ -23,7 +25,7 @@ def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
     Texts, folders, thread counts, comparisons of the ranks and what becomes of the log are not among them.
     """
     return {
-        **recipe.model_dump(mode="json", exclude={"card": True, "mlperf": {"submits"}, "run": {"compare_every_steps"}}),
+        **_recipe_settings(recipe),
         "cluster": {
             "device": cluster.device,
             RANKS: cluster.world_size,
@@ -34,6 +36,22 @@ def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
             },
         },
     }
+
+
+def _recipe_settings(recipe: Recipe) -> dict[str, Any]:
+    return recipe.model_dump(mode="json", exclude={"card": True, "mlperf": {"submits"}, "run": {"compare_every_steps"}})
+
+
+def _with_newer_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that an older version recorded, with the keys that it did not have at their defaults.
+
+    A key is added with the default that leaves every earlier recipe's meaning as it was.
+    """
+    own = {name: block for name, block in settings.items() if name in Recipe.model_fields}
+    try:
+        return {**settings, **_recipe_settings(Recipe.model_validate(own))}
+    except ValidationError:  # A key is gone since; it is named as a difference.
+        return {**settings}
 
 
 def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where: str) -> list[str]:
@@ -52,7 +70,7 @@ def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where:
     Raises:
         UserError: They differ in another setting; the first difference is named.
     """
-    old, new = dict(_leaves(begun, "")), dict(_leaves(given, ""))
+    old, new = dict(_leaves(_with_newer_keys(begun), "")), dict(_leaves(given, ""))
     changes = []
     for key in {**old, **new}:
         before, now = old.get(key), new.get(key)

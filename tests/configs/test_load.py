@@ -40,6 +40,17 @@ def test_a_recipe_is_named_after_its_file_and_a_resolved_config_gives_the_same_r
     assert load_run(path) == (recipe, cluster)
 
 
+def test_settings_of_another_version_are_refused_by_the_commit_that_wrote_them(tmp_path: Path) -> None:
+    text = dump(load_recipe("digits"), load_cluster("laptop")).replace("  model:", "  model:\n    beta: 3")
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    for environment, writer in (("{}", "another version"), ('{"git": {"commit": "5eed"}}', "commit 5eed")):
+        (tmp_path / "environment.json").write_text(environment, encoding="utf-8")
+        with pytest.raises(
+            UserError, match=rf"config\.yaml: model\.beta: no such key;.* {writer} of the program wrote"
+        ):
+            load_run(tmp_path / "config.yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

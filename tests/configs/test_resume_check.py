@@ -72,6 +72,23 @@ def test_a_checkpoint_that_does_not_name_the_engine_may_be_resumed() -> None:
     assert require_unchanged(begun, given, "run") == []
 
 
+@pytest.mark.parametrize(
+    ("newer", "default", "other"),
+    [
+        ("model.classifier_bias", "0.0", "1.5"),
+        ("optimizer.momentum", "0.9", "0.5"),
+        ("loss.label_smoothing", "0.0", "0.2"),
+    ],
+)
+def test_a_key_that_the_program_got_later_counts_as_its_default(newer: str, default: str, other: str) -> None:
+    begun, given = (fixed_settings(*load_both("digits", None, [f"{newer}={each}"])) for each in (default, other))
+    block, key = newer.split(".")
+    older = begun | {block: {name: each for name, each in begun[block].items() if name != key}}
+    assert require_unchanged(older, begun, "run") == []
+    with pytest.raises(UserError, match=rf"^run: {newer}: got {other}, the run was started with {default};"):
+        require_unchanged(older, given, "run")
+
+
 def test_a_setting_that_only_one_of_the_recipes_has_is_a_difference() -> None:
     few = fixed_settings(*load_both("digits", None, []))
     more = few | {"data": few["data"] | {"sums": {"train": "5eed"}}}
