@@ -130,8 +130,8 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
         )
     if summary.input_wait_fraction is not None and summary.comm_exposed_fraction is not None:
         lines.append(
-            f"  waiting for input {summary.input_wait_fraction:.1%} of a step, "
-            f"communication exposed {summary.comm_exposed_fraction:.1%}"
+            f"  {summary.input_wait_fraction:.1%} of a step waiting for input, "
+            f"{summary.comm_exposed_fraction:.1%} waiting for communication"
         )
     if verdict is not None:
         convergence = "" if summary.rcp is None else f"; reference convergence: {summary.rcp['words']}"

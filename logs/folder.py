@@ -43,7 +43,7 @@ class Summary:
         run_s: Seconds from ``run_start`` to ``run_stop``, the time that MLPerf scores.
         images_per_s: Training images a second over all ranks, without evaluations.
         input_wait_fraction: Share of the steps' time in which ranks waited for images.
-        comm_exposed_fraction: Share of the communication time that did not overlap with computing.
+        comm_exposed_fraction: Share of the steps' time in which ranks waited for communication.
         checkpoint_s: Seconds for which training waited for checkpoints, within ``run_s``.
         failure: Why an aborted run ended.
         slowest_rank: The rank that computes longest; None with a single rank, or if no step was measured.

@@ -46,7 +46,7 @@ class ScalingRow(ScalingCell):
         peak_memory_bytes: Peak memory, summed over the ranks.
         busy_gpus: Mean utilisation of the GPUs that the run used, 0 to 1.
         input_wait_fraction: Share of the steps' time spent waiting for images, 0 to 1.
-        comm_exposed_fraction: Share of the communication that no computation hid, 0 to 1.
+        comm_exposed_fraction: Share of the steps' time spent waiting for communication, 0 to 1.
         loss: Mean training loss of the last interval.
         top1: Share of validation images classified correctly at the last evaluation, 0 to 1; None for a run of less
             than one epoch, as is ``mean_auc``.

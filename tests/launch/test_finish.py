@@ -147,7 +147,7 @@ def test_a_run_ends_with_its_figures_and_no_word_on_a_log_that_nobody_submits(
         "  resumed with 4 ranks instead of 2",
         "  an attempt lost: gone; from step 0, kept step 19, was restarted automatically",
         "  12.3 s of training, 3.2 s of start-up, 1,234.6 images/s on 2 ranks",
-        "  waiting for input 1.2% of a step, communication exposed 21.0%",
+        "  1.2% of a step waiting for input, 21.0% waiting for communication",
         "  runs/one",
     ]
 

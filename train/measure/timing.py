@@ -106,7 +106,7 @@ class StepClock(Clock):
         self._fetch_s = 0.0
         self._sampled = (0, 0.0, 0.0)
         self._input_wait_s = 0.0
-        self._exposed_s = 0.0
+        self._exposed_s = self._sampled_steps_s = 0.0
         self._exposed_now_s: float | None = None
         self._older_wait_s = 0.0
 
@@ -168,12 +168,15 @@ class StepClock(Clock):
         self._sampled = now
         computing = max(seconds / steps - input_wait / steps - exposed_s, 0.0)
         self.samples.append(StepTimes(computing, exposed_s, input_wait / steps))
+        self._sampled_steps_s += computing + exposed_s + input_wait / steps
 
     def fractions(self) -> tuple[float | None, float | None]:
-        """See `Clock`; both are means since `start`."""
+        """See `Clock`; both are means since `start`.
+
+        A sampled step may wait longer than a mean step takes, so its communication is a share of its own time.
+        """
         stepping = self.stepping_s
         if not self.steps or stepping <= 0:
             return 0.0, 0.0
-        step_s = stepping / self.steps
-        exposed = self._exposed_s / (len(self.samples) * step_s) if self.samples else None
+        exposed = self._exposed_s / self._sampled_steps_s if self._sampled_steps_s else None
         return self._input_wait_s / stepping, exposed

@@ -1,5 +1,6 @@
 """The clock's figures on a machine whose times are known: an engine that computes by a clock of the test's own."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import cast
 
@@ -26,15 +27,17 @@ class Machine:
     def first_element(self, _gradient: float) -> float:
         return self.backward_end
 
-    def run(self, clock: Clock, steps: int, micro_batches: int = 1) -> None:
-        """Queue steps as the loop does."""
+    def run(
+        self, clock: Clock, steps: int, micro_batches: int = 1, exposed_s: Mapping[int, float] | None = None
+    ) -> None:
+        """Queue steps as the loop does, some of them with other exposed times than ``self.exposed_s``."""
         done: list[float] = []
         for step in range(steps):
             for _ in range(micro_batches):
                 with clock.input():
                     self.now += self.fetch_s
             self.backward_end = max(self.now, self.free) + self.compute_s
-            self.free = self.backward_end + self.exposed_s
+            self.free = self.backward_end + (exposed_s or {}).get(step, self.exposed_s)
             clock.first_layer_arrived(step, self.free)
             with clock.reductions([self.free, self.backward_end]):
                 pass
@@ -72,6 +75,16 @@ def test_a_step_that_computes_longer_than_its_input_takes_waits_for_nothing_but_
     assert exposed == pytest.approx(0.03 / 0.13, rel=0.03)
     assert clock.steps == 40
     assert clock.stepping_s == pytest.approx(40 * 0.13, rel=0.03)
+
+
+def test_a_sampled_step_that_waits_longer_than_a_mean_step_exposes_at_most_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = _machine(monkeypatch, compute_s=0.1, exposed_s=0.0, fetch_s=0.0)
+    clock = _clock(machine)
+    machine.run(clock, 3, exposed_s={2: 0.9})
+    # A mean step takes 0.4 s; of the sampled one, 0.9 of 1.0 s are exposed.
+    assert 0.9 <= (clock.fractions()[1] or 0) <= 1
 
 
 def test_fetching_counts_as_waiting_where_the_engine_had_run_dry(monkeypatch: pytest.MonkeyPatch) -> None:
