@@ -82,6 +82,17 @@ class RunPlan:
         return range(max(self.steps_after(epoch - 1), first), self.steps_after(epoch))
 
     @property
+    def stepless_epochs(self) -> str | None:
+        """Say that epochs without a step are certain, because a batch holds more images than an epoch; else None."""
+        images = self.samples_per_rank * self.world_size
+        if self.global_batch_size <= images or self.max_steps is not None:
+            return None
+        return (
+            f"batch.global_size={self.global_batch_size:,} is more than the {images:,} images of an epoch: the run takes "
+            f"{self.steps_after(self.epochs)} steps in {self.epochs} epochs and hardly trains; set a smaller batch"
+        )
+
+    @property
     def last_epoch(self) -> int:
         """Number of the epoch, counted from 1, that holds the last step."""
         epoch = 1

@@ -157,10 +157,10 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
 def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None:
     """Check batch, memory and disk of the run, and pack a data set that the program can make and that is missing.
 
-    Warn of settings that make steps longer, and of a run for a submission whose log would fail the check for a
+    Warn of a batch that is larger than the data set, of settings that make steps longer, and of a run for a submission whose log would fail the check for a
     reason that is known now.
     """
-    plan_run(recipe, cluster.world_size)
+    plan = plan_run(recipe, cluster.world_size)
     require_fixed_step(recipe, cluster)
     if ENGINES[cluster.engine.name].computes and cluster.container.runtime == "none":  # an image has its own packages
         require_reader(recipe.data.source)
@@ -171,7 +171,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None
     if data.source in BUILT_IN_SOURCES and not is_file(destination / "manifest.json"):
         sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}
         pack_data_set(packing_words(data.source, str(destination), **sizes))
-    for problem in filter(None, [missing_cache_clear(recipe, cluster), *slow_values(cluster)]):
+    for problem in filter(None, [plan.stepless_epochs, missing_cache_clear(recipe, cluster), *slow_values(cluster)]):
         sys.stderr.write(f"warning: {problem}\n")
 
 

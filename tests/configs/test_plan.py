@@ -141,6 +141,9 @@ def test_a_rank_reads_its_whole_share_in_steps_that_may_be_longer_than_an_epoch(
     plan = _plan([*keys, "schedule.warmup_epochs=0", "run.eval_first_epoch=1"], world_size)
     assert (plan.samples_per_rank, plan.steps_per_epoch, plan.total_steps) == (samples // world_size, per_epoch, total)
     assert plan.decay_steps == total
+    told = plan.stepless_epochs
+    assert (told is None) == (batch <= samples)
+    assert told is None or f"{total} steps in {epochs} epochs" in told
 
 
 @pytest.mark.parametrize(

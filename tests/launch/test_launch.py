@@ -473,7 +473,7 @@ def test_the_folder_of_a_job_is_made_after_its_data_were_packed_and_holds_its_co
         open_run(*own, folder)
 
 
-def test_a_setting_that_makes_steps_longer_is_a_warning_before_the_run(
+def test_a_setting_that_makes_steps_longer_or_too_few_is_a_warning_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = ["cluster.engine.name=torch", "cluster.device=gpu", "cluster.ranks_per_node=8", "mlperf.submits=false"]
@@ -483,6 +483,9 @@ def test_a_setting_that_makes_steps_longer_is_a_warning_before_the_run(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: cluster.engine.precision=float32 usually makes steps longer ")
     assert line.endswith("; set cluster.engine.precision=float16")
+    open_run(*load_both("imagenet-b256", "laptop", [*sets, "data.train_samples=240"]), tmp_path / "few")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: batch.global_size=256 is more than the 240 images of an epoch")
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def _arithmetic(plan: RunPlan) -> dict[str, Any]:
     return {
         **{name: getattr(plan, name) for name in _ARITHMETIC},
         "steps_per_epoch_real": {"fewest": min(steps_of_epochs), "most": max(steps_of_epochs)},
+        "stepless_epochs": plan.stepless_epochs,
         "total_steps_nominal": plan.epochs * plan.steps_per_epoch,
     }
 

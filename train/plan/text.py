@@ -79,6 +79,7 @@ def _head(document: Mapping[str, Any]) -> list[str]:
         f"epochs     {document['epochs']} of nominally {document['steps_per_epoch']} steps "
         f"({document['total_steps_nominal']:,} in all); the run takes {spread} steps per epoch, "
         f"{document['total_steps']:,} in all",
+        *filter(None, [document["stepless_epochs"]]),
         f"optimizer  {document['optimizer']}",
         f"warm-up    {document['warmup_steps']:,} steps, then {document['decay_steps']:,} steps of decay",
     ]
