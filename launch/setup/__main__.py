@@ -323,8 +323,9 @@ def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | N
     state = State(environment)
     has_mpi = state.has_mpi if has_mpi is None else has_mpi
     if stages[0] in pending:
-        if State(CURRENT).kind and (fault := find_fault(CURRENT)):
-            sys.stderr.write(f"setup: {fault}; making a new environment\n")
+        if State(CURRENT).kind:
+            why = find_fault(CURRENT) or f"{CURRENT.folder} was made for another version, Python, engine or folder"
+            sys.stderr.write(f"setup: {why}; making a new environment\n")
         remove_folder(BUILDING.folder)
         state.reset(kind, wheels=wheels, has_mpi=has_mpi)
     else:

@@ -107,6 +107,11 @@ def is_used() -> bool:
 
 def cannot_write(why: str) -> UserError:
     """Return the refusal of a set-up that has work to do and cannot write to the checkout."""
+    if CURRENT.folder.exists() and not os.access(CURRENT.folder, os.R_OK | os.X_OK):
+        return UserError(
+            f"{CURRENT.folder}: you may not read it; its owner lets you by chmod -R go+rX {CURRENT.folder}, or use "
+            "a checkout of your own"
+        )
     if State(CURRENT).kind and (fault := find_fault(CURRENT)):
         return UserError(
             f"{fault}; use a checkout of your own, or let the owner of this one make .venv again from a Python that "

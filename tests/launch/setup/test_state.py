@@ -1,6 +1,7 @@
 """The record of an environment, the locks of set-up, and what changes in an environment that gets another path."""
 
 import errno
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,9 @@ def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(
         f"{lock}: No such file or directory; the environment is not complete, and set-up must be able to write to "
         "this folder: run ./run.sh setup as the owner of the checkout, or use your own checkout"
     )
+    monkeypatch.setattr("os.access", lambda path, _mode: path != CURRENT.folder)  # of an owner with umask 077
+    with pytest.raises(UserError, match=rf"chmod -R go\+rX {re.escape(str(CURRENT.folder))}"), state.only_one():
+        pass
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
