@@ -124,8 +124,8 @@ def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:
         return
     if summary.steps is not None and summary.is_saved is not False and not (is_longer and summary.status == "aborted"):
         raise UserError(
-            f"{folder}: the run in it has ended, {summary.status} after step {summary.steps}; give another folder with "
-            "--run-dir, or leave the option out"
+            f"{folder}: the run in it has ended, {summary.status} after step {summary.steps}; give another folder "
+            f"with --run-dir, or leave the option out; a new run with --from {folder} begins with its weights"
         )
 
 
