@@ -208,7 +208,8 @@ def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -
         overrides: Words ``a.b=c`` and ``cluster.a.b=c``, as ``--set`` takes them.
 
     A recipe file beside the ``manifest.json`` of a packed data set is for that data set, wherever the folder lies: the
-    folder gives data.name and cluster.paths.data, unless ``overrides`` have them.
+    folder gives data.name and cluster.paths.data, unless ``overrides`` have them. Below the program's folder the path
+    is relative, so that a run goes on after both have moved.
 
     Raises:
         ConfigError: As for `load_recipe`.
@@ -224,7 +225,8 @@ def _data_beside(recipe: str) -> list[str]:
     folder = Path(recipe).absolute().parent
     if not (is_file(Path(recipe)) and is_file(folder / "manifest.json")):
         return []
-    places = {"data.name": folder.name, "cluster.paths.data": str(folder.parent)}
+    data_sets = folder.parent.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder.parent
+    places = {"data.name": folder.name, "cluster.paths.data": str(data_sets)}
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in places.items()]
 
 

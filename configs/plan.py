@@ -88,8 +88,8 @@ class RunPlan:
         if self.global_batch_size <= images or self.max_steps is not None:
             return None
         return (
-            f"batch.global_size={self.global_batch_size:,} is more than the {images:,} images of an epoch: the run takes "
-            f"{self.steps_after(self.epochs)} steps in {self.epochs} epochs and hardly trains; set a smaller batch"
+            f"batch.global_size={self.global_batch_size:,} is more than the {images:,} images of an epoch: the run "
+            f"takes {self.steps_after(self.epochs)} steps in {self.epochs} epochs; set a smaller batch"
         )
 
     @property

@@ -157,8 +157,8 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
 def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None:
     """Check batch, memory and disk of the run, and pack a data set that the program can make and that is missing.
 
-    Warn of a batch that is larger than the data set, of settings that make steps longer, and of a run for a submission whose log would fail the check for a
-    reason that is known now.
+    Warn of a batch that is larger than the data set, of settings that make steps longer, and of a run for a submission
+    whose log would fail the check for a reason that is known now.
     """
     plan = plan_run(recipe, cluster.world_size)
     require_fixed_step(recipe, cluster)

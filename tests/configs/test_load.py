@@ -1,6 +1,7 @@
 """Wrong configs are refused in one line that says what to do; right ones mean what their author meant."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
@@ -244,6 +245,17 @@ def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder(monkeypa
         resolve_path("~no-such-user/data")
     paths = with_resolved_paths(load_cluster("laptop", ["cluster.paths.runs=r", "cluster.paths.stage=$TMPDIR/s"])).paths
     assert (paths.data, paths.runs, paths.stage) == (f"{ROOT}/runs/data", f"{ROOT}/r", "$TMPDIR/s")
+
+
+def test_a_data_set_below_the_program_is_named_from_there_so_that_both_can_move(tmp_path: Path) -> None:
+    with TemporaryDirectory(dir=ROOT, prefix=".test-") as below:
+        for folder, named in ((Path(below), Path(below).name), (tmp_path, str(tmp_path))):
+            (folder / "mine").mkdir()
+            (folder / "mine" / "manifest.json").touch()
+            recipe = folder / "mine" / "recipe.yaml"
+            recipe.write_text((ROOT / "configs" / "recipes" / "digits.yaml").read_text("utf-8"), encoding="utf-8")
+            assert load_both(str(recipe), None)[1].paths.data == named
+            assert resolve_path(named) == folder
 
 
 def test_a_folder_and_a_name_that_is_no_file_are_refused_with_what_to_give(
