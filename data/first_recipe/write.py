@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from configs.errors import UserError
-from configs.load import Dumper, load_recipe
+from configs.load import ROOT, Dumper, load_cluster, load_recipe, resolve_path
 from configs.reading import exists
 from configs.schema import Recipe
 from configs.validate import validate
@@ -36,7 +36,8 @@ class FirstRecipe(NamedTuple):
         path: The file.
         state: Whether the file was written, was there with the same content, or was kept since it has another.
         reasons: What was chosen and why, a line each.
-        command: The command that trains with it.
+        command: The command that trains on the images: with this recipe, or with one that comes with the program for
+            them and reaches a measured accuracy.
     """
 
     path: Path
@@ -56,8 +57,8 @@ def write_recipe(folder: Path, manifest: Manifest) -> FirstRecipe:
         UserError: The file cannot be written.
     """
     path = folder / NAME
-    command = shlex.join(["./run.sh", "train", str(path)])
-    choice = choose(_measure(folder, manifest), command)
+    command = shlex.join(["./run.sh", "train", *(_shipped(folder, manifest) or [str(path)])])
+    choice = choose(_measure(folder, manifest), shlex.join(["./run.sh", "train", str(path)]))
     recipe = validate(Recipe, choice.recipe)
     text = _HEADER + "".join(_as_yaml(key, value) for key, value in choice.recipe.items())
     try:
@@ -70,6 +71,20 @@ def write_recipe(folder: Path, manifest: Manifest) -> FirstRecipe:
         told = f"{path}: cannot be written: {error.strerror}; the images are packed: with --no-recipe, this is no error"
         raise UserError(told) from None
     return FirstRecipe(path, "written", choice.reasons, command)
+
+
+def _shipped(folder: Path, manifest: Manifest) -> list[str]:
+    """Return the recipe of the folder's name that comes with the program for these images, as words; or none."""
+    folder = folder.absolute()
+    if not (ROOT / "configs" / "recipes" / f"{folder.name}.yaml").is_file():
+        return []
+    recipe = load_recipe(folder.name)
+    facts = (manifest.source.kind, manifest.train.records, manifest.eval.records, len(manifest.class_names))
+    data = recipe.data
+    if (data.source, data.train_samples, data.eval_samples, recipe.model.num_classes) != facts:
+        return []
+    is_found = resolve_path(load_cluster("laptop").paths.data) == folder.parent
+    return [folder.name, *([] if is_found else ["--set", f"cluster.paths.data={folder.parent}"])]
 
 
 def _is_same(path: Path, recipe: Recipe) -> bool:

@@ -247,7 +247,7 @@ def test_a_folder_in_which_somebody_trains_stays_as_it_is(tmp_path: Path, sets: 
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "stop", "metrics.jsonl", "claims"}
 
 
-ENDED = "the run in it has ended, {} after step 9;.* a new run with --from .* begins with its weights"
+ENDED = "the run in it has ended, {} after step 9; give another folder with --run-dir, or leave the option out; "
 
 
 def _begun(path: Path, sets: list[str], summary: Summary) -> RunFolder:

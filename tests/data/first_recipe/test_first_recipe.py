@@ -1,6 +1,7 @@
 """``prepare`` writes a recipe that fits what it packed, trains without another word, and may be edited."""
 
 import random
+import shlex
 import shutil
 from pathlib import Path
 
@@ -97,6 +98,20 @@ def test_the_mean_and_the_deviation_are_those_of_the_pixels(tmp_path: Path) -> N
     # Numbers from 0 to 255, each as likely: (256^2 - 1) / 12 is their variance.
     assert noise.data.mean == pytest.approx((127.5,) * 3, abs=3)
     assert noise.data.std == pytest.approx((((256**2 - 1) / 12) ** 0.5,) * 3, abs=2)
+
+
+def test_a_data_set_that_a_shipped_recipe_is_for_is_trained_with_that_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, next_words in (
+        ("digits", ["digits", "--set", f"cluster.paths.data={tmp_path}"]),
+        ("mnist", [f"{tmp_path}/mnist/recipe.yaml"]),  # the name alone makes no data set of the digits
+    ):
+        prepared("digits", tmp_path / name)
+        command = capsys.readouterr().out.splitlines()[-1]
+        assert shlex.split(command) == ["next:", "./run.sh", "train", *next_words]
+        recipe, cluster = load_both(next_words[0], None, next_words[2:])
+        assert resolve_path(cluster.paths.data) / recipe.data.name == tmp_path / name
 
 
 def test_a_recipe_that_the_user_has_changed_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
