@@ -121,7 +121,6 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     window = LossWindow(step.engine, plan.global_batch_size)
     reached, stuck, done = False, None, max(start.step - 1, 0)
     look_every = run.log_every_steps
-    begin = time.perf_counter()
     step.clock.start()
     log.run_start()
     try:
@@ -166,8 +165,9 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
         raise RunFailed(done, error) from error
     finally:
         log.run_stop("success" if reached else "aborted")
+        step.clock.stop()
     missed = f"target top-1 {run.target_top1} not reached in {epoch} epochs: last {score.value:.4f}"
-    return Result(reached, score, epoch, done + 1, time.perf_counter() - begin, None if reached else stuck or missed)
+    return Result(reached, score, epoch, done + 1, step.clock.run_s, None if reached else stuck or missed)
 
 
 def _timed(evaluate: Callable[[], Score]) -> tuple[Score, float]:

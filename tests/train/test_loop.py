@@ -1,5 +1,6 @@
 """The order of events in a run, with a network that computes nothing and a log that remembers."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -77,11 +78,16 @@ def test_a_run_to_its_target_logs_every_interval_in_order() -> None:
     assert blank.batches == plan.total_steps
 
 
-def test_the_seconds_of_a_run_are_those_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = RememberingLog()  # each event takes a second
-    monkeypatch.setattr("train.loop.time", SimpleNamespace(perf_counter=lambda: float(len(log.keys))))
-    result, _ = _run(Blank(), log, [], [0.97])
-    assert result.run_s == len(log.keys), "from before run_start to after run_stop"
+def test_the_seconds_and_rates_of_a_run_are_those_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, ticks = RememberingLog(), itertools.count()  # each event takes a second, and all else a nanosecond
+    now = SimpleNamespace(perf_counter=lambda: len(log.keys) + 1e-9 * next(ticks))
+    monkeypatch.setattr("train.measure.timing.time", now)
+    clock = StepClock(cast(Engine, NumberEngine()), 2, 5)
+    result, _ = _run(Blank(), log, [], [0.97], clock=clock)
+    logged = len(log.keys)
+    log.keys.append("the last checkpoint, after run_stop")
+    assert result.run_s == pytest.approx(logged, abs=1e-3), "from before run_start to after run_stop"
+    assert clock.stepping_s == pytest.approx(logged - 3, abs=1e-3), "without the three events of the evaluation"
 
 
 @pytest.mark.parametrize(

@@ -49,16 +49,26 @@ class Clock:
         self._run_ahead_steps = run_ahead_steps
         self._queued: deque[Any] = deque()
         self._begin = time.perf_counter()
+        self._end: float | None = None
         self._paused_s = 0.0
 
     def start(self) -> None:
         """Start the clock."""
         self._begin = time.perf_counter()
 
+    def stop(self) -> None:
+        """Stop the clock: what follows belongs to no rate."""
+        self._end = time.perf_counter()
+
+    @property
+    def run_s(self) -> float:
+        """Return the seconds from `start` to `stop`, or until now."""
+        return (time.perf_counter() if self._end is None else self._end) - self._begin
+
     @property
     def stepping_s(self) -> float:
-        """Return the seconds since `start`, without pauses."""
-        return time.perf_counter() - self._begin - self._paused_s
+        """Return `run_s` without pauses."""
+        return self.run_s - self._paused_s
 
     def fractions(self) -> tuple[float | None, float | None]:
         """Return (input wait, exposed communication) as shares of the time of steps; None where not measured."""
@@ -171,7 +181,7 @@ class StepClock(Clock):
         self._sampled_steps_s += computing + exposed_s + input_wait / steps
 
     def fractions(self) -> tuple[float | None, float | None]:
-        """See `Clock`; both are means since `start`.
+        """See `Clock`; both are means from `start` to `stop`.
 
         A sampled step may wait longer than a mean step takes, so its communication is a share of its own time.
         """
