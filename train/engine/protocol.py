@@ -129,7 +129,7 @@ class Optimizer(Protocol):
 
     @property
     def momenta(self) -> Sequence[Array]:
-        """Return the float32 state: the first moment of every tensor, then the second of every tensor, and so on."""
+        """Return the float32 state: the first moment of every tensor, then the second, then what is of no tensor."""
 
     def update(self, hyper: HyperParameters) -> Array | None:
         """Queue the update of all weights for one step.

@@ -157,7 +157,7 @@ def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind
         np.testing.assert_allclose(master, expected, rtol, atol, err_msg=parameter.name)
         np.testing.assert_allclose(weight, master.astype(weight.dtype), rtol=1e-3)  # one bit: CPUs round up
     assert optimizer.config is config
-    assert len(optimizer.momenta) == config.num_moments * len(parameters)
+    assert len(optimizer.momenta) >= config.num_moments * len(parameters)
     if isinstance(config, HeavyBall):
         assert all((engine.to_host(count) == len(RATES)).all() for count in optimizer.momenta[len(parameters) :])
     optimizer.reset()

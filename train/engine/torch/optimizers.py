@@ -178,7 +178,7 @@ class _Optimizer:
 
     def reset(self) -> None:
         """Set the state to 0, as before the first step."""
-        torch._foreach_zero_([moment for piece in self._pieces for moment in piece.moments])
+        torch._foreach_zero_(self.momenta)
 
 
 class MomentumOptimizer(_Optimizer):
@@ -267,7 +267,8 @@ class AdamOptimizer(_Optimizer):
     *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
     w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
     With c = sqrt(1-b2^t), the last line is w - (lr c / (1-b1^t)) m / (sqrt(v) + epsilon c). t is the step of the
-    schedule, so no counter has to be saved.
+    schedule, so no counter has to be saved. Where steps may be skipped, t counts the others, on the device, and is the
+    last of ``momenta``.
     """
 
     _IDLE = (0.0, 0.0, 0.0, 0.0, 1.0)
@@ -275,12 +276,20 @@ class AdamOptimizer(_Optimizer):
     def __init__(self, config: Adam, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
         super().__init__(config, network, rescale=rescale)
+        self._time = torch.zeros(1, device=self._device) if network.may_overflow else None
+        if self._time is not None:
+            self.momenta.append(self._time)
 
     def _numbers(self, hyper: HyperParameters) -> Sequence[float]:
-        beta_1, beta_2, time = hyper.momentum, self.config.beta_2, hyper.step + 1
-        correction = math.sqrt(1 - beta_2**time)
-        rate = hyper.lr * correction / (1 - beta_1**time)
-        return -rate, 1 - beta_1, 1 - beta_2, hyper.weight_decay, self.config.epsilon * correction
+        rate, epsilon = -hyper.lr, self.config.epsilon
+        if self._time is None:
+            rate, epsilon = self._corrected(rate, epsilon, hyper.step + 1, math.sqrt)
+        return rate, 1 - hyper.momentum, 1 - self.config.beta_2, hyper.weight_decay, epsilon
+
+    def _corrected(self, rate: Any, epsilon: Any, time: Any, root: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """Return rate and epsilon with the corrections of bias."""
+        correction = root(1 - self.config.beta_2**time)
+        return rate * correction / (1 - self.config.momentum**time), epsilon * correction
 
     def _update(self, numbers: Any) -> None:
         rate, share_1, share_2, decay, epsilon = numbers.unbind()
@@ -288,6 +297,10 @@ class AdamOptimizer(_Optimizer):
         if self._host is not None:
             self._host("adam", numbers, self._rates, self._decay_rates, scale=self._rescale)
             return
+        if self._time is not None:
+            self._time.add_(share_1 > 0)  # 0 in a step that is skipped
+            time = self._time.clamp(min=1).double()
+            rate, epsilon = (each.float() for each in self._corrected(rate, epsilon, time, torch.sqrt))
         for piece in self._pieces:
             first, second = piece.moments
             mean = piece.gradients.float() * self._rescale

@@ -65,6 +65,27 @@ def test_an_update_by_gradients_that_are_not_finite_changes_nothing_and_the_next
     assert all(bool(each.isfinite().all()) for each in states[0])
 
 
+def test_adam_counts_no_step_that_is_skipped_and_a_resumed_run_counts_on() -> None:
+    config, made = Adam(name="adam", epsilon=1e-12), []
+    for _ in range(2):
+        engine, _, network = small_network("torch", precision="float16")
+        made.append((network, build_optimizer(engine, config, network, rescale=1 / 8, arrivals=[])))
+    network, optimizer = made[0]
+    _update(network, optimizer, 0, (0, np.inf))
+    before = [each.clone() for each in network.masters]
+    _update(network, optimizer, 1)
+    for old, new, gradient in zip(before, network.masters, network.gradients, strict=True):
+        # By the paper's section 2.1, the first update of a weight is the learning rate.
+        torch.testing.assert_close(old - new, 0.11 * gradient.sign().float(), rtol=1e-3, atol=1e-6)
+    resumed, its_optimizer = made[1]
+    arrays = zip([*resumed.masters, *its_optimizer.momenta], [*network.masters, *optimizer.momenta], strict=True)
+    for own, saved in arrays:
+        own.copy_(saved)
+    for each in made:
+        _update(*each, 2)
+    assert all(map(torch.equal, resumed.masters, network.masters))
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_only_float16_looks_for_overflow(precision: str) -> None:
     engine, _, network = small_network("torch", precision=precision)
