@@ -92,7 +92,7 @@ class Model(Section):
         ge=0,
         lt=1,
         description="Share of the running mean and variance that batch norm keeps at each step; the batch gives the "
-        "rest. Larger values average over more steps.",
+        "rest. Each of k accumulated micro-batches keeps the k-th root. Larger values average over more steps.",
     )
     classifier_std: float = Field(
         0.01, gt=0, lt=1, description="Standard deviation of the classifier's initial weights, which are N(0, std)."

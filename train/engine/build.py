@@ -64,7 +64,10 @@ def build_model(
     """
     model, communication = recipe.model, cluster.communication
     table = network_of(model)
-    network = engine.build_network(table, recipe, accumulate=plan.accumulation_steps > 1)
+    # The running statistics move at each micro-batch, and at each step as much as bn_momentum says.
+    kept = model.bn_momentum ** (1 / plan.accumulation_steps)
+    moved = recipe.model_copy(update={"model": model.model_copy(update={"bn_momentum": kept})})
+    network = engine.build_network(table, moved, accumulate=plan.accumulation_steps > 1)
     weights = _first_weights(engine, recipe, cluster, table) if saved is None else dict(saved)
     network.load_weights(weights)
     is_half = cluster.sum_precision != "float32" and plan.accumulation_steps == 1

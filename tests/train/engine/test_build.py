@@ -7,7 +7,7 @@ from configs.load import load_both
 from configs.plan import plan_run
 from configs.registry import has_engine
 from data.shards import stream_seed
-from tests.engines import cpu_engine
+from tests.engines import cpu_engine, each_engine, random_batch
 from train.engine.build import build_model, layer_seed
 from train.engine.init import initial_weights
 from train.networks.arch import network_of
@@ -36,6 +36,25 @@ def test_a_rank_makes_the_buckets_of_the_plan_for_its_number_of_ranks(ranks: int
     planned = plan_document(recipe, cluster)["buckets"]
     assert [len(bucket) for bucket in buckets.order] == [bucket["tensors"] for bucket in planned]
     assert buckets.riders == riders, "the last but one, of batch norm, or the first if all sums are float32"
+
+
+@each_engine
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_step_keeps_the_share_of_running_statistics_that_the_recipe_says(name: str, micro_batches: int) -> None:
+    def statistics(momentum: float) -> dict[str, np.ndarray]:
+        words = [f"model.bn_momentum={momentum}", f"batch.accumulation_steps={micro_batches}"]
+        recipe, cluster = load_both("digits", "laptop", [*SMALL, *words, f"cluster.engine.name={name}"])
+        engine = cpu_engine(name)
+        network = build_model(engine, recipe, cluster, plan_run(recipe, 1)).network
+        batch = random_batch(engine, network)
+        for _ in range(micro_batches):
+            network.forward(*batch)
+            network.backward()
+        return network.read_statistics()
+
+    of_batch = statistics(0)
+    for key, value in statistics(0.5).items():
+        np.testing.assert_allclose(value, 0.5 * key.endswith("_var") + 0.5 * of_batch[key], rtol=1e-5, atol=1e-6)
 
 
 def test_the_dropout_of_a_step_has_31_bits_of_the_stream_of_its_rank() -> None:
