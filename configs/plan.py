@@ -24,6 +24,9 @@ class Position:
 
 BEGINNING = Position(1, 0)
 
+_SHIFT_EPOCHS = 0.1
+"""Epochs by which the schedule may be late without a word."""
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -136,6 +139,24 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
         decay_steps=decay,
         max_steps=recipe.run.max_steps,
     )
+
+
+def shifted_epochs(recipe: Recipe, plan: RunPlan) -> list[str]:
+    """Return a line for each key of the schedule whose epochs end more than `_SHIFT_EPOCHS` from those of the images.
+
+    The schedule counts in `RunPlan.steps_per_epoch`, as published runs of large batches do.
+    """
+    steps, schedule = plan.samples_per_rank / plan.samples_per_rank_step, recipe.schedule
+    longer, lines = plan.steps_per_epoch / steps, []
+    given = {"warmup_epochs": (schedule.warmup_epochs or 0,), "decay.boundaries": schedule.decay.boundary_epochs}
+    for key, epochs in given.items():
+        if max(epochs, default=0) * (longer - 1) > _SHIFT_EPOCHS:
+            here, wanted = (", ".join(f"{each * factor:.4g}" for each in epochs) for factor in (longer, 1 / longer))
+            lines.append(
+                f"schedule.{key} comes after {here} epochs of images: its epochs have {plan.steps_per_epoch} steps, "
+                f"and the images are {steps:.4g} steps; for epochs of images, give {wanted}"
+            )
+    return lines
 
 
 def _steps(samples: int, samples_per_step: int) -> int:

@@ -17,7 +17,7 @@ from configs.errors import REFUSED_STATUS, UserError
 from configs.interrupts import interrupt_left_to_child
 from configs.load import ROOT, resolve_path
 from configs.machine_limits import oom_kills
-from configs.plan import plan_run
+from configs.plan import plan_run, shifted_epochs
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.reading import exists, is_file, may_pass
@@ -157,8 +157,8 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
 def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None:
     """Check batch, memory and disk of the run, and pack a data set that the program can make and that is missing.
 
-    Warn of a batch that is larger than the data set, of settings that make steps longer, and of a run for a submission
-    whose log would fail the check for a reason that is known now.
+    Warn of a batch that is larger than the data set, of settings that make steps longer, of a schedule whose epochs are
+    not those of the images, and of a run for a submission whose log would fail the check for a reason that is known now.
     """
     plan = plan_run(recipe, cluster.world_size)
     require_fixed_step(recipe, cluster)
@@ -171,7 +171,8 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None
     if data.source in BUILT_IN_SOURCES and not is_file(destination / "manifest.json"):
         sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}
         pack_data_set(packing_words(data.source, str(destination), **sizes))
-    for problem in filter(None, [plan.stepless_epochs, missing_cache_clear(recipe, cluster), *slow_values(cluster)]):
+    warnings = plan.stepless_epochs, missing_cache_clear(recipe, cluster)
+    for problem in filter(None, [*warnings, *slow_values(cluster), *shifted_epochs(recipe, plan)]):
         sys.stderr.write(f"warning: {problem}\n")
 
 

@@ -42,6 +42,11 @@ class DecayBlock(Section):
     A subclass adds ``name: Literal["..."]`` and its own keys, and defines `final_lr` and `lr`.
     """
 
+    @property
+    def boundary_epochs(self) -> tuple[float, ...]:
+        """Return the epochs, in the nominal unit, at which keys let something happen."""
+        return ()
+
     def length(self, available_steps: int) -> int:
         """Return the steps of the decay, given the steps from the end of the warm-up to the end of the run."""
         return available_steps

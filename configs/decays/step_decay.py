@@ -15,7 +15,8 @@ class StepDecay(DecayBlock):
 
     name: Literal["step"] = Field(description="Chooses step decay.")
     boundaries: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = Field(
-        description="Epochs, in ascending order, after which the learning rate is multiplied by factor.",
+        description="Epochs, in ascending order, after which the learning rate is multiplied by factor. The steps of "
+        "an epoch are rounded up; plan and run say where that shifts the epochs.",
         json_schema_extra={"unit": "epochs"},
     )
     factor: float = Field(0.1, gt=0, lt=1, description="Factor of the learning rate at each boundary.")
@@ -26,6 +27,11 @@ class StepDecay(DecayBlock):
         if list(value) != sorted(set(value)) or value[0] <= 0:
             raise ConfigError("boundaries", list(value), "epochs above 0, in ascending order")
         return value
+
+    @property
+    def boundary_epochs(self) -> tuple[float, ...]:
+        """See `DecayBlock`."""
+        return self.boundaries
 
     def final_lr(self, base_lr: float) -> float:
         """See `DecayBlock`."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from configs.errors import ConfigError
 from configs.load import load_recipe
-from configs.plan import RunPlan, plan_run
+from configs.plan import RunPlan, plan_run, shifted_epochs
 from configs.schema import Batch
 
 RECORD = [
@@ -153,3 +153,18 @@ def test_a_warm_up_is_the_nearest_number_of_nominal_steps(epochs: float, steps: 
     """An epoch has 19 steps; 9.5 is rounded to the even number. All six epochs have 113 steps."""
     plan = _plan([f"schedule.warmup_epochs={epochs}"], 2)
     assert (plan.warmup_steps, plan.decay_steps) == (steps, 113 - steps)
+
+
+def test_epochs_of_the_schedule_that_are_not_those_of_the_images_are_told_with_the_values_that_are() -> None:
+    def told(words: str, images: int) -> list[str]:
+        recipe = load_recipe("imagenet-b256", [words, f"data.train_samples={images}", "batch.global_size=32"])
+        return shifted_epochs(recipe, plan_run(recipe, 1))
+
+    # 48 images are 1.5 steps of 32 and count as 2: epoch 30 is step 60, after which 60 x 32 / 48 = 40 epochs are read.
+    warmup, boundaries = told("schedule.warmup_epochs=3", 48)
+    assert "schedule.warmup_epochs" in warmup
+    assert " 4 epochs" in warmup
+    assert "schedule.decay.boundaries" in boundaries
+    assert " 40, 80, 106.7 epochs" in boundaries
+    assert boundaries.endswith(" 22.5, 45, 60"), "of 2 steps each: steps 45, 90 and 120, of 1.5 an epoch"
+    assert told("schedule.warmup_epochs=3", 64) == told("schedule.warmup_epochs=0.2", 32 * 10**6 - 1) == []

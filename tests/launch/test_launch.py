@@ -473,7 +473,7 @@ def test_the_folder_of_a_job_is_made_after_its_data_were_packed_and_holds_its_co
         open_run(*own, folder)
 
 
-def test_a_setting_that_makes_steps_longer_or_too_few_is_a_warning_before_the_run(
+def test_a_setting_that_makes_steps_longer_or_too_few_or_shifts_a_schedule_is_a_warning_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = ["cluster.engine.name=torch", "cluster.device=gpu", "cluster.ranks_per_node=8", "mlperf.submits=false"]
@@ -486,6 +486,8 @@ def test_a_setting_that_makes_steps_longer_or_too_few_is_a_warning_before_the_ru
     open_run(*load_both("imagenet-b256", "laptop", [*sets, "data.train_samples=240"]), tmp_path / "few")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: batch.global_size=256 is more than the 240 images of an epoch")
+    open_run(*load_both("imagenet-b256", "laptop", [*sets, "data.train_samples=384"]), tmp_path / "shifted")
+    assert "warning: schedule.decay.boundaries comes after 40, 80, 106.7 epochs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import UserError
-from configs.plan import RunPlan, plan_run
+from configs.plan import RunPlan, plan_run, shifted_epochs
 from configs.rank_variables import rank_environment
 from configs.registry import ENGINES
 from configs.rules import broken_rules
@@ -67,6 +67,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "image_sizes": _image_sizes(recipe, plan, epoch_s),
         "optimizer": recipe.optimizer.describe(),
         "schedule": _schedule(schedule, plan, marks),
+        "shifted_epochs": shifted_epochs(recipe, plan),
         "landmarks": [{"at": at, "step": step, **asdict(schedule.at(step))} for step, at in marks.items()],
         **_tensors(recipe, cluster, plan),
         "shards": _shards(recipe, plan),
@@ -223,6 +224,8 @@ def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
             "largest": max(sizes),
             "seen_twice": int((readers > 1).sum()),
             "never_seen": int((readers == 0).sum()),
+            # An epoch takes as many training images from each rank.
+            "read_in_an_epoch": min(sizes) * plan.world_size if name == "train" else samples,
         }
     return shards
 

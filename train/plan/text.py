@@ -82,6 +82,7 @@ def _head(document: Mapping[str, Any]) -> list[str]:
         *filter(None, [document["stepless_epochs"]]),
         f"optimizer  {document['optimizer']}",
         f"warm-up    {document['warmup_steps']:,} steps, then {document['decay_steps']:,} steps of decay",
+        *(line for words in document["shifted_epochs"] for line in _card_lines("", words)),
     ]
 
 
@@ -140,9 +141,11 @@ def _evaluation(epochs: Sequence[int]) -> str:
 
 
 def _shard(name: str, shard: Mapping[str, int]) -> str:
+    left = shard["samples"] - shard["read_in_an_epoch"]
+    late = f"; an epoch leaves {left:,} to the next" if left else ""
     return (
         f"{name:<6}{shard['samples']:>10,} images, {shard['smallest']:,} to {shard['largest']:,} per rank; read by "
-        f"several ranks: {shard['seen_twice']}, by none: {shard['never_seen']}"
+        f"several ranks: {shard['seen_twice']}, by none: {shard['never_seen']}{late}"
     )
 
 

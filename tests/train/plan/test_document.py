@@ -30,7 +30,8 @@ def test_the_record_on_its_own_cluster() -> None:
     assert (plan["parameters"], plan["tensors"]) == (25_557_032 + 64 * 49, 161)
     assert sum(bucket["bytes"] for bucket in plan["buckets"]) == plan["gradient_bytes"]
     shard = {"samples": 50_000, "smallest": 24, "largest": 25, "seen_twice": 0, "never_seen": 0}
-    assert plan["shards"]["eval"] == shard
+    assert plan["shards"]["eval"] == {**shard, "read_in_an_epoch": 50_000}
+    assert plan["shards"]["train"]["read_in_an_epoch"] == 2048 * 625
     assert plan["memory"]["fits"]
     simulated = plan["simulated"]
     assert simulated["is_time_to_train"]
