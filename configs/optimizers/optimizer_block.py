@@ -107,6 +107,10 @@ class OptimizerBlock(Section):
         """Return how many float32 numbers the optimizer keeps on each rank for tensors of these shapes (OIHW)."""
         return self.num_moments * sum(map(math.prod, shapes))
 
+    def update_numbers(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """Return how many float32 numbers an update holds beside them, when nothing of the forward pass is left."""
+        return 0
+
     def describe(self) -> str:
         """Return the optimizer's line in ``./run.sh plan``: name and settings."""
         keys = self.model_dump().items()

@@ -1,5 +1,6 @@
 """Distributed Shampoo: keys, log entries and the shapes of the preconditioners. PyTorch's engine has the update."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import ClassVar, Literal
@@ -97,3 +98,7 @@ class Shampoo(OptimizerBlock):
         blocks = (block for shape in shapes for block in self.blocks(self.axes(shape)))
         squares: int = sum((part.stop - part.start) ** 2 for block in blocks for part in block)
         return super().held_numbers(shapes) + 2 * squares
+
+    def update_numbers(self, shapes: Sequence[tuple[int, ...]]) -> int:
+        """Return those of mean gradients, their blocks, and preconditioned gradients before and after scaling."""
+        return 4 * sum(map(math.prod, shapes))

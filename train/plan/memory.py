@@ -35,6 +35,9 @@ _WEIGHT_COPIES = 2
 those that oneDNN has packed for its kernels. Ranks of ResNet-50 at 64 px had 2.2 to 4.3, the most on rank 0, which
 writes the checkpoints; the third is counted as workspace, which refuses nothing."""
 
+_DENSE_AXES = 2
+"""Of the weight of a dense layer: outputs and inputs."""
+
 _WORKSPACE_BYTES = 1 << 30
 """Most memory that MXNet lets cuDNN take for a convolution's temporary results: the default of the operator's
 ``workspace``, 1,024 MB. All convolutions of a device share one."""
@@ -96,11 +99,12 @@ class MemoryEstimate:
         gradients_bytes: One gradient for each parameter, and the float32 sums of accumulated float16 gradients.
         optimizer_bytes: Moments.
         activations_bytes: Outputs of layers that backward needs, for one micro-batch, and their gradients; casts of
-            weights.
+            weights. What an update holds later, if that is more.
         evaluation_bytes: Weights with batch norm folded in, and the outputs of inference.
         input_bytes: Batches and decoders.
         communication_bytes: Horovod's fusion buffer and NCCL's channels, or the memory in which ranks share gradients.
-        workspace_bytes: Temporary results of convolutions, an upper limit; on a CPU, a copy of the weights.
+        workspace_bytes: Temporary results of convolutions, an upper limit; on a CPU, a copy of the weights,
+            and under PyTorch the largest gradient as it leaves the graph.
         libraries_bytes: Context and kernels of a GPU; on a CPU, pages of the libraries' files.
         process_bytes: What interpreter and libraries of a CPU rank allocate, with the copies of the weights.
     """
@@ -192,18 +196,25 @@ def estimate_memory(
     statistics = sum(math.prod(each.shape) for each in network.statistics)
     held = sum(idea.held_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
     live = sum(kept) + _LIVE_GRADIENTS * max(kept)
-    folded = sum(each.size for each in network.parameters if each.is_matrix) * held_width
+    is_torch, folds = engine.name == "torch", {f"{name}_weight" for name in network.foldable_convolutions()}
+    matrices = [each for each in network.parameters if each.is_matrix]
+    # Only PyTorch's inference copies the weights that no batch norm folds into, and oneDNN packs no dense layer's.
+    folded = sum(each.size for each in matrices if is_torch or each.name in folds) * held_width
+    dense = 0 if is_torch or not copy else 4 * sum(each.size for each in matrices if len(each.shape) == _DENSE_AXES)
+    fresh = held_width * max(each.size for each in network.parameters) if is_torch else 0
     return MemoryEstimate(
         weights_bytes=own + masters,
         gradients_bytes=own + masters if plan.accumulation_steps > 1 else summed,
         optimizer_bytes=4 * held,
-        activations_bytes=plan.per_rank_batch_size * live * width + casts,
+        activations_bytes=max(
+            plan.per_rank_batch_size * live * width + casts, 4 * recipe.optimizer.update_numbers(shapes)
+        ),
         evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(evaluated) * width,
         input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
         communication_bytes=_communication_bytes(cluster, summed),
-        workspace_bytes=_WORKSPACE_BYTES if on_gpu else copy,
+        workspace_bytes=_WORKSPACE_BYTES if on_gpu else copy + fresh,
         libraries_bytes=_CUDA_BYTES if on_gpu else int(LIBRARY_BYTES[engine.name] * processes),
-        process_bytes=0 if on_gpu else int(PROCESS_BYTES[engine.name] * processes) + _WEIGHT_COPIES * copy,
+        process_bytes=0 if on_gpu else int(PROCESS_BYTES[engine.name] * processes) + _WEIGHT_COPIES * copy - dense,
     )
 
 

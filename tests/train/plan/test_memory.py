@@ -179,7 +179,7 @@ def test_batches_wait_in_the_pipelines_and_with_the_steps_that_are_queued(source
 
 def test_an_evaluation_holds_folded_weights_and_twice_the_outputs_that_live_at_once() -> None:
     table = build_network("resnet50", num_classes=1000, image_size=224)
-    weights = sum(each.size for each in table.parameters if each.kind == "weight")
+    weights = sum(each.size for each in table.parameters if len(each.shape) == 4)  # of convolutions
     live = 128 * 2 * inference_elements(table)
     full = _memory("imagenet-b256", "laptop", "cluster.engine.name=mxnet")
     assert full["evaluation_bytes"] == 4 * weights + 4 * live
@@ -187,6 +187,26 @@ def test_an_evaluation_holds_folded_weights_and_twice_the_outputs_that_live_at_o
     assert half["evaluation_bytes"] == 4 * weights + 2 * live, "the weights are those of float32 gradients"
     stored = _memory("imagenet-b256", "a100-node", "cluster.engine.name=mxnet", "cluster.engine.precision=float16")
     assert stored["evaluation_bytes"] == 2 * weights + 2 * live // 128 * 32
+
+
+SHAMPOO = (
+    "optimizer={name: shampoo, beta_2: 0.9, weight_decay: 5e-4, start_preconditioning_step: 2, matrix_epsilon: 1e-6}"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "measured"),
+    [
+        (["cluster.engine.name=torch", "model.name=alexnet"], 2_384_044_032),
+        (["cluster.engine.name=mxnet", "model.name=alexnet"], 1_610_043_392),
+        (["cluster.engine.name=torch", SHAMPOO, "model.image_size=64", "data.eval_resize=72"], 2_077_388_800),
+    ],
+    ids=["alexnet, torch", "alexnet, mxnet", "shampoo"],
+)
+def test_one_rank_of_imagenet_smoke_had_the_peak_that_is_estimated(words: list[str], measured: int) -> None:
+    # Peaks of usage.json after three steps, on two cores of an AMD EPYC.
+    memory = _memory("imagenet-smoke", "laptop", "cluster.ranks_per_node=1", *words)
+    assert memory["total_bytes"] == pytest.approx(measured, rel=0.1)
 
 
 _RING = 2 * 16 * 2097152
