@@ -158,7 +158,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None
     """Check batch, memory and disk of the run, and pack a data set that the program can make and that is missing.
 
     Warn of a batch that is larger than the data set, of settings that make steps longer, of a schedule whose epochs are
-    not those of the images, and of a run for a submission whose log would fail the check for a reason that is known now.
+    not those of the images, and of a run for a submission whose log would fail for a reason that is known now.
     """
     plan = plan_run(recipe, cluster.world_size)
     require_fixed_step(recipe, cluster)
