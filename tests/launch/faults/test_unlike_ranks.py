@@ -32,27 +32,23 @@ def _trained(folder: Path, data: Path, *settings: str) -> FinishedRun:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-@pytest.mark.parametrize("optimizer", ["adam", "lars"])
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", [BOTH[1]])  # MXNet compiles nothing
 def test_a_rank_whose_compiler_fails_keeps_the_weights_of_the_others_and_says_so(
-    name: str, optimizer: str, tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = tmp_path / "compiler"
     compiler.write_text(_COMPILER.format(met=tmp_path / "met"), encoding="utf-8")
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = _trained(
-        tmp_path, packed_digits, f"cluster.engine.name={name}", f"optimizer.name={optimizer}", "schedule.base_lr=0.001"
-    )
+    adam = ["optimizer.name=adam", "schedule.base_lr=0.001"]
+    done = _trained(tmp_path, packed_digits, f"cluster.engine.name={name}", *adam)
     assert done.status == 0, done.errors
     assert read_summary(done.folder)["steps"] == 8, "after which the run has compared the weights"
-    told = [line for line in done.errors.splitlines() if "licence" in line]
-    assert (tmp_path / "met").exists() == (name == "torch"), "MXNet's updates are not compiled"
-    assert len(told) == (name == "torch")
-    for line in told:
-        assert line.startswith("[rank 1 ")
-        assert all(word in line for word in (os.uname().nodename, str(compiler), "status 3", "longer", "CC"))
+    assert (tmp_path / "met").exists()
+    (line,) = [line for line in done.errors.splitlines() if "licence" in line]
+    assert line.startswith("[rank 1 ")
+    assert all(word in line for word in (os.uname().nodename, str(compiler), "status 3", "longer", "CC"))
 
 
 @pytest.mark.slow
