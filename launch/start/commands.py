@@ -17,6 +17,7 @@ from configs.registry import COMMUNICATORS, communicators_of, horovod_has_mpi, r
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
 from launch.start.gpus import require_gpus
+from launch.start.inherited import without_ranks
 from launch.start.launcher import run_launcher
 from launch.start.launcher_signals import STOP_FILE
 from launch.start.local import Outcome, run_ranks, run_ranks_on_link
@@ -122,7 +123,7 @@ def run_under(
     rendezvous = rendezvous_of(cluster.communication.kind)
     server = rendezvous if rendezvous.is_served(cluster) else RENDEZVOUS["none"]
     with server.serve(cluster.num_nodes, cluster.ranks_per_node) as addresses:
-        rank, passed = [str(ROOT / RANK_SCRIPT), *command], {**inherited(os.environ), **variables}
+        rank, passed = [str(ROOT / RANK_SCRIPT), *command], {**inherited(without_ranks()), **variables}
         full = launcher_command(cluster, rank, passed, hosts=hosts)
         stop_file = Path(command[-1]) / STOP_FILE if cluster.launcher == "horovodrun" else None
         return run_launcher(

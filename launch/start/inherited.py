@@ -1,4 +1,4 @@
-"""Which variables a run takes over from the shell of its caller: all but those of another job or another launcher.
+"""Which variables a run takes over from the shell of its caller: all but those of another job, and those of its ranks.
 
 docs/environment.md is the list for users.
 """
@@ -22,6 +22,9 @@ _OF_RANKS = (
 )  # fmt: skip
 """Beginnings of names."""
 
+_OF_CORES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET")
+"""Names by which a shell binds threads: the first thread of every rank would be bound to the same core."""
+
 _OF_JOBS = (
     "SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_", "PBS_", "LSB_", "LS_JOBPID", "LS_SUBCWD", "SGE_BINARY_PATH",
     "SGE_CWD_PATH", "SGE_JOB", "SGE_O_", "SGE_STD", "SGE_TASK", "PE_HOSTFILE", "JOB_ID", "JOB_NAME", "JOB_SCRIPT",
@@ -38,8 +41,9 @@ _OPTIONS = ("SBATCH_", "LSB_DEFAULT")
 
 
 def without_ranks() -> dict[str, str]:
-    """Return this process's variables without those that number the ranks of another launcher."""
-    return {name: value for name, value in os.environ.items() if name != "RANK" and not name.startswith(_OF_RANKS)}
+    """Return this process's variables without those that number the ranks of another launcher or bind threads."""
+    names = [name for name in os.environ if name not in ("RANK", *_OF_CORES) and not name.startswith(_OF_RANKS)]
+    return {name: os.environ[name] for name in names}
 
 
 def without_jobs() -> dict[str, str]:

@@ -170,11 +170,12 @@ def test_ranks_that_lost_a_server_are_told_at_once_and_have_the_time_of_a_failur
 
 def test_a_rank_has_the_variables_and_open_files_of_its_start_and_a_session_of_its_own(tmp_path: Path) -> None:
     asks = "stat -Lc %F /proc/self/fd/$RANK_STORE_FD; echo $$; cut -d' ' -f6 /proc/$$/stat"
-    script = f"{asks}; echo $RANK $MASTER_ADDR $A $B"
+    script = f"{asks}; echo $RANK $MASTER_ADDR $A $B $OMP_PROC_BIND"
     command = ["bash", "-c", f"({script}) >{tmp_path}/$RANK 2>&1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("A", "of all")
         patch.setenv("B", "left")
+        patch.setenv("OMP_PROC_BIND", "to the same core")
         assert run_ranks(command, 2, {"A": "own"}, kind="torch_distributed") == Outcome(0)
     for rank, file in enumerate(("socket", "directory")):
         lines = (tmp_path / str(rank)).read_text(encoding="utf-8").splitlines()

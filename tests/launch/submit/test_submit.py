@@ -238,6 +238,7 @@ def test_a_job_gets_nothing_of_the_jobs_and_the_launchers_that_its_caller_is_in(
         "SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_EXPORT_ENV", "SBATCH_EXPORT", "SBATCH_TIMELIMIT", "PMI_RANK",
         "PMIX_RANK", "RANK", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_ess", "OMPI_MCA_orte_hnp_uri",
         "HYDRA_BOOTSTRAP", "HOROVOD_RANK", "WORLD_SIZE", "MASTER_ADDR", "PE_HOSTFILE", "NSLOTS", "JOB_ID",
+        "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
         "PBS_NODEFILE", "PBS_JOBID", "LSB_JOBID", "SGE_TASK_ID", "CUDA_VISIBLE_DEVICES",
     ]  # fmt: skip
     for name, value in (kept | dict.fromkeys(foreign, "1")).items():
