@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from configs.machine_limits import default_workers
+
 logger = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -31,7 +33,9 @@ class Compiler:
         from torch._inductor import config  # noqa: PLC0415 (likewise)
 
         self.has_all = False
-        config.compile_threads = min(config.compile_threads, max(1, (os.cpu_count() or 1) // ranks))
+        # A rank that is bound to its share of the machine may use all of that; others share what a quota leaves them.
+        share = max(1, (os.cpu_count() or 1) // ranks)
+        config.compile_threads = min(config.compile_threads, share, default_workers())
         self._inductor: Callable[..., Callable[..., Any]] = _dynamo.lookup_backend("inductor")
         _dynamo.config.cache_size_limit = max(_MOST_PROGRAMS, _dynamo.config.cache_size_limit)
 

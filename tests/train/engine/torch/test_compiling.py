@@ -97,3 +97,13 @@ def test_eager_runs_do_not_wait_for_the_import_of_the_compiler() -> None:
     code = "import sys, train.engine.torch.engine; print([name for name in sys.modules if name == 'torch._dynamo'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.medium
+def test_a_rank_starts_no_more_compilers_than_it_may_use_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = pytest.importorskip("torch._inductor.config")
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {5})
+    monkeypatch.setattr(settings, "compile_threads", 32)
+    small_network("torch", COMPILE)
+    assert settings.compile_threads == 1
