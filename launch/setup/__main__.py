@@ -29,6 +29,7 @@ from launch.setup.layout import (
     Variant,
 )
 from launch.setup.mpi import try_mpi
+from launch.setup.pins import locked
 from launch.setup.site import choose_base
 from launch.setup.stages import make_stages
 from launch.setup.state import (
@@ -43,6 +44,9 @@ from launch.setup.state import (
 )
 from launch.setup.wheels import check_folder, download
 from launch.setup.work import Stage, Work
+
+_OLD = ("numpy", "protobuf")
+"""Packages of MXNet's environment that pip replaces by newer ones for a package of the user's; MXNet then fails."""
 
 
 @dataclass(frozen=True)
@@ -292,9 +296,18 @@ def _plan(kind: Kind, extras: Collection[str], has_mpi: bool | None) -> tuple[En
         state = State(environment)
         stages = make_stages(kind, has_mpi=state.has_mpi if has_mpi is None else has_mpi, extras=extras)
         if state.is_done(stages[0].name, stages[0].digest) and not find_fault(environment):
-            pending = [stage for stage in stages if not state.is_done(stage.name, stage.digest)]
-            return environment, stages, pending
+            undone = {"wheels"} if _has_foreign_versions(environment, kind) else set()
+            undone |= {stage.name for stage in stages if not state.is_done(stage.name, stage.digest)}
+            return environment, stages, [stage for stage in stages if stage.name in undone]
     return BUILDING, stages, stages
+
+
+def _has_foreign_versions(environment: Environment, kind: Kind) -> bool:
+    """Return whether somebody has replaced a package of which MXNet takes no other version than the lock file's."""
+    if kind.base or kind.lock != "mxnet":
+        return False
+    there = {path.stem for name in _OLD for path in environment.site_packages.glob(f"{name}-*.dist-info")}
+    return not there <= {line.partition(" ")[0].replace("==", "-") for line in locked("mxnet", *_OLD)}
 
 
 def _builds_horovod(stages: Collection[Stage]) -> bool:

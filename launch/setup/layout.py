@@ -21,7 +21,12 @@ NEWEST_PYTHON: dict[Engine, tuple[int, int]] = {"mxnet": (3, 12), "torch": (3, 1
 MACHINES: dict[Engine, tuple[str, ...]] = {"mxnet": ("x86_64",), "torch": ("x86_64", "aarch64")}
 """The processors for which each engine and its DALI have wheels, as ``uname -m`` names them."""
 
-EXTRAS = {"test": "tools for tests and checks", "tensorboard": "library that writes TensorBoard's files"}
+EXTRAS = {
+    "test": "tools for tests and checks",
+    "tensorboard": "library that writes TensorBoard's files",
+    "mlflow": "tracker MLflow, up to 300 MB of downloads",
+    "wandb": "tracker Weights & Biases",
+}
 """What ``./run.sh setup --extra`` adds: name of an extra of pyproject.toml -> description."""
 
 

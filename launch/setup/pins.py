@@ -7,6 +7,7 @@ lists what it installs.
 
 import re
 from collections.abc import Collection, Iterable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +49,12 @@ HOROVOD_PIN = Pin(
 
 def read_pins(lock: Lock) -> list[Pin]:
     """Return the pins of a lock file in their order."""
-    blocks = re.findall(r"^[\w.-]+==.*\n(?: .*\n?)*", LOCKS[lock].read_text(encoding="utf-8"), re.MULTILINE)
+    return _read(LOCKS[lock])
+
+
+@cache
+def _read(path: Path) -> list[Pin]:
+    blocks = re.findall(r"^[\w.-]+==.*\n(?: .*\n?)*", path.read_text(encoding="utf-8"), re.MULTILINE)
     found = []
     for block in blocks:
         line = re.sub(r" \\\n +", " ", block).splitlines()[0]

@@ -11,7 +11,7 @@ from launch.setup.child import Command, StageError
 from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_build
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
-from launch.setup.pins import HOROVOD, HOROVOD_PIN, TOOLS, locked, named_by, write_constraints
+from launch.setup.pins import HOROVOD, HOROVOD_PIN, TOOLS, locked, named_by, read_pins, write_constraints
 from launch.setup.site import stages_over_base
 from launch.setup.state import digest, remove_folder
 from launch.setup.work import GB, Stage, Work
@@ -95,7 +95,14 @@ def install_project(work: Work) -> None:
 
 
 def _install_extra(work: Work, extra: str) -> None:
-    work.install(named_by(work.environment, extra), extra)
+    """Install an extra. For what the lock file does not pin, pip may change no package that is there."""
+    names = named_by(work.environment, extra)
+    work.install(names, extra)
+    if unpinned := names - {pin.name for pin in read_pins(work.kind.lock)}:
+        kept = [path.stem.replace("-", "==", 1) for path in work.environment.site_packages.glob("*.dist-info")]
+        constraints = work.environment.folder / "kept.txt"
+        constraints.write_text("\n".join(kept), encoding="utf-8")
+        work.pip_install(["--constraint", constraints, *sorted(unpinned)], extra)
 
 
 def _install_mxnet(work: Work) -> None:

@@ -35,8 +35,8 @@ class Entry(NamedTuple):
 
 TRACKERS: Mapping[str, Entry] = {
     "tensorboard": Entry("logs.track.tensorboard", "tensorboardX", "./run.sh setup --extra tensorboard"),
-    "wandb": Entry("logs.track.wandb_run", "wandb", ".venv/bin/python -m pip install wandb"),
-    "mlflow": Entry("logs.track.mlflow_run", "mlflow", ".venv/bin/python -m pip install mlflow"),
+    "wandb": Entry("logs.track.wandb_run", "wandb", "./run.sh setup --extra wandb"),
+    "mlflow": Entry("logs.track.mlflow_run", "mlflow", "./run.sh setup --extra mlflow"),
 }
 
 

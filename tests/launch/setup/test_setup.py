@@ -302,13 +302,14 @@ def _wanted(project: dict[str, Any], extra: str) -> list[Requirement]:
     return plain + [each for name in named for each in _wanted(project, name)]
 
 
-_PARTS = {"mxnet", "onnx", "torch-common", "dali12", "dali13", "exporter"}
+_PARTS = {"mxnet", "onnx", "torch-common", "dali12", "dali13", "exporter", "mlflow", "wandb"}
 _OTHER_EXTRAS = {
     "mxnet": _PARTS | {"torch", "torch-cuda12"},
     "torch": _PARTS | {"cpu", "gpu", "build", "torch-cuda12"},
     "torch-cuda12": _PARTS | {"cpu", "gpu", "build", "torch"},
 }
-"""The extras that a lock file need not have, because it has those that name them or those of another environment."""
+"""The extras that a lock file need not have, because it has those that name them or those of another environment.
+Those of the trackers are chosen by pip."""
 
 _PLACES: dict[Lock, tuple[int, Sequence[str]]] = {
     "mxnet": (12, ["x86_64"]), "torch": (14, ["x86_64", "aarch64"]), "torch-cuda12": (14, ["x86_64"]),

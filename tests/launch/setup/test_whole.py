@@ -150,6 +150,15 @@ def test_an_extra_and_a_second_engine_are_added_and_then_nothing_is_left_to_do(f
     assert for_cpu.set_up("--quiet").stderr == ""
     path = f"MXNet and PyTorch cpu environment in {for_cpu.tree}/.venv"
     assert for_cpu.set_up("--extra", "test").stderr == f"setup: nothing to do; {path}\n"
+    # Another version of a package that MXNet has no other version of, as pip may bring it for a package of the user's.
+    (numpy,) = for_cpu.site_packages.glob("numpy-*.dist-info")
+    newer = numpy.rename(numpy.with_name("numpy-2.4.6.dist-info"))
+    for file in (newer / "METADATA", newer / "RECORD"):
+        file.write_text(file.read_text(encoding="utf-8").replace("1.23.5", "2.4.6"), encoding="utf-8")
+    done = for_cpu.set_up("--quiet")
+    assert (done.returncode, _begun(done)) == (0, ["4/6"]), done.stderr
+    assert "numpy==1.23.5" in for_cpu.installed()
+    assert for_cpu.set_up("--quiet").stderr == ""
     # Other versions of what Horovod is built from: new packages, new tools and a new build.
     lock = (
         for_cpu.tree / "requirements-py312.lock" if sys.version_info >= (3, 12) else for_cpu.tree / "requirements.lock"
