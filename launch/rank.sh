@@ -63,7 +63,8 @@ if [[ ${HOROVOD_CONTROLLER:-} == gloo && ${HOROVOD_CROSS_SIZE:-1} -gt 1 && ${HOR
   read -r address _ < <(getent ahosts "$name") || true
   remedy="give $name its network address in /etc/hosts, or set communication.backend: mpi"
   [[ -n $address ]] || refuse "the name of this host, $name, has no address, which ranks over Gloo need; $remedy"
-  [[ $address != 127.* && $address != ::1 ]] ||
+  # With an address that is valid on one link only, Gloo crashes.
+  [[ $address != 127.* && $address != ::1 && $address != 169.254.* && $address != fe80:* ]] ||
     refuse "the name of this host, $name, means $address, where ranks of other nodes cannot reach it; $remedy"
 fi
 

@@ -5,14 +5,17 @@ password. It accepts every host key, and waits for ever for a host that is gone.
 MXNet to learn whether Horovod has Gloo, which set-up has made sure of. The arguments are those of ``horovodrun``.
 """
 
+import os
 import sys
 from typing import Any
 
 from horovod.runner import gloo_run, launch
+from horovod.runner.common.util.timeout import TimeoutException
 from horovod.runner.driver import driver_service
 from horovod.runner.http import http_server
 from horovod.runner.util import remote
 
+from configs.errors import REFUSED_STATUS
 from configs.outputs import guard_outputs
 
 _SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
@@ -20,7 +23,10 @@ _SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
 
 
 def main() -> int:
-    """Run horovodrun with the arguments of this process; return 0, or 1 if a rank ended with another status."""
+    """Run horovodrun with the arguments of this process; return 0, or 1 if a rank ended with another status.
+
+    Where the hosts do not reach each other, the process ends with `REFUSED_STATUS`.
+    """
     launch_gloo, find_port = gloo_run.launch_gloo, http_server.find_port
     common_interfaces = driver_service.get_common_interfaces
 
@@ -43,6 +49,13 @@ def main() -> int:
     except RuntimeError as error:  # The ranks have told why they ended, and a traceback of horovodrun tells nothing.
         sys.stderr.write(" ".join(str(error).split()) + "\n")
         return 1
+    except TimeoutException:
+        sys.stderr.write(
+            "error: horovodrun's hosts have not reached each other in time; set cluster.node.interface to the network "
+            "interface by which they do (ip route get ADDRESS names it)\n"
+        )
+        sys.stderr.flush()
+        os._exit(REFUSED_STATUS)  # before horovodrun's threads print their tracebacks, and end with 1
     return 0
 
 

@@ -46,6 +46,8 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
         ("torchrun", TORCH[:1], f"{_TORCHRUN} --nnodes=1 --nproc-per-node=2 --standalone --no-python rank"),
         ("horovodrun", PLACES, f"{_HOROVODRUN} -np 12 --mpi rank"),
         ("horovodrun", PLACES[:2], f"{_HOROVODRUN} -np 12 --gloo rank"),
+        ("horovodrun", [*PLACES[:2], "cluster.node.interface=ib0"],
+         f"{_HOROVODRUN} -np 12 --gloo --network-interfaces=ib0 rank"),
     ],
 )  # fmt: skip
 def test_a_launcher_starts_a_nodes_ranks_on_each_node(launcher: str, sets: list[str], words: str) -> None:
