@@ -2,14 +2,14 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from configs.errors import UserError
 from configs.reading import Unreadable, exists, is_file, patiently
-from data.sources.image_source import is_utf8, name_some, shown, spelling_hint
+from data.sources.image_source import alike_in_print, is_utf8, name_some, shown
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -176,7 +176,7 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
         problems.append(f"{folder}: files where class folders should be: {name_some(files)}; sort them into folders")
     if not images and not problems and not empty:
         raise UserError(f"{folder}: no class folder in it; make one for each class")
-    problems += [f"{folder}: {each}" for each in _alike(names)]
+    problems += [f"{folder}: {each}" for each in alike_in_print(names)]
     return Listing(tuple(names), images, problems, left_out, empty)
 
 
@@ -231,9 +231,3 @@ def _why_no_file(entry: os.DirEntry[str]) -> str | None:
         return f"{shown(entry.name)} ({error.reason})"
     except OSError as error:  # for example a loop of links
         return f"{shown(entry.name)} ({error.strerror})"
-
-
-def _alike(names: Sequence[str]) -> list[str]:
-    """Return a line for each class that differs from an earlier one in the Unicode form of its name only."""
-    hints = ((name, spelling_hint(name, names[:number])) for number, name in enumerate(names))
-    return [f"{name!r} occurs twice{hint}" for name, hint in hints if "Unicode" in hint]

@@ -214,8 +214,21 @@ def is_utf8(name: str) -> bool:
 def spelling_hint(name: str, others: Sequence[str]) -> str:
     """Return how a name differs from one that looks alike, for a message; empty if none of ``others`` does."""
     for other in others:
-        if unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", other):
-            return f" (train spells it in another Unicode form: {name!a}, not {other!a})"
+        if _printed(name) == _printed(other):
+            return f" (train spells it with other characters: {name!a}, not {other!a})"
         if name.strip().casefold() == other.strip().casefold():
             return f" (train has {other!r}: letter case and spaces count)"
     return ""
+
+
+def alike_in_print(names: Sequence[str]) -> list[str]:
+    """Return a line for each name that no reader can tell from an earlier one."""
+    first: dict[str, str] = {}
+    pairs = [(name, first.setdefault(_printed(name), name)) for name in names]
+    return [f"{name!a} prints like {other!a}; rename one of them" for name, other in pairs if name != other]
+
+
+def _printed(name: str) -> str:
+    """Return a name in one Unicode form, without spaces around it, and without characters that print nothing."""
+    visible = (each for each in unicodedata.normalize("NFC", name) if unicodedata.category(each)[0] != "C")
+    return " ".join("".join(visible).split())

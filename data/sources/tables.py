@@ -18,6 +18,7 @@ from data.sources.image_source import (
     Settings,
     Source,
     SourceSplit,
+    alike_in_print,
     file_split,
     fingerprint,
     form_of,
@@ -87,7 +88,7 @@ def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple
     """Return the sorted labels of the training table, and what is wrong with the labels."""
     names = tuple(sorted({label for labels in tables["train"].values() for label in labels}))
     unknown = sorted({label for labels in tables["val"].values() for label in labels} - set(names))
-    problems = []
+    problems = [f"{paths['train']}: labels {each}" for each in alike_in_print(names)]
     if unknown:
         named = name_some([label + spelling_hint(label, names) for label in unknown])
         problems.append(f"{paths['val']}: labels that {paths['train']} does not have: {named}")

@@ -92,9 +92,11 @@ SPOILT = [
     (r"for each in train val; do mv $each/n02 $each/caf$'\xe9'; done",
      "/train: caf\\xe9: a class name that is not UTF-8; rename the folder"),
     ("mv train/n02 train/caf\u00e9; mv val/n02 val/cafe\u0301",
-     "cafe\u0301 (train spells it in another Unicode form: 'cafe\\u0301', not 'caf\\xe9'); rename"),
+     "cafe\u0301 (train spells it with other characters: 'cafe\\u0301', not 'caf\\xe9'); rename"),
     ("cp -r train/n02 train/caf\u00e9; mv train/n02 train/cafe\u0301",
-     "/train: 'caf\u00e9' occurs twice (train spells it in another Unicode form: 'caf\\xe9', not 'cafe"),
+     "/train: 'caf\\xe9' prints like 'cafe\\u0301'; rename"),
+    ("cp -r train/n02 'train/n02 '", "/train: 'n02 ' prints like 'n02'; rename"),
+    ("cp -r train/n02 train/n02\u200b", "/train: 'n02\\u200b' prints like 'n02'; rename"),
     ("mv val/n02 val/N02", "train does not have: N02 (train has 'n02': letter case and spaces count); rename"),
     ("rm val/*/*", "/val: no image in its class folders; fill them, or remove"),
 ]  # fmt: skip

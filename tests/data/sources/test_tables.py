@@ -173,6 +173,8 @@ SPOILT = [
      "train.csv: every column after image has only 0 and 1, allowed: a column of labels, as cat|dog; write"),
     ("sed -i 's/Edema/Mass/; /Nodule/d' train.csv; sed -i 's/Nodule\", \"Edema/Mass/' val.json",
      "train.csv: labels ['Mass'], allowed: at least two different ones"),
+    ("sed -i s/c.png,Nodule/c.png,Mass\u200b/ train.csv",
+     "train.csv: labels 'Mass\\u200b' prints like 'Mass'; rename one of them"),
     ("sed -i s/Nodule/Hernia/ val.json", "val.json: labels that"),
     ("echo '{\"v.png\": \"Mass\"}' > val.json", "val.json: v.png: got 'Mass', allowed: a list of labels"),
     ("echo '{\"v.png\": [\"Mass\", 3]}' > val.json",
