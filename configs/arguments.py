@@ -7,6 +7,7 @@ works before anything is installed.
 import argparse
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -32,6 +33,9 @@ _LIMITS = {
     errno.EAGAIN: "no process or thread can be started; raise the limit (ulimit -u, or pids.max of the control group)",
 }
 """What to do where the system refuses a file or a process by a limit of the user or the job."""
+
+_OTHER_LIBRARY = re.compile(r"\.so\S*: (undefined symbol|version `)")
+"""What the dynamic linker says of a library that lacks what another one needs."""
 
 _CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
 
@@ -136,9 +140,13 @@ def exit_status(work: Callable[[], int]) -> int:
         # Python would report the broken pipe once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        words = _LIMITS.get(error.errno or 0)
-        if isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
+    except (OSError, ImportError) as error:
+        words = None if isinstance(error, ImportError) else _LIMITS.get(error.errno or 0)
+        if _OTHER_LIBRARY.search(str(error)):
+            words = f"{error}; LD_LIBRARY_PATH leads to another version of a library: unset it, or unload its module"
+        elif isinstance(error, ImportError):
+            raise
+        elif isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
             words = f"{error.filename}: permission denied; ask the owner, or take another path"
         elif words is None and error.filename is not None and may_pass(error):
             words = f"{error.filename}: {error.strerror}; check the disk or the file server, then repeat the command"

@@ -45,6 +45,20 @@ def test_a_file_of_another_user_is_named_in_one_line(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == told
 
 
+@pytest.mark.parametrize("kind", [ImportError, OSError])
+def test_a_library_that_another_one_is_not_made_for_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], kind: type[Exception]
+) -> None:
+    words = "/site/lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by /venv/a.so)"
+
+    def work() -> int:
+        raise kind(words)
+
+    assert exit_status(work) == 2
+    told = capsys.readouterr().err
+    assert (told.startswith(f"error: {words}; LD_LIBRARY_PATH"), told.count("\n")) == (True, 1)
+
+
 def test_control_characters_become_a_space() -> None:
     assert printable("a\x00\x00\x1b[0m\tb  c") == "a [0m b  c"
 
