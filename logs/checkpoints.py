@@ -227,5 +227,8 @@ def _verified(path: Path) -> bytes:
         raise DamagedCheckpoint(f"{path}: cannot be read ({error.strerror})") from None
     body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
-        raise DamagedCheckpoint(f"{path}: damaged: its {len(content):,} bytes do not match the checksum at their end")
+        size = f"{len(content):,} bytes"
+        raise DamagedCheckpoint(
+            f"{path}: damaged, or another program's: its {size} do not match the checksum at their end"
+        )
     return body

@@ -78,7 +78,10 @@ def test_a_damaged_checkpoint_is_told_with_its_size_and_one_that_cannot_be_read_
     newer.write_bytes(b"x" * 1234)
     with pytest.raises(DamagedCheckpoint) as caught:
         read(newer)
-    assert str(caught.value) == f"{newer}: damaged: its 1,234 bytes do not match the checksum at their end"
+    assert (
+        str(caught.value)
+        == f"{newer}: damaged, or another program's: its 1,234 bytes do not match the checksum at their end"
+    )
     newer.unlink()
     newer.mkdir()
     found, (error,) = CheckpointFolder(tmp_path).newest_valid()

@@ -1,6 +1,6 @@
 """Files of named tensors: this program's or torchvision's. Nothing in a file is executed."""
 
-import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,16 @@ def read_state(path: Path) -> dict[str, np.ndarray]:
         UserError: The file cannot be read, or is not of that format.
     """
     try:
-        state = patiently(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of TorchScript's archives, which are refused
+            state = patiently(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
     except Unreadable:
         raise
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
-        reason = (str(error).strip().splitlines() or [repr(error)])[0]
-        raise UserError(f"{path}: is not a state file of plain tensors ({reason}); save one again") from None
+    except Exception as error:  # noqa: BLE001 (what PyTorch raises depends on the content)
+        # PyTorch's own words have colours, and advise to run what is in the file.
+        reason = getattr(error, "strerror", None) or "it is damaged, or holds a program or other objects"
+        remedy = "save model.state_dict() by torch.save"
+        raise UserError(f"{path}: is not a state file of plain tensors ({reason}); {remedy}") from None
     if not isinstance(state, dict) or not all(isinstance(each, torch.Tensor) for each in state.values()):
         raise UserError(f"{path}: holds more than named tensors; save model.state_dict() by torch.save")
     return {

@@ -27,6 +27,19 @@ def test_a_file_that_holds_more_than_tensors_is_refused_before_it_runs_anything(
     assert not (tmp_path / "made").exists()
 
 
+def test_a_file_of_another_kind_is_one_line_without_the_advice_to_run_what_is_in_it(tmp_path: Path) -> None:
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "script.pt")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
+    (tmp_path / "text.pt").write_text("hello", encoding="utf-8")
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(UserError) as caught:
+            read_state(path)
+        told = str(caught.value)
+        assert told.startswith(f"{path}: is not a state file of plain tensors")
+        assert told.endswith("; save model.state_dict() by torch.save")
+        assert not any(word in told for word in ("\x1b", "\n", "weights_only"))
+
+
 def test_a_file_that_holds_a_number_beside_its_tensors_is_refused(tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(2), "epoch": 3}, tmp_path / "state.pt")
     with pytest.raises(UserError, match=r"holds more than named tensors; save model\.state_dict\(\)"):
