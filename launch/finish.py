@@ -34,6 +34,8 @@ def finish_run(folder: RunFolder, outcome: Outcome) -> int:
     Returns:
         The exit status; see `launch.__main__.main`.
     """
+    from logs.judge.evidence import problem_of  # noqa: PLC0415 (its readers take 20 ms, which no rank waits for here)
+
     recipe, ending = folder.recipe, Ending.read(folder, outcome)
     # Rank 0 has written the summary of a run that came to its end, whatever happened to a launcher afterwards.
     has_ended = folder.has_summary
@@ -44,10 +46,14 @@ def finish_run(folder: RunFolder, outcome: Outcome) -> int:
     verdicts = write_verdict(folder.path)
     has_stopped = not has_ended and (outcome.interrupted_by is not None or ending.was_stopped)
     verdict = verdicts[recipe.mlperf.ruleset] if asks_for_log(recipe, summary) else None
-    passed = summary.status == "success" and (verdict is None or verdict.passed)
+    # `./run.sh check` has the same judge.
+    problem = problem_of(folder.path) if summary.status == "success" else None
+    passed = summary.status == "success" and (verdict is None or verdict.passed) and problem is None
     if summary.status == "success" and outcome.exit_status:
         sys.stderr.write(f"warning: the launcher ended with status {outcome.exit_status} after the run's success\n")
     sys.stdout.write(_report(folder, summary, verdict, has_stopped=has_stopped))
+    if problem is not None:
+        sys.stderr.write(f"error: {folder.shown}: {problem.kind}: {problem.words}\n")
     why = summary.failure or ("" if passed or verdict is None else _judgement(verdict))
     outcome_words = why if has_stopped else f"{summary.status}: {why}" if why else summary.status
     message = f"{summary.recipe}: {outcome_words}"

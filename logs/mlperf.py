@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ RESULT_FILES = {"4.0.0": "result_0.txt", "0.6.0": "result_0.mll.txt"}
 """Ruleset -> the file in a run folder that is written for this ruleset."""
 
 _TOKEN = ":::MLLOG "
+
+_JUMP_S = 1.0
+"""Least jump that is named. Daemons that keep a clock right slow it down or speed it up, and so all clocks of Linux."""
+
 _NOT_CALLERS = (__file__, contextlib.__file__)
 """Source files with stack frames between mllog and the code that logs; contextlib runs blocks, epochs, evaluations."""
 
@@ -204,7 +209,10 @@ class MlperfLog(EventLog):
                     raise UserError(f"{path}: was deleted during the run, which ends; start it again")
 
     def close(self) -> None:
-        """Close both files, the second also if closing the first fails."""
+        """Close both files, the second also if closing the first fails; name a jump of the machine's clock."""
+        if abs(moved_s := time.time() - self._encoder.now_s()) > _JUMP_S:
+            words = "the times of log and summary are by a clock that nobody moves"
+            sys.stderr.write(f"warning: the clock of this machine was moved by {moved_s:+,.0f} s in the run; {words}\n")
         with contextlib.ExitStack() as stack:
             for path, file in self._files.values():
                 stack.enter_context(explain_disk_errors(path))
@@ -244,6 +252,8 @@ def close_log(path: Path, ruleset: str) -> None:
 class _Encoder(logging.Handler):
     """The official logger with a private `logging.Logger`, which keeps the last line instead of printing it.
 
+    The time of an event is that of the first event and the seconds since then: the machine's clock may be moved.
+
     The package's shared logger is not used: it prints to stdout, and keeps the handlers of whoever used it before.
     """
 
@@ -252,6 +262,7 @@ class _Encoder(logging.Handler):
 
         super().__init__()
         self._line = ""
+        self._clock_s = time.time() - time.monotonic()
         logger = logging.Logger(__name__, logging.INFO)  # unregistered, so no parent prints to the console
         logger.addHandler(self)
         # MLLogger uses root_dir as a regular expression.
@@ -261,9 +272,14 @@ class _Encoder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._line = record.getMessage()
 
+    def now_s(self) -> float:
+        """Return the seconds since 1970, by the machine's clock at the beginning."""
+        return self._clock_s + time.monotonic()
+
     def encode(self, kind: Kind, key: str, value: Any, metadata: dict[str, Any]) -> str:
         """Return the ``:::MLLOG`` line of an event, with the source file and line of the code that logs."""
-        self._methods[kind](key, value, metadata=metadata or None, stack_offset=_frames_to_caller())
+        time_ms = int(self.now_s() * 1e3)
+        self._methods[kind](key, value, metadata=metadata or None, time_ms=time_ms, stack_offset=_frames_to_caller())
         # Where a value cannot be encoded, mllog logs "Failed to encode" and raises nothing.
         assert self._line.startswith(_TOKEN), self._line
         return self._line

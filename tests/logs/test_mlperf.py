@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from configs.load import ROOT, load_cluster
 from configs.registry import ENGINES
 from configs.schema import Cluster, Mlperf
 from logs.mlperf import RESULT_FILES, EventLog, Kind, MlperfLog, close_log
+from logs.read.parse import parse_log
 from tests.logs.samples import CHARACTERS
 
 NEW, OLD = RESULT_FILES["4.0.0"], RESULT_FILES["0.6.0"]
@@ -244,3 +246,18 @@ def test_a_whole_run_has_these_events(engine: str) -> None:
         ("stop", "block_stop", None, {"first_epoch_num": 3}),
         ("stop", "run_stop", None, {"status": "success"}),
     ]
+
+
+def test_a_clock_that_is_moved_in_the_run_moves_no_event_and_is_named(
+    tmp_path: Path, toy_run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin_s = time.time()
+    log = MlperfLog(tmp_path)
+    monkeypatch.setattr("time.time", lambda: begin_s - 3600)
+    toy_run.log_events(log)
+    log.run_stop("success")
+    log.close()
+    record = parse_log(tmp_path / "result_0.txt")
+    assert record.began_s == pytest.approx(begin_s, abs=60)
+    assert 0 <= (record.time_to_train_s or -1) < 60
+    assert "-3,600 s" in capsys.readouterr().err
