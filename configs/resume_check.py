@@ -1,4 +1,4 @@
-"""What must not change when a run is resumed, and what may change but decides the last bits of the results. Pure."""
+"""What must not change when a run is resumed, and what may change although results depend on it. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +12,9 @@ from configs.schema import Cluster, Recipe
 NUMERICS_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 """Variables of the libraries that do the arithmetic on a CPU: they choose kernels and split work over threads."""
 
+
+_MOST_SHOWN = 5
+"""Packages that are named in a warning."""
 
 RANKS = "num_nodes x ranks_per_node"
 _RANKS_KEY = f"cluster.{RANKS}"
@@ -107,7 +110,7 @@ def _change_of_ranks(before: int, now: int, settings: Mapping[str, Any]) -> str:
 
 
 def arithmetic_of(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an ``environment.json`` on which the last bits of a result depend.
+    """Return the part of an ``environment.json`` on which a result depends, with the host: the evidence of an attempt.
 
     oneDNN chooses kernels by the CPU's instruction sets, and OpenBLAS by its model; the number of threads decides in
     which order sums are formed.
@@ -119,6 +122,7 @@ def arithmetic_of(environment: Mapping[str, Any]) -> dict[str, Any]:
         "cpu_flags": environment.get("cpu_flags"),
         "gpus": sorted(gpu["name"] for gpu in environment.get("gpus") or []),
         "variables": {name: value for name, value in variables.items() if name.startswith(NUMERICS_PREFIXES)},
+        **{key: environment.get(key) for key in ("git", "packages", "hostname")},
     }
 
 
@@ -147,7 +151,22 @@ def arithmetic_changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list
         if old.get(name) != new.get(name):
             words = "engine.threads" if name == "OMP_NUM_THREADS" else name
             changes.append(f"{words} {new.get(name, 'unset')} instead of {old.get(name, 'unset')}")
-    return changes
+    return [*changes, *_changes_of_code(begun, now)]
+
+
+def _changes_of_code(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a phrase on another commit, on other changes since a commit, and on other packages."""
+    changes = []
+    old, new = ({**(each.get("git") or {})} for each in (begun, now))
+    if None not in (old.get("commit"), new.get("commit")):
+        if old["commit"] != new["commit"]:
+            changes.append(f"the program's commit {new['commit'][:12]} instead of {old['commit'][:12]}")
+        if old.get("diff_sha256") != new.get("diff_sha256"):
+            changes.append("other changes of the program since the commit")
+    old, new = ({**(each.get("packages") or {})} for each in (begun, now))
+    differ = [name for name in sorted({**old, **new}) if old and new and old.get(name) != new.get(name)]
+    words = [f"{name} {new.get(name, 'absent')} instead of {old.get(name, 'absent')}" for name in differ[:_MOST_SHOWN]]
+    return [*changes, *words, *([f"{len(differ) - _MOST_SHOWN} other packages"] if differ[_MOST_SHOWN:] else [])]
 
 
 def _text(value: Any) -> str:

@@ -61,8 +61,9 @@ def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
 
     Variables that may hold a secret are left out, and only the owner can read the file.
 
-    If the folder has the surroundings of an earlier attempt, the part of them on which the last bits of the results
-    depend is kept under ``earlier_attempts``, oldest first; attempts in a row on equal machines are one entry.
+    If the folder has the surroundings of an earlier attempt, the part of them on which the results depend is kept under
+    ``earlier_attempts``, oldest first: machine, commit, changes since the commit, packages, host. Attempts in a row
+    with equal surroundings are one entry.
 
     Args:
         folder: The run folder.

@@ -190,13 +190,13 @@ class RunFolder:
     def record_environment(self, variables: Mapping[str, str]) -> None:
         """Write into ``environment.json`` what this machine is and which variables the ranks get.
 
-        A resumed run may continue on another kind of CPU or with another number of threads. That changes the last bits
-        of the results, so it is reported in one line and recorded.
+        A resumed run may continue with other code, or on another kind of CPU. That changes the results, if only in
+        their last bits, so it is reported in one line and recorded.
         """
         if changes := write_environment(self.path, variables):
             sys.stderr.write(
-                f"warning: {self.shown}: the run is resumed with {'; '.join(changes)}: the results will differ in "
-                f"their last bits from those of a run without a change; {ENVIRONMENT_FILE} keeps both\n"
+                f"warning: {self.shown}: the run is resumed with {'; '.join(changes)}: the results may differ "
+                f"from those of a run without a change; {ENVIRONMENT_FILE} keeps both\n"
             )
 
     @property

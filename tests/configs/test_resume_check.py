@@ -15,6 +15,9 @@ BEGUN: dict[str, Any] = {
     "cpu_flags": ["avx2", "avx512f"],
     "gpus": [{"name": "V100", "driver_version": "1"}, {"name": "V100", "driver_version": "1"}],
     "variables": {"OMP_NUM_THREADS": "1", "DNNL_MAX_CPU_ISA": "AVX2", "HOROVOD_CYCLE_TIME": "1"},
+    "git": {"commit": "0123456789abcdef", "diff_sha256": None, "diff": None},
+    "packages": {"numpy": "1.26.4", "pip": "24"},
+    "hostname": "node1",
 }
 
 
@@ -27,6 +30,23 @@ def _changes(**changed: Any) -> list[str]:
     [
         ({}, []),
         ({"cpu": "EPYC"}, ["CPU EPYC instead of Xeon"]),
+        (
+            {"git": BEGUN["git"] | {"commit": "fedcba9876543210"}},
+            ["the program's commit fedcba987654 instead of 0123456789ab"],
+        ),
+        (
+            {"git": BEGUN["git"] | {"diff_sha256": "5eed", "diff": "+ x"}},
+            ["other changes of the program since the commit"],
+        ),
+        (
+            {"packages": {"numpy": "2.0", "pillow": "11"}},
+            ["numpy 2.0 instead of 1.26.4", "pillow 11 instead of absent", "pip absent instead of 24"],
+        ),
+        (
+            {"packages": {str(number): "1" for number in range(8)}},
+            [*(f"{number} 1 instead of absent" for number in range(5)), "5 other packages"],
+        ),
+        ({"git": None, "packages": None, "hostname": "node2"}, []),
         (
             {"cpu_id": "GenuineIntel family 6 model 106"},
             ["CPU GenuineIntel family 6 model 106 instead of GenuineIntel family 6 model 85"],
@@ -153,5 +173,4 @@ def test_what_an_older_version_did_not_record_is_no_change() -> None:
     now, nothing = arithmetic_of(BEGUN), {"cpu": None, "gpus": None, "cpu_flags": None, "variables": BEGUN["variables"]}
     known = nothing | {"variables": now["variables"]}
     assert arithmetic_changes(known, now) == arithmetic_changes(now, known) == arithmetic_changes({}, {}) == []
-    assert arithmetic_of({}) == {"cpu": None, "cpu_id": None, "cpu_flags": None, "gpus": [], "variables": {}}
     assert arithmetic_changes(now | {"cpu_flags": []}, now) == []

@@ -200,6 +200,15 @@ def test_attempts_on_other_machines_are_kept_in_their_order(tmp_path: Path) -> N
     assert earlier() == ["1", "4", "1"]
 
 
+def test_the_code_the_packages_and_the_host_of_every_attempt_are_kept(tmp_path: Path) -> None:
+    path, begun = tmp_path / ENVIRONMENT_FILE, {"git": {"commit": "a" * 40, "diff": "+x"}, "packages": {"x": "1"}}
+    write_environment(tmp_path, {})
+    path.write_text(json.dumps(_recorded(tmp_path) | begun | {"hostname": "node1"}), encoding="utf-8")
+    assert write_environment(tmp_path, {}), "the packages are others now"
+    (earlier,) = _recorded(tmp_path)["earlier_attempts"]
+    assert {key: earlier[key] for key in (*begun, "hostname")} == {**begun, "hostname": "node1"}
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '"text"'])
 def test_a_damaged_record_of_the_attempt_before_is_replaced(tmp_path: Path, content: str) -> None:
     (tmp_path / ENVIRONMENT_FILE).write_text(content, encoding="utf-8")
