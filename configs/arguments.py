@@ -119,16 +119,16 @@ def exit_status(work: Callable[[], int]) -> int:
     """Do the work of a program and return the exit status of its process.
 
     Returns:
-        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, where a file is not permitted or a file
-        server fails, and at a limit of the user; 130 after Ctrl-C, of which one line tells, with the text of the
-        `KeyboardInterrupt` if it has one; 1 if the reader of the output, as ``head`` or a pager, ended before the
-        output did.
+        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, where a file is not permitted, a file
+        server fails or a module is gone, and at a limit of the user; 130 after Ctrl-C, of which one line tells, with
+        the text of the `KeyboardInterrupt` if it has one; 1 if the reader of the output, as ``head`` or a pager, ended
+        before the output did.
     """
     try:
         status = work()
         sys.stdout.flush()
-    except UserError as error:
-        sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
+    except (UserError, ImportError) as error:
+        sys.stderr.write("".join(f"error: {line}\n" for line in in_words(error).splitlines()))
         return 2
     except ChildInterrupted:
         return 130
@@ -155,6 +155,14 @@ def exit_status(work: Callable[[], int]) -> int:
         sys.stderr.write(f"error: {words}\n")
         return 2
     return status
+
+
+def in_words(error: Exception) -> str:
+    """Return what an error says. A module that is gone was there when the program started, after set-up."""
+    if not isinstance(error, ImportError):
+        return str(error)
+    remedy = "the program or its .venv was moved or changed meanwhile; put it back, then repeat the command"
+    return f"{' '.join(str(error).split())}: {remedy}"
 
 
 def add_recipe(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:

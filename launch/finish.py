@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import painted
+from configs.arguments import in_words, painted
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import ROOT
 from configs.schema import Recipe
@@ -16,8 +16,8 @@ from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
 from logs.checkpoints import step_of
-from logs.disk import dispensable
-from logs.folder import RunFolder, Summary
+from logs.disk import dispensable, read_object
+from logs.folder import SUMMARY_FILE, RunFolder, Summary
 from logs.judge.compliance import Verdict, asks_for_log, write_verdict
 from logs.judge.rcp import compare_with_reference
 from logs.mlperf import RESULT_FILES
@@ -83,10 +83,11 @@ def tell_trouble(folder: RunFolder, outcome: Outcome, error: Exception) -> int:
 
     The ranks have run, so the status is not the one of a refusal.
     """
-    with suppress(UserError, OSError):
-        how = folder.summary().status if folder.has_summary else Ending.read(folder, outcome).cause["message"]
+    with suppress(UserError, OSError, ImportError):
+        ended = read_object(folder / SUMMARY_FILE) if folder.has_summary else {}
+        how = ended.get("failure") or ended.get("status") or Ending.read(folder, outcome).cause["message"]
         sys.stderr.write(f"{folder.recipe.name}: {how}\n")
-    sys.stderr.write(f"error: {error}\n")
+    sys.stderr.write(f"error: {in_words(error)}\n")
     return 1
 
 

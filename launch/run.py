@@ -75,7 +75,7 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
             outcomes = [_run_ranks(folder, command)]
             try:
                 return _conclude(folder, outcomes, claim, command)
-            except (UserError, OSError) as error:  # For example a full disk.
+            except (UserError, OSError, ImportError) as error:  # For example a full disk.
                 if isinstance(error, OSError) and not may_pass(error):
                     raise
                 return tell_trouble(folder, outcomes[-1], error)

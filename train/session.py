@@ -192,7 +192,8 @@ def _write_start(folder: Path, rank: Composition, ledger: Mapping[str, Any], man
     with dispensable():
         write_json(folder / STARTUP_FILE, {**ledger, "parameters": count})
     if manifest is not None:
-        write_json(folder / DATASET_FILE, manifest.model_dump(mode="json"))
+        with dispensable():  # The data set has it, too.
+            write_json(folder / DATASET_FILE, manifest.model_dump(mode="json"))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Text for a terminal: colours only where they are wanted, and no control characters."""
 
 import errno
+import importlib
 import io
 
 import pytest
@@ -57,6 +58,14 @@ def test_a_library_that_another_one_is_not_made_for_is_told_in_one_line(
     assert exit_status(work) == 2
     told = capsys.readouterr().err
     assert (told.startswith(f"error: {words}; LD_LIBRARY_PATH"), told.count("\n")) == (True, 1)
+
+
+def test_a_module_that_was_moved_away_while_a_program_ran_is_named_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_status(lambda: len(importlib.import_module("pydantic.gone").__name__)) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert all(words in told for words in ("error: ", "pydantic.gone", ".venv", "repeat the command"))
 
 
 def test_control_characters_become_a_space() -> None:
