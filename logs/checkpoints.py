@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from configs.errors import UserError
 from configs.reading import Unreadable, entries, exists, is_file, read_bytes
-from logs.disk import explain_disk_errors, sync_path, whole_file, write_text
+from logs.disk import explain_disk_errors, is_partial, sync_path, whole_file, write_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,7 +126,7 @@ class CheckpointFolder:
         """Record the checkpoint from which the ranks resume, so that all ranks take the same one.
 
         Newer ones are damaged or not finite. They get the ending ``.damaged``, so that they do not count among those
-        that are kept.
+        that are kept. What a rank that was killed has left of a checkpoint is removed.
 
         Args:
             checkpoint: One of `files`. If None, the ranks start at the first step.
@@ -136,6 +136,10 @@ class CheckpointFolder:
         """
         for name in _RESUME_FILES:
             (self.run_folder / name).unlink(missing_ok=True)
+        for partial in entries(self.run_folder / CHECKPOINT_FOLDER):
+            if is_partial(partial):
+                with suppress(OSError):
+                    partial.unlink()
         if checkpoint is not None:
             write_text(self.run_folder / _RESUME_FILES[0], f"{checkpoint.name}\n")
             for newer in self.files()[: self.files().index(checkpoint)]:

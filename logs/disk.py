@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -222,6 +223,11 @@ def whole_file(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def is_partial(path: Path) -> bool:
+    """Return whether a file has the name of one that `whole_file` has not finished."""
+    return re.fullmatch(r"\..+\.\d+", path.name) is not None
 
 
 def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:

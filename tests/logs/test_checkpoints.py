@@ -4,6 +4,8 @@ import hashlib
 import io
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from configs.errors import UserError
+from configs.load import ROOT
 from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
 
 STATE = SavedState(
@@ -205,3 +208,16 @@ def test_a_full_disk_in_the_middle_of_a_checkpoint_is_one_error_and_no_more_come
     assert not unraisable
     assert not recwarn.list
     assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_what_a_killed_process_has_left_of_a_checkpoint_is_removed_at_the_next_attempt(tmp_path: Path) -> None:
+    write = (
+        "import os, sys; from pathlib import Path; from logs.disk import whole_file\n"
+        "with whole_file(Path(sys.argv[1])) as file: file.write(b'half'); file.flush(); os._exit(9)"
+    )
+    checkpoint = CheckpointFolder(tmp_path).write(3, SavedState({}, {}), keep=2)
+    path = str(checkpoint.with_name("step-00000004.ckpt"))
+    subprocess.run([sys.executable, "-c", write, path], cwd=ROOT, check=False)
+    assert len([*checkpoint.parent.iterdir()]) == 2
+    CheckpointFolder(tmp_path).resume_from(checkpoint)
+    assert [*checkpoint.parent.iterdir()] == [checkpoint]
