@@ -9,13 +9,17 @@ there. One thread answers all of them.
 import asyncio
 import re
 import socket
+import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 _HOLD_S = 2.0
 """Longest time before a question without a value is answered. The asking rank looks at its own timeout in between."""
+REQUEST_S = 10.0
+"""Time for a request to arrive, and again for its body: a rank sends both at once."""
 _BACKLOG = 1024
 """Connections that the kernel keeps for the server; with fewer than ranks, some try again after a second or more."""
 _MOST_BYTES = 1 << 20
@@ -31,13 +35,14 @@ class _Values:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read one request of a connection, and answer it."""
-        with closing(writer), suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            head = await reader.readuntil(b"\r\n\r\n")
+        # A stranger on this machine may ask for anything, or keep a connection for nothing.
+        with closing(writer), suppress(OSError, ValueError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
             length = _LENGTH.search(head)
             num_bytes = int(length[1]) if length else 0
             if num_bytes >= _MOST_BYTES:
                 return
-            body = await reader.readexactly(num_bytes)
+            body = await asyncio.wait_for(reader.readexactly(num_bytes), REQUEST_S)
             status, value = await self._obey(head.partition(b"\r\n")[0].split(b" "), body)
             head = b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(value))
             writer.write(head + value)
@@ -70,6 +75,16 @@ def serve_values(host: str) -> Iterator[int]:
         The port.
     """
     loop = asyncio.new_event_loop()
+    told: list[OSError] = []
+
+    def tell(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        # At a limit of open files, asyncio calls this a thousand times, and tries again a second later.
+        error = context.get("exception")
+        if isinstance(error, OSError) and not told:
+            told.append(error)
+            sys.stderr.write(f"warning: too many connections where the ranks meet: {error.strerror}\n")
+
+    loop.set_exception_handler(tell)
     listener = socket.create_server((host, 0), backlog=_BACKLOG)
     serving = asyncio.start_server(_Values(loop).answer, sock=listener, backlog=_BACKLOG)
     server = loop.run_until_complete(serving)

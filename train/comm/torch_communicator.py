@@ -139,7 +139,8 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
     Rank 0 serves the store, unless the launcher does: on the socket that the local launcher has opened, or on a port of
     its own.
     """
-    from torch.distributed import TCPStore  # noqa: PLC0415 (imported by the caller)
+    from torch import __version__ as version  # noqa: PLC0415 (imported by the caller)
+    from torch.distributed import TCPStore  # noqa: PLC0415
 
     if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
         raise WorldMismatch(identity, "MASTER_ADDR and MASTER_PORT do not give the rendezvous address")
@@ -148,8 +149,10 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
     options = {"timeout": timedelta(seconds=timeout_s), "wait_for_workers": False}
     if is_server:
         listener = environment.get("RANK_STORE_FD")
-        # The server over libuv refuses an open socket before PyTorch 2.8; few ranks meet at the local launcher's.
-        opened = {} if listener is None else {"master_listen_fd": int(listener), "use_libuv": False}
+        # The server over libuv takes an open socket since PyTorch 2.8. The other one reads from one connection at a
+        # time, and a stranger on this machine who sends half a request keeps all ranks from meeting.
+        is_new = tuple(map(int, version.split(".")[:2])) >= (2, 8)
+        opened = {} if listener is None else {"master_listen_fd": int(listener), "use_libuv": is_new}
         store = TCPStore(addresses[0], port, is_master=True, **opened, **options)
     address, own_address = _reach(addresses, port, timeout_s)
     if not is_server:

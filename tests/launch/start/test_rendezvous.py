@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,6 +90,33 @@ def test_a_request_of_more_than_a_mebibyte_is_broken_off() -> None:
         with pytest.raises(OSError):
             _ask(port, "PUT", "/global/2", bytes(1 << 20))
         assert _ask(port, "DELETE", "/global/1") == (200, b"")
+
+
+@pytest.mark.medium
+def test_strangers_on_the_machine_keep_no_rank_from_its_answer_and_cause_no_traceback() -> None:
+    code = f"""
+import resource, socket, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from launch.start import key_value_server
+key_value_server.REQUEST_S = 1.0
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+with key_value_server.serve_values("127.0.0.1") as port:
+    print(port, flush=True)
+    sys.stdin.read()
+"""
+    server = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with server, ExitStack() as strangers:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        for number in range(100):
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port)))
+            stranger.sendall(b"PUT / HTTP/1.1\r\nContent-Length: " + (b"9" * 5000 + b"\r\n\r\n" if number % 2 else b""))
+        assert _ask(port, "PUT", "/a", b"b") == (200, b"")
+        told = server.communicate("")[1]
+    assert "Traceback" not in told
+    assert len(told.splitlines()) <= 1
 
 
 def test_a_rank_that_waits_for_a_value_hears_at_once_that_the_server_ends() -> None:

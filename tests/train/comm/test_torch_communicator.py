@@ -109,7 +109,9 @@ def test_processes_that_are_not_the_ranks_of_one_run_are_refused(started: _Start
 def test_rank_0_serves_the_store_on_the_launchers_socket_and_the_interface_that_reaches_it_carries_the_sums(
     started: _Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with RENDEZVOUS["torch"].local_ranks(2) as start:
+    with RENDEZVOUS["torch"].local_ranks(2) as start, socket.socket() as stranger:
+        stranger.connect(("127.0.0.1", int(start(1).variables["MASTER_PORT"])))
+        stranger.sendall(b"half a")  # which the store must not wait for
         for rank in range(2):
             variables = dict(start(rank).variables)
             if rank == 0:  # PyTorch closes the socket that it is given, and so does the launcher.
