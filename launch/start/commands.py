@@ -82,7 +82,9 @@ def launcher_command(
         return ["mpirun", "-np", ranks, *placing, *passed, *command]
     if cluster.launcher == "torchrun":
         size = [f"--nnodes={cluster.num_nodes}", f"--nproc-per-node={per_node}"]
-        meeting = ["--standalone"] if cluster.num_nodes == 1 else []
+        # By itself, torchrun waits 900 s for the other nodes.
+        patience = f"--rdzv-conf=timeout={cluster.communication.timeout_s}"
+        meeting = ["--standalone"] if cluster.num_nodes == 1 else [patience]
         return [str(python), "-I", "-u", "-m", "torch.distributed.run", *size, *meeting, "--no-python", *command]
     assert cluster.launcher == "srun"
     size = [f"--nodes={cluster.num_nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={per_node}"]

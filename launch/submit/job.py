@@ -7,6 +7,7 @@ summary. The folder of a run that was stopped also holds a file ``unfinished``.
 import os
 import select
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from launch.start.launcher import OutlivedLauncher, kill_launcher_of
 from launch.start.local import Outcome
 from launch.submit.hosts import slurm_leaves
 from logs.claims import BEAT_S, STALE_S
-from logs.folder import UNFINISHED_MARK, RunFolder
+from logs.folder import CONFIG_FILE, UNFINISHED_MARK, RunFolder
 from logs.nodes import choose_nodes, read_nodes, why_left_out
 
 RESTART = 79
@@ -54,10 +55,12 @@ def begin(path: Path, *, script: int | None = None, patience_s: float = 0) -> bo
         False if the run has ended in an earlier attempt, so that there is nothing to start.
 
     Raises:
-        UserError: Another process trains in the folder, or the folder is damaged.
+        UserError: Another process trains in the folder, the folder is damaged, or torchrun's port is taken.
     """
     folder = RunFolder(path)
     recipe, cluster = folder.settings
+    if cluster.launcher == "torchrun":
+        _require_free_port(os.environ.get("PET_MASTER_PORT", ""))
     if folder.has_ended:
         sys.stderr.write(f"{folder.shown}: the run ended in an earlier attempt of this job\n")
         return False
@@ -77,6 +80,22 @@ def begin(path: Path, *, script: int | None = None, patience_s: float = 0) -> bo
     folder.record_environment(rank_environment(cluster))
     sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {folder.shown}\n")
     return True
+
+
+def _require_free_port(port: str) -> None:
+    """Raise if the nodes cannot meet at the port of this node, the first one, that torchrun reads from a variable.
+
+    Raises:
+        UserError: The port is taken, or may not be opened.
+    """
+    if not port.isdecimal():
+        return  # torchrun's own, or its own complaint
+    try:
+        socket.create_server(("", int(port))).close()
+    except (OSError, OverflowError) as error:
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        remedy = "end the program that has it, or let the job have another port"
+        raise UserError(f"PET_MASTER_PORT: port {port}, where torchrun's nodes meet: {why}; {remedy}") from None
 
 
 def _unrecorded(folder: RunFolder) -> tuple[Literal["lost", "stopped"], str] | None:
@@ -116,6 +135,8 @@ def end(
         that was stopped and can continue; `RESTART` if the ranks are to be started again; `MOVE`.
     """
     folder = RunFolder(path)
+    if not folder.is_begun:
+        raise UserError(f"{folder / CONFIG_FILE}: is missing; give the folder of a submitted run")
     claim = folder.claims.owned_by(script or os.getpid())
     if claim is None and (owner := folder.claims.holder()):
         sys.stderr.write(f"error: {folder.shown}: {owner} is training in it; it is left unchanged\n")

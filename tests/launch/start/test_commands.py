@@ -42,7 +42,7 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
         ("srun", PLACES, f"{_SRUN} --mpi=pmix rank"),
         ("srun", PLACES[:2], f"{_SRUN} rank"),
         ("srun", TORCH, f"{_SRUN} rank"),
-        ("torchrun", TORCH, f"{_TORCHRUN} --nnodes=3 --nproc-per-node=4 --no-python rank"),
+        ("torchrun", TORCH, f"{_TORCHRUN} --nnodes=3 --nproc-per-node=4 --rdzv-conf=timeout=300 --no-python rank"),
         ("torchrun", TORCH[:1], f"{_TORCHRUN} --nnodes=1 --nproc-per-node=2 --standalone --no-python rank"),
         ("horovodrun", PLACES, f"{_HOROVODRUN} -np 12 --mpi rank"),
         ("horovodrun", PLACES[:2], f"{_HOROVODRUN} -np 12 --gloo rank"),

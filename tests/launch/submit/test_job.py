@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,6 +21,7 @@ from logs.checkpoints import SavedState
 from logs.claims import Claim, Claims
 from logs.folder import RunFolder, Summary
 from logs.nodes import NodeScore, write_nodes
+from tests.logs import samples
 
 
 @pytest.fixture
@@ -52,6 +55,16 @@ TWO_NODES = ["num_nodes=2", "ranks_per_node=1", "launcher=srun"]
 
 def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def test_a_taken_port_of_torchrun_is_named_before_any_rank_starts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _set(run, "launcher=torchrun", "engine.name=torch", "communication.kind=torch_distributed")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        monkeypatch.setenv("PET_MASTER_PORT", port)
+        with pytest.raises(UserError, match=f"PET_MASTER_PORT: port {port}, .* in use; end the program"):
+            begin(run)
+    assert begin(run)
 
 
 def test_a_stopped_run_is_aborted_in_its_log_and_begun_again_with_the_attempt_set_aside(run: Path) -> None:
@@ -133,6 +146,8 @@ def test_the_status_of_a_job_follows_from_its_launcher_its_reports_and_the_summa
     for rank, report in enumerate(reports):
         if report is not None:
             _report(run, rank, **report)
+    if summary is SUCCESS:
+        shutil.copytree(samples.run_folder(run / "whole"), run, dirs_exist_ok=True)
     if summary is not None:
         RunFolder(run).write_summary(summary)
         (run / "result_0.txt").touch()
