@@ -9,12 +9,10 @@ there. One thread answers all of them.
 import asyncio
 import re
 import socket
-import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import Any
 
 _HOLD_S = 2.0
 """Longest time before a question without a value is answered. The asking rank looks at its own timeout in between."""
@@ -75,16 +73,8 @@ def serve_values(host: str) -> Iterator[int]:
         The port.
     """
     loop = asyncio.new_event_loop()
-    told: list[OSError] = []
-
-    def tell(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        # At a limit of open files, asyncio calls this a thousand times, and tries again a second later.
-        error = context.get("exception")
-        if isinstance(error, OSError) and not told:
-            told.append(error)
-            sys.stderr.write(f"warning: too many connections where the ranks meet: {error.strerror}\n")
-
-    loop.set_exception_handler(tell)
+    # At a limit of open files, asyncio prints a thousand tracebacks, and tries again a second later.
+    loop.set_exception_handler(lambda *_: None)
     listener = socket.create_server((host, 0), backlog=_BACKLOG)
     serving = asyncio.start_server(_Values(loop).answer, sock=listener, backlog=_BACKLOG)
     server = loop.run_until_complete(serving)

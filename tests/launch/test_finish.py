@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from logs.judge import compliance
 from logs.judge.compliance import Verdict
 from tests.dry_loop import dry_run
 from tests.logs import samples
-from tests.small_disk import small_disk
 
 STOPPED = {"rank": 0, "host": "here", "step": 7, "message": "told to stop", "second_hand": False, "status": 75,
            "time": 1.0}  # fmt: skip
@@ -309,16 +307,11 @@ def test_a_run_on_all_of_imagenet_that_reached_its_target_is_compared_with_the_r
 def test_a_disk_without_room_for_the_summary_does_not_hide_the_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    with small_disk(disk, "size=64k"):
-        folder = _folder(disk, passes=False)
-        with suppress(OSError), (disk / "other").open("wb", buffering=0) as other:
-            while True:
-                other.write(bytes(4096))
-        with pytest.raises(UserError) as caught:
-            finish_run(folder, Outcome(9))
-        assert tell_trouble(folder, Outcome(9), caught.value) == 1
+    folder = _folder(tmp_path, passes=False)
+    (tmp_path / f".summary.json.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(UserError) as caught:
+        finish_run(folder, Outcome(9))
+    assert tell_trouble(folder, Outcome(9), caught.value) == 1
     cause, trouble = capsys.readouterr().err.splitlines()
     assert "the launcher ended with status 9" in cause
     assert "the disk is full" in trouble

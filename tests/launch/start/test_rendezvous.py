@@ -115,8 +115,7 @@ with key_value_server.serve_values("127.0.0.1") as port:
             stranger.sendall(b"PUT / HTTP/1.1\r\nContent-Length: " + (b"9" * 5000 + b"\r\n\r\n" if number % 2 else b""))
         assert _ask(port, "PUT", "/a", b"b") == (200, b"")
         told = server.communicate("")[1]
-    assert "Traceback" not in told
-    assert len(told.splitlines()) <= 1
+    assert told == ""
 
 
 def test_a_rank_that_waits_for_a_value_hears_at_once_that_the_server_ends() -> None:
