@@ -140,12 +140,10 @@ def exit_status(work: Callable[[], int]) -> int:
         # Python would report the broken pipe once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (OSError, ImportError) as error:
-        words = None if isinstance(error, ImportError) else _LIMITS.get(error.errno or 0)
+    except OSError as error:
+        words = _LIMITS.get(error.errno or 0)
         if _OTHER_LIBRARY.search(str(error)):
-            words = f"{error}; LD_LIBRARY_PATH leads to another version of a library: unset it, or unload its module"
-        elif isinstance(error, ImportError):
-            raise
+            words = in_words(error)
         elif isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
             words = f"{error.filename}: permission denied; ask the owner, or take another path"
         elif words is None and error.filename is not None and may_pass(error):
@@ -158,7 +156,12 @@ def exit_status(work: Callable[[], int]) -> int:
 
 
 def in_words(error: Exception) -> str:
-    """Return what an error says. A module that is gone was there when the program started, after set-up."""
+    """Return what an error says; of a module or a library that does not load, with the remedy.
+
+    A module that is gone was there when the program started, after set-up.
+    """
+    if _OTHER_LIBRARY.search(str(error)):
+        return f"{error}; LD_LIBRARY_PATH leads to another version of a library: unset it, or unload its module"
     if not isinstance(error, ImportError):
         return str(error)
     remedy = "the program or its .venv was moved or changed meanwhile; put it back, then repeat the command"
