@@ -1,6 +1,8 @@
 """Muon on the arrays of either engine; the ranks divide the orthogonalisation among themselves.
 
 *Source*: Keller Jordan, github.com/KellerJordan/Muon, muon.py, which computes in bfloat16; here everything is float32.
+The rate of a convolution grows with its outputs as that of a dense layer does; muon.py takes the kernel's two sides for
+rows and columns there, so that its factor is 1.
 `configs.optimizers.Muon` has the formulas.
 """
 
