@@ -62,8 +62,9 @@ class WeightAverage(Part):
             return
         updates = (step + 1) // self._every_steps
         kept = self._kept * (1 - self._kept ** (updates - 1)) / (1 - self._kept**updates)
-        for average, own in zip(self._averages(), self._own(), strict=True):
-            self._engine.overwrite(average, average * kept + own * (1 - kept))
+        averages = self._averages()
+        # A number for each tensor, because MXNet then takes one operator for many of them.
+        self._engine.scale_add(averages, [kept] * len(averages), self._own(), [1 - kept] * len(averages))
 
     @contextmanager
     def weights(self) -> Iterator[None]:
