@@ -204,17 +204,18 @@ def test_the_averages_of_two_ranks_are_those_of_the_states_after_each_step_and_a
 ) -> None:
     folder = tmp_path / "run"
     assert _train(folder, *STEP_PER_EPOCH) == 0
-    expected: dict[str, np.ndarray] = {}
+    sums: dict[str, np.ndarray] = {}
+    count = 0.0  # a state counts 0.5^0.5 times as much as the next
     for path in reversed(RunFolder(folder).checkpoints.files()):
         arrays = read(path).arrays
-        kept = 0.5**0.5 if expected else 0.0
+        count = 0.5**0.5 * count + 1
         for name, each in arrays.items():
             kind, _, tensor = name.partition("/")
             if kind in ("weights", "statistics"):
-                expected[tensor] = kept * expected.get(tensor, 0) + (1 - kept) * each
-        assert {f"evaluated/{each}" for each in expected} == {each for each in arrays if each.startswith("evaluated")}
-        for tensor, each in expected.items():
-            np.testing.assert_allclose(arrays[f"evaluated/{tensor}"], each, rtol=1e-5, atol=1e-6)
+                sums[tensor] = 0.5**0.5 * sums.get(tensor, 0) + each
+        assert {f"evaluated/{each}" for each in sums} == {each for each in arrays if each.startswith("evaluated")}
+        for tensor, each in sums.items():
+            np.testing.assert_allclose(arrays[f"evaluated/{tensor}"], each / count, rtol=1e-5, atol=1e-6)
     ExportedRun.open(folder).onnx_export()
     for name, begin in (("from run", folder), ("from export", folder / "export")):
         assert _train(tmp_path / name, "run.epochs=2", *starting_weights(begin)) == 0
