@@ -6,6 +6,7 @@ The same numbers give the same text: an SVG has neither a date nor a random id.
 import io
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -35,8 +36,8 @@ _FILE_WIDTH, _FILE_HEIGHT = 560, 380
 """Size of each chart of an image file in CSS pixels."""
 _COUNTS = ("epochs", "ranks")
 """Horizontal axes whose ticks are whole numbers."""
-_ROW = 24
-"""Height of a row of a bar chart in pixels."""
+_ROW, _LINE = 24, 13
+"""Height of a row of a bar chart, and of a second line of a label, in pixels."""
 _CHARACTER = 6.2
 """Width of a character in pixels: capitals are wider, small letters narrower."""
 _LABEL_CHARACTERS = 30
@@ -65,13 +66,17 @@ _STYLE = {
 
 def to_svg(chart: Chart) -> str:
     """Return a chart as an ``<svg>`` element for a page, which adds the heading and the legend."""
-    height = _TOP + _ROW * len(chart.bars) + _BOTTOM if isinstance(chart, BarChart) else _HEIGHT
+    height = _HEIGHT
+    if isinstance(chart, BarChart):
+        row = _ROW + _LINE * any(len(bar.label) > _LABEL_CHARACTERS for bar in chart.bars)
+        height = _TOP + row * len(chart.bars) + _BOTTOM
     with rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
         axes = figure.add_subplot()
         tooltips = _draw(axes, chart)
         axes.set_xlabel(chart.x_name, loc="right")
-        left = 14 + _CHARACTER * max(len(label.get_text()) for label in axes.get_yticklabels())
+        lines = [line for label in axes.get_yticklabels() for line in label.get_text().split("\n")]
+        left = 14 + _CHARACTER * max(map(len, lines))
         size = (_WIDTH - left - _RIGHT) / _WIDTH, (height - _TOP - _BOTTOM) / height
         axes.set_position((left / _WIDTH, _BOTTOM / height, *size))
         return _to_svg(figure, [chart], tooltips)
@@ -254,7 +259,7 @@ def _draw_bars(axes: Axes, chart: BarChart) -> Tooltips:
     axes.set_ylim(len(chart.bars) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
     axes.xaxis.set_major_formatter(lambda value, _: in_short(value))
-    axes.set_yticks(range(len(chart.bars)), [_shortened(bar.label) for bar in chart.bars])
+    axes.set_yticks(range(len(chart.bars)), [_in_lines(bar.label) for bar in chart.bars])
     tooltips: Tooltips = {}
     for row, bar in enumerate(chart.bars):
         for index, stretch in enumerate(bar.stretches):
@@ -267,8 +272,8 @@ def _draw_bars(axes: Axes, chart: BarChart) -> Tooltips:
     return tooltips
 
 
-def _shortened(label: str) -> str:
-    """Return a label of at most `_LABEL_CHARACTERS`, without control characters, which XML cannot hold."""
+def _in_lines(label: str) -> str:
+    """Return a label in one or two lines, without control characters, which XML cannot hold; the end of more is cut."""
     label = "".join(character if character.isprintable() else " " for character in label)
-    half = _LABEL_CHARACTERS // 2
-    return label if len(label) <= _LABEL_CHARACTERS else f"{label[: half - 1]}…{label[-half:]}"
+    lines = textwrap.wrap(label, _LABEL_CHARACTERS, max_lines=2, placeholder="…") or [label]
+    return "\n".join(lines)

@@ -3,13 +3,11 @@
 ``report.html`` is the page and ``parts.html`` has what other pages share. All text is escaped by jinja2.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
@@ -36,7 +34,7 @@ from logs.show.wording import (
 )
 
 _FOLDER = Path(__file__).parent
-_MAX_LINKS = 40
+_MOST_FILES = 40
 _MOST_COLUMNS = 6
 """Most runs that get a column each in a table of settings. Where there are more runs than this, and more than settings,
 the table has a row for each run. The notes on a success are not printed then."""
@@ -55,7 +53,7 @@ class _Settings:
 
 
 def render(runs: Sequence[ReportedRun], destination: Path) -> str:
-    """Return the page of one or several runs; links are relative to ``destination``, the file of the page."""
+    """Return the page of one or several runs, to be written into the file ``destination``."""
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     known = {key: [str(run.settings[key]) for run in runs if key in run.settings] for key in keys}
     shared, facts = common_and_differing(runs)
@@ -129,14 +127,13 @@ def _settings(
     return _Settings(len(keys), ("Setting", *names), list(zip(heads, cells, strict=True)))
 
 
-def _files(runs: Sequence[ReportedRun], destination: Path) -> Iterator[tuple[str, str]]:
-    """Yield (link, label) of each file of the runs but the page itself."""
+def _files(runs: Sequence[ReportedRun], destination: Path) -> Iterator[str]:
+    """Yield the name of each file of the runs but the page itself; a link would be dead where the page is mailed."""
     for run in runs:
         files = sorted(run.path.iterdir()) if run.path.is_dir() else [run.path]
-        linked = [path for path in files if path.is_file() and path.resolve() != destination.resolve()]
-        for path in linked[:_MAX_LINKS]:
-            href = quote(os.path.relpath(path.resolve(), destination.resolve().parent).replace(os.sep, "/"))
-            yield href, f"{run.name}{path.suffix}" if run.path == path else f"{run.name}/{path.name}"
+        listed = [path for path in files if path.is_file() and path.resolve() != destination.resolve()]
+        for path in listed[:_MOST_FILES]:
+            yield f"{run.name}{path.suffix}" if run.path == path else f"{run.name}/{path.name}"
 
 
 def render_template(file: Path, **values: Any) -> str:

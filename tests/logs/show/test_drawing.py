@@ -70,6 +70,13 @@ def test_names_with_dollars_line_ends_and_control_characters_are_drawn_as_they_a
     assert "50 $" in to_svg(_lines(Series("a", 0, [(1, 1.0)]), bands=[Band("y", 1, 1, "50 $ and 60 $")]))
 
 
+def test_a_long_name_of_a_bar_is_drawn_whole() -> None:
+    name = "digits-20261125-111140-a-rather-long-name-of-a-run"
+    drawing = to_svg(BarChart("t", "s", [Bar(name, [Stretch(0, 1, 0, "words")])]))
+    texts = [each.text for each in ElementTree.fromstring(drawing).iter() if each.tag.endswith(("text", "tspan"))]
+    assert name in "".join(filter(None, texts))
+
+
 def test_a_gap_interrupts_a_line_and_many_points_are_thinned_to_the_last() -> None:
     def path(points: Any) -> str:
         drawing = to_svg(_lines(Series("a", 0, points)))

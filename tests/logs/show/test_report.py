@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -76,9 +75,7 @@ def test_the_page_loads_nothing_and_works_with_screen_reader_and_keyboard(tmp_pa
     assert '<html lang="en">' in out.read_text()
     assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in page.iter("svg"))
     assert all(each.get("tabindex") == "0" and each.get("aria-label") for each in page.iter("div") if each.get("role"))
-    links = [unquote(link.get("href", "")) for link in page.iter("a")]
-    assert "run-1/result_0.txt" in links
-    assert all((out.parent / link).is_file() for link in links)
+    assert not [*page.iter("a")], "a link is dead where the page is mailed"
 
 
 @pytest.mark.usefixtures("undrawn")
