@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, TextIO, TypeVar
 from configs.errors import UserError, nearest
 from configs.interrupts import ChildInterrupted
 from configs.reading import may_pass
-from configs.synonyms import synonym
+from configs.synonyms import options_meant, synonym
 
 T = TypeVar("T")
 
@@ -89,6 +89,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word, equals, value = unknown[0].partition("=")
             flags = [flag for action in self._actions for flag in action.option_strings]
+            if own := [option for option in options_meant(word) if option in flags]:
+                self.error(f"{word!r} is not expected here; did you mean {own[0]!r}?")
             key = synonym(word) if word.startswith("--") else word if equals else None
             if key and "--set" in flags and not get_close_matches(word, flags, cutoff=_ALIKE):
                 self.error(f"{word!r} is not expected here; write --set {key}={value or 'VALUE'}")
@@ -145,7 +147,7 @@ def exit_status(work: Callable[[], int]) -> int:
         if _OTHER_LIBRARY.search(str(error)):
             words = in_words(error)
         elif isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
-            words = f"{error.filename}: permission denied; ask the owner, or take another path"
+            words = f"{error.filename}: permission denied; ask the owner, or give another path (--run-dir, --out)"
         elif words is None and error.filename is not None and may_pass(error):
             words = f"{error.filename}: {error.strerror}; check the disk or the file server, then repeat the command"
         if words is None:

@@ -6,6 +6,7 @@ Every mistake of the user becomes one `UserError` of one line.
 import json
 import pickle
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -349,7 +350,7 @@ def _require_kind(kind: str, path: Path, tree: Mapping[str, Any]) -> None:
         return
     for other, keys in _TELLING_KEYS.items():
         if len(tree.keys() & keys) > 1:
-            use = _USES[other].format(path)
+            use = _USES[other].format(shlex.quote(str(path)))
             raise UserError(f"{path}: got the file of a {other}, allowed: that of a {kind}; its use is {use}")
 
 

@@ -43,7 +43,7 @@ def gpu_shortage(found: int, ranks_per_node: int) -> tuple[str, str] | None:
     if found >= ranks_per_node:
         return None
     if not found:
-        remedy = "take machines with GPUs and NVIDIA's driver, or a cluster for CPUs (--cluster laptop)"
+        remedy = "take machines with GPUs and NVIDIA's driver, or --cluster laptop with cluster.device=cpu"
         return "no GPU can be seen", remedy
     words = f"{found} {'GPU' if found == 1 else 'GPUs'} for {ranks_per_node} ranks per node"
     return words, f"ask for whole nodes, see CUDA_VISIBLE_DEVICES, or set cluster.ranks_per_node={found}"

@@ -14,9 +14,10 @@ _KEYS_BY_NAME = {
     "run.eval_every_epochs": "eval_every eval_interval val_interval val_freq",
     "optimizer.name": "opt optim",
     "optimizer.weight_decay": "wd l2",
+    "optimizer.average_half_life_steps": "ema model_ema swa averaging",
     "optimizer.momentum": "momentum beta1 beta_1",
     "optimizer.beta_2": "beta2",
-    "model.name": "arch network net backbone",
+    "model.name": "model arch network net backbone",
     "model.parameters": "pretrained weights init_weights",
     "model.num_classes": "classes nclasses num_labels",
     "model.image_size": "size img_size imgsz input_size resolution",
@@ -24,18 +25,25 @@ _KEYS_BY_NAME = {
     "data.name": "dataset data_set",
     "data.crop.kind": "crop augment augmentation aug",
     "data.flip": "hflip",
-    "cluster.ranks_per_node": "gpu gpus num_gpus ngpus ranks num_ranks nproc nproc_per_node processes world_size np",
+    "cluster.ranks_per_node": "gpus num_gpus ngpus ranks num_ranks nproc nproc_per_node processes world_size np",
     "cluster.num_nodes": "nodes nnodes machines",
     "cluster.engine.input_threads": "workers num_workers data_workers",
     "cluster.engine.precision": "precision dtype amp fp16 bf16 half mixed_precision",
     "cluster.engine.name": "engine framework",
     "cluster.engine.threads": "threads num_threads",
-    "cluster.device": "device cuda",
-    "cluster.paths.data": "data_dir data_path data_root",
+    "cluster.device": "device cuda gpu",
+    "cluster.paths.data": "data data_dir data_path data_root",
     "cluster.paths.runs": "out output output_dir out_dir save_dir",
     "cluster.checkpoint.every_epochs": "save_every save_freq checkpoint_every",
 }
 """Key -> names for it in other programs, with underscores."""
+
+_OPTIONS_BY_NAME = {
+    "--run-dir": "out output output_dir out_dir save_dir",
+    "--out": "output output_dir out_dir save_dir",
+    "--from": "pretrained weights init_weights checkpoint finetune",
+}
+"""Option of some verbs -> names for it in other programs, with underscores; a verb's own option comes before a key."""
 
 SYNONYMS = {name: key for key, names in _KEYS_BY_NAME.items() for name in names.split()}
 """Name of another program, in small letters with underscores -> key."""
@@ -50,6 +58,12 @@ VALUE_SYNONYMS = {
 
 RECIPE_SYNONYMS = {"lars-v30-b57344": "nvidia-v30-n448"}
 """Second name of a recipe, by optimizer, round and batch -> its name."""
+
+
+def options_meant(word: str) -> list[str]:
+    """Return the options that other programs call ``word``, written in whatever way."""
+    meant = word.strip("-").lower().replace("-", "_")
+    return [option for option, names in _OPTIONS_BY_NAME.items() if meant in names.split()]
 
 
 def synonym(word: str) -> str | None:

@@ -7,6 +7,7 @@ partial copy, which the next one completes.
 
 import errno
 import hashlib
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -145,7 +146,7 @@ def _copy_file(source: Path, copy: Path, sha256: str, advance: Callable[[int], o
         return
     copy.unlink()
     if not was_begun:
-        folder = source.parent
+        folder = shlex.quote(str(source.parent))
         raise UserError(
             f"{source}: sha256 differs from the manifest; ./run.sh prepare --verify {folder} says what is wrong"
         )

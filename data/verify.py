@@ -72,7 +72,8 @@ def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
     command = _packing_command(folder, data, num_classes)
     remedy = f"move it away and run {command}"
     if not exists(folder):
-        raise UserError(f"{folder}: no such data set; run {command}")
+        moved = f"if it lies elsewhere, set cluster.paths.data to the folder that holds {folder.name}"
+        raise UserError(f"{folder}: no such data set; run {command}; {moved}")
     try:
         manifest = load_manifest(folder)
         check_files(folder, manifest)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import resource
+import shlex
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -331,7 +332,7 @@ def _damaged_image(folder: RunFolder) -> str:
     if folder.recipe.data.source == "synthetic":
         return ""
     place = _data_set(folder)
-    verify = f"./run.sh prepare --verify {place} names"
+    verify = f"./run.sh prepare --verify {shlex.quote(str(place))} names"
     with contextlib.suppress(OSError, ValueError, LookupError):
         files = ((place / f"{split}.rec", place / f"{split}.idx") for split in ("train", "eval"))
         if found := next(filter(None, (find_wrong_length(*each, _LOOK_S) for each in files)), None):

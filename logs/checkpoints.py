@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import re
+import shlex
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -157,7 +158,8 @@ class CheckpointFolder:
             if is_file(path):
                 recorded = read_bytes(path).decode("utf-8", "replace").strip()
                 if not _NAME.fullmatch(recorded):
-                    raise UserError(f"{path}: names no checkpoint; give ./run.sh train --resume {self.run_folder}")
+                    run = shlex.quote(str(self.run_folder))
+                    raise UserError(f"{path}: names no checkpoint; give ./run.sh train --resume {run}")
                 return self.run_folder / CHECKPOINT_FOLDER / recorded
         return None
 

@@ -4,6 +4,7 @@ Calls methods of DALI's objects, but does not import DALI: `data.input.pipeline`
 """
 
 import re
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -213,7 +214,8 @@ class Stream:
             offsets = self._find_damaged(self._batches_given)
         if _NO_THREAD in text:
             raise DataError(f"DALI cannot start its threads: {_NO_THREAD}")
-        verify = f"({_reason(text)}); ./run.sh prepare --verify {self._request.folder} names all damaged records"
+        folder = shlex.quote(str(self._request.folder))
+        verify = f"({_reason(text)}); ./run.sh prepare --verify {folder} names all damaged records"
         if offsets:
             raise UndecodableError(f"{self._name_records(sorted(offsets))}: cannot be decoded {verify}", offsets)
         with suppress(OSError, ValueError, LookupError):

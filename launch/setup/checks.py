@@ -73,7 +73,8 @@ def _build_problems(variant: Variant, folder: Path) -> list[str]:
     problems = []
     if any(character.isspace() for character in str(folder)):
         problems.append(
-            f"the path {str(folder)!r} has a space, which Horovod's build cannot take: move this folder, or rename it"
+            f"the path {str(folder)!r} has a space, which Horovod's build cannot take: move this folder, or rename it, "
+            "or use PyTorch, which is not compiled: ./run.sh setup --engine torch"
         )
     compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
     if not any(map(shutil.which, compilers)):

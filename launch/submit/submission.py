@@ -146,11 +146,11 @@ def _hand_over(spec: JobSpec, *options: str) -> None:
     for folder in spec.run_folders:
         row = {"job": job_id, "script": str(spec.script), "runs": runs, "submitted": submitted}
         write_json(folder / JOB_FILE, row)
-    watch = f"{scheduler.watch.format(job=job_id)}; tail -f {short_path(spec.log)}"
+    watch = f"{scheduler.watch.format(job=job_id)}; tail -f {shlex.quote(short_path(spec.log))}"
     lines = [
         f"{spec.name}: job {job_id}, {spec.size}",
         *(f"  {short_path(folder)}" for folder in spec.run_folders),
-        f"  watch   {watch}; ./run.sh watch {short_path(spec.folder)}",
+        f"  watch   {watch}; ./run.sh watch {shlex.quote(short_path(spec.folder))}",
         f"  cancel  {scheduler.cancel.format(job=job_id)}",
     ]
     sys.stdout.write("\n".join([*lines, ""]))
@@ -165,7 +165,8 @@ def resubmit(folder: RunFolder) -> None:
     job, (recipe, cluster) = _job_of(folder), folder.settings
     script, runs = Path(job["script"]), tuple(Path(each) for each in job["runs"])
     if not script.is_file():
-        raise UserError(f"{script}: the job script is missing; resume with ./run.sh train --resume {folder} in a job")
+        command = f"./run.sh train --resume {shlex.quote(str(folder))}"
+        raise UserError(f"{script}: the job script is missing; resume with {command} in a job")
     if owner := folder.claims.holder():
         raise UserError(f"{folder}: a run is active in it: {owner}; wait for its end, or cancel it with --cancel")
     require_unfinished(folder)

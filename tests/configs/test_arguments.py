@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from configs.arguments import Parser, add_place, exit_status, painted, printable
+from configs.arguments import Parser, add_from, add_place, exit_status, painted, printable
 from configs.errors import UserError
 
 
@@ -42,7 +42,7 @@ def test_a_file_of_another_user_is_named_in_one_line(capsys: pytest.CaptureFixtu
         raise PermissionError(errno.EACCES, "Permission denied", "/theirs/config.yaml")
 
     assert exit_status(look) == 2
-    told = "error: /theirs/config.yaml: permission denied; ask the owner, or take another path\n"
+    told = "error: /theirs/config.yaml: permission denied; ask the owner, or give another path (--run-dir, --out)\n"
     assert capsys.readouterr().err == told
 
 
@@ -78,10 +78,13 @@ def test_control_characters_become_a_space() -> None:
         (["--stepz=3", "--other"], "--stepz", "did you mean '--steps'?"),
         (["--step", "3"], "--step", "did you mean '--steps'?"),
         (["--clusters"], "--clusters", "did you mean '--cluster'?"),
-        (["--qqq"], "--qqq", "choose one of --cluster, --help, --loud, --set, --steps, -h"),
+        (["--qqq"], "--qqq", "choose one of --cluster, --from, --help, --loud, --run-dir, --set, --steps, -h"),
         (["a", "steps", "--lout"], "steps", ""),
         (["--epochs", "3"], "--epochs", "write --set run.epochs=VALUE"),
         (["--batch-size=8"], "--batch-size", "write --set batch.global_size=8"),
+        (["--gpu"], "--gpu", "write --set cluster.device=VALUE"),
+        (["--output", "x"], "--output", "did you mean '--run-dir'?"),
+        (["--pretrained=x.pth"], "--pretrained", "did you mean '--from'?"),
         (["a", "run.seed=2"], "run.seed", "write --set run.seed=2"),
     ],
 )
@@ -92,7 +95,9 @@ def test_a_wrong_word_is_refused_in_one_line_and_an_option_of_other_programs_by_
     parser.add_argument("--steps", type=int)
     parser.add_argument("--loud", action="store_true")
     parser.add_argument("name", nargs="?")
+    parser.add_argument("--run-dir")
     add_place(parser)
+    add_from(parser)
     assert parser.parse_args(["--steps=3", "a"]).steps == 3
     with pytest.raises(UserError, match=r"^argument --steps: invalid int value: 'x'; see prog --help$"):
         parser.parse_args(["--steps", "x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,7 +102,7 @@ class ExportedRun:
             folder.mkdir(parents=True, exist_ok=True)
             partial.mkdir()
         except OSError as error:
-            remedy = f"export elsewhere: ./run.sh export {self.folder} --dest DIR"
+            remedy = f"export elsewhere: ./run.sh export {shlex.quote(str(self.folder))} --dest DIR"
             raise UserError(f"{folder}: cannot be made: {error.strerror}; {remedy}") from None
         try:
             # PyTorch's writer of programs aborts the process where a disk becomes full (2.13).

@@ -7,6 +7,7 @@ exported first.
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -86,7 +87,9 @@ def _open_classifier(path: Path) -> "Classifier":
 
         folder, is_new = ExportedRun.open(path).onnx_export()
         if is_new:
-            sys.stderr.write(f"exported to {folder}, without an evaluation (./run.sh export {path} evaluates)\n")
+            sys.stderr.write(
+                f"exported to {folder}, without an evaluation (./run.sh export {shlex.quote(str(path))} evaluates)\n"
+            )
     elif not is_file(path / DESCRIPTION_FILE):
         raise UserError(f"{path}: neither the folder of a run nor of an export; give one that has a checkpoint")
     if read_description(folder)["onnx"] is None:

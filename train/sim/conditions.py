@@ -9,6 +9,7 @@ networks give it with the spread between networks.
 
 import hashlib
 import math
+import shlex
 import statistics
 import sys
 from collections.abc import Sequence
@@ -113,7 +114,7 @@ def conditions(
     if stale := [step.source for step in of_machine if step not in current]:
         sys.stderr.write(
             f"{len(stale)} measured steps are not used, because the simulator's constants have changed since; run "
-            f"./run.sh simulate --calibrate {' '.join(stale)}\n"
+            f"./run.sh simulate --calibrate {shlex.join(stale)}\n"
         )
     calibration = apply_steps(scenario, calibration, current)
     if cluster.device == "cpu" and cluster.engine.precision != "float32" and calibration.measured_half_width is None:

@@ -52,7 +52,7 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
     told = [
         (f"3.14.1 ({sys.executable})", "MXNet and PyTorch needs 3.10 to 3.12", "leave --engine out", "rm -r .venv"),
         ("cannot make virtual environments", "use another Python, one with the modules venv and ensurepip"),
-        ("my clone' has a space", "move this folder, or rename it"),
+        ("my clone' has a space", "./run.sh setup --engine torch"),
         ("(c++, g++, clang++)", "install one (GCC 7 or later)", "./run.sh setup --engine torch"),
         ("no make", "install GNU make"),
         ("no CUDA 11 toolkit",),

@@ -22,7 +22,7 @@ from tests.launch.setup.gpu_machines import GpuMachine
 from tests.runs import FinishedRun
 from train.bench.__main__ import main as bench_verb
 
-NO_GPU = "no GPU can be seen; take machines with GPUs and NVIDIA's driver, or a cluster for CPUs (--cluster laptop)"
+NO_GPU = "no GPU can be seen; take machines with GPUs and NVIDIA's driver, or --cluster laptop with cluster.device=cpu"
 FEWER = "{} for 8 ranks per node; ask for whole nodes, see CUDA_VISIBLE_DEVICES, or set cluster.ranks_per_node={}"
 FOR_A_CPU = "the environment is for a CPU; ./run.sh setup --gpu"
 
