@@ -56,6 +56,11 @@ def printable(text: str) -> str:
     return "".join("".join(letters) if is_printable else " " for is_printable, letters in parts)
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, which gets an s or is ``plural`` unless the number is 1."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def short_path(path: Path) -> str:
     """Return a path relative to the current folder if it lies below it, else as it is."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -5,6 +5,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from configs.arguments import counted
+
 _WIDTH, _HEIGHT = 72, 10
 _INDENT = 11
 _WHOLE_FROM = 100
@@ -43,8 +45,7 @@ def render(document: Mapping[str, Any]) -> str:
         "Network": _network(document),
         "Memory of a rank, estimated": _memory(document),
         "Environment of a rank": [f"{key}={value}" for key, value in sorted(document["environment"].items())],
-        "Log": [f"{key} = {value}" for key, value in document["log_keys"].items() if value is not None],
-        "Compliance": _compliance(document["compliance"]),
+        **_mlperf(document),
     }
     blocks = ["\n".join([title, *(f"  {line}".rstrip() for line in lines)]) for title, lines in sections.items()]
     return "\n\n".join(blocks) + "\n"
@@ -73,9 +74,11 @@ def _head(document: Mapping[str, Any]) -> list[str]:
     return [
         *filter(None, [document["card"]["purpose"]]),
         *(line for name in ("source", "expected", "gains") for line in _card_lines(name, document["card"][name])),
-        f"ranks      {document['world_size']:,} = {document['num_nodes']:,} nodes x {document['ranks_per_node']}",
-        f"batch      {document['global_batch_size']:,} = {document['world_size']:,} ranks"
-        f" x {document['per_rank_batch_size']} images x {document['accumulation_steps']} micro-batches",
+        f"ranks      {document['world_size']:,} = {counted(document['num_nodes'], 'node')} x "
+        f"{document['ranks_per_node']}",
+        f"batch      {document['global_batch_size']:,} = {counted(document['world_size'], 'rank')}"
+        f" x {counted(document['per_rank_batch_size'], 'image')} x "
+        f"{counted(document['accumulation_steps'], 'micro-batch', 'micro-batches')}",
         f"epochs     {document['epochs']} of nominally {document['steps_per_epoch']} steps "
         f"({document['total_steps_nominal']:,} in all); the run takes {spread} steps per epoch, "
         f"{document['total_steps']:,} in all",
@@ -225,12 +228,16 @@ def _verdict(memory: Mapping[str, Any]) -> str:
     return f"{'available':<15}{_megabytes(available)}: {verdict}"
 
 
+def _mlperf(document: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the sections for who submits the run."""
+    if not document["compliance"]["submits"]:
+        return {"MLPerf": ["not for submission; --set mlperf.submits=true shows the log and the rules"]}
+    log = [f"{key} = {value}" for key, value in document["log_keys"].items() if value is not None]
+    return {"Log": log, "Compliance": _compliance(document["compliance"])}
+
+
 def _compliance(compliance: Mapping[str, Any]) -> list[str]:
-    place = f"in the {compliance['division']} division under ruleset {compliance['ruleset']}"
-    is_wanted = (
-        "this recipe runs" if compliance["submits"] else "not for submission (mlperf.submits), though the log is"
-    )
-    lines = [f"{is_wanted} {place}"]
+    lines = [f"this recipe runs in the {compliance['division']} division under ruleset {compliance['ruleset']}"]
     lines += [f"this machine: {compliance['here']}"] if compliance["here"] else []
     reasons: dict[str, list[str]] = {}
     for ruleset, verdict in compliance["rulesets"].items():
