@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from configs.arguments import counted
 from configs.compilers import require_compiler
 from configs.errors import REFUSED_STATUS, UserError
 from configs.interrupts import interrupt_left_to_child
@@ -133,7 +134,7 @@ def _run_ranks(folder: RunFolder, command: Sequence[str]) -> Outcome:
     recipe, cluster = folder.settings
     variables = rank_environment(cluster)
     folder.record_environment(variables)
-    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {folder.shown}\n")
+    sys.stderr.write(f"{recipe.name} on {cluster.name}: {counted(cluster.world_size, 'rank')}, {folder.shown}\n")
     gpus = cluster.ranks_per_node if cluster.device == "gpu" and cluster.sample_gpus else 0
     kills = oom_kills()
     with monitored(folder.path, gpus=gpus), tracked(folder, cluster.trackers):
@@ -154,8 +155,8 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
     folder.write_settings(recipe, cluster)
 
 
-def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None:
-    """Check batch, memory and disk of the run, and pack a data set that the program can make and that is missing.
+def check_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
+    """Raise UserError if this machine refuses the run: its batch, its packages, its memory, its disk.
 
     Warn of a batch that is larger than the data set, of settings that make steps longer, of a schedule whose epochs are
     not those of the images, and of a run for a submission whose log would fail for a reason that is known now.
@@ -165,15 +166,20 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None
     if ENGINES[cluster.engine.name].computes and cluster.container.runtime == "none":  # an image has its own packages
         require_reader(recipe.data.source)
         require_compiler(cluster)
-    if problem := shortage_here(recipe, cluster) or no_room_for_checkpoint(recipe, cluster, folder.path):
+    if problem := shortage_here(recipe, cluster) or no_room_for_checkpoint(recipe, cluster, folder):
         raise UserError(problem)
+    warnings = plan.stepless_epochs, missing_cache_clear(recipe, cluster)
+    for problem in filter(None, [*warnings, *slow_values(cluster), *shifted_epochs(recipe, plan)]):
+        sys.stderr.write(f"warning: {problem}\n")
+
+
+def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None:
+    """Check the run, and pack a data set that the program can make and that is missing."""
+    check_run(recipe, cluster, folder.path)
     data, destination = recipe.data, resolve_path(cluster.paths.data) / recipe.data.name
     if data.source in BUILT_IN_SOURCES and not is_file(destination / "manifest.json"):
         sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}
         pack_data_set(packing_words(data.source, str(destination), **sizes))
-    warnings = plan.stepless_epochs, missing_cache_clear(recipe, cluster)
-    for problem in filter(None, [*warnings, *slow_values(cluster), *shifted_epochs(recipe, plan)]):
-        sys.stderr.write(f"warning: {problem}\n")
 
 
 def pack_data_set(arguments: Sequence[str]) -> None:

@@ -72,7 +72,7 @@ def _submit(options: _Options) -> int:
         raise UserError("give RECIPE and --cluster C, or --resume, --status or --cancel with a run; see --help")
     from configs.load import load_both
     from launch.submit.hosts import parse_hosts
-    from launch.submit.submission import make_job, submit_command, submit_job
+    from launch.submit.submission import make_job, refusal, submit_command, submit_job
     from logs.folder import RunFolder
     from logs.weights import starting_weights
     from train.rehearse.rehearsed_run import Course, rehearsed_job
@@ -86,6 +86,8 @@ def _submit(options: _Options) -> int:
     spec = make_job(recipe, cluster, hosts, folders)
     if options.dry_run:
         sys.stdout.write(f"{spec.scheduler.render(spec)}\n# {submit_command(spec)}\n")
+        if why := refusal(recipe, spec):
+            sys.stderr.write(f"warning: without --dry-run, the job is refused here: {why}\n")
     else:
         submit_job(recipe, spec)
     return 0

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from configs.arguments import Parser, exit_status, parse
+from configs.arguments import Parser, counted, exit_status, parse
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.outputs import guard_outputs
 from configs.rank_variables import rank_environment
@@ -78,7 +78,7 @@ def begin(path: Path, *, script: int | None = None, patience_s: float = 0) -> bo
     prepare_attempt(folder)
     (folder / UNFINISHED_MARK).unlink(missing_ok=True)
     folder.record_environment(rank_environment(cluster))
-    sys.stderr.write(f"{recipe.name} on {cluster.name}: {cluster.world_size} ranks, {folder.shown}\n")
+    sys.stderr.write(f"{recipe.name} on {cluster.name}: {counted(cluster.world_size, 'rank')}, {folder.shown}\n")
     return True
 
 

@@ -16,7 +16,7 @@ from configs.plan import plan_run
 from configs.rank_variables import binding_environment, rank_environment
 from configs.schema import Cluster, Recipe
 from launch.resume import require_unfinished
-from launch.run import open_run
+from launch.run import check_run, open_run
 from launch.start.commands import require_engine_of, require_mpi
 from launch.start.inherited import left_out_options, without_jobs
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
@@ -77,20 +77,36 @@ def submit_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     submit_job(recipe, make_job(recipe, cluster, (), (folder.absolute(),)))
 
 
+def refusal(recipe: Recipe, spec: JobSpec) -> str:
+    """Return why `submit_job` would refuse the job on a machine with the scheduler's programs; empty if it would not.
+
+    It may warn, as `submit_job` does.
+    """
+    try:
+        _require_environment(spec)
+        check_run(recipe, spec.cluster, spec.folder)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _require_environment(spec: JobSpec) -> None:
+    if spec.cluster.container.runtime == "none":  # the job runs in this environment
+        require_engine_of(spec.cluster)
+        require_mpi(spec.cluster)
+
+
 def submit_job(recipe: Recipe, spec: JobSpec) -> None:
     """Make the job's run folders, write the job script into each, submit it, and print how to watch and cancel the job.
 
     Raises:
         UserError: No job can be made of the run, or the scheduler refuses the job.
     """
-    script = spec.scheduler.render(spec)
     program = spec.scheduler.submit.split()[0]
     if shutil.which(program) is None:
         raise UserError(f"{program} is not on this machine; submit from a machine that has it, or use --dry-run")
-    if spec.cluster.container.runtime == "none":  # the job runs in this environment
-        require_engine_of(spec.cluster)
-        require_mpi(spec.cluster)
-    _make_folders(recipe, spec, script)
+    _require_environment(spec)
+    _make_folders(recipe, spec, spec.scheduler.render(spec))
     try:
         _hand_over(spec)
     except UserError:

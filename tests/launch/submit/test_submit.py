@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +103,16 @@ def test_a_dry_run_prints_script_and_command_and_makes_nothing(
     assert lines[-1] == f"# sbatch --parsable {tmp_path}/run-1/job.sh"
     assert f"  {tmp_path}/run-3" in lines
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_warns_of_what_is_refused_without_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _submit(None, *_SRUN) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=1, f_blocks=9))  # a full disk
+    assert _submit(None, *_SRUN) == 0
+    assert re.match("warning: without --dry-run, the job is refused here: .* free some space", capsys.readouterr().err)
 
 
 def _dry_run_on(hosts: str, *settings: str, launcher: str = "horovodrun") -> int:
@@ -272,7 +283,7 @@ def test_a_job_on_hosts_outlives_its_terminal_reads_nothing_and_adds_to_the_log_
     second = _job_of(runs[1])
     assert second == _job_of(runs[0]) != first
     told = capsys.readouterr().out
-    assert f"tail -f {runs[0]}/job.log;" in told
+    assert f"tail -f '{runs[0]}/job.log';" in told
     assert f"  cancel  kill {second}" in told
     lines = (runs[0] / "job.log").read_text(encoding="utf-8").splitlines()
     assert [line.strip() for line in lines] == [first, f"{runs[0]}/job.sh", second, f"{runs[0]}/job.sh"]
