@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from configs.arguments import counted
 from configs.errors import UserError
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
@@ -104,7 +105,7 @@ def _change_of_ranks(before: int, now: int, settings: Mapping[str, Any]) -> str:
     if total and not span:
         norms = f"{total // (now * steps)} images instead of {total // (before * steps)}"
     return (
-        f"{now} rank{'' if now == 1 else 's'} instead of {before}: the global batch stays the same, batch norms use "
+        f"{counted(now, 'rank')} instead of {before}: the global batch stays the same, batch norms use "
         f"{norms} at once, and the images are shuffled anew"
     )
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import in_words, painted
+from configs.arguments import counted, in_words, painted
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import ROOT
 from configs.schema import Recipe
@@ -133,7 +133,7 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
         rate = "" if summary.images_per_s is None else f"{summary.images_per_s:,.1f} images/s "
         lines.append(
             f"  {summary.run_s:.1f} s of training, {summary.init_s:.1f} s of start-up, "
-            f"{rate}on {summary.world_size} ranks"
+            f"{rate}on {counted(summary.world_size or 0, 'rank')}"
         )
     if summary.input_wait_fraction is not None and summary.comm_exposed_fraction is not None:
         lines.append(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from configs.arguments import counted
 from configs.plan import BEGINNING, Position, RunPlan
 from data.input.batches import TrainingSource
 from logs.mlperf import EventLog
@@ -166,7 +167,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     finally:
         log.run_stop("success" if reached else "aborted")
         step.clock.stop()
-    missed = f"target top-1 {run.target_top1} not reached in {epoch} epochs: last {score.value:.4f}"
+    missed = f"target top-1 {run.target_top1} not reached in {counted(epoch, 'epoch')}: last {score.value:.4f}"
     return Result(reached, score, epoch, done + 1, step.clock.run_s, None if reached else stuck or missed)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from configs.arguments import counted
 from launch.doctor.check_result import CheckResult, ExpectedRate, Level, PlannedRun, ProbeReport
 from launch.doctor.facts import PartFailure, RankFacts, StepFacts
 from launch.doctor.ranking import OWN_PARTS, Ranking, rank_nodes
@@ -104,7 +105,7 @@ def _times(rows: _Rows) -> CheckResult:
         "first batch": _ms(seconds["first batch"]) if "first batch" in seconds else "random, as no data set is there",
         "warm-up": _ms(seconds["warm-up"]),
     }
-    rate = f"{facts.images / seconds['step']:,.1f} images/s on {len(rows)} ranks"
+    rate = f"{facts.images / seconds['step']:,.1f} images/s on {counted(len(rows), 'rank')}"
     words = "; ".join([f"{_ms(seconds['step'])}, {rate}", *(f"{name} {value}" for name, value in parts.items())])
     return CheckResult("OK", "step", words)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
+from configs.arguments import counted
 from configs.study import Expectation
 from launch.study.rows import ScalingRow, grouped, median_rate
 
@@ -165,12 +166,7 @@ def in_words(values: Iterable[str]) -> str:
     return ", ".join(filter(None, values))
 
 
-def ranks_in_words(count: int) -> str:
-    """Return ``1 rank``, ``2 ranks`` and so on."""
-    return "1 rank" if count == 1 else f"{count} ranks"
-
-
 def _value(name: str, value: Any) -> str:
     if name == "ranks":
-        return ranks_in_words(value)
+        return counted(value, "rank")
     return f"batch {value} a rank" if name == "batch" else str(value)

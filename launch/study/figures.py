@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from launch.study.comparisons import in_words, ranks_in_words
+from configs.arguments import counted
+from launch.study.comparisons import in_words
 from launch.study.rows import ScalingRow, best_rate, grouped, median_rate
 from logs.show.chart import Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch, Style
 from logs.show.figures import course, utilisation
@@ -159,7 +160,7 @@ def _speed_up_by_batch(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
         for key, own in grouped(group, "network", "basis").items():
             bases[key] = median_rate(min(grouped(own, "batch").items())[1])
         values = [(row, (row.images_per_s or 0.0) / bases[row.network, row.basis]) for row in group]
-        words = f"Images/s relative to the smallest batch: {in_words(place)}, {ranks_in_words(ranks)}"
+        words = f"Images/s relative to the smallest batch: {in_words(place)}, {counted(ranks, 'rank')}"
         yield Captioned(words, _line_chart("Speed-up", "network", values, x="batch"))
 
 
@@ -190,7 +191,7 @@ def course_figures(rows: Sequence[ScalingRow], runs: Path) -> Iterator[_Section]
     courses: list[Captioned] = []
     traces: list[Captioned] = []
     for (*place, batch), group in grouped(first, "framework", "network", "data", "batch").items():
-        folders = {f"{row.communication}, {ranks_in_words(row.ranks)}": runs / row.folder for row in group}
+        folders = {f"{row.communication}, {counted(row.ranks, 'rank')}": runs / row.folder for row in group}
         cells = f"{in_words(place)}, batch {batch} a rank"
         of_runs = course([gather_run(folder, name) for name, folder in folders.items()])
         of_samples = utilisation({name: read_samples(folder) for name, folder in folders.items()})
