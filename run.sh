@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Sets up what is missing, then starts the module that handles the verb. ./run.sh --help lists the verbs.
+[ -n "${BASH_VERSION-}" ] || exec bash "$0" "$@" # started as: sh run.sh
 set -euo pipefail
 
 root=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")

@@ -232,7 +232,13 @@ def _data_beside(recipe: str) -> list[str]:
 
 
 def load_run(path: Path) -> tuple[Recipe, Cluster]:
-    """Return the recipe and the cluster in the ``config.yaml`` of a run folder, which `dump` wrote."""
+    """Return the recipe and the cluster in the ``config.yaml`` of a run folder, which `dump` wrote.
+
+    Raises:
+        UserError: There is no such file, or it cannot be used.
+    """
+    if not is_file(path):
+        raise UserError(f"{path}: there is no such file; ./run.sh train RECIPE makes a run, with a folder that has it")
     recipe, cluster = load_recipe(str(path)), load_cluster(str(path))
     return recipe, cluster
 

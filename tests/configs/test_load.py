@@ -247,6 +247,11 @@ def test_paths_begin_at_the_home_folder_the_root_or_the_programs_folder(monkeypa
     assert (paths.data, paths.runs, paths.stage) == (f"{ROOT}/runs/data", f"{ROOT}/r", "$TMPDIR/s")
 
 
+def test_a_folder_that_is_no_run_is_refused_with_what_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"digits/config\.yaml: there is no such file; \./run\.sh train"):
+        load_run(tmp_path / "digits" / "config.yaml")
+
+
 def test_a_data_set_below_the_program_is_named_from_there_so_that_both_can_move(tmp_path: Path) -> None:
     with TemporaryDirectory(dir=ROOT, prefix=".test-") as below:
         for folder, named in ((Path(below), Path(below).name), (tmp_path, str(tmp_path))):

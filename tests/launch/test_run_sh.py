@@ -150,3 +150,12 @@ def test_variables_that_lead_python_to_the_packages_of_another_are_ignored(
     assert run(ROOT / "run.sh", "keys", "batch.global_size").returncode == 0
     done = run(tree / "run.sh", "setup", "--cpus")
     assert (done.returncode, done.stderr.partition(" here")[0]) == (2, "error: '--cpus' is not expected")
+
+
+def test_sh_finds_bash_and_pip_is_told_to_use_run_sh() -> None:
+    done = subprocess.run(["sh", ROOT / "run.sh", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "resnet-records")
+    words = [sys.executable, "setup.py", "bdist_wheel"]
+    refused = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "./run.sh" in refused.stderr
