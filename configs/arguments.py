@@ -37,6 +37,9 @@ _LIMITS = {
 _OTHER_LIBRARY = re.compile(r"\.so\S*: (undefined symbol|version `)")
 """What the dynamic linker says of a library that lacks what another one needs."""
 
+_HOURS_IN_DAYS = 48
+"""Hours from which on a time is given in days."""
+
 _CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
 
 
@@ -59,6 +62,15 @@ def printable(text: str) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun, which gets an s or is ``plural`` unless the number is 1."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in two units, as ``3m05s`` or ``2h30m``, from two days on in days."""
+    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= _HOURS_IN_DAYS:
+        return counted(round(hours / 24), "day")
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 def short_path(path: Path) -> str:
@@ -202,7 +214,7 @@ def add_from(parser: argparse.ArgumentParser) -> None:
     """Add ``--from``, as ``start_from``; `logs.weights.starting_weights` makes a value of the recipe of it."""
     words = (
         "begin with these weights (fine-tuning): the folder of a run, whose newest checkpoint is taken, or a file of "
-        "weights (.ckpt, .onnx, .safetensors, .npz); a classifier of another shape is drawn new"
+        "weights (.ckpt, .onnx, .safetensors, .npz); a classifier of another shape is re-initialised"
     )
     parser.add_argument("--from", metavar="RUN|FILE", dest="start_from", type=Path, help=words)
 

@@ -20,7 +20,7 @@ from train.rank.startup import Ledger
 from train.warmup import warm_up
 
 _HYPER = HyperParameters(lr=0.0, momentum=0.9, weight_decay=1e-4)
-"""Without a rate, the network does not learn a constant batch by heart, which would produce denormal numbers."""
+"""Without a rate, the network does not overfit to a constant batch, which would produce denormal numbers."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from configs.arguments import Style, painted, printable
+from configs.arguments import Style, duration, painted, printable
 from configs.errors import UserError
 from configs.plan import plan_run
 from configs.schema import Recipe
@@ -180,10 +180,10 @@ def _left(recipe: Recipe, epoch: float, epoch_s: float) -> str:
     """Return when the run reaches the target if it needs as many epochs as the reference, else when it ends."""
     reference = reference_for(recipe.batch.global_size) if recipe.data.train_samples == IMAGENET_IMAGES else None
     if reference is None or epoch > reference.mean:
-        return f"at most {_duration((recipe.run.epochs - epoch) * epoch_s)} left until the last epoch ends"
+        return f"at most {duration((recipe.run.epochs - epoch) * epoch_s)} left until the last epoch ends"
     early, late = (max(end - epoch, 0) * epoch_s for end in (reference.least, reference.mean + 2 * reference.deviation))
     condition = f"if the run needs {reference.mean:.1f} epochs like the reference"
-    return f"target in {_duration(early)} to {_duration(late)}, {condition}"
+    return f"target in {duration(early)} to {duration(late)}, {condition}"
 
 
 def _evaluation(row: dict[str, Any], target: float | None) -> Line:
@@ -213,9 +213,3 @@ def _in_short(value: Any) -> str:
 def _share(value: Any) -> str:
     number = to_number(value)
     return "unknown" if number is None else f"{number:.1%}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"

@@ -23,7 +23,7 @@ def test_after_one_epoch_a_run_from_weights_is_better_than_one_from_scratch(
     checkpoint = max((two_epoch_run.folder / "checkpoints").iterdir())  # step-00000038.ckpt
     (told,) = [line for line in done.errors.splitlines() if str(checkpoint) in line]
     assert told.startswith(f"weights from {checkpoint}: ")
-    assert told.endswith("the classifier has another shape and is drawn new: classifier_bias, classifier_weight")
+    assert told.endswith("the classifier has another shape and is re-initialised: classifier_bias, classifier_weight")
     # The configuration of the run is complete: it can be repeated, and resumed on another node.
     recipe, _ = RunFolder(done.folder).settings
     assert recipe.model.parameters == str(checkpoint)

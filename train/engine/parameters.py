@@ -96,7 +96,7 @@ def load_parameters(
     if refused:
         raise UserError(_explain(path, network.name, refused, {name: wanted[name] for name in refused}, found))
     new = sorted(classifier) if differing else []
-    told = f"; the classifier has another shape and is drawn new: {', '.join(new)}" if new else ""
+    told = f"; the classifier has another shape and is re-initialised: {', '.join(new)}" if new else ""
     logger.info("weights from %s: %d of %d tensors%s", path, len(wanted) - len(new), len(wanted), told)
     return dict(drawn) | {name: found[name].astype(np.float32) for name in wanted if name not in new}
 

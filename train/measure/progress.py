@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
+from configs.arguments import duration
 from logs.metrics import NullMetrics
 from logs.slow_ranks import SLOW_RANKS, name_ranks, slow_words
 from train.engine.protocol import Engine
@@ -178,12 +179,12 @@ class Progress:
         if not self._bar.disable:
             # A terminal shows one line that changes; what matters most stands first, because tqdm cuts the line off.
             words = f"{last.step + 1}/{self._total_steps} loss {loss:.3f} {_rounded(self._rate)} images/s"
-            words += f" {_duration(left)} left" + ("" if self._score is None else f" {self._score}")
+            words += f" {duration(left)} left" + ("" if self._score is None else f" {self._score}")
             self._bar.set_description_str(words)
             return
         self._say(
             "epoch %d step %d/%d  %s images/s  loss %.4f  lr %.4g  %s  at most %s left",
-            last.epoch, last.step + 1, self._total_steps, _rounded(self._rate), loss, last.lr, score, _duration(left),
+            last.epoch, last.step + 1, self._total_steps, _rounded(self._rate), loss, last.lr, score, duration(left),
         )  # fmt: skip
 
     def evaluated(self, epoch: int, step: int, score: Score, seconds: float) -> None:
@@ -224,9 +225,3 @@ class Progress:
 
 def _rounded(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"  # noqa: PLR2004
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

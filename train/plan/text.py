@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from configs.arguments import counted
+from configs.arguments import counted, duration
 
 _WIDTH, _HEIGHT = 72, 10
 _INDENT = 11
@@ -100,7 +100,7 @@ def _simulated(found: Mapping[str, Any]) -> list[str]:
     title = "to target" if found["is_time_to_train"] else "run"
     rows = (
         ("images/s", "images_per_s", ""),
-        (title, "run_s", f" s for {found['epochs']} epochs"),
+        (title, "run_s", f" s ({duration(found['run_s'][0])}) for {found['epochs']} epochs"),
         ("start-up", "startup_s", " s before run_start"),
         ("cost", "accelerator_hours", " accelerator hours"),
     )

@@ -97,7 +97,7 @@ def test_every_tensor_but_those_of_another_classifier_comes_from_the_file(
     with caplog.at_level(logging.INFO):
         loaded = _load(path, engine, num_classes=3)
     told = f"weights from {path}: {len(trained) - 2} of {len(trained)} tensors; the classifier has another shape"
-    assert f"{told} and is drawn new: classifier_bias, classifier_weight" in caplog.text
+    assert f"{told} and is re-initialised: classifier_bias, classifier_weight" in caplog.text
     _, drawn = _table(3)
     for name, values in loaded.items():
         np.testing.assert_array_equal(values, (drawn if name.startswith("classifier") else trained)[name], name)
