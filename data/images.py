@@ -122,10 +122,11 @@ def _require_jpeg(file: BinaryIO) -> None:
 
 
 class FileFacts(NamedTuple):
-    """What the header of an image file says: its shorter side, px, and whether a tag turns or mirrors it."""
+    """What the header of an image file says: its shorter side, px, whether a tag turns or mirrors it, and alpha."""
 
     shorter_side: int
     is_turned: bool
+    has_alpha: bool
 
 
 def file_facts(path: Path) -> FileFacts | None:
@@ -133,7 +134,8 @@ def file_facts(path: Path) -> FileFacts | None:
 
     def look() -> FileFacts:
         with Image.open(path) as image:
-            return FileFacts(min(image.size), image.getexif().get(ExifTags.Base.Orientation, 1) != 1)
+            is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+            return FileFacts(min(image.size), is_turned, image.has_transparency_data)
 
     try:
         return patiently(path, look)

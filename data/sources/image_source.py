@@ -163,12 +163,16 @@ def with_size(settings: Settings, files: Sequence[Path]) -> tuple[Settings, list
     """
     facts = [fact for file in files[:: -(-len(files) // _LOOKED_AT) or 1] if (fact := file_facts(file)) is not None]
     side = int(np.median([fact.shorter_side for fact in facts])) if facts else 0
+    notes = []
+    if any(fact.has_alpha for fact in facts):
+        notes.append(
+            "transparent images: alpha is dropped, so that pixels show the colour stored below it, often black"
+        )
     if settings.size is None and side > _LARGEST_KEPT:
         told = f"images of {side:,} px (shorter side, median) are scaled to {_SCALED_TO} px; --size keep keeps them"
-        return replace(settings, size=_SCALED_TO), [told]
+        return replace(settings, size=_SCALED_TO), [*notes, told]
     if settings.size:
-        return settings, []
-    notes = []
+        return settings, notes
     if side > _SCALED_TO:
         notes.append(
             f"images of {side:,} px (shorter side, median) are kept: --size {_SCALED_TO} makes training on a CPU faster"

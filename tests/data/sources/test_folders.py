@@ -290,6 +290,17 @@ def test_classes_of_few_images_uneven_ones_and_a_small_evaluation_are_noted(tmp_
     )
 
 
+@pytest.mark.parametrize(("mode", "size", "is_told"), [("RGBA", None, True), ("RGBA", 8, True), ("RGB", None, False)])
+def test_transparent_images_are_told_of_because_alpha_is_dropped(
+    tmp_path: Path, mode: str, size: int | None, is_told: bool
+) -> None:
+    for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new(mode, (20, 20)).save(tmp_path / name)
+    notes = open_source(str(tmp_path), Settings(size=size)).notes
+    assert any("alpha is dropped" in note for note in notes) == is_told
+
+
 @pytest.mark.parametrize(
     ("side", "size", "packed", "note"),
     [
