@@ -6,6 +6,7 @@ exported first.
 """
 
 import argparse
+import csv
 import json
 import shlex
 import sys
@@ -24,6 +25,7 @@ _EXAMPLES = """\
 examples:
   ./run.sh predict runs/digits-20261122-161105 photo.jpg
   ./run.sh predict runs/digits-20261122-161105/export my-photos --top 1
+  ./run.sh predict runs/digits-20261122-161105 my-photos --csv > classes.csv
 exit status: 0 done, 1 some images could not be read, 2 wrong input or no image could be read, 130 interrupted
 """
 
@@ -46,16 +48,18 @@ def _parser() -> Parser:
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run, or of an export (./run.sh export)")
     parser.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="JPEG or PNG files, and folders of them")
     parser.add_argument("--top", metavar="K", type=int, default=3, help="classes to name per image (default: 3)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line for each image")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object a line for each image")
+    form.add_argument("--csv", action="store_true", help="print a CSV table: file, class and probability, runners-up")
     return parser
 
 
-def _predict(*, run: Path, images: list[Path], top: int, json: bool) -> int:
+def _predict(*, run: Path, images: list[Path], top: int, json: bool, csv: bool) -> int:
     if top < 1:
         raise UserError(f"--top: got {top}, allowed: 1 or more")
     classifier = _open_classifier(run)
     files = [file for image in images for file in _files_of(image)]
-    write = _JsonLines() if json else _Table(files, classifier, top)
+    write = _JsonLines() if json else _Csv(top) if csv else _Table(files, classifier, top)
     num_failed = 0
     for file in files:
         try:
@@ -179,6 +183,22 @@ class _JsonLines:
     @staticmethod
     def _write(row: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(row) + "\n")
+
+
+class _Csv:
+    """Writes a CSV table with a row a file, which ends with an error where there is no class."""
+
+    def __init__(self, top: int) -> None:
+        self._top, self._writer = top, csv.writer(sys.stdout, lineterminator="\n")
+        ranked = [name for place in range(2, top + 1) for name in (f"class {place}", f"probability {place}")]
+        self._writer.writerow(["file", "class", "probability", *ranked, "error"])
+
+    def prediction(self, file: Path, best: list[tuple[str, float]]) -> None:
+        cells = [cell for name, value in best for cell in (printable(name), f"{value:.6f}")]
+        self._writer.writerow([file, *cells, *[""] * (2 * (self._top - len(best)) + 1)])
+
+    def failure(self, file: Path, problem: str) -> None:
+        self._writer.writerow([file, *[""] * (2 * self._top), problem])
 
 
 class _Table:

@@ -1,6 +1,8 @@
 """``./run.sh predict``: class and probability of images, by a run or an export; a line for each that is none."""
 
+import csv
 import errno
+import io
 import json
 import shutil
 import subprocess
@@ -88,6 +90,12 @@ def test_each_image_gets_its_class_and_probabilities(
         assert [each["class"] for each in row["predictions"]] == [NAMES[each] for each in np.argsort(-values)]
         found = [each["probability"] for each in row["predictions"]]
         np.testing.assert_allclose(found, np.sort(values)[::-1], rtol=1e-5)
+    (run / "torn.png").write_bytes(b"\x89PNG")
+    assert main(["predict", str(run), str(images[0]), str(run / "torn.png"), "--top", "2", "--csv"]) == 1
+    first, torn = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (first["file"], float(first["probability"])) == (str(images[0]), pytest.approx(wanted[0].max(), abs=1e-6))
+    assert float(first["probability 2"]) == pytest.approx(np.sort(wanted[0])[-2], abs=1e-6)
+    assert (first["error"], torn["class"], bool(torn["error"])) == ("", "", True)
     # The export is enough: run and data set may be gone. A table for people has no control characters.
     alone = shutil.move(run / "export", tmp_path / "alone")
     shutil.rmtree(run)
