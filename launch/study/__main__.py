@@ -3,6 +3,7 @@
 Every cell is an ordinary run in its own folder, so a stopped sweep continues where it stopped.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,21 @@ from pathlib import Path
 
 from configs.arguments import Parser, exit_status, parse
 from configs.outputs import guard_outputs
+
+_EPILOG = """\
+a study of your own, here of three learning rates and two batches with three seeds:
+
+  name: rates
+  title: Which learning rate suits which batch
+  purpose: To see whether twice the batch takes twice the rate.
+  recipe: digits
+  swept: batch.global_size
+  tuned: schedule.base_lr
+  seeds: [1, 2, 3]
+  curves:
+    LARS: {grid: {64: [0.5, 1, 2], 128: [0.5, 1, 2]}}
+
+./run.sh keys study explains the keys."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="./run.sh sweep", description=__doc__)
+    parser = Parser(
+        prog="./run.sh sweep",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("study", metavar="STUDY", help="a name in configs/studies or a YAML file")
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their states")
     parser.add_argument("--runs", metavar="DIR", type=Path, help="folder of the runs (default: runs/STUDY)")

@@ -1,5 +1,6 @@
 """The command line of ``./run.sh sweep``: where runs and pages are, and what becomes of a wrong name."""
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,13 @@ def test_a_study_that_is_not_there_is_refused_in_one_line(capsys: pytest.Capture
     assert told.startswith("error: ")
     assert "did you mean 'large-batch'" in told
     assert told.count("\n") == 1
+
+
+def test_the_example_in_the_help_is_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    example = [line for line in lines[lines.index("  name: rates") :] if line.startswith("  ")]
+    (tmp_path / "rates.yaml").write_text(textwrap.dedent("\n".join(example)), encoding="utf-8")
+    assert main(["sweep", str(tmp_path / "rates.yaml"), "--dry-run"]) == 0
+    assert "6/6" in capsys.readouterr().out
