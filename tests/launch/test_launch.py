@@ -108,7 +108,7 @@ def test_ranks_get_the_recorded_variables_and_the_whole_path_of_a_folder_below_t
     recorded = json.loads((tmp_path / "runs" / "one" / "environment.json").read_text(encoding="utf-8"))
     assert recorded["variables"].items() >= {"OMP_NUM_THREADS": ranks.started[0][2]["OMP_NUM_THREADS"]}.items()
     told = capsys.readouterr()
-    assert told.err == "digits on laptop: 1 ranks, runs/one\n"
+    assert told.err == "digits on laptop: 1 rank, runs/one\n"
     assert told.out.splitlines()[-1] == "  runs/one"
 
 

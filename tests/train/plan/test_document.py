@@ -97,9 +97,9 @@ def test_a_simulated_time_has_its_unit_and_the_ends_of_its_interval() -> None:
     found: dict[str, Any] = {**dict.fromkeys(keys, bounded), "run_s": (70.4, 60, 100), "epochs": 86}
     found |= {"is_time_to_train": True, "is_unmeasured": False}
     text = render(_plan("digits") | {"simulated": found})
-    assert "  images/s   1,234 (1,000 to 99)\n  to target  70.40 s for 86 epochs (60.00 to 100.00)\n" in text
+    assert "  images/s   1,234 (1,000 to 99)\n  to target  70.40 s (1m10s) for 86 epochs (60.00 to 100.00)\n" in text
     untimed = render(_plan("digits") | {"simulated": found | {"is_time_to_train": False}})
-    assert "\n  run        70.40 s for 86 epochs" in untimed
+    assert "\n  run        70.40 s (1m10s) for 86 epochs" in untimed
 
 
 def test_memory_grows_with_the_micro_batch_by_its_activations_and_input_only() -> None:
