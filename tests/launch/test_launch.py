@@ -323,7 +323,7 @@ def test_a_run_is_resumed_without_the_files_of_its_end_from_its_newest_whole_che
     ranks.endings = [look]
     assert launch_run(*folder.settings, tmp_path) == 0
     told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith(f"warning: {damaged}: damaged: ")
+    assert told[0].startswith(f"warning: {damaged}: damaged")
     assert told[0].endswith("; using the checkpoint before it")
     assert told[1] == f"resumes from {whole}"
 
