@@ -54,6 +54,7 @@ def test_a_sites_own_libraries_say_which_variables_they_read(tmp_path: Path, mon
     is_read_by_site.cache_clear()
 
 
+@pytest.mark.medium
 def test_every_variable_that_the_installed_mxnet_names_is_known() -> None:
     spec = find_spec("mxnet")
     if spec is None:

@@ -192,6 +192,7 @@ def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_of_file_lists_its_own_keys_only(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = _printed(capsys, kind)

@@ -105,6 +105,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         load_recipe(str(path))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("line", ["? {}\n: 1", "run: {{seed: {}}}", "name: [{}]", "model: {{name: {}}}"])
 @pytest.mark.parametrize("length", [500_000, 20_000_000])
 def test_a_key_or_a_value_of_any_length_makes_a_short_message(tmp_path: Path, line: str, length: int) -> None:

@@ -32,6 +32,7 @@ def _run(redirections: str, told: Path, output: int) -> int:
     return subprocess.run(command, cwd=ROOT, stdout=output, stderr=output, check=False).returncode
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "redirections",
     ["", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full", ">/dev/full 2>&1", "1</dev/null 2</dev/null"],

@@ -62,6 +62,7 @@ def test_a_worker_that_is_killed_is_a_clear_error() -> None:
         list(ordered_map(die, range(3), workers=2))
 
 
+@pytest.mark.medium
 def test_workers_leave_ctrl_c_to_the_parent_and_none_is_left_after_an_error_or_an_early_end() -> None:
     def fail_late(number: int) -> object:
         if number == 3:

@@ -106,6 +106,7 @@ def test_the_seed_orders_the_training_records_and_leaves_the_evaluation_in_the_s
         assert np.abs(order - np.arange(1198)).mean() == pytest.approx(1198 / 3, rel=0.1)
 
 
+@pytest.mark.medium
 def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_source_that_was_moved_is_the_same_data_set(tmp_path: Path, capsys: py
     assert (status, told.splitlines()[0].endswith("up to date")) == (0, True)
 
 
+@pytest.mark.medium
 def test_a_seed_of_nought_is_a_seed_and_missing_folders_are_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +208,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
 def test_a_terminal_shows_progress_up_to_the_end_and_a_file_stays_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]

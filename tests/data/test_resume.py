@@ -66,6 +66,7 @@ def _take(source: TrainingSource, batches: range) -> list[np.ndarray]:
     return images
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -57,6 +57,7 @@ def _half_copied(disk: Path) -> list[Path]:
     return [path for path in disk.glob(".*.partial/train.rec") if path.stat().st_size > 10_000]
 
 
+@pytest.mark.medium
 def test_the_copy_is_sound_and_the_next_run_uses_it(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_copy_stays_until_the_last_user_releases_it_and_for_ever_if_it_is_to_b
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.medium
 def test_a_damaged_copy_that_another_job_uses_is_left_alone(packed: Path, tmp_path: Path) -> None:
     used = stage(packed, tmp_path)
     with (used.folder / "train.rec").open("r+b") as file:

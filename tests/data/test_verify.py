@@ -56,6 +56,7 @@ def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[
     assert "all 35 records are sound" in capsys.readouterr().out
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("place", "content", "problem"),
     [

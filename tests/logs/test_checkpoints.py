@@ -36,6 +36,7 @@ def test_what_was_written_is_read_to_the_bit_and_numpy_reads_it_too(tmp_path: Pa
         assert set(members.files) == {"meta", *STATE.arrays}
 
 
+@pytest.mark.medium
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cuts=st.booleans())
 def test_any_changed_or_missing_byte_is_noticed_and_the_previous_checkpoint_is_used(

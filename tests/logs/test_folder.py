@@ -101,6 +101,7 @@ def test_a_missing_or_broken_summary_is_named(tmp_path: Path, text: str | None) 
         RunFolder(tmp_path).summary()
 
 
+@pytest.mark.medium
 def test_a_killed_run_is_closed_as_aborted_with_complete_logs_and_a_summary(tmp_path: Path, toy_run: Any) -> None:
     folder = RunFolder(tmp_path)
     folder.write_settings(*load_both("digits", "laptop"))

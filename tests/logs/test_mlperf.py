@@ -65,6 +65,7 @@ def test_an_event_names_the_file_and_line_that_logged_it(tmp_path: Path) -> None
     log.close()
 
 
+@pytest.mark.medium
 def test_a_killed_process_leaves_every_event_whole(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys, pathlib; from logs.mlperf import MlperfLog\n"

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from configs.load import load_both
 from configs.registry import ENGINES, installed_engine
 from configs.schema import Cluster, Recipe
@@ -75,6 +77,7 @@ def test_without_images_no_library_reads_any_and_the_cluster_file_names_the_comm
     assert (made.plan.per_rank_batch_size, made.plan.accumulation_steps, made.identity) == (8, 2, ALONE)
 
 
+@pytest.mark.medium
 def test_a_rank_makes_its_clock_and_draws_dropout_and_mixes_as_its_files_say() -> None:
     made = _composed("cluster.engine.timing=false")
     assert type(_composed("cluster.engine.timing=true").make_clock()) is StepClock

@@ -110,6 +110,7 @@ def _images(data: Path, *overrides: str, local_rank: int = 0, **changes: object)
     return images_of(recipe, cluster.model_copy(update=changes), plan_run(recipe, 2), identity)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("keeps", [False, True])
 def test_packed_images_continue_where_their_state_says(packed: Path, keeps: bool) -> None:
     images, engine = _images(packed, f"data.keep_batches={str(keeps).lower()}"), cpu_engine()

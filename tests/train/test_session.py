@@ -295,6 +295,7 @@ def test_rank_0_alone_keeps_the_folder_of_a_launcher_that_is_gone_and_leaves_it_
     assert (told.startswith("error: ") and "taken over by an owner" in told) == (rank == 0)
 
 
+@pytest.mark.medium
 def test_a_rank_whose_servers_do_not_wait_ends_at_once_because_it_could_keep_no_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watchdogs: list[_Watched]
 ) -> None:

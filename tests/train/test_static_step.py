@@ -77,6 +77,7 @@ class Drawn:
         return next(self._batches)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("graphs", ["step", "compute"])
 @pytest.mark.parametrize("more", [
     ["optimizer={name: sgd, momentum: 0.9, weight_decay: 5e-4}"],
@@ -95,6 +96,7 @@ def test_fixed_steps_leave_the_weights_statistics_and_losses_of_usual_ones(graph
     assert clock.steps == STEPS
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("graphs", ["none", "step", "compute"])
 def test_a_step_that_overflows_in_float16_is_skipped_and_leaves_finite_weights_and_statistics(graphs: str) -> None:
     state, arrays, _ = _train(f"cluster.engine.cuda_graphs={graphs}", precision="float16", spoilt=1)

@@ -62,6 +62,7 @@ def tables(root: Path) -> Path:
     return root
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["digits", "generated", "idx", "folders", "table"])
 def test_the_recipe_of_every_source_is_for_the_data_set_beside_it(kind: str, tmp_path: Path) -> None:
     source: object = kind

@@ -301,6 +301,7 @@ def test_random_crops_keep_to_the_recipes_share_of_the_area(tmp_path: Path, engi
     assert np.ptp(rows[:, 0]) > 60
 
 
+@pytest.mark.medium
 def test_crops_of_whole_images_are_those_that_are_decoded_alone(tmp_path: Path) -> None:
     """DALI 1.34 gives the operators of another graph other seeds; then only the distribution is the same."""
     y, x = np.mgrid[:120, :160]

@@ -62,6 +62,7 @@ def test_of_a_complaint_the_values_and_the_part_of_the_state_that_decide_are_kep
     ]
 
 
+@pytest.mark.medium
 def test_lines_that_cannot_be_read_come_first_three_are_shown_and_the_others_counted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     damaged = "".join(f':::MLLOG {{"key": "broken {number}{"x" * 200}\n' for number in range(5))
@@ -158,6 +159,7 @@ def test_the_range_of_a_key_that_never_passes_is_that_of_its_numbers(tmp_path: P
     assert _complaints(tmp_path, NEVER, lines=lines[3:]) == [NEVER]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("ruleset", "division"), [("0.6.0", None), ("0.6.0", "open"), ("4.0.0", "closed")])
 def test_a_complaint_names_the_line_of_the_file_also_under_another_division(
     tmp_path: Path, ruleset: str, division: str | None

@@ -211,6 +211,7 @@ def test_an_aborted_run_may_lack_metrics_and_environment(tmp_path: Path) -> None
     assert problem_of(folder) is None
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("pattern", "time", "words"),
     [

@@ -147,6 +147,7 @@ def _configured(*overrides: str) -> Edit:
     return edit
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("edit", "words"),
     [

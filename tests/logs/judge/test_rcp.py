@@ -18,6 +18,7 @@ def run(
     )  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("batch", "mean", "least", "how"),
     [

@@ -181,6 +181,7 @@ def test_no_text_crashes_the_parser(pieces: list[str]) -> None:
     figures(parse("".join(pieces)))
 
 
+@pytest.mark.medium
 @settings(max_examples=100)
 @given(data=st.data(), ruleset=st.sampled_from(sorted(FORMATS)))
 def test_no_damage_to_a_log_crashes_the_parser(

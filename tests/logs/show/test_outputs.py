@@ -57,6 +57,7 @@ def test_a_report_replaces_no_input_and_no_odd_file(
     assert state() == before
 
 
+@pytest.mark.medium
 def test_an_earlier_output_in_a_run_folder_or_a_link_to_nothing_may_be_replaced(tmp_path: Path, undrawn: None) -> None:
     run = samples.run_folder(tmp_path / "run")
     (tmp_path / "gone.html").symlink_to(tmp_path / "nothing.html")
@@ -67,6 +68,7 @@ def test_an_earlier_output_in_a_run_folder_or_a_link_to_nothing_may_be_replaced(
         assert "<!doctype html>" in out.read_text(encoding="utf-8")
 
 
+@pytest.mark.medium
 def test_a_page_is_in_the_folder_of_a_single_run_and_else_in_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], undrawn: None
 ) -> None:
@@ -101,6 +103,7 @@ def test_what_is_no_run_among_runs_is_left_out_with_a_note(
     )
 
 
+@pytest.mark.medium
 def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def test_a_legend_names_several_lines_and_is_folded_if_they_are_many(count: int,
         assert [words(each) for each in legend.iter("span")] == [run.name for run in runs]
 
 
+@pytest.mark.medium
 def test_a_row_has_each_number_under_its_heading_and_dashes_for_what_the_log_lacks() -> None:
     passes, fails = (
         Verdict(ruleset, passed=passed, messages=()) for ruleset, passed in (("4.0.0", True), ("<5>", False))
@@ -105,6 +106,7 @@ def _footnotes(*runs: ReportedRun) -> list[str]:
     return [words(each) for each in section(_page(*runs), "Results").findall("./p")]
 
 
+@pytest.mark.medium
 def test_a_score_that_mlcommons_did_not_review_is_called_unverified_with_the_footnote_that_it_prescribes() -> None:
     ours, others = _made(settings=_MLPERF, **_SCORE), _made("b", **_SCORE)
     note = f"Unverified MLPerf® v4.0 Training Closed ResNet-50 v1.5. {_PRESCRIBED}"
@@ -123,6 +125,7 @@ def test_a_score_that_mlcommons_did_not_review_is_called_unverified_with_the_foo
     ], "runs of one kind share a footnote"  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("settings", "record", "shown"),
     [
@@ -142,6 +145,7 @@ def test_a_run_on_other_images_than_imagenets_has_no_score_that_could_be_verifie
     assert _footnotes(run) == [], "whoever trains on photographs of their own has nothing to do with MLPerf"
 
 
+@pytest.mark.medium
 def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None:
     runs = [_made(name, settings={"lr": lr, "same": 1}) for name, lr in (("a", 1), ("b", 2), ("c", 1))]
     runs.append(_made("d", settings={"lr": 1, "same": 1, "own": "<u>"}))
@@ -166,6 +170,7 @@ def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None
     assert table(differing) == [["Run", "x"], *([f"r{number}", str(number)] for number in range(7))]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("count", [6, 7])
 def test_notes_of_all_runs_stand_first_and_those_of_many_successes_are_not_printed(count: int) -> None:
     runs = [
@@ -227,6 +232,7 @@ def _facts(*runs: ReportedRun) -> dict[str, str]:
     return {words(each[0]): words(each[1]) for each in _page(*runs).findall(".//dl/div")}
 
 
+@pytest.mark.medium
 def test_the_head_tells_what_a_run_or_another_submitters_log_is() -> None:
     surroundings = {
         "command": "./run.sh train digits --set a=<b>", "git": {"commit": "0123456789abcdef", "dirty": True},

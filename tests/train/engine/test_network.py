@@ -100,6 +100,7 @@ def test_every_gradient_arrives_once_the_last_layers_first(name: str, accumulate
         np.testing.assert_array_equal(engine.to_host(arrived[index]), engine.to_host(gradient), "complete")
 
 
+@pytest.mark.medium
 @each_engine
 def test_statistics_are_those_after_the_last_backward(name: str) -> None:
     """A CPU's batch norm moves them in MXNet's backward, which its engine does not order by itself."""
@@ -149,6 +150,7 @@ class _Told(SingleProcess):
         self.told.append(("publish", len(weights)))
 
 
+@pytest.mark.medium
 @each_engine
 @pytest.mark.parametrize("optimizer", ["lars", "adam"])
 def test_a_warm_up_is_undone_bit_for_bit(name: str, optimizer: str) -> None:

@@ -122,7 +122,11 @@ def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.
     )
 
 
-KINDS = [pytest.param(*each.values, kind, marks=each.marks) for each in BOTH for kind in ("whole", "copies", "half")]
+KINDS = [
+    pytest.param(*each.values, kind, marks=[*each.marks, pytest.mark.medium])
+    for each in BOTH
+    for kind in ("whole", "copies", "half")
+]
 KINDS += [pytest.param(*each.values, "built", marks=each.marks) for each in BOTH]
 KINDS += [pytest.param("torch", "built half", marks=BOTH[1].marks)]
 

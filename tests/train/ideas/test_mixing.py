@@ -30,6 +30,7 @@ def _box_share(draw: np.random.Generator, alpha: float) -> float:
     return float(1 - (x2 - x1) * (y2 - y1) / (SIDE * SIDE))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
 def test_shares_have_the_moments_of_beta_and_boxes_those_of_the_authors_code(alpha: float) -> None:
     draw = np.random.default_rng(0)

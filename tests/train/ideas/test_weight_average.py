@@ -21,6 +21,7 @@ def _state(model: ModelParts) -> dict[str, np.ndarray]:
     return {**model.network.read_weights(), **model.network.read_statistics()}
 
 
+@pytest.mark.medium
 @each_engine
 @pytest.mark.parametrize("every", [1, 3])
 def test_averages_of_weights_and_statistics_move_by_their_half_life_and_are_what_is_evaluated(

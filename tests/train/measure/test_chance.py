@@ -128,6 +128,7 @@ def test_always_naming_the_largest_class_is_no_learning() -> None:
         assert any(_told(rule, [(correct, [level - 0.01, level + 0.01] * 50)] * 9, 600)) is is_ended
 
 
+@pytest.mark.medium
 def test_simulated_learners_train_on_and_simulated_guessers_end_early() -> None:
     """Sets of 2 to 20 classes and 4 to 500 evaluation images; late learners, whose top-1 rises after their loss."""
     random = np.random.default_rng(1)

@@ -126,6 +126,7 @@ def stated(network_name: str, given: str) -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 10)).double()
 
 
+@pytest.mark.medium
 @each_engine
 @each_case
 def test_loss_and_gradients_are_those_of_plain_pytorch(name: str, network_name: str, side: int, residual: str) -> None:

@@ -46,6 +46,7 @@ def test_the_record_on_its_own_cluster() -> None:
     assert {"init_start", "init_stop", "run_start", "run_stop", "block_start", "epoch_start"} <= plan["log_keys"].keys()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_can_be_planned_on_two_ranks(recipe: str) -> None:
     plan = _plan(recipe)
@@ -70,6 +71,7 @@ Steps: a rank's images of an epoch, 160,145 of eight ranks by 512 in 32 epochs a
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("cluster", ["abci-v100", "h100-node"])
 @pytest.mark.parametrize("name", FEWER_EPOCHS)
 def test_an_open_run_of_fewer_epochs_on_the_records_machine_and_on_eight_gpus(name: str, cluster: str) -> None:
@@ -203,6 +205,7 @@ def test_a_block_that_breaks_a_rule_can_be_written_as_json() -> None:
     assert blocks["stem"] == "deep"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("steps", "stride"), [(50_000, 1), (50_001, 50)])
 def test_every_step_is_listed_up_to_fifty_thousand_and_then_about_a_thousand_and_the_landmarks(
     steps: int, stride: int

@@ -102,6 +102,7 @@ def test_accumulated_float16_gradients_have_float32_sums_beside_them() -> None:
     assert 2 * twice["activations_bytes"] == once["activations_bytes"]
 
 
+@pytest.mark.medium
 def test_averages_of_weights_and_running_statistics_are_held_and_in_an_evaluation_their_own_too() -> None:
     """ResNet-50 has 25,557,032 weights, and 26,560 channels in its batch norms, each with a mean and a variance."""
     plain, averaged = (

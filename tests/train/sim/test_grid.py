@@ -86,6 +86,7 @@ def test_what_is_tried_keeps_to_the_deadline_and_the_budget_and_the_best_comes_f
     assert frugal == [one for one in found if one.accelerator_hours <= budget]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("sets", "largest"),
     [((), 512), (("cluster.node.gpu_memory_bytes=16000000000",), 192), (("cluster.num_nodes=32",), 512)],

@@ -36,6 +36,7 @@ def test_a_bigger_machine_at_a_bigger_batch_is_not_always_faster(capsys: pytest.
     assert gains[-1] < gains[0] < 2
 
 
+@pytest.mark.medium
 def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_and_shows_ten(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -45,6 +45,7 @@ class _QuarterSeconds(threading.local):
         return self.now_s / 2
 
 
+@pytest.mark.medium
 def test_rates_are_operations_and_bytes_over_the_time_between_two_readings_of_the_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

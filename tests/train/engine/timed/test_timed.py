@@ -163,6 +163,7 @@ print("listens")
 """
 
 
+@pytest.mark.medium
 def test_a_broken_link_is_seen_on_both_ends() -> None:
     """In a process of its own, because the fault breaks the connections of other tests, too."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -178,6 +179,7 @@ open("file", "w").write("x")
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("kind", "status"), [("kill", -signal.SIGKILL), ("notice", -signal.SIGTERM), ("disk", -signal.SIGXFSZ)]
 )

@@ -62,6 +62,7 @@ class Rank:
         return found
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("optimizer", ["{name: sgd, weight_decay: 0}", "{name: adam, weight_decay: 0}"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("writer", "reader"), [ENGINES, ENGINES[::-1]])

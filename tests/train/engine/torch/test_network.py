@@ -69,6 +69,7 @@ def test_a_gradient_that_is_read_when_it_arrives_is_complete(precision: str) -> 
     assert all(map(torch.equal, network.gradients, expected))
 
 
+@pytest.mark.medium
 def test_gradients_in_sixteen_bits_accumulate_in_float32() -> None:
     engine, _, apart = small_network("torch", precision="bfloat16")
     _, _, together = small_network("torch", precision="bfloat16", accumulate=True)

@@ -41,6 +41,7 @@ def _update(network: Any, optimizer: Any, step: int, bad: tuple[int, float] | No
     return optimizer.update(HyperParameters(0.1 + step / 100, 0.9, 0.01, step))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu("torch"))])
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("config", CONFIGS, ids=IDS)

@@ -120,6 +120,7 @@ def test_folds_of_no_point_or_of_all_are_left_out() -> None:
     assert hold_out([replace(points[0], measured_images_per_s=None)], lambda _: None) == []
 
 
+@pytest.mark.medium
 def test_the_affine_law_and_the_time_stand_beside_predictions_of_larger_systems() -> None:
     # Steps of 10 ms and 0.1 ms an image: 8 x 200 images take 30 ms, and the law predicts twice the measured rate.
     kept = [
