@@ -100,6 +100,9 @@ def test_a_first_environment_appears_when_it_is_complete(tree: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" [3/3] tools ... 0 s"], "what is missing"
     assert _content(tree / ".venv" / "bin") == before
+    assert _set_up(tree, "--cpu", TOOLS="3", COMMAND="exit 1").returncode == 1
+    done = _set_up(tree, "--cpu", TOOLS="2")
+    assert "[3/3] tools" in done.stderr, "what was there before a stage that failed is not there any more"
 
 
 def test_an_environment_that_a_run_uses_is_left_alone(tree: Path) -> None:
