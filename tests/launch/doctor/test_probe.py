@@ -177,9 +177,11 @@ class _Noting(SingleProcess):
 
     def __init__(self, **others: int) -> None:
         self.reduced: dict[str, list[list[Any]]] = {}
+        self.gathered: list[str] = []
         self._others = {f"doctor: {name.replace('_', ' ')}": value for name, value in others.items()}
 
     def gather(self, name: str, value: int) -> list[int]:
+        self.gathered.append(name)
         return [value, self._others.get(name, 0)]
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
@@ -277,6 +279,7 @@ def test_a_part_that_fails_is_named_and_ends_the_step(
         raise error
 
     monkeypatch.setattr(step_probe, "open_rank", fail)
-    facts, told = _step(_Noting())
+    facts, told = _step(communicator := _Noting())
     assert (told, facts.seconds) == (["network"], {})
+    assert communicator.gathered == ["doctor: network"], "the other ranks learn of it, and do not wait"
     assert facts.failure == PartFailure("network", words)
