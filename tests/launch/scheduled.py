@@ -40,6 +40,12 @@ def asleep(cluster: str) -> str:
     )
 
 
+def asleep_alone(cluster: str) -> str:
+    """Return such a cluster of one rank, which imports no framework: enough where nothing depends on other ranks."""
+    alone = re.sub(r"(num_nodes|ranks_per_node): \d", r"\1: 1", asleep(cluster))
+    return alone.replace("backend: gloo", "kind: none")
+
+
 @contextmanager
 def slurm(nodes: int = 2) -> Iterator[None]:
     """Run a Slurm of virtual nodes while the block runs; those with odd and with even numbers are at two switches."""
@@ -102,7 +108,7 @@ def submit(cluster: str, folder: Path, *words: str, overrides: list[str]) -> str
     command = [sys.executable, "-I", "-m", "launch.submit", "digits", "--cluster", str(place), "--run-dir", str(folder)]
     done = subprocess.run([*command, *sets, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    number = re.search(r"^digits: job (\d+), \d ranks", done.stdout, re.MULTILINE)
+    number = re.search(r"^digits: job (\d+), \d ranks? on", done.stdout, re.MULTILINE)
     assert number, done.stdout
     return number[1]
 

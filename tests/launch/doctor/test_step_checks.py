@@ -50,14 +50,6 @@ def test_a_sound_step_is_told_by_its_parts() -> None:
     assert results["forecast"].words == "3,360.0 images/s, the simulator expects 3,000.0 (2,400.0 to 3,600.0)"
 
 
-@pytest.mark.parametrize(("many", "words"), [(8, ", ".join(8 * ["2 ms"])), (9, "2 ms to 2 ms, all 9 together 18 ms")])
-def test_of_many_buckets_the_ends_and_the_sum_are_told(many: int, words: str) -> None:
-    rows = _rows()
-    for row in rows:
-        row["step"]["buckets_s"] = many * [0.002]
-    assert f"; each bucket alone {words}; evaluation" in _check(rows)["step"].words
-
-
 @pytest.mark.parametrize(
     ("low", "high", "level", "is_too_slow"),
     [(2400.0, 3360.0, "OK", False), (2400.0, 3359.0, "OK", True), (3360.0, 3600.0, "OK", False),
@@ -215,16 +207,6 @@ def test_a_rank_that_hangs_or_did_not_report_has_no_end() -> None:
     result = _check(rows)["step"]
     expected = "rank 1 on node0 (reduction of bucket 1) did not finish its part"
     assert (result.level, result.words) == ("FAIL", expected)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.012, "12 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (1, "1 s"), (1.56, "1.56 s")]
-)
-def test_a_time_of_a_second_and_more_is_told_in_seconds(seconds: float, words: str) -> None:
-    rows = _rows()
-    for row in rows:
-        row["step"]["seconds"] |= {"warm-up": seconds}
-    assert _check(rows)["step"].words.endswith(f"; warm-up {words}")
 
 
 def test_a_step_without_a_data_set_or_a_plan_is_told_without_their_figures() -> None:

@@ -345,29 +345,6 @@ def test_a_lock_pins_all_that_its_extras_want_for_every_python_and_processor(
         assert each.specifier.contains(pin.version), each
 
 
-def test_an_extra_wants_what_it_names_what_the_extras_in_it_name_and_what_every_environment_has(tmp_path: Path) -> None:
-    info = tmp_path / "lib" / "python3.12" / "site-packages" / "resnet_records-1.dist-info"
-    info.mkdir(parents=True)
-    lines = [
-        "Requires-Dist: tqdm>1",
-        "Requires-Dist: resnet-records[onnx-of-torch,dali12]; extra == 'torch-cuda12'",
-        'Requires-Dist: torch==2; extra == "torch-cuda12"',
-        "Requires-Dist: nvidia_dali; extra == 'dali12'",
-        "Requires-Dist: onnx; python_version < '4' and extra == 'onnx-of-torch'",
-        "Requires-Dist: pytest; extra == 'test'",
-    ]
-    (info / "METADATA").write_text("\n".join(lines), encoding="utf-8")
-    assert named_by(Environment(tmp_path), "torch-cuda12") == {"tqdm", "torch", "nvidia-dali", "onnx"}
-    assert named_by(Environment(tmp_path), "test") == {"tqdm", "pytest"}
-
-
-@pytest.mark.parametrize("lock", LOCKS)
-def test_a_package_comes_with_what_it_needs_and_what_that_needs(lock: Lock) -> None:
-    names = {pin.name for pin in closure(lock, ["matplotlib"])}
-    assert names >= {"matplotlib", "python-dateutil", "six"}
-    assert not names & {"tqdm", "pytest"}
-
-
 def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others() -> None:
     """As pip found it: what set-up lists is what the environment of the tests has, each in the same version."""
     here = Environment(Path(sys.prefix))

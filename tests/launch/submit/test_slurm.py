@@ -1,11 +1,9 @@
 """Real Slurm jobs on two virtual nodes with a rank each, by Gloo's rendezvous without ssh, or by MPI."""
 
-import json
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,13 +13,12 @@ import pytest
 
 from configs.load import ROOT
 from configs.registry import has_engine
-from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
 from launch.submit.jobspec import IMAGE_PROGRAM
 from logs.checkpoints import step_of
 from logs.folder import RunFolder
 from tests.launch.mpi import require_mpi
-from tests.launch.scheduled import SLOW_STEPS, ask, asleep, has_begun, ranks, slurm, submit, wait_until
+from tests.launch.scheduled import SLOW_STEPS, ask, asleep, asleep_alone, has_begun, ranks, slurm, submit, wait_until
 from tests.limits import processes_with
 from tests.runs import read_summary
 
@@ -37,25 +34,6 @@ launcher: srun
 node: {cores: 1}
 scheduler: {kind: slurm, wall_time_s: 600, requeue: true}
 communication: {bucket_bytes: 262144}
-"""
-STUDY = """
-name: queued
-title: Queued
-purpose: Shows that a cell is a job.
-recipe: digits
-cluster: {cluster}
-set:
-  data: {{name: none, source: synthetic, train_samples: 64, eval_samples: 32, crop: {{kind: none}}}}
-  model: {{name: resnet8, num_classes: 10, image_size: 8}}
-  run: {{epochs: 2, target_top1: null, log_every_steps: 2}}
-  schedule: {{base_lr: 1, warmup_steps: 0, decay: {{name: polynomial}}}}
-repeats: 1
-warmup_steps: 2
-ranks: [2]
-batch: [8]
-network: {{resnet8: {{}}}}
-communication: {{allreduce: {{}}}}
-data: {{synthetic: {{}}}}
 """
 
 
@@ -99,10 +77,15 @@ def _has_continued(job: str) -> bool:
 
 
 def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is submitted from inside another job, whose variables it does not get."""
+    foreign = {"SLURM_MEM_PER_CPU": "50", "SBATCH_EXPORT": "NONE", "SLURM_NTASKS": "9", "PMI_RANK": "3"}
+    for name, value in foreign.items():
+        monkeypatch.setenv(name, value)
     folder = tmp_path / "run"
-    job = submit(asleep(CLUSTER), folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=5"])
+    cluster = asleep(CLUSTER).replace("requeue: true", "requeue: true, resources: [--mem=1, --export=NONE]")
+    job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=5"])
     wait_until(lambda: has_begun(folder), folder / "job.log")
     ask("scancel", "--signal=USR1", "--batch", job)
     wait_until(lambda: _state(job)[0] == "PENDING", folder / "job.log")
@@ -123,25 +106,22 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
 
 
 @pytest.mark.usefixtures("mpi_of_one_host")
-@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
-def test_ranks_of_a_job_meet_over_mpi(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_checked_and_ranks_meet_over_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_mpi()
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(name, "1")
     folder = tmp_path / "run"
-    cluster = CLUSTER.replace("launcher: srun", f"launcher: {launcher}").replace("262144", "262144, backend: mpi")
-    checks_first = launcher == "srun"
-    cluster = cluster.replace("kind: slurm", f"kind: slurm, check_first: {str(checks_first).lower()}")
+    cluster = CLUSTER.replace("262144", "262144, backend: mpi").replace("kind: slurm", "kind: slurm, check_first: true")
     job = submit(cluster, folder, overrides=["run.max_steps=2"])
     log = _log_at_the_end(job, folder)
     assert _state(job)[:2] == ("COMPLETED", "0:0"), log
     assert (read_summary(folder)["status"], read_summary(folder)["world_size"]) == ("success", 2)
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
     assert "HOROVOD_CONTROLLER=mpi" in log
-    assert bool(re.search(r"^OK +step: .* images/s on 2 ranks; forward ", log, re.MULTILINE)) == checks_first
+    assert re.search(r"^OK +step: .* images/s on 2 ranks; forward ", log, re.MULTILINE)
 
 
-def test_ranks_train_the_digits_in_a_container_of_charliecloud(
+def test_ranks_train_on_images_in_a_container_of_charliecloud(
     tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("ch-run") is None:
@@ -156,17 +136,19 @@ def test_ranks_train_the_digits_in_a_container_of_charliecloud(
         (image / "etc" / name).touch()
     # The environment knows where the program was set up, so the program is in both places.
     own = dict.fromkeys(["/usr", sys.base_prefix, str(ROOT)])
+    for path in (IMAGE_PROGRAM, *own):  # else both nodes make them at once, and one of them fails
+        image.joinpath(str(path).lstrip("/")).mkdir(parents=True, exist_ok=True)
     mounts = [f"{ROOT}:{IMAGE_PROGRAM}", *(f"{path}:{path}" for path in own)]
     container = f"container: {{runtime: charliecloud, image: '{image}', mounts: {mounts}}}"
     place, folder = tmp_path / "cluster.yaml", tmp_path / "run"
     place.write_text(f"{CLUSTER}{container}\npaths: {{data: '{packed_digits}'}}\n", encoding="utf-8")
     monkeypatch.setenv("USER", "root")
-    assert main(["submit", "digits", "--cluster", str(place), "--run-dir", str(folder)]) == 0
+    short = [word for each in ("run.max_steps=2", "run.target_top1=null") for word in ("--set", each)]
+    assert main(["submit", "digits", "--cluster", str(place), "--run-dir", str(folder), *short]) == 0
     wait_until((folder / "summary.json").exists, folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
     found = read_summary(folder)
     assert (found["status"], found["world_size"]) == ("success", 2), log
-    assert found["top1"] >= 0.97
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
 
 
@@ -178,44 +160,11 @@ def test_a_job_whose_nodes_fail_a_check_trains_nothing(tmp_path: Path, packed_di
     log = _log_at_the_end(job, folder)
     assert _state(job)[:2] == ("FAILED", "1:0"), log
     assert re.search(r"^FAIL +stage", log, re.MULTILINE)
+    assert re.search(r"^OK +ranks: 2 on 2 hosts$", log, re.MULTILINE)
+    assert re.search(r"^OK +clocks: at most 0\.", log, re.MULTILINE)
+    assert re.search(r"^OK +allreduce: 32 MiB over 2 ranks by gloo: ", log, re.MULTILINE)
     assert "error: the nodes failed a check, see above; nothing was trained" in log
     assert not (folder / "summary.json").exists()
-
-
-def test_a_cell_of_a_study_is_a_job_whose_row_the_next_sweep_finds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place, study = tmp_path / "cluster.yaml", tmp_path / "study.yaml"
-    place.write_text(CLUSTER, encoding="utf-8")
-    study.write_text(STUDY.format(cluster=place), encoding="utf-8")
-    words = ["sweep", str(study), "--runs", str(tmp_path / "runs")]
-    folder = tmp_path / "runs" / "resnet8-allreduce-synthetic-b8-r2-1"
-    assert sweep(words) == 0
-    assert re.search(r"digits: job \d+, 2 ranks on 2 nodes", capsys.readouterr().out)
-    assert sweep(words) == 0  # submits nothing again
-    wait_until((folder / "summary.json").exists, folder / "job.log")
-    assert sweep(words) == 0
-    rows = (tmp_path / "runs" / "queued.csv").read_text(encoding="utf-8").splitlines()
-    assert rows[1].startswith(",resnet8,allreduce,synthetic,8,2,0,measured,success,")
-    assert len(list((tmp_path / "runs").glob("resnet8-*"))) == 2  # the run, and the ticket of its job
-
-
-def test_the_doctor_checks_every_node_of_a_job(tmp_path: Path) -> None:
-    place = tmp_path / "cluster.yaml"
-    # The ranks are not bound to cores, because core 0 of both virtual nodes is the same core.
-    cluster = CLUSTER.replace("node: {cores: 1}\n", "") + f"paths: {{runs: {tmp_path}/runs}}\n"
-    place.write_text(cluster, encoding="utf-8")
-    doctor = [sys.executable, "-I", "-m", "launch.doctor", "--json", "--cluster", str(place)]
-    command = ["salloc", "--nodes=2", "--ntasks=2", *doctor]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
-    document = json.loads(done.stdout)
-    assert done.returncode == 0, done.stdout
-    assert [rank["host"] for rank in document["ranks"]] == ["node1", "node2"]
-    words = {row["topic"]: row["words"] for row in document["findings"]}
-    assert words["ranks"] == "2 on 2 hosts"
-    assert words["versions"] == "the same on all 2 hosts"
-    assert words["clocks"].startswith("at most 0.")
-    assert words["allreduce"].startswith("32 MiB over 2 ranks by gloo: ")
 
 
 def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
@@ -229,9 +178,7 @@ def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
 
 
 @pytest.mark.usefixtures("mpi_of_one_host")
-@pytest.mark.parametrize(
-    ("launcher", "restarts"), [("srun", 0), ("srun", 3), ("mpirun", 0)], ids=["srun", "srun with restarts", "mpirun"]
-)
+@pytest.mark.parametrize(("launcher", "restarts"), [("srun", 3), ("mpirun", 0)])
 def test_a_job_in_which_one_rank_refuses_has_failed_and_names_the_rank(
     launcher: str, restarts: int, tmp_path: Path, packed_digits: Path
 ) -> None:
@@ -257,23 +204,6 @@ def test_a_job_in_which_one_rank_refuses_has_failed_and_names_the_rank(
     assert "continues" not in log
 
 
-def test_a_job_is_submitted_from_inside_another_one_whatever_its_variables_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {
-        "SLURM_MEM_PER_CPU": "50",
-        "SBATCH_EXPORT": "NONE",
-        "SLURM_NTASKS": "9",
-        "PMI_RANK": "3",
-    }.items():
-        monkeypatch.setenv(name, value)
-    folder = tmp_path / "run"
-    cluster = CLUSTER.replace("requeue: true", "resources: [--mem=1, --export=NONE]")
-    job = submit(cluster, folder, overrides=["run.max_steps=2"])
-    log = _log_at_the_end(job, folder)
-    assert _state(job)[:2] == ("COMPLETED", "0:0"), log
-
-
 def _has_kept_more(folder: Path) -> bool:
     """Return whether the attempt that goes on has kept a step."""
     resumed, kept = RunFolder(folder).checkpoints.resume_point(), RunFolder(folder).checkpoints.files()
@@ -282,11 +212,10 @@ def _has_kept_more(folder: Path) -> bool:
 
 def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_without_a_hand(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    cluster = asleep(CLUSTER).replace("num_nodes: 2\nranks_per_node: 1", "num_nodes: 1\nranks_per_node: 2")
-    cluster = cluster.replace("requeue: true", "requeue: true, max_restarts: 5")
+    cluster = asleep_alone(CLUSTER).replace("requeue: true", "requeue: true, max_restarts: 5")
     job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=6"])
     for number in (1, 2):
-        wait_until(lambda: len(ranks(folder)) == 2 and _has_kept_more(folder), folder / "job.log")
+        wait_until(lambda: bool(ranks(folder)) and _has_kept_more(folder), folder / "job.log")
         os.kill(ranks(folder)[0], signal.SIGKILL)
         begin = time.monotonic()
         while len(RunFolder(folder).attempts.read()) < number:

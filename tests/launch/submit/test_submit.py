@@ -3,20 +3,18 @@
 import json
 import os
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from configs.errors import UserError
-from configs.load import load_both, load_run
+from configs.load import load_run
+from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
-from launch.submit.submission import submit_run
-from tests.launch.scheduled import SYNTHETIC
+from tests.configs.studies import GRID, SMALL
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -226,18 +224,20 @@ def test_a_rehearsed_job_sums_gradients_of_their_real_size(tmp_path: Path, monke
     assert (cluster.world_size, cluster.device, cluster.scheduler.check_first) == (16, "cpu", False)
 
 
-def test_a_cell_of_a_study_is_a_job_of_its_own(
+def test_a_cell_of_a_study_is_a_job_of_its_own_and_handed_over_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _client(tmp_path, "sbatch", f'echo "$*" >{tmp_path}/asked; echo "7;b"', monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="wall_time_s"):
-        submit_run(*load_both("digits", "laptop", [_SLURM[0], "cluster.launcher=srun"]), Path("run"))
-    assert not (tmp_path / "run").exists()
-    submit_run(*load_both("digits", "laptop", _SRUN), Path("run"))
-    assert (tmp_path / "asked").read_text(encoding="utf-8") == f"--parsable {tmp_path}/run/job.sh\n"
-    assert json.loads((tmp_path / "run" / "job.json").read_text(encoding="utf-8"))["job"] == "7"
-    assert capsys.readouterr().out.startswith("digits: job 7, 2 ranks on 1 node\n  run\n  watch ")
+    _client(tmp_path, "sbatch", f'echo "$*" >>{tmp_path}/asked; echo "7;b"', monkeypatch)
+    sets = {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in _SRUN)}
+    study = {**GRID, **SMALL, "recipe": "digits", "cluster": "laptop", "ranks": [2], "times_ranks": {}}
+    study |= {"repeats": 1, "set": sets}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
+    folder = tmp_path / "runs" / "n-c-d-b32-r2-1"
+    for told in (f"digits: job 7, 2 ranks on 1 node\n  {folder}\n  watch ", "waits in the scheduler's queue"):
+        assert sweep(["sweep", str(tmp_path / "study.yaml"), "--runs", str(tmp_path / "runs")]) == 0
+        assert told in capsys.readouterr().out
+    assert (tmp_path / "asked").read_text(encoding="utf-8") == f"--parsable {folder}/job.sh\n"
+    assert json.loads((folder / "job.json").read_text(encoding="utf-8"))["job"] == "7"
 
 
 def test_a_job_gets_nothing_of_the_jobs_and_the_launchers_that_its_caller_is_in(
@@ -296,18 +296,3 @@ def test_ctrl_c_ends_a_submission_with_130(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("configs.load.load_both", interrupt)
     assert main(["submit", "digits", "--cluster", "laptop"]) == 130
-
-
-@pytest.mark.ranks
-@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed")
-def test_a_list_of_hosts_runs_under_horovodrun(tmp_path: Path) -> None:
-    sets = [*SYNTHETIC, "run.max_steps=2", "cluster.launcher=horovodrun"]
-    assert _submit(tmp_path / "run", *sets, words=["--hosts", "localhost"]) == 0
-    log = tmp_path / "run" / "job.log"
-    give_up = time.monotonic() + 150
-    while not (tmp_path / "run" / "verdict.json").exists():
-        assert time.monotonic() < give_up, log.read_text(encoding="utf-8")
-        time.sleep(0.1)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
-    assert (summary["status"], summary["world_size"]) == ("success", 2)
-    assert "rank 1 of 2" in log.read_text(encoding="utf-8")
