@@ -1,7 +1,10 @@
 """`./run.sh train` under horovodrun and mpirun, for real: two ranks, the same network as the local launcher's."""
 
+import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,25 +12,28 @@ import pytest
 
 from configs.errors import STOPPED_STATUS
 from configs.load import ROOT
-from tests.launch.faults.disturbed import WAYS, Way, require
-from tests.launch.scheduled import SYNTHETIC, has_begun, ranks, wait_until
+from tests.launch.faults.disturbed import WAYS, require
+from tests.launch.scheduled import SYNTHETIC, has_begun, wait_until
+from tests.limits import processes_like
 from tests.runs import FinishedRun, read_summary, train, train_command
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 _GONE_S = 10
 """Longest time that ranks outlive a launcher that was killed."""
 
-OTHERS = [way for way in WAYS if way.launcher in ("horovodrun", "mpirun") and way.nodes == 1]
+_PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+_WAYS = {str(way): way for way in WAYS}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", OTHERS, ids=str)
-@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["horovodrun 1", "mpirun 1"])
 def test_the_resolved_config_runs_again_to_the_same_weights_under_every_launcher(
-    way: Way, short_run: FinishedRun, packed_digits: Path, tmp_path: Path
+    name: str, short_run: FinishedRun, packed_digits: Path, tmp_path: Path
 ) -> None:
-    require(way)
+    require(_WAYS[name])
     assert short_run.status == 0, short_run.errors
-    settings = [f"cluster.paths.data={packed_digits}", *way.settings]
+    settings = [f"cluster.paths.data={packed_digits}", *_WAYS[name].settings]
     done = train(tmp_path / "run", *settings, recipe=str(short_run.folder / "config.yaml"))
     assert done.status == 0, done.errors
     assert "rank 1 of 2 on " in done.errors
@@ -36,31 +42,52 @@ def test_the_resolved_config_runs_again_to_the_same_weights_under_every_launcher
     assert found["weights_checksum"] == local["weights_checksum"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "status", "way"),
+    ("name", "number", "status"),
     [
-        *((signal.SIGKILL, -signal.SIGKILL, way) for way in (WAYS[0], *OTHERS)),
-        *((signal.SIGHUP, STOPPED_STATUS, way) for way in OTHERS),  # test_resume sends it to the local launcher
+        ("local 1", signal.SIGKILL, -signal.SIGKILL),
+        ("horovodrun 1", signal.SIGHUP, STOPPED_STATUS),  # test_resume sends it to the local launcher
+        ("mpirun 1 torch", signal.SIGHUP, STOPPED_STATUS),
     ],
-    ids=str,
 )
-@pytest.mark.ranks
 def test_a_killed_launcher_or_a_closed_terminal_takes_every_rank_with_it(
-    number: int, status: int, way: Way, tmp_path: Path
+    name: str, number: int, status: int, tmp_path: Path
 ) -> None:
+    way, folder = _WAYS[name], tmp_path / "run"
     require(way)
-    folder = tmp_path / "run"
-    with (tmp_path / "output").open("wb") as output:
-        engine = f"cluster.engine.name={way.engine}"
-        command = train_command(folder, *SYNTHETIC, "run.epochs=500", engine, *way.settings)
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+    command = train_command(folder, *SYNTHETIC, "run.epochs=500", f"cluster.engine.name={way.engine}", *way.settings)
+    process = _start(command, tmp_path)
     wait_until(lambda: has_begun(folder), tmp_path / "output")
     process.send_signal(number)
-    since = time.monotonic()
-    assert process.wait(timeout=30) == status, (tmp_path / "output").read_text(encoding="utf-8")
-    wait_until(lambda: not ranks(folder), tmp_path / "output")
-    if number == signal.SIGKILL:
-        assert time.monotonic() - since < _GONE_S
-    else:  # SIGHUP counts as the SIGTERM of a scheduler: other tests send that one
+    _require_an_end(process, status, tmp_path)
+    if number == signal.SIGHUP:
         assert "stopped, state saved after step" in read_summary(folder)["failure"]
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
+def test_the_launcher_of_another_program_takes_its_ranks_with_it_when_ours_is_killed(
+    launcher: str, tmp_path: Path
+) -> None:
+    """A shell stands for each rank."""
+    if shutil.which(launcher, path=_PATH) is None:
+        pytest.skip(f"{launcher} is not installed here")
+    words = ["--set", f"cluster.launcher={launcher}", "--set", "cluster.communication.kind=shared_memory"]
+    code = f"touch {tmp_path}/$$.begun; while true; do sleep 1; done"
+    command = [sys.executable, "-I", "-m", "launch.start.ranks", *words, "--", "sh", "-c", code]
+    process = _start(command, tmp_path)
+    wait_until(lambda: len(list(tmp_path.glob("*.begun"))) == 2, tmp_path / "output")
+    process.kill()
+    _require_an_end(process, -signal.SIGKILL, tmp_path)
+
+
+def _start(command: list[str], folder: Path) -> "subprocess.Popen[bytes]":
+    with (folder / "output").open("wb") as output:
+        return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+
+
+def _require_an_end(process: "subprocess.Popen[bytes]", status: int, folder: Path) -> None:
+    """Check the launcher's status, and that no process with the folder in its command line is left soon after."""
+    since = time.monotonic()
+    assert process.wait(timeout=30) == status, (folder / "output").read_text(encoding="utf-8")
+    wait_until(lambda: not processes_like(f"{folder}/"), folder / "output")
+    assert status == STOPPED_STATUS or time.monotonic() - since < _GONE_S
