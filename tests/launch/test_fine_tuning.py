@@ -16,7 +16,8 @@ def test_after_one_epoch_a_run_from_weights_is_better_than_one_from_scratch(
 ) -> None:
     metrics = (two_epoch_run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     scratch = next(row["top1"] for row in map(json.loads, metrics) if "top1" in row)
-    settings = [*TWO_EPOCHS, "model.num_classes=12", "run.max_steps=19", f"cluster.paths.data={_data(two_epoch_run)}"]
+    data = RunFolder(two_epoch_run.folder).settings[1].paths.data
+    settings = [*TWO_EPOCHS, "model.num_classes=12", "run.max_steps=19", f"cluster.paths.data={data}"]
     done = train(tmp_path / "tuned", *settings, words=("--from", str(two_epoch_run.folder)))
     assert done.status == 0, done.errors
     assert read_summary(done.folder)["top1"] > scratch + 0.1
@@ -27,20 +28,6 @@ def test_after_one_epoch_a_run_from_weights_is_better_than_one_from_scratch(
     # The configuration of the run is complete: it can be repeated, and resumed on another node.
     recipe, _ = RunFolder(done.folder).settings
     assert recipe.model.parameters == str(checkpoint)
-
-
-@pytest.mark.ranks
-def test_another_network_is_refused_in_one_line(two_epoch_run: FinishedRun, tmp_path: Path) -> None:
-    settings = [*TWO_EPOCHS, "model.input_channels=1", f"cluster.paths.data={_data(two_epoch_run)}"]
-    done = train(tmp_path / "run", *settings, words=("--from", str(two_epoch_run.folder)))
-    assert done.status == 2
-    assert not (tmp_path / "run").exists()
-    (line,) = [line for line in done.errors.splitlines() if "error" in line]
-    assert "not the parameters of resnet8: stem_weight (16, 3, 3, 3) (wanted (16, 1, 3, 3))" in line
-
-
-def _data(run: FinishedRun) -> str:
-    return RunFolder(run.folder).settings[1].paths.data
 
 
 def test_weights_of_another_run_are_refused_where_a_run_is_resumed(

@@ -111,13 +111,18 @@ def test_a_classifier_of_another_shape_is_drawn_as_a_whole(trained: dict[str, np
         np.testing.assert_array_equal(loaded[name], drawn[name])
 
 
-def test_foreign_names_are_taken_in_the_order_of_the_layers(trained: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_foreign_names_are_taken_in_the_order_of_the_layers_and_other_shapes_are_refused(
+    trained: dict[str, np.ndarray], tmp_path: Path
+) -> None:
     foreign = {f"theirs{number}_{name.rpartition('_')[2]}": each for number, (name, each) in enumerate(trained.items())}
     loaded = _load(_write(tmp_path / "foreign.npz", foreign))
     assert all(np.array_equal(loaded[name], values) for name, values in trained.items())
     shuffled = dict(sorted(foreign.items(), key=lambda item: item[0].rpartition("_")[2]))
     with pytest.raises(UserError, match="not the parameters of resnet8: stem_weight missing"):
         _load(_write(tmp_path / "shuffled.npz", shuffled))
+    grey = trained | {"stem_weight": trained["stem_weight"][:, :1]}
+    with pytest.raises(UserError, match=r"resnet8: stem_weight \(16, 1, 3, 3\) \(wanted \(16, 3, 3, 3\)\)"):
+        _load(_write(tmp_path / "grey.npz", grey))
 
 
 TEXTS = b"no such file", pickle.dumps({"a": 1}), b"PK\x03\x04 cut off"
