@@ -47,11 +47,9 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
-@pytest.mark.parametrize("name", FILES)
-def test_a_damaged_small_file_does_not_keep_a_run_from_its_checkpoint(
-    folder: RunFolder, name: str, content: bytes
-) -> None:
-    (folder / name).write_bytes(content)
+def test_damaged_small_files_do_not_keep_a_run_from_its_checkpoint(folder: RunFolder, content: bytes) -> None:
+    for name in FILES:
+        (folder / name).write_bytes(content)
     assert (Ending.read(folder, Outcome(1)).reports, folder.attempts.read()) == ([], [])
     with prepared(folder, RECIPE, CLUSTER, must_resume=True):
         assert folder.checkpoints.resume_point() == folder.checkpoints.files()[0]
@@ -85,16 +83,17 @@ def _leads_nowhere(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_is_pipe, _leads_nowhere])
-@pytest.mark.parametrize("name", [*FILES, "result_0.txt", "of a name that nobody knows"])
 def test_what_is_no_file_is_named_before_anything_waits_for_it(
-    folder: RunFolder, name: str, spoil: Callable[[Path], None]
+    folder: RunFolder, spoil: Callable[[Path], None]
 ) -> None:
-    spoil(folder / name)
-    with (
-        pytest.raises(UserError, match=rf"{name}: is neither a file nor a folder; move it away$"),
-        prepared(folder, RECIPE, CLUSTER, must_resume=True),
-    ):
-        pass
+    for name in (*FILES, "result_0.txt", "of a name that nobody knows"):
+        spoil(folder / name)
+        with (
+            pytest.raises(UserError, match=rf"{name}: is neither a file nor a folder; move it away$"),
+            prepared(folder, RECIPE, CLUSTER, must_resume=True),
+        ):
+            pass
+        (folder / name).unlink()
 
 
 @pytest.mark.parametrize("name", ["summary.json", "verdict.json", "failure_0.json"])
