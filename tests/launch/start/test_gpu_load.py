@@ -15,47 +15,62 @@ from tests.libraries import compile_library
 MIB = 1 << 20
 
 _NVML = """
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 /* Names, structures and numbers of errors are those of NVIDIA's nvml.h. */
-typedef struct {{ const char *uuid; int percent; long long mib; }} Gpu;
-typedef struct {{ unsigned gpu, memory; }} nvmlUtilization_t;
-typedef struct {{ unsigned long long total, free, used; }} nvmlMemory_t;
-enum {{ SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9 }};
+typedef struct { const char *uuid; int percent; long long mib; } Gpu;
+typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
+typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9 };
 
-static Gpu all[] = {{ {{"GPU-2a61", 50, 100}}, {{"GPU-2b09", {percent}, {mib}}}, {{"GPU-7f35", 4, 70000}}, /* a part: */
-                     {{"MIG-0c1d", -1, 5000}} }};
+static Gpu all[] = { {"GPU-2a61", 50, 100}, {"GPU-2b09", 100, 300}, {"GPU-7f35", 4, 70000}, /* a part: */
+                     {"MIG-0c1d", -1, 5000} };
 static const unsigned count = 3;
 static int status = UNINITIALIZED;
 
-static void hang(void) {{ for (;;) pause(); }}
+static int number(const char *name, int usual) { const char *set = getenv(name); return set ? atoi(set) : usual; }
+static int act(const char *name, int usual)
+{ const char *set = getenv(name);
+  if (set && !strcmp(set, "hang")) for (;;) pause();
+  if (set && !strcmp(set, "crash")) __builtin_trap();
+  return number(name, usual); }
 
-int nvmlInitWithFlags(unsigned flags) {{ status = SUCCESS; {at_start}; return status; }}
-int nvmlDeviceGetCount_v2(unsigned *number) {{ *number = count; return status; }}
+int nvmlInitWithFlags(unsigned flags)
+{ all[1].percent = number("PERCENT", 100); all[1].mib = number("MIB", 300); return status = act("AT_START", SUCCESS); }
+int nvmlDeviceGetCount_v2(unsigned *number) { *number = count; return status; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **gpu)
-{{ if (index >= count) return INVALID_ARGUMENT; *gpu = &all[index]; return status; }}
+{ if (index >= count) return INVALID_ARGUMENT; *gpu = &all[index]; return status; }
 int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu)
-{{ for (*gpu = all; *gpu <= all + count; ++*gpu) if (!strcmp((*gpu)->uuid, uuid)) return status; return NOT_FOUND; }}
-int nvmlDeviceGetUUID(Gpu *gpu, char *uuid, unsigned size) {{ strncpy(uuid, gpu->uuid, size); return status; }}
+{ for (*gpu = all; *gpu <= all + count; ++*gpu) if (!strcmp((*gpu)->uuid, uuid)) return status; return NOT_FOUND; }
+int nvmlDeviceGetUUID(Gpu *gpu, char *uuid, unsigned size) { strncpy(uuid, gpu->uuid, size); return status; }
 int nvmlDeviceGetUtilizationRates(Gpu *gpu, nvmlUtilization_t *found)
-{{ {at_question}; *found = (nvmlUtilization_t){{gpu->percent, 77}}; return gpu->percent < 0 ? NOT_SUPPORTED : status; }}
+{ status = act("AT_QUESTION", status); *found = (nvmlUtilization_t){gpu->percent, 77};
+  return gpu->percent < 0 ? NOT_SUPPORTED : status; }
 int nvmlDeviceGetMemoryInfo(Gpu *gpu, nvmlMemory_t *found)
-{{ *found = (nvmlMemory_t){{1ull << 37, 7, gpu->mib << 20}}; return gpu->mib < 0 ? NO_PERMISSION : status; }}
+{ *found = (nvmlMemory_t){1ull << 37, 7, gpu->mib << 20}; return gpu->mib < 0 ? NO_PERMISSION : status; }
 """
+NOT_SUPPORTED, DRIVER_NOT_LOADED = "3", "9"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the stand-in."""
+    folder = tmp_path_factory.mktemp("driver")
+    compile_library(folder / "libnvidia-ml.so.1", _NVML)
+    return folder
 
 
 @pytest.fixture
-def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sample]:
-    """Return the function that returns a sample of a run on two GPUs, on a machine with a driver."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+def sample(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sample]:
+    """Return the function that returns a sample of a run on two GPUs, on a machine with a driver that is told so."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(monitor, "INTERVAL_S", 0.02)
 
-    def read(
-        *, is_known: bool = True, percent: int = 100, mib: int = 300, at_start: str = "", at_question: str = ""
-    ) -> Sample:
-        source = _NVML.format(percent=percent, mib=mib, at_start=at_start, at_question=at_question)
-        compile_library(tmp_path / "libnvidia-ml.so.1", source)
+    def read(*, is_known: bool = True, **told: str) -> Sample:
+        for name, value in told.items():
+            monkeypatch.setenv(name.upper(), value)
         return _sample(tmp_path, is_known=is_known)
 
     return read
@@ -76,26 +91,22 @@ def _sample(folder: Path, *, is_known: bool) -> Sample:
     return samples[-1]
 
 
-def test_the_gpus_of_a_run_are_sampled(sample: Callable[..., Sample]) -> None:
-    found = sample()
-    assert (found.gpu_shares, found.gpu_share, found.gpu_memory_bytes) == ([0.5, 1.0], 0.75, 400 * MIB)
-
-
 @pytest.mark.parametrize(
-    ("changes", "shares", "used_bytes"),
+    ("told", "shares", "used_bytes"),
     [
-        ({"percent": -1}, [0.5, None], 400 * MIB),
-        ({"percent": 0, "mib": -1}, [0.5, 0.0], 100 * MIB),
-        ({"at_question": "status = NOT_SUPPORTED"}, [], None),
-        ({"at_start": "status = DRIVER_NOT_LOADED"}, [], None),
-        ({"at_start": "__builtin_trap()"}, [], None),
-        ({"at_question": "__builtin_trap()"}, [], None),
+        ({}, [0.5, 1.0], 400 * MIB),
+        ({"percent": "-1"}, [0.5, None], 400 * MIB),
+        ({"percent": "0", "mib": "-1"}, [0.5, 0.0], 100 * MIB),
+        ({"at_question": NOT_SUPPORTED}, [], None),
+        ({"at_start": DRIVER_NOT_LOADED}, [], None),
+        ({"at_start": "crash"}, [], None),
+        ({"at_question": "crash"}, [], None),
     ],
 )
 def test_what_a_gpu_does_not_report_is_not_known_and_no_failure_ends_the_samples(
-    changes: dict[str, object], shares: Sequence[float | None], used_bytes: int | None, sample: Callable[..., Sample]
+    told: dict[str, str], shares: Sequence[float | None], used_bytes: int | None, sample: Callable[..., Sample]
 ) -> None:
-    found = sample(**changes, is_known=used_bytes is not None)
+    found = sample(**told, is_known=used_bytes is not None)
     assert (found.gpu_shares, found.gpu_memory_bytes) == (shares, used_bytes)
 
 
@@ -105,14 +116,17 @@ def test_a_driver_that_hangs_delays_neither_samples_nor_the_end_of_the_run(
     where: str, sample: Callable[..., Sample]
 ) -> None:
     begin_s = time.monotonic()
-    found = sample(**{where: "hang()"}, is_known=False)
+    found = sample(**{where: "hang"}, is_known=False)
     assert (found.gpu_shares, found.gpu_memory_bytes) == ([], None)
     assert time.monotonic() - begin_s < 20, "two samples and the end wait a second each"
 
 
-def test_a_machine_without_a_driver_has_samples_without_gpus(sample: object, tmp_path: Path) -> None:
+def test_a_machine_without_a_driver_has_samples_without_gpus(
+    sample: Callable[..., Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_bytes(b"no library")
-    found = _sample(tmp_path, is_known=False)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    found = sample(is_known=False)
     assert (found.gpu_shares, found.gpu_share, found.gpu_memory_bytes) == ([], None, None)
 
 
