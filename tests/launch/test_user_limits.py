@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +12,9 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
-from launch.start.local import run_ranks
-from tests.runs import read_summary, train_command
+from tests.runs import train_command
 
 INSIDE = ["bash", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"']
-BALLAST = """
-import pathlib, sys, time
-kills = pathlib.Path(sys.argv[1], "memory.oom_control")
-held = []
-while "oom_kill 0" in kills.read_text():
-    held.append(bytearray(b"1") * (4 << 20))
-time.sleep(600)
-"""
 TAKE_ALL = "held = []\nwhile True: held.append(bytearray(b'1') * (4 << 20))"
 
 
@@ -76,46 +66,28 @@ def test_the_doctor_tells_the_memory_of_its_group_and_that_the_kernel_killed_its
     assert f"processes because memory ran out ({group}, limit 0.16 GB); raise the limit" in done.stdout
 
 
-@pytest.mark.ranks
-@pytest.mark.slow
-def test_a_rank_that_the_kernel_killed_for_memory_is_reported_with_the_group_and_its_limit(
-    group: Path, tmp_path: Path, packed_digits: Path
-) -> None:
-    _limit(group, 1 << 30)
-    folder = tmp_path / "run"
-    sets = [f"cluster.paths.data={packed_digits}", "run.epochs=5000", "run.target_top1=null"]
-    # The kernel kills the largest process of those that it is told to prefer, and not the ballast.
-    preferred = ["bash", "-c", 'echo 1000 >/proc/self/oom_score_adj && exec "$@"', "-"]
-    command = [*INSIDE, str(group), *preferred, *train_command(folder, *sets)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
-        while run.poll() is None and not (folder / "startup.json").exists():
-            time.sleep(0.05)
-        ballast = subprocess.Popen([*INSIDE, str(group), sys.executable, "-c", BALLAST, str(group)])
-        try:
-            run.communicate(timeout=60)
-        finally:
-            run.kill()
-            ballast.kill()
-            ballast.wait()
-    failure = read_summary(folder)["failure"]
-    assert run.returncode == 1
-    assert "was killed by signal 9 at or " in failure
-    assert f": the kernel killed it because memory ran out ({group}, limit 1.07 GB); raise the limit, " in failure
+KILLED = "import os; os.kill(os.getpid(), 9)"
+RUNS = """
+import sys
+from launch.start.local import run_ranks
+outcome = run_ranks([sys.executable, "-c", *sys.argv[1:]], 2, {}, kind="shared_memory")
+print(outcome.exit_status, outcome.failed, outcome.ran_out_of_memory)
+"""
 
 
-@pytest.mark.parametrize("code", [TAKE_ALL, "import os; os.kill(os.getpid(), 9)"], ids=["memory", "kill -9"])
-def test_the_local_launcher_tells_the_kernel_s_kill_of_a_rank_in_a_group_of_its_own(
-    group: Path, tmp_path: Path, code: str
+@pytest.mark.parametrize(("code", "has_own"), [(TAKE_ALL, True), (TAKE_ALL, False), (KILLED, True)])
+def test_the_local_launcher_tells_the_kernel_s_kill_of_a_rank_in_its_own_group_or_in_that_of_the_job(
+    group: Path, code: str, has_own: bool
 ) -> None:
     _limit(group, 100 << 20)
-    enters = f"import time; open('{group}/cgroup.procs', 'w').write('0'); time.sleep(1)\n{code}"
+    enters = f"import time; open('{group}/cgroup.procs', 'w').write('0'); time.sleep(1)\n" if has_own else ""
     begun = "import os, sys; os.environ['RANK'] == '1' and exec(sys.argv[1])"
-    outcome = run_ranks([sys.executable, "-c", begun, enters], 2, {}, kind="shared_memory")
-    assert (outcome.exit_status, outcome.failed) == (137, ((1, 137),))
-    assert outcome.ran_out_of_memory == (f"{group}, limit 0.10 GB" if code == TAKE_ALL else False)
+    command = [*([] if has_own else [*INSIDE, str(group)]), sys.executable, "-c", RUNS, begun, enters + code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == f"137 ((1, 137),) {False if code == KILLED else f'{group}, limit 0.10 GB'}\n", done.stderr
 
 
-@pytest.mark.parametrize("code", [TAKE_ALL, "import os; os.kill(os.getpid(), 9)"], ids=["memory", "kill -9"])
+@pytest.mark.parametrize("code", [TAKE_ALL, KILLED])
 def test_the_script_around_a_rank_tells_the_kernel_s_kill_from_anybody_else_s(
     group: Path, tmp_path: Path, code: str
 ) -> None:
@@ -147,7 +119,6 @@ def _told(limit: str, folder: Path) -> tuple[int, str]:
     [
         ("ulimit -v 1500000", 1, "raise the limit on the memory of a process (ulimit -v)"),
         ("ulimit -t 4", 1, "perhaps its processor time was used up; raise the limit (ulimit -t)"),
-        ("ulimit -S -t 4", 1, "perhaps its processor time was used up; raise the limit (ulimit -t)"),
         ("ulimit -n 8", 2, "error: this process may open no more files; raise the limit (ulimit -n)\n"),
     ],
 )
