@@ -29,7 +29,7 @@ _MPIRUN = "mpirun -np 12 -bind-to none -map-by ppr:4:node -mca pml ob1 -mca btl 
 _HOROVODRUN = "python -I -u -m launch.start.horovodrun"
 _TORCHRUN = "python -I -u -m torch.distributed.run"
 _SRUN = "srun -K1 --export=ALL --nodes=3 --ntasks=12 --ntasks-per-node=4 --distribution=block --cpu-bind=none"
-TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_node=4"]
+TORCH = ["cluster.engine.name=torch", *PLACES[:2]]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ TORCH = ["cluster.engine.name=torch", "cluster.num_nodes=3", "cluster.ranks_per_
         ("srun", PLACES, f"{_SRUN} --mpi=pmix rank"),
         ("srun", PLACES[:2], f"{_SRUN} rank"),
         ("srun", TORCH, f"{_SRUN} rank"),
+        ("srun", [*TORCH, PLACES[2]], f"{_SRUN} --mpi=pmix rank"),
         ("torchrun", TORCH, f"{_TORCHRUN} --nnodes=3 --nproc-per-node=4 --rdzv-conf=timeout=300 --no-python rank"),
         ("torchrun", TORCH[:1], f"{_TORCHRUN} --nnodes=1 --nproc-per-node=2 --standalone --no-python rank"),
         ("horovodrun", PLACES, f"{_HOROVODRUN} -np 12 --mpi rank"),
@@ -65,17 +66,12 @@ def test_variables_that_choose_libraries_and_kernels_go_to_every_host() -> None:
     assert inherited({"HOME": "/home/a", "NOT_MKL_": "1", **passed, "SSH_AUTH_SOCK": "/tmp/s"}) == passed
 
 
-def test_ranks_over_torch_distributed_are_told_where_their_store_is_and_nothing_of_horovod() -> None:
-    cluster = load_cluster("laptop", [*TORCH, "cluster.launcher=mpirun"])
-    variables = rank_environment(cluster)
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_ranks_over_torch_distributed_are_told_nothing_of_horovod_and_mpi_not_to_replace_malloc(backend: str) -> None:
+    sets = [*TORCH, "cluster.launcher=srun", f"cluster.communication.backend={backend}"]
+    variables = rank_environment(load_cluster("laptop", sets))
     assert not [name for name in variables if name.startswith(("HOROVOD_", "MXNET_"))]
-    words = launcher_command(cluster, ["rank"], variables)
-    passed = {words[n + 1] for n, word in enumerate(words) if word == "-x"}
-    assert passed >= {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS"}
-    assert "--mpi=pmix" not in launcher_command(load_cluster("laptop", [*TORCH, "cluster.launcher=srun"]), [], {})
-    cluster = load_cluster("laptop", [*TORCH, "cluster.launcher=srun", "cluster.communication.backend=mpi"])
-    assert "--mpi=pmix" in launcher_command(cluster, [], {})
-    assert rank_environment(cluster)["OMPI_MCA_memory"] == "^patcher"
+    assert variables.get("OMPI_MCA_memory") == ("^patcher" if backend == "mpi" else None)
 
 
 @pytest.mark.parametrize(("watchdog_s", "noticed_s"), [(10, 6), (20, 12), (600, 30)])
@@ -182,30 +178,25 @@ _TOLD = "kill -{signal} $PPID; until test -e {folder}/stop; do sleep 0.01; done;
 
 
 @pytest.mark.parametrize(
-    ("program", "has_file", "outcome"),
+    ("program", "stop", "outcome"),
     [
-        (_TIDY.format(signal="TERM"), False, Outcome(75, stopped_by=signal.SIGTERM)),
-        (_TIDY.format(signal="USR1"), False, Outcome(75, stopped_by=signal.SIGUSR1)),
-        (_TIDY.format(signal="HUP"), False, Outcome(75, stopped_by=signal.SIGTERM)),
-        (_TIDY.format(signal="INT"), False, Outcome(75, stopped_by=signal.SIGINT)),
-        (_TIDY.format(signal="TERM"), True, Outcome(75, stopped_by=signal.SIGTERM)),
-        (_TOLD.format(signal="TERM", folder="{folder}"), True, Outcome(75, stopped_by=signal.SIGTERM)),
-        (_TOLD.format(signal="INT", folder="{folder}"), True, Outcome(75, stopped_by=signal.SIGINT)),
+        (_TIDY.format(signal="TERM"), None, Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TIDY.format(signal="USR1"), None, Outcome(75, stopped_by=signal.SIGUSR1)),
+        (_TIDY.format(signal="HUP"), None, Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TIDY.format(signal="INT"), None, Outcome(75, stopped_by=signal.SIGINT)),
+        (_TIDY.format(signal="TERM"), "stop", Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TIDY.format(signal="TERM"), "folder/that/is/gone", Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TOLD.format(signal="TERM", folder="{folder}"), "stop", Outcome(75, stopped_by=signal.SIGTERM)),
+        (_TOLD.format(signal="INT", folder="{folder}"), "stop", Outcome(75, stopped_by=signal.SIGINT)),
     ],
 )
 def test_a_launcher_is_told_to_stop_by_the_file_if_it_has_one_and_else_or_later_by_its_signal(
-    program: str, has_file: bool, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, stop: str | None, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launch.start.launcher.STOP_S", 60 if "stop" in program else 0.1)
     command = ["bash", "-c", program.format(folder=tmp_path), str(tmp_path)]
-    assert run_launcher(command, {}, signal.SIGUSR1, tmp_path / "stop" if has_file else None) == outcome
-    assert (tmp_path / "stop").exists() == has_file
-
-
-def test_ranks_whose_run_folder_is_gone_are_told_to_stop_by_the_signal(tmp_path: Path) -> None:
-    command = ["bash", "-c", _TIDY.format(signal="TERM"), str(tmp_path)]
-    outcome = run_launcher(command, {}, signal.SIGUSR1, tmp_path / "gone" / "stop")
-    assert outcome == Outcome(75, stopped_by=signal.SIGTERM)
+    assert run_launcher(command, {}, signal.SIGUSR1, tmp_path / stop if stop else None) == outcome
+    assert (tmp_path / "stop").exists() == (stop == "stop")
 
 
 @pytest.mark.parametrize("has_guard", [True, False])

@@ -184,7 +184,7 @@ def test_no_module_but_one_sets_a_frameworks_variables() -> None:
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
 @pytest.mark.parametrize(
     ("ranks", "servers", "megabits"),
-    [(2, 0, 16), (4, 0, 32), (8, 0, 64), (4, 1, 16), (4, 3, 48), (2, 3, 32)],
+    [(8, 0, 64), (4, 1, 16), (2, 3, 32)],
 )
 def test_a_shaped_loopback_passes_what_all_ranks_and_servers_send_at_a_time(
     ranks: int, servers: int, megabits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
