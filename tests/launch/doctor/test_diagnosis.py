@@ -277,14 +277,6 @@ def test_libraries_that_compute_must_have_one_version_on_all_hosts(name: str) ->
     assert [line[:4] for line in _on("versions", ranks)] == ["FAIL"]
 
 
-def test_of_many_ranks_and_hosts_the_first_are_named() -> None:
-    for nodes, words in ((12, "18 of 24 did not report: 6, 7, 8, 9, 10, 11, 12, 13 ..."),
-                         (7, "8 of 14 did not report: 6, 7, 8, 9, 10, 11, 12, 13"), (3, "6 on 3 hosts")):  # fmt: skip
-        assert _check(_sound(), CLUSTER.model_copy(update={"num_nodes": nodes}))[0].words == words
-    result = CheckResult("FAIL", "topic", "words", "remedy", ("a", "b", "c", "d", "e"))
-    assert str(result) == "FAIL  topic (a, b, c and 2 more): words; remedy"
-
-
 @pytest.mark.parametrize(
     ("precision", "lacking", "level"),
     [("bfloat16", "avx512bw", ["FAIL"]), ("bfloat16", None, []), ("float32", "avx512bw", []), ("gpu", "avx512bw", [])],

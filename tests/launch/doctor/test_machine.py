@@ -10,7 +10,6 @@ import pytest
 
 from configs.load import load_both
 from data.cache import drop_pages, resident_bytes
-from launch.doctor import machine
 from launch.doctor.facts import DatasetFacts
 from launch.doctor.machine import inspect_dataset, inspect_machine
 
@@ -135,12 +134,3 @@ def test_both_ends_of_each_file_of_records_are_read(tmp_path: Path, shared_digit
         return False
 
     assert [is_cached(offset) for offset in (0, size // 2, size - 1)] == [True, False, True]
-
-
-def test_a_disk_that_does_not_answer_is_a_problem_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(5, "Input/output error", "/d/x.rec")
-
-    monkeypatch.setattr(machine, "check_dataset", fail)
-    facts = inspect_dataset(*load_both("digits", None, [f"cluster.paths.data={tmp_path}"]))
-    assert (facts.problem, facts.exists) == ("/d/x.rec: Input/output error", True)

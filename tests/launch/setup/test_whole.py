@@ -207,13 +207,9 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     lock = checkout.tree / "requirements-torch.lock"
     text = lock.read_text(encoding="utf-8")
     lock.write_text(re.sub(r"(\ntqdm==.*\n.*\n.*sha256:)\w+", rf"\g<1>{'1' * 64}", text), encoding="utf-8")
-    done = checkout.set_up("--engine", "torch", "--cpu")
-    assert (done.returncode, _begun(done)) == (1, ["1/3", "2/3", "3/3"])
-    assert f"error: tqdm==4.66 in {checkout.index} does not match the lock file" in done.stderr
-
-    options, no_index = ["--engine", "torch", "--cpu", "--without-hashes"], {"PIP_FIND_LINKS": "/no/such"}
+    options, no_index = ["--engine", "torch", "--cpu"], {"PIP_FIND_LINKS": "/no/such"}
     folder = tmp_path / "usb stick" / "wheels"
-    done = checkout.set_up("--download", str(folder), *options)
+    done = checkout.set_up("--download", str(folder), *options, "--without-hashes")
     assert done.returncode == 0, done.stderr
     _assert_files(folder, OF_TORCH)
     refused = checkout.set_up("--start", str(tmp_path), "--wheels", "wheels", *options, **no_index)
@@ -222,12 +218,10 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
         f"error: --wheels: {tmp_path}/wheels is no folder: fill it where there is a network, by ./run.sh setup "
         "--download FOLDER\n"
     )
-    hidden = next(folder.glob("tqdm-*"))
-    hidden.rename(folder / "hidden")
-    failed = checkout.set_up("--wheels", str(folder), *options, **no_index)
-    assert failed.returncode == 1
-    assert "has no tqdm==4.66 for Python" in failed.stderr
-    (folder / "hidden").rename(hidden)
+    done = checkout.set_up("--wheels", str(folder), *options, **no_index)
+    assert (done.returncode, _begun(done)) == (1, ["1/3", "2/3", "3/3"])
+    assert "error: tqdm==4.66 in " in done.stderr
+    assert "does not match the lock file" in done.stderr
     done = checkout.set_up("--quiet", "--without-hashes", **no_index)
     assert (done.returncode, _begun(done)) == (0, ["3/3"]), done.stderr
     assert _own(checkout) == COMMON | OF_TORCH, "the folder and what the environment is for are remembered"
@@ -239,9 +233,6 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     assert gone.stderr.startswith(f"error: {folder} is no folder, and this environment was made from the wheels in it")
     done = checkout.set_up("--wheels", str(moved), **no_index)
     assert done.stderr.startswith("setup: nothing to do")
-    done = checkout.set_up("--extra", "test", "--without-hashes", **no_index)
-    assert done.returncode == 0, done.stderr
-    assert _own(checkout) == COMMON | OF_TORCH | OF_TEST
     asked = checkout.set_up("--wheels", "", "--extra", "tensorboard", "--without-hashes", **no_index)
     assert "/no/such has no tensorboardx" in asked.stderr, "pip's own settings count again"
 

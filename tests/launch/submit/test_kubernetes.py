@@ -37,7 +37,6 @@ def _pods(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("sets", "name"),
     [
-        ([], "50 Layers_by.me!"),
         ([], 9 * "imagenet-"),
         (["scheduler.queue=teams", "scheduler.account=vision", "scheduler.resources=[cpu=96, memory=1Ti]"], "digits"),
         ([MOUNTS], "digits"),
@@ -96,14 +95,11 @@ def test_pods_have_the_time_in_which_ranks_save_their_state(notice_s: int, grace
 @pytest.mark.parametrize(
     ("name", "label"),
     [
-        ("digits", "digits-"),
         ("50 Layers_by.me!", "run-50-layers-by-me-"),
-        (9 * "imagenet-", f"{4 * 'imagenet-'}imagenet-"),
+        ("!a1!", "a1-"),
         (43 * "a" + "-b", f"{43 * 'a'}-"),
-        (50 * "a", f"{44 * 'a'}-"),
-        ("!digits!", "digits-"),
-        ("a1", "a1-"),
         (44 * "a", f"{44 * 'a'}-"),
+        (45 * "a", f"{44 * 'a'}-"),
     ],
 )
 def test_a_name_has_the_letters_and_the_length_that_kubernetes_allows(name: str, label: str) -> None:

@@ -102,21 +102,15 @@ def test_a_long_name_is_cut_so_that_those_of_the_pods_are_names_of_hosts(overrid
     ("overrides", "runs", "refusal"),
     [
         (["cluster.scheduler.training_runtime=''"], 1,
-         "cluster.scheduler.training_runtime: got '', allowed: the name of a ClusterTrainingRuntime (kubectl get "
-         "clustertrainingruntimes); the cluster's administrators can add those of docs/kubeflow-runtimes.yaml"),
+         "cluster.scheduler.training_runtime: got '', allowed: .* docs/kubeflow-runtimes.yaml"),
         (["cluster.scheduler.max_restarts=1"], 1,
-         "cluster.scheduler.max_restarts: got 1, allowed: 0 with torchrun in a TrainJob; or use launcher: mpirun"),
-        ([], 2,
-         "--repeat: got 2, allowed: 1 with torchrun in a TrainJob; submit several jobs, or use launcher: mpirun"),
+         "cluster.scheduler.max_restarts: got 1, allowed: 0 .* launcher: mpirun"),
+        ([], 2, "--repeat: got 2, allowed: 1 .*; submit several jobs, or use launcher: mpirun"),
         ([*_BY_MPI, "cluster.scheduler.resources=[rdma/ib=1]"], 1,
-         "cluster.scheduler.resources: got ['rdma/ib=1'], allowed: [] with launcher: mpirun, because a TrainJob cannot "
-         "ask for more for the nodes of its runtime; put them into the training runtime, or use launcher: torchrun"),
-        (["cluster.container.mounts=['data:/data']"], 1,
-         "container.mounts: the pods cannot see /runs; add CLAIM:/runs, and mount the claim at the same path on this "
-         "machine"),
+         r"cluster.scheduler.resources: got \['rdma/ib=1'\], allowed: .* training runtime, or use launcher: torchrun"),
+        (["cluster.container.mounts=['data:/data']"], 1, "container.mounts: .* /runs; add CLAIM:/runs, "),
     ],
 )  # fmt: skip
 def test_what_a_train_job_cannot_do_is_refused(overrides: list[str], runs: int, refusal: str) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=f"^{refusal}"):
         _job("a100-trainjob", *overrides, runs=runs)
-    assert str(refused.value) == refusal
