@@ -1,4 +1,4 @@
-"""Gradients that are not finite, and a wrong sum, in real ranks of each engine: what the run keeps is sound."""
+"""Gradients that are not finite, and a wrong sum, in real ranks: what the run keeps is sound."""
 
 import io
 import json
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from configs.registry import has_engine, installed_engine
 from logs.checkpoints import CHECKPOINT_FOLDER
-from tests.engines import each_engine
 from tests.extending import copy_program, make_environment
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, train_command
 
@@ -85,23 +85,24 @@ class Program:
         assert text.count(last) == 1
         registry.write_text(text.replace(last, entry + last), encoding="utf-8")
 
-    def train(self, run: Path, engine: str, *orders: dict[str, Any]) -> FinishedRun:
+    def train(self, run: Path, *orders: dict[str, Any], engine: str | None = None, restarts: int = 9) -> FinishedRun:
         """Train two epochs of 19 steps on three ranks, in as many attempts as are needed.
 
         Args:
             run: The run folder.
-            engine: The engine.
             orders: A fault of each attempt. Its ``rank`` spoils the first number of a tensor in its step number
                 ``step`` of the attempt: its own gradient of the first layer, or what it gets as a sum (``is_sum``).
+            engine: The engine. If None, the one that is taken where nobody names one.
+            restarts: How often ranks are started again.
         """
         (self._folder / "train" / "comm" / "orders").write_text("\n".join(map(json.dumps, orders)), encoding="utf-8")
         ways = [
-            f"cluster.engine.name={engine}",
+            f"cluster.engine.name={engine or installed_engine()}",
             "cluster.communication.kind=faulty",
             f"cluster.paths.data={self._data}",
         ]
         settings = [*TWO_EPOCHS, "cluster.ranks_per_node=3", "batch.global_size=66", "run.compare_every_steps=5", *ways]
-        words = train_command(run, *settings, words=("--max-restarts", str(len(orders))))[1:]
+        words = train_command(run, *settings, words=("--max-restarts", str(restarts)))[1:]
         done = subprocess.run(
             [self._python, *words], cwd=self._folder, capture_output=True, text=True, check=False, timeout=250
         )
@@ -133,15 +134,14 @@ FOUND: list[tuple[dict[str, Any], list[str]]] = [
 """Faults, and what is told of each. MXNet's ReLU turns NaN into 0 on a CPU, so that no loss shows it."""
 
 
-@each_engine
 @pytest.mark.timeout(600)
 def test_what_is_wrong_is_found_before_it_is_kept_and_restarts_end_with_the_bits_of_a_sound_run(
-    name: str, program: Program, tmp_path: Path
+    program: Program, tmp_path: Path
 ) -> None:
-    whole, run = program.train(tmp_path / "whole", name), tmp_path / "run"
+    whole, run = program.train(tmp_path / "whole"), tmp_path / "run"
     assert whole.status == 0, whole.errors
-    found = FOUND if name == "mxnet" else FOUND[:2]  # each attempt under PyTorch takes ten seconds of processor time
-    done = program.train(run, name, *(fault for fault, _ in found))
+    found = FOUND if installed_engine() == "mxnet" else FOUND[:2]  # an attempt under PyTorch takes ten seconds
+    done = program.train(run, *(fault for fault, _ in found))
     assert done.status == 0, done.errors
     assert "Traceback" not in done.errors
     causes = [json.loads(line)["cause"] for line in (run / "attempts.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -153,3 +153,12 @@ def test_what_is_wrong_is_found_before_it_is_kept_and_restarts_end_with_the_bits
     for step, state in expected.items():
         for array in (each for each in state if each.startswith(("weights/", "momenta/"))):
             assert np.array_equal(kept[step][array], state[array]), (step, array)
+
+
+@pytest.mark.skipif(not has_engine("torch") or installed_engine() == "torch", reason="needs both engines")
+def test_pytorch_finds_gradients_that_are_not_finite_before_they_are_kept(program: Program, tmp_path: Path) -> None:
+    done = program.train(tmp_path / "run", NAN, engine="torch", restarts=0)
+    assert done.status == 1, done.errors
+    failure = read_summary(done.folder)["failure"]
+    assert all(each in failure for each in FOUND[1][1]), failure
+    assert list(_kept(done.folder)) == ["step-00000019.ckpt"], "the end of the epoch before"
