@@ -7,7 +7,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +198,8 @@ def test_ranks_are_served_where_their_launcher_does_not_and_mpi_does_not_connect
         ("horovod", r"HOROVOD_GLOO_RENDEZVOUS_PORT=(\d+)\n"),
         ("shared_memory", r"RANK_MEETING=ranks-[0-9a-f]{32}()\n"),
         ("none", "()\n"),
-        pytest.param("torch_distributed", r"MASTER_ADDR=\S+ MASTER_PORT=(\d+) TORCHELASTIC_USE_AGENT_STORE=True\n",
-                     marks=pytest.mark.skipif(not find_spec("torch"), reason="needs PyTorch's store")),
     ],
-)  # fmt: skip
+)
 def test_the_program_of_a_job_script_prints_one_line_and_serves_until_its_input_closes(kind: str, line: str) -> None:
     command = [sys.executable, "-I", "-m", "launch.start.rendezvous", "--kind", kind, "1", "2"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
