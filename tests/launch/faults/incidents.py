@@ -30,7 +30,6 @@ from tests.launch.faults.scene import (
 from tests.launch.scheduled import ranks
 from tests.runs import read_summary
 
-_NOTICES = 200
 _STALE_S = 70
 _PAUSE_S = 15
 
@@ -79,13 +78,8 @@ def _goes_on(
     return play
 
 
-def _signal(number: signal.Signals, times: int = 1) -> Callable[[Scene, subprocess.Popen[bytes]], None]:
-    def harm(_: Scene, launcher: subprocess.Popen[bytes]) -> None:
-        for _number in range(times):
-            launcher.send_signal(number)
-            time.sleep(0.001 if times > 1 else 0)
-
-    return harm
+def _signal(number: signal.Signals) -> Callable[[Scene, subprocess.Popen[bytes]], None]:
+    return lambda _, launcher: launcher.send_signal(number)
 
 
 def _kill_ranks(count: int | None = None) -> Callable[[Scene, subprocess.Popen[bytes]], None]:
@@ -192,19 +186,6 @@ def _disk_errors(
     return disturb
 
 
-def _killed_while_it_resumes(scene: Scene) -> Iterator[Told]:
-    first = scene.begin()
-    first.kill()
-    scene.end(first)
-    again = scene.start()
-    scene.wait_until(lambda: len(ranks(scene.folder)) > 1)
-    os.kill(ranks(scene.folder)[-1], signal.SIGKILL)
-    status, seconds = scene.end(again)
-    assert status == 1
-    yield Told(status, seconds, _failure(scene))
-    yield scene.resume()
-
-
 def _delete_folder(scene: Scene, _: subprocess.Popen[bytes]) -> None:
     shutil.rmtree(scene.folder)
 
@@ -249,11 +230,6 @@ INCIDENTS = (
         _LOCAL,
     ),
     Incident(
-        ("writing every checkpoint fails with ENOTCONN (FUSE)", "the mount is repaired, then `--resume`"),
-        _disk_errors(errno.ENOTCONN, "/checkpoints/", 1000, _ends, 1),
-        _LOCAL,
-    ),
-    Incident(
         ("writing the log fails with EIO", "the disk is repaired, then `--resume`"),
         _disk_errors(errno.EIO, "/result_0.txt", 1, _ends, 1),
         _ONE_NODE,
@@ -270,18 +246,8 @@ INCIDENTS = (
         _ends(_kill_foreign_launcher, 1),
         _ONE_NODE[1:],
     ),
-    Incident(
-        ("kill -9 of a rank while the run is resumed", "the rank was killed, then `--resume`"),
-        _killed_while_it_resumes,
-        _ONE_NODE,
-    ),
     Incident(("the terminal is closed", "the terminal was closed, then `--resume`"), _closed_terminal, _ONE_NODE),
     Incident(("the system clock jumps by an hour and back",), _clock_jumps, _ONE_NODE),
-    Incident(
-        (f"SIGUSR1 {_NOTICES} times within a second", "SIGUSR1 many times, then `--resume`"),
-        _ends(_signal(signal.SIGUSR1, _NOTICES), 75),
-        _ONE_NODE,
-    ),
     Incident(
         ("kill -9 of the job script on two machines", "the job script was killed, then `submit --resume`"),
         partial(on_two_machines, harm=kill_script),
