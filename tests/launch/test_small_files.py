@@ -34,6 +34,11 @@ CONTENTS = {
     "an object": b'{"a": 1}\n',
     "other types": b'{"rank": "x", "steps": [], "status": {}, "from_step": "y", "step": null, "kind": 3}\n',
     "deep": b"[" * 9**6,
+    "GPUs that are a number": b'{"gpus": 7}',
+    "variables that are a list": b'{"variables": [1]}',
+    "flags that are a number": b'{"cpu_flags": 3}',
+    "attempts that are lists": b'{"earlier_attempts": [[1]]}',
+    "flags of an attempt that are a number": b'{"earlier_attempts": [{"cpu_flags": 3}]}',
 }
 
 
@@ -58,20 +63,9 @@ def test_damaged_small_files_do_not_keep_a_run_from_its_checkpoint(folder: RunFo
         metrics.row(kind="interval", step=19, epoch=2)
         metrics.close()
         assert [row["step"] for row in read_metrics(folder / "metrics.jsonl")] == [19]
-
-
-FOREIGN = [
-    b'{"gpus": 7}', b'{"variables": [1]}', b'{"cpu_flags": 3}', b'{"earlier_attempts": [[1]]}',
-    b'{"earlier_attempts": [{"cpu_flags": 3}]}',
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("content", [*CONTENTS.values(), *FOREIGN])
-def test_an_environment_that_says_nothing_of_use_is_no_earlier_attempt(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "environment.json").write_bytes(content)
-    changes = write_environment(tmp_path, {"OMP_NUM_THREADS": "1"})
+        changes = write_environment(folder.path, {"OMP_NUM_THREADS": "1"})
     assert [each for each in changes if "instead of unset" not in each and "threads" not in each] == []
-    assert json.loads((tmp_path / "environment.json").read_text())["variables"]["OMP_NUM_THREADS"] == "1"
+    assert json.loads((folder / "environment.json").read_text())["variables"]["OMP_NUM_THREADS"] == "1"
 
 
 def _is_pipe(path: Path) -> None:
