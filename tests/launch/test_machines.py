@@ -30,8 +30,8 @@ _WAYS = {
     "horovodrun": ["cluster.launcher=horovodrun"],
     "mpirun": _MPIRUN,
     "srun": [*_SLURM, "cluster.communication.backend=gloo"],
-    "srun over MPI": [*_SLURM, _BY_MPI],
 }
+"""Under Slurm, ranks of virtual nodes meet over MPI (`tests/launch/submit/test_slurm.py`)."""
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,8 @@ def test_ranks_of_two_machines_train_with_the_bits_of_one_machine(
         pytest.skip(f"{way} is not installed here")
     if _BY_MPI in _WAYS[way]:
         require_mpi()
-    slurm = request.getfixturevalue("slurm") if way.startswith("srun") else None
-    folder = machines["alpha"].shared / way.replace(" ", "-")
+    slurm = request.getfixturevalue("slurm") if way == "srun" else None
+    folder = machines["alpha"].shared / way
     job = _submit(machines["alpha"], folder, slurm, data, *_WAYS[way])
     log = _ended(machines["alpha"], folder, slurm, job)
     assert "rank 1 of 2 on beta" in log, log
@@ -159,6 +159,8 @@ def test_a_spare_host_takes_the_place_of_one_whose_rank_was_killed(machines: dic
     log = _ended(alpha, folder, None, job)
     assert re.findall(r" on (\w+), without (\w+)$", log, re.MULTILINE) == [("alpha", "beta"), ("beta", "alpha")]
     assert re.findall(r"rank 1 of 2 on (\w+) \(", log) == ["alpha", "beta"]
+    (attempt,) = RunFolder(folder).attempts.read()
+    assert re.match(r"rank [01] on alpha was killed by signal 9", attempt.cause), attempt.cause
     summary = read_summary(folder)
     assert (summary["status"], list(summary["left_out"])) == ("success", ["alpha"])
 
