@@ -6,15 +6,20 @@ look before each evaluation and each checkpoint misses none, and no step waits f
 for more looks.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from configs.plan import Position
 from train.comm.communicator import Communicator
+from train.engine.init import require_equal
 from train.measure.progress import HOW_TO_GO_ON
 from train.step import Step
+
+_HOW_TO_GO_ON = (
+    "; --resume goes on from the last checkpoint, before which all were the same; if this happens again, examine that "
+    "host with ./run.sh doctor"
+)
 
 
 class StateNotFinite(RuntimeError):
@@ -27,38 +32,12 @@ class StateNotFinite(RuntimeError):
     """
 
     def __init__(self, at: Position, tensor: str, ranks: Sequence[int]) -> None:
-        self.step, self.ranks = at.step - 1, tuple(ranks)
-        super().__init__(
-            f"state not finite at step {self.step} of epoch {at.epoch}: {tensor} on {_named(ranks)}{HOW_TO_GO_ON}"
-        )
+        self.ranks = tuple(ranks)
+        super().__init__(f"state not finite {_when(at)}: {tensor} on rank {', '.join(map(str, ranks))}{HOW_TO_GO_ON}")
 
 
-class StatesDiffer(RuntimeError):
-    """Ranks that are to have the same state have not.
-
-    Args:
-        at: The position after the last step.
-        tensor: The first tensor that differs.
-        values: A number of each rank that tells states apart.
-    """
-
-    def __init__(self, at: Position, tensor: str, values: Sequence[int]) -> None:
-        (common, count), *_ = Counter(values).most_common()
-        self.step = at.step - 1
-        self.ranks = [rank for rank, value in enumerate(values) if value != common]
-        if 2 * count > len(values):
-            who = f"{_named(self.ranks)} differs from the other {count} of {len(values)}"
-        else:
-            self.ranks, who = [*range(len(values))], f"{_named(range(len(values)))} differ, and none is in the majority"
-        super().__init__(
-            f"the ranks' state is not the same at step {self.step} of epoch {at.epoch}: {tensor} of {who}; --resume "
-            f"goes on from the last checkpoint, before which all were the same; if this happens again, examine "
-            "that host with ./run.sh doctor"
-        )
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank {', '.join(map(str, ranks))}"
+def _when(at: Position) -> str:
+    return f"at step {at.step - 1} of epoch {at.epoch}"
 
 
 def require_sound(step: Step, at: Position) -> None:
@@ -73,7 +52,7 @@ def require_sound(step: Step, at: Position) -> None:
 
     Raises:
         StateNotFinite: A value is not finite.
-        StatesDiffer: The ranks' states differ.
+        RanksDiffer: The ranks' states differ.
     """
     network, engine, communicator = step.network, step.engine, step.communicator
     communicator.exchange(settled=True)  # of asynchronous ranks, the last updates are still with the servers
@@ -92,7 +71,8 @@ def require_sound(step: Step, at: Position) -> None:
         raise StateNotFinite(at, names[firsts[ranks[0]] - 1], ranks)
     if len(set(sums)) > 1:
         by_tensor = _gathered(communicator, "digests", digests).T
-        raise StatesDiffer(at, [*equal][int((by_tensor != by_tensor[:, :1]).any(axis=1).argmax())], sums)
+        tensor = [*equal][int((by_tensor != by_tensor[:, :1]).any(axis=1).argmax())]
+        require_equal(sums, f"{_when(at)}, first in {tensor}", "state is", _HOW_TO_GO_ON)
 
 
 def _gathered(communicator: Communicator, name: str, numbers: np.ndarray) -> np.ndarray:

@@ -195,7 +195,7 @@ def _report(
 
     Raises:
         RunStopped: A rank was told to stop.
-        StateNotFinite, StatesDiffer: A rank was told to stop, and the state cannot be kept.
+        StateNotFinite, RanksDiffer: A rank was told to stop, and the state cannot be kept.
     """
     losses = _read(window, 0 if where == "end" else run.run_ahead_steps, run.step.communicator)
     progress.steps(losses, where)

@@ -27,7 +27,7 @@ from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
 from train.dataset import DATASET_FILE, images_of, require_cold
-from train.engine.init import WeightsDiffer, checksum, require_equal
+from train.engine.init import RanksDiffer, checksum, require_equal
 from train.measure.chance import ClassCounts, StopRule, stop_rule_of
 from train.measure.rank_pace import RankPace
 from train.measure.rank_times import gather_ranks, slowest_rank
@@ -177,7 +177,7 @@ def _compare(rank: Composition, ledger: Ledger) -> dict[str, Any]:
     """Compare the weights of all ranks, and return hosts and start-up of each.
 
     Raises:
-        WeightsDiffer: The ranks hold different weights.
+        RanksDiffer: The ranks hold different weights.
     """
     with ledger.phase("compare weights"):
         _common_checksum(rank, "before the run")
@@ -241,7 +241,7 @@ def _require_same_update(rank: Composition) -> None:
     begun with momenta of 0, by which nothing is rounded.
 
     Raises:
-        WeightsDiffer: The ranks round differently; the message names the hosts.
+        RanksDiffer: The ranks round differently; the message names the hosts.
     """
     cluster = rank.cluster
     # Asynchronous ranks have weights of their own until the end of the run, and those of a rehearsal never change.
@@ -255,10 +255,10 @@ def _require_same_update(rank: Composition) -> None:
     checksums = rank.communicator.gather("weights of the trial", checksum(parts))
     try:
         require_equal(checksums, "in a trial before the first step")
-    except WeightsDiffer as error:
+    except RanksDiffer as error:
         hosts = [each.decode() for each in rank.communicator.gather_bytes("hosts", rank.identity.host.encode())]
         names = ", ".join(dict.fromkeys(hosts))
-        raise WeightsDiffer(
+        raise RanksDiffer(
             f"{error}: their libraries round the same update differently; take hosts of one type of CPU, with the same "
             f"versions and environment variables (the hosts: {names})",
             error.ranks,
@@ -269,7 +269,7 @@ def _common_checksum(rank: Composition, when: str) -> int:
     """Return the checksum of the weights after comparing it with the other ranks'.
 
     Raises:
-        WeightsDiffer: The ranks hold different weights.
+        RanksDiffer: The ranks hold different weights.
     """
     own = checksum(rank.model.network.each_weight())
     require_equal(rank.communicator.gather(f"weights {when}", own), when)

@@ -16,13 +16,16 @@ from configs.schema import Model
 from train.networks.arch import Network
 from train.networks.layer import Parameter
 
+_MOST_NAMED = 20
+"""Ranks that a message names."""
 
-class WeightsDiffer(RuntimeError):
-    """Ranks hold different weights; the message names the ranks.
+
+class RanksDiffer(RuntimeError):
+    """Ranks hold different values of what is to be the same; the message names the ranks.
 
     Args:
         message: The message.
-        ranks: The ranks that differ from most others; empty if no weights are those of most ranks.
+        ranks: The ranks that differ from most others; empty if no values are those of most ranks.
     """
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
@@ -85,22 +88,24 @@ def checksum(weights: Iterable[tuple[str, np.ndarray]]) -> int:
     return int.from_bytes(digest.digest()[:8], "little")
 
 
-def require_equal(checksums: Sequence[int], when: str) -> None:
+def require_equal(checksums: Sequence[int], when: str, what: str = "weights are", remedy: str = "") -> None:
     """Raise an error unless all ranks' checksums are equal.
 
     Args:
         checksums: One per rank.
         when: Moment of the comparison, for the message.
+        what: Of which values the checksums are, with the verb.
+        remedy: What to do, after a semicolon.
 
     Raises:
-        WeightsDiffer: The checksums differ; the message names the ranks that differ from the most common checksum.
+        RanksDiffer: The checksums differ; the message names the ranks that differ from the most common checksum.
     """
     (common, number), *others = Counter(checksums).most_common(2)
+    if not others:
+        return
     odd = [rank for rank, value in enumerate(checksums) if value != common]
-    if odd:
-        names = ", ".join(str(rank) for rank in odd[:20]) + (" ..." if len(odd) > 20 else "")  # noqa: PLR2004
-        raise WeightsDiffer(
-            f"{when}: the weights of rank {names} ({checksums[odd[0]]:016x}) differ from the other "
-            f"{number} of {len(checksums)} ranks ({common:016x})",
-            odd if number > others[0][1] else (),
-        )
+    names = ", ".join(map(str, odd[:_MOST_NAMED])) + (" ..." if len(odd) > _MOST_NAMED else "")
+    who = f"rank {names} {'differs' if len(odd) == 1 else 'differ'} from the other {number} of {len(checksums)}"
+    if number == others[0][1]:
+        odd, who = [], f"of {len(checksums)} ranks, no value is that of most"
+    raise RanksDiffer(f"the ranks' {what} not the same {when}: {who} ({common:016x}){remedy}", odd)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs.schema import Model
-from train.engine.init import WeightsDiffer, checksum, initial_weights, require_equal
+from train.engine.init import RanksDiffer, checksum, initial_weights, require_equal
 from train.networks.arch import build_network
 
 MODEL = Model(name="resnet20", num_classes=10, image_size=32)
@@ -81,7 +81,5 @@ def test_the_checksum_notices_one_bit() -> None:
 
 def test_ranks_that_differ_are_named() -> None:
     require_equal([7, 7, 7], "before the run")
-    with pytest.raises(
-        WeightsDiffer, match=r"before the run: the weights of rank 1, 3 .* differ from the other 3 of 5"
-    ):
+    with pytest.raises(RanksDiffer, match=r"weights .* before the run: rank 1, 3 differ from the other 3 of 5"):
         require_equal([7, 9, 7, 8, 7], "before the run")

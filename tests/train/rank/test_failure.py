@@ -9,7 +9,7 @@ import pytest
 
 from train.comm.communicator import RendezvousTimeout
 from train.comm.machine_ranks import PeerLost
-from train.engine.init import WeightsDiffer, require_equal
+from train.engine.init import RanksDiffer, require_equal
 from train.loop import RunFailed
 from train.rank.failure import failure_path, is_second_hand, record_failure
 from train.rank.identity import Identity
@@ -68,7 +68,7 @@ def test_a_failure_is_on_the_disk_in_one_line_with_rank_host_step_and_status(tmp
 def test_a_failed_comparison_reports_the_ranks_that_differ_from_most(
     checksums: list[int], odd: list[int], tmp_path: Path
 ) -> None:
-    with pytest.raises(WeightsDiffer) as caught:
+    with pytest.raises(RanksDiffer) as caught:
         require_equal(checksums, "after the run")
     record_failure(tmp_path, THIRD, RunFailed(9, caught.value))
     assert json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["suspects"] == odd
