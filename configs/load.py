@@ -42,10 +42,6 @@ class _FastYaml(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[
     """libyaml's loader, where PyYAML has it: a recipe takes 1 ms instead of 6 (two-core machine, 2026-11)."""
 
 
-class _AsWritten(yaml.SafeLoader):
-    """Unquoted values as texts, for variables of the environment: 1.10 is no number there, and null is a word."""
-
-
 class Dumper(yaml.SafeDumper):
     """A writer that quotes what YAML 1.1 takes for a number, or YAML 1.2 alone, as 08 and 1e3."""
 
@@ -90,7 +86,7 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-for _loader in (_Yaml, _FastYaml, _AsWritten):
+for _loader in (_Yaml, _FastYaml):
     _loader.yaml_implicit_resolvers = {}
     _loader.add_constructor("tag:yaml.org,2002:int", _decimal)
     _loader.add_constructor("tag:yaml.org,2002:float", _float)
@@ -111,14 +107,15 @@ def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
     Args:
         text: The YAML text.
         name: What error messages call the text, for example a path.
-        as_written: Whether every scalar is a text.
+        as_written: Whether every scalar is a text, as in a variable of the environment: 1.10 is no number there, and
+            null is a word.
 
     Raises:
         UserError: The text is not YAML, or one block has a key twice.
     """
     try:
         loader: Any = _FastYaml if len(_OPENING.findall(text)) < _DEEP else _Yaml
-        return yaml.load(text, Loader=_AsWritten if as_written else loader)
+        return yaml.load(text, Loader=yaml.BaseLoader if as_written else loader)
     except UserError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -189,14 +186,14 @@ def _writer_named(name: str, overrides: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        path, commit = Path(name), "another version"
+        path, writer = Path(name), "another version"
         if path.name != "config.yaml" or any(word.startswith(f"{error.key}=") for word in overrides):
             raise
         with suppress(OSError, ValueError, LookupError, TypeError):
             found = json.loads((path.parent / "environment.json").read_text(encoding="utf-8"))
-            commit = f"commit {found['git']['commit']}"
-        told = f"unless you changed it, {commit} of the program wrote it, which reads it too"
-        raise UserError(f"{path}: {error}; {told}") from None
+            writer = f"commit {found['git']['commit'][:12]}"
+        remedy = f"unless you changed the file, {writer} of the program wrote it: use that one"
+        raise UserError(f"{path}: {error}; {remedy}") from None
 
 
 def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -> tuple[Recipe, Cluster]:
