@@ -177,23 +177,23 @@ def _tell_kill(its: Ending) -> _Told:
     # The script that started the rank counts the kills of its own machine; see `supervise_rank.sh`.
     is_out_of_memory = its.own.get("ran_out_of_memory", its.outcome.ran_out_of_memory)
     why = _why(its.folder, its.own["killed_by"], is_out_of_memory)
-    return _end_of(its, its.own["rank"], its.own["host"], its.own["message"] + its.step[1] + why)
+    return _of_rank(its.own["rank"], its.own["host"], its.step[0], its.own["message"] + its.step[1] + why)
 
 
 def _tell_silence(its: Ending) -> _Told:
     assert its.silent is not None
     rank, ending, number = its.silent
     why = _why(its.folder, number, its.outcome.ran_out_of_memory)
-    return _end_of(its, rank, _host_of(its.folder, rank), ending + its.step[1] + why)
+    return _of_rank(rank, _host_of(its.folder, rank), its.step[0], ending + its.step[1] + why)
 
 
-def _end_of(its: Ending, rank: int, host: str, words: str) -> _Told:
-    return {"rank": rank, "host": host, "step": its.step[0], "message": f"rank {rank} on {host} {words}"}
+def _of_rank(rank: int, host: str, step: int | None, words: str) -> _Told:
+    return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {words}"}
 
 
 def _tell_refusal(its: Ending) -> _Told:
-    rank, host, message = (its.own[key] for key in ("rank", "host", "message"))
-    return {**its.own, "message": f"rank {rank} on {host} refused to start: {message}"}
+    rank, host, step, message = (its.own[key] for key in ("rank", "host", "step", "message"))
+    return _of_rank(rank, host, step, f"refused to start: {message}")
 
 
 def _tell_error(its: Ending) -> _Told:
@@ -210,17 +210,15 @@ def _tell_error(its: Ending) -> _Told:
     if suspects and rank not in suspects:
         rank = suspects[0]
         host = next((each["host"] for each in its.reports if each["rank"] == rank), None) or _host_of(its.folder, rank)
-    return {
-        "rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} failed{when}: {message}{remedy}"
-    }  # fmt: skip
+    return _of_rank(rank, host, step, f"failed{when}: {message}{remedy}")
 
 
 def _tell_waiting(its: Ending) -> _Told:
     """Tell of ranks that all waited: for the one that is behind the others, if there is one."""
     if its.hindmost:
         rank, host, step, message = (its.hindmost[key] for key in ("rank", "host", "step", "message"))
-        words = f"rank {rank} on {host} made no progress{_at(step)}, while all others waited at later steps: {message}"
-        return {"rank": rank, "host": host, "step": step, "message": words}
+        words = f"made no progress{_at(step)}, while all others waited at later steps: {message}"
+        return _of_rank(rank, host, step, words)
     first = min(its.reports, key=lambda report: report["time"])
     words = f"every rank waited for another{_at(its.step[0])}; rank {first['rank']}: {first['message']}"
     return {"step": its.step[0], "message": words}
