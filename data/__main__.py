@@ -184,15 +184,15 @@ def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _O
     source = open_source(name, settings)
     _print_notes(source.notes)
     try:
-        done = prepare(
+        manifest, was_there = prepare(
             source, destination, seed=settings.seed, workers=options.workers, is_decoded=not options.no_decode
         )
     except SourceRefused as refused:
         raise UserError(f"{name}: {_print_findings(refused.problems, 'problem')}; nothing was packed") from None
-    took = "up to date" if done.was_up_to_date else f"packed in {time.monotonic() - start:.1f} s"
-    _print_counts(destination, done.manifest, took)
+    took = "up to date" if was_there else f"packed in {time.monotonic() - start:.1f} s"
+    _print_counts(destination, manifest, took)
     if not options.no_recipe:
-        _print_recipe(write_recipe(destination, done.manifest))
+        _print_recipe(write_recipe(destination, manifest))
     return 0
 
 

@@ -58,17 +58,12 @@ class Manifest(_ManifestBlock):
     eval: SplitManifest
 
     @model_validator(mode="after")
-    def _classes_agree(self) -> Manifest:
-        for name in SPLITS:
-            counted, named = len(self.split(name).class_counts), len(self.class_names)
-            if counted != named:
-                raise ValueError(f"{name} class_counts has {counted} classes, class_names {named}")
-        return self
-
-    @model_validator(mode="after")
-    def _counts_add_up(self) -> Manifest:
+    def _counts_agree(self) -> Manifest:
         for name in SPLITS:
             split = self.split(name)
+            counted, named = len(split.class_counts), len(self.class_names)
+            if counted != named:
+                raise ValueError(f"{name} class_counts has {counted} classes, class_names {named}")
             if not self.has_label_vectors and sum(split.class_counts) != split.records:
                 raise ValueError(
                     f"{name} class_counts add up to {sum(split.class_counts)}, records say {split.records}"

@@ -8,7 +8,6 @@ import errno
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +25,6 @@ from data.space import require_space
 from data.verify import check_files
 
 _IMAGES_PER_TASK = 16
-
-
-@dataclass(frozen=True)
-class PrepareResult:
-    """The manifest of the data set, and whether the data set was there already."""
-
-    manifest: Manifest
-    was_up_to_date: bool
 
 
 class SourceRefused(UserError):
@@ -91,7 +82,7 @@ def _file_problem(file: Path, size: int | None, *, is_decoded: bool) -> str | No
 
 def prepare(
     source: Source, destination: Path, *, seed: int = 1, workers: int = 1, is_decoded: bool = True
-) -> PrepareResult:
+) -> tuple[Manifest, bool]:
     """Pack a source of images.
 
     Nothing is packed before `check_source` has found no problem. Training records are shuffled once; evaluation
@@ -105,6 +96,9 @@ def prepare(
         workers: Number of processes that check and encode; the packed bytes do not depend on it.
         is_decoded: Whether every image is decoded before any is packed, see `check_source`.
 
+    Returns:
+        The manifest, and whether the data set was there already.
+
     Raises:
         SourceRefused: The source has problems.
         UserError: The destination holds something else, the disk is full, or an image cannot be read.
@@ -113,7 +107,7 @@ def prepare(
         raise SourceRefused([*check_source(source, workers=workers, is_decoded=is_decoded)])
     wanted = SourceManifest(kind=source.kind, description=source.description, fingerprint=source.fingerprint)
     if exists(destination):
-        return PrepareResult(_load_same(destination, wanted, seed), was_up_to_date=True)
+        return _load_same(destination, wanted, seed), True
     _require_space(source, destination)
     if problems := [*check_source(source, workers=workers, is_decoded=is_decoded)]:
         raise SourceRefused(problems)
@@ -133,9 +127,9 @@ def prepare(
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and destination.is_dir():
             # Another process has packed it meanwhile, as the first runs on a machine that are started together do.
-            return PrepareResult(_load_same(destination, wanted, seed), was_up_to_date=True)
+            return _load_same(destination, wanted, seed), True
         raise UserError(_explain(error, destination)) from None
-    return PrepareResult(manifest, was_up_to_date=False)
+    return manifest, False
 
 
 def _require_space(source: Source, destination: Path) -> None:
@@ -222,17 +216,13 @@ def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int
                 writer.write(payload)
             progress.update(len(batch))
         rec, idx = writer.finish()
+    labels = np.asarray(split.labels)
+    counts = np.bincount(labels, minlength=len(source.class_names)) if labels.ndim == 1 else labels.sum(axis=0)
     return SplitManifest(
         records=count,
         rec_bytes=rec.size_bytes,
         rec_sha256=rec.sha256,
         idx_bytes=idx.size_bytes,
         idx_sha256=idx.sha256,
-        class_counts=_class_counts(split, len(source.class_names)),
+        class_counts=tuple(counts.tolist()),
     )
-
-
-def _class_counts(split: SourceSplit, num_classes: int) -> tuple[int, ...]:
-    """Return how many images have each class."""
-    labels = np.asarray(split.labels)
-    return tuple((np.bincount(labels, minlength=num_classes) if labels.ndim == 1 else labels.sum(axis=0)).tolist())

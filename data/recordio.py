@@ -20,7 +20,6 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -119,14 +118,6 @@ def _aligned_magics(data: bytes | mmap.mmap, start: int = 0) -> Iterator[int]:
         place = data.find(MAGIC, place + 1)
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """Length and checksum of a finished file."""
-
-    size_bytes: int
-    sha256: str
-
-
 class _HashedFile:
     """A new file that computes its length and checksum while it is written."""
 
@@ -140,10 +131,13 @@ class _HashedFile:
         self._hash.update(data)
         self.size_bytes += len(data)
 
-    def sync(self) -> WrittenFile:
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def sync(self) -> None:
         self._file.flush()
         sync(self._file.fileno())
-        return WrittenFile(self.size_bytes, self._hash.hexdigest())
 
     def close(self) -> None:
         self._file.close()
@@ -167,9 +161,11 @@ class RecordWriter:
         self._rec.write(frame(payload))
         self.records += 1
 
-    def finish(self) -> tuple[WrittenFile, WrittenFile]:
-        """Write both files to the disk, and return what the file of records and the index hold."""
-        return self._rec.sync(), self._idx.sync()
+    def finish(self) -> tuple[_HashedFile, _HashedFile]:
+        """Write both files to the disk, and return the file of records and the index."""
+        self._rec.sync()
+        self._idx.sync()
+        return self._rec, self._idx
 
     def __enter__(self) -> RecordWriter:
         """Return the writer itself."""

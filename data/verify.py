@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -30,6 +29,9 @@ from data.recordio import (
 from data.sources.catalogue import layout_of
 
 _IMAGES_PER_TASK = 64
+
+_Judged = tuple[int, int, str | None]
+"""A record's number, its byte offset, and what is wrong with it before its image is decoded; None if nothing."""
 
 
 @dataclass(frozen=True)
@@ -204,14 +206,6 @@ def decoding_problem(records: RecordFile, offset: int) -> str | None:
     return image_problem(io.BytesIO(unpack_image(records.read(offset)).image))
 
 
-class _Judged(NamedTuple):
-    """A record's number, its byte offset, and what is wrong with it before its image is decoded; None if nothing."""
-
-    number: int
-    offset: int
-    problem: str | None
-
-
 class _SplitAudit:
     """Class counts, offsets and checksum, gathered in one pass over the records of a split."""
 
@@ -236,7 +230,7 @@ class _SplitAudit:
             advance(record.end - record.offset)
             problem = record.problem or self._label_problem(record)
             self._is_damaged |= problem is not None
-            yield _Judged(record.number, record.offset, problem)
+            yield record.number, record.offset, problem
 
     def _label_problem(self, record: ScannedRecord) -> str | None:
         """Count the labels of a record, and return what is wrong with the image header; None if nothing."""

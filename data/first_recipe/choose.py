@@ -49,29 +49,20 @@ class Facts:
     std: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A recipe, and why it is as it is.
-
-    Attributes:
-        recipe: The content of the recipe file.
-        reasons: What was chosen and why, a line each.
-    """
-
-    recipe: dict[str, Any]
-    reasons: tuple[str, ...]
-
-
-def choose(facts: Facts, command: str) -> Choice:
+def choose(facts: Facts, command: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a recipe that trains on two CPU cores in minutes, if the data set is small.
 
     Args:
         facts: The data set.
         command: The command that runs the recipe, for its card.
+
+    Returns:
+        The content of the recipe file; and what was chosen and why, a line each.
     """
     is_photo = facts.shorter_side >= _PHOTO_SIDE
     side = min(max(_SMALLEST, facts.shorter_side), _LARGEST)
-    batch = _batch(facts.train)
+    # The largest power of two, from 2 to 32, of which an epoch has one.
+    batch = max(_RANKS, min(_LARGEST_BATCH, 1 << facts.train.bit_length() - 1))
     steps_an_epoch = max(1, facts.train // batch)
     epochs = max(min(_PASSES // facts.train, _MOST_EPOCHS), _FEWEST_EPOCHS, -(-_FEWEST_STEPS // steps_an_epoch))
     every = max(1, epochs // _EVALUATIONS)
@@ -124,15 +115,7 @@ def choose(facts: Facts, command: str) -> Choice:
         f"batch {batch}, {epochs} epochs, images {moved}: about {duration} on two CPU cores",
         f"mean and deviation of the pixels are measured{', colours dropped' if facts.is_grey else ''}",
     )
-    return Choice(recipe, reasons)
-
-
-def _batch(train: int) -> int:
-    """Return the largest power of two, from 2 to 32, of which an epoch has one."""
-    batch = _LARGEST_BATCH
-    while batch > _RANKS and batch > train:
-        batch //= 2
-    return batch
+    return recipe, reasons
 
 
 def _duration(training_s: float) -> str:

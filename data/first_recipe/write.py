@@ -58,19 +58,19 @@ def write_recipe(folder: Path, manifest: Manifest) -> FirstRecipe:
     """
     path = folder / NAME
     command = shlex.join(["./run.sh", "train", *(_shipped(folder, manifest) or [str(path)])])
-    choice = choose(_measure(folder, manifest), shlex.join(["./run.sh", "train", str(path)]))
-    recipe = validate(Recipe, choice.recipe)
-    text = _HEADER + "".join(_as_yaml(key, value) for key, value in choice.recipe.items())
+    tree, reasons = choose(_measure(folder, manifest), shlex.join(["./run.sh", "train", str(path)]))
+    recipe = validate(Recipe, tree)
+    text = _HEADER + "".join(_as_yaml(key, value) for key, value in tree.items())
     try:
         if exists(path):
-            return FirstRecipe(path, "up to date" if _is_same(path, recipe) else "kept", choice.reasons, command)
+            return FirstRecipe(path, "up to date" if _is_same(path, recipe) else "kept", reasons, command)
         partial = folder / f".{NAME}.partial"
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
         told = f"{path}: cannot be written: {error.strerror}; the images are packed: with --no-recipe, this is no error"
         raise UserError(told) from None
-    return FirstRecipe(path, "written", choice.reasons, command)
+    return FirstRecipe(path, "written", reasons, command)
 
 
 def _shipped(folder: Path, manifest: Manifest) -> list[str]:

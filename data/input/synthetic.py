@@ -11,13 +11,16 @@ the global batch, however the global batch is divided into ranks and accumulatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import Arrays, EvaluationBatch, EvaluationSource, HostArrays, TrainingBatch, TrainingSource
 from data.shards import shard_range, stream_seed
+
+_Take = Callable[[np.ndarray], TrainingBatch]
+"""Returns the images at these positions of the global sequence."""
 
 _POOL_BYTES = 64 << 20
 _PATTERN_SIDE = 4
@@ -53,11 +56,11 @@ def open_synthetic_training(  # noqa: PLR0913
     """
     spans = {span.recipe.model.image_size: span.recipe for span in recipe.spans}
     pools = {
-        side: _Pool(taken, engine, "train", recipe.data.train_samples, arrays, len(spans))
+        side: _pool(taken, engine, "train", recipe.data.train_samples, arrays, len(spans))
         for side, taken in spans.items()
     }
 
-    def pool_of(epoch: int) -> _Pool:
+    def pool_of(epoch: int) -> _Take:
         return pools[recipe.of_epoch(epoch).model.image_size]
 
     return _SyntheticTraining(pool_of, batch_size, int(state) if state else rank, world_size)
@@ -73,14 +76,13 @@ def open_synthetic_evaluation(
     arrays: Arrays | None = None,
 ) -> EvaluationSource:
     """Open this rank's shard of the synthetic evaluation images; the arguments are those of training."""
-    pool = _Pool(recipe.evaluated, engine, "eval", recipe.data.eval_samples, arrays)
+    pool = _pool(recipe.evaluated, engine, "eval", recipe.data.eval_samples, arrays)
     return _SyntheticEvaluation(pool, batch_size, shard_range(recipe.data.eval_samples, rank, world_size))
 
 
 def open_repeated(batch: TrainingBatch, state: bytes = b"") -> TrainingSource:
     """Return an endless stream of one batch; ``state`` is that of a stream that this one continues."""
-    pool = _OneBatch(batch)
-    return _SyntheticTraining(lambda _: pool, 1, int(state or 0), 1)
+    return _SyntheticTraining(lambda _: lambda _: batch, 1, int(state or 0), 1)
 
 
 def open_blank_training(arrays: Arrays, state: bytes = b"") -> TrainingSource:
@@ -90,7 +92,8 @@ def open_blank_training(arrays: Arrays, state: bytes = b"") -> TrainingSource:
 
 def open_blank_evaluation(arrays: Arrays, shard: range, batch_size: int) -> EvaluationSource:
     """Return blank batches for the images of a shard; the last batch may be padded."""
-    return _SyntheticEvaluation(_OneBatch(_blank_batch(arrays)), batch_size, shard)
+    blank = _blank_batch(arrays)
+    return _SyntheticEvaluation(lambda _: blank, batch_size, shard)
 
 
 def random_batch(
@@ -115,20 +118,18 @@ def random_batch(
 class _SyntheticTraining:
     """See `TrainingSource`."""
 
-    def __init__(
-        self, pool_of: Callable[[int], _Pool | _OneBatch], batch_size: int, micro_batch: int, world_size: int
-    ) -> None:
-        self._pool_of, self._pool, self._batch_size = pool_of, pool_of(1), batch_size
+    def __init__(self, pool_of: Callable[[int], _Take], batch_size: int, micro_batch: int, world_size: int) -> None:
+        self._pool_of, self._take, self._batch_size = pool_of, pool_of(1), batch_size
         self._micro_batch, self._world_size = micro_batch, world_size
 
     def begin_epoch(self, epoch: int) -> None:
         assert epoch >= 1
-        self._pool = self._pool_of(epoch)
+        self._take = self._pool_of(epoch)
 
     def next_batch(self) -> TrainingBatch:
         start = self._micro_batch * self._batch_size
         self._micro_batch += self._world_size
-        return self._pool.take(np.arange(start, start + self._batch_size))
+        return self._take(np.arange(start, start + self._batch_size))
 
     def state(self) -> bytes:
         return str(self._micro_batch).encode()
@@ -140,58 +141,39 @@ class _SyntheticTraining:
 class _SyntheticEvaluation:
     """See `EvaluationSource`."""
 
-    def __init__(self, pool: _Pool | _OneBatch, batch_size: int, shard: range) -> None:
-        self._pool, self._batch_size, self._shard = pool, batch_size, shard
+    def __init__(self, take: _Take, batch_size: int, shard: range) -> None:
+        self._take, self._batch_size, self._shard = take, batch_size, shard
 
     def batches(self) -> Iterator[EvaluationBatch]:
         for start in range(self._shard.start, self._shard.stop, self._batch_size):
             num_valid = min(self._batch_size, self._shard.stop - start)
             positions = np.minimum(np.arange(start, start + self._batch_size), self._shard.stop - 1)
-            yield EvaluationBatch(*self._pool.take(positions), num_valid)
+            yield EvaluationBatch(*self._take(positions), num_valid)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class _Pool:
-    """Images and labels in the memory of the device."""
+def _pool(
+    recipe: Recipe, engine: EngineSettings, split: str, num_samples: int, arrays: Arrays | None, num_pools: int = 1
+) -> _Take:
+    """Make images and labels in the memory of the device; return the function that takes batches of them."""
+    images, labels = _draw(recipe, split, num_samples, num_pools)
+    if engine.layout == "NCHW":
+        images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    maker, size = arrays or HostArrays(), len(labels)
+    held = maker.from_host(images), maker.from_host(labels)
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        engine: EngineSettings,
-        split: str,
-        num_samples: int,
-        arrays: Arrays | None,
-        num_pools: int = 1,
-    ) -> None:
-        images, labels = _draw(recipe, split, num_samples, num_pools)
-        if engine.layout == "NCHW":
-            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        self._size = len(labels)
-        self._arrays = arrays or HostArrays()
-        self._images, self._labels = self._arrays.from_host(images), self._arrays.from_host(labels)
+    def take(positions: np.ndarray) -> TrainingBatch:
+        return TrainingBatch(*(maker.take(each, positions % size) for each in held))
 
-    def take(self, positions: Any) -> TrainingBatch:
-        """Return the images at these positions of the global sequence."""
-        rows = positions % self._size
-        return TrainingBatch(self._arrays.take(self._images, rows), self._arrays.take(self._labels, rows))
+    return take
 
 
 def _blank_batch(arrays: Arrays) -> TrainingBatch:
     """Return a batch of one blank image of no size."""
     blank = arrays.from_host(np.zeros(1, np.float32))
     return TrainingBatch(blank, blank)
-
-
-class _OneBatch(NamedTuple):
-    """A pool that has one batch only."""
-
-    batch: TrainingBatch
-
-    def take(self, _positions: Any) -> TrainingBatch:
-        """Return the batch."""
-        return self.batch
 
 
 def _draw(recipe: Recipe, split: str, num_samples: int, num_pools: int) -> tuple[Any, Any]:

@@ -214,7 +214,8 @@ def test_a_data_set_that_was_packed_into_its_source_is_no_class(tmp_path: Path) 
     images_in(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg")
     before = open_source(str(tmp_path), Settings())
     prepare(before, tmp_path / "packed")
-    assert prepare(open_source(str(tmp_path), Settings()), tmp_path / "packed").was_up_to_date
+    _, was_there = prepare(open_source(str(tmp_path), Settings()), tmp_path / "packed")
+    assert was_there
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
