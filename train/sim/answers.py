@@ -14,7 +14,7 @@ from configs.load import load_both
 from configs.table import table
 from logs.disk import explain_disk_errors
 from train.sim.collectives import allreduce_times, check_algorithm
-from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_runs
+from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run
 from train.sim.constants import Calibration
 from train.sim.cpu import load_description
 from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
@@ -150,7 +150,7 @@ def _collectives(scenario: Scenario, calibration: Calibration, options: Options)
 
 def _calibrate_by_runs(folders: Sequence[Path]) -> str:
     """Answer ``--calibrate RUN ...``: keep the runs' measured steps, which later forecasts use."""
-    steps = measure_runs(folders)
+    steps = [measure_run(folder) for folder in folders]
     keep_steps(STEPS, steps)
     rows = [
         [step.machine, step.network, step.precision, step.ranks, f"{step.images_per_s:.1f}",

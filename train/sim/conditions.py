@@ -128,17 +128,13 @@ def conditions(
     return scenario, calibration
 
 
-def measure_runs(folders: Sequence[Path], *, description: Path = DESCRIPTION) -> list[MeasuredStep]:
-    """Return the measured steps of runs, with factors relative to all that is known without such steps.
+def measure_run(folder: Path, *, description: Path = DESCRIPTION) -> MeasuredStep:
+    """Return the measured step of a run, with the factor relative to all that is known without such steps.
 
     Raises:
-        UserError: A folder is not a run with images of one size, it has too few intervals with a rate, or a rate that
+        UserError: The folder is not a run with images of one size, it has too few intervals with a rate, or a rate that
             no speed of the machine explains.
     """
-    return [_measured_step(folder, description) for folder in folders]
-
-
-def _measured_step(folder: Path, description: Path) -> MeasuredStep:
     recipe, cluster = load_run(folder / CONFIG_FILE)
     if len(recipe.spans) > 1:
         raise UserError(f"--calibrate: {folder} has images of several sizes; give a run whose images have one size")

@@ -14,10 +14,6 @@ from train.sim.step_time import MAX_BATCH, MAX_RANKS
 from train.sim.time_to_train import LARGEST_CONVERGED
 
 
-def _with_ranks(scenario: Scenario, ranks: int) -> Scenario:
-    return replace(scenario, machine=replace(scenario.machine, ranks=ranks))
-
-
 def _with_software(scenario: Scenario, **values: Any) -> Scenario:
     return replace(scenario, software=replace(scenario.software, **values))
 
@@ -31,7 +27,7 @@ def _with_cards(scenario: Scenario, cards: int) -> Scenario:
 
 
 SWEEP_KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
-    "ranks": lambda scenario, value: _with_ranks(scenario, int(value)),
+    "ranks": lambda scenario, value: _with_machine(scenario, ranks=int(value)),
     "batch": lambda scenario, value: replace(scenario, batch=float(value)),
     "bucket_bytes": lambda scenario, value: _with_software(scenario, bucket_bytes=int(float(value)), boundaries=()),
     "algorithm": lambda scenario, value: _with_software(scenario, algorithm=value),
@@ -137,7 +133,7 @@ def optimize(
         batches = [batch for batch in _BATCHES if _SMALLEST_GLOBAL_BATCH / ranks <= batch <= most]
         if batches:
             # The reductions are tuned with one batch: which of them overlaps best hardly depends on the batch.
-            middle = replace(_with_ranks(scenario, ranks), batch=batches[len(batches) // 2], accumulation=1)
+            middle = replace(_with_machine(scenario, ranks=ranks), batch=batches[len(batches) // 2], accumulation=1)
             best = _with_best_reductions(middle, calibration)
             found += [forecast(replace(best, batch=batch), calibration) for batch in batches]
     if budget_hours is not None:
@@ -173,6 +169,6 @@ def savings_by_cause(scenario: Scenario, calibration: Calibration) -> dict[str, 
         "ranks that are slower than others": saved_ms(scenario, straggler=0.0),
         "reductions that take multiprocessors from backward": saved_ms(_with_software(scenario, channels=0)),
         "negotiation between nodes": saved_ms(scenario, multinode_s=0.0),
-        "all communication and waiting": saved_ms(_with_ranks(scenario, 1)),
+        "all communication and waiting": saved_ms(_with_machine(scenario, ranks=1)),
     }
     return dict(sorted(savings.items(), key=lambda each: -each[1]))

@@ -27,18 +27,6 @@ _MOST_CONTENTION = 0.5
 """Reductions take at most this share of the multiprocessors from backward."""
 
 
-class SimulatedBucket(NamedTuple):
-    """Gradients that are reduced together.
-
-    Attributes:
-        size_bytes: Bytes of the gradients.
-        after_kernel: The backward kernel after which the last of the gradients is ready, as an index.
-    """
-
-    size_bytes: int
-    after_kernel: int
-
-
 class Reduction(NamedTuple):
     """One bucket on the communication stream; times are seconds from the start of the step."""
 
@@ -95,16 +83,9 @@ class StepTime(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def step_model(
-    name: str,
-    num_classes: int = 1000,
-    image_size: int = 224,
-    input_channels: int = 3,
-    residual: Sequence[Any] = (),
-) -> StepModel:
+def step_model(name: str, *, num_classes: int = 1000, image_size: int = 224, **others: Any) -> StepModel:
     """Return the step model of a network; equal arguments, which are `build_network`'s, give the same object."""
-    sizes = {"num_classes": num_classes, "image_size": image_size, "input_channels": input_channels}
-    return StepModel(build_network(name, **sizes, residual=residual))
+    return StepModel(build_network(name, num_classes=num_classes, image_size=image_size, **others))
 
 
 class StepModel:
@@ -123,15 +104,18 @@ class StepModel:
         self.kernel_of_gradient = [
             last_kernel[index] for index, layer in enumerate(network.layers) for _ in layer.parameters
         ]
-        self._buckets: dict[tuple[int, int, tuple[int, ...]], list[SimulatedBucket]] = {}
+        self._buckets: dict[tuple[int, int, tuple[int, ...]], list[tuple[int, int]]] = {}
 
-    def buckets(self, software: Software, bytes_per_number: int) -> list[SimulatedBucket]:
-        """Return the buckets that training makes of the gradients, in the order of their reductions."""
+    def buckets(self, software: Software, bytes_per_number: int) -> list[tuple[int, int]]:
+        """Return the buckets that training makes of the gradients, in the order of their reductions.
+
+        Each is its bytes, and the index of the backward kernel after which the last of its gradients is ready.
+        """
         key = (bytes_per_number, software.bucket_bytes, software.boundaries)
         if key not in self._buckets:
             sizes, ready = gradient_bytes(self.network.parameters, bytes_per_number), self.kernel_of_gradient
             self._buckets[key] = [
-                SimulatedBucket(sum(sizes[each] for each in group), max(ready[each] for each in group))
+                (sum(sizes[each] for each in group), max(ready[each] for each in group))
                 for group in _groups(sizes, software)
             ]
         return self._buckets[key]
@@ -171,8 +155,8 @@ class StepModel:
         compute_s = forward_s + backward_s
         topology = machine.topology(constants.network_efficiency)
         buckets = [
-            (bucket, allreduce(software.algorithm, topology, bucket.size_bytes))
-            for bucket in (self.buckets(software, machine.bytes_per_sum) if machine.ranks > 1 else ())
+            (size, after_kernel, allreduce(software.algorithm, topology, size))
+            for size, after_kernel in (self.buckets(software, machine.bytes_per_sum) if machine.ranks > 1 else ())
         ]
         reductions = _queue(buckets, slowest * (forward_s + ends), software)
         hidden_s = sum(max(0.0, min(one.end_s, slowest * compute_s) - one.start_s) for one in reductions)
@@ -204,21 +188,21 @@ class StepModel:
 
 
 def _queue(
-    buckets: Sequence[tuple[SimulatedBucket, float]], gradients_ready: Array, software: Software
+    buckets: Sequence[tuple[int, int, float]], gradients_ready: Array, software: Software
 ) -> tuple[Reduction, ...]:
     """Return the reduction of each bucket: it starts when it is ready and the reduction before it has ended.
 
     Args:
-        buckets: Each with the seconds of its reduction.
+        buckets: Those of `StepModel.buckets`, each with the seconds of its reduction.
         gradients_ready: When the gradients of each backward kernel are ready, from the start of the step.
         software: Gradients wait half of its cycle on average, and for the end of backward if it does not overlap.
     """
     free_s, queue = 0.0, []
-    for bucket, seconds in buckets:
-        ready_s = float(gradients_ready[bucket.after_kernel if software.overlaps else -1]) + software.cycle_s / 2
+    for size, after_kernel, seconds in buckets:
+        ready_s = float(gradients_ready[after_kernel if software.overlaps else -1]) + software.cycle_s / 2
         start_s = max(ready_s, free_s)
         free_s = start_s + seconds
-        queue.append(Reduction(bucket.size_bytes, ready_s, start_s, free_s))
+        queue.append(Reduction(size, ready_s, start_s, free_s))
     return tuple(queue)
 
 

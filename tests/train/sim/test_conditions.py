@@ -20,7 +20,7 @@ from train.sim.conditions import (
     fingerprint,
     keep_steps,
     load_steps,
-    measure_runs,
+    measure_run,
 )
 from train.sim.constants import load_calibration
 from train.sim.forecast import Scenario, forecast
@@ -45,7 +45,7 @@ def test_after_a_run_the_forecast_is_what_the_run_measured(tmp_path: Path, recip
     before = forecast(*conditions(*load_both(recipe, cluster), description=description, steps=kept))
     slow = 0.6 * before.images_per_s
     run = run_folder(tmp_path / "run", recipe, cluster, [1.0, *(slow * each for each in (0.98, 1.0, 1.02, 0.99, 1.01))])
-    (step,) = measure_runs([run], description=description)
+    step = measure_run(run, description=description)
     assert step.images_per_s == pytest.approx(slow, rel=1e-3)
     assert step.log_factor > math.log(1 / 0.6) - 0.01
     keep_steps(kept, [step])
@@ -65,7 +65,7 @@ def test_a_run_of_pytorch_on_a_gpu_sets_the_forecast_of_its_program_only(tmp_pat
     kept, asked = tmp_path / "steps.yaml", ("imagenet-b256", "h100-node")
     before = forecast(*conditions(*load_both(*asked), steps=kept))
     rate = faster * before.images_per_s
-    keep_steps(kept, measure_runs([run_folder(tmp_path / "run", *asked, [1.0, *(rate + each for each in range(5))])]))
+    keep_steps(kept, [measure_run(run_folder(tmp_path / "run", *asked, [1.0, *(rate + each for each in range(5))]))])
     after = forecast(*conditions(*load_both(*asked), steps=kept))
     assert after.images_per_s == pytest.approx(rate, rel=1e-3)
     assert (before.is_unmeasured, after.is_unmeasured) == (True, False)
@@ -136,7 +136,7 @@ def test_a_run_that_is_too_short_or_of_several_sizes_or_faster_than_its_communic
 ) -> None:
     run = run_folder(tmp_path / "run", "imagenet-b256", "a100-node", rates, *sets)
     with pytest.raises(UserError, match=rf"^--calibrate: {run} {words}"):
-        measure_runs([run])
+        measure_run(run)
 
 
 def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(
     ):
         conditions(*load_both("digits", "laptop", half), description=description, steps=kept)
     keep_steps(
-        kept, measure_runs([run_folder(tmp_path / "run", "digits", "laptop", rates, *half)], description=description)
+        kept, [measure_run(run_folder(tmp_path / "run", "digits", "laptop", rates, *half), description=description)]
     )
     found = {
         words: forecast(*conditions(*load_both("digits", "laptop", words), description=description, steps=kept))
@@ -165,7 +165,7 @@ def test_intervals_without_a_rate_repeated_ones_and_evaluations_do_not_count(tmp
     run = run_folder(tmp_path / "run", "imagenet-b256", "a100-node", [1.0, 1e4, 0.0, 1.1e4, 1.2e4, 1.2e4])
     with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"kind": "evaluation", "images_per_s": 9e9}) + "\n")
-    assert measure_runs([run])[0].images_per_s == pytest.approx(1.1e4)
+    assert measure_run(run).images_per_s == pytest.approx(1.1e4)
 
 
 def test_runs_are_told_with_their_factors_and_kept_beside_those_of_others(

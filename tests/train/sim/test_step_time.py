@@ -68,7 +68,7 @@ def test_a_thread_that_looks_for_gradients_takes_its_share_of_a_core() -> None:
 
 def test_the_records_buckets_have_the_published_sizes() -> None:
     buckets = MODEL.buckets(Software(boundaries=(3, 21, 57, 80)), 2)
-    assert [round(one.size_bytes / 1e6) for one in buckets] == [4, 22, 20, 5]
+    assert [round(size / 1e6) for size, _ in buckets] == [4, 22, 20, 5]
     with pytest.raises(AssertionError):
         MODEL.buckets(Software(boundaries=(3, 21)), 2)
 
@@ -99,7 +99,7 @@ def test_a_step_lasts_until_the_last_reduction_of_late_ranks_and_counts_no_time_
 
 
 def test_the_first_convolution_has_as_many_products_as_the_images_have_channels() -> None:
-    three, four = (step_model("resnet50", 1000, 224, channels).forward["flops"] for channels in (3, 4))
+    three, four = (step_model("resnet50", input_channels=channels).forward["flops"] for channels in (3, 4))
     assert four[0] == pytest.approx(three[0] * 4 / 3)
     assert list(four[1:]) == list(three[1:])
 

@@ -97,7 +97,7 @@ def _step_s(point: Point, constants: Constants) -> float:
 @lru_cache(maxsize=1024)
 def _timed(network: str, machine: Machine, batch: float, software: Software, constants: Constants) -> float:
     """Return the seconds of a step. Many points are equal machines with equal software, which are timed once."""
-    model = step_model(network, _CLASSES.get(network, 1000))
+    model = step_model(network, num_classes=_CLASSES.get(network, 1000))
     return model.time_step(machine, batch, constants, software).total_s
 
 
