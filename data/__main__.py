@@ -244,14 +244,14 @@ def _print_notes(notes: Iterable[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def _print_findings(findings: Iterable[object], noun: str) -> str:
+def _print_findings(findings: Iterable[str], noun: str) -> str:
     """Print the first findings, and return how many there are, in words; empty if there are none."""
     from tqdm import tqdm
 
     count = 0
     for count, finding in enumerate(findings, start=1):
         if count <= _SHOWN_FINDINGS:
-            tqdm.write(printable(str(finding)))
+            tqdm.write(printable(finding))
     shown = f", the first {_SHOWN_FINDINGS} shown" if count > _SHOWN_FINDINGS else ""
     return f"{count:,} {noun}{'s' * (count > 1)}{shown}" if count else ""
 

@@ -5,7 +5,6 @@ import hashlib
 import io
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,27 +33,18 @@ _Judged = tuple[int, int, str | None]
 """A record's number, its byte offset, and what is wrong with it before its image is decoded; None if nothing."""
 
 
-@dataclass(frozen=True)
-class DatasetFinding:
-    """A difference between a data set and its manifest, or damage.
+def _finding(file: str, problem: str, record: int | None = None, offset: int | None = None) -> str:
+    """Return a difference between a data set and its manifest, or damage, as one line.
 
-    Attributes:
+    Args:
         file: Name of the file.
         problem: What is wrong.
         record: Number of the record, counted from 0; None if unknown.
         offset: Byte offset of the record; None if unknown.
     """
-
-    file: str
-    problem: str
-    record: int | None = None
-    offset: int | None = None
-
-    def __str__(self) -> str:
-        """Return the finding as one line."""
-        where = "" if self.record is None else f" record {self.record}"
-        where += "" if self.offset is None else f" at byte {self.offset}"
-        return f"{self.file}{where}: {self.problem}"
+    where = "" if record is None else f" record {record}"
+    where += "" if offset is None else f" at byte {offset}"
+    return f"{file}{where}: {problem}"
 
 
 def check_dataset(folder: Path, data: Data, num_classes: int) -> Manifest:
@@ -128,31 +118,31 @@ def check_files(folder: Path, manifest: Manifest) -> None:
             raise UserError(f"{folder}: {problem}")
 
 
-def _quick_problem(folder: Path, name: SplitName, split: SplitManifest) -> DatasetFinding | None:
+def _quick_problem(folder: Path, name: SplitName, split: SplitManifest) -> str | None:
     """Return what a look at the file lengths and the index finds wrong in a split; None if nothing."""
     for file, wanted in ((f"{name}.rec", split.rec_bytes), (f"{name}.idx", split.idx_bytes)):
         path = folder / file
         try:
             found = patiently(path, path.stat).st_size
         except OSError as error:
-            return DatasetFinding(file, error.strerror or str(error))
+            return _finding(file, error.strerror or str(error))
         if found != wanted:
-            return DatasetFinding(file, f"is {found:,} bytes long, the manifest says {wanted:,}")
+            return _finding(file, f"is {found:,} bytes long, the manifest says {wanted:,}")
     index = read_bytes(folder / f"{name}.idx")
     lines = index.count(b"\n")
     if lines != split.records:
-        return DatasetFinding(f"{name}.idx", f"has {lines:,} lines, the manifest says {split.records:,} records")
+        return _finding(f"{name}.idx", f"has {lines:,} lines, the manifest says {split.records:,} records")
     last = index[index.rfind(b"\n", 0, -1) + 1 :]
     try:
         _, offset = parse_index_line(last)
     except ValueError:
-        return DatasetFinding(f"{name}.idx", f"the last line is not key<tab>offset: {last[:40]!r}")
+        return _finding(f"{name}.idx", f"the last line is not key<tab>offset: {last[:40]!r}")
     if offset + MIN_RECORD_BYTES > split.rec_bytes:
-        return DatasetFinding(f"{name}.idx", "points past the end of the records", split.records - 1, offset)
+        return _finding(f"{name}.idx", "points past the end of the records", split.records - 1, offset)
     return None
 
 
-def verify_dataset(folder: Path, *, workers: int = 1) -> Iterator[DatasetFinding]:
+def verify_dataset(folder: Path, *, workers: int = 1) -> Iterator[str]:
     """Read every byte, decode every image, and yield each finding as soon as it is made.
 
     Args:
@@ -168,7 +158,7 @@ def verify_dataset(folder: Path, *, workers: int = 1) -> Iterator[DatasetFinding
         yield from _verify_split(folder, name, manifest, workers)
 
 
-def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: int) -> Iterator[DatasetFinding]:
+def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: int) -> Iterator[str]:
     quick = _quick_problem(folder, name, manifest.split(name))
     if quick is not None:
         yield quick
@@ -178,17 +168,17 @@ def _verify_split(folder: Path, name: SplitName, manifest: Manifest, workers: in
             index = read_bytes(folder / f"{name}.idx")
         except OSError as error:
             if quick is None:
-                yield DatasetFinding(Path(error.filename).name, error.strerror or str(error))
+                yield _finding(Path(error.filename).name, error.strerror or str(error))
             return
 
-        def judge(scanned: Sequence[_Judged]) -> list[DatasetFinding]:
+        def judge(scanned: Sequence[_Judged]) -> list[str]:
             """Decode the images of records whose header is sound, in a worker."""
             found = []
             for number, offset, problem in scanned:
                 if problem is not None:
-                    found.append(DatasetFinding(f"{name}.rec", problem, number, offset))
+                    found.append(_finding(f"{name}.rec", problem, number, offset))
                 elif reason := decoding_problem(records, offset):
-                    found.append(DatasetFinding(f"{name}.rec", f"the image {reason}", number, offset))
+                    found.append(_finding(f"{name}.rec", f"the image {reason}", number, offset))
             return found
 
         audit = _SplitAudit(name, manifest)
@@ -252,7 +242,7 @@ class _SplitAudit:
         self._counts[int(label)] += 1
         return None
 
-    def compare(self, index: bytes) -> Iterator[DatasetFinding]:
+    def compare(self, index: bytes) -> Iterator[str]:
         """Compare the whole file with the index and the manifest, and yield what differs."""
         yield from self._compare_index(index)
         for file, digest, wanted in (
@@ -260,30 +250,30 @@ class _SplitAudit:
             (self._idx, hashlib.sha256(index).hexdigest(), self._split.idx_sha256),
         ):
             if digest != wanted:
-                yield DatasetFinding(file, f"sha256 is {digest}, the manifest says {wanted}")
+                yield _finding(file, f"sha256 is {digest}, the manifest says {wanted}")
         if len(self._offsets) != self._split.records:
             found = f"has {len(self._offsets):,} records, the manifest says {self._split.records:,}"
-            yield DatasetFinding(self._rec, found)
+            yield _finding(self._rec, found)
         elif not self._is_damaged:
             for label, (count, expected) in enumerate(zip(self._counts, self._split.class_counts, strict=True)):
                 if count != expected:
                     found = f"has {count:,} records of class {label}, the manifest says {expected:,}"
-                    yield DatasetFinding(self._rec, found)
+                    yield _finding(self._rec, found)
 
-    def _compare_index(self, index: bytes) -> Iterator[DatasetFinding]:
+    def _compare_index(self, index: bytes) -> Iterator[str]:
         lines, begins = index.splitlines(), set(self._offsets)
         for number, line in enumerate(lines):
             try:
                 key, offset = parse_index_line(line)
             except ValueError:
-                yield DatasetFinding(self._idx, f"line is not key<tab>offset: {line[:40]!r}", number)
+                yield _finding(self._idx, f"line is not key<tab>offset: {line[:40]!r}", number)
                 continue
             if key != number:
-                yield DatasetFinding(self._idx, f"key is {key}, allowed: {number}", number, offset)
+                yield _finding(self._idx, f"key is {key}, allowed: {number}", number, offset)
             if offset not in begins:
-                yield DatasetFinding(self._idx, "points to an offset where no record begins", number, offset)
+                yield _finding(self._idx, "points to an offset where no record begins", number, offset)
             elif len(lines) == len(self._offsets) and offset != self._offsets[number]:
                 problem = f"points to another record, not to byte {self._offsets[number]}"
-                yield DatasetFinding(self._idx, problem, number, offset)
+                yield _finding(self._idx, problem, number, offset)
         if len(lines) != len(self._offsets):
-            yield DatasetFinding(self._idx, f"has {len(lines):,} lines for {len(self._offsets):,} records")
+            yield _finding(self._idx, f"has {len(lines):,} lines for {len(self._offsets):,} records")
