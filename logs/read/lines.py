@@ -143,7 +143,10 @@ def _read_record(token: re.Match[str], text: str) -> tuple[Event | None, int]:
     begin = token.end()
     if token[1]:
         record, end = _json(text, begin)
-        return (_of_mllog(record), end) if isinstance(record, dict) else (None, begin)
+        if not isinstance(record, dict):
+            return None, begin
+        key, time_s = record.get("key"), _time(record.get("time_ms"), 1000.0)
+        return (_event(key, record, time_s, None) if isinstance(key, str) else None), end
     head = (_MLL if token[2] else _MLP).match(text, begin)
     if head is None:
         return None, begin
@@ -153,26 +156,16 @@ def _read_record(token: re.Match[str], text: str) -> tuple[Event | None, int]:
     if token[2]:
         if end < head.end() or not (value is None or isinstance(value, dict)):
             return None, begin
-        return _of_mll(head, value or {}), end
+        return _event(head[2], value or {}, _time(head[1], 1.0), "0.6.0"), end
     # In v0.5 the key is followed by JSON or by plain text.
     plain = value if end >= head.end() else rest
     time_s = _time(head[1], 1.0)
     return Event(head[3], plain, {}, time_s, f"{token[3]}.0", token[4]), max(end, head.end())
 
 
-def _of_mllog(record: dict[str, Any]) -> Event | None:
-    key, metadata = record.get("key"), record.get("metadata")
-    if not isinstance(key, str):
-        return None
-    kept = metadata if isinstance(metadata, dict) else {}
-    return Event(key, record.get("value"), kept, _time(record.get("time_ms"), 1000.0), None)
-
-
-def _of_mll(head: re.Match[str], record: dict[str, Any]) -> Event:
+def _event(key: str, record: dict[str, Any], time_s: float | None, ruleset: str | None) -> Event:
     metadata = record.get("metadata")
-    return Event(
-        head[2], record.get("value"), metadata if isinstance(metadata, dict) else {}, _time(head[1], 1.0), "0.6.0"
-    )
+    return Event(key, record.get("value"), metadata if isinstance(metadata, dict) else {}, time_s, ruleset)
 
 
 def _json(text: str, begin: int) -> tuple[Any, int]:
