@@ -54,7 +54,7 @@ def _configured(run: ReportedRun) -> Iterator[Fact]:
         yield "Machine", f"{total}; {machine}" if machine else total
     yield "Engine", _engine(settings, surroundings.get("packages"))
     yield "Seed", str(settings.get("recipe.run.seed"))
-    yield "Began", _moment(run.record.began_s)
+    yield "Began", moment(run.record.began_s)
     yield "Command", str(surroundings.get("command") or "")
 
 
@@ -70,7 +70,7 @@ def _logged(run: ReportedRun) -> Iterator[Fact]:
         yield "Data", f"{counted}{more} samples"
     yield "Rules", record.ruleset or ""
     yield "Seed", ", ".join(map(str, record.seeds)) if len(record.seeds) == 1 else ""
-    yield "Began", _moment(record.began_s)
+    yield "Began", moment(record.began_s)
 
 
 def _engine(settings: dict[str, Any], packages: Any) -> str:
@@ -87,11 +87,12 @@ def _commit(git: Any) -> str:
     return f"{str(git['commit'])[:_COMMIT_DIGITS]}{' with changes' if git.get('dirty') else ''}"
 
 
-def _moment(time_s: float | None) -> str:
+def moment(time_s: float | None) -> str:
+    """Return Unix seconds as day, month, year, and the time of day behind a comma; empty if they are None."""
     if time_s is None:
         return ""
-    moment = datetime.fromtimestamp(time_s, tz=timezone.utc)
-    return f"{moment.day} {moment:%B %Y, %H:%M:%S} UTC"
+    then = datetime.fromtimestamp(time_s, tz=timezone.utc)
+    return f"{then.day} {then:%B %Y, %H:%M:%S} UTC"
 
 
 def _grouped(number: Any) -> str:

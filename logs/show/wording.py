@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from statistics import mean, median
 from typing import Any
 
@@ -16,6 +15,7 @@ from logs.judge.unverified import RETIRED, TERM, footnote
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
+from logs.show.identity import moment
 from logs.show.reported_run import ReportedRun
 from logs.slow_ranks import slow_stretches
 
@@ -54,11 +54,7 @@ def place_of(run: ReportedRun) -> str:
 
 
 def _date(run: ReportedRun) -> str:
-    began = run.record.began_s
-    if began is None:
-        return ""
-    day = datetime.fromtimestamp(began, tz=timezone.utc)
-    return f"{day.day} {day:%B %Y}"
+    return moment(run.record.began_s).partition(",")[0]
 
 
 def lead(runs: Sequence[ReportedRun]) -> Markup:
