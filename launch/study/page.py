@@ -50,7 +50,8 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
     """
     complete = with_efficiency(rows)
     measured = [row for row in complete if row.basis == "measured"]
-    machines = [_machine(runs / row.folder / ENVIRONMENT_FILE) for row in measured if row.folder]
+    folders = [runs / row.folder for row in measured if row.folder]
+    machines = [machine_in_words(found_object(folder / ENVIRONMENT_FILE)) for folder in folders]
     judged = [(each.sentence, compare(each, complete)) for each in study.expects]
     by_cell, courses = dict(cell_figures(complete, study.global_batch)), course_figures(complete, runs)
     axes = [field.name for field in fields(ScalingCell)]
@@ -93,8 +94,3 @@ def _cells(
     for (*values, basis), group in grouped([row for row in rows if row.status == "success"], *axes, "basis").items():
         found = [([known for known in map(value, group) if known is not None], digits) for _, value, digits in columns]
         yield values, basis, len(group), found
-
-
-def _machine(file: Path) -> str:
-    """Return the machine of a run, see `machine_in_words`; empty for a run that recorded none."""
-    return machine_in_words(found_object(file))
