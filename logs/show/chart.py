@@ -97,11 +97,6 @@ class Stretch:
     number: int
     words: str
 
-    @property
-    def colour(self) -> str:
-        """The name of the stretch's colour in `colours.css`."""
-        return colour_of(self.number)
-
 
 @dataclass(frozen=True)
 class Bar:

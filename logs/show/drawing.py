@@ -20,7 +20,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, Locator, LogLocator, MaxNLocator, NullLocator
 
 from logs.disk import whole_file
-from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, in_short
+from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, colour_of, in_short
 
 Tooltips = dict[str, tuple[str, list[str]]]
 """Group of an SVG -> the tooltip of the group's line or bar, and the tooltips of the group's dots in their order."""
@@ -266,7 +266,7 @@ def _draw_bars(axes: Axes, chart: BarChart) -> Tooltips:
             group = f"bar-{row}-{index}"
             # A stretch of no length keeps a pixel or two, so that a reader can point at it.
             length = max(stretch.end - stretch.begin, 0.005 * longest)
-            colour = _light_colours()[stretch.colour]
+            colour = _light_colours()[colour_of(stretch.number)]
             axes.barh(row, length, 0.66, stretch.begin, color=colour, gid=group, clip_on=False)
             tooltips[group] = (stretch.words, [])
     return tooltips
