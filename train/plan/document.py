@@ -24,7 +24,6 @@ from train.networks.stages import stages_of
 from train.plan.cold_images import missing_cache_clear
 from train.plan.memory import (
     BYTES_PER_NUMBER,
-    InputBuffers,
     available_bytes,
     estimate_input,
     estimate_memory,
@@ -171,21 +170,19 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
         "cuda_graphs": engine.cuda_graphs,
         "gradient_bytes": sum(sizes),
         "buckets": _buckets(network, width, cluster.communication),
-        "memory": _memory(recipe, cluster, plan, network, buffers),
+        "memory": _memory(recipe, cluster, plan, cluster.ranks_per_node * buffers.pinned_bytes),
         "dali": asdict(buffers),
     }
 
 
-def _memory(
-    recipe: Recipe, cluster: Cluster, plan: RunPlan, network: Network, buffers: InputBuffers
-) -> dict[str, int | bool | str | None]:
+def _memory(recipe: Recipe, cluster: Cluster, plan: RunPlan, pinned_bytes: int) -> dict[str, int | bool | str | None]:
     """Return the estimated bytes of a rank by purpose, the bytes that it may use, and whether the estimate fits."""
-    estimate, available = estimate_memory(recipe, cluster, plan, network, buffers), available_bytes(cluster)
+    estimate, available = estimate_memory(recipe, cluster, plan), available_bytes(cluster)
     return {
         **asdict(estimate),
         "total_bytes": estimate.total_bytes,
         "certain_bytes": estimate.certain_bytes,
-        "pinned_bytes_per_node": cluster.ranks_per_node * buffers.pinned_bytes,
+        "pinned_bytes_per_node": pinned_bytes,
         "available_bytes": available,
         "fits": None if available is None else estimate.total_bytes <= available,
         "refusal": None if (refusal := shortage(recipe, cluster)) is None else str(refusal),

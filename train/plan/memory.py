@@ -160,9 +160,7 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
     )
 
 
-def estimate_memory(
-    recipe: Recipe, cluster: Cluster, plan: RunPlan, network: Network, buffers: InputBuffers
-) -> MemoryEstimate:
+def estimate_memory(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> MemoryEstimate:
     """Estimate a rank's memory during training.
 
     Backward needs the outputs of convolutions, ReLUs, pools and concatenations. The outputs of batch norms, products
@@ -171,12 +169,11 @@ def estimate_memory(
     batch norm are float32.
 
     Args:
-        recipe: Has the optimizer.
+        recipe: The network and the optimizer.
         cluster: Precision, device and communication.
         plan: Gives the images of a micro-batch.
-        network: The layers.
-        buffers: Of `estimate_input`.
     """
+    network, buffers = network_of(recipe.model), estimate_input(recipe, cluster, plan)
     engine, on_gpu = cluster.engine, cluster.device == "gpu"
     width, held_width = BYTES_PER_NUMBER[engine.precision], BYTES_PER_NUMBER[engine.gradient_precision]
     own = sum(gradient_bytes(network.parameters, held_width))
@@ -270,8 +267,7 @@ def shortage_here(recipe: Recipe, cluster: Cluster, root: Path = Path("/")) -> s
 
 
 def _certain_bytes(recipe: Recipe, cluster: Cluster) -> int:
-    plan, network = plan_run(recipe, cluster.world_size), network_of(recipe.model)
-    return estimate_memory(recipe, cluster, plan, network, estimate_input(recipe, cluster, plan)).certain_bytes
+    return estimate_memory(recipe, cluster, plan_run(recipe, cluster.world_size)).certain_bytes
 
 
 def inference_elements(network: Network) -> int:

@@ -9,8 +9,8 @@ import pytest
 from configs.load import load_both
 from configs.plan import plan_run
 from tests.engines import each_engine, forward_backward, random_batch, small_network
-from train.networks.arch import build_network, network_of
-from train.plan.memory import estimate_input, estimate_memory
+from train.networks.arch import build_network
+from train.plan.memory import estimate_memory
 from train.sim.constants import load_calibration
 from train.sim.forecast import has_reference, make_scenario, time_step
 
@@ -159,8 +159,7 @@ def test_the_simulator_and_the_memory_estimate_know_the_network_of_the_recipe() 
         scenario = make_scenario(recipe, cluster, load_calibration())
         step_s.append(time_step(scenario, load_calibration()).compute_s)
         plan = plan_run(recipe, cluster.world_size)
-        buffers = estimate_input(recipe, cluster, plan)
-        memory.append(estimate_memory(recipe, cluster, plan, network_of(recipe.model), buffers).certain_bytes)
+        memory.append(estimate_memory(recipe, cluster, plan).certain_bytes)
     assert step_s[0] < step_s[1] < 1.5 * step_s[0]
     assert memory[0] < memory[1] < 1.5 * memory[0]
     assert references == [True, False], "MLPerf's convergence points are those of the paper's network"

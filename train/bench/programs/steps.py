@@ -15,7 +15,7 @@ from data.input.synthetic import open_repeated
 from train.bench.measure import turns
 from train.bench.samples import write_samples
 from train.networks.arch import network_of
-from train.plan.memory import estimate_input, estimate_memory
+from train.plan.memory import estimate_memory
 from train.probe import ProbedRank, open_rank
 from train.rank.identity import read_identity
 
@@ -140,8 +140,6 @@ def _memory(rank: ProbedRank) -> dict[str, float]:
         return {}
     import torch  # noqa: PLC0415 (other environments have none)
 
-    buffers = estimate_input(parts.recipe, parts.cluster, parts.plan)
-    estimate = estimate_memory(parts.recipe, parts.cluster, parts.plan, network_of(parts.recipe.model), buffers)
-    others = estimate.input_bytes + estimate.communication_bytes + estimate.evaluation_bytes + estimate.process_bytes
-    step = estimate.certain_bytes - others
+    estimate = estimate_memory(parts.recipe, parts.cluster, parts.plan)
+    step = estimate.weights_bytes + estimate.gradients_bytes + estimate.optimizer_bytes + estimate.activations_bytes
     return {"memory_bytes": float(torch.cuda.max_memory_allocated()), "planned_bytes": float(step)}
