@@ -16,6 +16,9 @@ import pytest
 NUM_WORKERS = 3
 """Two cores, and a part of the time tests wait: for schedulers, limits, other processes and the disk."""
 
+NUM_QUICK_WORKERS = 2
+"""Quick tests compute all the time, and a third process would take ten seconds of a core to collect its tests."""
+
 FEW_FILES = 15
 """So many files are tested in one process: a second one takes about five seconds to collect its tests."""
 
@@ -30,7 +33,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return  # there is no xdist, or this is one of its workers
     one_only = option.tx or option.usepdb or option.collectonly or option.keyword or option.capture == "no"
     if option.numprocesses is None and not one_only and _num_files(config.args) > FEW_FILES:
-        option.numprocesses = NUM_WORKERS
+        option.numprocesses = NUM_QUICK_WORKERS if option.markexpr == "quick" else NUM_WORKERS
     if option.numprocesses and option.dist == "no":
         option.dist = "loadgroup"
 
