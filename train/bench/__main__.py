@@ -9,6 +9,7 @@ import logging
 import sys
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
@@ -153,7 +154,7 @@ def _run(command: BenchCommand) -> int:
         return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1
     now = datetime.now()
     output = command.output or RESULTS / f"{command.name}-{now:%Y%m%d-%H%M%S}.json"
-    tree = {"bench": command.name, "time": now.astimezone().isoformat(), **report.to_json()}
+    tree = {"bench": command.name, "time": now.astimezone().isoformat(), **asdict(report)}
     with explain_disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, tree)

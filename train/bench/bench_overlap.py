@@ -174,14 +174,10 @@ class TimedRanks:
         return max(self.ready_s) / self.backward_s
 
     @property
-    def sizes_bytes(self) -> Sequence[int]:
-        """Size of each gradient of the described network."""
-        return plan_buckets(self.recipe, self.cluster, self.bucket_bytes)[0]
-
-    @property
     def sent_bytes(self) -> float:
         """What each rank sends to sum all its gradients in a ring."""
-        return sum(self.sizes_bytes) / _SHRINK * 2 * (self.cluster.world_size - 1) / self.cluster.world_size
+        sizes_bytes, _ = plan_buckets(self.recipe, self.cluster, self.bucket_bytes)
+        return sum(sizes_bytes) / _SHRINK * 2 * (self.cluster.world_size - 1) / self.cluster.world_size
 
     def link_bytes_per_s(self, described: float | None) -> float:
         """Return what a rank can send in a second.

@@ -43,11 +43,6 @@ class PeerOptions:
     )
     install: bool = option("install PyTorch into .venv-peers first if it is missing", False, action="store_true")
 
-    def prepare(self, jobs: "Jobs") -> None:
-        """Install what the options ask for."""
-        if self.install:
-            jobs.install_peers()
-
 
 def forms_of(*axes: Mapping[str, Form]) -> dict[str, Form]:
     """Return every combination of a value of each axis, by its title; a value without a title adds none."""

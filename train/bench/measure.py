@@ -107,10 +107,6 @@ class Report:
         rows = tuple(dataclasses.replace(row, other_cores=other) for row in self.rows)
         return dataclasses.replace(self, rows=rows, notes=(*self.notes, *([use.note] if use.note else [])), use=use)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as values that JSON can hold."""
-        return dataclasses.asdict(self)
-
 
 def make_report(rows: Iterable[BenchRow], notes: Iterable[str] = ()) -> Report:
     """Return a report of rows and notes, with a description of this machine and the versions of the packages."""

@@ -22,7 +22,7 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from data.recordio import RecordFile, unpack_image
+from data.recordio import RecordFile, index_rows, unpack_image
 from data.shards import shard_range
 from train.bench.samples import end_peer, write_samples
 from train.networks.arch import Network, build_network
@@ -156,8 +156,7 @@ class _Records:
     """
 
     def __init__(self, stem: Path, channels: int) -> None:
-        rows = stem.with_suffix(".idx").read_text(encoding="ascii").splitlines()
-        self.offsets = [int(row.split("\t")[1]) for row in rows]
+        self.offsets = [offset for _, offset in index_rows(stem.with_suffix(".idx"))]
         self._file, self._mode = RecordFile(stem.with_suffix(".rec")), "L" if channels == 1 else "RGB"
 
     def read(self, index: int) -> tuple[Any, int]:
