@@ -121,7 +121,8 @@ def _find(wanted: str | None, *, may_search: bool) -> dict[str, Sequence[Block]]
         }
         found = {kind: blocks for kind, blocks in parts.items() if blocks}
     if not found:
-        known = {path for blocks in every.values() for block in blocks for path in (block.path, *_paths(block))}
+        listed = [block for blocks in every.values() for block in blocks]
+        known = {block.path for block in listed} | {key.path for block in listed for key in block.keys}
         same_ending = sorted(path for path in known if path.endswith(f".{wanted}"))
         hint = f"did you mean {' or '.join(map(repr, same_ending))}?" if same_ending else nearest(wanted, known)
         if not hint.startswith("did you mean"):
@@ -144,10 +145,6 @@ def _part(block: Block, wanted: str) -> list[Block]:
         return [block]
     keys = tuple(key for key in block.keys if key.path == wanted)
     return [replace(block, keys=keys)] if keys else []
-
-
-def _paths(block: Block) -> list[str]:
-    return [key.path for key in block.keys]
 
 
 def _listing(blocks: Sequence[Block]) -> str:

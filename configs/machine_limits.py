@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from configs.arguments import counted
+
 _UNLIMITED_BYTES = 1 << 62
 """Version 1 says "no limit" by a number near 2**63, rounded to pages."""
 
@@ -45,7 +47,7 @@ def gpu_shortage(found: int, ranks_per_node: int) -> tuple[str, str] | None:
     if not found:
         remedy = "take machines with GPUs and NVIDIA's driver, or --cluster laptop with cluster.device=cpu"
         return "no GPU can be seen", remedy
-    words = f"{found} {'GPU' if found == 1 else 'GPUs'} for {ranks_per_node} ranks per node"
+    words = f"{counted(found, 'GPU')} for {ranks_per_node} ranks per node"
     return words, f"ask for whole nodes, see CUDA_VISIBLE_DEVICES, or set cluster.ranks_per_node={found}"
 
 

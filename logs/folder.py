@@ -16,7 +16,7 @@ from configs.schema import Cluster, Recipe
 from logs.attempts import Attempts
 from logs.checkpoints import CheckpointFolder
 from logs.claims import CLAIMS_FOLDER, Claims
-from logs.disk import explain_disk_errors, read_as, write_json, write_text
+from logs.disk import explain_disk_errors, is_partial, read_as, write_json, write_text
 from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.mlperf import RESULT_FILES, close_log
 from logs.redaction import has_secret, may_hold_secret
@@ -141,7 +141,9 @@ class RunFolder:
         Raises:
             UserError: If the path exists and is not an empty folder, or cannot be created.
         """
-        if exists(self.path) and not (is_folder(self.path) and all(map(_precedes_settings, entries(self.path)))):
+        if exists(self.path) and not (
+            is_folder(self.path) and all(each.name == CLAIMS_FOLDER or is_partial(each) for each in entries(self.path))
+        ):
             raise UserError(
                 f"{self}: exists already, and a run needs a new or empty folder; give another folder, or remove this "
                 "one"
@@ -253,8 +255,3 @@ class RunFolder:
         self.write_summary(
             Summary(status="aborted", failure=reason, failed_rank=failed_rank, failed_step=failed_step, **known)
         )
-
-
-def _precedes_settings(path: Path) -> bool:
-    """Return whether a file of a run folder is made before ``config.yaml``: a claim, or a part of the settings."""
-    return path.name == CLAIMS_FOLDER or path.name.startswith(f".{CONFIG_FILE}.")

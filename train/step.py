@@ -30,14 +30,6 @@ class StepArrays(NamedTuple):
     skipped: Array | None = None
 
 
-def _first_seed(step: int) -> int:
-    return step
-
-
-def _never_told_to_stop() -> bool:
-    return False
-
-
 @dataclass
 class Step:
     """The parts of an optimizer step, none of which change from step to step.
@@ -64,8 +56,8 @@ class Step:
     accumulation_steps: int
     clock: Clock
     on_step: Callable[[int], object]
-    layer_seed: Callable[[int], int] = _first_seed
-    told_to_stop: Callable[[], bool] = _never_told_to_stop
+    layer_seed: Callable[[int], int] = lambda step: step
+    told_to_stop: Callable[[], bool] = lambda: False
     parts: Sequence[Part] = ()
 
     def __call__(self, step: int, source: TrainingSource, hyper: HyperParameters) -> StepArrays:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from configs.arguments import counted
 from configs.schema import Cluster
 from launch.doctor.check_result import CheckResult, Level, ProbeReport
 from launch.doctor.facts import MachineFacts, RankFacts
@@ -31,7 +32,8 @@ def judge(report: ProbeReport) -> list[CheckResult]:
         results += _on_each_machine(report, SOFTWARE_CHECKS)
         results += _versions(report)
         results += _on_each_machine(report, HARDWARE_CHECKS)
-        results += _settings(report)
+        slow_settings = report.plan.slow_settings if report.plan else ()
+        results += [CheckResult("WARN", "settings", words) for words in slow_settings]
         results += [_clocks(report), _allreduce(report), *check_step(report)]
     return results
 
@@ -66,12 +68,7 @@ def _presence(report: ProbeReport) -> CheckResult:
     if len(hosts) != report.cluster.num_nodes:
         words = f"{size} ranks on {len(hosts)} hosts, the cluster file has num_nodes: {report.cluster.num_nodes}"
         return CheckResult("WARN", "ranks", words, "ask the scheduler for ranks_per_node tasks per node")
-    return CheckResult("OK", "ranks", f"{size} on {len(hosts)} host{'s' if len(hosts) > 1 else ''}")
-
-
-def _settings(report: ProbeReport) -> list[CheckResult]:
-    """Return a warning for each setting of the cluster file that makes steps much longer."""
-    return [CheckResult("WARN", "settings", words) for words in (report.plan.slow_settings if report.plan else ())]
+    return CheckResult("OK", "ranks", f"{size} on {counted(len(hosts), 'host')}")
 
 
 def _versions(report: ProbeReport) -> list[CheckResult]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
+from configs.arguments import counted
 from logs.classes import ClassResults
 
 _WORST = 10
@@ -21,7 +22,7 @@ def class_summary(found: ClassResults) -> str:
     words += f"{median(share for _, share in order):.1%}."
     missing = len(found.names) - len(order)
     if missing:
-        words += f" {missing} class{' has' if missing == 1 else 'es have'} no evaluation image."
+        words += f" {counted(missing, 'class has', 'classes have')} no evaluation image."
     return words
 
 

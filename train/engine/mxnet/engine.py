@@ -48,7 +48,9 @@ class MxnetEngine:
             prepare_bfloat16(cpu_flags())
         self._settings, self._world_size = cluster.engine, identity.world_size
         is_gpu = cluster.device == "gpu"
-        self.context = mx.gpu(identity.local_rank) if is_gpu else mx.cpu(_cpu_number(identity))
+        # CPU devices of one process have different numbers, so that MXNet's engine gives each threads of its own.
+        cpu_number = identity.local_rank if identity.launcher == "devices" else 0
+        self.context = mx.gpu(identity.local_rank) if is_gpu else mx.cpu(cpu_number)
         self._host = mx.cpu() if is_gpu else self.context
 
     def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
@@ -317,11 +319,3 @@ def read_operators(profile: dict[str, Any]) -> list[Operator]:
         if begin["name"] not in _HOUSEKEEPING
     ]
     return sorted(operators, key=lambda operator: operator.begin_us)
-
-
-def _cpu_number(identity: Identity) -> int:
-    """Return the number of this rank's CPU device.
-
-    The devices of one process have different numbers, so that MXNet's engine gives each of them threads of its own.
-    """
-    return identity.local_rank if identity.launcher == "devices" else 0

@@ -89,13 +89,13 @@ class TrainedNetwork:
         )
 
     def _allocate(self) -> None:
-        shapes = {each.name: self._stored_shape(each) for each in self.parameters}
+        shapes = {each.name: self.from_oihw(np.empty(each.shape, np.bool_)).shape for each in self.parameters}
         statistics = {each.name: each.shape for each in self.network.statistics}
         for name, held in self._held.items():
             held.shape = shapes[name] if name in shapes else statistics[name]
             held.initialize(mx.init.Zero(), ctx=self._context)
             if name in shapes:
-                held.grad_req = "add" if self._accumulate and not _is_half(held) else "write"
+                held.grad_req = "add" if self._accumulate and held.dtype != np.float16 else "write"
         for block in (self._training, self._exported):
             block.hybridize(static_alloc=True, static_shape=True)
         self.weights = [self._held[each.name].data() for each in self.parameters]
@@ -105,9 +105,6 @@ class TrainedNetwork:
         self.gradients = [each.astype("float32", copy=False) for each in own] if self._accumulate else own
         self._half_sums = [pair for pair in zip(self.gradients, own, strict=True) if pair[0] is not pair[1]]
         self._statistics = {name: held.data() for name, held in self._held.items() if name in statistics}
-
-    def _stored_shape(self, parameter: Parameter) -> tuple[int, ...]:
-        return self.from_oihw(np.empty(parameter.shape, np.bool_)).shape
 
     @property
     def statistics(self) -> Sequence[Array]:
@@ -236,7 +233,3 @@ class TrainedNetwork:
         """Return values in the order that a convolution of the layout stores: OHWI for NHWC, else OIHW."""
         is_nhwc = self._layout == "NHWC" and values.ndim == _IMAGE_AXES
         return np.ascontiguousarray(values.transpose(0, 2, 3, 1)) if is_nhwc else values
-
-
-def _is_half(parameter: Any) -> bool:
-    return bool(parameter.dtype == np.float16)
