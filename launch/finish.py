@@ -11,7 +11,7 @@ from typing import Any
 from configs.arguments import counted, in_words, painted
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import ROOT
-from configs.schema import Recipe
+from configs.reading import may_pass
 from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
@@ -82,7 +82,12 @@ def tell_trouble(folder: RunFolder, outcome: Outcome, error: Exception) -> int:
     """Tell how a run ended, and then what keeps that from being read or written down; return 1.
 
     The ranks have run, so the status is not the one of a refusal.
+
+    Raises:
+        OSError: The error itself, if it is one that no disk and no file server causes.
     """
+    if isinstance(error, OSError) and not may_pass(error):
+        raise error
     with suppress(UserError, OSError, ImportError):
         ended = read_object(folder / SUMMARY_FILE) if folder.has_summary else {}
         how = ended.get("failure") or ended.get("status") or Ending.read(folder, outcome).cause["message"]
@@ -143,9 +148,11 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
     if verdict is not None:
         convergence = "" if summary.rcp is None else f"; reference convergence: {summary.rcp['words']}"
         lines.append(f"  {_judgement(verdict)}{convergence}")
+    # The user trains files of their own, to use the network rather than to submit the run.
+    is_of_own_images = folder.recipe.data.source == "folders" and not folder.recipe.mlperf.submits
     if has_stopped:
         lines.append(f"  {_how_to_go_on(folder)}")
-    elif summary.status == "success" and _is_of_own_images(folder.recipe) and not summary.is_rehearsal:
+    elif summary.status == "success" and is_of_own_images and not summary.is_rehearsal:
         lines.append(f"  next: {_door()} predict {shlex.quote(folder.shown)} IMAGE ...")
     lines.append(f"  {folder.shown}")
     if summary.is_saved is False:
@@ -180,8 +187,3 @@ def _how_to_save(folder: RunFolder) -> str:
 def _door() -> str:
     """Return the command before a verb, as it can be pasted in the current folder."""
     return "./run.sh" if Path.cwd() == ROOT else shlex.quote(str(ROOT / "run.sh"))
-
-
-def _is_of_own_images(recipe: Recipe) -> bool:
-    """Return whether a recipe trains files of the user's, to use the network rather than to submit the run."""
-    return recipe.data.source == "folders" and not recipe.mlperf.submits

@@ -1,5 +1,6 @@
 """Prepare a run folder for an attempt at a run: a new folder, or one in which an earlier attempt was stopped."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -123,9 +124,10 @@ def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:
         sys.stderr.write(f"warning: {error}; it is passed over, because the checkpoints say how far the run is\n")
         return
     if summary.steps is not None and summary.is_saved is not False and not (is_longer and summary.status == "aborted"):
+        command = f"--from {shlex.quote(str(folder))}"
         raise UserError(
             f"{folder}: the run in it has ended, {summary.status} after step {summary.steps}; give another folder "
-            f"with --run-dir, or leave the option out; a new run with --from {folder} begins with its weights"
+            f"with --run-dir, or leave the option out; a new run with {command} begins with its weights"
         )
 
 

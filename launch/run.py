@@ -21,7 +21,7 @@ from configs.machine_limits import oom_kills
 from configs.plan import plan_run, shifted_epochs
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
-from configs.reading import exists, is_file, may_pass
+from configs.reading import exists, is_file
 from configs.registry import BUILT_IN_SOURCES, ENGINES, packing_words, require_reader
 from configs.schema import Cluster, Recipe
 from launch.failure_cause import Ending
@@ -77,8 +77,6 @@ def launch_run(recipe: Recipe, cluster: Cluster, run_folder: Path | None, *, mus
             try:
                 return _conclude(folder, outcomes, claim, command)
             except (UserError, OSError, ImportError) as error:  # For example a full disk.
-                if isinstance(error, OSError) and not may_pass(error):
-                    raise
                 return tell_trouble(folder, outcomes[-1], error)
 
 
@@ -114,8 +112,10 @@ def _conclude(folder: RunFolder, outcomes: list[Outcome], claim: Claim, command:
         sys.stderr.write(f"error: {folder.shown}: was emptied or unmounted during the run; start it again\n")
         return 1
     ending, name = Ending.read(folder, outcome), folder.recipe.name
+    # At the first step, the ranks leave a ledger of their start.
+    has_trained = folder.has_summary or is_file(folder / STARTUP_FILE)
     is_begun = folder.checkpoints.resume_point() or folder.attempts.read()
-    if signal.SIGINT in (outcome.stopped_by, outcome.interrupted_by) and not is_begun and not _has_trained(folder):
+    if signal.SIGINT in (outcome.stopped_by, outcome.interrupted_by) and not is_begun and not has_trained:
         notify(folder, "stop", f"{name}: stopped by Ctrl-C before training began")
         _remove_unbegun(folder)
         sys.stderr.write(f"{name}: stopped by Ctrl-C before training began: nothing was saved, nothing is left\n")
@@ -196,11 +196,6 @@ def pack_data_set(arguments: Sequence[str]) -> None:
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
     if status:
         raise UserError(f"{arguments[1]}: the data set could not be packed, for the reason given above")
-
-
-def _has_trained(folder: RunFolder) -> bool:
-    """Return whether the ranks have come to the first step, by which they leave a ledger of their start."""
-    return folder.has_summary or is_file(folder / STARTUP_FILE)
 
 
 def _remove_unbegun(folder: RunFolder) -> None:

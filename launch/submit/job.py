@@ -59,11 +59,11 @@ def begin(path: Path, *, script: int | None = None, patience_s: float = 0) -> bo
     """
     folder = RunFolder(path)
     recipe, cluster = folder.settings
-    if cluster.launcher == "torchrun":
-        _require_free_port(os.environ.get("PET_MASTER_PORT", ""))
     if folder.has_ended:
         sys.stderr.write(f"{folder.shown}: the run ended in an earlier attempt of this job\n")
         return False
+    if cluster.launcher == "torchrun":
+        _require_free_port(os.environ.get("PET_MASTER_PORT", ""))
     if folder.claims.owned_by(script or os.getpid()) is None:
         unrecorded = _unrecorded(folder)
         claim = folder.claims.take(pid=script, patience_s=patience_s)
@@ -146,7 +146,7 @@ def end(
         return 1
     try:
         result = _close(folder, status, was_signalled=was_signalled, is_near_limit=is_near_limit, hosts=hosts)
-    except UserError as error:
+    except (UserError, OSError, ImportError) as error:
         result = tell_trouble(folder, Outcome(status), error)
     if claim is not None and result != RESTART:
         claim.release()
