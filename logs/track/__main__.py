@@ -19,8 +19,9 @@ def main() -> int:
 
 def _follow(run_folder: Path, name: str) -> int:
     from logs.track.follow import Sender, follow  # noqa: PLC0415 (what is slow comes after the arguments)
-    from logs.track.trackers import open_tracker  # noqa: PLC0415
+    from logs.track.trackers import open_tracker, require_installed  # noqa: PLC0415
 
+    require_installed([name])
     sender = Sender(run_folder, name, open_tracker(name, run_folder))
     follow(run_folder, sender, _is_launcher_alive)
     # The launcher says how the attempt ended, or is gone.

@@ -65,7 +65,7 @@ def test_ranks_that_round_an_update_differently_are_told_before_the_first_step(
     done = _trained(tmp_path, packed_digits)
     assert done.status == 1, done.errors
     (failure,) = {line for line in done.errors.splitlines() if line.startswith("failed: ")}
-    for word in ("rank 1", "before the first step", os.uname().nodename, "CPU"):
+    for word in ("of 2 ranks", "before the first step", os.uname().nodename, "CPU"):
         assert word in failure
     metrics = done.folder / METRICS_FILE
     assert not metrics.exists() or not read_metrics(metrics)
