@@ -14,7 +14,6 @@ _KEYS_BY_NAME = {
     "run.eval_every_epochs": "eval_every eval_interval val_interval val_freq",
     "optimizer.name": "opt optim",
     "optimizer.weight_decay": "wd l2",
-    "optimizer.average_half_life_steps": "ema model_ema swa averaging",
     "optimizer.momentum": "momentum beta1 beta_1",
     "optimizer.beta_2": "beta2",
     "model.name": "model arch network net backbone",

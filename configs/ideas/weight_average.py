@@ -25,8 +25,9 @@ class WeightAverageKeys(Section):
     average_half_life_steps: float | None = Field(
         None,
         gt=0,
-        description="Steps after which a step counts half in the averages of weights and running statistics, which are "
-        "evaluated and exported in place of those of the last step. If null, no average is kept.",
+        description="Steps after which a step counts half in the averages (exponential moving averages, EMA) of "
+        "weights and running statistics, which are evaluated and exported in place of those of the last step. If "
+        "null, no average is kept.",
         json_schema_extra={"unit": "steps"},
     )
     average_every_steps: int = Field(
