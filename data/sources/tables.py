@@ -150,9 +150,8 @@ def _from_csv(path: Path, rows: Any) -> list[tuple[str, list[str]]]:
         if len(row) < _FEWEST_COLUMNS:
             raise UserError(f"{path}: line {rows.line_num} is {','.join(row)!r}, allowed: file,label|label")
         pairs.append((row[0], row[1].split("|")))
-    if (
-        pairs and cells <= _FLAGS and len(header) > _FEWEST_COLUMNS
-    ):  # Read as labels, they would be the classes "0" and "1".
+    # Read as labels, columns of 0 and 1 would be the classes "0" and "1".
+    if pairs and cells <= _FLAGS and len(header) > _FEWEST_COLUMNS:
         raise UserError(
             f"{path}: every column after {header[0]} has only 0 and 1, allowed: a column of labels, as cat|dog; write "
             "the names of the columns that have 1, or keep the first of these columns alone if it holds the labels"
