@@ -5,6 +5,7 @@ They name their submitter ``rehearsal``.
 """
 
 import math
+import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
@@ -53,7 +54,7 @@ class NumberEngine:
         return next((number for number, each in enumerate(arrays) if not math.isfinite(each)), None)
 
     def digests(self, arrays: Sequence[float]) -> list[int]:
-        return [0 for _ in arrays]
+        return [int.from_bytes(struct.pack("<d", each), "little") for each in arrays]
 
     def wait(self, *arrays: float) -> None:
         pass

@@ -17,8 +17,8 @@ from train.measure.progress import HOW_TO_GO_ON
 from train.step import Step
 
 _HOW_TO_GO_ON = (
-    "; --resume goes on from the last checkpoint, before which all were the same; if this happens again, examine that "
-    "host with ./run.sh doctor"
+    "; --resume goes on from the last checkpoint, before which all were the same; if this happens again, examine the "
+    "hosts with ./run.sh doctor"
 )
 
 
@@ -60,7 +60,7 @@ def require_sound(step: Step, at: Position) -> None:
     momenta = {f"optimizer's state {number}": each for number, each in enumerate(step.optimizer.momenta)}
     statistics = network.statistics
     found = engine.first_not_finite([*weights.values(), *momenta.values(), *statistics])
-    equal = {**weights, **momenta} if communicator.keeps_ranks_equal else weights
+    equal = weights | (momenta if communicator.keeps_ranks_equal else {})
     for part in step.parts:
         equal |= {f"average of {name}": each for name, each in part.evaluated_weights.items()}
     digests = np.array(engine.digests([*equal.values()]), np.uint64)

@@ -1,0 +1,90 @@
+"""What of the ranks' states is compared: ranks are threads that meet, whose networks hold numbers."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from configs.plan import Position
+from tests.dry_loop import Blank, NumberEngine
+from train.comm.buckets import BucketPlan
+from train.comm.communicator import SingleProcess
+from train.engine.init import RanksDiffer
+from train.health import require_sound
+from train.measure.timing import Clock
+from train.step import Step
+
+NUM_RANKS = 3
+
+
+class Meeting(SingleProcess):
+    """Gathers what each of the ranks has."""
+
+    def __init__(self, rank: int, barrier: Barrier, held: dict[int, bytes], *, keeps_ranks_equal: bool) -> None:
+        self._rank, self._barrier, self._held, self.keeps_ranks_equal = rank, barrier, held, keeps_ranks_equal
+
+    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
+        self._held[self._rank] = content
+        self._barrier.wait(30)
+        rows = [self._held[rank] for rank in range(NUM_RANKS)]
+        self._barrier.wait(30)
+        return rows
+
+
+def _compare(spoil: Callable[[Blank, dict[str, float]], None], *, keeps_ranks_equal: bool) -> list[Exception | None]:
+    """Return what each rank raises when the state of rank 1 is spoilt."""
+    barrier, held, engine = Barrier(NUM_RANKS), dict[int, bytes](), cast(Any, NumberEngine())
+
+    def look(rank: int) -> Exception | None:
+        blank, averages = Blank(), {"first": 0.5, "second": 0.5}
+        if rank == 1:
+            spoil(blank, averages)
+        part = cast(Any, SimpleNamespace(evaluated_weights=averages))
+        meeting = Meeting(rank, barrier, held, keeps_ranks_equal=keeps_ranks_equal)
+        own, clock = cast(Any, blank), Clock(engine, 2)
+        step = Step(engine, own, own, meeting, BucketPlan(((0, 1),)), 1, clock, on_step=lambda _: None, parts=[part])
+        try:
+            require_sound(step, Position(2, 38))
+        except RanksDiffer as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(NUM_RANKS) as pool:
+        return list(pool.map(look, range(NUM_RANKS)))
+
+
+def _weight(blank: Blank, _: dict[str, float]) -> None:
+    blank.masters[1] = 1.0 + 2**-52  # by the last bit
+
+
+def _momentum(blank: Blank, _: dict[str, float]) -> None:
+    blank.momenta[1] = 1e-300
+
+
+def _average(_: Blank, averages: dict[str, float]) -> None:
+    averages["second"] = 0.25
+
+
+def _statistic(blank: Blank, _: dict[str, float]) -> None:
+    blank.statistics[0] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "tensor"), [(_weight, "second"), (_momentum, "optimizer's state 1"), (_average, "average of second")]
+)
+def test_each_part_of_the_state_is_compared_and_every_rank_names_the_odd_one(
+    spoil: Callable[[Blank, dict[str, float]], None], tensor: str
+) -> None:
+    for error in _compare(spoil, keeps_ranks_equal=True):
+        assert isinstance(error, RanksDiffer)
+        assert error.ranks == (1,)
+        assert all(words in str(error) for words in (f"first in {tensor}", "step 37 of epoch 2", "rank 1"))
+
+
+def test_running_statistics_and_momenta_of_asynchronous_ranks_may_differ() -> None:
+    assert _compare(_statistic, keeps_ranks_equal=True) == [None] * NUM_RANKS
+    assert _compare(_momentum, keeps_ranks_equal=False) == [None] * NUM_RANKS
+    assert any(_compare(_weight, keeps_ranks_equal=False))
