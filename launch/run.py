@@ -40,6 +40,7 @@ from logs.folder import STARTUP_FILE, RunFolder
 from logs.track.trackers import FOLDER as TRACKERS_FOLDER
 from logs.track.trackers import require_installed
 from train.plan.checkpoint_space import no_room_for_checkpoint
+from train.plan.classless_outputs import classless_outputs
 from train.plan.cold_images import missing_cache_clear
 from train.plan.fixed_step import require_fixed_step
 from train.plan.memory import shortage_here
@@ -158,8 +159,9 @@ def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:
 def check_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     """Raise UserError if this machine refuses the run: its batch, its packages, its memory, its disk.
 
-    Warn of a batch that is larger than the data set, of settings that make steps longer, of a schedule whose epochs are
-    not those of the images, and of a run for a submission whose log would fail for a reason that is known now.
+    Warn of a batch that is larger than the data set, of outputs without a class, of settings that make steps longer, of
+    a schedule whose epochs are not those of the images, and of a run for a submission whose log would fail for a reason
+    that is known now.
     """
     plan = plan_run(recipe, cluster.world_size)
     require_fixed_step(recipe, cluster)
@@ -168,7 +170,7 @@ def check_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
         require_compiler(cluster)
     if problem := shortage_here(recipe, cluster) or no_room_for_checkpoint(recipe, cluster, folder):
         raise UserError(problem)
-    warnings = plan.stepless_epochs, missing_cache_clear(recipe, cluster)
+    warnings = plan.stepless_epochs, missing_cache_clear(recipe, cluster), classless_outputs(recipe, cluster)
     for problem in filter(None, [*warnings, *slow_values(cluster), *shifted_epochs(recipe, plan)]):
         sys.stderr.write(f"warning: {problem}\n")
 

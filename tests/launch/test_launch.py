@@ -437,7 +437,7 @@ def test_a_run_without_a_folder_gets_one_of_its_name_and_its_data_are_packed_fir
 
 
 def test_the_folder_of_a_job_is_made_after_its_data_were_packed_and_holds_its_config(
-    tmp_path: Path, sets: list[str]
+    tmp_path: Path, sets: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
     with pytest.raises(UserError, match="a multiple of 3"):
@@ -448,6 +448,9 @@ def test_the_folder_of_a_job_is_made_after_its_data_were_packed_and_holds_its_co
     assert not folder.exists()
     own = load_both("digits", "laptop", [f"cluster.paths.data={tmp_path}/none", "data.source=idx"])
     open_run(*own, folder)  # Nobody but the user has these images.
+    assert "classes" not in capfd.readouterr().err
+    open_run(*load_both("digits", "laptop", [*sets, "model.num_classes=12"]), tmp_path / "wider")
+    assert "10 classes, the recipe says model.num_classes: 12" in capfd.readouterr().err
     assert load_run(folder / "config.yaml") == own
     with pytest.raises(UserError, match="exists already"):
         open_run(*own, folder)
