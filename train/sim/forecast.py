@@ -239,7 +239,7 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         epochs=epochs,
         convergence=convergence,
         run=run,
-        startup=predict_startup(machine.ranks),
+        startup=predict_startup(machine.ranks, on_cpu=scenario.cluster.device == "cpu" and machine.nodes == 1),
     )
 
 

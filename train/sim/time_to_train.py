@@ -16,6 +16,9 @@ _PIPELINE_S, _NETWORK_S, _STATES_S = 3.6, 0.25, 0.5
 """*Source*: the 2019 record's log of 2,048 ranks (20.4 s, of which 16.0 s communicator, 0.25 s network, 3.6 s input
 pipeline and binding, 0.5 s optimizer states; 25.5 s of launch and imports before that), and the untimed start of the
 public points on 8 accelerators."""
+_CPU_LAUNCH_S, _CPU_COMMUNICATOR_S, _CPU_PIPELINE_S = 1.9, 0.1, 0.3
+"""*Source*: ``startup.json`` of the digits on two ranks of one CPU, medians of five runs under MXNet. The import of
+PyTorch takes two seconds more."""
 _COMPILE_S = 100.0
 """Compilation of the whole program, in place of `Era.warmup_s`; like this a median over the public points."""
 _NEGOTIATION_RANK_S = 10e-6
@@ -154,14 +157,18 @@ class StartupTime(NamedTuple):
     total_s: float
 
 
-def predict_startup(ranks: int, *, seeded: bool = True, overlapped: bool = True) -> StartupTime:
+def predict_startup(ranks: int, *, seeded: bool = True, overlapped: bool = True, on_cpu: bool = False) -> StartupTime:
     """Predict the start of ``ranks`` processes.
 
     Args:
         ranks: Number of processes.
+        on_cpu: Whether they are on one machine without GPUs, where ``seeded`` and ``overlapped`` change nothing.
         seeded: Whether every rank draws the same weights. If False, rank 0 broadcasts the weights tensor by tensor.
         overlapped: Whether the communicator starts while network and pipeline are built. If False, it starts after.
     """
+    if on_cpu:
+        built_s = max(_CPU_COMMUNICATOR_S, _CPU_PIPELINE_S)
+        return StartupTime(_CPU_LAUNCH_S, _CPU_COMMUNICATOR_S, _CPU_PIPELINE_S, _CPU_LAUNCH_S + built_s)
     launch_s = _LAUNCH_S + _LAUNCH_DOUBLING_S * math.log2(ranks)
     communicator_s = _COMMUNICATOR_S + _COMMUNICATOR_RANK_S * ranks if ranks > 1 else 0.0
     pipeline_s = _PIPELINE_S + _NETWORK_S + _STATES_S
