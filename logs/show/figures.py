@@ -32,7 +32,7 @@ def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """
     yield from course(runs)
     by_epoch = [
-        Captioned("Learning rate", _chart("Learning rate", "epochs", runs, _metric("lr"))),
+        Captioned("Learning rate", _chart("Learning rate", "epochs", runs, _learning_rate)),
         Captioned("Throughput, images/s", _chart("Training images a second", "epochs", runs, _throughput)),
         Captioned("Evaluation time, s", _chart("Seconds of an evaluation", "epochs", runs, _evaluation_s)),
     ]
@@ -224,6 +224,14 @@ def _metric(key: str) -> Callable[[ReportedRun], list[_Sample]]:
         return found
 
     return samples
+
+
+def _learning_rate(run: ReportedRun) -> list[_Sample]:
+    """Return the learning rate, with the value at which a warm-up begins: the first row is an interval later."""
+    found = _metric("lr")(run)
+    begin = to_number(run.settings.get("recipe.schedule.warmup_start_lr"))
+    has_warmup = any(run.settings.get(f"recipe.schedule.warmup_{unit}") for unit in ("epochs", "steps"))
+    return [(0, 0, begin), *found] if found and has_warmup and begin is not None else found
 
 
 def _validation_loss(run: ReportedRun) -> list[_Sample]:

@@ -42,9 +42,9 @@ def test_lines_are_placed_by_images_seen_and_by_seconds_since_the_start(tmp_path
     assert times == pytest.approx([10, 20, 30, 40, 51, 61, 71, 81])
     assert _points(charts["Accuracy by epoch"]) == _near((4, 0.485), (8, 0.97))
     assert _points(charts["Accuracy by time"]) == _near((41, 0.485), (82, 0.97))
-    assert [lr for _, lr in _points(charts["Learning rate"])] == pytest.approx(
-        [0.1 * (1 - n / 20) for n in range(1, 9)]
-    )
+    begin, *rates = _points(charts["Learning rate"])
+    assert begin == (0, 0), "the recipe's warm-up begins before the first row"
+    assert [lr for _, lr in rates] == pytest.approx([0.1 * (1 - n / 20) for n in range(1, 9)])
     assert _points(charts["Throughput, images/s"])[0][1] == pytest.approx(1198 / 10 + 3)
     assert _points(charts["Evaluation time, s"]) == _near((4, 1), (8, 1))
 
