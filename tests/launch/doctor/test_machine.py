@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -129,8 +128,12 @@ def test_both_ends_of_each_file_of_records_are_read(tmp_path: Path, shared_digit
     assert facts.problem is None
 
     def is_cached(offset: int) -> bool:
-        with path.open("rb") as file, suppress(BlockingIOError):
-            return os.preadv(file.fileno(), [bytearray(1)], offset, os.RWF_NOWAIT) == 1
-        return False
+        with path.open("rb") as file:
+            try:
+                return os.preadv(file.fileno(), [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+            except BlockingIOError:
+                return False
+            except OSError as error:  # The file system of a container's layers cannot tell.
+                pytest.skip(f"{path}: {error.strerror}: set TMPDIR to a folder on a disk")
 
     assert [is_cached(offset) for offset in (0, size // 2, size - 1)] == [True, False, True]
