@@ -32,6 +32,8 @@ _SHIFT_EPOCHS = 0.1
 class RunPlan:
     """The batches, steps and evaluations that follow from a recipe and a world size.
 
+    ``norm_ranks`` neighbouring ranks compute the statistics of a batch norm together, over all of their images.
+
     In an epoch, a rank reads its share of the data: ``train_samples // world_size`` images. A step takes a fixed number
     of images. Images that are left over at the end of an epoch begin the next epoch, so the number of steps in an epoch
     varies by one, and every rank takes the same number of steps. *Source*: the 2019 record's log, where 90 epochs of
@@ -41,6 +43,7 @@ class RunPlan:
     world_size: int
     per_rank_batch_size: int
     accumulation_steps: int
+    norm_ranks: int
     samples_per_rank: int
     epochs: int
     eval_every_epochs: int
@@ -53,6 +56,11 @@ class RunPlan:
     def samples_per_rank_step(self) -> int:
         """Images that one rank reads for one step, over all of its micro-batches."""
         return self.per_rank_batch_size * self.accumulation_steps
+
+    @property
+    def norm_span(self) -> int:
+        """Images over which a batch norm computes its statistics."""
+        return self.per_rank_batch_size * self.norm_ranks
 
     @property
     def global_batch_size(self) -> int:
@@ -118,7 +126,7 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
         ConfigError: The global batch is not world size x per-rank batch x accumulation, a rank's share of the data is
             empty, an idea cannot be had with the micro-batches, or the warm-up is as long as the run.
     """
-    per_rank, accumulation = _cut(recipe, world_size)
+    per_rank, accumulation, norm_ranks = _cut(recipe, world_size)
     samples_per_rank = recipe.data.train_samples // world_size
     if samples_per_rank < 1:
         raise ConfigError(
@@ -131,6 +139,7 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
         world_size=world_size,
         per_rank_batch_size=per_rank,
         accumulation_steps=accumulation,
+        norm_ranks=norm_ranks,
         samples_per_rank=samples_per_rank,
         epochs=recipe.run.epochs,
         eval_every_epochs=recipe.run.eval_every_epochs,
@@ -183,24 +192,27 @@ def _durations(recipe: Recipe, samples_per_rank: int, samples_per_step: int) -> 
     return warmup, schedule.decay.length(planned - warmup)
 
 
-def _cut(recipe: Recipe, world_size: int) -> tuple[int, int]:
-    """Return images of a rank's micro-batch, and micro-batches a step.
+def _cut(recipe: Recipe, world_size: int) -> tuple[int, int, int]:
+    """Return images of a rank's micro-batch, micro-batches a step, and ranks that share a batch norm's statistics.
 
-    The product of both and the world size is the global batch.
+    The product of the first two and the world size is the global batch. Ranks share statistics only where each of them
+    has fewer images in a step than ``bn_span``.
     """
     batch = recipe.batch
-    total, accumulation = batch.global_size, batch.accumulation_steps
-    if batch.bn_span is not None:
-        share = world_size * batch.bn_span
-        steps, rest = divmod(total, share)
-        if rest or not steps or accumulation not in (None, steps):
-            raise _does_not_divide(total, world_size, batch.bn_span, accumulation)
-        return batch.bn_span, steps
+    total, span, accumulation = batch.global_size, batch.bn_span, batch.accumulation_steps
     steps = accumulation or 1
+    if span is not None and total >= world_size * span:
+        steps, rest = divmod(total, world_size * span)
+        if rest or accumulation not in (None, steps):
+            raise _does_not_divide(total, world_size, span, accumulation)
+        return span, steps, 1
     per_rank, rest = divmod(total, world_size * steps)
     if rest or not per_rank:
-        raise _does_not_divide(total, world_size, None, accumulation)
-    return per_rank, steps
+        raise _does_not_divide(total, world_size, span, accumulation)
+    norm_ranks, rest = divmod(span or per_rank, per_rank)
+    if rest or (steps > 1 and norm_ranks > 1) or world_size % norm_ranks:
+        raise _does_not_divide(total, world_size, span, accumulation)
+    return per_rank, steps, norm_ranks
 
 
 def _does_not_divide(total: int, world_size: int, span: int | None, accumulation: int | None) -> ConfigError:

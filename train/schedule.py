@@ -114,7 +114,7 @@ def logged_hyperparameters(
         "train_samples": recipe.data.train_samples,
         "eval_samples": recipe.data.eval_samples,
         "gradient_accumulation_steps": plan.accumulation_steps,
-        "model_bn_span": plan.per_rank_batch_size,
+        "model_bn_span": plan.norm_span,
         "opt_name": optimizer.name,
         f"{prefix}_base_learning_rate": schedule.base_lr,
         f"{prefix}_end_learning_rate": schedule.at(plan.warmup_steps + plan.decay_steps).lr,

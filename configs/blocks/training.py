@@ -176,8 +176,9 @@ class Batch(Section):
         None,
         ge=1,
         description="Images over which a batch norm computes its statistics, which is the size of a micro-batch. A "
-        "fixed value keeps the accuracy independent of the number of ranks. If null, it follows from a rank's share "
-        "of the batch.",
+        "fixed value keeps the accuracy independent of the number of ranks. Where a rank has fewer images in a step, "
+        "neighbouring ranks of a node compute the statistics together, under PyTorch with "
+        "communication.kind=torch_distributed. If null, it follows from a rank's share of the batch.",
         json_schema_extra={"unit": "images"},
     )
 

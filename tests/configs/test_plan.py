@@ -70,9 +70,17 @@ def test_a_cut_is_what_the_recipe_says_or_refused(
         for steps in ([accumulation] if accumulation else range(1, total + 1) if span else [1])
         if images * steps * world_size == total
     ]
-    if cuts:
+    shared = [
+        (images, 1)
+        for images in range(1, total + 1)
+        if span and accumulation in (None, 1) and images * world_size == total and images < span
+        if span % images == 0 and world_size % (span // images) == 0
+    ]
+    if cuts or shared:
         plan = _cut(world_size, batch)
-        assert [(plan.per_rank_batch_size, plan.accumulation_steps)] == cuts
+        assert [(plan.per_rank_batch_size, plan.accumulation_steps)] == (cuts or shared)
+        assert span in (None, plan.norm_span)
+        assert plan.norm_ranks == 1 if cuts else span == plan.norm_ranks * plan.per_rank_batch_size
     else:
         with pytest.raises(ConfigError, match=r"^batch\.global_size"):
             _cut(world_size, batch)

@@ -138,6 +138,33 @@ def test_what_graphs_or_asynchronous_ranks_cannot_do_is_refused(
         require_fixed_step(*load_both("digits", "laptop", [*words, *place]))
 
 
+@pytest.mark.parametrize(
+    ("place", "lacking"),
+    [
+        ("cluster.engine.name=mxnet", "here 4, under cluster.communication.kind=torch_distributed"),
+        ("cluster.communication.kind=shared_memory", "here 4, under cluster.communication.kind=torch_distributed"),
+        ("cluster.engine.compile=true", "here 4, without cluster.engine.compile"),
+        (
+            "cluster.num_nodes=4 cluster.ranks_per_node=2 cluster.launcher=mpirun",
+            "here 4, whose number divides the 2 of a",
+        ),
+        ("cluster.ranks_per_node=2", None),
+        ("cluster.ranks_per_node=8", None),
+    ],
+)
+def test_batch_norms_span_ranks_only_where_these_can_compute_statistics_together(
+    place: str, lacking: str | None
+) -> None:
+    words = ["batch.global_size=48", "batch.bn_span=24", "cluster.ranks_per_node=8", "cluster.engine.name=torch"]
+    kind = [] if place.endswith("mxnet") else ["cluster.communication.kind=torch_distributed"]
+    both = load_both("digits", "laptop", [*words, *kind, *place.split()])
+    if lacking is None:
+        require_fixed_step(*both)
+    else:
+        with pytest.raises(ConfigError, match=lacking):
+            require_fixed_step(*both)
+
+
 @pytest.mark.ranks
 def test_runs_of_two_ranks_end_with_the_same_weights(tmp_path: Path) -> None:
     checksums = set()

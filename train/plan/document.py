@@ -97,8 +97,8 @@ def _simulated(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
 
 
 _ARITHMETIC = (
-    "global_batch_size", "per_rank_batch_size", "accumulation_steps", "epochs", "steps_per_epoch", "total_steps",
-    "warmup_steps", "decay_steps",
+    "global_batch_size", "per_rank_batch_size", "accumulation_steps", "norm_ranks", "epochs", "steps_per_epoch",
+    "total_steps", "warmup_steps", "decay_steps",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Whether a cluster can compute a recipe's step, and as the same work every time where it asks for CUDA graphs."""
 
 from configs.errors import ConfigError
+from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.networks.arch import network_of
 
@@ -12,6 +13,7 @@ def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
     """
     for idea in recipe.ideas:
         idea.require_place(recipe, cluster)
+    _require_shared_statistics(recipe, cluster)
     graphs = cluster.engine.cuda_graphs
     if graphs == "none":
         return
@@ -20,3 +22,25 @@ def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
     problems += filter(None, (idea.variation(recipe) for idea in recipe.ideas))
     if problems:
         raise ConfigError("cluster.engine.cuda_graphs", graphs, f"none for {problems[0]}")
+
+
+def _require_shared_statistics(recipe: Recipe, cluster: Cluster) -> None:
+    """Raise ConfigError if batch norms span several ranks, and the ranks cannot compute statistics together."""
+    plan, communication = plan_run(recipe, cluster.world_size), cluster.communication
+    ranks = plan.norm_ranks
+    if ranks == 1:
+        return
+    if cluster.ranks_per_node % ranks:
+        lacking = f"whose number divides the {cluster.ranks_per_node} of a node"
+    elif cluster.engine.compile:
+        lacking = "without cluster.engine.compile"
+    elif communication.kind != "torch_distributed" or communication.backend == "mpi":
+        lacking = "under cluster.communication.kind=torch_distributed with gloo or nccl (./run.sh setup --engine torch)"
+    else:
+        return
+    raise ConfigError(
+        "batch.bn_span",
+        recipe.batch.bn_span,
+        f"{plan.per_rank_batch_size}, the images of a rank; or several ranks, here {ranks}, {lacking}",
+        "set batch.bn_span=null, or fewer ranks",
+    )

@@ -78,7 +78,7 @@ def _head(document: Mapping[str, Any]) -> list[str]:
         f"{document['ranks_per_node']}",
         f"batch      {document['global_batch_size']:,} = {counted(document['world_size'], 'rank')}"
         f" x {counted(document['per_rank_batch_size'], 'image')} x "
-        f"{counted(document['accumulation_steps'], 'micro-batch', 'micro-batches')}",
+        f"{counted(document['accumulation_steps'], 'micro-batch', 'micro-batches')}{_shared(document['norm_ranks'])}",
         f"epochs     {document['epochs']} of nominally {document['steps_per_epoch']} steps "
         f"({document['total_steps_nominal']:,} in all); the run takes {spread} steps per epoch, "
         f"{document['total_steps']:,} in all",
@@ -126,6 +126,10 @@ def _image_sizes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{row['forward_macs_per_image'] / 1e9:>11.3g} G  {seconds:>10}"
         )
     return lines
+
+
+def _shared(norm_ranks: int) -> str:
+    return f"; batch norms span {norm_ranks} ranks" if norm_ranks > 1 else ""
 
 
 def _landmarks(landmarks: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.engine.torch.compiling import Compiler
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers
+from train.engine.torch.shared_norm import SharedStatistics
 from train.ideas.loss import Losses
 from train.networks.arch import Network
 from train.networks.layer import Layer, Parameter
@@ -76,6 +78,9 @@ class TrainedNetwork:
         self.parameters: tuple[Parameter, ...] = network.parameters
         self._device, self._accumulate = device, accumulate
         self._is_alone = cluster.world_size == 1
+        # Without a span, a rank may be alone in the place of one of many, whose batch the ranks cannot divide.
+        norm_ranks = plan_run(recipe, cluster.world_size).norm_ranks if recipe.batch.bn_span else 1
+        self._shared_statistics = SharedStatistics(norm_ranks) if norm_ranks > 1 else None
         self._is_nhwc, self._run_ahead = engine.layout == "NHWC", engine.run_ahead_steps
         self._dtype: torch.dtype = getattr(torch, engine.precision)
         self._sum_dtype: torch.dtype = torch.float32 if accumulate else getattr(torch, cluster.sum_precision)
@@ -202,6 +207,10 @@ class TrainedNetwork:
 
     def _normalise(self, layer: Layer, tensors: Mapping[str, Array], values: Array) -> Array:
         gamma, beta = (tensors[each.name] for each in layer.parameters)
+        if self._shared_statistics is not None:
+            normalised, *statistics = self._shared_statistics.normalise(values, gamma, beta, self.model.bn_epsilon)
+            self._batch_statistics.append(tuple(statistics))
+            return normalised
         # What torch.nn.functional.batch_norm calls. It alone returns the batch's statistics.
         normalised, mean, inverse_std, *_ = torch._batch_norm_impl_index(
             values, gamma, beta, None, None, True, 0.0, self.model.bn_epsilon, torch.backends.cudnn.enabled
