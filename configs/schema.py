@@ -7,6 +7,7 @@ from others (per-rank batch, steps per epoch, world size) are never keys: `confi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pydantic import Field, model_validator
@@ -85,6 +86,15 @@ class Recipe(Section):
     def evaluated(self) -> Recipe:
         """The recipe as an evaluation or an export takes it: the network's images have the side ``data.eval_size``."""
         return self._of_one_size(self.data.eval_size or self.model.image_size)
+
+    def counted(self, counts: Sequence[int] | None) -> Recipe:
+        """Return the recipe with the numbers of weights that follow from the training images of each class.
+
+        Args:
+            counts: Training images of each class. If None, all classes are equally large.
+        """
+        classes = self.model.num_classes
+        return self.model_copy(update={"loss": self.loss.balanced(counts or [1] * classes, classes)})
 
     def of_epoch(self, epoch: int) -> Recipe:
         """Return the recipe as an epoch, counted from 1, takes it: all images have the side of this epoch."""

@@ -100,6 +100,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     shapes = None if cluster.rehearsal else network_of(recipe.model).tensor_shapes
     initial = InitialState.read(run_folder.checkpoints.resume_point(), facts, plan, shapes)
     resumed_from = initial.resumed_from_step
+    recipe = recipe.counted(prepared.class_counts and prepared.class_counts.train)
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:
         begin = time.monotonic()
         state, weights = initial.source_state(identity.rank), initial.weights(identity.rank)

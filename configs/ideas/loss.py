@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from configs.errors import ConfigError
 from configs.ideas.idea import Idea
@@ -30,6 +30,12 @@ class Loss(Section):
     With smoothing a over K classes, ``uniform`` is the sense of TensorFlow and MLPerf: 1-a+a/K on the label and a/K
     elsewhere (Szegedy et al., arXiv:1512.00567). ``softmax_output`` is the sense of MXNet's SoftmaxOutput: 1-a on the
     label, a/(K-1) elsewhere.
+
+    With a weight w of each class, the loss of an image is the sum over classes of -w t log p, where t is the smoothed
+    label, of two labels if the image is mixed: what ``CrossEntropyLoss(weight=w, reduction='sum')`` adds of each image
+    in PyTorch. A step divides the sum by the images of the global batch, whatever their weights; PyTorch's ``mean``
+    divides by the sum of the weights of the batch's labels. Where the weights of all training images have the mean 1,
+    as ``balanced`` ones have, both are about the same, and the learning rate needs no change.
     """
 
     kind: Literal["softmax", "sigmoid", "one_hot_sigmoid"] = Field(
@@ -48,12 +54,43 @@ class Loss(Section):
         "uniform",
         description="Where the smoothed share goes: to all classes (uniform) or to all but the label (softmax_output).",
     )
+    class_weights: Annotated[tuple[float, ...], Field(strict=False)] | Literal["balanced"] | None = Field(
+        None,
+        description="Weight of each class in the loss, for classes with few images: a list of numbers, in the order of "
+        "the classes, or balanced, which weighs a class of n of N training images by N / (n x number of classes), as "
+        "scikit-learn does. Evaluations weigh nothing. If null, all classes weigh 1.",
+    )
+
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _are_weights(cls, given: object) -> object:
+        is_list = isinstance(given, list | tuple) and all(
+            type(each) in (int, float) and 0 < each < math.inf for each in given
+        )
+        if not is_list and given not in (None, "balanced"):
+            raise ConfigError("class_weights", given, "balanced, null, or a list of a number above 0 for each class")
+        return given
 
     @model_validator(mode="after")
     def _only_one_class_is_smoothed(self) -> Loss:
         if self.has_label_vectors and self.label_smoothing:
             raise ConfigError("label_smoothing", self.label_smoothing, "0 where loss.kind is sigmoid")
+        if self.kind != "softmax" and self.class_weights is not None:
+            raise ConfigError("class_weights", self.class_weights, f"null where loss.kind is {self.kind}")
         return self
+
+    def balanced(self, counts: Sequence[int], num_classes: int) -> Loss:
+        """Return the loss with the numbers of balanced weights, whose mean over all training images is 1.
+
+        Args:
+            counts: Training images of each class; a class without any has the weight 0. Those behind have none.
+            num_classes: Width of the classifier.
+        """
+        if self.class_weights != "balanced":
+            return self
+        share = sum(counts) / sum(count > 0 for count in counts)
+        weights = [share / count if count else 0.0 for count in counts] + [0.0] * (num_classes - len(counts))
+        return self.model_copy(update={"class_weights": tuple(weights)})
 
     @property
     def has_label_vectors(self) -> bool:
@@ -80,8 +117,8 @@ class Loss(Section):
     def levels(self, shares: Sequence[float], num_classes: int) -> tuple[float, float]:
         """Return the least loss of a prediction that is the same for all images, and of any prediction, in nats.
 
-        Both are entropies: of the smoothed labels' mean, and of one smoothed label. Of sigmoids, they are sums over the
-        classes: of the class, and of the rest.
+        Without weights both are entropies: of the smoothed labels' mean, and of one smoothed label. Of sigmoids, they
+        are sums over the classes: of the class, and of the rest.
 
         Args:
             shares: Share of each class among the training images. Classes behind them have none.
@@ -93,7 +130,18 @@ class Loss(Section):
         one = [label, *[other] * (num_classes - 1)]
         if self.activation == "sigmoid":
             mean, one = ([*shares, *(1 - share for share in shares)] for shares in (mean, one))
-        return _entropy(mean), _entropy(one)
+        if not isinstance(weights := self.class_weights, tuple):
+            return _entropy(mean), _entropy(one)
+        others = [other * weight for weight in weights]
+        least = [_least([*others[:at], label * weights[at], *others[at + 1 :]]) for at in range(len(shares))]
+        guess = _least([share * weight for share, weight in zip(mean, weights, strict=True)])
+        return guess, math.fsum(share * each for share, each in zip(shares, least, strict=True))
+
+
+def _least(targets: Sequence[float]) -> float:
+    """Return the least sum of -t log p over probabilities p whose sum is 1."""
+    total = math.fsum(targets)
+    return _entropy(targets) + (total and total * math.log(total))
 
 
 def _entropy(shares: Sequence[float]) -> float:
@@ -105,15 +153,21 @@ class LossIdea(Idea):
 
     block = "loss"
     keys = Section
-    rules = (exactly("loss", "loss.kind", "softmax", REFERENCE),)
+    rules = (
+        exactly("loss", "loss.kind", "softmax", REFERENCE),
+        exactly("class_weights", "loss.class_weights", None, REFERENCE),
+    )
 
     def is_on(self, recipe: Recipe) -> bool:
         """Return True."""
         return True
 
     def require_fit(self, recipe: Recipe) -> None:
-        """Refuse labels of another kind than the loss takes, and a target where there is no top-1."""
+        """Refuse labels and weights of other classes than the loss takes, and a target where there is no top-1."""
         loss, source, target = recipe.loss, recipe.data.source, recipe.run.target_top1
+        if isinstance(loss.class_weights, tuple) and len(loss.class_weights) != recipe.model.num_classes:
+            allowed = f"{recipe.model.num_classes} numbers, one for each class (model.num_classes), or balanced"
+            raise ConfigError("loss.class_weights", list(loss.class_weights), allowed)
         if not loss.has_label_vectors and source in SOURCES_WITH_LABEL_VECTORS:
             allowed = f"sigmoid for data.source: {source}, whose images have several labels"
             raise ConfigError("loss.kind", loss.kind, allowed)

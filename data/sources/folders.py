@@ -146,7 +146,8 @@ def _notes_on_counts(names: Sequence[str], labels: Sequence[Sequence[int]]) -> l
     if counts and max(counts.values()) >= _IMBALANCE * min(counts.values()):
         most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
         uneven = f"{counts[most]:,} of {most}, {counts[least]:,} of {least}"
-        notes.append(f"uneven classes ({uneven}): a network may name the frequent ones too often")
+        told = "a network may name the frequent ones too often; loss.class_weights=balanced weighs all classes alike"
+        notes.append(f"uneven classes ({uneven}): {told}")
     if 0 < len(labels[1]) < _FEW_TESTS:
         notes.append(f"few evaluation images ({len(labels[1])}): each is {1 / len(labels[1]):.1%} of the accuracy")
     return notes

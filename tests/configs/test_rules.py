@@ -29,6 +29,7 @@ BREAKS = {
     "sgd_opt_learning_rate_decay_poly_power": [*SGD, "schedule.decay.power=1"],
     "sgd_opt_weight_decay": [*SGD, "optimizer.weight_decay=0"],
     "loss": ["loss.kind=one_hot_sigmoid"],
+    "class_weights": ["loss.class_weights=balanced"],
     "weight_average": ["optimizer.average_half_life_steps=100"],
     "warmup_shape": ["schedule.warmup_shape=cosine"],
     "warmup_start": ["schedule.warmup_start_lr=0.8"],

@@ -294,6 +294,9 @@ class Engine(Protocol):
     def softplus(self, array: Array) -> Array:
         """Queue log(1 + e^x) of each x, in a form in which no exponential overflows."""
 
+    def column_scale(self, factors: Sequence[float]) -> Callable[[Array], Array]:
+        """Return the function that queues the product of each column of an array [B, columns] and its factor."""
+
     def pick(self, array: Array, columns: Array) -> Array:
         """Queue the value of each row [B, columns] in its column: float32 whole numbers, shape (B,)."""
 

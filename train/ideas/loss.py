@@ -14,6 +14,8 @@ def losses_of(engine: Engine, recipe: Recipe) -> Losses:
     loss = recipe.loss
     label, other = loss.smoothed(recipe.model.num_classes)
     has_pairs = recipe.label_shape != ()
+    # "balanced" is a list by the time a run is trained; an export has no images whose classes it could count.
+    weigh = engine.column_scale(loss.class_weights) if isinstance(loss.class_weights, tuple) else None
 
     def binary_cross_entropy(logits: Array, labels: Array) -> Array:
         return (engine.softplus(logits) - logits * labels).mean(axis=-1)
@@ -24,6 +26,8 @@ def losses_of(engine: Engine, recipe: Recipe) -> Losses:
 
     def cross_entropy(logits: Array, labels: Array) -> Array:
         likely = engine.log_softmax(logits)
+        if weigh is not None:
+            likely = weigh(likely)
         if not other:
             return -picked(likely, labels)
         return -(label - other) * picked(likely, labels) - other * likely.sum(axis=-1)

@@ -286,7 +286,8 @@ def test_classes_of_few_images_uneven_ones_and_a_small_evaluation_are_noted(tmp_
     )
     assert open_source(str(tmp_path), Settings()).notes == (
         "few training images of b (1): fewer than 10 hardly make a class",
-        "uneven classes (20 of a, 1 of b): a network may name the frequent ones too often",
+        "uneven classes (20 of a, 1 of b): a network may name the frequent ones too often; "
+        "loss.class_weights=balanced weighs all classes alike",
         "few evaluation images (2): each is 50.0% of the accuracy",
     )
 

@@ -126,6 +126,7 @@ def test_rows_of_logits_have_numpy_s_log_softmax_softplus_largest_and_picked_val
     assert engine.to_host(engine.argmax(array)).tolist() == [0, 1, 1, 2]
     assert engine.to_host(engine.pick(array, picks)).tolist() == values[range(4), columns].tolist()
     assert [engine.to_host(each).tolist() for each in engine.unstack(array, 3, axis=1)] == values.T.tolist()
+    assert engine.to_host(engine.column_scale([2, 0.5, 0])(array)).tolist() == (values * [2, 0.5, 0]).tolist()
 
 
 @each_engine

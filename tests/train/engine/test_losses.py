@@ -91,6 +91,28 @@ def test_an_image_mixed_of_two_has_the_mean_of_the_losses_of_both_labels_by_thei
 
 
 @each_engine
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_weights_of_classes_multiply_the_terms_of_the_cross_entropy(
+    name: str, smoothing: float, is_mixed: bool
+) -> None:
+    """As PyTorch's CrossEntropyLoss(weight, reduction="sum", label_smoothing) defines them."""
+    draw = np.random.default_rng(2)
+    (first, second), shares = draw.integers(0, CLASSES, (2, len(LOGITS))), draw.random(len(LOGITS))
+    weights = draw.uniform(0.2, 5, CLASSES).round(3)
+    given = f"loss={{label_smoothing: {smoothing}, class_weights: {weights.tolist()}}}"
+    labels = np.stack([first, second, shares], axis=1) if is_mixed else first
+    losses, gradient = _losses(name, LOGITS, labels, given, *["data.mixup_alpha=0.2"] * is_mixed)
+    share = shares[:, None] if is_mixed else 1
+    hard = share * np.eye(CLASSES)[first] + (1 - share) * np.eye(CLASSES)[second]
+    targets = weights * (hard * (1 - smoothing) + smoothing / CLASSES)
+    found = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(losses, -(targets * np.log(found)).sum(axis=1), rtol=1e-4)
+    expected = targets.sum(axis=1, keepdims=True) * found - targets
+    np.testing.assert_allclose(gradient, expected.sum(axis=0), rtol=1e-3, atol=1e-4)
+
+
+@each_engine
 def test_binary_cross_entropy_is_the_mean_over_classes_and_never_overflows(name: str) -> None:
     logits = np.concatenate([LOGITS[:3], np.full((1, CLASSES), 500.0)])
     labels = (np.arange(4 * CLASSES).reshape(4, CLASSES) % 3 == 0).astype(np.float32)

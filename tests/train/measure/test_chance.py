@@ -20,6 +20,7 @@ def _rule(*overrides: str, counts: ClassCounts | None = None) -> StopRule:
     """Return the rule of a run of 6 epochs of 100 steps, the first one warm-up, unless overridden."""
     long = ["data.train_samples=6400", "run.epochs=6", "loss.label_smoothing=0", *overrides]
     recipe, cluster = load_both("digits", "laptop", long)
+    recipe = recipe.counted(counts and counts.train)
     return stop_rule_of(recipe, cluster, plan_run(recipe, 1), counts)
 
 
@@ -126,6 +127,25 @@ def test_always_naming_the_largest_class_is_no_learning() -> None:
     for correct, level, is_ended in ((360, entropy, True), (360, 0.9 * entropy, False), (420, entropy, False)):
         rule = _rule("model.num_classes=3", counts=counts)
         assert any(_told(rule, [(correct, [level - 0.01, level + 0.01] * 50)] * 9, 600)) is is_ended
+
+
+def test_with_balanced_weights_guessing_is_that_of_equal_classes_and_smoothed_labels_keep_their_floor() -> None:
+    counts = ClassCounts(train=[800, 100, 100], eval=[60, 360, 180])
+    # With a = 0.3, a label has 0.8 and the others 0.1; the classes weigh 5/12, 10/3 and 10/3.
+    frequent, rare = [1 / 3, 1 / 3, 1 / 3], [1 / 24, 1 / 3, 8 / 3]
+    mean = [5 / 12 * (0.7 * 0.8 + 0.1), *[10 / 3 * (0.7 * 0.1 + 0.1)] * 2]
+    smoothed = _least(mean), 0.8 * _least(frequent) + 0.2 * _least(rare)
+    for smoothing, (guess, least) in ((0, (math.log(3), 0.0)), (0.3, smoothed)):
+        for share, is_ended in ((0.04, True), (0.06, False)):
+            level = guess - share * (guess - least)
+            keys = "model.num_classes=3", f"loss={{label_smoothing: {smoothing}, class_weights: balanced}}"
+            flat = [(360, [level - 1e-6, level + 1e-6] * 50)] * 9
+            assert any(_told(_rule(*keys, counts=counts), flat, 600)) is is_ended
+
+
+def _least(targets: Sequence[float]) -> float:
+    """Return the sum of -t log p with the best p, which is in proportion to t."""
+    return -sum(each * math.log(each / sum(targets)) for each in targets)
 
 
 @pytest.mark.medium

@@ -4,7 +4,7 @@ On a CPU every verb computes before it returns. On a GPU, verbs queue on the dev
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -257,6 +257,11 @@ class TorchEngine:
     def softplus(self, array: Any) -> Any:
         """See `Engine`; PyTorch's own softplus leaves out what is small beside x."""
         return -torch.nn.functional.logsigmoid(-array)
+
+    def column_scale(self, factors: Sequence[float]) -> Callable[[Any], Any]:
+        """See `Engine`."""
+        row = torch.tensor(factors, device=self.device)
+        return lambda array: array * row
 
     def pick(self, array: Any, columns: Any) -> Any:
         """See `Engine`."""
