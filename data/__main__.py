@@ -38,8 +38,9 @@ SOURCE is one of
 {sources}
 
 Every file is decoded before the first image is packed, and all problems are listed at once (docs/images.md has the
-rules). DEST appears only when it is complete. Packing the same source again is fast and changes nothing. At the end,
-DEST/recipe.yaml is written, unless you have changed it: a small network and a schedule that suit the images.
+rules); --skip-bad leaves damaged files out. DEST appears only when it is complete. Packing the same source again is
+fast and changes nothing. At the end, DEST/recipe.yaml is written, unless you have changed it: a small network and a
+schedule that suit the images.
 """
 _EXAMPLES = """\
 examples:
@@ -63,6 +64,7 @@ class _Options:
     verify: Path | None
     check: str | None
     no_decode: bool
+    skip_bad: bool
     workers: int
     seed: int | None
     size: int | None
@@ -84,12 +86,12 @@ def _run(options: _Options) -> int:
     given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
     names = [name for name in (options.source, options.dest) if name is not None]
     if options.verify is not None:
-        if names or given or options.check is not None or options.no_decode:
+        if names or given or options.check is not None or options.no_decode or options.skip_bad:
             raise UserError("--verify takes one folder and --workers, nothing else; see ./run.sh prepare --help")
         return _verify(options.verify, options.workers)
     if options.check is not None:
-        if names:
-            raise UserError("--check takes one source and no DEST; see ./run.sh prepare --help")
+        if names or options.skip_bad:
+            raise UserError("--check takes one source, no DEST and no --skip-bad; see ./run.sh prepare --help")
         return _check(options.check, given, options)
     if not options.source or options.dest is None:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
@@ -113,6 +115,7 @@ def _parser() -> Parser:
     add("--verify", metavar="DEST", type=Path, help="read every byte, decode every image, and report damage")
     add("--check", metavar="SOURCE", help="pack nothing; list every problem that prevents SOURCE from being packed")
     add("--no-decode", action="store_true", help="do not decode the images before packing; --verify can do so later")
+    add("--skip-bad", action="store_true", help="leave out files that are no sound images, and list them in DEST")
     add(
         "--workers",
         metavar="N",
@@ -175,7 +178,7 @@ def _size(text: str) -> int:
 
 def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _Options) -> int:
     from data.first_recipe.write import write_recipe
-    from data.prepare import SourceRefused, prepare
+    from data.prepare import LEFT_OUT_FILE, SourceRefused, prepare
     from data.sources.catalogue import open_source
     from data.sources.image_source import Settings
 
@@ -185,10 +188,20 @@ def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _O
     _print_notes(source.notes)
     try:
         manifest, was_there = prepare(
-            source, destination, seed=settings.seed, workers=options.workers, is_decoded=not options.no_decode
+            source,
+            destination,
+            seed=settings.seed,
+            workers=options.workers,
+            is_decoded=not options.no_decode,
+            skips_bad=options.skip_bad,
         )
     except SourceRefused as refused:
-        raise UserError(f"{name}: {_print_findings(refused.problems, 'problem')}; nothing was packed") from None
+        told = f"{name}: {_print_findings(refused.problems, 'problem')}; nothing was packed"
+        raise UserError("; ".join(filter(None, (told, refused.remedy)))) from None
+    if (listed := destination / LEFT_OUT_FILE).exists():
+        lines = listed.read_text(encoding="utf-8").splitlines()
+        total = len(lines) + manifest.train.records + manifest.eval.records
+        print(f"{listed}: left out of {total:,} images: {_print_findings(lines, 'bad file')}")
     took = "up to date" if was_there else f"packed in {time.monotonic() - start:.1f} s"
     _print_counts(destination, manifest, took)
     if not options.no_recipe:

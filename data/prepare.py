@@ -8,11 +8,14 @@ import errno
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
+from configs.arguments import printable
 from configs.errors import UserError
 from configs.reading import Unreadable, exists, is_folder, patiently
 from data.images import image_problem
@@ -20,9 +23,12 @@ from data.lock import locked
 from data.manifest import SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
 from data.recordio import RecordWriter, pack_image
-from data.sources.image_source import Source, SourceSplit
+from data.sources.image_source import Source, SourceSplit, name_some
 from data.space import require_space
 from data.verify import check_files
+
+LEFT_OUT_FILE = "left_out.txt"
+"""Beside the manifest of a data set without some of the source's images: each of them, and what is wrong with it."""
 
 _IMAGES_PER_TASK = 16
 
@@ -32,12 +38,22 @@ class SourceRefused(UserError):
 
     Args:
         problems: What is wrong, a line each.
+        remedy: What to do about all of them; empty if the problems say so.
     """
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, problems: Sequence[str], remedy: str = "") -> None:
         more = f"; and {len(problems) - 1:,} more problems, which --check lists" if len(problems) > 1 else ""
-        super().__init__(problems[0] + more)
-        self.problems = tuple(problems)
+        super().__init__("; ".join(filter(None, (problems[0] + more, remedy))))
+        self.problems, self.remedy = tuple(problems), remedy
+
+
+class _BadFile(NamedTuple):
+    """A file that cannot be packed: its place in a split, a line on it, and whether the file's content is wrong."""
+
+    split: SplitName
+    place: int
+    line: str
+    is_content: bool
 
 
 def check_source(source: Source, *, workers: int = 1, is_decoded: bool = True) -> Iterator[str]:
@@ -50,38 +66,50 @@ def check_source(source: Source, *, workers: int = 1, is_decoded: bool = True) -
             ``prepare --verify``. If not, only the headers of the files are read.
     """
     yield from source.problems
+    yield from (each.line for each in _bad_files(source, workers, is_decoded=is_decoded))
+
+
+def _bad_files(source: Source, workers: int, *, is_decoded: bool) -> Iterator[_BadFile]:
     for name in SPLITS:
-        split = source.train if name == "train" else source.eval
+        split = source.split(name)
 
-        def problems_of(files: Sequence[Path], size: int | None = split.size) -> list[str]:
-            return [f"{file}: {why}" for file in files if (why := _file_problem(file, size, is_decoded=is_decoded))]
+        def bad_among(indices: Sequence[int], name: SplitName = name, split: SourceSplit = split) -> list[_BadFile]:
+            found = [(index, _file_problem(split.files[index], split.size, is_decoded=is_decoded)) for index in indices]
+            return [_BadFile(name, index, f"{split.files[index]}: {why[0]}", why[1]) for index, why in found if why]
 
+        indices = range(len(split.files))
         with (
-            tqdm(total=len(split.files), desc=f"checking {name}", unit=" images", disable=None) as progress,
-            contextlib.closing(
-                ordered_map(problems_of, chunked(split.files, _IMAGES_PER_TASK), workers=workers)
-            ) as done,
+            tqdm(total=len(indices), desc=f"checking {name}", unit=" images", disable=None) as progress,
+            contextlib.closing(ordered_map(bad_among, chunked(indices, _IMAGES_PER_TASK), workers=workers)) as done,
         ):
             for found in done:
                 yield from found
                 progress.update(_IMAGES_PER_TASK)
 
 
-def _file_problem(file: Path, size: int | None, *, is_decoded: bool) -> str | None:
+def _file_problem(file: Path, size: int | None, *, is_decoded: bool) -> tuple[str, bool] | None:
+    """Return what is wrong with a file, and whether that is its content; None if nothing is."""
+
     def look() -> str | None:
         with file.open("rb") as opened:
             return image_problem(opened, size, is_decoded=is_decoded)
 
     try:
-        return patiently(file, look)
+        return (why, True) if (why := patiently(file, look)) else None
     except Unreadable as error:
-        return error.reason
+        return error.reason, False
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}", False
 
 
 def prepare(
-    source: Source, destination: Path, *, seed: int = 1, workers: int = 1, is_decoded: bool = True
+    source: Source,
+    destination: Path,
+    *,
+    seed: int = 1,
+    workers: int = 1,
+    is_decoded: bool = True,
+    skips_bad: bool = False,
 ) -> tuple[Manifest, bool]:
     """Pack a source of images.
 
@@ -95,6 +123,8 @@ def prepare(
         seed: Seed of the order of the training records.
         workers: Number of processes that check and encode; the packed bytes do not depend on it.
         is_decoded: Whether every image is decoded before any is packed, see `check_source`.
+        skips_bad: Whether files that are no sound images are left out and listed in `LEFT_OUT_FILE`, at most half of
+            the training images of each class and of the evaluation images.
 
     Returns:
         The manifest, and whether the data set was there already.
@@ -109,10 +139,18 @@ def prepare(
     if exists(destination):
         return _load_same(destination, wanted, seed), True
     _require_space(source, destination)
-    if problems := [*check_source(source, workers=workers, is_decoded=is_decoded)]:
-        raise SourceRefused(problems)
+    bad = [*_bad_files(source, workers, is_decoded=is_decoded)]
+    can_skip = all(each.is_content for each in bad)
+    if bad and not (skips_bad and can_skip):
+        remedy = "--skip-bad leaves these files out" if can_skip else ""
+        raise SourceRefused([each.line for each in bad], remedy)
+    if bad:
+        source = _without(source, bad)
     try:
         with _partial_folder(destination) as partial:
+            if bad:
+                listed = "".join(f"{printable(each.line)}\n" for each in bad)
+                (partial / LEFT_OUT_FILE).write_text(listed, encoding="utf-8", errors="backslashreplace")
             splits = {name: _pack(source, name, partial, seed, workers) for name in SPLITS}
             manifest = Manifest(
                 format_version=1,
@@ -130,6 +168,38 @@ def prepare(
             return _load_same(destination, wanted, seed), True
         raise UserError(_explain(error, destination)) from None
     return manifest, False
+
+
+def _without(source: Source, bad: Sequence[_BadFile]) -> Source:
+    """Return the source without some files.
+
+    Raises:
+        SourceRefused: More than half of a class's training images or of the evaluation images would be left out.
+    """
+    kept: dict[SplitName, list[int]] = {}
+    for name in SPLITS:
+        left_out = {each.place for each in bad if each.split == name}
+        kept[name] = [index for index in range(len(source.split(name).labels)) if index not in left_out]
+    taken = replace(source, train=source.train.taken(kept["train"]), eval=source.eval.taken(kept["eval"]))
+    found, had = _class_counts(taken, "train"), _class_counts(source, "train")
+    few = [
+        f"{class_name} ({had[at] - found[at]:,} of {had[at]:,})"
+        for at, class_name in enumerate(source.class_names)
+        if 2 * found[at] < had[at]
+    ]
+    if 2 * len(kept["eval"]) < (total := len(source.eval.labels)):
+        few.append(f"evaluation ({total - len(kept['eval']):,} of {total:,})")
+    if few:
+        told = f"--skip-bad leaves out at most half of a class; more are bad of {name_some(few)}"
+        raise SourceRefused([each.line for each in bad], told)
+    return taken
+
+
+def _class_counts(source: Source, name: SplitName) -> list[int]:
+    """Return how many images of a split have each class."""
+    labels = np.asarray(source.split(name).labels)
+    counts = np.bincount(labels, minlength=len(source.class_names)) if labels.ndim == 1 else labels.sum(axis=0)
+    return counts.tolist()  # type: ignore[no-any-return]
 
 
 def _require_space(source: Source, destination: Path) -> None:
@@ -199,8 +269,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int) -> SplitManifest:
     """Write the records and the index of one split."""
-    split: SourceSplit = source.train if name == "train" else source.eval
-    count = len(split.labels)
+    split, count = source.split(name), len(source.split(name).labels)
     order = np.random.default_rng(seed).permutation(count).tolist() if name == "train" else range(count)
 
     def payloads(indices: Sequence[int]) -> list[bytes]:
@@ -216,13 +285,11 @@ def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int
                 writer.write(payload)
             progress.update(len(batch))
         rec, idx = writer.finish()
-    labels = np.asarray(split.labels)
-    counts = np.bincount(labels, minlength=len(source.class_names)) if labels.ndim == 1 else labels.sum(axis=0)
     return SplitManifest(
         records=count,
         rec_bytes=rec.size_bytes,
         rec_sha256=rec.sha256,
         idx_bytes=idx.size_bytes,
         idx_sha256=idx.sha256,
-        class_counts=tuple(counts.tolist()),
+        class_counts=tuple(_class_counts(source, name)),
     )

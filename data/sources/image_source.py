@@ -1,5 +1,7 @@
 """The interface that every source of images fills, and what several of them need: digests, and names in messages."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -7,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +67,12 @@ class SourceSplit:
     files: Sequence[Path] = ()
     size: int | None = None
 
+    def taken(self, indices: Sequence[int]) -> SourceSplit:
+        """Return the split of the images at some indices."""
+        labels: Any = [self.labels[index] for index in indices]
+        files = [self.files[index] for index in indices if self.files]
+        return SourceSplit(labels, lambda place: self.jpeg(indices[place]), files, self.size)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -89,6 +97,10 @@ class Source:
     eval: SourceSplit
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def split(self, name: str) -> SourceSplit:
+        """Return the split ``train`` or ``eval``."""
+        return self.train if name == "train" else self.eval
 
 
 class SourceModule(Protocol):

@@ -107,6 +107,52 @@ def test_the_seed_orders_the_training_records_and_leaves_the_evaluation_in_the_s
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("layout", ["folders", "table"])
+def test_bad_files_are_left_out_listed_and_counted_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str
+) -> None:
+    root, out = tmp_path / "in", tmp_path / "out"
+    names = [f"{part}/{name}/{number}.jpg" for part in ("train", "val") for name in "ab" for number in range(4)]
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (9, 9), 16 * number).save(root / name)
+    bad = ["train/a/0.jpg", "train/b/1.jpg", "train/b/3.jpg", "val/a/2.jpg"]
+    for name in bad:
+        content = (root / name).read_bytes()
+        (root / name).write_bytes(content[: len(content) // 2])
+    if layout == "table":
+        for part in ("train", "val"):
+            rows = "".join(f"{name},{name.split('/')[1]}\n" for name in names if name.startswith(part))
+            (root / f"{part}.csv").write_text(f"file,labels\n{rows}", encoding="utf-8")
+    status, told, error = run(capsys, root, out)
+    assert (status, left_in(tmp_path)) == (2, ["in"])
+    assert "nothing was packed; --skip-bad leaves" in error
+    findings = told.splitlines()
+    assert [line.split(": cannot be decoded")[0] for line in findings] == [f"{root}/{name}" for name in bad]
+    status, told, _ = run(capsys, root, out, "--skip-bad")
+    assert status == 0
+    assert told.splitlines()[:5] == [*findings, f"{out}/left_out.txt: left out of 16 images: 4 bad files"]
+    assert (out / "left_out.txt").read_text(encoding="utf-8").splitlines() == findings
+    assert not list(verify_dataset(out))
+    manifest = load_manifest(out)
+    assert (manifest.train.class_counts, manifest.eval.class_counts) == ((3, 2), (3, 4))
+    for part, split in (("train", "train"), ("val", "eval")):
+        wanted = {(root / name).read_bytes() for name in names if name.startswith(part) and name not in bad}
+        assert sound_bytes(out / f"{split}.rec", wanted) == len(wanted)
+    assert "left out of 16 images: 4 bad files\n" in run(capsys, root, out)[1]
+    (root / "train/b/0.jpg").write_bytes(b"")
+    status, _, error = run(capsys, root, tmp_path / "other", "--skip-bad")
+    assert (status, left_in(tmp_path)) == (2, ["in", "out"])
+    assert "at most half of a class; more are bad of b (3 of 4)" in error
+
+
+def sound_bytes(file: Path, images: set[bytes]) -> int:
+    """Return how many of some JPEGs are in a file of records."""
+    content = file.read_bytes()
+    return sum(content.count(each) == 1 for each in images)
+
+
+@pytest.mark.medium
 def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,7 +175,8 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
     (tmp_path / "in/train/n01/new.jpg").write_bytes(b"")
     status, told, error = run(capsys, tmp_path / "in", tmp_path / "other", "--workers", 2)
     assert (status, told) == (2, f"{tmp_path}/in/train/n01/new.jpg: is empty\n")
-    assert error.splitlines()[-1] == f"error: {tmp_path}/in: 1 problem; nothing was packed"
+    told = f"error: {tmp_path}/in: 1 problem; nothing was packed; --skip-bad leaves these files out"
+    assert error.splitlines()[-1] == told
     assert left_in(tmp_path) == ["in", "out"]
     (out / "eval.idx").unlink()
     assert "is not a complete data set" in run(capsys, tmp_path / "in", out)[2]
@@ -316,11 +363,12 @@ def test_processes_that_pack_the_same_images_at_a_time_all_succeed(tmp_path: Pat
 
 
 def _pack(
-    tmp_path: Path, call: str, file: Path, number: int, *, once: bool, source: str
+    tmp_path: Path, call: str, file: Path, number: int, *words: str, once: bool, source: str
 ) -> "subprocess.CompletedProcess[str]":
     """Pack a source again into the data set in ``tmp_path``, on a file system that fails to read ``file``."""
     variables = failing_reads(tmp_path, call, file, number, once=once)
     command = [sys.executable, "-m", "data", "prepare", source, f"{tmp_path}/out", "--workers", "1", "--no-recipe"]
+    command += words
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
 
@@ -358,3 +406,12 @@ def test_an_image_that_cannot_be_read_for_a_moment_is_packed(tmp_path: Path, kin
     assert done.returncode == 0, done.stderr
     packed = load_manifest(tmp_path / "out")
     assert packed.train.records + packed.eval.records == len(images)
+
+
+@pytest.mark.ranks  # by its process
+def test_an_image_that_the_disk_does_not_give_is_no_bad_file(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "in", each=4)
+    path = next(each for each in source.rglob("*") if each.is_file())
+    done = _pack(tmp_path, "open", path, errno.EACCES, "--skip-bad", once=False, source=str(source))
+    assert (done.returncode, (tmp_path / "out").exists()) == (2, False), done.stderr
+    assert done.stdout.startswith(f"{path}: cannot be read: {os.strerror(errno.EACCES)}")
