@@ -25,6 +25,9 @@ class NetworkEntry(NamedTuple):
     is_pooled: bool = True
 
 
+BACKBONE = "backbone"
+"""All layers but the classifier, in ``model.frozen``."""
+
 _CLASSIC, _RESNET = "train.networks.classic", "train.networks.resnet"
 
 NETWORKS: Mapping[str, NetworkEntry] = {

@@ -43,13 +43,14 @@ class Forward:
     Attributes:
         tensors: Parameters, and for inference the running statistics, by the names of the program's checkpoints.
         epsilon: Of every batch norm.
-        is_training: Batch norm takes the batch's own mean and variance.
+        is_training: Batch norm takes the batch's own mean and variance, unless its name begins with one of ``frozen``.
         batch_statistics: Mean and variance of each batch norm's input, by the layer's name; filled in training.
     """
 
     tensors: Mapping[str, Array]
     epsilon: float = 1e-5
     is_training: bool = False
+    frozen: tuple[str, ...] = ()
     batch_statistics: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Array:
@@ -59,7 +60,7 @@ class Forward:
     def conv_bn(self, x: Array, name: str, *, stride: int = 1, padding: int = 0) -> Array:
         """Convolve without a bias, then normalise."""
         x = convolve(x, self[f"{name}_weight"], stride=stride, padding=padding)
-        if self.is_training:
+        if self.is_training and not name.startswith(self.frozen):
             mean, variance = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
             self.batch_statistics[f"{name}_bn"] = mean, variance
         else:

@@ -126,11 +126,24 @@ class Model(Section):
         description="File of trained parameters to start from; a relative path starts in the cluster's paths.data. "
         "./run.sh train --from RUN or FILE sets it. If null, the weights are drawn from run.seed.",
     )
+    frozen: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (),
+        description="Layers that keep the values of model.parameters: names of layers, or what the names begin with, "
+        "for example [stem, stage1]; [backbone] is all layers but the classifier. They have no gradients, weight decay "
+        "or momenta, and their batch norms normalise by the running statistics, which stay as they are, too.",
+    )
 
     @model_validator(mode="after")
     def _one_spelling_of_gamma(self) -> Model:
         if self.zero_gamma and self.last_gamma != 1:
             raise ConfigError("last_gamma", self.last_gamma, "1 where model.zero_gamma is true")
+        return self
+
+    @model_validator(mode="after")
+    def _frozen_layers_are_trained_ones(self) -> Model:
+        if self.frozen and self.parameters is None:
+            allowed = "[] where the weights are drawn: frozen layers would stay at random"
+            raise ConfigError("frozen", list(self.frozen), allowed, "give trained weights by --from RUN or FILE")
         return self
 
     @model_validator(mode="after")

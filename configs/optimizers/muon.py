@@ -19,6 +19,7 @@ class Muon(OptimizerBlock):
 
     part: ClassVar[str] = "train.ideas.muon.MuonOptimizer"
     is_shared: ClassVar[bool] = True
+    tells_layers_apart: ClassVar[bool] = True
 
     name: Literal["muon"] = Field(description="Chooses Muon; ranks divide the orthogonalisation among themselves.")
     momentum: float = Field(

@@ -42,6 +42,7 @@ class OptimizerBlock(Section):
         part: Module and class of the optimizer, see `train.ideas.update_rule.RuleOptimizer`.
         engines: Engines that can compute the optimizer. If empty, all of them.
         is_shared: Whether ranks divide among themselves what the optimizer computes of whole tensors.
+        tells_layers_apart: Whether a layer's place in the network decides how its tensors are updated.
         variation: What makes its updates differ from each other, in words, so that no CUDA graph can repeat one.
         log_prefix: Prefix of the optimizer's keys in the MLPerf log.
         warmup_log_prefix: Prefix of the warm-up's key in the MLPerf log.
@@ -53,6 +54,7 @@ class OptimizerBlock(Section):
     part: ClassVar[str] = "train.ideas.update_rule.RuleOptimizer"
     engines: ClassVar[Sequence[str]] = ()
     is_shared: ClassVar[bool] = False
+    tells_layers_apart: ClassVar[bool] = False
     variation: ClassVar[str] = "computes on the host"
     log_prefix: ClassVar[str] = "opt"
     warmup_log_prefix: ClassVar[str] = "opt"

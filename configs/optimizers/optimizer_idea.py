@@ -29,6 +29,12 @@ class OptimizerIdea(Idea):
         """Return True."""
         return True
 
+    def require_fit(self, recipe: Recipe) -> None:
+        """Refuse frozen layers where the place of a layer in the network decides how it is updated."""
+        if recipe.model.frozen and recipe.optimizer.tells_layers_apart:
+            allowed = f"[] with optimizer.name: {recipe.optimizer.name}, which tells the first layer and the last apart"
+            raise ConfigError("model.frozen", list(recipe.model.frozen), allowed)
+
     def require_place(self, recipe: Recipe, cluster: Cluster) -> None:
         """Refuse an engine that has no such optimizer, and work to be divided among ranks without a common gradient."""
         name, block, engine = recipe.optimizer.name, recipe.optimizer, cluster.engine.name

@@ -53,6 +53,8 @@ MISTAKES = [
     ("schedule.warmup_steps=3", "schedule.warmup_steps", "null beside schedule.warmup_epochs (1); set one"),
     ("schedule.warmup_epochs=null", "schedule.warmup_epochs", "a number here or in"),
     ("model.parameters=''", "model.parameters", "a text that is not empty"),
+    ("model.frozen=[backbone]", "model.frozen", "[] where the weights are drawn: frozen layers would stay at random"),
+    ("optimizer={name: muon}", "model.parameters=a", "model.frozen=[stem]", "model.frozen", "[] with optimizer.name"),
     ("model.input_channels=2", "model.input_channels", "1, 3 or 4"),
     ("model.name=resnet51", "model.name", "did you mean 'resnet56'?"),
     ("model.name=mnist_small_cnn", "model.image_size", "28 px for mnist_small_cnn"),

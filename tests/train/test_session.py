@@ -28,6 +28,7 @@ from logs.metrics import METRICS_FILE, read_metrics
 from logs.weights import starting_weights
 from tests.engines import ALONE
 from train import session
+from train.checkpoint import evaluated_weights
 from train.comm.communicator import SingleProcess
 from train.export.exported_run import ExportedRun
 from train.export.formats import evaluate, export_network
@@ -171,6 +172,34 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_m
     assert (summary_again.weights_checksum, summary_again.resumed_from_step) == (
         summary.weights_checksum, stopped.value.step,
     )  # fmt: skip
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "overrides", [pytest.param([], id="mxnet"), pytest.param(*SHAMPOO.values[1:], marks=SHAMPOO.marks)]
+)
+def test_frozen_layers_keep_the_bits_they_began_with_through_a_stop_into_the_checkpoint_and_the_export(
+    tmp_path: Path, overrides: list[str]
+) -> None:
+    assert _train(tmp_path / "first", "run.epochs=2") == 0
+    given = [*overrides, *starting_weights(tmp_path / "first"), "run.seed=2", "model.frozen=[stem, stage1, stage2]"]
+    assert _train(tmp_path / "whole", *given) == 0
+    ranks = load_both("digits", "laptop", [*SMALL, *overrides])[1].world_size
+    with pytest.raises(RunStopped):
+        _train(tmp_path / "begun", *given, last=5 * ranks)
+    assert _train(tmp_path / "again", *given, begun=tmp_path / "begun") == 0
+    assert _result(tmp_path / "again") == _result(tmp_path / "whole")
+    run = ExportedRun.open(tmp_path / "whole")
+    before, after = (
+        evaluated_weights(read(RunFolder(tmp_path / name).checkpoints.files()[0])) for name in ("first", "whole")
+    )
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        assert (after[name].tobytes() == array.tobytes()) == name.startswith(("stem", "stage1", "stage2")), name
+    rows = read_metrics(tmp_path / "whole" / METRICS_FILE)
+    evaluated = [row["eval_loss"] for row in rows if row["kind"] == "evaluation"][-1]
+    for _, predict in export_network(run.recipe, run.cluster, run.checkpoint, tmp_path):
+        assert evaluate(run.recipe, run.cluster, predict).row["eval_loss"] == pytest.approx(evaluated, rel=1e-4)
 
 
 @pytest.mark.medium

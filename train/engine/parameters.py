@@ -88,7 +88,8 @@ def load_parameters(
             f"model.parameters: no file {path}; give a .ckpt, .onnx, .safetensors or .npz file, a .params file under "
             "MXNet, or a .pt file under PyTorch; relative paths start in cluster.paths.data"
         )
-    classifier = {each.name for each in network.layers[-1].parameters}
+    last = network.layers[-1]
+    classifier = set() if last.is_frozen else {each.name for each in last.parameters}
     wanted = network.tensor_shapes
     found = _named_as(wanted, _READERS.get(path.suffix, read_parameters)(path))
     differing = [name for name, shape in wanted.items() if name not in found or found[name].shape != shape]
@@ -97,7 +98,8 @@ def load_parameters(
         raise UserError(_explain(path, network.name, refused, {name: wanted[name] for name in refused}, found))
     new = sorted(classifier) if differing else []
     told = f"; the classifier has another shape and is re-initialised: {', '.join(new)}" if new else ""
-    logger.info("weights from %s: %d of %d tensors%s", path, len(wanted) - len(new), len(wanted), told)
+    frozen = f", {len(network.constants)} of them frozen" if network.constants else ""
+    logger.info("weights from %s: %d of %d tensors%s%s", path, len(wanted) - len(new), len(wanted), frozen, told)
     return dict(drawn) | {name: found[name].astype(np.float32) for name in wanted if name not in new}
 
 

@@ -6,12 +6,14 @@ disagree. `configs.networks.NETWORKS` names the module that has the rows of each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from configs.networks import NETWORKS
+from configs.errors import ConfigError, nearest
+from configs.networks import BACKBONE, NETWORKS
 from configs.registry import module_of
 from train.networks.kinds import KINDS
 from train.networks.layer import Kind, Layer, Parameter, Statistic
@@ -34,12 +36,25 @@ class Network:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Return all trainable tensors, first layer first."""
-        return tuple(parameter for layer in self.layers for parameter in layer.parameters)
+        return tuple(parameter for layer in self.layers if not layer.is_frozen for parameter in layer.parameters)
+
+    @cached_property
+    def constants(self) -> tuple[Parameter | Statistic, ...]:
+        """Return all tensors of frozen layers, first layer first."""
+        made: list[Parameter | Statistic] = []
+        for layer in self.layers:
+            made += [*layer.parameters, *layer.statistics] if layer.is_frozen else []
+        return tuple(made)
 
     @property
     def num_parameters(self) -> int:
         """Return the number of trainable elements."""
         return sum(parameter.size for parameter in self.parameters)
+
+    @property
+    def num_constants(self) -> int:
+        """Return the number of elements of frozen layers' tensors."""
+        return sum(math.prod(each.shape) for each in self.constants)
 
     @property
     def macs(self) -> int:
@@ -48,12 +63,12 @@ class Network:
 
     @cached_property
     def statistics(self) -> tuple[Statistic, ...]:
-        """Return all running statistics, first layer first."""
-        return tuple(statistic for layer in self.layers for statistic in layer.statistics)
+        """Return all running statistics that training moves, first layer first."""
+        return tuple(statistic for layer in self.layers if not layer.is_frozen for statistic in layer.statistics)
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return name -> shape (OIHW) of every parameter and running statistic by layer, as Gluon orders them."""
+        """Return name -> shape (OIHW) of every tensor, frozen ones too, by layer, as Gluon orders them."""
         return {name: shape for layer in self.layers for name, shape in layer.tensor_shapes.items()}
 
     @property
@@ -150,7 +165,13 @@ class Rows:
 
 
 def build_network(
-    name: str, *, num_classes: int, image_size: int, input_channels: int = 3, residual: Sequence[tuple[str, Any]] = ()
+    name: str,
+    *,
+    num_classes: int,
+    image_size: int,
+    input_channels: int = 3,
+    residual: Sequence[tuple[str, Any]] = (),
+    frozen: Sequence[str] = (),
 ) -> Network:
     """Return the table of a network.
 
@@ -161,17 +182,42 @@ def build_network(
         image_size: Side of the square input, px.
         input_channels: 3; 4 where a zero channel pads the input for tensor cores; 1 for grey images.
         residual: Keys and values of a recipe's block ``model.residual``; those that are missing have their defaults.
+        frozen: The recipe's ``model.frozen``.
+
+    Raises:
+        ConfigError: ``frozen`` names no layer of the network, or leaves none to train.
     """
     rows = Rows(input_channels, image_size, dict(residual))
     modules = {key: entry.module for key, entry in NETWORKS.items()}
     rows.dense("classifier", module_of(modules, name).add_layers(name, rows), num_classes)
-    return Network(name, image_size, input_channels, num_classes, tuple(rows.layers))
+    layers = _with_frozen(name, rows.layers, frozen) if frozen else rows.layers
+    return Network(name, image_size, input_channels, num_classes, tuple(layers))
+
+
+def _with_frozen(network: str, layers: Sequence[Layer], words: Sequence[str]) -> list[Layer]:
+    """Return the layers, of which those are frozen that ``model.frozen`` names."""
+    names = [layer.name for layer in layers if layer.parameters]
+    meant = {BACKBONE: names[:-1]}
+    for name in names:
+        parts = name.split("_")
+        for count in range(1, len(parts) + 1):
+            meant.setdefault("_".join(parts[:count]), []).append(name)
+    for word in words:
+        if word not in meant:
+            first = dict.fromkeys(name.partition("_")[0] for name in names)
+            allowed = f"{BACKBONE}, or the names of layers of {network}, or what they begin with: {', '.join(first)}"
+            near = nearest(word, meant)
+            raise ConfigError("model.frozen", word, allowed, near if near.startswith("did you mean") else "")
+    frozen = {name for word in words for name in meant[word]}
+    if frozen.issuperset(names):
+        raise ConfigError("model.frozen", [*words], "a part of the layers; at least one must be trained")
+    return [replace(layer, is_frozen=layer.name in frozen) for layer in layers]
 
 
 def network_arguments(model: Model) -> dict[str, Any]:
     """Return the arguments of `build_network` for a recipe's block ``model``."""
     plain = model.model_dump(include={"name", "num_classes", "image_size", "input_channels"})
-    return plain | {"residual": tuple(dict(model.residual).items())}
+    return plain | {"residual": tuple(dict(model.residual).items()), "frozen": model.frozen}
 
 
 def network_of(model: Model) -> Network:

@@ -50,6 +50,11 @@ class Statistic(NamedTuple):
     shape: tuple[int, ...]
     initial: float
 
+    @property
+    def is_norm(self) -> bool:
+        """Return True, see `Parameter`."""
+        return True
+
 
 class Traffic(NamedTuple):
     """What a kernel without arithmetic moves for each image, see `train.sim.roofline.Kernel`.
@@ -133,7 +138,8 @@ class Layer:
 
     ``in_channels`` of a concatenation is the sum over its inputs. A product multiplies each channel of its first input
     by the single pixel of its second. A dense layer reads its input channel by channel. ``rate`` is the share of
-    elements that dropout sets to 0. ``ends_block`` marks the last batch norm of a residual block.
+    elements that dropout sets to 0. ``ends_block`` marks the last batch norm of a residual block. The tensors of a
+    frozen layer keep their values in training, and a frozen batch norm normalises as in inference.
     """
 
     name: str
@@ -149,6 +155,7 @@ class Layer:
     has_bias: bool = False
     rate: float = 0.0
     ends_block: bool = False
+    is_frozen: bool = False
 
     @property
     def macs(self) -> int:
@@ -167,7 +174,7 @@ class Layer:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Return the trainable tensors, in the order of `train.networks.arch.Network.parameters`."""
+        """Return what would be trained of the layer if it were not frozen, in the order of the network's."""
         return self.kind.parameters(self)
 
     @property

@@ -20,7 +20,7 @@ def checkpoint_bytes(recipe: Recipe) -> int:
     shapes = [each.shape for each in network.parameters]
     statistics = sum(math.prod(each.shape) for each in network.statistics)
     states = sum(idea.state_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
-    return 4 * (network.num_parameters + statistics + states)
+    return 4 * (network.num_parameters + network.num_constants + statistics + states)
 
 
 def no_room_for_checkpoint(recipe: Recipe, cluster: Cluster, run_folder: Path) -> str | None:

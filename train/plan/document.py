@@ -163,6 +163,7 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
     buffers = estimate_input(recipe, cluster, plan)
     return {
         "parameters": network.num_parameters,
+        "frozen_numbers": network.num_constants,
         "tensors": len(sizes),
         "forward_macs_per_image": network.macs,
         "number_types": {"computed": engine.precision, "summed": summed, "kept": "float32"},

@@ -166,7 +166,7 @@ def estimate_memory(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> MemoryEs
     Backward needs the outputs of convolutions, ReLUs, pools and concatenations. The outputs of batch norms, products
     and additions are not kept where a ReLU or an addition behind them overwrites them. With 16-bit weights, each weight
     also has a float32 master copy; where float32 weights are cast in each step, backward needs the casts. Parameters of
-    batch norm are float32.
+    batch norm are float32. Before the first layer that is trained, backward needs nothing.
 
     Args:
         recipe: The network and the optimizer.
@@ -182,25 +182,29 @@ def estimate_memory(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> MemoryEs
     masters = 4 * computed if engine.gradient_precision != "float32" else 0
     casts = width * computed if width < held_width else 0
     overwritten = {name for layer in network.layers if layer.kind.overwrites for name in layer.inputs}
-    kept = [
-        layer.output_elements for layer in network.layers if layer.kind.keeps_output or layer.name not in overwritten
-    ]
+    kept, largest = [], 0
+    is_trained = False  # whether backward comes to a layer
+    for layer in network.layers:
+        is_trained |= bool(layer.parameters) and not layer.is_frozen
+        if layer.kind.keeps_output or layer.name not in overwritten:
+            kept += [layer.output_elements] * is_trained
+            largest = max(largest, layer.output_elements)
     # Devices are threads of one process.
     processes = 1 / cluster.ranks_per_node if cluster.communication.kind == "devices" else 1
-    copy = 0 if engine.name == "timed" else 4 * network.num_parameters
+    copy = 0 if engine.name == "timed" else 4 * (network.num_parameters + network.num_constants)
     evaluated = network if recipe.evaluated is recipe else network_of(recipe.evaluated.model)
     shapes = [each.shape for each in network.parameters]
     statistics = sum(math.prod(each.shape) for each in network.statistics)
     held = sum(idea.held_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
-    live = sum(kept) + _LIVE_GRADIENTS * max(kept)
+    live = sum(kept) + _LIVE_GRADIENTS * largest
     is_torch, folds = engine.name == "torch", {f"{name}_weight" for name in network.foldable_convolutions()}
-    matrices = [each for each in network.parameters if each.is_matrix]
+    matrices = [each for layer in network.layers for each in layer.parameters if each.is_matrix]
     # Only PyTorch's inference copies the weights that no batch norm folds into, and oneDNN packs no dense layer's.
     folded = sum(each.size for each in matrices if is_torch or each.name in folds) * held_width
     dense = 0 if is_torch or not copy else 4 * sum(each.size for each in matrices if len(each.shape) == _DENSE_AXES)
     fresh = held_width * max(each.size for each in network.parameters) if is_torch else 0
     return MemoryEstimate(
-        weights_bytes=own + masters,
+        weights_bytes=own + masters + 4 * network.num_constants,
         gradients_bytes=own + masters if plan.accumulation_steps > 1 else summed,
         optimizer_bytes=4 * held,
         activations_bytes=max(

@@ -158,8 +158,9 @@ def _shard(name: str, shard: Mapping[str, int]) -> str:
 
 def _network(document: Mapping[str, Any]) -> list[str]:
     types = document["number_types"]
+    frozen = f", {document['frozen_numbers']:,} numbers of frozen layers" if document["frozen_numbers"] else ""
     lines = [
-        f"{document['parameters']:,} parameters in {document['tensors']} tensors, "
+        f"{document['parameters']:,} parameters in {document['tensors']} tensors{frozen}, "
         f"{document['forward_macs_per_image'] / 1e9:.3g} G multiply-adds per image in the forward pass",
         f"layers compute in {types['computed']}, gradients are summed in {types['summed']}, weights and moments are "
         f"kept in {types['kept']}",

@@ -102,7 +102,10 @@ class StepModel:
         self.forward, self.backward = tabulate(network)
         last_kernel = {int(layer): kernel for kernel, layer in enumerate(self.backward["layer"])}
         self.kernel_of_gradient = [
-            last_kernel[index] for index, layer in enumerate(network.layers) for _ in layer.parameters
+            last_kernel[index]
+            for index, layer in enumerate(network.layers)
+            for _ in layer.parameters
+            if not layer.is_frozen
         ]
         self._buckets: dict[tuple[int, int, tuple[int, ...]], list[tuple[int, int]]] = {}
 

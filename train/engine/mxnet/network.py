@@ -84,17 +84,18 @@ class TrainedNetwork:
             model,
             engine,
             held=self._held,
-            masters=dict(zip((each.name for each in self.parameters), self.masters, strict=True)),
+            masters=self._weights(),
             context=context,
         )
 
     def _allocate(self) -> None:
-        shapes = {each.name: self.from_oihw(np.empty(each.shape, np.bool_)).shape for each in self.parameters}
-        statistics = {each.name: each.shape for each in self.network.statistics}
+        shapes = self.network.tensor_shapes
+        trained, statistics = ({each.name for each in own} for own in (self.parameters, self.network.statistics))
         for name, held in self._held.items():
-            held.shape = shapes[name] if name in shapes else statistics[name]
+            held.shape = self.from_oihw(np.empty(shapes[name], np.bool_)).shape
             held.initialize(mx.init.Zero(), ctx=self._context)
-            if name in shapes:
+            held.grad_req = "null"
+            if name in trained:
                 held.grad_req = "add" if self._accumulate and held.dtype != np.float16 else "write"
         for block in (self._training, self._exported):
             block.hybridize(static_alloc=True, static_shape=True)
@@ -105,6 +106,12 @@ class TrainedNetwork:
         self.gradients = [each.astype("float32", copy=False) for each in own] if self._accumulate else own
         self._half_sums = [pair for pair in zip(self.gradients, own, strict=True) if pair[0] is not pair[1]]
         self._statistics = {name: held.data() for name, held in self._held.items() if name in statistics}
+        self._held_constants = {each.name: self._held[each.name].data() for each in self.network.constants}
+        self._constants = {name: held.astype("float32", copy=False) for name, held in self._held_constants.items()}
+
+    def _weights(self) -> dict[str, Array]:
+        """Return the float32 weights, and the tensors of frozen layers, by name."""
+        return {**dict(zip((each.name for each in self.parameters), self.masters, strict=True)), **self._constants}
 
     @property
     def statistics(self) -> Sequence[Array]:
@@ -146,7 +153,7 @@ class TrainedNetwork:
     def forward(self, images: Array, labels: Array) -> Array:
         """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""
         if self._has_inferred and self._context.device_type == "cpu":
-            restore_order(self.weights)
+            restore_order([*self.weights, *self._held_constants.values()])
         self._has_inferred = False
         self._losses = self.losses(images.as_in_context(self._context), labels.as_in_context(self._context))
         loss = self._losses.sum()
@@ -201,11 +208,15 @@ class TrainedNetwork:
 
         Without statistics in ``weights``, means are set to 0 and variances to 1.
         """
-        assert set(weights) - set(self._statistics) == {each.name for each in self.parameters}
-        for each, master in zip(self.parameters, self.masters, strict=True):
+        held = self._weights()
+        assert set(weights) - set(self._statistics) == set(held)
+        for name, master in held.items():
             # Copied from a new array, because oneDNN may keep the old array in a memory order of its own.
-            mx.nd.array(self.from_oihw(weights[each.name])).copyto(master)
+            mx.nd.array(self.from_oihw(weights[name])).copyto(master)
         self.follow_masters()
+        for name, constant in self._held_constants.items():
+            if constant is not held[name]:
+                held[name].copyto(constant)
         self._settle()
         for name, _, initial in self.network.statistics:
             self._statistics[name][:] = weights.get(name, initial)
@@ -221,8 +232,8 @@ class TrainedNetwork:
 
     def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
-        for each, array in zip(self.parameters, self.masters, strict=True):
-            yield each.name, self.to_oihw(array.asnumpy())
+        for name, array in self._weights().items():
+            yield name, self.to_oihw(array.asnumpy())
 
     def to_oihw(self, stored: np.ndarray) -> np.ndarray:
         """Return a host copy of an array that has a weight's shape, such as a momentum, in OIHW."""

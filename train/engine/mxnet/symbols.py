@@ -169,7 +169,7 @@ def _batch_norm(layer: Layer, settings: Settings, tensors: Mapping[str, Any], da
         return mx.sym.transpose(made, axes=(0, 2, 3, 1))
     return mx.sym.BatchNorm(
         data, eps=settings.model.bn_epsilon, momentum=settings.model.bn_momentum, fix_gamma=False,
-        axis=layout.index("C"), name=layer.name,
+        axis=layout.index("C"), name=layer.name, **({"use_global_stats": True} if layer.is_frozen else {}),
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
@@ -54,7 +55,7 @@ class TrainedNetwork:
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
 
     Attributes:
-        weights: Tensors that the network computes with, in the order of ``parameters``.
+        weights: Trainable tensors that the network computes with, in the order of ``parameters``.
         masters: The weights in float32; where a weight is float32 already, the very same tensor. They are neighbours in
             memory where the gradients are, in the same order.
         image_shape: Shape of one image in the engine's layout.
@@ -98,7 +99,7 @@ class TrainedNetwork:
         stages = stages_of(self.network, cluster, self._sum_dtype.itemsize)
         *first, last = (Layers(rows, {"bn": self._normalise, "dropout": self._drop}) for rows in stages)
         self._first_stages: list[Callable[..., Array]] = list(first)
-        self._losses: Losses = lambda values, labels: losses(last(values, self._leaves).float(), labels)
+        self._losses: Losses = lambda values, labels: losses(last(values, self._tensors).float(), labels)
         if self._compiler is not None:
             self._first_stages = [self._compiler.compiled(stage) for stage in first]
             self._losses = self._compiler.compiled(self._losses)
@@ -124,10 +125,23 @@ class TrainedNetwork:
         for index, leaf in enumerate(self._leaves.values()):
             leaf.register_post_accumulate_grad_hook(self._receiver(index))
         self._allocate_statistics()
+        self._allocate_constants()
+
+    def _allocate_constants(self) -> None:
+        """Make the tensors of frozen layers, in float32 and as the network computes with them."""
+        self._constants: dict[str, Array] = {}
+        self._held_constants: dict[str, Array] = {}
+        for each in self.network.constants:
+            made = torch.zeros(each.shape, device=self._device)
+            if self._is_nhwc and made.ndim == _IMAGE_AXES:
+                made = made.to(memory_format=torch.channels_last)
+            self._constants[each.name] = made
+            self._held_constants[each.name] = made.to(torch.float32 if each.is_norm else self._dtype)
+        self._tensors = {**self._leaves, **self._held_constants}
 
     def _allocate_statistics(self) -> None:
         """Make the running statistics: first the means of all layers, then the variances, in one piece of memory."""
-        norms = [layer for layer in self.network.layers if layer.statistics]
+        norms = [layer for layer in self.network.layers if layer.statistics and not layer.is_frozen]
         widths = [layer.out_channels for layer in norms]
         self._running = torch.zeros(2 * sum(widths), device=self._device)
         means, variances = self._running.split([sum(widths)] * 2)
@@ -206,6 +220,9 @@ class TrainedNetwork:
                 )
 
     def _normalise(self, layer: Layer, tensors: Mapping[str, Array], values: Array) -> Array:
+        if layer.is_frozen:
+            gamma, beta, mean, variance = (tensors[name] for name in layer.tensor_shapes)
+            return functional.batch_norm(values, mean, variance, gamma, beta, eps=self.model.bn_epsilon)
         gamma, beta = (tensors[each.name] for each in layer.parameters)
         if self._shared_statistics is not None:
             normalised, *statistics = self._shared_statistics.normalise(values, gamma, beta, self.model.bn_epsilon)
@@ -240,7 +257,7 @@ class TrainedNetwork:
         self._draw_masks(len(images))
         values = self._channels_first(images).to(self._dtype)
         for stage in self._first_stages:
-            values = stage(values, self._leaves)
+            values = stage(values, self._tensors)
         losses = self._losses(values, labels.to(self._device))
         self._move_statistics()
         self._loss = losses.sum().reshape(1)
@@ -336,8 +353,12 @@ class TrainedNetwork:
 
     def tensors(self) -> dict[str, Array]:
         """Return the float32 weights and the running statistics by name, as they are stored."""
+        return {**self._weights(), **self._statistics}
+
+    def _weights(self) -> dict[str, Array]:
+        """Return the float32 weights, and the tensors of frozen layers, by name."""
         names = (each.name for each in self.parameters)
-        return {**dict(zip(names, self.masters, strict=True)), **self._statistics}
+        return {**dict(zip(names, self.masters, strict=True)), **self._constants}
 
     def zero_gradients(self) -> None:
         """Clear the gradients before a new sum over micro-batches."""
@@ -348,10 +369,12 @@ class TrainedNetwork:
 
         Without statistics in ``weights``, means are set to 0 and variances to 1.
         """
-        assert set(weights) - set(self._statistics) == set(self._leaves)
-        for each, master in zip(self.parameters, self.masters, strict=True):
-            master.copy_(torch.from_numpy(np.ascontiguousarray(weights[each.name])))
+        assert set(weights) - set(self._statistics) == set(self._tensors)
+        for name, master in self._weights().items():
+            master.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
         self.follow_masters()
+        for name, held in self._held_constants.items():
+            held.copy_(self._constants[name])
         for name, _, initial in self.network.statistics:
             if name in weights:
                 self._statistics[name].copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
@@ -368,8 +391,8 @@ class TrainedNetwork:
 
     def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
-        for each, master in zip(self.parameters, self.masters, strict=True):
-            yield each.name, np.array(master.cpu().numpy(), order="C")
+        for name, master in self._weights().items():
+            yield name, np.array(master.cpu().numpy(), order="C")
 
     def to_oihw(self, stored: np.ndarray) -> np.ndarray:
         """Return the array: its shape is that of OIHW in both layouts."""
