@@ -176,19 +176,16 @@ def _without(source: Source, bad: Sequence[_BadFile]) -> Source:
     Raises:
         SourceRefused: More than half of a class's training images or of the evaluation images would be left out.
     """
-    kept: dict[SplitName, list[int]] = {}
-    for name in SPLITS:
+
+    def kept(name: SplitName) -> SourceSplit:
         left_out = {each.place for each in bad if each.split == name}
-        kept[name] = [index for index in range(len(source.split(name).labels)) if index not in left_out]
-    taken = replace(source, train=source.train.taken(kept["train"]), eval=source.eval.taken(kept["eval"]))
-    found, had = _class_counts(taken, "train"), _class_counts(source, "train")
-    few = [
-        f"{class_name} ({had[at] - found[at]:,} of {had[at]:,})"
-        for at, class_name in enumerate(source.class_names)
-        if 2 * found[at] < had[at]
-    ]
-    if 2 * len(kept["eval"]) < (total := len(source.eval.labels)):
-        few.append(f"evaluation ({total - len(kept['eval']):,} of {total:,})")
+        split = source.split(name)
+        return split.taken([place for place in range(len(split.labels)) if place not in left_out])
+
+    taken = replace(source, train=kept("train"), eval=kept("eval"))
+    parts = [*zip(source.class_names, _class_counts(source, "train"), _class_counts(taken, "train"), strict=True)]
+    parts.append(("evaluation", len(source.eval.labels), len(taken.eval.labels)))
+    few = [f"{name} ({had - found:,} of {had:,})" for name, had, found in parts if 2 * found < had]
     if few:
         told = f"--skip-bad leaves out at most half of a class; more are bad of {name_some(few)}"
         raise SourceRefused([each.line for each in bad], told)

@@ -106,8 +106,9 @@ class TrainedNetwork:
         self.gradients = [each.astype("float32", copy=False) for each in own] if self._accumulate else own
         self._half_sums = [pair for pair in zip(self.gradients, own, strict=True) if pair[0] is not pair[1]]
         self._statistics = {name: held.data() for name, held in self._held.items() if name in statistics}
-        self._held_constants = {each.name: self._held[each.name].data() for each in self.network.constants}
-        self._constants = {name: held.astype("float32", copy=False) for name, held in self._held_constants.items()}
+        constants = {each.name: self._held[each.name].data() for each in self.network.constants}
+        self._frozen = list(constants.values())
+        self._constants = {name: each.astype("float32", copy=False) for name, each in constants.items()}
 
     def _weights(self) -> dict[str, Array]:
         """Return the float32 weights, and the tensors of frozen layers, by name."""
@@ -153,7 +154,7 @@ class TrainedNetwork:
     def forward(self, images: Array, labels: Array) -> Array:
         """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""
         if self._has_inferred and self._context.device_type == "cpu":
-            restore_order([*self.weights, *self._held_constants.values()])
+            restore_order([*self.weights, *self._frozen])
         self._has_inferred = False
         self._losses = self.losses(images.as_in_context(self._context), labels.as_in_context(self._context))
         loss = self._losses.sum()
@@ -214,9 +215,9 @@ class TrainedNetwork:
             # Copied from a new array, because oneDNN may keep the old array in a memory order of its own.
             mx.nd.array(self.from_oihw(weights[name])).copyto(master)
         self.follow_masters()
-        for name, constant in self._held_constants.items():
-            if constant is not held[name]:
-                held[name].copyto(constant)
+        for constant, master in zip(self._frozen, self._constants.values(), strict=True):
+            if constant is not master:
+                master.copyto(constant)
         self._settle()
         for name, _, initial in self.network.statistics:
             self._statistics[name][:] = weights.get(name, initial)
