@@ -202,9 +202,8 @@ def _class_counts(source: Source, name: SplitName) -> list[int]:
 def _require_space(source: Source, destination: Path) -> None:
     """Raise if the disk has no room for files that are packed as they are; what JPEGs will take is not known before."""
     parent = next(each for each in destination.absolute().parents if exists(each))
-    splits = [split for split in (source.train, source.eval) if split.size is None]
-    needed = sum(patiently(file, file.stat).st_size for split in splits for file in split.files if exists(file))
     if is_folder(parent):
+        needed = source.train.kept_bytes + source.eval.kept_bytes
         require_space(parent, needed, f"the data set {destination.name}", "or name a folder on another disk")
 
 

@@ -2,13 +2,14 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from configs.arguments import counted
 from configs.errors import UserError
-from configs.reading import Unreadable, exists, is_file, patiently
+from configs.reading import Unreadable, exists, is_file, is_folder, patiently
 from data.sources.image_source import alike_in_print, is_utf8, name_some, shown
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -16,18 +17,21 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 _OTHER_FORMATS = (".heic", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".svg", ".dng", ".cr2", ".nef")
 _TRAIN = "train"
 _EVAL_NAMES = ("val", "valid", "validation", "test")
+PARTS = (_TRAIN, *_EVAL_NAMES)
+_KAGGLE = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC")
+"""Where Kaggle's tree of ImageNet has the two parts, from its top and from the folders between."""
 _SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir"})
 _ARCHIVES = {"zipfile": (".zip",), "tarfile": (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")}
 _DEEPEST, _MOST_FOLDERS = 3, 200
 
 
 class Layout(NamedTuple):
-    """Where the class folders lie.
+    """The folders in which the two parts of a data set lie.
 
     Attributes:
-        train: The folder of the class folders for training.
-        eval: That of the class folders for evaluation; None if images must be held out for it.
-        unused: Names of folders beside the two that look like an evaluation part, and are not used.
+        train: The part for training.
+        eval: The part for evaluation; None if images must be held out for it.
+        unused: Names of others beside the two that look like an evaluation part, and are not used.
     """
 
     train: Path
@@ -35,22 +39,38 @@ class Layout(NamedTuple):
     unused: tuple[str, ...] = ()
 
 
+class ListedImage(NamedTuple):
+    """An image of a class; of a flat part, the name of the class is empty."""
+
+    class_name: str
+    name: str
+    size_bytes: int
+    file: Path
+
+
 class Listing(NamedTuple):
-    """The class folders of a split.
+    """The images of a part by class.
 
     Attributes:
-        class_names: Sorted names of the folders that are classes.
-        images: (class, file name, bytes) of each image, sorted by class and then by file name.
+        form: How the images are sorted into classes, in words.
+        class_names: Sorted names of the classes.
+        images: The images, sorted by class and then by file name.
         problems: What is wrong, a line each.
         left_out: Names of hidden entries and of files of the operating system, which are no images.
         empty: Names of class folders without an image.
     """
 
+    form: str
     class_names: tuple[str, ...]
-    images: list[tuple[str, str, int]]
+    images: list[ListedImage]
     problems: list[str]
     left_out: list[str]
-    empty: list[str]
+    empty: Sequence[str] = ()
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether no image lies in a class folder."""
+        return self.class_names == ("",)
 
 
 def find_layout(folder: Path) -> Layout | None:
@@ -59,26 +79,28 @@ def find_layout(folder: Path) -> Layout | None:
     Raises:
         UserError: Two folders may be the evaluation part.
     """
-    subfolders = {path.name.casefold(): path for path in _subfolders(folder)}
-    train = subfolders.get(_TRAIN)
-    if train is not None and (any(_subfolders(train)) or not _holds_images(train)):
-        found = [name for name in _EVAL_NAMES if name in subfolders]
-        parts = found[:-1] if len(found) > 1 and found[-1] == "test" else found
-        if len(parts) > 1:
-            several = " and ".join(subfolders[name].name for name in parts)
+    parts = {path.name.casefold(): path for path in _subfolders(folder)}
+    train = parts.get(_TRAIN)
+    if train is not None and not _is_flat(train):
+        found = [name for name in _EVAL_NAMES if name in parts]
+        used = found[:-1] if len(found) > 1 and found[-1] == "test" else found
+        if len(used) > 1:
+            several = " and ".join(parts[name].name for name in used)
             raise UserError(f"{folder}: evaluation images in {several}, allowed: one such folder; rename the others")
-        unused = tuple(subfolders[name].name for name in found[1:])
-        return Layout(train, subfolders[parts[0]] if parts else None, unused)
-    return Layout(folder, None) if any(map(_holds_images, subfolders.values())) else None
+        return Layout(train, parts[used[0]] if used else None, tuple(parts[name].name for name in found[1:]))
+    if any(map(_holds_images, parts.values())):
+        return Layout(folder, None)
+    return next((find_layout(folder / each) for each in _KAGGLE if is_folder(folder / each)), None)
 
 
 def explain_no_layout(source: Path) -> str | None:
     """Return what to give instead of a folder or a file that has no class folders; None if there are no images."""
     if is_file(source):
         return _explain_file(source)
-    below = [path for path in _below(source) if find_layout(path)]
+    # Of the folders that stand for one layout, as in Kaggle's tree, the last one has the parts.
+    below = {layout: path for path in _below(source) if (layout := find_layout(path))}
     if below:
-        return f"class folders lie further down; give {' or '.join(map(str, below[:3]))}"
+        return f"class folders lie further down; give {' or '.join(map(str, [*below.values()][:3]))}"
     if not _holds_images(source):
         strange = [path for path in (source, *_below(source)) if _holds_images(path, _OTHER_FORMATS)]
         return f"the images in {strange[0]} are neither JPEG nor PNG; convert them" if strange else None
@@ -109,7 +131,7 @@ def require_whole(folder: Path) -> None:
 
 
 def _is_part(folder: Path) -> bool:
-    around = find_layout(folder.parent) if folder.name.casefold() in (_TRAIN, *_EVAL_NAMES) else None
+    around = find_layout(folder.parent) if folder.name.casefold() in PARTS else None
     return around is not None and around.eval is not None
 
 
@@ -130,6 +152,11 @@ def _holds_images(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
         entry.name.lower().endswith(suffixes) and not is_hidden(entry.name) and not _is_folder(entry)
         for entry in _entries(folder, [])
     )
+
+
+def _is_flat(folder: Path) -> bool:
+    """Return whether a folder holds images, and no folders in which they could lie by class."""
+    return _holds_images(folder) and not any(_subfolders(folder))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -155,11 +182,13 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
         UserError: The folder has no class folder, and nothing else is wrong with it.
     """
     names: list[str] = []
-    images: list[tuple[str, str, int]] = []
+    images: list[ListedImage] = []
     problems: list[str] = []
     files: list[str] = []
     left_out: list[str] = []
     empty: list[str] = []
+    if _is_flat(folder):
+        return Listing("flat", ("",), _list_class(folder, "", problems, left_out), problems, left_out)
     for entry in _entries(folder, problems):
         if is_hidden(entry.name) or is_file(Path(entry.path) / "manifest.json"):  # a data set packed into its source
             left_out.append(shown(entry.name))
@@ -169,20 +198,20 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
             is_image = entry.name.lower().endswith(SUFFIXES)
             (left_out if is_root and not is_image else files).append(_why_no_file(entry) or shown(entry.name))
         else:
-            found = _list_class(Path(entry.path), problems, left_out)
-            images += [(entry.name, *each) for each in found]
+            found = _list_class(Path(entry.path), entry.name, problems, left_out)
+            images += found
             (names if found else empty).append(entry.name)
     if files:
         problems.append(f"{folder}: files where class folders should be: {name_some(files)}; sort them into folders")
     if not images and not problems and not empty:
         raise UserError(f"{folder}: no class folder in it; make one for each class")
     problems += [f"{folder}: {each}" for each in alike_in_print(names)]
-    return Listing(tuple(names), images, problems, left_out, empty)
+    return Listing(counted(len(names), "class folder"), tuple(names), images, problems, left_out, empty)
 
 
-def _list_class(folder: Path, problems: list[str], left_out: list[str]) -> list[tuple[str, int]]:
-    """Return (file name, bytes) of each image of a class, sorted; add what is no image to the two lists."""
-    images: list[tuple[str, int]] = []
+def _list_class(folder: Path, class_name: str, problems: list[str], left_out: list[str]) -> list[ListedImage]:
+    """Return the images of a class, sorted by name; add what is no image to the two lists."""
+    images: list[ListedImage] = []
     refused: list[str] = []
     for entry in _entries(folder, problems):
         if is_hidden(entry.name):
@@ -192,7 +221,8 @@ def _list_class(folder: Path, problems: list[str], left_out: list[str]) -> list[
         if reason is None and not entry.name.lower().endswith(SUFFIXES):
             reason = shown(entry.name)
         if reason is None:
-            images.append((entry.name, patiently(Path(entry.path), entry.stat).st_size))
+            path = Path(entry.path)
+            images.append(ListedImage(class_name, entry.name, patiently(path, entry.stat).st_size, path))
         else:
             refused.append(reason)
     if refused:

@@ -1,19 +1,23 @@
 """A folder of JPEG or PNG images with a folder for each class: train/<class>/* and val/<class>/*, or <class>/* alone.
 
 The evaluation part may be called val, valid, validation or test. Where there is none, --eval-share PERCENT of each
-class is held out for it (20), chosen by --seed. Photographs whose shorter side is above 512 px, as from a phone, are
-scaled to 256 px and turned upright; of smaller images, as ImageNet's, the bytes are kept. --size N sets another shorter
-side, --size keep keeps the bytes, --quality sets the quality of scaled JPEGs.
+class is held out for it (20), chosen by --seed. Of ImageNet, SOURCE may be the top of Kaggle's tree; a flat val
+gets its labels from LOC_val_solution.csv, from the devkit (ILSVRC2012_devkit_t12), or from
+imagenet_2012_validation_synset_labels.txt, in its folder or up to three above.
+Photographs whose shorter side is above 512 px, as from a phone, are scaled to 256 px and turned upright; of smaller
+images, as ImageNet's, the bytes are kept. --size N sets another shorter side, --size keep keeps the bytes, --quality
+sets the quality of scaled JPEGs.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from configs.arguments import counted
 from configs.errors import UserError
 from configs.reading import is_folder
-from data.sources.class_folders import Layout, Listing, find_layout, list_classes, require_whole
+from data.sources.class_folders import PARTS, Layout, ListedImage, Listing, find_layout, list_classes, require_whole
+from data.sources.flat_labels import with_labels
 from data.sources.held_out import DEFAULT_PERCENT, hold_out
 from data.sources.image_source import (
     Settings,
@@ -30,7 +34,6 @@ LAYOUT = "a folder of images for each class (in train and val, or alone)"
 OPTIONS = ("size", "quality", "eval_share")
 
 _FEW_IMAGES, _FEW_TESTS, _IMBALANCE = 10, 50, 10
-_PARTS = frozenset({"train", "val", "valid", "validation", "test"})
 
 
 def recognises(name: str) -> bool:
@@ -44,15 +47,17 @@ def open_source(name: str, settings: Settings) -> Source:
     assert layout is not None
     require_whole(folder)
     train, evaluation, problems, notes = _read_layout(folder, layout, settings)
-    names = tuple(sorted({name for name, _, _ in train.images}))
-    notes += _notes_on_names(train, names)
-    settings, told = with_size(settings, [*train.paths(), *evaluation.paths()])
+    names = tuple(sorted({image.class_name for image in train}))
+    notes += _notes_on_names(layout.train, names)
+    files = [[image.file for image in part] for part in (train, evaluation)]
+    settings, told = with_size(settings, [*files[0], *files[1]])
     form = form_of(settings)
     numbers = {each: number for number, each in enumerate(names)}
-    labels = [[numbers.get(name, 0) for name, _, _ in part.images] for part in (train, evaluation)]
+    labels = [[numbers.get(image.class_name, 0) for image in part] for part in (train, evaluation)]
+    num_bytes = [sum(image.size_bytes for image in part) for part in (train, evaluation)]
     listing = {
-        split: [(file, label, size) for (_, file, size), label in zip(each.images, numbered, strict=True)]
-        for split, each, numbered in zip(("train", "val"), (train, evaluation), labels, strict=True)
+        split: [(image.name, label, image.size_bytes) for image, label in zip(part, numbered, strict=True)]
+        for split, part, numbered in zip(("train", "val"), (train, evaluation), labels, strict=True)
     }
     kept = () if settings.size is None else (form,)
     return Source(
@@ -60,48 +65,33 @@ def open_source(name: str, settings: Settings) -> Source:
         description=f"class folders {folder.resolve().name}, {form}",
         fingerprint=fingerprint("folders", names, listing, *kept),
         class_names=names,
-        train=file_split(train.paths(), labels[0], settings),
-        eval=file_split(evaluation.paths(), labels[1], settings),
+        train=file_split(files[0], labels[0], settings, num_bytes[0]),
+        eval=file_split(files[1], labels[1], settings, num_bytes[1]),
         problems=tuple(problems),
         notes=(*notes, *told, *_notes_on_counts(names, labels)),
     )
 
 
-class _Part(NamedTuple):
-    """The images of a split.
-
-    Attributes:
-        folder: The folder of the class folders.
-        images: (class, file name, bytes) of each image.
-    """
-
-    folder: Path
-    images: list[tuple[str, str, int]]
-
-    def paths(self) -> list[Path]:
-        """Return the path of each image."""
-        return [self.folder / name / file for name, file, _ in self.images]
-
-
-def _read_layout(folder: Path, layout: Layout, settings: Settings) -> tuple[_Part, _Part, list[str], list[str]]:
-    """Return training part, evaluation part, problems and notes."""
+def _read_layout(
+    folder: Path, layout: Layout, settings: Settings
+) -> tuple[list[ListedImage], list[ListedImage], list[str], list[str]]:
+    """Return training images, evaluation images, problems and notes."""
     listed = list_classes(layout.train, is_root=layout.train == folder)
     names, problems, left_out = listed.class_names, listed.problems, listed.left_out
     problems += [f"{layout.train}: {name}: a class folder without an image; fill or remove it" for name in listed.empty]
-    if layout.train == folder and _PARTS.issuperset(map(str.casefold, names)):
+    if layout.train == folder and set(PARTS).issuperset(map(str.casefold, names)):
         problems.append(f"{folder}: images lie directly in {name_some(names)}; move them into a folder for each class")
     elif len(names) == 1:
         problems.append(f"{layout.train}: one class ({names[0]}), allowed: at least two; add the folder of another one")
     if layout.eval is None:
         share = settings.eval_share or DEFAULT_PERCENT
-        is_eval = hold_out(listed.images, layout.train, share, settings.seed)
-        both = [
+        is_eval = hold_out(listed.images, share, settings.seed)
+        train, evaluation = (
             [each for each, held in zip(listed.images, is_eval, strict=True) if held == wanted]
             for wanted in (False, True)
-        ]
-        train, evaluation = (_Part(layout.train, images) for images in both)
-        notes = [f"{share} % of each class is held out for evaluation (--eval-share)"]
-        if not problems and not evaluation.images:
+        )
+        told, notes = f"{share} % of each class is held out for evaluation (--eval-share)", []
+        if not problems and not evaluation:
             problems.append(f"{layout.train}: no class has two different images, one of them for evaluation; add some")
     else:
         if settings.eval_share is not None:
@@ -109,17 +99,20 @@ def _read_layout(folder: Path, layout: Layout, settings: Settings) -> tuple[_Par
                 f"--eval-share {settings.eval_share}: {layout.eval} has the evaluation images; leave it out"
             )
         tests = list_classes(layout.eval)
-        train, evaluation = _Part(layout.train, listed.images), _Part(layout.eval, tests.images)
+        if tests.is_flat:
+            tests = with_labels(layout.eval, tests)
+        train, evaluation, told = listed.images, tests.images, f"{layout.eval.name}: {tests.form}"
         problems += [*tests.problems, *_problems_of_evaluation(layout.eval, names, tests)]
         left_out += tests.left_out
-        notes = [f"{folder / each}: not used; {layout.eval.name} has the evaluation images" for each in layout.unused]
-    if absent := [name for name in names if name not in {each for each, _, _ in evaluation.images}]:
-        where = evaluation.folder if layout.eval else "evaluation"
+        unused = [layout.train.with_name(each) for each in layout.unused]
+        notes = [f"{each}: not used; {layout.eval.name} has the evaluation images" for each in unused]
+    if absent := sorted({*names} - {each.class_name for each in evaluation}):
+        where = layout.eval or "evaluation"
         notes.append(f"{where}: no image of {name_some(absent)}: the accuracy does not cover these classes")
     if left_out:
-        named, count = name_some(sorted(set(left_out))), f"{len(left_out):,} file{'s' * (len(left_out) > 1)}"
-        notes.append(f"{folder}: left out, as hidden or no image: {named} ({count})")
-    return train, evaluation, problems, notes
+        named = f"{name_some(sorted(set(left_out)))} ({counted(len(left_out), 'file')})"
+        notes.append(f"{folder}: left out, as hidden or no image: {named}")
+    return train, evaluation, problems, [f"{layout.train.absolute().name}: {listed.form}; {told}", *notes]
 
 
 def _problems_of_evaluation(folder: Path, names: Sequence[str], tests: Listing) -> list[str]:
@@ -131,10 +124,10 @@ def _problems_of_evaluation(folder: Path, names: Sequence[str], tests: Listing) 
     return [f"{folder}: classes that train does not have: {named}; rename or remove"] if unknown else []
 
 
-def _notes_on_names(train: _Part, names: Sequence[str]) -> list[str]:
+def _notes_on_names(train: Path, names: Sequence[str]) -> list[str]:
     if not all(map(str.isdecimal, names)) or sorted(names, key=int) == [*names]:
         return []
-    return [f"{train.folder}: class names are sorted as texts, not as numbers: class {names[2]!r} has label 2"]
+    return [f"{train}: class names are sorted as texts, not as numbers: class {names[2]!r} has label 2"]
 
 
 def _notes_on_counts(names: Sequence[str], labels: Sequence[Sequence[int]]) -> list[str]:

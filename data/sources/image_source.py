@@ -60,12 +60,14 @@ class SourceSplit:
         jpeg: Returns the encoded bytes of the image at an index. Several processes call it at the same time.
         files: The user's files that the images are made of, in the same order; empty if the program makes them.
         size: Shorter side that the images are scaled to, px. If None, the bytes of files are kept.
+        kept_bytes: Bytes of the files, where these are kept.
     """
 
     labels: Sequence[int] | Sequence[tuple[int, ...]]
     jpeg: Callable[[int], bytes]
     files: Sequence[Path] = ()
     size: int | None = None
+    kept_bytes: int = 0
 
     def taken(self, indices: Sequence[int]) -> SourceSplit:
         """Return the split of the images at some indices."""
@@ -198,10 +200,14 @@ def file_split(
     files: Sequence[Path],
     labels: Sequence[int] | Sequence[tuple[int, ...]],
     settings: Settings,
+    num_bytes: int,
 ) -> SourceSplit:
-    """Return the split of images that lie in files; their bytes are kept unless the settings have a size."""
-    quality = settings.quality or DEFAULT_QUALITY
-    return SourceSplit(labels, lambda index: read_image(files[index], settings.size, quality), files, settings.size)
+    """Return the split of images that lie in files of so many bytes, kept unless the settings have a size."""
+
+    def jpeg(index: int) -> bytes:
+        return read_image(files[index], settings.size, settings.quality or DEFAULT_QUALITY)
+
+    return SourceSplit(labels, jpeg, files, settings.size, num_bytes if settings.size is None else 0)
 
 
 def form_of(settings: Settings) -> str:

@@ -73,8 +73,8 @@ def open_source(name: str, settings: Settings) -> Source:
         description=f"tables of labels in {folder.resolve().name}, {form}",
         fingerprint=fingerprint("table", names, [list(table.items()) for table in tables.values()], sizes, form),
         class_names=names,
-        train=_split(folder, names, tables["train"], settings),
-        eval=_split(folder, names, tables["val"], settings),
+        train=_split(folder, names, tables["train"], settings, sum(sizes[0])),
+        eval=_split(folder, names, tables["val"], settings, sum(sizes[1])),
         problems=tuple(problems),
         notes=tuple(notes),
     )
@@ -97,10 +97,10 @@ def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple
     return names, problems
 
 
-def _split(folder: Path, names: Sequence[str], table: LabelTable, settings: Settings) -> SourceSplit:
+def _split(folder: Path, names: Sequence[str], table: LabelTable, settings: Settings, num_bytes: int) -> SourceSplit:
     files = [path for file in table if is_file(path := folder / file)]
     labels = [tuple(int(name in has) for name in names) for has in table.values()]
-    return file_split(files, labels, settings)
+    return file_split(files, labels, settings, num_bytes)
 
 
 def _find_table(folder: Path, stem: str) -> Path | None:

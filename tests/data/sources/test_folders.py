@@ -285,6 +285,7 @@ def test_classes_of_few_images_uneven_ones_and_a_small_evaluation_are_noted(tmp_
         tmp_path, *[f"train/a/{number}.jpg" for number in range(20)], "train/b/1.jpg", "val/a/1.jpg", "val/b/1.jpg"
     )
     assert open_source(str(tmp_path), Settings()).notes == (
+        "train: 2 class folders; val: 2 class folders",
         "few training images of b (1): fewer than 10 hardly make a class",
         "uneven classes (20 of a, 1 of b): a network may name the frequent ones too often; "
         "loss.class_weights=balanced weighs all classes alike",

@@ -1,0 +1,127 @@
+"""ImageNet as people have it, flat and in Kaggle's tree: the same data set as its class folders, or a line."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from configs.errors import UserError
+from data.prepare import check_source, prepare
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings
+from tests.data.sources.test_folders import jpeg
+
+CLASSES = ("n03", "n01", "n02")
+"""In the order of the devkit's numbers, which is not that of the names."""
+VALIDATION = ("n02", "n01", "n03", "n01", "n02")
+
+
+def shell(command: str, folder: Path) -> None:
+    subprocess.run(["bash", "-ec", command], cwd=folder, check=True)
+
+
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make train and val as class folders, val flat, and files of labels; every image has another grey."""
+    root = tmp_path_factory.mktemp("imagenet")
+    names = [f"train/{each}/{each}_{number}.JPEG" for each in CLASSES for number in range(3)]
+    flat = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 6)]
+    names += [f"val/{label}/{name}" for label, name in zip(VALIDATION, flat, strict=True)]
+    for grey, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(jpeg(16 * grey) + bytes(grey % 3))
+    devkit = root / "ILSVRC2012_devkit_t12/data"
+    devkit.mkdir(parents=True)
+    numbers = [f"{CLASSES.index(label) + 1}\n" for label in VALIDATION]
+    (devkit / "ILSVRC2012_validation_ground_truth.txt").write_text("".join(numbers))
+    fields = (
+        "ILSVRC2012_ID",
+        "WNID",
+        "words",
+        "gloss",
+        "num_children",
+        "children",
+        "wordnet_height",
+        "num_train_images",
+    )
+    synsets = np.empty((4, 1), [(field, object) for field in fields])
+    for row, name in enumerate((*CLASSES, "n00")):  # the last one is no class, but stands above the three
+        children = [1.0, 2.0, 3.0] if name == "n00" else []
+        synsets[row, 0] = (float(row + 1), name, f"a, {name}", "what it is", float(len(children)), children, 0.0, 3.0)
+    savemat(devkit / "meta.mat", {"synsets": synsets}, do_compression=True)
+    boxes = [
+        f"{Path(name).stem},{label} 1 2 3 4 {label} 5 6 7 8\n" for label, name in zip(VALIDATION, flat, strict=True)
+    ]
+    (root / "LOC_val_solution.csv").write_text("ImageId,PredictionString\n" + "".join(reversed(boxes)))
+    (root / "imagenet_2012_validation_synset_labels.txt").write_text("\n".join(VALIDATION))
+    shell("mkdir flat; cp val/*/* flat; tar czf ILSVRC2012_devkit_t12.tar.gz ILSVRC2012_devkit_t12", root)
+    return root
+
+
+KAGGLE = """
+mkdir -p ILSVRC/Data/CLS-LOC/test ILSVRC/Annotations/CLS-LOC/train/n01; touch ILSVRC/Annotations/CLS-LOC/train/n01/a.xml
+cp -r $I/train ILSVRC/Data/CLS-LOC; cp -r $I/flat ILSVRC/Data/CLS-LOC/val; cp $I/flat/*1.JPEG ILSVRC/Data/CLS-LOC/test
+cp $I/LOC_val_solution.csv .
+"""
+FLAT = "cp -r $I/train .; cp -r $I/flat val; "
+# What bash makes of the images in $I, the folder to give, and what is said of the validation part.
+LAYOUTS = {
+    "class folders": ("cp -r $I/train $I/val .", ".", "train: 3 class folders; val: 3 class folders"),
+    "Kaggle's top": (KAGGLE, ".", "train: 3 class folders; val: flat, labels from LOC_val_solution.csv"),
+    "Kaggle's ILSVRC": (KAGGLE, "ILSVRC", "val: flat, labels from LOC_val_solution.csv"),
+    "Kaggle's images": (KAGGLE, "ILSVRC/Data/CLS-LOC", "val: flat, labels from LOC_val_solution.csv"),
+    "devkit": (FLAT + "cp -r $I/*_t12 .", ".", "val: flat, labels from ILSVRC2012_validation_ground_truth.txt"),
+    "devkit's files": (FLAT + "cp $I/*_t12/data/* .", ".", "labels from ILSVRC2012_validation_ground_truth.txt"),
+    "list of ids": (
+        FLAT + "cp $I/imagenet_*.txt .",
+        ".",
+        "flat, labels from imagenet_2012_validation_synset_labels.txt",
+    ),
+}
+
+
+def made(imagenet: Path, folder: Path, command: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    shell(f"I={imagenet}; {command}", folder)
+    return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_layout_is_the_data_set_of_the_class_folders(imagenet: Path, tmp_path: Path, layout: str) -> None:
+    command, given, told = LAYOUTS[layout]
+    source = open_source(str(made(imagenet, tmp_path, command) / given), Settings())
+    assert [*check_source(source)] == []
+    assert source.class_names == ("n01", "n02", "n03")
+    for part, split in (("train", source.train), ("val", source.eval)):
+        files = sorted((imagenet / part).glob("*/*"))  # ImageFolder's order: by class, then by name
+        assert [split.jpeg(index) for index in range(len(files))] == [file.read_bytes() for file in files]
+        assert split.labels == [source.class_names.index(file.parent.name) for file in files]
+    assert told in source.notes[0]
+    assert source.fingerprint == open_source(str(imagenet), Settings()).fingerprint
+
+
+# What bash makes of the images in $I, the folder or file to give, and the line, of which {0} is the folder.
+REFUSED = [
+    (FLAT, ".", "{0}/val: images without class folders, and no labels in {0} .*LOC_val_solution.csv.*t12.*; sort"),
+    (KAGGLE + "rm *.csv", ".", "{0}/ILSVRC/Data/CLS-LOC/val: images without class folders"),
+    (FLAT + "head -n -1 $I/*.csv > LOC_val_solution.csv", ".",
+     "{0}/val: images without a label in {0}/LOC_val_solution.csv: ILSVRC2012_val_00000001.JPEG; remove"),
+    (FLAT + "sed s/n02/n04/ $I/*.csv > LOC_val_solution.csv", ".", "{0}/val: classes that train does not have: n04;"),
+    (FLAT + "printf 'a,b\nc,d' > LOC_val_solution.csv", ".", "{0}/LOC_val_solution.csv: the labels cannot be read"),
+    (FLAT + "cp $I/*_t12/data/*.txt .", ".", "ground_truth.txt: the labels cannot be read .*meta.mat.*; copy or"),
+    (FLAT + "cp -r $I/*_t12 .; truncate -s 300 */*/meta.mat", ".", "ground_truth.txt: the labels cannot be read"),
+    (FLAT + "head -c 300 $I/*.gz > ILSVRC2012_devkit_t12.tar.gz", ".", "_t12.tar.gz: the labels cannot be read"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "given", "message"), REFUSED)
+def test_what_cannot_be_packed_is_one_line(
+    imagenet: Path, tmp_path: Path, command: str, given: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message.format(tmp_path)) as caught:
+        prepare(open_source(str(made(imagenet, tmp_path, command) / given), Settings()), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert "more problems" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
