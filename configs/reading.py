@@ -45,14 +45,14 @@ class Unreadable(UserError):
     """A file or a folder that is there and could not be read, so that nothing is known of its content.
 
     Args:
-        path: The file or the folder.
+        path: The file or the folder, or anything else whose text names what is read.
         error: The last answer of the operating system.
 
     Attributes:
         reason: The message without the path.
     """
 
-    def __init__(self, path: Path, error: OSError) -> None:
+    def __init__(self, path: object, error: OSError) -> None:
         remedy = "check the disk or the file server, then repeat the command"
         if isinstance(error, PermissionError):
             remedy = "get the permission to read it, or check the file server, then repeat the command"
@@ -78,7 +78,7 @@ def may_pass(error: OSError) -> bool:
 
 
 def patiently(
-    path: Path,
+    path: object,
     read: Callable[[], T],
     *,
     clock: Callable[[], float] = time.monotonic,

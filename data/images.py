@@ -11,13 +11,13 @@ import re
 import warnings
 import zlib
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from configs.errors import UserError
-from configs.reading import Unreadable, may_pass, patiently, read_bytes
+from configs.reading import Unreadable, may_pass, patiently
 
 FORMATS = ("JPEG", "PNG")
 """Formats that may be packed, recognised by content. A file with several pictures stands for its first one."""
@@ -121,6 +121,39 @@ def _require_jpeg(file: BinaryIO) -> None:
         file.seek(max(0, int.from_bytes(file.read(2), "big") - 2), io.SEEK_CUR)
 
 
+class TarMember(NamedTuple):
+    """An image in a tar, which is read where it lies, as if it were a file.
+
+    Attributes:
+        archive: The tar.
+        name: The image's path in it; where the tar holds tars, those are folders of the path.
+        offset: First byte of the image in the tar.
+        size_bytes: Bytes of the image.
+    """
+
+    archive: Path
+    name: str
+    offset: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.archive}: {self.name}"
+
+    def read_bytes(self) -> bytes:
+        """Return the bytes of the image, fewer if the tar has been cut off meanwhile."""
+        with self.archive.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size_bytes)
+
+    def open(self, mode: Literal["rb"]) -> BinaryIO:
+        """Return the image as an opened file."""
+        return io.BytesIO(self.read_bytes())
+
+
+ImageFile = Path | TarMember
+"""Where an image of the user lies. Its text names it in messages."""
+
+
 class FileFacts(NamedTuple):
     """What the header of an image file says: its shorter side, px, whether a tag turns or mirrors it, and alpha."""
 
@@ -129,11 +162,11 @@ class FileFacts(NamedTuple):
     has_alpha: bool
 
 
-def file_facts(path: Path) -> FileFacts | None:
+def file_facts(path: ImageFile) -> FileFacts | None:
     """Return what the header of a file says; None if it is no image that can be read."""
 
     def look() -> FileFacts:
-        with Image.open(path) as image:
+        with path.open("rb") as file, Image.open(file) as image:
             is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
             return FileFacts(min(image.size), is_turned, image.has_transparency_data)
 
@@ -143,11 +176,11 @@ def file_facts(path: Path) -> FileFacts | None:
         return None
 
 
-def read_image(path: Path, size: int | None = None, quality: int = DEFAULT_QUALITY) -> bytes:
+def read_image(path: ImageFile, size: int | None = None, quality: int = DEFAULT_QUALITY) -> bytes:
     """Return the bytes of an image file as they are or, if ``size`` is given, an upright JPEG of that shorter side.
 
     Args:
-        path: A file.
+        path: A file, or an image in a tar.
         size: Shorter side, px.
         quality: JPEG quality.
 
@@ -155,7 +188,7 @@ def read_image(path: Path, size: int | None = None, quality: int = DEFAULT_QUALI
         UserError: The file cannot be read or decoded, although `image_problem` has found nothing or was not asked.
     """
     try:
-        content = read_bytes(path)
+        content = patiently(path, path.read_bytes)
         if size is None:
             return content
         with Image.open(io.BytesIO(content)) as image:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from configs.arguments import printable
 from configs.errors import UserError
 from configs.reading import Unreadable, exists, is_folder, patiently
-from data.images import image_problem
+from data.images import ImageFile, image_problem
 from data.lock import locked
 from data.manifest import SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
@@ -87,7 +87,7 @@ def _bad_files(source: Source, workers: int, *, is_decoded: bool) -> Iterator[_B
                 progress.update(_IMAGES_PER_TASK)
 
 
-def _file_problem(file: Path, size: int | None, *, is_decoded: bool) -> tuple[str, bool] | None:
+def _file_problem(file: ImageFile, size: int | None, *, is_decoded: bool) -> tuple[str, bool] | None:
     """Return what is wrong with a file, and whether that is its content; None if nothing is."""
 
     def look() -> str | None:

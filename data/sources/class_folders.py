@@ -10,6 +10,7 @@ from typing import NamedTuple
 from configs.arguments import counted
 from configs.errors import UserError
 from configs.reading import Unreadable, exists, is_file, is_folder, patiently
+from data.images import ImageFile
 from data.sources.image_source import alike_in_print, is_utf8, name_some, shown
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -18,6 +19,8 @@ _OTHER_FORMATS = (".heic", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".
 _TRAIN = "train"
 _EVAL_NAMES = ("val", "valid", "validation", "test")
 PARTS = (_TRAIN, *_EVAL_NAMES)
+_TARS = {f"{start}{part}.tar": part for start in ("", "ilsvrc2012_img_") for part in PARTS}
+"""Names of tars, in lower case -> the part that each of them holds."""
 _KAGGLE = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC")
 """Where Kaggle's tree of ImageNet has the two parts, from its top and from the folders between."""
 _SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir"})
@@ -26,7 +29,7 @@ _DEEPEST, _MOST_FOLDERS = 3, 200
 
 
 class Layout(NamedTuple):
-    """The folders in which the two parts of a data set lie.
+    """Where the two parts of a data set lie: each is a folder, or a tar of what would lie in it.
 
     Attributes:
         train: The part for training.
@@ -45,7 +48,7 @@ class ListedImage(NamedTuple):
     class_name: str
     name: str
     size_bytes: int
-    file: Path
+    file: ImageFile
 
 
 class Listing(NamedTuple):
@@ -79,7 +82,7 @@ def find_layout(folder: Path) -> Layout | None:
     Raises:
         UserError: Two folders may be the evaluation part.
     """
-    parts = {path.name.casefold(): path for path in _subfolders(folder)}
+    parts = _parts(folder)
     train = parts.get(_TRAIN)
     if train is not None and not _is_flat(train):
         found = [name for name in _EVAL_NAMES if name in parts]
@@ -91,6 +94,12 @@ def find_layout(folder: Path) -> Layout | None:
     if any(map(_holds_images, parts.values())):
         return Layout(folder, None)
     return next((find_layout(folder / each) for each in _KAGGLE if is_folder(folder / each)), None)
+
+
+def _parts(folder: Path) -> dict[str, Path]:
+    """Return the folders in a folder by name, and those of its parts that lie there as tars alone."""
+    tars = {_TARS[name]: Path(entry.path) for entry in _entries(folder, []) if (name := entry.name.lower()) in _TARS}
+    return {**tars, **{path.name.casefold(): path for path in _subfolders(folder)}}
 
 
 def explain_no_layout(source: Path) -> str | None:
@@ -115,6 +124,8 @@ def explain_no_layout(source: Path) -> str | None:
 def _explain_file(file: Path) -> str:
     """Return what to do with a file that was given for a folder."""
     name = file.name.lower()
+    if name in _TARS:
+        return f"is one part of a data set; give the folder that holds it, {file.absolute().parent}"
     module = next((module for module, endings in _ARCHIVES.items() if name.endswith(endings)), None)
     if module is None:
         return "is a file; give the folder that holds a folder of images for each class"

@@ -1,8 +1,9 @@
 """A folder of JPEG or PNG images with a folder for each class: train/<class>/* and val/<class>/*, or <class>/* alone.
 
 The evaluation part may be called val, valid, validation or test. Where there is none, --eval-share PERCENT of each
-class is held out for it (20), chosen by --seed. Of ImageNet, SOURCE may be the top of Kaggle's tree; a flat val
-gets its labels from LOC_val_solution.csv, from the devkit (ILSVRC2012_devkit_t12), or from
+class is held out for it (20), chosen by --seed. In place of the folders there may be train.tar and val.tar, which are
+not unpacked. Of ImageNet, SOURCE may hold the tars as they were downloaded (ILSVRC2012_img_train.tar), or be the top of
+Kaggle's tree; a flat val gets its labels from LOC_val_solution.csv, from the devkit (ILSVRC2012_devkit_t12), or from
 imagenet_2012_validation_synset_labels.txt, in its folder or up to three above.
 Photographs whose shorter side is above 512 px, as from a phone, are scaled to 256 px and turned upright; of smaller
 images, as ImageNet's, the bytes are kept. --size N sets another shorter side, --size keep keeps the bytes, --quality
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from configs.arguments import counted
 from configs.errors import UserError
-from configs.reading import is_folder
+from configs.reading import is_file, is_folder
 from data.sources.class_folders import PARTS, Layout, ListedImage, Listing, find_layout, list_classes, require_whole
 from data.sources.flat_labels import with_labels
 from data.sources.held_out import DEFAULT_PERCENT, hold_out
@@ -29,8 +30,9 @@ from data.sources.image_source import (
     spelling_hint,
     with_size,
 )
+from data.sources.tars import list_tar
 
-LAYOUT = "a folder of images for each class (in train and val, or alone)"
+LAYOUT = "a folder of images for each class (in train and val, in their tars, or alone)"
 OPTIONS = ("size", "quality", "eval_share")
 
 _FEW_IMAGES, _FEW_TESTS, _IMBALANCE = 10, 50, 10
@@ -72,13 +74,19 @@ def open_source(name: str, settings: Settings) -> Source:
     )
 
 
+def _list_part(path: Path, *, is_root: bool = False) -> Listing:
+    return list_tar(path) if is_file(path) else list_classes(path, is_root=is_root)
+
+
 def _read_layout(
     folder: Path, layout: Layout, settings: Settings
 ) -> tuple[list[ListedImage], list[ListedImage], list[str], list[str]]:
     """Return training images, evaluation images, problems and notes."""
-    listed = list_classes(layout.train, is_root=layout.train == folder)
+    listed = _list_part(layout.train, is_root=layout.train == folder)
     names, problems, left_out = listed.class_names, listed.problems, listed.left_out
     problems += [f"{layout.train}: {name}: a class folder without an image; fill or remove it" for name in listed.empty]
+    if listed.is_flat:
+        raise UserError(f"{layout.train}: its images lie in no class folders; unpack it, and sort them by class")
     if layout.train == folder and set(PARTS).issuperset(map(str.casefold, names)):
         problems.append(f"{folder}: images lie directly in {name_some(names)}; move them into a folder for each class")
     elif len(names) == 1:
@@ -98,7 +106,7 @@ def _read_layout(
             raise UserError(
                 f"--eval-share {settings.eval_share}: {layout.eval} has the evaluation images; leave it out"
             )
-        tests = list_classes(layout.eval)
+        tests = _list_part(layout.eval)
         if tests.is_flat:
             tests = with_labels(layout.eval, tests)
         train, evaluation, told = listed.images, tests.images, f"{layout.eval.name}: {tests.form}"

@@ -4,9 +4,9 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 from configs.reading import Unreadable, patiently
+from data.images import ImageFile
 from data.sources.class_folders import ListedImage
 
 DEFAULT_PERCENT = 20
@@ -50,7 +50,7 @@ def _contents(images: Sequence[ListedImage]) -> list[object]:
     ]
 
 
-def _content(file: Path, number: int) -> object:
+def _content(file: ImageFile, number: int) -> object:
     try:
         return _digest(patiently(file, file.read_bytes))
     except (OSError, Unreadable):  # which the check of the source tells

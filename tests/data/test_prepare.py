@@ -195,7 +195,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("--size", "8", "--verify", "x"), "--verify takes one folder"),
         (
             (str(ROOT / "configs"), "out"),
-            "nor a folder of images for each class (in train and val, or alone); give the folder",
+            "nor a folder of images for each class (in train and val, in their tars, or alone); give the folder",
         ),
         (("digits", "out", "--seed", "2147483648"), "--seed: got '2147483648', allowed: whole numbers 0 to 2147483647"),
         (("digits", "out", "--size", "7"), "--size: got '7', allowed: whole numbers 8 to 1024"),

@@ -1,4 +1,4 @@
-"""ImageNet as people have it, flat and in Kaggle's tree: the same data set as its class folders, or a line."""
+"""ImageNet as people have it, flat, in Kaggle's tree and in tars: the same data set as its class folders, or a line."""
 
 import subprocess
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from scipy.io import savemat
 
 from configs.errors import UserError
+from data.__main__ import main
 from data.prepare import check_source, prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
@@ -57,6 +58,11 @@ def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "LOC_val_solution.csv").write_text("ImageId,PredictionString\n" + "".join(reversed(boxes)))
     (root / "imagenet_2012_validation_synset_labels.txt").write_text("\n".join(VALIDATION))
     shell("mkdir flat; cp val/*/* flat; tar czf ILSVRC2012_devkit_t12.tar.gz ILSVRC2012_devkit_t12", root)
+    shell("cd flat; tar cf ../ILSVRC2012_img_val.tar *", root)
+    shell(
+        "cp -r train tars; cd tars; for n in n*; do tar cf $n.tar -C $n .; done; rm -r n0?; tar cf ../all.tar n*", root
+    )
+    shell("rm -r tars; mv all.tar ILSVRC2012_img_train.tar", root)
     return root
 
 
@@ -66,6 +72,7 @@ cp -r $I/train ILSVRC/Data/CLS-LOC; cp -r $I/flat ILSVRC/Data/CLS-LOC/val; cp $I
 cp $I/LOC_val_solution.csv .
 """
 FLAT = "cp -r $I/train .; cp -r $I/flat val; "
+TARS = "cp $I/*img_train.tar $I/*img_val.tar .; "
 # What bash makes of the images in $I, the folder to give, and what is said of the validation part.
 LAYOUTS = {
     "class folders": ("cp -r $I/train $I/val .", ".", "train: 3 class folders; val: 3 class folders"),
@@ -78,6 +85,31 @@ LAYOUTS = {
         FLAT + "cp $I/imagenet_*.txt .",
         ".",
         "flat, labels from imagenet_2012_validation_synset_labels.txt",
+    ),
+    "tars": (
+        TARS + "cp $I/*_t12.tar.gz .",
+        ".",
+        "ILSVRC2012_img_train.tar: 3 classes; ILSVRC2012_img_val.tar: flat, labels from ILSVRC2012_devkit_t12.tar.gz",
+    ),
+    "tars, and Kaggle's table above": (
+        "cp $I/*.csv .; mkdir in; cd in; " + TARS,
+        "in",
+        "ILSVRC2012_img_val.tar: flat, labels from LOC_val_solution.csv",
+    ),
+    "a tar of val": (
+        "cp -r $I/train .; cp $I/*img_val.tar val.tar; cp $I/*.csv .",
+        ".",
+        "train: 3 class folders; val.tar: flat",
+    ),
+    "tars of class folders": (
+        "for n in train val; do tar cf $n.tar -C $I/$n ./n03 ./n01 ./n02; done",
+        ".",
+        "train.tar: 3 classes; val.tar: 3 classes",
+    ),
+    "tars of the parts": (
+        "cp $I/*.csv .; tar cf train.tar -C $I train; cp -r $I/flat val; tar cf val.tar val; rm -r val",
+        ".",
+        "train.tar: 3 classes; val.tar: flat",
     ),
 }
 
@@ -102,9 +134,32 @@ def test_each_layout_is_the_data_set_of_the_class_folders(imagenet: Path, tmp_pa
     assert source.fingerprint == open_source(str(imagenet), Settings()).fingerprint
 
 
+@pytest.mark.ranks  # by its processes
+def test_tars_are_packed_in_the_same_order_as_folders_by_any_number_of_workers(
+    imagenet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tars = made(imagenet, tmp_path / "in", LAYOUTS["tars"][0])
+    assert main(["prepare", str(tars), str(tmp_path / "out"), "--workers", "2", "--no-recipe"]) == 0
+    assert f"note: {LAYOUTS['tars'][2]}\n" in capsys.readouterr().err
+    prepare(open_source(str(imagenet), Settings()), tmp_path / "folders")
+    for name in ("train.rec", "train.idx", "eval.rec", "eval.idx"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "folders" / name).read_bytes()
+
+
+def test_of_a_tar_the_same_images_are_held_out_as_of_its_folders(imagenet: Path, tmp_path: Path) -> None:
+    sources = [
+        open_source(str(made(imagenet, tmp_path / name, command)), Settings(eval_share=34))
+        for name, command in (("tar", "cp $I/*_train.tar ."), ("folder", "cp -r $I/train ."))
+    ]
+    assert len(sources[0].eval.labels) == 3
+    assert sources[0].fingerprint == sources[1].fingerprint
+
+
 # What bash makes of the images in $I, the folder or file to give, and the line, of which {0} is the folder.
 REFUSED = [
     (FLAT, ".", "{0}/val: images without class folders, and no labels in {0} .*LOC_val_solution.csv.*t12.*; sort"),
+    (TARS, ".", "{0}/ILSVRC2012_img_val.tar: images without class folders, .*; sort them"),
+    (TARS, "ILSVRC2012_img_train.tar", "is one part of a data set; give the folder that holds it, {0}$"),
     (KAGGLE + "rm *.csv", ".", "{0}/ILSVRC/Data/CLS-LOC/val: images without class folders"),
     (FLAT + "head -n -1 $I/*.csv > LOC_val_solution.csv", ".",
      "{0}/val: images without a label in {0}/LOC_val_solution.csv: ILSVRC2012_val_00000001.JPEG; remove"),
@@ -113,6 +168,20 @@ REFUSED = [
     (FLAT + "cp $I/*_t12/data/*.txt .", ".", "ground_truth.txt: the labels cannot be read .*meta.mat.*; copy or"),
     (FLAT + "cp -r $I/*_t12 .; truncate -s 300 */*/meta.mat", ".", "ground_truth.txt: the labels cannot be read"),
     (FLAT + "head -c 300 $I/*.gz > ILSVRC2012_devkit_t12.tar.gz", ".", "_t12.tar.gz: the labels cannot be read"),
+    (TARS + "truncate -s 12800 *_train.tar", ".", "{0}/ILSVRC2012_img_train.tar: .* damaged: n02.tar is cut off; copy"),
+    # The header of the inner tar and that of the folder in it end at byte 1024; the header of an image is spoilt.
+    (TARS + "printf xyz | dd of=ILSVRC2012_img_train.tar bs=1 seek=1100 conv=notrunc", ".", "damaged: n01 has no end"),
+    (TARS + "truncate -s 512 *_train.tar", ".", "{0}/ILSVRC2012_img_train.tar: is no tar, or is damaged:"),
+    (TARS + "gzip *_train.tar; mv *.gz ILSVRC2012_img_train.tar", ".", "_train.tar: is no tar, or is damaged:"),
+    ("cp $I/*img_val.tar train.tar", ".", "{0}/train.tar: its images lie in no class folders; unpack it, and sort"),
+    ("touch a.txt; tar cf train.tar a.txt", ".", "{0}/train.tar: no image in it"),
+    ("echo > b; tar cf train.tar b -C $I/train n01 n02", ".", "{0}/train.tar: not image files .*: b; unpack it"),
+    ("tar cf train.tar -C $I/train n01 n02; tar rf train.tar -C $I/train n01", ".",
+     "{0}/train.tar: images that are there twice: n01/n01_.*;"),
+    ("cp $I/train/*/*1.JPEG .; tar cf train.tar *1.JPEG -C $I/train n01 n02", ".",
+     "{0}/train.tar: images beside class folders: n01_1.JPEG, n02_1.JPEG, n03_1.JPEG; unpack"),
+    ("cp -r $I/train t; truncate -s 200 t/n02/n02_1.JPEG; tar cf train.tar -C t n01 n02", ".",
+     "{0}/train.tar: n02/n02_1.JPEG: cannot be decoded"),
 ]  # fmt: skip
 
 
