@@ -106,10 +106,11 @@ def explain_no_layout(source: Path) -> str | None:
     """Return what to give instead of a folder or a file that has no class folders; None if there are no images."""
     if is_file(source):
         return _explain_file(source)
-    # Of the folders that stand for one layout, as in Kaggle's tree, the last one has the parts.
-    below = {layout: path for path in _below(source) if (layout := find_layout(path))}
+    below: list[Path] = []
+    for path in _below(source):  # What lies below a data set, as the annotations in Kaggle's tree, is a part of it.
+        below += [path] if find_layout(path) and not {*below}.intersection(path.parents) else []
     if below:
-        return f"class folders lie further down; give {' or '.join(map(str, [*below.values()][:3]))}"
+        return f"class folders lie further down; give {' or '.join(map(str, below[:3]))}"
     if not _holds_images(source):
         strange = [path for path in (source, *_below(source)) if _holds_images(path, _OTHER_FORMATS)]
         return f"the images in {strange[0]} are neither JPEG nor PNG; convert them" if strange else None
