@@ -1,72 +1,29 @@
 """Parameters to start training from: a checkpoint or another file of weights; the classifier may differ."""
 
 import logging
-import zipfile
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from configs.arguments import printable
 from configs.errors import UserError
-from configs.reading import Unreadable, is_file, patiently
-from logs.checkpoints import read
-from train.checkpoint import evaluated_weights
+from configs.reading import is_file
+from train.engine.weight_files import Read, read_weights
 from train.networks.arch import Network
+from train.networks.torchvision_names import ANCHOR, torchvision_names
 
 logger = logging.getLogger(__name__)
 
-_NAMED_AT_MOST = 5
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        # NumPy does not close an archive that is damaged, if it has opened the file itself.
-        with patiently(path, lambda: path.open("rb")) as file, np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except Unreadable:
-        raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: is not a file of NumPy arrays ({error}); write one by numpy.savez") from None
-
-
-def _read_onnx(path: Path) -> dict[str, np.ndarray]:
-    import onnx  # noqa: PLC0415 (slow)
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # noqa: PLC0415 (comes with onnx)
-
-    try:
-        model = patiently(path, lambda: onnx.load(str(path)))
-    except (DecodeError, OSError) as error:
-        raise UserError(f"{path}: is not an ONNX file ({error}); export it again") from None
-    return {each.name: np.array(onnx.numpy_helper.to_array(each)) for each in model.graph.initializer}
-
-
-def _read_checkpoint(path: Path) -> dict[str, np.ndarray]:
-    return evaluated_weights(read(path))
-
-
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError  # noqa: PLC0415 (few runs need it)
-    from safetensors.numpy import load_file  # noqa: PLC0415
-
-    try:
-        arrays: dict[str, np.ndarray] = patiently(path, lambda: load_file(path))
-    except (SafetensorError, OSError, TypeError, AttributeError) as error:  # the last two: types that NumPy lacks
-        raise UserError(f"{path}: is not a file of safetensors in float32 ({error}); export it again") from None
-    return arrays
-
-
-_READERS = {
-    ".npz": _read_arrays, ".onnx": _read_onnx, ".ckpt": _read_checkpoint, ".safetensors": _read_safetensors,
-}  # fmt: skip
-"""Ending of a file -> function that reads the named arrays of such a file, float32 and in OIHW."""
+_NAMED_AT_MOST = 3
+_COUNT = "num_batches_tracked"
 
 
 def load_parameters(
-    path: Path,
-    network: Network,
-    drawn: Mapping[str, np.ndarray],
-    read_parameters: Callable[[Path], dict[str, np.ndarray]],
+    path: Path, network: Network, drawn: Mapping[str, np.ndarray], read_parameters: Read
 ) -> dict[str, np.ndarray]:
     """Return the weights and running statistics to start from: those of a file, for fine-tuning.
 
@@ -74,8 +31,9 @@ def load_parameters(
     so.
 
     Args:
-        path: A file of named arrays in OIHW. If its names are not this program's (Gluon's, for example), the arrays
-            are taken in their order, which is the order of the layers.
+        path: A file of named arrays in OIHW, see `train.engine.weight_files`. If its names are neither this program's
+            nor those of torchvision's ResNets (Gluon's, for example), the arrays are taken in their order, which is
+            the order of the layers.
         network: The network that needs parameters.
         drawn: Seeded weights by name.
         read_parameters: Reads files of the framework's own format, see `train.engine.protocol.Engine.read_parameters`.
@@ -85,36 +43,82 @@ def load_parameters(
     """
     if not is_file(path):
         raise UserError(
-            f"model.parameters: no file {path}; give a .ckpt, .onnx, .safetensors or .npz file, a .params file under "
-            "MXNet, or a .pt file under PyTorch; relative paths start in cluster.paths.data"
+            f"model.parameters: no file {path}; give a .ckpt, .onnx, .safetensors, .npz or .pth file, or under MXNet a "
+            ".params file; relative paths start in cluster.paths.data"
         )
     last = network.layers[-1]
     classifier = set() if last.is_frozen else {each.name for each in last.parameters}
-    wanted = network.tensor_shapes
-    found = _named_as(wanted, _READERS.get(path.suffix, read_parameters)(path))
-    differing = [name for name, shape in wanted.items() if name not in found or found[name].shape != shape]
-    refused = [name for name in differing if name not in classifier]
-    if refused:
-        raise UserError(_explain(path, network.name, refused, {name: wanted[name] for name in refused}, found))
+    wanted, found = network.tensor_shapes, _unwrapped(path, read_weights(path, read_parameters))
+    names = _names_in(found, network)
+    shapes = {name: each.shape for name, each in found.items()}
+    differing = [name for name, shape in wanted.items() if shapes.get(names[name]) != shape]
+    refused = {names[name]: wanted[name] for name in differing if name not in classifier}
+    trunk = [name for ours, name in names.items() if ours not in classifier]
+    unexpected = _unexpected(shapes, trunk, set(names.values()))
+    if refused or unexpected:
+        problems = [
+            _some([f"{name} {shapes.get(name, 'missing')} (wanted {shape})" for name, shape in refused.items()])
+        ]
+        problems.append("unexpected: " * bool(unexpected) + _some([f"{name} {shapes[name]}" for name in unexpected]))
+        told = "; ".join(each for each in problems if each)
+        raise UserError(f"{path}: not the parameters of {network.name}: {told}; only the classifier may differ")
     new = sorted(classifier) if differing else []
-    told = f"; the classifier has another shape and is re-initialised: {', '.join(new)}" if new else ""
+    why = "has another shape" if any(names[name] in found for name in new) else "is not in it"
+    told = f"; the classifier {why} and is re-initialised: {', '.join(new)}" if new else ""
     frozen = f", {len(network.constants)} of them frozen" if network.constants else ""
     logger.info("weights from %s: %d of %d tensors%s%s", path, len(wanted) - len(new), len(wanted), frozen, told)
-    return dict(drawn) | {name: found[name].astype(np.float32) for name in wanted if name not in new}
+    return dict(drawn) | {name: found[names[name]].astype(np.float32) for name in wanted if name not in new}
 
 
-def _named_as(wanted: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Rename arrays with foreign names by their order, if number and kinds of tensors fit the network."""
-    is_alike = len(found) == len(wanted) and all(
-        theirs.endswith(ours.rpartition("_")[2]) for theirs, ours in zip(found, wanted, strict=True)
-    )
-    return dict(zip(wanted, found.values(), strict=True)) if is_alike and not set(wanted) & set(found) else found
+def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a file, but counts of batches, without what wraps a ResNet of torchvision's names.
+
+    That is a prefix such as ``module.`` or Lightning's ``model.``, beside which there may be tensors of a loss, and the
+    ``_orig_mod.`` of what `torch.compile` has compiled.
+
+    Raises:
+        UserError: The file holds several networks.
+    """
+    weights = {name.replace("_orig_mod.", ""): each for name, each in found.items() if not name.endswith(_COUNT)}
+    prefixes = [name.removesuffix(ANCHOR) for name in weights if f".{name}".endswith(f".{ANCHOR}")]
+    if len(prefixes) > 1:
+        several = printable(", ".join(each or "without a prefix" for each in prefixes))
+        raise UserError(f"{path}: holds several networks ({several}); save the state_dict() of one of them")
+    prefix = prefixes[0] if prefixes else ""
+    return {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
 
 
-def _explain(
-    path: Path, name: str, refused: list[str], wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Any]
-) -> str:
-    shapes = {each: found[each].shape if each in found else "missing" for each in refused[:_NAMED_AT_MOST]}
-    some = ", ".join(f"{each} {shape} (wanted {wanted[each]})" for each, shape in shapes.items())
-    more = f" and {len(refused) - _NAMED_AT_MOST} more" if len(refused) > _NAMED_AT_MOST else ""
-    return f"{path}: not the parameters of {name}: {some}{more}; only the classifier may differ"
+def _names_in(found: Mapping[str, np.ndarray], network: Network) -> dict[str, str]:
+    """Return this program's name -> a file's, those of torchvision's ResNets if the file has them, or else by order."""
+    wanted = list(network.tensor_shapes)
+    if ANCHOR in found and (theirs := torchvision_names(network)):
+        return theirs
+    is_alike = [_kind(name, found) for name in found] == [name.rpartition("_")[2] for name in wanted]
+    return dict(zip(wanted, found if is_alike and not set(wanted) & set(found) else wanted, strict=True))
+
+
+def _kind(name: str, found: Mapping[str, np.ndarray]) -> str:
+    """Return what a tensor is, in the words of this program, where PyTorch's batch norm has the words of a layer."""
+    layer, _, kind = name.rpartition(".")
+    words = {"weight": "gamma", "bias": "beta"} if f"{layer}.running_mean" in found else {}
+    return words.get(kind, kind).rpartition("_")[2]
+
+
+def _unexpected(shapes: Mapping[str, Any], trunk: Sequence[str], known: AbstractSet[str]) -> list[str]:
+    """Return the names that a part of the trunk has in the file alone: they are those of a deeper network.
+
+    Other tensors belong to a classifier, or to what the file's program needs besides. If no name of the trunk is in the
+    file, all names are unexpected.
+    """
+    parts = {_part(name) for name in trunk}
+    is_foreign = shapes.keys().isdisjoint(trunk)
+    return [name for name in shapes if name not in known and (is_foreign or _part(name) in parts)]
+
+
+def _part(name: str) -> str:
+    return re.split(r"[._]", name)[0]
+
+
+def _some(differences: Sequence[str]) -> str:
+    more = f" and {len(differences) - _NAMED_AT_MOST} more" if len(differences) > _NAMED_AT_MOST else ""
+    return printable(", ".join(differences[:_NAMED_AT_MOST]) + more)

@@ -174,10 +174,10 @@ class Engine(Protocol):
         """
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
-        """Read a file of named parameters in the framework's own format.
+        """Read a file of named parameters that MXNet has written, which no other library reads.
 
         Raises:
-            UserError: The file is not of that format.
+            UserError: The file is damaged, or this is not MXNet.
         """
 
     def export_formats(self, network: TrainableNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:

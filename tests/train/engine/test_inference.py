@@ -13,6 +13,7 @@ from configs.networks import IMAGE_SIZES
 from tests.engines import BOTH, each_engine, forward_backward, random_batch, randomize, small_network
 from train.engine.build import build_optimizer
 from train.engine.onnx_graph import export_onnx
+from train.engine.parameters import load_parameters
 from train.networks.arch import Network, Rows, network_of
 from train.schedule import HyperParameters
 
@@ -199,13 +200,14 @@ def test_every_exported_format_gives_the_logits_of_the_network(
     name: str, network_name: str, side: int, tmp_path: Path
 ) -> None:
     engine, network, images = _opened(name, network_name, side)
+    held = {**network.read_weights(), **network.read_statistics()}
     logits = {title: predict(images) for title, predict in engine.export_formats(network, tmp_path / "network")}
     assert list(logits) == ["trained", *OWN_FORMATS[name], "ONNX"]
     expected = logits["trained"]
     for title, values in logits.items():
         np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-4 * expected.std(), err_msg=title)
     (own,) = (path for path in tmp_path.iterdir() if path.suffix in (".params", ".pt"))
-    read, held = engine.read_parameters(own), {**network.read_weights(), **network.read_statistics()}
+    read = load_parameters(own, network.network, {}, engine.read_parameters)
     assert set(read) == set(held)
     assert all(np.array_equal(read[key], values) for key, values in held.items())
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from configs.errors import UserError
 from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
 from train.comm.shares import Shares
@@ -19,7 +20,6 @@ from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork
 from train.engine.torch.optimizers import FUSED, clear_unless_finite
-from train.engine.torch.states import read_state
 from train.engine.torch.tracing import Recorder, read_operators
 from train.ideas.loss import losses_of
 from train.networks.arch import Network
@@ -95,8 +95,11 @@ class TorchEngine:
         return optimizer
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
-        """Read a state file of plain tensors, this program's or torchvision's."""
-        return read_state(path)
+        """Refuse a file of MXNet's."""
+        remedy = (
+            "train with --set cluster.engine.name=mxnet, or begin with a checkpoint of a run that has begun with it"
+        )
+        raise UserError(f"{path}: is a file of MXNet's, which MXNet alone reads; {remedy}")
 
     def export_formats(self, network: TrainableNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
         """Write PyTorch's own formats and ONNX."""

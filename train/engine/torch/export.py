@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from train.engine.onnx_graph import export_onnx
 from train.engine.protocol import Predict
+from train.engine.pytorch_file import read_pytorch
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers
 from train.engine.torch.network import TrainedNetwork
-from train.engine.torch.states import read_state
 from train.networks.arch import Network
 from train.networks.layer import Layer
 
@@ -35,10 +35,10 @@ def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str,
 
     table, epsilon = network.network, network.model.bn_epsilon
     state = f"{prefix}.pt"
-    tensors = {name: torch.from_numpy(values) for name, values in network.read_weights().items()}
-    tensors |= {name: torch.from_numpy(values) for name, values in network.read_statistics().items()}
+    arrays = {**network.read_weights(), **network.read_statistics()}
+    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
     torch.save(tensors, state)
-    loaded = {name: torch.from_numpy(values) for name, values in read_state(Path(state)).items()}
+    loaded = {name: torch.from_numpy(values) for name, values in read_pytorch(Path(state)).items()}
     restored = FoldedInference(table, loaded, epsilon=epsilon, dtype=torch.float32)
     yield "PyTorch state", _without_graph(restored)
 
@@ -46,7 +46,6 @@ def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str,
     _write_program(_Inference(table, tensors, epsilon), network.image_shape, program)
     yield "PyTorch program", _without_graph(torch.export.load(program).module())
 
-    arrays = {name: values.numpy() for name, values in tensors.items()}
     for name, of_host in export_onnx(table, arrays, epsilon, prefix):
         yield name, lambda images: of_host(images.numpy())  # noqa: B023 (there is one at most)
 

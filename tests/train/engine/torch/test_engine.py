@@ -1,4 +1,4 @@
-"""The verbs of the engine: arrays in and out, counts, files of parameters, traces."""
+"""The verbs of the engine: arrays in and out, counts, traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from configs.load import load_both
@@ -64,14 +63,6 @@ def test_a_gpus_rank_takes_its_own_gpu_and_computes_float32_in_float32(monkeypat
     assert engine.device == torch.device("cuda", 3)
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32) == (True, False)
     assert not torch.backends.cuda.matmul.allow_tf32
-
-
-def test_batch_norm_of_a_pytorch_state_gets_this_programs_names(engine: Engine, tmp_path: Path) -> None:
-    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4))
-    torch.save(layers.state_dict(), tmp_path / "state.pt")
-    read = engine.read_parameters(tmp_path / "state.pt")
-    assert list(read) == ["0.weight", "0.bias", "1_gamma", "1_beta", "1_moving_mean", "1_moving_var"]
-    np.testing.assert_array_equal(read["0.weight"], layers[0].weight.detach().numpy())
 
 
 def test_sixteen_bits_reach_the_host_as_they_are_or_as_float32_where_numpy_lacks_them(engine: Engine) -> None:

@@ -1,0 +1,44 @@
+"""The names of a ResNet's tensors in torchvision and in timm, which has those of torchvision. Pure.
+
+*Sources*: torchvision/models/resnet.py; timm/models/resnet.py, for the deep stem and the pooled shortcut of ResNet-D.
+"""
+
+import re
+
+from train.networks.arch import Network
+
+ANCHOR = "layer1.0.conv1.weight"
+"""A name that every ResNet has, and that ends no other name."""
+
+_BLOCK = re.compile(r"stage(\d)_block(\d+)_(conv(\d)|projection)(_bn)?")
+_OUTSIDE = {
+    "stem": "conv1", "stem_bn": "bn1", "classifier": "fc",
+    "stem_conv1": "conv1.0", "stem_conv1_bn": "conv1.1", "stem_conv2": "conv1.3", "stem_conv2_bn": "conv1.4",
+    "stem_conv3": "conv1.6", "stem_conv3_bn": "bn1",
+}  # fmt: skip
+"""Layer outside the blocks -> module."""
+
+_NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_var": "running_var"}
+
+
+def torchvision_names(network: Network) -> dict[str, str]:
+    """Return this program's name -> torchvision's for each tensor; empty if a layer has no counterpart there."""
+    is_pooled = any(layer.name.endswith("_projection_pool") for layer in network.layers)
+    names = {}
+    for layer in network.layers:
+        for tensor in layer.tensor_shapes:
+            if (module := _module(layer.name, is_pooled=is_pooled)) is None:
+                return {}
+            kind = tensor.removeprefix(f"{layer.name}_")
+            names[tensor] = f"{module}.{_NORM.get(kind, kind)}"
+    return names if ANCHOR in names.values() else {}
+
+
+def _module(layer: str, *, is_pooled: bool) -> str | None:
+    if match := _BLOCK.fullmatch(layer):
+        stage, block, _, convolution, is_norm = match.groups()
+        kind = "bn" if is_norm else "conv"
+        # timm's shortcut begins with its pool, or with an identity where nothing is to be pooled.
+        part = f"{kind}{convolution}" if convolution else f"downsample.{bool(is_norm) + is_pooled}"
+        return f"layer{stage}.{int(block) - 1}.{part}"
+    return _OUTSIDE.get(layer)
