@@ -180,8 +180,15 @@ class Engine(Protocol):
             UserError: The file is damaged, or this is not MXNet.
         """
 
-    def export_formats(self, network: TrainableNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
+    def export_formats(
+        self, network: TrainableNetwork, prefix: Path, names: Mapping[str, str]
+    ) -> Iterator[tuple[str, Predict]]:
         """Write the network in every format that the framework can write, below ``prefix``.
+
+        Args:
+            network: A float32 network in NCHW on the CPU.
+            prefix: Beginning of the paths of the files; its folder exists.
+            names: This program's name -> that in a file of nothing but tensors, for each tensor.
 
         Yields:
             Name of the format, and a function from normalised images to logits of the network loaded from its files;

@@ -37,20 +37,23 @@ def _parser() -> Parser:
     parser.add_argument("--dest", metavar="DIR", type=Path, help="folder to write to (default: RUN/export)")
     place = "folder of the packed data sets, if they have moved (default: paths.data of the run)"
     parser.add_argument("--data", metavar="DIR", type=Path, help=place)
+    names = "names in the files of nothing but tensors (.pt, .safetensors): this program's, or those of torchvision"
+    parser.add_argument("--names", choices=["own", "torchvision"], default="own", help=f"{names} (default: own)")
     parser.add_argument("--no-evaluation", action="store_true", help="evaluate nothing; needs no images")
     return parser
 
 
-def _export(*, run: Path, dest: Path | None, data: Path | None, no_evaluation: bool) -> int:
+def _export(*, run: Path, dest: Path | None, data: Path | None, names: str, no_evaluation: bool) -> int:
     from train.export.exported_run import ExportedRun
-    from train.export.formats import evaluate, export_network
+    from train.export.formats import evaluate, export_network, names_of_torchvision
 
     opened = ExportedRun.open(run, data)
+    given = names_of_torchvision(opened.recipe.model) if names == "torchvision" else None
     if not no_evaluation:
         _prepare_images(opened)
     scores = {}
     with opened.new_files(dest) as files:
-        for name, predict in export_network(opened.recipe, opened.cluster, opened.checkpoint, files):
+        for name, predict in export_network(opened.recipe, opened.cluster, opened.checkpoint, files, given):
             if no_evaluation:
                 sys.stdout.write(f"{name}: not evaluated\n")
             else:

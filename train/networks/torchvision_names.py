@@ -4,6 +4,9 @@
 """
 
 import re
+from collections.abc import Mapping
+
+import numpy as np
 
 from train.networks.arch import Network
 
@@ -42,3 +45,15 @@ def _module(layer: str, *, is_pooled: bool) -> str | None:
         part = f"{kind}{convolution}" if convolution else f"downsample.{bool(is_norm) + is_pooled}"
         return f"layer{stage}.{int(block) - 1}.{part}"
     return _OUTSIDE.get(layer)
+
+
+def renamed(tensors: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return tensors by other names; with torchvision's, all that ``load_state_dict`` takes.
+
+    Args:
+        tensors: By this program's names.
+        names: This program's name -> another one. PyTorch's batch norms also count batches, which inference ignores.
+    """
+    state = {names[name]: values for name, values in tensors.items()}
+    norms = [name.removesuffix("running_var") for name in state if name.endswith("running_var")]
+    return state | {f"{norm}num_batches_tracked": np.zeros((), np.int64) for norm in norms}

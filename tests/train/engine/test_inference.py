@@ -201,7 +201,8 @@ def test_every_exported_format_gives_the_logits_of_the_network(
 ) -> None:
     engine, network, images = _opened(name, network_name, side)
     held = {**network.read_weights(), **network.read_statistics()}
-    logits = {title: predict(images) for title, predict in engine.export_formats(network, tmp_path / "network")}
+    names = {name: name for name in held}
+    logits = {title: predict(images) for title, predict in engine.export_formats(network, tmp_path / "network", names)}
     assert list(logits) == ["trained", *OWN_FORMATS[name], "ONNX"]
     expected = logits["trained"]
     for title, values in logits.items():

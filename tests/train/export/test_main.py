@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx.numpy_helper import to_array
 from safetensors.numpy import load_file
@@ -21,14 +23,17 @@ from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder
+from tests.engines import each_engine, randomize
 from tests.runs import FinishedRun
 from tests.small_disk import small_disk
 from train.dataset import images_of
+from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
 from train.evaluate import Score
 from train.export.__main__ import main
 from train.export.exported_run import ExportedRun
 from train.export.formats import evaluate, export_network, on_cpu
+from train.networks.arch import network_of
 from train.rank.identity import Identity
 from train.rehearse.rehearsed_run import Course, rehearsed_job
 
@@ -233,6 +238,54 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
         ):
             assert main(["export", str(folder), "--no-evaluation", *words]) == 2
             assert capsys.readouterr().err == f"error: {said}"
+
+
+@pytest.mark.slow
+@each_engine
+def test_the_network_of_torchvision_takes_an_export_by_its_names(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from tests.torch_resnets import ResNet
+
+    _begun(tmp_path, f"cluster.engine.name={name}", "model.name=resnet18", "model.image_size=32")
+    model = RunFolder(tmp_path).settings[0].model
+    table = network_of(model)
+    given = randomize(SimpleNamespace(load_weights=len), table, initial_weights(table, model, seed=1))
+    held = {f"statistics/{key}" if "_moving_" in key else f"weights/{key}": each for key, each in given.items()}
+    held = {key: each[None] if key.startswith("statistics/") else each for key, each in held.items()}
+    RunFolder(tmp_path).checkpoints.write(4, SavedState({}, held), keep=1)
+    assert main(["export", str(tmp_path), "--names", "torchvision", "--no-evaluation"]) == 0
+    images = np.random.default_rng(2).standard_normal((2, 3, 32, 32), np.float32)
+    session = onnxruntime.InferenceSession(str(tmp_path / "export/network.onnx"), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"data": images})
+    tensors = {key: torch.from_numpy(each) for key, each in load_file(tmp_path / "export/network.safetensors").items()}
+    for state in (tensors, torch.load(tmp_path / "export/network.pt")) if name == "torch" else (tensors,):
+        module = ResNet("resnet18")
+        module.load_state_dict(state, strict=True)
+        with torch.inference_mode():
+            logits = module(torch.from_numpy(images)).numpy()
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * expected.std())
+    assert np.abs(expected[0] - expected[1]).max() > 0.01 * expected.std(), "a hundred times what is forgiven"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "resnet20"),
+        (["model.name=resnet50", "model.residual={stem: deep}"], "resnet50 with other values of residual"),
+        (["model.name=resnet18", "model.input_channels=4", "model.bn_epsilon=1e-4"], "input_channels, bn_epsilon"),
+    ],
+)
+def test_torchvisions_names_are_refused_for_a_network_that_it_lacks(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _begun(tmp_path, *words)
+    assert main(["export", str(tmp_path), "--names", "torchvision"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: --names torchvision: ")
+    assert told in said
+    assert "allowed: resnet18, resnet34, resnet50" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "export").exists()
 
 
 @pytest.mark.ranks

@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,10 @@ class MxnetEngine:
             raise UserError(f"{path}: holds arrays without names; give a file written by mx.nd.save of a dictionary")
         return {name.removeprefix("arg:").removeprefix("aux:"): array.asnumpy() for name, array in arrays.items()}
 
-    def export_formats(self, network: TrainableNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
-        """Write MXNet's own format and ONNX."""
+    def export_formats(
+        self, network: TrainableNetwork, prefix: Path, _names: Mapping[str, str]
+    ) -> Iterator[tuple[str, Predict]]:
+        """Write MXNet's own format and ONNX, which have this program's names."""
         assert isinstance(network, TrainedNetwork)
         return export_formats(network, prefix)
 

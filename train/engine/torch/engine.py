@@ -4,7 +4,7 @@ On a CPU every verb computes before it returns. On a GPU, verbs queue on the dev
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,12 @@ class TorchEngine:
         )
         raise UserError(f"{path}: is a file of MXNet's, which MXNet alone reads; {remedy}")
 
-    def export_formats(self, network: TrainableNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
+    def export_formats(
+        self, network: TrainableNetwork, prefix: Path, names: Mapping[str, str]
+    ) -> Iterator[tuple[str, Predict]]:
         """Write PyTorch's own formats and ONNX."""
         assert isinstance(network, TrainedNetwork)
-        return export_formats(network, prefix)
+        return export_formats(network, prefix, names)
 
     def zeros(self, shape: Sequence[int]) -> Any:
         """See `Engine`."""

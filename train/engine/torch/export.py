@@ -17,14 +17,16 @@ from train.engine.torch.layers import Layers
 from train.engine.torch.network import TrainedNetwork
 from train.networks.arch import Network
 from train.networks.layer import Layer
+from train.networks.torchvision_names import renamed
 
 
-def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str, Predict]]:
+def export_formats(network: TrainedNetwork, prefix: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Predict]]:
     """Write each format; yield its name and a function that predicts with the network loaded from its files.
 
     Args:
         network: A float32 network in NCHW on the CPU.
         prefix: Beginning of the paths of the files; its folder exists.
+        names: This program's name -> that in the state file, for each tensor.
 
     Yields:
         First ``trained``, the network itself, then ``PyTorch state`` (tensors by name), ``PyTorch program``
@@ -36,13 +38,14 @@ def export_formats(network: TrainedNetwork, prefix: Path) -> Iterator[tuple[str,
     table, epsilon = network.network, network.model.bn_epsilon
     state = f"{prefix}.pt"
     arrays = {**network.read_weights(), **network.read_statistics()}
-    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
-    torch.save(tensors, state)
-    loaded = {name: torch.from_numpy(values) for name, values in read_pytorch(Path(state)).items()}
+    torch.save({name: torch.from_numpy(values) for name, values in renamed(arrays, names).items()}, state)
+    saved = read_pytorch(Path(state))
+    loaded = {name: torch.from_numpy(saved[names[name]]) for name in arrays}
     restored = FoldedInference(table, loaded, epsilon=epsilon, dtype=torch.float32)
     yield "PyTorch state", _without_graph(restored)
 
     program = f"{prefix}.pt2"
+    tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
     _write_program(_Inference(table, tensors, epsilon), network.image_shape, program)
     yield "PyTorch program", _without_graph(torch.export.load(program).module())
 
