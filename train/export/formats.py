@@ -81,7 +81,7 @@ def export_network(
     yield from engine.export_formats(network, destination / PREFIX, names)
     path = destination / f"{PREFIX}.safetensors"
     # The library writes an array that is not contiguous in the wrong order, and explains no full disk as Python does.
-    path.write_bytes(save({name: np.ascontiguousarray(each) for name, each in renamed(tensors, names).items()}))
+    path.write_bytes(save({name: np.asarray(each, order="C") for name, each in renamed(tensors, names).items()}))
     saved = load_file(path)
     loaded = {name: saved[names[name]] for name in tensors}
     restored = build_model(engine, recipe, cluster, plan, loaded).network.inference()

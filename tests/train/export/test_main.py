@@ -260,6 +260,8 @@ def test_the_network_of_torchvision_takes_an_export_by_its_names(name: str, tmp_
     tensors = {key: torch.from_numpy(each) for key, each in load_file(tmp_path / "export/network.safetensors").items()}
     for state in (tensors, torch.load(tmp_path / "export/network.pt")) if name == "torch" else (tensors,):
         module = ResNet("resnet18")
+        shapes = {key: each.shape for key, each in module.state_dict().items()}
+        assert {key: each.shape for key, each in state.items()} == shapes, "a count is no list of one"
         module.load_state_dict(state, strict=True)
         with torch.inference_mode():
             logits = module(torch.from_numpy(images)).numpy()
