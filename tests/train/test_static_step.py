@@ -1,10 +1,13 @@
 """Steps on fixed arrays, as a GPU replays them, against steps that are queued one by one."""
 
+import gc
 import json
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +21,8 @@ from data.input.batches import TrainingBatch
 from tests.engines import ALONE
 from train.bench.launching import Jobs
 from train.compose import compose
-from train.measure.timing import StepClock
+from train.engine.protocol import Engine
+from train.measure.timing import Clock, StepClock
 from train.plan.fixed_step import require_fixed_step
 from train.rank.startup import Ledger
 from train.step import StepArrays
@@ -109,6 +113,40 @@ def test_sums_after_the_backward_pass_are_measured_and_sums_within_a_graph_are_n
     for graphs, are_measured in (("compute", True), ("step", False)):
         _, _, clock = _train(f"cluster.engine.cuda_graphs={graphs}")
         assert (clock.fractions()[1] is not None) == are_measured == bool(clock.samples)
+
+
+class Capturing:
+    """An engine that computes a graph's work when it captures it, and holds nothing of the work in the graph.
+
+    Args:
+        engine: Does all else.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        work()
+        return lambda: None
+
+
+@pytest.mark.parametrize("graphs", ["none", "step", "compute"])
+def test_a_step_ends_with_its_owner_and_not_at_the_next_garbage_collection(graphs: str) -> None:
+    """NCCL waits for every graph that has captured a sum, and a step's graphs live as long as the step."""
+    recipe, cluster = load_both("digits", "laptop", [*SMALL, f"cluster.engine.cuda_graphs={graphs}"])
+    rank = compose(recipe, cluster, ALONE, Ledger())
+    rank = replace(rank, engine=cast("Engine", Capturing(rank.engine)))
+    step = rank.make_step(Clock(rank.engine, run_ahead_steps=1), lambda _: None)
+    source: Any = Drawn(rank.engine, rank.plan.per_rank_batch_size, rank.model.network.image_shape, None)
+    step(0, source, HyperParameters(0.1, 0.9, 1e-3, 0))
+    alive = weakref.ref(step)
+    gc.disable()
+    del step
+    gc.enable()
+    assert alive() is None
 
 
 GRAPHS = ["cluster.engine.name=torch", "cluster.engine.cuda_graphs=step"]

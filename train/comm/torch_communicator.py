@@ -6,6 +6,7 @@ memory travel where they lie; others travel in a flat buffer, which is kept from
 
 import atexit
 import fcntl
+import gc
 import os
 import socket
 import struct
@@ -351,6 +352,12 @@ class TorchCommunicator(Communicator):
         return work
 
     def leave(self) -> None:
-        """End torch.distributed, if it is up, at the end of the process."""
+        """End torch.distributed, if it is up, at the end of the process.
+
+        NCCL waits for ever for CUDA graphs that have captured its sums, also for one that only a cycle keeps alive.
+        """
         if self._distributed.is_initialized():
+            if self._device.type == "cuda":
+                gc.unfreeze()
+                gc.collect()
             self._distributed.destroy_process_group()

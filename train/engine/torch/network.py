@@ -280,6 +280,9 @@ class TrainedNetwork:
             if not self._accumulate:
                 self._gradients[index].zero_()
             self._announce(index)
+        # The callback belongs to a step, which holds this network and may hold CUDA graphs. In a cycle, these would
+        # outlive the run, and NCCL does not end before the last graph that has its sums.
+        self._arrived = None
         self._collect()
         self._bound_queue()
 

@@ -107,6 +107,12 @@ def test_what_a_graph_replays_reads_nothing_and_waits_for_nothing_and_little_is_
         assert [each[1:] for each in sums] == [each[1:] for each in usual["sums"]], trace
 
 
+def test_no_graph_outlives_its_step_or_the_ranks_group_which_nccl_would_wait_for(told: dict[str, Any]) -> None:
+    for trace in _GRAPHS:
+        assert told[trace]["graphs_left"] == 0, "without the garbage collector"
+        assert told[trace]["graphs_at_end"] == [0], "a graph in a cycle, which the collector had been told to forget"
+
+
 def test_float16_takes_the_batch_norm_of_cudnn(census: dict[str, Census]) -> None:
     for trace, found in census.items():
         if ":float16:" in trace:

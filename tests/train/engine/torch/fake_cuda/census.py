@@ -8,9 +8,11 @@ line has the programs of a step that ``torch.compile`` compiles.
 """
 
 import ctypes
+import gc
 import json
 import sys
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -160,8 +162,19 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
         record.clear()
         step(1, source, HyperParameters(lr=0.2, momentum=0.9, weight_decay=1e-4))
         strides = [each.stride() for each in network.gradients] == [each.stride() for each in network.masters]
-    distributed.destroy_process_group()
-    return record.result() | {"gradients_lie_as_weights": strides, "captured": record.captured}
+        result = record.result()
+        gc.disable()
+        del step
+        left = len(record.graphs)
+        record.tangle_a_graph()
+        gc.freeze()
+        ends: list[int] = []
+        with mock.patch.object(distributed, "destroy_process_group", lambda: ends.append(len(record.graphs))):
+            communicator.leave()
+        distributed.destroy_process_group()
+    return result | {
+        "gradients_lie_as_weights": strides, "captured": record.captured, "graphs_left": left, "graphs_at_end": ends,
+    }  # fmt: skip
 
 
 class _Record:
@@ -170,6 +183,7 @@ class _Record:
     def __init__(self) -> None:
         self.phase = "start"
         self.captured: list[dict[str, Any]] = []
+        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self.clear()
 
     def clear(self) -> None:
@@ -186,6 +200,17 @@ class _Record:
             "operators": self._operators, "launches": self._launches, "sums": self._sums, "waits": self.waits,
             "host": self._host,
         }  # fmt: skip
+
+    def graph(self) -> Any:
+        """Return a graph whose replay does nothing."""
+        graph = _Graph()
+        self.graphs.add(graph)
+        return graph
+
+    def tangle_a_graph(self) -> None:
+        """Leave behind a graph that only a cycle keeps alive."""
+        cycle: list[Any] = [self.graph()]
+        cycle.append(cycle)
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
@@ -225,6 +250,14 @@ class _Record:
             return result
 
         return call
+
+
+class _Graph:
+    def pool(self) -> None:
+        """Share no memory."""
+
+    def replay(self) -> None:
+        """Do nothing."""
 
 
 class _Watched:
@@ -283,7 +316,7 @@ def _no_driver(torch: Any, record: _Record) -> Iterator[None]:
         mock.patch.multiple(
             torch.cuda, set_device=lambda *_: None, Stream=lambda *_: stream, current_stream=lambda *_: stream,
             synchronize=lambda *_: record.waits.append("device"), is_current_stream_capturing=lambda: False,
-            CUDAGraph=lambda: SimpleNamespace(pool=lambda: None, replay=lambda: None),
+            CUDAGraph=record.graph,
             graph=lambda *_, **__: record.capturing(),
         ),
         mock.patch.multiple(torch, Generator=lambda *_: generator, from_numpy=fake_from_numpy),
