@@ -127,6 +127,8 @@ def binding_environment(cluster: Cluster) -> dict[str, str]:
     }
     if cores := _rank_cores(cluster):
         tables["RANK_CORES"] = " ".join(cores)
+        if cluster.device == "gpu" and not cluster.node.rank_cores:
+            tables["RANK_CORES_BY"] = "gpu"  # where rank.sh finds out which cores are at a rank's GPU
     if hcas := cluster.node.hcas:
         ranks = cluster.ranks_per_node
         tables["RANK_HCAS"] = " ".join(hcas[rank * len(hcas) // ranks] for rank in range(ranks))

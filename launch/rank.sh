@@ -28,6 +28,35 @@ interface_to() {
   if [[ $own =~ ^[0-9]+:\ ([^ ]+) || $route =~ \ dev\ ([^ ]+) ]]; then printf '%s\n' "${BASH_REMATCH[1]}"; fi
 }
 
+# near_gpu: prints this rank's share of the physical cores at its GPU, which the kernel knows. It prints nothing unless
+# the ranks of this node have all GPUs that the driver lists.
+near_gpu() {
+  local gpus=("${RANK_GPUS:=/proc/driver/nvidia/gpus}"/*) sys=${RANK_SYS:-/sys} lists=() own=() number range core first
+  local before=0 ranks=0 share last
+  [[ ${#gpus[@]} -eq ${RANK_LOCAL_SIZE:-0} && ! ${visible[*]} =~ [^0-9\ ] ]] || return 0
+  for number in "${!gpus[@]}"; do
+    number=${gpus[${visible[number]:-$number}]:-}
+    lists+=("$(cat "$sys/bus/pci/devices/${number##*/}/local_cpulist" 2>/dev/null || true)")
+  done
+  for number in "${!lists[@]}"; do
+    [[ ${lists[number]} == "${lists[local_rank]}" ]] || continue
+    [[ $number -ge $local_rank ]] || before=$((before + 1))
+    ranks=$((ranks + 1))
+  done
+  for range in ${lists[local_rank]//,/ }; do
+    for ((core = ${range%-*}; core <= ${range#*-}; core++)); do
+      read -r first 2>/dev/null <"$sys/devices/system/cpu/cpu$core/topology/thread_siblings_list" || first=$core
+      [[ ${first%%[-,]*} -ne $core ]] || own+=("$core")
+    done
+  done
+  share=$((${#own[@]} / ranks))
+  [[ $share -gt 0 ]] || return 0
+  own=("${own[@]:before*share:share}")
+  last=${own[share - 1]}
+  if [[ $share -gt 2 && $last -eq $((own[0] + share - 1)) ]]; then own=("${own[0]}-$last"); fi
+  (IFS=, && printf '%s\n' "${own[*]}")
+}
+
 # mpirun within a Slurm job sets Open MPI's and Slurm's variables, and Slurm's then describe mpirun's own daemon.
 if [[ -n ${HOROVOD_RANK:-} ]]; then
   by=Horovod rank=$HOROVOD_RANK size=$HOROVOD_SIZE local_rank=$HOROVOD_LOCAL_RANK
@@ -69,8 +98,11 @@ if [[ ${HOROVOD_CONTROLLER:-} == gloo && ${HOROVOD_CROSS_SIZE:-1} -gt 1 && ${HOR
 fi
 
 report="rank $rank of $size on $host (by $by): local rank $local_rank"
-binding=()
+binding=() near=
+IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
 read -ra cores <<<"${RANK_CORES:-}"
+[[ ${RANK_CORES_BY:-} != gpu ]] || near=$(near_gpu)
+if [[ -n $near ]] && taskset -c "$near" true 2>/dev/null; then cores[local_rank]=$near; else near=; fi
 if [[ ${#cores[@]} -eq 0 ]]; then
   report+=', any core'
 elif ! taskset -c "${cores[local_rank]}" true 2>/dev/null; then
@@ -79,14 +111,13 @@ else
   # The NUMA node is preferred only: with a strict binding to a full node, the kernel kills the rank.
   numa=(/sys/devices/system/cpu/cpu"${cores[local_rank]%%[-,]*}"/node*)
   binding=(taskset -c "${cores[local_rank]}")
-  report+=", cores ${cores[local_rank]}, memory near ${numa[0]##*/}"
+  report+=", cores ${cores[local_rank]}${near:+ at its GPU}, memory near ${numa[0]##*/}"
   ! command -v numactl >/dev/null || binding+=(numactl "--preferred=${numa[0]##*node}")
 fi
 if [[ ${RANK_DEVICE:-cpu} == gpus ]]; then
   report+=', all GPUs'
 elif [[ ${RANK_DEVICE:-cpu} == gpu ]]; then
   # All GPUs stay visible, for NCCL's direct copies; training uses the GPU with the number of the local rank.
-  IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
   [[ ${#visible[@]} -eq 0 || $local_rank -lt ${#visible[@]} ]] ||
     refuse "local rank $local_rank sees GPUs $CUDA_VISIBLE_DEVICES only; ask for GPUs by node, not by task"
   report+=", GPU ${visible[local_rank]:-$local_rank}"

@@ -76,8 +76,8 @@ class Node(Section):
     cores: int | None = Field(
         None,
         ge=1,
-        description="CPU cores of one node: a job requests them, and its ranks are bound to equal blocks of them. If "
-        "null, a job requests no cores, and ranks are not bound.",
+        description="CPU cores of one node: a job requests them, and its ranks are bound to equal blocks of them, "
+        "ranks on GPUs to cores at their GPU (rank_cores). If null, a job requests no cores, and ranks are not bound.",
         json_schema_extra={"unit": "cores"},
     )
     memory_bytes: int | None = Field(
@@ -114,8 +114,9 @@ class Node(Section):
     )
     rank_cores: Texts = Field(
         (),
-        description="CPU cores of each local rank, in the order of the ranks: [0-7, 8-15]. If empty, ranks share "
-        "node.cores in equal blocks.",
+        description="CPU cores of each local rank, in the order of the ranks: [0-7, 8-15]. If empty, ranks that have "
+        "all GPUs of a node share the cores that the kernel lists at their GPU (local_cpulist), one thread a core; "
+        "other ranks share node.cores in equal blocks.",
     )
 
 

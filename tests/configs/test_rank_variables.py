@@ -124,6 +124,20 @@ def test_ranks_are_connected_by_a_library_only_where_it_carries_their_sums(
             {"RANK_WORLD_SIZE": "3", "RANK_LOCAL_SIZE": "3", "RANK_DEVICE": "cpu"},
         ),
         (
+            "device=gpu node.cores=64",
+            {
+                "RANK_WORLD_SIZE": "2",
+                "RANK_LOCAL_SIZE": "2",
+                "RANK_DEVICE": "gpu",
+                "RANK_CORES": "0-31 32-63",
+                "RANK_CORES_BY": "gpu",
+            },
+        ),
+        (
+            "device=gpu node.cores=64 node.rank_cores=['5-7','1']",
+            {"RANK_WORLD_SIZE": "2", "RANK_LOCAL_SIZE": "2", "RANK_DEVICE": "gpu", "RANK_CORES": "5-7 1"},
+        ),
+        (
             "node.cores=64 node.rank_cores=['5-7','1'] num_nodes=3 launcher=srun",
             {"RANK_WORLD_SIZE": "6", "RANK_LOCAL_SIZE": "2", "RANK_DEVICE": "cpu", "RANK_CORES": "5-7 1"},
         ),

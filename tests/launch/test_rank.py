@@ -104,6 +104,68 @@ def test_cores_that_were_not_granted_are_left_alone_and_named() -> None:
     assert "not on cores 4000, which it was not granted" in done.stderr
 
 
+_BUSES = ("0000:1b:00.0", "0000:43:00.0", "0001:9b:00.0", "0001:c3:00.0")
+
+
+def _gpus(folder: Path, near: dict[str, str], siblings: dict[int, str]) -> dict[str, str]:
+    """Make a /sys and a driver's list of GPUs; return the variables of a rank on a node of them."""
+    for bus, cores in near.items():
+        (folder / "gpus" / bus).mkdir(parents=True)
+        (folder / "bus" / "pci" / "devices" / bus).mkdir(parents=True)
+        (folder / "bus" / "pci" / "devices" / bus / "local_cpulist").write_text(f"{cores}\n", encoding="utf-8")
+    for core, threads in siblings.items():
+        (folder / f"devices/system/cpu/cpu{core}/topology").mkdir(parents=True)
+        listed = folder / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+        listed.write_text(f"{threads}\n", encoding="utf-8")
+    places = {"RANK_SYS": str(folder), "RANK_GPUS": str(folder / "gpus")}
+    return {**places, "RANK_DEVICE": "gpu", "RANK_LOCAL_SIZE": str(len(near)), "RANK_CORES_BY": "gpu"}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared")
+@pytest.mark.parametrize(
+    ("near", "siblings", "visible", "expected"),
+    [
+        (["0", "0", "1", "1"], {}, "", ["", "", "", ""]),  # fewer cores than ranks
+        (["1", "0"], {}, "", ["1", "0"]),
+        (["1", "0"], {}, "1,0", ["0", "1"]),
+        (["0-1", "0-1"], {}, "", ["0", "1"]),
+        (["0,1", "0,1"], {0: "0-1", 1: "0-1"}, "", ["", ""]),  # two threads of one core
+        (["0-1", "1"], {0: "0,4", 1: "1,5"}, "", ["0,1", "1"]),
+        (
+            ["0-3,8-11", "5,6"],
+            {8: "0,8", 9: "1,9", 10: "2,10", 11: "3,11"},
+            "",
+            ["0-3", ""],
+        ),  # 5 and 6 were not granted
+        (["1", "0"], {}, "GPU-8c0c7c1e,GPU-3a1d", ["", ""]),
+        (["1", "0"], {}, "4,5", ["", ""]),
+    ],
+)
+def test_a_rank_on_a_gpu_runs_on_its_share_of_the_cores_at_that_gpu(
+    near: list[str], siblings: dict[int, str], visible: str, expected: list[str], tmp_path: Path
+) -> None:
+    if os.sched_getaffinity(0) & {0, 1, 2, 3, 4, 5} != {0, 1}:
+        pytest.skip("the cores of this machine have other numbers")
+    variables = _gpus(tmp_path, dict(zip(_BUSES, near, strict=False)), siblings)
+    variables |= {"RANK_CORES": " ".join(["0-1"] * len(near)), **({"CUDA_VISIBLE_DEVICES": visible} if visible else {})}
+    for local_rank, cores in enumerate(expected):
+        number = {"OMPI_COMM_WORLD_RANK": str(local_rank), "OMPI_COMM_WORLD_SIZE": str(len(near))}
+        done = _rank({**variables, **number, "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank)}, "nproc")
+        told = done.stderr
+        assert (done.returncode, told.count("\n")) == (0, 1), told
+        assert done.stdout == ("1\n" if cores in ("0", "1") else "2\n")
+        assert f"cores {cores} at its GPU, " in told if cores else "cores 0-1, memory" in told, told
+
+
+def test_ranks_that_have_not_all_gpus_of_a_node_run_on_the_cores_of_the_cluster_file(tmp_path: Path) -> None:
+    core = str(max(os.sched_getaffinity(0)))
+    two = {**_gpus(tmp_path, dict.fromkeys(_BUSES, "0"), {}), "RANK_LOCAL_SIZE": "2", "RANK_CORES": f"0 {core}"}
+    one = {**two, "RANK_GPUS": str(tmp_path / "none"), "RANK_LOCAL_SIZE": "1", "RANK_CORES": core}
+    for variables, number in ((two, "1"), (one, "0")):
+        done = _rank({**_MPI, **variables, "OMPI_COMM_WORLD_LOCAL_RANK": number}, "true")
+        assert f"local rank {number}, cores {core}, memory" in done.stderr
+
+
 def test_gpu_and_adapters_follow_the_local_rank() -> None:
     tables = {"RANK_DEVICE": "gpu", "RANK_HCAS": "mlx5_0 mlx5_1", "CUDA_VISIBLE_DEVICES": "4,6"}
     done = _rank({**_MPI, **tables}, "printenv", "UCX_NET_DEVICES", "CUDA_VISIBLE_DEVICES")
