@@ -42,6 +42,11 @@ _REMEDIES = (
         "cuDNN has no algorithm for these shapes: try engine.layout: NCHW, or another micro-batch",
     ),
     (
+        r"NVLS|nvls|[Ff]abric",
+        "let the site mend NVSwitch's fabric manager (systemctl status nvidia-fabricmanager, nvidia-smi -q); until then "
+        "set NCCL_NVLS_ENABLE: 0 in the cluster file's environment, which leaves the sums within the switch out",
+    ),
+    (
         r"NCCL|nccl[A-Z]",
         "run again with NCCL_DEBUG=INFO in the cluster file's environment; in a container, give more /dev/shm and "
         "locked memory",

@@ -166,6 +166,7 @@ def test_the_slowest_rank_sets_the_rate() -> None:
             "engine.layout: NCHW",
         ),
         ("NCCL error: unhandled system error, ncclSystemError", "NCCL_DEBUG=INFO"),
+        ("NCCL error: unhandled cuda error, transport/nvls.cc:254 Cuda failure 1", "NCCL_NVLS_ENABLE: 0"),
         ("[nvjpeg_decoder] NVJPEG_STATUS_ALLOCATOR_FAILURE", "engine.input_threads"),
     ],
 )
