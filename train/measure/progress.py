@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 from tqdm import tqdm
@@ -102,10 +103,15 @@ class LossWindow:
 
     def pop(self, keep: int) -> list[StepLoss]:
         """Return the losses of all but the last ``keep`` steps, and forget those steps; waits for them."""
+        steps = [self._queued.popleft() for _ in range(len(self._queued) - keep)]
+        if not steps:
+            return []
+        # A read of a GPU waits for all that is queued, so there is one for all steps.
+        columns = 3 if steps[0][-1].skipped is None else 4
+        numbers = iter(self._engine.to_numbers([each for *_, arrays in steps for each in arrays[:columns]]))
         rows = []
-        while len(self._queued) > keep:
-            step, epoch, lr, arrays = self._queued.popleft()
-            own, summed, stops, *skips = self._engine.to_numbers(arrays[:-1] if arrays.skipped is None else arrays)
+        for step, epoch, lr, _ in steps:
+            own, summed, stops, *skips = islice(numbers, columns)
             self._skipped = self._skipped + 1 if any(skips) else 0
             mean, is_finite = summed / self._global_batch_size, math.isfinite(own)
             rows.append(StepLoss(step, epoch, lr, mean, is_finite, int(stops), self._skipped))

@@ -145,14 +145,23 @@ def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
 
 
 class Numbers:
-    """An engine whose arrays are numbers."""
+    """An engine whose arrays are numbers.
+
+    Attributes:
+        reads: How many numbers were read at once.
+    """
+
+    def __init__(self) -> None:
+        self.reads: list[int] = []
 
     def to_numbers(self, arrays: Sequence[float]) -> list[float]:
+        self.reads.append(len(arrays))
         return list(arrays)
 
 
-def test_losses_are_read_oldest_first_as_means_of_the_global_batch() -> None:
-    window = LossWindow(cast(Engine, Numbers()), 64)
+def test_losses_are_read_at_once_oldest_first_as_means_of_the_global_batch() -> None:
+    engine = Numbers()
+    window = LossWindow(cast(Engine, engine), 64)
     nan = float("nan")
     for step, (own, summed, stops) in enumerate([(32.0, 128.0, 0.0), (32.0, nan, 0.0), (nan, nan, 2.0), (1, 64.0, 0)]):
         window.push(step, 5, 0.5, StepArrays(own, summed, stops))
@@ -160,7 +169,8 @@ def test_losses_are_read_oldest_first_as_means_of_the_global_batch() -> None:
     assert (first.step, first.epoch, first.lr, first.mean, first.own_is_finite) == (0, 5, 0.5, 2.0, True)
     assert [(each.step, each.own_is_finite, each.ranks_stopping) for each in others] == [(1, True, 0), (2, False, 2)]
     assert [each.step for each in window.pop(0)] == [3]
-    assert window.pop(0) == []
+    assert window.pop(0) == window.pop(2) == []
+    assert engine.reads == [9, 3], "a read of a GPU waits for all that is queued"
 
 
 def test_skipped_steps_in_a_row_are_counted_from_read_to_read() -> None:
