@@ -215,7 +215,9 @@ def _write_with_digest(file: BinaryIO, state: SavedState) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in {_META: np.array(json.dumps(state.meta)), **state.arrays}.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call]
+                # Weights may lie in another order of memory. NumPy would hold the interpreter lock while it reorders.
+                ordered = np.asarray(array, order="C")
+                np.lib.format.write_array(member, ordered, allow_pickle=False)  # type: ignore[no-untyped-call]
     file.seek(0)
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     while block := file.read(1 << 20):

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,17 @@ def test_what_was_written_is_read_to_the_bit_and_numpy_reads_it_too(tmp_path: Pa
     }
     with np.load(io.BytesIO(path.read_bytes()[:-32])) as members:  # the digest has 32 bytes
         assert set(members.files) == {"meta", *STATE.arrays}
+
+
+def test_an_array_is_written_in_one_order_whatever_its_order_in_memory(tmp_path: Path) -> None:
+    values = np.arange(120, dtype=np.float32).reshape(2, 4, 5, 3).transpose(0, 3, 1, 2)
+    arrays = {"C": values.copy(), "F": values.copy(order="F"), "view": values, "number": np.array(2, np.float32)}
+    path = CheckpointFolder(tmp_path).write(7, SavedState({}, arrays), keep=1)
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as members:
+        assert members.read("view.npy") == members.read("F.npy") == members.read("C.npy")
+    found = read(path).arrays
+    np.testing.assert_array_equal(found["view"], values)
+    assert found["number"].shape == ()
 
 
 @pytest.mark.medium

@@ -114,7 +114,7 @@ class TrainableNetwork(Protocol):
         """Copy the running statistics to the host, float32; waits for the last backward."""
 
     def to_oihw(self, stored: np.ndarray) -> np.ndarray:
-        """Return a host copy of an array that has a weight's shape, such as a momentum, in OIHW."""
+        """Return a host copy of an array that has a weight's shape, such as a momentum, as one in OIHW."""
 
     def from_oihw(self, values: np.ndarray) -> np.ndarray:
         """Undo `to_oihw`."""

@@ -237,9 +237,12 @@ class TrainedNetwork:
             yield name, self.to_oihw(array.asnumpy())
 
     def to_oihw(self, stored: np.ndarray) -> np.ndarray:
-        """Return a host copy of an array that has a weight's shape, such as a momentum, in OIHW."""
+        """Return a host copy of an array that has a weight's shape, such as a momentum, as one in OIHW.
+
+        Its memory keeps its order: whoever needs another one makes it, as the thread that writes a checkpoint does.
+        """
         is_nhwc = self._layout == "NHWC" and stored.ndim == _IMAGE_AXES
-        return np.ascontiguousarray(stored.transpose(0, 3, 1, 2)) if is_nhwc else stored
+        return stored.transpose(0, 3, 1, 2) if is_nhwc else stored
 
     def from_oihw(self, values: np.ndarray) -> np.ndarray:
         """Return values in the order that a convolution of the layout stores: OHWI for NHWC, else OIHW."""

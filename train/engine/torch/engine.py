@@ -18,7 +18,7 @@ from configs.schema import Cluster, Recipe
 from train.comm.shares import Shares
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork, Work
 from train.engine.torch.export import export_formats
-from train.engine.torch.network import TrainedNetwork
+from train.engine.torch.network import TrainedNetwork, host_copy
 from train.engine.torch.optimizers import FUSED, clear_unless_finite
 from train.engine.torch.tracing import Recorder, read_operators
 from train.ideas.loss import losses_of
@@ -163,8 +163,7 @@ class TorchEngine:
 
     def to_host(self, array: Any) -> np.ndarray:
         """See `Engine`; bfloat16, which NumPy does not have, becomes float32."""
-        values = array.float() if array.dtype == torch.bfloat16 else array
-        return np.array(values.cpu().numpy(), order="C")
+        return host_copy(array.float() if array.dtype == torch.bfloat16 else array)
 
     def to_number(self, array: Any) -> float:
         """See `Engine`."""

@@ -38,7 +38,8 @@ def export_formats(network: TrainedNetwork, prefix: Path, names: Mapping[str, st
     table, epsilon = network.network, network.model.bn_epsilon
     state = f"{prefix}.pt"
     arrays = {**network.read_weights(), **network.read_statistics()}
-    torch.save({name: torch.from_numpy(values) for name, values in renamed(arrays, names).items()}, state)
+    tensors = {name: torch.from_numpy(np.array(values, order="C")) for name, values in renamed(arrays, names).items()}
+    torch.save(tensors, state)
     saved = read_pytorch(Path(state))
     loaded = {name: torch.from_numpy(saved[names[name]]) for name in arrays}
     restored = FoldedInference(table, loaded, epsilon=epsilon, dtype=torch.float32)

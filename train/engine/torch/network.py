@@ -42,6 +42,15 @@ _GATHERED_BYTES = 4 << 20
 """Gradients that wait to be copied together; they take memory twice. One copy each would be 161 launches of a step."""
 
 
+def host_copy(array: Array) -> np.ndarray:
+    """Return a copy of a tensor in main memory, with its axes in the same order of memory; waits for the tensor.
+
+    A copy in another order takes several times as long, and steps wait for that of a checkpoint.
+    """
+    copy: np.ndarray = array.cpu().numpy()
+    return copy if array.is_cuda else copy.copy(order="K")
+
+
 class TrainedNetwork:
     """The network as one rank holds it: parameters, gradients, batch-norm statistics.
 
@@ -386,7 +395,7 @@ class TrainedNetwork:
 
     def read_statistics(self) -> dict[str, np.ndarray]:
         """Copy the running statistics to the host, float32; waits."""
-        return {name: np.array(statistic.cpu().numpy()) for name, statistic in self._statistics.items()}
+        return {name: host_copy(statistic) for name, statistic in self._statistics.items()}
 
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copy every parameter in float32 to the host, in OIHW; waits."""
@@ -395,7 +404,7 @@ class TrainedNetwork:
     def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
         for name, master in self._weights().items():
-            yield name, np.array(master.cpu().numpy(), order="C")
+            yield name, host_copy(master)
 
     def to_oihw(self, stored: np.ndarray) -> np.ndarray:
         """Return the array: its shape is that of OIHW in both layouts."""

@@ -48,6 +48,15 @@ def test_the_first_element_is_taken_in_every_order_of_memory(engine: Engine) -> 
     assert engine.to_host(engine.flag(weight, is_set=True)).sum() == 48
 
 
+def test_a_host_copy_has_the_tensors_values_in_the_tensors_order_of_memory(engine: Engine) -> None:
+    tensor = torch.arange(120.0).view(2, 4, 5, 3).permute(0, 3, 1, 2)
+    found = engine.to_host(tensor)
+    np.testing.assert_array_equal(found, np.arange(120.0).reshape(2, 4, 5, 3).transpose(0, 3, 1, 2))
+    assert found.strides == tuple(4 * stride for stride in tensor.stride()), "another order takes longer"
+    tensor.zero_()
+    assert found.any(), "it shares no memory"
+
+
 def test_a_gpus_rank_takes_its_own_gpu_and_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
