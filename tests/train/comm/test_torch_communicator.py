@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,12 +181,16 @@ def test_nccl_is_connected_at_once_on_the_gpu_of_the_ranks_number_on_its_node(
 ) -> None:
     monkeypatch.setattr(distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    # A PyTorch for CPUs has no NCCL.
+    library = SimpleNamespace(Options=lambda **options: options)
+    monkeypatch.setattr(distributed, "ProcessGroupNCCL", library, raising=False)
     told: list[Any] = []  # the device of the thread in which the ranks meet
     monkeypatch.setattr(torch.cuda, "set_device", told.append)
     with RENDEZVOUS["torch"].serve(1, 2) as found, pytest.raises(RuntimeError, match="started"):
         started.connect(1, 2, found, backend="nccl")
     (options,) = started.arguments
     assert (options["backend"], str(options["device_id"])) == ("nccl", "cuda:1")
+    assert options["pg_options"] == {"is_high_priority_stream": True}, "sums overtake what else waits for the GPU"
     assert told == [options["device_id"]]
 
 

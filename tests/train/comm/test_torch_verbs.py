@@ -22,6 +22,7 @@ class _World:
 
     def __init__(self, group: Any) -> None:
         self._group, self.distributed, self.sums, self.places = group, self, list[int](), list[int]()
+        self.backend, self.gathered = "gloo", list[int]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -35,8 +36,20 @@ class _World:
         work = self._group.allreduce([tensor])
         return work if async_op else work.wait()
 
-    def all_gather(self, rows: Sequence[Any], own: Any) -> None:
-        self._group.allgather([list(rows)], [own]).wait()
+    def get_backend(self) -> str:
+        return self.backend
+
+    def all_gather(self, rows: Sequence[Any], own: Any, *, async_op: bool) -> Any:
+        assert async_op
+        self.gathered.append(len(rows))
+        return self._group.allgather([list(rows)], [own])
+
+    def all_gather_into_tensor(self, rows: Any, own: Any, *, async_op: bool) -> Any:
+        assert async_op
+        self.gathered.append(1)
+        return self._group._allgather_base(rows, own)
+
+    all_gather_single = all_gather_into_tensor
 
 
 def _together(act: Callable[[TorchCommunicator, int, _World], Any]) -> list[Any]:
@@ -74,6 +87,19 @@ def test_neighbours_in_memory_travel_where_they_lie_and_others_are_copied() -> N
     # Summed over three ranks: 111, then three times as much for each further sum.
     assert sums == [[111 * 3.0**3], [111 * 3.0**2], [111 * 3.0]]
     assert others == [3.0] * 6
+
+
+@pytest.mark.parametrize(("backend", "tensors"), [("gloo", 1), ("mpi", 3)])
+def test_what_ranks_gather_arrives_in_one_tensor_whose_length_is_that_of_the_longest(
+    backend: str, tensors: int
+) -> None:
+    def gather(communicator: TorchCommunicator, rank: int, world: _World) -> Any:
+        world.backend = backend
+        contents = communicator.gather_bytes("content", b"\0ab"[: rank + 1])
+        return contents, communicator.gather("number", (1 << 64) - 1 - rank), world.gathered
+
+    numbers = [(1 << 64) - 1 - rank for rank in range(3)]
+    assert _together(gather) == [([b"\0", b"\0a", b"\0ab"], numbers, [tensors] * 3)] * 3
 
 
 def test_a_bucket_that_is_on_its_way_is_not_sent_again() -> None:
