@@ -26,6 +26,8 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
         variables["NCCL_IB_HCA"] = "=" + ",".join(cluster.node.hcas)
     if cluster.node.interface:
         variables["NCCL_SOCKET_IFNAME"] = f"={cluster.node.interface}"
+        if cluster.num_nodes > 1 and (cluster.launcher == "mpirun" or meets_by_mpi(cluster)):
+            variables |= _mpi_interface_variables(cluster)
     return variables | cluster.environment
 
 
@@ -38,6 +40,15 @@ def _lost_host_variables(cluster: Cluster) -> dict[str, str]:
     pause_s = max(1, min(5, cluster.watchdog_s // 8))
     seconds = {"time": 2 * pause_s, "intvl": pause_s, "probes": 4}
     return {f"OMPI_MCA_oob_tcp_keepalive_{name}": str(value) for name, value in seconds.items()}
+
+
+def _mpi_interface_variables(cluster: Cluster) -> dict[str, str]:
+    """Return what makes Open MPI use the interface of the cluster file, unless its ``environment`` chooses others.
+
+    Open MPI refuses a second choice, of interfaces to leave out.
+    """
+    layers = [each for each in ("btl", "oob") if f"OMPI_MCA_{each}_tcp_if_exclude" not in cluster.environment]
+    return {f"OMPI_MCA_{layer}_tcp_if_include": str(cluster.node.interface) for layer in layers}
 
 
 def meets_by_mpi(cluster: Cluster) -> bool:

@@ -97,6 +97,16 @@ if [[ ${HOROVOD_CONTROLLER:-} == gloo && ${HOROVOD_CROSS_SIZE:-1} -gt 1 && ${HOR
     refuse "the name of this host, $name, means $address, where ranks of other nodes cannot reach it; $remedy"
 fi
 
+# Open MPI would believe that every machine with an address that is valid on one link only is on the same link, and wait
+# for ever. Where the site or the user has chosen interfaces, a second choice would make it crash.
+if [[ $by == 'Open MPI' || ${HOROVOD_CONTROLLER:-} == mpi ]]; then
+  if [[ $(ip -o -4 address show 2>/dev/null) == *' inet 169.254.'* ]]; then
+    chosen=$(ompi_info --param btl tcp --level 1 --parsable 2>/dev/null || true)
+    [[ $chosen != *if_include:source:default*if_exclude:source:default* ]] ||
+      export OMPI_MCA_btl_tcp_if_exclude=127.0.0.0/8,169.254.0.0/16
+  fi
+fi
+
 report="rank $rank of $size on $host (by $by): local rank $local_rank"
 binding=() near=
 IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"

@@ -108,9 +108,10 @@ class Node(Section):
     interface: str | None = Field(
         None,
         min_length=1,
-        description="Network interface over which the ranks of NCCL and Gloo find each other, for example eth0. If "
-        "null, PyTorch's ranks take the one by which they reach the first rank, and NCCL under Horovod takes the first "
-        "one that is up, which may be one that does not reach the other nodes.",
+        description="Network interface over which the ranks of NCCL, Gloo and Open MPI find each other, for example "
+        "eth0. If null, PyTorch's ranks take the one that leads to the ranks of other nodes. NCCL under Horovod takes "
+        "the first one that is up, and Open MPI every one whose addresses are not link-local; these may not reach the "
+        "other nodes.",
     )
     rank_cores: Texts = Field(
         (),

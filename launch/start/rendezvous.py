@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +23,9 @@ from configs.rank_variables import meets_by_mpi, meets_over_gloo
 from configs.registry import COMMUNICATORS, RendezvousName
 from configs.schema import Cluster
 from launch.start.key_value_server import serve_values
+
+_FAR_AWAY = ("203.0.113.1", 9)
+"""An address that no machine has (RFC 5737), by which the kernel tells its default route; nothing is sent."""
 
 
 class RankStart(NamedTuple):
@@ -158,11 +161,16 @@ def _serve_store(descriptor: int, port: int, over: threading.Event) -> None:
 def _addresses(num_nodes: int) -> list[str]:
     """Return the addresses at which ranks may look for this machine, in the order in which to try them.
 
-    The machine's name comes after its addresses: Debian and Ubuntu give it the address 127.0.1.1.
+    That of the default route comes first. Addresses that are valid on one link only are left out: cards for management
+    have them. The machine's name comes last: Debian and Ubuntu give it the address 127.0.1.1.
     """
     asking = ["hostname", "-I"]
     told = subprocess.run(asking, capture_output=True, text=True, check=False) if shutil.which(asking[0]) else None
     outer = [word for word in told.stdout.split() if ":" not in word] if told else []
+    outer = [word for word in outer if not word.startswith("169.254.")]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking_route:
+        asking_route.connect(_FAR_AWAY)
+        outer.sort(key=asking_route.getsockname()[0].__ne__)
     return [*outer, socket.gethostname()] if num_nodes > 1 else [*outer, "127.0.0.1"]
 
 

@@ -151,3 +151,23 @@ def test_a_rank_is_bound_to_its_share_and_the_devices_of_one_process_to_nothing(
     keys: str, binding: dict[str, str]
 ) -> None:
     assert binding_environment(_laptop(keys)) == binding
+
+
+@pytest.mark.parametrize(
+    ("keys", "layers"),
+    [
+        ("launcher=mpirun communication.backend=mpi num_nodes=2", ["btl", "oob"]),
+        ("launcher=srun communication.backend=mpi num_nodes=2", ["btl", "oob"]),
+        ("launcher=mpirun communication.backend=mpi", []),
+        ("launcher=srun num_nodes=2", []),
+        (
+            "launcher=mpirun communication.backend=mpi num_nodes=2 environment={OMPI_MCA_btl_tcp_if_exclude:ib1}",
+            ["oob"],
+        ),
+    ],
+)
+def test_mpi_on_several_nodes_takes_the_interface_of_the_cluster_file(keys: str, layers: list[str]) -> None:
+    found = rank_environment(_laptop(f"communication.kind=horovod node.interface=ib0 {keys}"))
+    assert {name: value for name, value in found.items() if "_tcp_if_include" in name} == {
+        f"OMPI_MCA_{layer}_tcp_if_include": "ib0" for layer in layers
+    }

@@ -53,7 +53,11 @@ def hosts_table(name: str, *, debian: bool = False, known: Sequence[str] = NAMES
 
 @contextmanager
 def two_machines(
-    folder: Path, tables: Mapping[str, str] | None = None, prefix: str = "10.77.0.", mask: int = 24
+    folder: Path,
+    tables: Mapping[str, str] | None = None,
+    prefix: str = "10.77.0.",
+    mask: int = 24,
+    first: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Machine]]:
     """Run two machines while the block runs; they share ``folder`` and the program. Skip where that is not possible.
 
@@ -62,6 +66,7 @@ def two_machines(
         tables: The /etc/hosts of each machine, if not the usual one.
         prefix: The addresses without their last number.
         mask: The length of the network's prefix.
+        first: The address, with its mask, of a first interface of a machine, from which nobody can be reached.
     """
     missing = [command for command in _NEEDED if shutil.which(command) is None]
     if missing or os.geteuid() != 0:
@@ -75,6 +80,11 @@ def two_machines(
         found = {}
         for number, name in enumerate(NAMES, 1):
             found[name] = Machine(name, number, _start(stack, name, keys, folder), folder)
+        for name, own in (first or {}).items():
+            made, named = "link add name card0 type veth peer name card1", f"address add dev card0 {own}"
+            for command in (made, named, "link set card0 up", "link set card1 up"):
+                done = found[name].run("ip", *command.split())
+                assert done.returncode == 0, done.stderr
         _connect(*(each.holder for each in found.values()))
         for each in found.values():
             address = ["dev", "eth0", f"{prefix}{each.number}/{mask}", *(["nodad"] if ":" in prefix else [])]

@@ -13,10 +13,11 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.errors import UserError
 from configs.rank_variables import interface_variables
@@ -159,10 +160,10 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
         is_new = tuple(map(int, version.split(".")[:2])) >= (2, 8)
         opened = {} if listener is None else {"master_listen_fd": int(listener), "use_libuv": is_new}
         store = TCPStore(addresses[0], port, is_master=True, **opened, **options)
-    address, own_address = _reach(addresses, port, timeout_s)
+    way = _reach(addresses, port, timeout_s)
     if not is_server:
-        store = TCPStore(address, port, **options)
-    _choose_interface(own_address)
+        store = TCPStore(way.address, port, **options)
+    _choose_interface(way.own if identity.local_size == identity.world_size else _own_address(store, way, identity))
     if store.add(f"processes of rank {identity.rank}", 1) != 1:
         raise WorldMismatch(identity, f"another process is rank {identity.rank}, too")
     first = store.compare_set("world size", "", str(identity.world_size)).decode()
@@ -171,34 +172,70 @@ def _open_store(identity: Identity, environment: Mapping[str, str], timeout_s: i
     return store
 
 
-def _reach(addresses: Sequence[str], port: int, timeout_s: int) -> tuple[str, str]:
-    """Return the first of the addresses that answers, and this machine's own address on the way there.
+class _Way(NamedTuple):
+    """A connection with the machine that serves the store.
+
+    Attributes:
+        address: The server's address or name, as it was given.
+        own: This machine's address on the way.
+        server: The server's address on the way.
+        is_here: Whether this machine is the server.
+    """
+
+    address: str
+    own: str
+    server: str
+    is_here: bool
+
+
+def _reach(addresses: Sequence[str], port: int, timeout_s: int) -> _Way:
+    """Return the way to the first of the addresses that answers; all are tried at once.
 
     Raises:
         TimeoutError: No address answered in time.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        for address in addresses:
-            if own := _own_address(address, port):
-                return address, own
+        pool = ThreadPoolExecutor(len(addresses))
+        tries = [pool.submit(_way_to, address, port) for address in addresses]
+        pool.shutdown(wait=False)
+        for each in tries:
+            if way := each.result():
+                return way
         time.sleep(_PAUSE_S)
     raise TimeoutError
 
 
-def _own_address(address: str, port: int) -> str | None:
-    """Return this machine's address on the way to another one, or None if nobody answers there."""
+def _way_to(address: str, port: int) -> _Way | None:
+    """Return the way to an address, or None if nobody answers there."""
     with suppress(OSError), socket.create_connection((address, port), timeout=_TRY_S) as connection:
-        return str(connection.getsockname()[0])
+        own, server = connection.getsockname()[0], connection.getpeername()[0]
+        with suppress(OSError), socket.socket(connection.family) as trial:
+            trial.bind((server, 0))
+            return _Way(address, own, server, is_here=True)
+        return _Way(address, own, server, is_here=False)
     return None
+
+
+def _own_address(store: Any, way: _Way, identity: Identity) -> str:
+    """Return the address of this machine that leads to ranks of other nodes.
+
+    On the server's machine every address answers, also one that no other node can reach: there, it is the one at which
+    the first rank of another node has found the server. If all ranks turn out to be there, any address will do.
+    """
+    if not way.is_here:
+        store.compare_set("address of the server", "", way.server)
+        return way.own
+    if store.add("ranks at the server", 1) == identity.world_size:
+        store.set("address of the server", way.own)
+    return str(store.get("address of the server").decode())
 
 
 def _choose_interface(own_address: str) -> None:
     """Let Gloo and NCCL use the interface by which this rank reaches the store, unless the cluster file names one.
 
     Gloo itself would take the address of the host's name, which is 127.0.1.1 on Debian and Ubuntu. NCCL would take the
-    first interface that is up. On the store's own machine every address answers, so a bridge of containers, which
-    reaches no other machine, is not taken.
+    first interface that is up. A bridge of containers, which reaches no other machine, is not taken.
     """
     found = _ipv4_addresses().items()
     names = [name for name, address in found if address == own_address and not name.startswith(_BRIDGES)]

@@ -1,6 +1,7 @@
 """How ranks find each other: where the servers listen, what ranks are told, and what the key-value server answers."""
 
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,16 @@ from launch.start.key_value_server import serve_values
 from launch.start.rendezvous import RENDEZVOUS, main, rendezvous_of
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
+
+ROUTED = "".join(
+    re.findall(
+        r"src (\S+)",
+        subprocess.run(["ip", "route", "get", "203.0.113.1"], capture_output=True, text=True, check=False).stdout,
+    )
+    if shutil.which("ip")
+    else []
+)
+"""This machine's address on its default route, or nothing where it has none."""
 
 _LISTENS = "0A"
 _LOOPBACK, _EVERYWHERE = "0100007F", "00000000"
@@ -222,6 +233,12 @@ def test_a_wrong_command_line_of_the_program_is_refused_in_one_line(capsys: pyte
     [
         ("echo 10.0.0.5 fd00::1 192.168.1.2", 2, ["10.0.0.5", "192.168.1.2", socket.gethostname()]),
         ("echo 10.0.0.5", 1, ["10.0.0.5", "127.0.0.1"]),
+        ("echo 169.254.3.1 10.0.0.5 169.254.0.7", 2, ["10.0.0.5", socket.gethostname()]),
+        (
+            f"echo 10.0.0.5 {ROUTED} 10.0.0.6",
+            2,
+            [*filter(None, [ROUTED]), "10.0.0.5", "10.0.0.6", socket.gethostname()],
+        ),
         (None, 2, [socket.gethostname()]),  # Debian gives the name the address 127.0.1.1
         (None, 1, ["127.0.0.1"]),
     ],

@@ -1,0 +1,36 @@
+"""``python -m tests.launch.meeting FOLDER SETTING ...``: one of two ranks, which says how long they took to meet.
+
+The libraries are imported before, and the clock starts when both ranks have done so.
+"""
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from configs.load import load_cluster
+from train.comm.communicator import connector
+from train.rank.identity import read_identity
+from train.rank.startup import Ledger
+
+_LIBRARIES = {"torch": "torch", "mxnet": "horovod.mxnet"}
+
+
+def main(folder: Path, settings: list[str]) -> None:
+    """Wait for the other rank, connect, and print the sum of the ranks' numbers and the seconds."""
+    cluster, identity = load_cluster("laptop", settings), read_identity(os.environ)
+    importlib.import_module(_LIBRARIES[cluster.engine.name])
+    (folder / f"ready-{identity.rank}").touch()
+    while not all((folder / f"ready-{rank}").exists() for rank in range(identity.world_size)):
+        time.sleep(0.05)
+    begin = time.monotonic()
+    communicator = connector(cluster.communication)(identity, Ledger())
+    met = communicator.gather("numbers", identity.rank + 5)
+    seconds = time.monotonic() - begin
+    communicator.gather("all ranks are done", 0)
+    (folder / f"met-{identity.rank}").write_text(f"{sum(met)} {seconds:.2f}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
