@@ -136,8 +136,10 @@ class TorchEngine:
         return array
 
     def take(self, array: Any, rows: np.ndarray) -> Any:
-        """See `Engine`."""
-        return array.index_select(0, torch.from_numpy(rows).to(array.device))
+        """See `Engine`; the host would wait for a copy to a GPU from memory that is not pinned."""
+        numbers = torch.empty(rows.shape, dtype=torch.int64, pin_memory=self._is_gpu)
+        numbers.copy_(torch.from_numpy(rows))
+        return array.index_select(0, numbers.to(array.device, non_blocking=True))
 
     def flip(self, array: Any, axis: int) -> Any:
         """See `Engine`."""

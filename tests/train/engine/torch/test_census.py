@@ -70,6 +70,7 @@ def test_the_host_reads_and_copies_nothing_within_a_step_and_waits_for_an_older_
 ) -> None:
     for trace, found in census.items():
         assert (found["host"], found["waits"]) == ([], ["event"]), trace
+        assert found["host_of_take"] == [], "a batch of synthetic images is taken before each step"
         assert found["gradients_lie_as_weights"], trace
 
 

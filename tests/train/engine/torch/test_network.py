@@ -137,3 +137,19 @@ def test_a_later_change_of_weights_has_no_effect_on_an_inference_function() -> N
         tensor.add_(0.1)
     assert torch.equal(predict(images), first)
     assert not torch.allclose(network.inference()(images), first)
+
+
+def test_pytorchs_private_operator_of_batch_norm_returns_the_statistics_of_the_batch() -> None:
+    """No public one does. `tests/train/comm/test_torch_communicator.py` pins ``_set_pg_timeout`` by a late rank."""
+    values, epsilon = np.random.default_rng(0).standard_normal((4, 3, 2, 2)).astype(np.float32), 1e-3
+    gamma, beta = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.0, -1.0])
+    found = torch._batch_norm_impl_index(
+        torch.from_numpy(values), gamma, beta, None, None, True, 0.0, epsilon, torch.backends.cudnn.enabled
+    )
+    mean, inverse_std = values.mean((0, 2, 3)), 1 / np.sqrt(values.var((0, 2, 3)) + epsilon)
+    shape = (1, 3, 1, 1)
+    expected = (values - mean.reshape(shape)) * (inverse_std * gamma.numpy()).reshape(shape) + beta.numpy().reshape(
+        shape
+    )
+    for each, right in zip(found, (expected, mean, inverse_std), strict=False):
+        np.testing.assert_allclose(each.numpy(), right, rtol=1e-4, atol=1e-5)

@@ -132,7 +132,11 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
     class Watching(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = operator(*args, **(kwargs or {}))
-            record.add(operator, args, tree_leaves((args, kwargs, result)))
+            options = kwargs or {}
+            if options.get("pin_memory"):
+                result.lies_pinned = True
+            if not (options.get("non_blocking") and hasattr(args[0], "lies_pinned")):
+                record.add(operator, args, tree_leaves((args, kwargs, result)))
             return result
 
     recipe, cluster = _settings(recipe_name, precision, f"cluster.engine.cuda_graphs={graphs}")
@@ -163,6 +167,9 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
         step(1, source, HyperParameters(lr=0.2, momentum=0.9, weight_decay=1e-4))
         strides = [each.stride() for each in network.gradients] == [each.stride() for each in network.masters]
         result = record.result()
+        record.clear()
+        engine.take(batch.labels, np.arange(_IMAGES))
+        taken = record.result()["host"]
         gc.disable()
         del step
         left = len(record.graphs)
@@ -174,6 +181,7 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
         distributed.destroy_process_group()
     return result | {
         "gradients_lie_as_weights": strides, "captured": record.captured, "graphs_left": left, "graphs_at_end": ends,
+        "host_of_take": taken,
     }  # fmt: skip
 
 
