@@ -43,8 +43,8 @@ _REMEDIES = (
     ),
     (
         r"NVLS|nvls|[Ff]abric",
-        "let the site mend NVSwitch's fabric manager (systemctl status nvidia-fabricmanager, nvidia-smi -q); until then "
-        "set NCCL_NVLS_ENABLE: 0 in the cluster file's environment, which leaves the sums within the switch out",
+        "let the site mend NVSwitch's fabric manager (systemctl status nvidia-fabricmanager); until then, set "
+        "NCCL_NVLS_ENABLE: 0 in the cluster file's environment",
     ),
     (
         r"NCCL|nccl[A-Z]",

@@ -173,14 +173,9 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
         gc.disable()
         del step
         left = len(record.graphs)
-        record.tangle_a_graph()
-        gc.freeze()
-        ends: list[int] = []
-        with mock.patch.object(distributed, "destroy_process_group", lambda: ends.append(len(record.graphs))):
-            communicator.leave()
-        distributed.destroy_process_group()
+        at_end = record.graphs_at_end(distributed, communicator)
     return result | {
-        "gradients_lie_as_weights": strides, "captured": record.captured, "graphs_left": left, "graphs_at_end": ends,
+        "gradients_lie_as_weights": strides, "captured": record.captured, "graphs_left": left, "graphs_at_end": at_end,
         "host_of_take": taken,
     }  # fmt: skip
 
@@ -215,10 +210,17 @@ class _Record:
         self.graphs.add(graph)
         return graph
 
-    def tangle_a_graph(self) -> None:
-        """Leave behind a graph that only a cycle keeps alive."""
+    def graphs_at_end(self, distributed: Any, communicator: Any) -> list[int]:
+        """Leave the group with a graph that only a frozen cycle keeps alive; return the graphs that are left then."""
         cycle: list[Any] = [self.graph()]
         cycle.append(cycle)
+        del cycle
+        gc.freeze()
+        left: list[int] = []
+        with mock.patch.object(distributed, "destroy_process_group", lambda: left.append(len(self.graphs))):
+            communicator.leave()
+        distributed.destroy_process_group()
+        return left
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
