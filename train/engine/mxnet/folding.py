@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from configs.schema import EngineSettings, Model
-from train.engine.formulas import folded_batch_norm
+from train.engine.formulas import folded_batch_norm, norm_vectors
 from train.engine.mxnet.symbols import Settings, as_precision, layer_symbol, tensor_symbol, with_precision
 from train.networks.arch import Network
 from train.networks.layer import Layer
@@ -94,9 +94,8 @@ class FoldedInference:
         statistics = {each.name: self._held[each.name].data() for norm in self._norms for each in norm.statistics}
         for norm in self._norms:
             source = norm.inputs[0]
-            scale, shift = folded_batch_norm(
-                norm, {**statistics, **self._masters}, self._folds, self._epsilon, mx.nd.sqrt
-            )
+            vectors = norm_vectors(norm, {**statistics, **self._masters}, self._folds)
+            scale, shift = folded_batch_norm(*vectors, self._epsilon, mx.nd.sqrt)
             if source in self._folds:
                 weight = mx.nd.broadcast_mul(self._masters[f"{source}_weight"], scale.reshape((-1, 1, 1, 1)))
                 self._set(source + _WEIGHT, weight)

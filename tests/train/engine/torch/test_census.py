@@ -32,6 +32,9 @@ _TRACES = (
 )  # fmt: skip
 _MOST_BESIDE_GRAPHS = 20
 """Launches of a step beside its graphs: copies of the batch, of the numbers of the step and of the losses."""
+_MOST_OF_AN_EVALUATION = 53 + 49 + 16 + 53 + 20
+"""Launches of an evaluation of one batch of ResNet-50: its convolutions, ReLUs and additions, a multiplication for the
+folded weight of each convolution, and a few."""
 _GRADIENTS = 25_557_032
 """Parameters of ResNet-50 (He et al., arXiv:1512.03385, with 1000 classes)."""
 
@@ -88,6 +91,11 @@ def test_an_update_takes_few_launches(census: dict[str, Census]) -> None:
     for trace, found in census.items():
         launches = sum(found["launches"]["update"].values())
         assert launches <= (25 if trace.startswith("imagenet") else 50), trace
+
+
+def test_an_evaluation_takes_few_launches(census: dict[str, Census]) -> None:
+    for trace, found in census.items():
+        assert 53 + 49 + 16 + 53 < found["launches_of_evaluation"] <= _MOST_OF_AN_EVALUATION, trace
 
 
 def test_what_a_graph_replays_reads_nothing_and_waits_for_nothing_and_little_is_launched_beside_it(

@@ -170,13 +170,16 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
         record.clear()
         engine.take(batch.labels, np.arange(_IMAGES))
         taken = record.result()["host"]
+        record.clear()
+        network.inference()(batch.images)
+        evaluated = sum(sum(each.values()) for each in record.result()["launches"].values())
         gc.disable()
         del step
         left = len(record.graphs)
         at_end = record.graphs_at_end(distributed, communicator)
     return result | {
         "gradients_lie_as_weights": strides, "captured": record.captured, "graphs_left": left, "graphs_at_end": at_end,
-        "host_of_take": taken,
+        "host_of_take": taken, "launches_of_evaluation": evaluated,
     }  # fmt: skip
 
 
