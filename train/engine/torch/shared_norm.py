@@ -12,6 +12,8 @@ from torch.nn import functional
 
 _IMAGES_AND_PIXELS = (0, 2, 3)
 
+_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor  # before PyTorch 2.13
+
 
 class SharedStatistics:
     """The ranks that compute the statistics of every batch norm together: ``size`` neighbours, this rank among them.
@@ -35,7 +37,7 @@ class SharedStatistics:
             self._group = distributed.new_group(members, use_local_synchronization=True)
         own = torch.cat(list(parts))
         gathered = own.new_empty(self._size * len(own))
-        distributed.all_gather_into_tensor(gathered, own, group=self._group)
+        _gather(gathered, own, group=self._group)
         return list(gathered.view(self._size, -1).split([len(part) for part in parts], dim=1))
 
     def normalise(self, values: Any, gamma: Any, beta: Any, epsilon: float) -> tuple[Any, Any, Any]:
