@@ -66,7 +66,9 @@ def test_every_setting_of_generated_images_is_in_their_fingerprint(change: dict[
 
 def test_generated_images_are_of_the_size_of_imagenets() -> None:
     split = open_source("generated", Settings(train=9)).train
-    sizes = [Image.open(io.BytesIO(split.jpeg(index))).size for index in range(9)]
+    jpegs = [split.jpeg(index) for index in range(9)]
+    sizes = [Image.open(io.BytesIO(jpeg)).size for jpeg in jpegs]
+    assert abs(sum(map(len, jpegs)) / 9 - 110_000) < 20_000
     width, height = (sum(side) / 9 for side in zip(*sizes, strict=True))
     assert abs(width - 500) < 80  # three times 80 px / sqrt(9)
     assert abs(height - 400) < 80
