@@ -9,20 +9,21 @@ import logging
 import sys
 import time
 from argparse import Action, ArgumentParser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from configs.arguments import override_words
 from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from train.bench.kernel_cases import ALLOWED_ERROR, EXECUTIONS, KERNEL_CASES
 from train.bench.measure import BenchRow, Report, make_report, summarize
-from train.bench.options import Bench, effort, generated_images, option
+from train.bench.options import Bench, effort, option
 from train.bench.samples import Figures, MeasurementFailed
 
 if TYPE_CHECKING:
@@ -32,15 +33,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARTS: Mapping[str, str] = {
-    "kernels": "does a step on this GPU compute as float32 does on the CPU, in every type and way to compute it?",
+    "machine": "how fast does this GPU copy and multiply, and at which clock?",
+    "verdict": "does ResNet-50 learn 1,000 classes of JPEGs at 224 px, with a log that the official checker accepts?",
     "digits": "do the digits, which NVIDIA DALI decodes, reach their target accuracy on this GPU?",
+    "kernels": "does a step on this GPU compute as float32 does on the CPU, in every type and way to compute it?",
+    "profile": "in which kernels, and groups of kernels, does a step spend its time, and how many does it launch?",
+    "levers": "what do cuDNN's search, four input channels, batch 400 and each batch norm gain in a step?",
+    "norms": "at each shape of ResNet-50: which batch norm with addition and ReLU is fastest, and how exact is each?",
+    "compiled": "what does torch.compile gain in a step, also as a CUDA graph?",
+    "decoding": "how many images/s does NVIDIA DALI decode alone, by decoder, hardware's share, threads and cache?",
+    "jpegs": "what do steps on JPEGs take, launched and as a CUDA graph, and how long does the host wait for images?",
     "steps": "how many images/s of imagenet-b256 at 32, 128 and 256 images, in which type? is the plan's memory right?",
-    "compiled": "what does torch.compile gain in these steps?",
     "graph": "what does a CUDA graph of the whole step gain, so what do launches cost?",
-    "profile": "in which kernels does a step spend its time, and how many does it launch?",
     "nccl": "do NCCL's sums run on one rank, also within a CUDA graph, and what do they cost in a step?",
     "run": "do 1,000 steps with evaluations and checkpoints reach their end, stopped and resumed on the way?",
-    "decoders": "which decoders of NVIDIA DALI work on this GPU, ten batches each, and how fast?",
     "simulator": "how far is the simulator from this GPU, before and after it knows the run of 'run'?",
 }
 """Part -> the question that it answers; the most wanted first."""
@@ -64,8 +70,18 @@ _OF_A_RUN = (
 )
 """What `run` tells of the summary."""
 _TINY = ("model.name=resnet8", "model.image_size=16")
+_JPEGS = ("cluster.engine.prefetch_depth=5", "cluster.engine.hw_decoder_load=0.99", "cluster.engine.file_access=read")
+_CACHE = ("cluster.engine.stick_to_shard=true", f"cluster.engine.decoded_cache_bytes={12 << 30}")
+_NORM_SHAPES = ((56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048))
+"""Side and channels of the batch norms of ResNet-50, but for the first one."""
+
 _LONGEST_S = 240.0
-"""Seconds that one measurement may take: torch.compile takes one or two minutes of them."""
+"""Seconds that a program with one measurement may take."""
+
+_Case = tuple[str, dict[str, Any]]
+
+Rows = Iterator[BenchRow | str]
+"""What a measurement gives: rows, and why something could not be measured."""
 
 
 class _ListParts(Action):
@@ -82,7 +98,7 @@ class GpuBench(Bench):
     """See `train.bench.options.Bench`."""
 
     question = (
-        "everything on one GPU, in parts of eight minutes (--list): kernels, runs, steps, NCCL, decoders, the simulator"
+        "everything on one GPU, in parts of eight minutes (--list): runs, kernels, steps, decoding, NCCL, the simulator"
     )
     needs = "torch"
     only_here = "it asks one GPU of this machine"
@@ -95,7 +111,8 @@ class GpuBench(Bench):
     minutes: float = option("minutes that a part may take", 8.0, metavar="M", type=float)
     seconds: float = effort("seconds of samples of a step", quick=2.0, usual=10.0, thorough=30.0)
     folder: Path | None = option(  # noqa: RUF009 (it returns a field)
-        "folder for rows.jsonl, table.md and the runs (default: runs/bench/gpu-TIME)", metavar="DIR", type=Path
+        "folder for rows.jsonl, table.md and the runs (default: runs/bench/gpu-TIME); what has a row there is not "
+        "measured again", metavar="DIR", type=Path
     )  # fmt: skip
     tiny: bool = option("try everything at tiny shapes on the CPU", False, action="store_true")
 
@@ -107,6 +124,11 @@ class GpuBench(Bench):
         folder = (self.folder or ROOT / "runs" / "bench" / f"gpu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
         folder.mkdir(parents=True, exist_ok=True)
         file, machine = folder / "rows.jsonl", make_report([])
+        lines = _read(file) if file.exists() else []
+        with file.open("a", encoding="utf-8") as kept:
+            kept.write("\n" * bool(lines))  # a machine that was taken away may have left half a line
+        ended = {(line["part"], line["ended"]) for line in lines if "ended" in line}
+        measured = {line["alternative"] for line in lines if "figure" in line}
         rows: list[BenchRow] = []
         notes: list[str] = []
 
@@ -115,18 +137,28 @@ class GpuBench(Bench):
                 lines.write(json.dumps(line) + "\n")
 
         keep(machine=machine.machine, versions=machine.versions)
+
+        def keep_note(part: str, note: str) -> None:
+            notes.append(f"{part}: {note}")
+            keep(part=part, note=note)
+
         for part in self.only or PARTS:
             end = time.monotonic() + 60 * self.minutes
-            for action in _tasks(_Part(self, folder, jobs, end))[part]:
+            for name, action in _tasks(_Part(self, folder, jobs, end, measured))[part].items():
+                if (part, name) in ended:
+                    continue
                 logger.info("%s, %.0f s left", part, end - time.monotonic())
                 try:
                     for row in action():
-                        rows.append(row)
-                        keep(part=part, **asdict(row))
+                        if isinstance(row, str):
+                            keep_note(part, row)
+                        else:
+                            rows.append(row)
+                            keep(part=part, **asdict(row))
+                    keep(part=part, ended=name)
                 except MeasurementFailed as error:
-                    notes.append(f"{part}: {error.short}")
-                    keep(part=part, note=error.short)
-        write_text(folder / "table.md", _markdown(file))
+                    keep_note(part, error.short)
+        write_text(folder / "table.md", _markdown(_read(file)))
         return make_report(rows, [f"rows as they came: {file}", *notes])
 
 
@@ -139,17 +171,19 @@ class _Part:
         folder: Takes the runs.
         jobs: Starts programs.
         end: A moment of the clock `time.monotonic`.
+        measured: Alternatives that have rows already.
     """
 
     options: GpuBench
     folder: Path
     jobs: "Jobs"
     end: float
+    measured: Collection[str]
 
     @property
-    def half(self) -> str:
-        """Return the 16-bit type that is measured first."""
-        return "bfloat16" if self.options.tiny else "float16"
+    def kind(self) -> str:
+        """Return the number type that is measured first: most CPUs have no instructions for 16 bits."""
+        return "float32" if self.options.tiny else "float16"
 
     def left_s(self) -> float:
         """Return the seconds that a program may take from now on.
@@ -184,48 +218,112 @@ class _Part:
         """Run ``./run.sh train``."""
         return self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), self.left_s(), stop_when)
 
-    def kernels(self, execution: str, cases: Sequence[str]) -> Iterator[BenchRow]:
+    def kernels(self) -> Rows:
         """Compute cases as `KERNEL_CASES` describes them; the verdict is that of `ALLOWED_ERROR`."""
-        kinds = ["float32", "bfloat16"] if self.options.tiny else list(ALLOWED_ERROR)
-        device = "cpu" if self.options.tiny else "gpu"
-        task = {"cases": cases, "place": [f"cluster.device={device}", *EXECUTIONS[execution]], "kinds": kinds}
-        found = self.jobs.ranks("kernels", task, overrides=self.alone(), timeout_s=self.left_s()).samples
-        for name, samples in found.items():
-            most = ALLOWED_ERROR[name.rpartition(", ")[2]]
-            for row in summarize(f"{name}, {execution}, against float32 on the CPU", samples):
-                yield replace(row, verdict="as expected" if row.median <= most else "WRONG")
+        kinds, device = (["float32", "bfloat16"], "cpu") if self.options.tiny else (list(ALLOWED_ERROR), "gpu")
+        cases = {
+            f"{name}, {execution}, {kind}": {
+                "case": name, "place": [f"cluster.device={device}", *EXECUTIONS[execution]], "kind": kind,
+            }
+            for execution in (["eager"] if self.options.tiny else EXECUTIONS)
+            for name, case in KERNEL_CASES.items() if execution in case.executions
+            for kind in kinds if kind in case.kinds
+        }  # fmt: skip
+        for row in self.in_turn("kernels", cases):
+            if isinstance(row, BenchRow):
+                most = ALLOWED_ERROR[row.alternative.rpartition(", ")[2]]
+                row = replace(row, verdict="as expected" if row.median <= most else "WRONG")  # noqa: PLW2901
+            yield row
 
-    def step(self, batch: int, kind: str, execution: str, *, communicates: bool = False) -> Iterator[BenchRow]:
-        """Time a step of ``imagenet-b256`` on images in memory."""
+    def in_turn(
+        self, name: str, cases: Mapping[str, Mapping[str, Any]], *, communicates: bool = False, warmup: int = 0
+    ) -> Rows:
+        """Measure cases in one process; if one of them ends it, the next ones are measured in another process."""
+        left = {title: task for title, task in cases.items() if title not in self.measured}
+        while left:
+            self.left_s()
+            try:
+                overrides, time_s = self.alone(communicates=communicates), self.end - time.monotonic()
+                for title, samples in self.jobs.cases(name, dict(left), overrides, time_s):
+                    del left[title]
+                    yield from summarize(title, samples, warmup)
+            except MeasurementFailed as error:
+                self.left_s()
+                title = next(iter(left), "after the last case")
+                yield f"{title}: {error.short}"
+                left.pop(title, None)
+
+    def step(self, batch: int, kind: str, execution: str, *more: str, communicates: bool = False) -> _Case:
+        """Return the title and the task of a step of ``imagenet-b256`` on images in memory."""
         is_tf32 = kind == "TF32"
         sets = self.settings(
             "data.source=synthetic",
             f"batch.global_size={batch}",
             f"cluster.engine.precision={'float32' if is_tf32 else kind}",
             *EXECUTIONS[execution],
+            *more,
             communicates=communicates,
         )
+        words = [_RECIPE, f"batch {batch}", kind, *(["sums on one rank"] if communicates else []), *more]
+        words += [execution] if execution != "eager" else []
         # cuDNN tries algorithms in the first steps.
         seconds = self.options.seconds
-        samples = self.ranks("steps", sets, recipe=_RECIPE, is_tf32=is_tf32, warmup=3, seconds=seconds)
-        words = [_RECIPE, f"batch {batch}", kind, *(["sums on one rank"] if communicates else [])]
-        words += [execution] if execution != "eager" else []
-        yield from summarize(", ".join(words), samples["steps"], 1)
+        task = {"recipe": _RECIPE, "overrides": sets, "is_tf32": is_tf32, "warmup": 3, "seconds": seconds}
+        return ", ".join(words).replace("cluster.engine.", ""), task
 
-    def profile(self, batch: int) -> Iterator[BenchRow]:
+    def steps(self, *cases: tuple[int, str, str], communicates: bool = False) -> Rows:
+        """Time steps in one process: batches, types and executions."""
+        found = dict(self.step(*case, communicates=communicates) for case in cases)
+        return self.in_turn("steps", found, communicates=communicates, warmup=1)
+
+    def levers(self) -> Rows:
+        """Time steps of which one setting differs."""
+        batch, larger = (8, 12) if self.options.tiny else (256, 400)
+        title, task = self.step(batch, self.kind, "eager")
+        cases = [
+            (title, task),
+            (f"{title}, cuDNN tries all engines", {**task, "most_engines": 0}),
+            self.step(batch, self.kind, "eager", "model.input_channels=4"),
+            self.step(larger, self.kind, "eager"),
+            *(self.step(batch, self.kind, "eager", *changes) for changes in _batch_norms().values() if changes),
+        ]
+        return self.in_turn("steps", dict(cases), warmup=1)
+
+    def norms(self) -> Rows:
+        """Time batch norms of the shapes of ResNet-50, in every way that the engine has."""
+        batch, shapes = (4, ((4, 8), (2, 16))) if self.options.tiny else (256, _NORM_SHAPES)
+        # On a CPU, compiling needs a C++ compiler.
+        roads = {**_batch_norms(), **({} if self.options.tiny else {"compiled": EXECUTIONS["compiled"]})}
+        cases = {
+            f"{batch} x {side} x {side} x {channels}, {road}": {
+                "place": self.alone(), "changes": [f"cluster.engine.precision={self.kind}", *changes],
+                "shape": [batch, side, channels],
+            }
+            for side, channels in shapes for road, changes in roads.items()
+        }  # fmt: skip
+        return self.in_turn("norms", cases)
+
+    def machine(self) -> Rows:
+        """Time copies and products of matrices."""
+        sizes = {"copy_bytes": 1 << 20, "side": 64} if self.options.tiny else {"copy_bytes": 4 << 30, "side": 8192}
+        task = {"device": "cpu" if self.options.tiny else "cuda", **sizes}
+        for name, samples in self.jobs.ranks("machine", task, overrides=self.alone()).samples.items():
+            yield from summarize(name, samples)
+
+    def profile(self, batch: int) -> Rows:
         """Name the kernels of a step of ``imagenet-b256`` that take the longest."""
-        precision = f"cluster.engine.precision={self.half}"
+        precision = f"cluster.engine.precision={self.kind}"
         sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
         for kernel, samples in self.ranks("profile", sets, recipe=_RECIPE, most=20).items():
-            yield from summarize(f"batch {batch}, {self.half}: {kernel}", samples)
+            yield from summarize(f"batch {batch}, {self.kind}: {kernel}", samples)
 
-    def sums(self) -> Iterator[BenchRow]:
+    def sums(self) -> Rows:
         """Time allreduces of one rank, by size."""
         sizes, place = [1 << 20, 1 << 24, 102_228_128], self.alone(communicates=True)
         for size, samples in self.ranks("allreduce", place, cluster="laptop", rounds=5, sizes=sizes).items():
             yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
 
-    def run(self) -> Iterator[BenchRow]:
+    def run(self) -> Rows:
         """Train on synthetic images, with sums, evaluations and checkpoints; stop the run, and resume it."""
         from logs.folder import RunFolder
         from logs.metrics import METRICS_FILE
@@ -236,7 +334,7 @@ class _Part:
             f"data.train_samples={10 * batch}",
             f"data.eval_samples={4 * batch}",
             f"batch.global_size={batch}",
-            f"cluster.engine.precision={self.half}",
+            f"cluster.engine.precision={self.kind}",
             f"run.max_steps={steps}",
             f"run.epochs={steps}",
             "run.eval_every_epochs=2",
@@ -258,41 +356,92 @@ class _Part:
         figures |= {"stop_s": stopped.stop_s, "command_s": resumed.took_s, "evaluations": float(evaluations())}
         yield from summarize(f"a run to {steps} steps on synthetic images, stopped and resumed", [figures])
 
-    def digits(self) -> Iterator[BenchRow]:
-        """Train the digits to their target; the verdict says whether they reached it."""
+    def digits(self) -> Rows:
+        """Train the digits to their target."""
+        return self._train_to_target("digits", "the digits, decoded by NVIDIA DALI", self.alone(communicates=True))
+
+    def verdict(self) -> Rows:
+        """Train ResNet-50 by LARS on JPEGs of generated classes, with a log for the official checker."""
+        tiny, network, classes = ("model.image_size=32", "data.eval_resize=36"), "ResNet-50", "1,000"
+        if self.options.tiny:
+            network, classes = "resnet8", "10"
+        sets = [
+            *self._images(),
+            f"batch.global_size={16 if self.options.tiny else 400}",
+            "run.max_steps=null",
+            f"run.epochs={12 if self.options.tiny else 16}",
+            "run.target_top1=0.5",
+            "run.eval_every_epochs=2",
+            "mlperf.submits=true",
+            f"cluster.engine.precision={self.kind}",
+            # As h100-node reads.
+            *self.settings(*(() if self.options.tiny else (*_JPEGS, *_CACHE)), communicates=True),
+            *(tiny if self.options.tiny else ()),
+        ]
+        return self._train_to_target("imagenet-smoke", f"{network} on JPEGs of {classes} generated classes", sets)
+
+    def _train_to_target(self, recipe: str, title: str, sets: Sequence[str]) -> Rows:
+        """Train on images that NVIDIA DALI decodes; the verdict says whether the run succeeded, its log too."""
         from logs.folder import RunFolder
 
-        _require_dali("digits")
-        folder = self.folder / "digits"
-        ended = self.train("digits", "--run-dir", str(folder), *override_words(self.alone(communicates=True)))
+        _require_dali(recipe)
+        folder = self.folder / recipe
+        ended = self.train(recipe, "--run-dir", str(folder), *override_words(sets))
         if not RunFolder(folder).has_summary:
             ended.check()
         summary = RunFolder(folder).summary()
-        figures = _figures(summary, "top1", "target", "epochs", "run_s")
-        for row in summarize("the digits, decoded by NVIDIA DALI", [figures]):
-            yield replace(row, verdict="as expected" if summary.status == "success" else "WRONG")
+        figures = _figures(summary, "top1", "target", "epochs", "run_s", "images_per_s", "input_wait_fraction")
+        for row in summarize(title, [{**figures, "command_s": ended.took_s}]):
+            yield replace(row, verdict="WRONG" if ended.status else "as expected")
 
-    def decoder(self, name: str, more: Sequence[str]) -> Iterator[BenchRow]:
-        """Train ten batches of generated JPEGs that a decoder has read."""
+    def _images(self) -> list[str]:
+        """Return the changes that make generated JPEGs the data set: the same for all parts."""
+        train, evaluation = (160, 40) if self.options.tiny else (16_000, 2_000)
+        counts = [f"data.train_samples={train}", f"data.eval_samples={evaluation}", "data.shuffle_buffer=4000"]
+        classes = f"model.num_classes={10 if self.options.tiny else 1000}"
+        return ["data.source=generated", f"data.name=bench-gpu-{train}", *counts, classes]
+
+    def _read(self, batch: int, cases: Mapping[str, Sequence[str]], **task: Any) -> Rows:
+        """Measure cases that read the generated JPEGs: title -> changes of the cluster."""
         from configs.load import load_both
 
-        _require_dali(name)
-        batch = 8 if self.options.tiny else 128
-        sets = self.settings(
-            *generated_images(f"bench-gpu-{batch}", 2 * batch),
-            f"batch.global_size={batch}",
-            f"cluster.engine.precision={self.half}",
-            *more,
-        )
+        _require_dali("JPEGs")
+        sets = self.settings(*self._images(), f"batch.global_size={batch}", f"cluster.engine.precision={self.kind}")
         self.jobs.pack(*load_both(_RECIPE, "laptop", sets))
-        samples = self.ranks("steps", sets, recipe=_RECIPE, reads_images=True, warmup=2, steps=10)
-        yield from summarize(f"decoder {name}, steps of batch {batch}", samples["steps"], 2)
+        task = {"recipe": _RECIPE, "reads_images": True, **task}
+        return self.in_turn("steps", {title: {**task, "overrides": [*sets, *cases[title]]} for title in cases})
 
-    def simulator(self) -> Iterator[BenchRow]:
+    def decoding(self) -> Rows:
+        """Time DALI alone."""
+        batch, images = (8, 160) if self.options.tiny else (256, 16_000)
+        whole, region = (f"cluster.engine.decoder={name}" for name in ("whole", "region"))
+        cases = {"whole": [whole], "region": [region]} if self.options.tiny else {
+            **{f"whole, {threads} threads, load {load}": [
+                whole, f"cluster.engine.input_threads={threads}", f"cluster.engine.hw_decoder_load={load}",
+            ] for threads in (14, 6) for load in (0.99, 0.65, 0.9, 0)},
+            "whole, 14 threads, load 0.99, plain reads": [whole, *_JPEGS],
+            "region, 14 threads, load 0.99": [region, *_JPEGS],
+        }  # fmt: skip
+        task = {"trains": False, "steps": 4 if self.options.tiny else 24, "seconds": self.options.seconds}
+        yield from self._read(batch, cases, warmup=8, **task)
+        if self.options.tiny:
+            yield "the hardware decoder, and its share, and a cache: not tried, because a CPU has none"
+        else:
+            cached = {"whole, all images cached": [whole, *_JPEGS, *_CACHE]}
+            yield from self._read(batch, cached, warmup=-(-images // batch), **task)
+
+    def jpegs(self) -> Rows:
+        """Time steps on JPEGs."""
+        batch = 8 if self.options.tiny else 256
+        place = () if self.options.tiny else _JPEGS
+        cases = {f"batch {batch} of JPEGs, {way}": [*place, *EXECUTIONS[way]] for way in ("eager", "graph")}
+        warmup, steps = (2, 5) if self.options.tiny else (20, 100)
+        return self._read(batch, cases, warmup=warmup, steps=steps)
+
+    def simulator(self) -> Rows:
         """Predict a step, before and after the simulator is given the run's steps."""
         cpu = ["cluster.node.cpu=EPYC 7763"] if self.options.tiny else []  # one whose data sheet is known
-        # A CPU's steps in 16 bits are forecast only where they were measured.
-        place = self.settings(f"cluster.engine.precision={'float32' if cpu else self.half}", *cpu)
+        place = self.settings(f"cluster.engine.precision={self.kind}", *cpu)
         ask = command_of(Program.SIMULATE_VERB, "simulate", _RECIPE, *override_words(place), "--json")
         learn = command_of(Program.SIMULATE_VERB, "--calibrate", str(self.folder / "run"))
         # The forecasts of this machine must not follow a tiny run.
@@ -315,53 +464,59 @@ def _figures(summary: "Summary", *names: str) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _tasks(bench: _Part) -> Mapping[str, Sequence[Callable[[], Iterator[BenchRow]]]]:
-    """Return the measurements of each part, the most wanted first."""
+def _batch_norms() -> dict[str, Sequence[str]]:
+    """Return the changes of the cluster for each batch norm that the engine has; none for the only one."""
+    from configs.schema import EngineSettings
+
+    field = EngineSettings.model_fields.get("batch_norm")
+    names = get_args(field.annotation) if field else ()
+    return {name: [f"cluster.engine.batch_norm={name}"] for name in names} or {"the framework's": []}
+
+
+def _tasks(bench: _Part) -> Mapping[str, Mapping[str, Callable[[], Rows]]]:
+    """Return the measurements of each part by name, the most wanted first."""
     sizes = (8,) if bench.options.tiny else (256, 32, 128)
-    kinds = ("bfloat16", "float32") if bench.options.tiny else ("float16", "bfloat16", "TF32")
+    kinds = ("float32", "bfloat16") if bench.options.tiny else ("float16", "bfloat16", "TF32")
     steps = [(size, kind) for kind in kinds for size in sizes]
     # The largest and the smallest batch first, in the two types: a part may end before all are measured.
     by_size = sorted(steps, key=lambda step: (sizes.index(step[0]) > 1, kinds.index(step[1]) > 1))
-    decoders = {
-        "whole": ["cluster.engine.decoder=whole"],
-        "region": ["cluster.engine.decoder=region"],
-        "whole, no hardware": ["cluster.engine.decoder=whole", "cluster.engine.hw_decoder_load=0"],
-    }
-    if bench.options.tiny:
-        del decoders["whole, no hardware"]
-    kernels = []
-    for execution in ["eager"] if bench.options.tiny else EXECUTIONS:
-        cases = [name for name, case in KERNEL_CASES.items() if execution in case.executions]
-        # A process for each case: a fault of a GPU ends the process. On a CPU, starting it would take most of the time.
-        groups = [cases] if bench.options.tiny else [[name] for name in cases]
-        kernels += [partial(bench.kernels, execution, group) for group in groups]
+    by_kind = sorted(by_size, key=lambda step: step[0] != sizes[0])  # there may be no time to compile smaller batches
+    compiled = [(*step, way) for step in by_kind for way in ("compiled", "compiled, graph")]
+    graph = sorted(((*step, "graph") for step in by_size), key=lambda step: step[0])
+    alone = [(size, bench.kind, way) for size in sizes for way in ("eager", "graph", "sums between graphs")]
     return {
-        "kernels": kernels,
-        "digits": [bench.digits],
-        "steps": [partial(bench.step, *step, "eager") for step in steps],
-        "compiled": [partial(bench.step, *step, "compiled") for step in by_size],
-        "graph": [
-            *(partial(bench.step, *step, "graph") for step in by_size),
-            *(partial(bench.step, *step, "compiled, graph") for step in by_size[:2]),
-        ],
-        "profile": [partial(bench.profile, size) for size in sizes[:2]],
-        "nccl": [
-            bench.sums,
-            *(
-                partial(bench.step, size, bench.half, execution, communicates=True)
-                for size in sizes
-                for execution in ("eager", "graph", "sums between graphs")
-            ),
-        ],
-        "run": [bench.run],
-        "decoders": [partial(bench.decoder, name, more) for name, more in decoders.items()],
-        "simulator": [bench.simulator],
+        "machine": {"all": bench.machine},
+        "verdict": {"all": bench.verdict},
+        "digits": {"all": bench.digits},
+        "kernels": {"all": bench.kernels},
+        "profile": {str(size): partial(bench.profile, size) for size in sizes[:2]},
+        "levers": {"all": bench.levers},
+        "norms": {"all": bench.norms},
+        "compiled": {"all": partial(bench.steps, *compiled)},
+        "decoding": {"all": bench.decoding},
+        "jpegs": {"all": bench.jpegs},
+        "steps": {"all": partial(bench.steps, *((*step, "eager") for step in steps))},
+        "graph": {"all": partial(bench.steps, *graph)},
+        "nccl": {
+            "sums": bench.sums,
+            **{str(case): partial(bench.steps, case, communicates=True) for case in alone},
+        },
+        "run": {"all": bench.run},
+        "simulator": {"all": bench.simulator},
     }
 
 
-def _markdown(file: Path) -> str:
+def _read(file: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a file of rows."""
+    lines = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
+
+
+def _markdown(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return all rows and notes of a file of rows as a table for ``docs/gpu.md``."""
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     head = [
         "| part | measured | figure | median | lowest | highest | n |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -56,14 +56,20 @@ def read_samples(output: str) -> dict[str, list[Figures]]:
     Raises:
         MeasurementFailed: The output has no samples.
     """
+    found = samples_in(output)
+    if not found:
+        raise MeasurementFailed(f"the ranks ended without a measurement:\n{excerpt(output)}")
+    return found
+
+
+def samples_in(output: str) -> dict[str, list[Figures]]:
+    """Return what `read_samples` does, perhaps nothing."""
     found = {}
     for line in output.splitlines():
         _, start, rest = line.partition(_LINE_START)
         if start:
             told = json.loads(start + rest)
             found[told["alternative"]] = told["samples"]
-    if not found:
-        raise MeasurementFailed(f"the ranks ended without a measurement:\n{excerpt(output)}")
     return found
 
 

@@ -1,7 +1,7 @@
 """Stands for `train.bench.launching.Jobs`: starts no program, and answers at once with numbers of the test's."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,18 @@ class Answering(Jobs):
     answer: Callable[[Started], Mapping[str, Sequence[Mapping[str, Any]]] | tuple[int, str]] = lambda _: {}
     started: list[Started] = field(default_factory=list)
 
-    def run(self, command: Sequence[str], *_: object, **_others: object) -> Finished:
+    def lines(self, command: Sequence[str], ended: list[Finished], *_: object, **_others: object) -> Iterator[str]:
         words = list(command)
         is_rank = Program.BENCH_RANK.value in words
         self.started.append(Started(words, words[-2], json.loads(words[-1])) if is_rank else Started(words))
         found = self.answer(self.started[-1])
-        if isinstance(found, tuple):
-            return Finished(words, *found, BEGUN_S, 4.0)
-        lines = [json.dumps({"alternative": name, "samples": samples}) for name, samples in found.items()]
-        return Finished(words, 0, "\n".join(["a warning", *lines]), BEGUN_S, 4.0)
+        status, output = found if isinstance(found, tuple) else (0, "\n".join(["a warning", *_told(found)]))
+        yield from output.splitlines(keepends=True)
+        ended.append(Finished(words, status, output, BEGUN_S, 4.0))
+
+
+def _told(found: Mapping[str, Any]) -> list[str]:
+    return [json.dumps({"alternative": name, "samples": samples}) for name, samples in found.items()]
 
 
 def write_run(folder: Path, *, at_s: Mapping[str, float], **summary: Any) -> None:

@@ -316,54 +316,68 @@ def test_a_start_has_its_phases_its_critical_path_and_a_verdict_on_the_goal() ->
 
 
 def _gpu(started: Started) -> Any:
-    task = started.task
-    if started.name == "kernels":
-        return {f"{case}, {kind}": [{"loss_error": 0.015}] for case in task["cases"] for kind in task["kinds"]}
-    if started.name == "steps":
-        return {"steps": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]}
-    return {str(size): [{"allreduce_ms": 5.0}] for size in task["sizes"]}
+    if started.name == "allreduce":
+        return {str(size): [{"allreduce_ms": 5.0}] for size in started.task["sizes"]}
+    samples = {"kernels": [{"loss_error": 0.015}], "steps": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]}
+    return dict.fromkeys(started.task["cases"], samples[started.task["name"]])
 
 
-def test_a_gpus_kernels_are_judged_case_by_case_each_in_a_process_of_its_own(tmp_path: Path) -> None:
+def _tasks(jobs: Answering) -> list[Mapping[str, Any]]:
+    """Return the tasks of all ranks: those that a rank takes in turn, and those of the others."""
+    return [task for each in jobs.started for task in each.task.get("cases", {"": each.task}).values()]
+
+
+def test_a_gpus_kernels_are_judged_case_by_case(tmp_path: Path) -> None:
     jobs = Answering(answer=_gpu)
     report = _measure(f"gpu --folder {tmp_path} --only kernels", jobs)
     verdicts = {"float32": "WRONG", "TF32": "as expected", "float16": "as expected", "bfloat16": "as expected"}
-    assert {row.alternative.split(", ")[1]: row.verdict for row in report.rows} == verdicts, "an error of 0.015"
-    tried = [(*each.task["cases"], *each.task["place"]) for each in jobs.started]
-    cases = [(how, name) for how in EXECUTIONS for name, case in KERNEL_CASES.items() if how in case.executions]
-    assert tried == [(name, "cluster.device=gpu", *EXECUTIONS[how]) for how, name in cases], "a fault ends one case"
-    assert len(report.rows) == 4 * len(cases)
+    assert {row.alternative.rpartition(", ")[2]: row.verdict for row in report.rows} == verdicts, "an error of 0.015"
+    tried = [(task["case"], task["kind"], *task["place"]) for task in _tasks(jobs)]
+    assert tried == [
+        (name, kind, "cluster.device=gpu", *EXECUTIONS[how])
+        for how in EXECUTIONS
+        for name, case in KERNEL_CASES.items()
+        if how in case.executions
+        for kind in verdicts
+        if kind in case.kinds
+    ]
+    assert len(report.rows) == len(tried)
 
 
 def test_a_gpus_steps_have_settings_that_fit_each_other(tmp_path: Path) -> None:
     jobs = Answering(answer=_gpu)
     report = _measure(f"gpu --folder {tmp_path} --gpu H100 --only steps compiled graph nccl", jobs)
     steps = [row for row in report.rows if row.figure == "step_ms"]
-    # Three batches in three types eager, compiled and as a graph, the two most wanted as both; sums in three ways.
-    assert len({row.alternative for row in steps}) == len(steps) == 3 * 9 + 2 + 3 * 3
+    # Three batches in three types eager, compiled, as a graph and as both; sums in three ways.
+    assert len({row.alternative for row in steps}) == len(steps) == 4 * 9 + 3 * 3
     assert {(row.median, row.n, row.warmup) for row in steps} == {(2.0, 3, 1)}
     assert sum(row.figure == "allreduce_ms" for row in report.rows) == 3
-    assert jobs.started[0].task["seconds"] == 10.0
-    for started in jobs.started:
-        recipe, cluster = load_both(started.task.get("recipe", "imagenet-b256"), "laptop", started.task["overrides"])
-        assert (cluster.device, load_cluster("laptop", started.sets).device) == ("gpu", "gpu")
-        assert (cluster.engine.layout, recipe.data.source) == ("NHWC", "synthetic") or started.name == "allreduce"
-        assert cluster.engine.precision == "float32" or not started.task.get("is_tf32")
-    assert sum(each.task.get("is_tf32", False) for each in jobs.started) == 9
+    tasks = _tasks(jobs)
+    assert tasks[0]["seconds"] == 10.0
+    for task in tasks:
+        recipe, cluster = load_both(task.get("recipe", "imagenet-b256"), "laptop", task["overrides"])
+        assert cluster.device == "gpu"
+        assert (cluster.engine.layout, recipe.data.source) == ("NHWC", "synthetic") or "sizes" in task
+        assert cluster.engine.precision == "float32" or not task.get("is_tf32")
+    assert {load_cluster("laptop", started.sets).device for started in jobs.started} == {"gpu"}
+    assert sum(task.get("is_tf32", False) for task in tasks) == 4 * 3
 
 
 def test_a_part_that_fails_is_a_note_with_the_cause_on_disk_and_the_next_one_is_measured(tmp_path: Path) -> None:
     output = "No module named 'launch'\n" + "".join(f"line {number}\n" for number in range(20))
-    jobs = Answering(answer=lambda started: (1, output) if started.name == "steps" else _gpu(started))
+    jobs = Answering(answer=lambda started: (1, output) if started.task["name"] == "steps" else _gpu(started))
     report = _measure(f"gpu --tiny --only steps kernels --folder {tmp_path}", jobs)
     assert {row.figure for row in report.rows} == {"loss_error"}
     cause = "exit status 1: / No module named 'launch' / line 18 / line 19"
-    assert report.notes[1:] == (f"steps: {cause}",) * 2
+    first, second = report.notes[1:]
+    assert first.startswith("steps: imagenet-b256, batch 8, float32: ")
+    assert second.startswith("steps: imagenet-b256, batch 8, bfloat16: ")
     machine, *lines = map(json.loads, (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines())
     assert set(machine) == {"machine", "versions"}
-    assert [each["note"] for each in lines if "note" in each] == [cause] * 2
+    assert [f"steps: {each['note']}" for each in lines if "note" in each] == [first, second]
+    assert first.endswith(cause)
     table = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
-    assert f"- steps: {cause}" in table
+    assert f"- {first}" in table
     assert sum(line.startswith("| kernels |") for line in table) == len(report.rows)
 
 

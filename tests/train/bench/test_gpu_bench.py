@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
+from tests.train.bench.answering import Answering, Started
+from train.bench.bench_gpu import GpuBench
+from train.bench.launching import Jobs
 
 pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali")
@@ -25,14 +28,79 @@ def test_the_parts_that_need_no_compiler_give_rows_where_pythonpath_leads_to_the
     done = subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
     assert [line for line in lines if "note" in line] == []
-    found = {(line["part"], line["alternative"], line["figure"]): line["median"] for line in lines}
+    rows = [line for line in lines if "figure" in line]
+    found = {(line["part"], line["alternative"], line["figure"]): line["median"] for line in rows}
     assert {part for part, *_ in found} == {*parts.split()}
-    assert all(line["verdict"] == "as expected" for line in lines if line["part"] in ("kernels", "digits"))
+    assert all(line["verdict"] == "as expected" for line in rows if line["part"] in ("kernels", "digits"))
     whole = {figure: median for (part, _, figure), median in found.items() if part == "run"}
     assert whole["steps"] == 60
     assert 0 < whole["resumed_from_step"] < 60
     spent_ms = [median for (_, _, figure), median in found.items() if figure == "kernel_ms"]
-    assert len(spent_ms) == 21
-    assert spent_ms[1:] == sorted(spent_ms[1:], reverse=True)
-    assert spent_ms[0] > sum(spent_ms[1:]) > 0.5 * spent_ms[0]
+    groups = [median for (_, name, figure), median in found.items() if figure == "kernel_ms" and ": all: " in name]
+    assert sum(groups) == pytest.approx(spent_ms[0]), "every kernel is in one group"
+    longest = spent_ms[1 + len(groups) :]
+    assert len(longest) == 20
+    assert longest == sorted(longest, reverse=True)
+    assert spent_ms[0] > sum(longest) > 0.5 * spent_ms[0]
     assert done.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_network_learns_the_classes_of_jpegs_and_the_official_checker_accepts_the_log(tmp_path: Path) -> None:
+    report = GpuBench(only=["verdict"], folder=tmp_path, tiny=True).measure(Jobs())
+    (top1,) = [row for row in report.rows if row.figure == "top1"]
+    assert top1.median >= 0.5, "chance is 0.1"
+    assert top1.verdict == "as expected"
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_what_needs_no_gpu_is_measured_and_what_was_measured_is_left_out_of_the_next_call(tmp_path: Path) -> None:
+    bench = GpuBench(only=["machine", "norms", "decoding", "jpegs"], seconds=0.01, folder=tmp_path, tiny=True)
+    report = bench.measure(Jobs())
+    found = {(row.alternative, row.figure): row for row in report.rows}
+    exact = [row.median for (_, figure), row in found.items() if figure == "gradient_error"]
+    assert exact
+    assert max(exact) < 1e-4, "float32 on a CPU is compared with itself"
+    rates = {name: row.median for (name, figure), row in found.items() if figure == "images_per_s"}
+    assert {"whole", "region", "batch 8 of JPEGs, eager", "batch 8 of JPEGs, graph"} < rates.keys()
+    step, waited = (found["batch 8 of JPEGs, eager", figure].median for figure in ("step_ms", "input_wait_ms"))
+    assert 0 < waited < step
+    (note,) = [note for note in report.notes if note.startswith("decoding: ")]
+    assert "hardware decoder" in note
+    assert bench.measure(Jobs()).rows == ()
+
+
+def test_a_case_that_ends_the_process_is_noted_and_the_others_are_measured_in_another_process(tmp_path: Path) -> None:
+    def measure(ends: str | None) -> tuple[list[list[str]], dict[str, float], list[str]]:
+        def answer(started: Started) -> tuple[int, str]:
+            cases = list(started.task["cases"])
+            bad = next((number for number, title in enumerate(cases) if ends and ends in title), None)
+            samples = [{"step_ms": 2.0}, {"step_ms": 4.0}]
+            lines = [json.dumps({"alternative": title, "samples": samples}) for title in cases[:bad]]
+            return (0, "\n".join(lines)) if bad is None else (7, "\n".join([*lines, "out of memory"]))
+
+        jobs = Answering(answer=answer)
+        report = GpuBench(only=["levers"], seconds=1.0, minutes=1.0, folder=tmp_path, tiny=True).measure(jobs)
+        notes = [note for note in report.notes if note.startswith("levers: ")]
+        asked = [list(started.task["cases"]) for started in jobs.started]
+        return asked, {row.alternative: row.median for row in report.rows}, notes
+
+    asked, medians, notes = measure("input_channels=4")
+    whole, rest = asked
+    failed = next(title for title in whole if "input_channels=4" in title)
+    assert rest == whole[whole.index(failed) + 1 :] != []
+    assert medians == dict.fromkeys([title for title in whole if title != failed], 3.0)
+    (note,) = notes
+    assert failed in note
+    assert "out of memory" in note
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {line["alternative"] for line in lines if "figure" in line} == medians.keys()
+    # A machine may be taken away between two rows, and within a line.
+    kept = [json.dumps(line) for line in lines if line.get("alternative") != rest[-1] and "ended" not in line]
+    (tmp_path / "rows.jsonl").write_text("\n".join([*kept, kept[-1][:9]]), encoding="utf-8")
+    asked, medians, notes = measure(None)
+    assert (asked, medians, notes) == ([[failed, rest[-1]]], {failed: 3.0, rest[-1]: 3.0}, [])
+    assert f"| {rest[0]} |" in (tmp_path / "table.md").read_text(encoding="utf-8"), "of the first call"
+    assert measure(None) == ([], {}, [])

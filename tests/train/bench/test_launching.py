@@ -12,7 +12,7 @@ from configs.errors import STOPPED_STATUS
 from configs.load import ROOT, load_both
 from configs.programs import Program, command_of
 from tests.train.bench.answering import Answering
-from train.bench.launching import Jobs
+from train.bench.launching import Finished, Jobs
 from train.bench.samples import MeasurementFailed, read_samples, write_samples
 from train.rank.identity import Identity
 
@@ -76,6 +76,48 @@ def test_a_program_that_takes_too_long_may_end_what_it_started_and_then_is_ended
     with pytest.raises(MeasurementFailed, match=r"took more than 0\.01 s$") as late:
         JOBS.run(_python("import signal; signal.pause()"), timeout_s=0.01)
     assert "\n" not in late.value.short
+
+
+def test_lines_come_before_the_program_ends_and_the_last_one_needs_no_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    code = f"print('first', flush=True); open({str(tmp_path / 'go')!r}).read(); print('last', end='')"
+    ended: list[Finished] = []
+    lines = JOBS.lines(_python(code), ended, timeout_s=60)
+    assert next(lines) == "first\n"
+    assert ended == []
+    (tmp_path / "go").write_text("", encoding="ascii")
+    assert list(lines) == ["last"]
+    assert [(each.status, each.output) for each in ended] == [(0, "first\nlast")]
+
+
+def test_what_a_program_leaves_behind_does_not_keep_a_bench_that_has_no_time_left() -> None:
+    begin = time.monotonic()
+    with pytest.raises(MeasurementFailed, match=r"took more than 1 s$"):
+        JOBS.run(["bash", "-c", "sleep 30 & exec sleep 30"], timeout_s=1)
+    assert time.monotonic() - begin < 15
+
+
+@pytest.mark.ranks
+@pytest.mark.medium
+def test_cases_of_one_process_are_told_as_they_are_measured_until_one_fails() -> None:
+    place = ["cluster.engine.name=torch", "cluster.ranks_per_node=1", "cluster.communication.kind=none"]
+    pytest.importorskip("torch")
+    sets = [
+        "mlperf.division=open",
+        *place,
+        "model.name=resnet8",
+        "model.image_size=16",
+        "data.source=synthetic",
+        "batch.global_size=2",
+    ]
+    task = {"recipe": "imagenet-b256", "steps": 1, "overrides": sets}
+    wrong = {**task, "overrides": [*sets, "model.image_size=0"]}
+    found = JOBS.cases("steps", {"one": task, "two": task, "bad": wrong, "never": task}, place, 120)
+    told = [next(found), next(found)]
+    assert [title for title, _ in told] == ["one", "two"]
+    assert all(sample["step_ms"] > 0 for _, samples in told for sample in samples)
+    with pytest.raises(MeasurementFailed, match=r"model\.image_size: got 0"):
+        next(found)
 
 
 _WAITS = """

@@ -25,7 +25,9 @@ from train.rank.identity import Identity
 from train.rank.startup import Ledger
 from train.warmup import warm_up
 
-_ALONE = Identity(0, 1, 0, 1, "here", "none")
+ALONE = Identity(0, 1, 0, 1, "here", "none")
+"""The only rank."""
+
 _ON_CPU = (
     "cluster.device=cpu",
     "cluster.engine.precision=float32",
@@ -46,17 +48,16 @@ _Results = dict[str, np.ndarray]
 """Name of a result -> all its numbers as one vector."""
 
 
-def main(cases: Sequence[str], place: Sequence[str], kinds: Sequence[str]) -> None:
-    """Write the errors of cases, in those of several number types that concern a case.
+def main(title: str, case: str, place: Sequence[str], kind: str) -> None:
+    """Write the errors of a case.
 
     Args:
-        cases: Keys of `KERNEL_CASES`.
+        title: Names the samples.
+        case: A key of `KERNEL_CASES`.
         place: Changes of the cluster ``laptop``, the device among them.
-        kinds: Number types, see `errors`.
+        kind: The number type, see `errors`.
     """
-    for name in cases:
-        for kind in [each for each in kinds if each in KERNEL_CASES[name].kinds]:
-            write_samples(_ALONE, f"{name}, {kind}", [errors(KERNEL_CASES[name], place, kind)])
+    write_samples(ALONE, title, [errors(KERNEL_CASES[case], place, kind)])
 
 
 def errors(case: KernelCase, place: Sequence[str], kind: str) -> Figures:
@@ -81,7 +82,7 @@ def errors(case: KernelCase, place: Sequence[str], kind: str) -> Figures:
     if case.check == "masks":
         return _mask_errors(case, place, is_tf32=kind == "TF32")
     exact, found = _exact(case), _COMPUTE[case.check](case, place, is_tf32=kind == "TF32")
-    return {f"{name}_error": _distance(found[name], exact[name]) for name in exact if exact[name].any()}
+    return {f"{name}_error": distance(found[name], exact[name]) for name in exact if exact[name].any()}
 
 
 @cache
@@ -94,8 +95,8 @@ def _steps(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results
     """Return what two steps of a run leave, between two evaluations."""
     recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
     plan = plan_run(recipe, 1)
-    images = images_of(recipe, cluster, plan, _ALONE)
-    rank = compose(recipe, cluster, _ALONE, Ledger(), plan=plan, images=images)
+    images = images_of(recipe, cluster, plan, ALONE)
+    rank = compose(recipe, cluster, ALONE, Ledger(), plan=plan, images=images)
     allow_tf32(is_allowed=is_tf32)
     engine, network, training, evaluation = rank.engine, rank.model.network, rank.training, rank.evaluation
     assert training is not None
@@ -130,9 +131,9 @@ def _layers(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Result
     added = rows.add("kept", "dropout", rows.add("added", "add", residual, dense), rate=0.0)
     halved = rows.add("halved", "max_pool", added, kernel=2, stride=2, padding=0)
     rows.dense("classifier", rows.dense_relu("hidden", halved, 64), 10)
-    engine, network = _network(case, place, Network("layers", 32, 3, 10, tuple(rows.layers)), is_tf32=is_tf32)
+    engine, network = network_on(case, place, Network("layers", 32, 3, 10, tuple(rows.layers)), is_tf32=is_tf32)
     statistics = _vector(network.read_statistics().values())
-    batch = _batch(engine, network, np.random.default_rng(0).standard_normal((32, 3, 32, 32), np.float32))
+    batch = batch_on(engine, network, np.random.default_rng(0).standard_normal((32, 3, 32, 32), np.float32))
     logits = engine.to_host(network.inference()(batch[0]))
     loss = engine.to_host(network.forward(*batch))
     network.backward()
@@ -150,13 +151,13 @@ def _mask_errors(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> Fi
     """
     rows = Rows(3, _SIDE)
     rows.dense("classifier", rows.add("dropout", "dropout", "data", rate=_RATE), 10)
-    engine, network = _network(case, place, Network("dropout", _SIDE, 3, 10, tuple(rows.layers)), is_tf32=is_tf32)
+    engine, network = network_on(case, place, Network("dropout", _SIDE, 3, 10, tuple(rows.layers)), is_tf32=is_tf32)
     values = np.random.default_rng(0).uniform(1, 2, (1, 3, _SIDE, _SIDE)).astype(np.float32)
 
     def scales(seed: int) -> np.ndarray:
         """Return by how much dropout multiplies each value."""
         network.seed(seed)
-        network.forward(*_batch(engine, network, values))
+        network.forward(*batch_on(engine, network, values))
         network.backward()
         weight, bias = map(engine.to_host, network.gradients)
         row = int(np.abs(bias).argmax())
@@ -172,17 +173,17 @@ def _mask_errors(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> Fi
     }
 
 
-def _network(case: KernelCase, place: Sequence[str], table: Network, *, is_tf32: bool) -> tuple[Any, Any]:
+def network_on(case: KernelCase, place: Sequence[str], table: Network, *, is_tf32: bool) -> tuple[Any, Any]:
     """Return an engine, and the network of a table with seeded weights."""
     recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
-    engine = open_engine(cluster, _ALONE)
+    engine = open_engine(cluster, ALONE)
     allow_tf32(is_allowed=is_tf32)
     network = engine.build_network(table, recipe, accumulate=False)
     network.load_weights(initial_weights(table, recipe.model, seed=1))
     return engine, network
 
 
-def _batch(engine: Any, network: Any, images: np.ndarray) -> tuple[Any, Any]:
+def batch_on(engine: Any, network: Any, images: np.ndarray) -> tuple[Any, Any]:
     """Return images, given in NCHW, and labels on the device."""
     stored = images if images.shape[1:] == network.image_shape else images.transpose(0, 2, 3, 1)
     return engine.from_host(stored), engine.from_host(np.arange(len(images), dtype=np.float32) % 10)
@@ -192,7 +193,7 @@ def _vector(arrays: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0), *(each.ravel().astype(np.float64) for each in arrays)])
 
 
-def _distance(found: np.ndarray, exact: np.ndarray) -> float:
+def distance(found: np.ndarray, exact: np.ndarray) -> float:
     """Return |found - exact| / |exact|; infinite if a value is none."""
     distance = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     return float(distance) if np.isfinite(distance) else float("inf")

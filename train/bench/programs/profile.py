@@ -1,7 +1,8 @@
 """One rank of ``bench gpu``: the kernels in which a recipe's step spends its time on PyTorch."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -17,8 +18,20 @@ _NAME_LENGTH = 100
 """Characters of a kernel's name: templates of C++ have hundreds."""
 
 
+_OTHERS = "others"
+_GROUPS: Mapping[str, str] = {
+    "batch norm": r"batch_?norm|bn_|_bn|welford",
+    "pool": r"pool",
+    "convolutions": r"conv|implicit|cutlass|xmma|wgrad|dgrad|fprop|gemm",
+    "update": r"foreach|multi_tensor|lars|sgd|adam",
+    "copies": r"memcpy|memset|copy|cat",
+    "elementwise": r"elementwise|threshold|relu|add|mul",
+}
+"""Group -> what a kernel's name contains; the first one that fits."""
+
+
 def main(recipe: str, overrides: Sequence[str], most: int) -> None:
-    """Write milliseconds and launches a step of all kernels, and of those that take the longest.
+    """Write milliseconds and launches a step of all kernels, of their groups, and of those that take the longest.
 
     Args:
         recipe: A name or a file.
@@ -38,7 +51,20 @@ def main(recipe: str, overrides: Sequence[str], most: int) -> None:
         if microseconds:  # A call of the driver takes none on the device.
             spent[name] = before_us + microseconds, before + event.count
     longest = sorted(spent.items(), key=lambda item: -item[1][0])
-    rows = {"all kernels": (sum(us for us, _ in spent.values()), sum(n for _, n in spent.values()))}
+    rows = {"all kernels": _sum(spent.values())}
+    for group in (*_GROUPS, _OTHERS):
+        rows[f"all: {group}"] = _sum(each for name, each in spent.items() if _group(name) == group)
     for name, (microseconds, count) in [*rows.items(), *longest[:most]]:
         figures = {"kernel_ms": microseconds / 1e3 / _STEPS, "launches": count / _STEPS}
         write_samples(rank.parts.identity, name, [figures])
+
+
+def _group(name: str) -> str:
+    """Return the group of a kernel."""
+    return next((group for group, words in _GROUPS.items() if re.search(words, name, re.IGNORECASE)), _OTHERS)
+
+
+def _sum(spent: Iterable[tuple[float, int]]) -> tuple[float, int]:
+    """Return the microseconds and the launches of several kernels."""
+    rows = list(spent)
+    return sum(microseconds for microseconds, _ in rows), sum(count for _, count in rows)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.load import load_both
-from data.input.batches import TrainingBatch
+from data.input.batches import TrainingBatch, TrainingSource
 from data.input.synthetic import open_repeated
 from train.bench.measure import turns
 from train.bench.samples import write_samples
@@ -36,6 +36,7 @@ def main(  # noqa: PLR0913 (the values of a task)
     recipe: str,
     overrides: Sequence[str],
     *,
+    title: str = "steps",
     cluster: str = "laptop",
     warmup: int = 0,
     steps: int | None = None,
@@ -43,12 +44,15 @@ def main(  # noqa: PLR0913 (the values of a task)
     reads_images: bool = False,
     has_parts: bool = False,
     is_tf32: bool = False,
+    most_engines: int | None = None,
+    trains: bool = True,
 ) -> None:
     """Measure the milliseconds of a step and images/s; each sample is the mean of some steps.
 
     Args:
         recipe: A name or a file.
         overrides: Changes of the recipe and of the cluster.
+        title: Names the samples.
         cluster: A name or a file.
         warmup: Steps before the first sample.
         steps: Steps of a sample. If None, as many as take a quarter of the time.
@@ -57,17 +61,24 @@ def main(  # noqa: PLR0913 (the values of a task)
         has_parts: Also measure the warm-up and the first step, and in each sample the parts of a step and of an
             evaluation, and the share of the peak.
         is_tf32: Let products of float32 on a GPU have ten bits of fraction, which a run never does.
+        most_engines: Of a convolution's engines, those that cuDNN tries before the first step; 0: all; if None, as a
+            run does.
+        trains: Take steps, instead of only the batches of ``reads_images``.
     """
     loaded, identity = load_both(recipe, cluster, overrides), read_identity(os.environ)
     rank = open_rank(*loaded, identity, reads_images=reads_images)
     if is_tf32:
         allow_tf32(is_allowed=True)
+    if most_engines is not None:
+        import torch  # noqa: PLC0415 (other environments have none)
+
+        torch.backends.cudnn.benchmark_limit = most_engines
     batch = rank.random_batch()
-    source = rank.open_images() if reads_images else open_repeated(batch)
+    source = _Fetched(rank.open_images()) if reads_images else open_repeated(batch)
     start = {}
     if has_parts or rank.parts.cluster.engine.cuda_graphs != "none":  # which are captured after a step only
         start["warm_up_ms"] = 1e3 * rank.slowest_s(rank.warm_up)
-    queue = rank.steps(source)
+    queue = rank.steps(source) if trains else lambda number: [source.next_batch() for _ in range(number)]
     if has_parts:
         start["first_step_ms"] = 1e3 * rank.slowest_s(lambda: queue(1))
         write_samples(identity, "start", [start])
@@ -79,12 +90,30 @@ def main(  # noqa: PLR0913 (the values of a task)
     # All ranks take as many samples as rank 0.
     while not samples or rank.parts.communicator.gather("go on", int(time.monotonic() < end))[0]:
         sample = _parts(rank, batch) if has_parts else {}
+        fetched_s = source.taken_s if isinstance(source, _Fetched) else 0.0
         took_s = rank.slowest_s(lambda: queue(number))
         rate = rank.parts.plan.global_batch_size * number / took_s
         sample |= {"step_ms": 1e3 * took_s / number, "images_per_s": rate, **_memory(rank)}
+        if isinstance(source, _Fetched):
+            sample["input_wait_ms"] = 1e3 * (source.taken_s - fetched_s) / number
         samples.append({**sample, **(_share_of_peak(rank, rate) if has_parts else {})})
     source.close()
-    write_samples(identity, "steps", samples)
+    write_samples(identity, title, samples)
+
+
+class _Fetched:
+    """A source of batches that adds up the seconds in which the host waits for them."""
+
+    def __init__(self, source: TrainingSource) -> None:
+        self._source, self.taken_s = source, 0.0
+        self.begin_epoch, self.state, self.close = source.begin_epoch, source.state, source.close
+
+    def next_batch(self) -> TrainingBatch:
+        """See `TrainingSource`."""
+        begin = time.perf_counter()
+        batch = self._source.next_batch()
+        self.taken_s += time.perf_counter() - begin
+        return batch
 
 
 def allow_tf32(*, is_allowed: bool) -> None:
