@@ -75,9 +75,10 @@ class EngineSettings(Section):
     decoded_cache_bytes: int = Field(
         0,
         ge=0,
-        description="GPU memory for decoded images, which are then decoded in the first epoch only. 0 switches the "
-        "cache off. It needs device: gpu and stick_to_shard: true. An image of ImageNet takes 0.6 MB. Images are then "
-        "decoded whole (decoder), so under DALI 1.34 a run with the cache has other crops than a run without.",
+        description="GPU memory for decoded images, of training and evaluation, as they come; those are not read and "
+        "decoded again. 0 switches the cache off. It needs device: gpu and stick_to_shard: true. An image of ImageNet "
+        "takes 0.6 MB. Images are then decoded whole, as decoder: whole does, so under DALI 1.34 a run with the cache "
+        "has other crops than a run without.",
         json_schema_extra={"unit": "bytes"},
     )
     hw_decoder_load: float | None = Field(

@@ -1,6 +1,7 @@
 """The DALI pipeline that reads, decodes, cuts and normalises images, on a CPU or a GPU. Only this file imports DALI."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 with warnings.catch_warnings():
@@ -88,8 +89,9 @@ def make_pipeline(
 
 def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], seed: int) -> Any:
     """Return a pipeline that reads the records of `make_pipeline` in the same order, and gives only their sources."""
+    request = replace(request, device_id=None)
     pipeline = Pipeline(  # type: ignore[no-untyped-call]
-        request.batch_size, request.engine.input_threads, None, seed=seed, prefetch_queue_depth=1
+        request.batch_size, request.engine.input_threads, request.device_id, seed=seed, prefetch_queue_depth=1
     )
     with pipeline:
         jpegs, _ = _read(request, reader)
@@ -98,8 +100,13 @@ def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], seed: in
 
 
 def _read(request: ReadRequest, reader: dict[str, Any]) -> Any:
-    access = _FILE_ACCESS[request.engine.file_access]
-    return fn.readers.mxnet(path=[str(request.rec)], lazy_init=True, name=READER, **access, **reader)
+    return fn.readers.mxnet(path=[str(request.rec)], lazy_init=True, name=READER, **reader_options(request), **reader)
+
+
+def reader_options(request: ReadRequest) -> dict[str, Any]:
+    """Return how the reader reads: of an image in the decoder's cache nothing, because DALI keeps its label too."""
+    skips = {"skip_cached_images": True} if cache_options(request) else {}
+    return {**_FILE_ACCESS[request.engine.file_access], **skips}
 
 
 def _sources_of(jpegs: Any) -> Any:
@@ -124,10 +131,19 @@ def decoder_options(request: ReadRequest) -> dict[str, Any]:
 
 
 def cache_options(request: ReadRequest) -> dict[str, Any]:
-    """Return the arguments of a decoder that keeps images in a GPU's memory: all of them, until the cache is full."""
-    if request.device_id is None:
-        return {}  # DALI's CPU decoder has no cache
-    return {"cache_size": max(1, request.engine.decoded_cache_bytes >> 20), "cache_type": "threshold"}
+    """Return the arguments of a decoder that keeps images in a GPU's memory: all of them, until the cache is full.
+
+    A GPU has one cache: all decoders of a process must be told the same. DALI's CPU decoder has none.
+    """
+    size = request.engine.decoded_cache_bytes
+    if request.device_id is None or not size:
+        return {}
+    return {"cache_size": max(1, size >> 20), "cache_type": "threshold"}
+
+
+def _decode(request: ReadRequest, jpegs: Any) -> Any:
+    """Return whole images."""
+    return fn.decoders.image(jpegs, **decoder_options(request), **cache_options(request))
 
 
 def _augmented_images(request: ReadRequest, jpegs: Any) -> Any:
@@ -140,11 +156,10 @@ def _augmented_images(request: ReadRequest, jpegs: Any) -> Any:
         window: dict[str, Any] = {"random_area": list(crop.area), "random_aspect_ratio": list(crop.aspect)}
         window["num_attempts"] = 100
         if request.engine.decoder == "whole" or request.engine.decoded_cache_bytes:
-            images = fn.decoders.image(jpegs, **decoder_options(request), **cache_options(request))
-            return fn.random_resized_crop(images, size=[side, side], **window, **_INTERPOLATION)
+            return fn.random_resized_crop(_decode(request, jpegs), size=[side, side], **window, **_INTERPOLATION)
         images = fn.decoders.image_random_crop(jpegs, **window, **decoder_options(request))
         return _resize(images, resize_x=side, resize_y=side)
-    images = _resize(fn.decoders.image(jpegs, **decoder_options(request)), resize_x=side, resize_y=side)
+    images = _resize(_decode(request, jpegs), resize_x=side, resize_y=side)
     if crop.kind == "none" or not crop.padding:
         return images
     # Where the window reaches over the edge of the image, it is filled with black, as if the image were padded.
@@ -163,7 +178,7 @@ def _augmented_images(request: ReadRequest, jpegs: Any) -> Any:
 
 def _plain_images(request: ReadRequest, jpegs: Any) -> Any:
     """Return decoded images, resized for the central crop that the normalisation cuts."""
-    images = fn.decoders.image(jpegs, **decoder_options(request))
+    images = _decode(request, jpegs)
     data, side = request.recipe.data, request.recipe.model.image_size
     if data.eval_central_share is None:
         return _resize(images, resize_shorter=data.eval_resize or side)

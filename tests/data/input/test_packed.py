@@ -581,7 +581,14 @@ def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> 
         pytest.skip("there is a GPU")
     whole = EngineSettings(hw_decoder_load=0.5, decoder="whole")
     region = EngineSettings(hw_decoder_load=0.5)
-    for kind, engine in (("none", region), ("shift", region), ("resized", region), ("resized", whole)):
+    cached = EngineSettings(stick_to_shard=True, decoded_cache_bytes=1 << 20)
+    for kind, engine in (
+        ("none", region),
+        ("shift", region),
+        ("resized", region),
+        ("resized", whole),
+        ("none", cached),
+    ):
         recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}, padding: 2}}", "data.flip=true"])
         with pytest.raises(RuntimeError, match=r"(?i)cuda"):
             open_training(recipe, engine, tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
@@ -603,6 +610,27 @@ def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None
     np.testing.assert_array_equal(on_gpu.labels, on_cpu.labels)
     np.testing.assert_allclose(on_gpu.images, on_cpu.images, atol=8)
     assert one_pass(open_evaluation(recipe, EngineSettings(), tmp_path, **place, device_id=0)) == list(range(10))
+
+
+@pytest.mark.gpu("mxnet", "torch")
+@pytest.mark.parametrize("kind", ["none", "resized"])
+def test_images_in_the_cache_of_a_gpu_keep_their_pixels_and_their_labels_though_nobody_reads_them(
+    tmp_path: Path, kind: str
+) -> None:
+    write_split(tmp_path, "train", 40, draw=pattern)
+    write_split(tmp_path, "eval", 10, draw=pattern)
+    engine = EngineSettings(decoder="whole", stick_to_shard=True, decoded_cache_bytes=64 << 20)
+    place: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "device_id": 0}
+    recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}}}"])
+    evaluation = open_evaluation(recipe, engine, tmp_path, **place)
+    training = open_training(recipe, engine, tmp_path, **place)
+    training.begin_epoch(1)
+    passes = [[training.next_batch() for _ in range(10)] for _ in range(3)]
+    assert [sorted(np.concatenate([batch.labels for batch in each])) for each in passes] == [list(range(40))] * 3
+    first, second = ([batch.images for batch in evaluation.batches()] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    write_split(tmp_path, "eval", 10, draw=plain)  # of which nothing is seen
+    np.testing.assert_array_equal(first, [batch.images for batch in evaluation.batches()])
 
 
 @pytest.mark.parametrize(
