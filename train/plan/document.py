@@ -22,6 +22,7 @@ from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.networks.stages import stages_of
 from train.plan.cold_images import missing_cache_clear
+from train.plan.input_rate import input_rates
 from train.plan.memory import (
     BYTES_PER_NUMBER,
     available_bytes,
@@ -75,6 +76,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "compliance": _compliance(recipe, cluster),
         "simulated": simulated,
         "slow_settings": slow_settings(recipe, cluster),
+        "input": input_rates(recipe, cluster, rate[0]) if (rate := simulated.get("images_per_s")) else None,
     }
 
 

@@ -37,6 +37,7 @@ def render(document: Mapping[str, Any]) -> str:
         "Simulated, with the ends of 90 % intervals": [
             *_simulated(document["simulated"]),
             *(f"slow       {words}" for words in document["slow_settings"]),
+            *_input(document["input"]),
         ],
         **growing,
         "Learning rate": [*draw(document["schedule"]), "", *_landmarks(document["landmarks"])],
@@ -192,6 +193,22 @@ def _compiled(num_stages: int) -> list[str]:
         "one program" if num_stages == 1 else f"{num_stages} stages, each of which hands on its gradients at its end"
     )
     return [f"torch.compile makes the kernels of forward and backward passes, as {stages}"] if num_stages else []
+
+
+def _input(rates: Mapping[str, Any] | None) -> list[str]:
+    """Return what a node must read, decode and hold, for JPEGs as large as ImageNet's, and what is missing."""
+    if rates is None:
+        return []
+    possible = rates["possible_per_s_per_gpu"]
+    known = "how many it can is not known" if possible is None else f"of about {possible:,} that it can"
+    input_words = (
+        f"after the first epoch, a node takes {rates['images_per_s_per_node']:,.0f} images/s and reads "
+        f"{rates['read_bytes_per_s_per_node'] / 1e6:,.0f} MB/s; a GPU decodes {rates['decoded_per_s_per_gpu']:,.0f} "
+        f"images/s, {known}, and keeps {rates['cached_share']:.0%} decoded; a node reads "
+        f"{rates['node_bytes'] / 1e9:,.1f} GB in all, of which its memory holds {rates['in_memory_share']:.0%}"
+    )
+    missing = [line for words in rates["missing"] for line in _card_lines("too slow", words)]
+    return [*_card_lines("input", input_words), *missing]
 
 
 def _memory(document: Mapping[str, Any]) -> list[str]:
