@@ -1,0 +1,91 @@
+"""``.ci/gpu-day``: what a day of a GPU does with its minutes, with a bench that answers at once."""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from configs.load import ROOT
+from train.bench.bench_gpu import PARTS
+
+_BENCH = """#!/usr/bin/env bash
+set -eu
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --only) part=$2 ;;
+    --folder) folder=$2 ;;
+    --minutes) minutes=$2 ;;
+  esac
+  shift
+done
+printf '%s %s %s\\n' "$part" "$minutes" "$(basename -- "$folder")" >>asked
+printf '{"part": "%s"}\\n' "$part" >>"$folder/rows.jsonl"
+printf '| %s |\\n' "$part" >>"$folder/table.md"
+mkdir -p -- "$TORCHINDUCTOR_CACHE_DIR" && touch -- "$TORCHINDUCTOR_CACHE_DIR/$part"
+[[ ! -e fails || $part != "$(<fails)" ]]
+"""
+
+
+def _day(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a copy of the script whose Python is the bench above, on a machine that gives back a folder."""
+    if not (place / ".ci").exists():
+        for folder in (".ci", "bin", "out"):
+            (place / folder).mkdir()
+        shutil.copy(ROOT / ".ci" / "gpu-day", place / ".ci")
+        (place / "bin" / "python3").write_text(_BENCH, encoding="utf-8")
+        (place / "bin" / "python3").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "OUT": str(place / "out")}
+    return subprocess.run(
+        [place / ".ci" / "gpu-day", *words], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def _asked(place: Path) -> list[tuple[str, float]]:
+    """Return the parts in their order with the minutes of each, without the compilers beside the digits."""
+    lines = (line.split() for line in (place / "asked").read_text(encoding="utf-8").splitlines())
+    return [(part, float(minutes)) for part, minutes, folder in lines if folder != "ahead"]
+
+
+@pytest.mark.ranks
+def test_every_part_is_asked_once_the_verdict_first_and_two_commands_of_ten_minutes_are_enough(tmp_path: Path) -> None:
+    done = _day(tmp_path)
+    assert done.returncode == 0, done.stderr
+    parts = dict(_asked(tmp_path))
+    assert len(parts) == len(_asked(tmp_path))
+    assert parts.keys() <= PARTS.keys()
+    assert list(parts)[:3] == ["machine", "verdict", "digits"]
+    assert parts.keys() >= {"profile", "levers", "norms", "compiled", "decoding", "jpegs", "graph"}
+    assert sum(parts.values()) < 2 * 9.5
+    compiled = (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith("compiled ") and line.endswith(" ahead") for line in compiled), "beside the digits"
+    assert done.stdout.endswith("".join(f"| {part} |\n" for part in parts))
+    rows = (tmp_path / "out" / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(row)["part"] for row in rows] == list(parts)
+    with tarfile.open(tmp_path / "out" / "inductor.tar.gz") as cache:
+        assert {"inductor/compiled", "inductor/verdict"} < {*cache.getnames()}
+
+
+@pytest.mark.ranks
+def test_a_part_that_fails_ends_nothing_and_the_next_command_begins_with_what_was_not_tried(tmp_path: Path) -> None:
+    _day(tmp_path)
+    (tmp_path / "asked").unlink()
+    (tmp_path / "runs/gpu-day/tried-norms").unlink()
+    (tmp_path / "fails").write_text("norms", encoding="utf-8")
+    done = _day(tmp_path)
+    assert (done.returncode, "norms: exit status 1" in done.stdout) == (0, True)
+    order = [part for part, _ in _asked(tmp_path)]
+    assert order[:2] == ["norms", "machine"]
+
+
+@pytest.mark.ranks
+def test_a_new_machine_goes_on_with_the_rows_and_the_cache_that_came_back(tmp_path: Path) -> None:
+    _day(tmp_path, "--tiny", str(tmp_path / "first"))
+    shutil.copytree(tmp_path / "out", tmp_path / "runs" / "gpu-day-back")
+    _day(tmp_path, "--tiny", str(tmp_path / "second"))
+    first, second = ((tmp_path / name / "rows.jsonl").read_text(encoding="utf-8") for name in ("first", "second"))
+    assert second == 2 * first
+    assert (tmp_path / "second" / "inductor" / "verdict").is_file()
