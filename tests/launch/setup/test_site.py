@@ -1,15 +1,12 @@
 """Set-up over a Python that has the libraries of an engine already.
 
-The base of the last test is this environment once more, by hard links, without some packages that the program needs,
-and with an MXNet that needs a package which `train.engine.mxnet` leaves out of a faster import. A whole set-up over a
-base of small packages is in `test_whole.py`.
+Whole set-ups over bases of small packages are in `test_whole.py`. What a site's own MXNet may import is in
+`tests/train/engine/mxnet/test_mxnet_import.py`.
 """
 
 import json
-import os
-import shutil
-import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +14,6 @@ from typing import Any
 import pytest
 
 from configs.errors import UserError
-from configs.load import ROOT
 from configs.registry import installed_engine
 from launch.setup import numpy_names
 from launch.setup.layout import ENGINES, Engine, Environment, Kind, Variant
@@ -155,42 +151,14 @@ def test_numpy_has_the_names_that_mxnet_uses_once_mxnet_is_imported(monkeypatch:
     assert watcher not in sys.meta_path
 
 
-def _hard_linked_base(folder: Path) -> Path:
-    """Make the base in a folder; return its interpreter."""
-    left_out = ["__editable__*", "resnet_records*", "pydantic*", "tqdm*", "onnx-*", "*.log", "pins.txt", "setup.json"]
-    left_out += ["test", "tests", "cmake*", "mypy*", "hypothesis*"]  # half of the files, which nothing here reads
-    shutil.copytree(sys.prefix, folder, symlinks=True, copy_function=_link, ignore=shutil.ignore_patterns(*left_out))
-    (package,) = folder.glob("lib/python3.*/site-packages/mxnet/__init__.py")
-    text = package.read_text(encoding="utf-8")
-    package.unlink()  # it is the file of this environment, too
-    package.write_text(f"{text}\nfrom requests import Session\n", encoding="utf-8")
-    return folder / "bin" / "python"
-
-
-def _link(source: str, target: str) -> None:
-    """Link a file, or copy it where temporary files lie on another disk."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(installed_engine() != "mxnet", reason="the base needs MXNet, Horovod and DALI")
-def test_mxnet_of_a_base_computes_in_an_environment_over_it(tree: Path, tmp_path: Path) -> None:
-    base = _hard_linked_base(tmp_path / "base")
-    for name in ("data", "logs", "train"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "launch.setup", "--system", str(base)]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (packages,) = (tree / ".venv").glob("lib/python3.*/site-packages")
-    assert {path.name for path in packages.iterdir()} >= {"pydantic", "tqdm", "onnx"}
-    assert not {path.name for path in packages.iterdir()} & {"mxnet", "horovod", "nvidia", "numpy", "scipy", "yaml"}
-    code = "import train.engine.mxnet.engine, mxnet; print(mxnet.nd.ones(3).sum().asscalar(), mxnet.__file__)"
-    done = subprocess.run([tree / ".venv/bin/python", "-I", "-c", code], capture_output=True, text=True, check=False)
-    package = tmp_path / "base/lib" / packages.parent.name / "site-packages/mxnet/__init__.py"
-    assert done.stdout.strip() == f"3.0 {package}", done.stderr
-    again = subprocess.run(command[:3], cwd=tree, capture_output=True, text=True, check=False)
-    assert again.stderr == f"setup: nothing to do; MXNet (that of {base}) cpu environment in {tree}/.venv\n"
+@pytest.mark.ranks
+def test_a_python_with_the_real_libraries_is_a_base_and_their_versions_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("launch.setup.site.CURRENT", Environment(tmp_path / "own"))
+    engine = installed_engine()
+    kind = choose_base([engine], sys.executable)
+    assert (kind.engines, kind.base) == ((engine,), sys.executable)
+    packages = {"MXNet": "mxnet", "Horovod": "horovod"} if engine == "mxnet" else {"PyTorch": "torch"}
+    told = capsys.readouterr().err
+    assert all(f"{title} {version(package)}" in told for title, package in packages.items()), told

@@ -111,6 +111,7 @@ def test_an_environment_of_mxnet_is_made_after_failures_and_gets_an_extra_and_a_
     assert (done.returncode, _begun(done)) == (0, ["4/6"]), done.stderr
     assert "numpy==1.23.5" in checkout.installed()
     assert checkout.set_up("--quiet").stderr == ""
+    _set_up_over_mxnet(checkout, tmp_path)
 
     folder, options = tmp_path / "usb stick" / "wheels", ["--engine", "mxnet", "--cpu"]
     filled = checkout.set_up("--start", str(folder.parent), "--download", "wheels", *options)
@@ -242,19 +243,45 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     assert _own(checkout) == COMMON | {"torch==2.10.0", "sympy==1.13", "nvidia-dali-cuda120==2.4.0"}
 
 
+def _set_up_over_mxnet(base: ToyCheckout, tmp_path: Path) -> None:
+    """The base lacks tqdm, which every environment needs, and what writes ONNX."""
+    shutil.rmtree(base.site_packages / "tqdm")
+    shutil.rmtree(next(base.site_packages.glob("tqdm-*.dist-info")))
+    checkout = _checkout_over(base, tmp_path)
+    done = checkout.set_up("--system", str(base.tree / ".venv" / "bin" / "python"))
+    assert (done.returncode, _begun(done)) == (0, ["1/2", "2/2"]), done.stderr
+    assert _own_packages(checkout) == {"tqdm", "onnx", "resnet_records"}
+    own_python = str(checkout.tree / ".venv" / "bin" / "python")
+    code = "import mxnet, tqdm; print(mxnet.__file__)"
+    found = subprocess.run([own_python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found == f"{base.site_packages}/mxnet/__init__.py\n"
+    assert checkout.set_up("--quiet").stderr == ""
+    assert checkout.set_up("--system", "").stderr.startswith("setup: nothing to do; MXNet (that of ")
+
+
+def _checkout_over(base: ToyCheckout, tmp_path: Path) -> ToyCheckout:
+    """Return a checkout with the index of the base and no environment yet."""
+    checkout = ToyCheckout(make_tree(tmp_path / "over"), base.index)
+    (checkout.tree / "pyproject.toml").write_bytes((base.tree / "pyproject.toml").read_bytes())
+    return checkout
+
+
+def _own_packages(checkout: ToyCheckout) -> set[str]:
+    """Return the packages that an environment over a base has itself."""
+    return {path.name.partition("-")[0] for path in checkout.site_packages.glob("*.dist-info")}
+
+
 def _set_up_over_pytorch(base: ToyCheckout, tmp_path: Path) -> None:
     """The base lacks DALI, which the index has, and a package for ONNX, which it does not have."""
     shutil.rmtree(base.site_packages / "nvidia")
     shutil.rmtree(next(base.site_packages.glob("nvidia_dali*.dist-info")))
-    checkout = ToyCheckout(make_tree(tmp_path / "over"), base.index)
-    (checkout.tree / "pyproject.toml").write_bytes((base.tree / "pyproject.toml").read_bytes())
+    checkout = _checkout_over(base, tmp_path)
     python = str(base.tree / ".venv" / "bin" / "python")
     before = {path: path.read_bytes() for path in (base.tree / ".venv").rglob("*") if path.is_file()}
     done = checkout.set_up("--engine", "torch", "--system", python, "--extra", "tensorboard", PIP_TARGET="/no/such")
     assert (done.returncode, _begun(done)) == (0, ["1/4", "2/4", "3/4", "4/4"]), done.stderr
     assert "warning: export writes no ONNX file: set-up runs offline: " in done.stderr
-    own = {path.name.partition("-")[0] for path in checkout.site_packages.glob("*.dist-info")}
-    assert own == {"nvidia_dali_cuda130", "resnet_records", "tensorboardx"}
+    assert _own_packages(checkout) == {"nvidia_dali_cuda130", "resnet_records", "tensorboardx"}
     own_python = str(checkout.tree / ".venv" / "bin" / "python")
     subprocess.run([own_python, "-I", "-c", "import sympy"], check=True)  # a module of the base, not compiled yet
     assert before == {path: path.read_bytes() for path in (base.tree / ".venv").rglob("*") if path.is_file()}

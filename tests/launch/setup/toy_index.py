@@ -5,7 +5,6 @@ Real pip, from the environment that set-up makes, installs them by ``--find-link
 
 import hashlib
 import io
-import json
 import os
 import re
 import subprocess
@@ -14,9 +13,8 @@ import tarfile
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distribution
+from importlib.metadata import distribution, distributions
 from pathlib import Path
-from typing import Any
 
 _FEATURES = "class Features:\n    def is_enabled(self, _name): return False\n"
 _MODULES: dict[str, dict[str, str]] = {
@@ -132,16 +130,8 @@ class ToyCheckout:
 
     def installed(self) -> set[str]:
         """Return name and version of each package of the environment, without pip and its like."""
-        command = [
-            str(self.tree / ".venv/bin/python"),
-            "-m",
-            "pip",
-            "list",
-            "--format=json",
-            "--disable-pip-version-check",
-        ]
-        found: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-        return {f"{each['name']}=={each['version']}" for each in found} - {f"pip=={distribution('pip').version}"}
+        found = {f"{each.name}=={each.version}" for each in distributions(path=[str(self.site_packages)])}
+        return found - {f"pip=={distribution('pip').version}"}
 
 
 def make_toy_checkout(tree: Path, index: Path) -> ToyCheckout:
