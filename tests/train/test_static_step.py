@@ -1,7 +1,13 @@
-"""Steps on fixed arrays, as a GPU replays them, against steps that are queued one by one."""
+"""Steps on fixed arrays, as a GPU replays them, against steps that are queued one by one.
+
+Started as a program, this is a rank of two, which writes digests of the weights into the folder that it is given.
+"""
 
 import gc
+import hashlib
 import json
+import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,18 +18,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from configs.arguments import override_words
 from configs.errors import ConfigError
 from configs.load import load_both
 from configs.optimizers import HyperParameters
-from configs.programs import Program, command_of
+from configs.rank_variables import rank_environment
 from data.input.batches import TrainingBatch
+from launch.start.commands import run_under
 from tests.engines import ALONE
-from train.bench.launching import Jobs
+from train.comm.communicator import Connect, connector, start_communicator
 from train.compose import compose
 from train.engine.protocol import Engine
 from train.measure.timing import Clock, StepClock
 from train.plan.fixed_step import require_fixed_step
+from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
 from train.step import StepArrays
 
@@ -38,7 +45,11 @@ STEPS = 4
 
 
 def _train(
-    *overrides: str, precision: str = "float32", spoilt: int | None = None
+    *overrides: str,
+    precision: str = "float32",
+    spoilt: int | None = None,
+    identity: Identity = ALONE,
+    connect: Connect | None = None,
 ) -> tuple[dict[str, np.ndarray], list[StepArrays], StepClock]:
     """Take a few steps with other images, another learning rate and another momentum each.
 
@@ -46,14 +57,17 @@ def _train(
         overrides: Of recipe and cluster.
         precision: Also one that a cluster file on a CPU may not have.
         spoilt: The batch whose images are beyond the range of float16.
+        identity: The rank, by which the images differ.
+        connect: Makes the communicator. If None, as the cluster says.
     """
     recipe, cluster = load_both("digits", "laptop", [*SMALL, *overrides])
     cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"precision": precision})})
-    rank = compose(recipe, cluster, ALONE, Ledger())
+    rank = compose(recipe, cluster, identity, Ledger(), connect=connect)
     clock = StepClock(rank.engine, run_ahead_steps=1, sample_every_steps=2)
     told = iter([False, False, True, False])
     step = rank.make_step(clock, lambda _: None, told_to_stop=lambda: next(told))
-    source: Any = Drawn(rank.engine, rank.plan.per_rank_batch_size, rank.model.network.image_shape, spoilt)
+    shape = rank.model.network.image_shape
+    source: Any = Drawn(rank.engine, rank.plan.per_rank_batch_size, shape, spoilt, seed=identity.rank)
     arrays = [
         step(number, source, HyperParameters(0.1 / (1 + number), 0.9 - 0.1 * number, 1e-3, number))
         for number in range(STEPS)
@@ -65,13 +79,13 @@ def _train(
 class Drawn:
     """A source of random batches."""
 
-    def __init__(self, engine: Any, size: int, image_shape: tuple[int, ...], spoilt: int | None) -> None:
-        self._batches = self._draw(engine, size, image_shape, spoilt)
+    def __init__(self, engine: Any, size: int, image_shape: tuple[int, ...], spoilt: int | None, *, seed: int) -> None:
+        self._batches = self._draw(engine, size, image_shape, spoilt, seed)
 
     def _draw(
-        self, engine: Any, size: int, image_shape: tuple[int, ...], spoilt: int | None
+        self, engine: Any, size: int, image_shape: tuple[int, ...], spoilt: int | None, seed: int
     ) -> Iterator[TrainingBatch]:
-        draw = np.random.default_rng(0)
+        draw = np.random.default_rng(seed)
         for number in count():
             images = draw.standard_normal((size, *image_shape), np.float32) * (1e5 if number == spoilt else 1)
             images = engine.from_host(images.astype(np.float32))
@@ -140,7 +154,7 @@ def test_a_step_ends_with_its_owner_and_not_at_the_next_garbage_collection(graph
     rank = compose(recipe, cluster, ALONE, Ledger())
     rank = replace(rank, engine=cast("Engine", Capturing(rank.engine)))
     step = rank.make_step(Clock(rank.engine, run_ahead_steps=1), lambda _: None)
-    source: Any = Drawn(rank.engine, rank.plan.per_rank_batch_size, rank.model.network.image_shape, None)
+    source: Any = Drawn(rank.engine, rank.plan.per_rank_batch_size, rank.model.network.image_shape, None, seed=0)
     step(0, source, HyperParameters(0.1, 0.9, 1e-3, 0))
     alive = weakref.ref(step)
     gc.disable()
@@ -203,15 +217,32 @@ def test_batch_norms_span_ranks_only_where_these_can_compute_statistics_together
             require_fixed_step(*both)
 
 
-@pytest.mark.ranks
-def test_runs_of_two_ranks_end_with_the_same_weights(tmp_path: Path) -> None:
-    checksums = set()
+TWO_RANKS = ["cluster.ranks_per_node=2", "cluster.communication.kind=torch_distributed"]
+
+
+def _write_digests(folder: Path) -> None:
+    """Take the steps as one rank of two in each way, and write a digest of the weights of each."""
+    identity, digests = read_identity(os.environ), []
+    _, cluster = load_both("digits", "laptop", [*SMALL, *TWO_RANKS])
+    communicator = start_communicator(identity, Ledger(), connector(cluster.communication)).result()
     for graphs in ("none", "step", "compute"):
-        sets = [f"cluster.engine.cuda_graphs={graphs}", "cluster.engine.name=torch", "run.epochs=2"]
-        sets += ["run.target_top1=null", "mlperf.submits=false"]
-        words = ["train", "digits", "--run-dir", str(tmp_path / graphs), *override_words(sets)]
-        Jobs().run(command_of(Program.TRAIN_VERB, *words)).check()
-        summary = json.loads((tmp_path / graphs / "summary.json").read_text(encoding="utf-8"))
-        checksums.add((summary["weights_checksum"], summary["steps"]))
-        assert (summary["comm_exposed_fraction"] is None) == (graphs == "step")
-    assert len(checksums) == 1
+        ways = [*TWO_RANKS, f"cluster.engine.cuda_graphs={graphs}"]
+        state, _, _ = _train(*ways, identity=identity, connect=lambda *_: communicator)
+        weights = [values.tobytes() for name, values in state.items() if "moving" not in name]
+        digests.append(hashlib.sha256(b"".join(weights)).hexdigest())
+    (folder / f"{identity.rank}.json").write_text(json.dumps(digests), encoding="utf-8")
+    communicator.gather("over", 0)
+
+
+@pytest.mark.ranks
+def test_two_ranks_that_see_other_images_end_with_the_same_weights_in_every_way(tmp_path: Path) -> None:
+    _, cluster = load_both("digits", "laptop", [*SMALL, *TWO_RANKS])
+    command = [sys.executable, "-m", "tests.train.test_static_step", str(tmp_path)]
+    assert run_under(cluster, command, rank_environment(cluster)).exit_status == 0
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2))
+    assert len(first) == 3
+    assert {*first, *second} == {first[0]}
+
+
+if __name__ == "__main__":
+    _write_digests(Path(sys.argv[1]))
