@@ -98,10 +98,10 @@ class Recipe(Section):
 
     def of_epoch(self, epoch: int) -> Recipe:
         """Return the recipe as an epoch, counted from 1, takes it: all images have the side of this epoch."""
-        return self._of_one_size(self._side(epoch))
+        return self._of_one_size(self._side(epoch, self.ideas))
 
-    def _side(self, epoch: int) -> int:
-        sides = (idea.side(self, epoch) for idea in self.ideas)
+    def _side(self, epoch: int, ideas: Sequence[Idea]) -> int:
+        sides = (idea.side(self, epoch) for idea in ideas)
         return next((side for side in sides if side is not None), self.model.image_size)
 
     def _of_one_size(self, side: int) -> Recipe:
@@ -122,7 +122,8 @@ class Recipe(Section):
     @property
     def spans(self) -> tuple[Span, ...]:
         """The run's epochs, cut where the side of the training images changes."""
-        sides = [self._side(epoch) for epoch in range(1, self.run.epochs + 1)]
+        ideas = self.ideas
+        sides = [self._side(epoch, ideas) for epoch in range(1, self.run.epochs + 1)]
         starts = [at for at, side in enumerate(sides) if at == 0 or side != sides[at - 1]]
         return tuple(
             Span(range(start + 1, end + 1), self._of_one_size(sides[start]))

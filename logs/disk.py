@@ -153,7 +153,7 @@ def checked(kind: type[_Kind], text: str | bytes, where: str) -> _Kind:
         UserError: The text is something else.
     """
     try:
-        found: _Kind = _adapter(cast(Any, kind)).validate_json(text, strict=True)
+        found: _Kind = adapter_of(cast(Any, kind)).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         problem = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
@@ -162,7 +162,8 @@ def checked(kind: type[_Kind], text: str | bytes, where: str) -> _Kind:
 
 
 @cache  # making one takes 3 ms, and studies and reports read hundreds of files
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Return what validates a type, made once."""
     return TypeAdapter(kind)
 
 

@@ -5,9 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from logs.disk import write_json
+from logs.disk import adapter_of, write_json
 
 
 @dataclass(frozen=True)
@@ -193,5 +191,6 @@ def write_facts(folder: Path, facts: RankFacts) -> None:
 
 def read_facts(folder: Path) -> list[RankFacts]:
     """Return the reports in a folder, in the order of the ranks."""
-    reports = [TypeAdapter(RankFacts).validate_json(path.read_bytes()) for path in folder.glob("rank_*.json")]
+    adapter = adapter_of(RankFacts)
+    reports: list[RankFacts] = [adapter.validate_json(path.read_bytes()) for path in folder.glob("rank_*.json")]
     return sorted(reports, key=lambda report: report.rank)

@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from configs.errors import UserError
 from launch.doctor.check_result import CheckResult
-from logs.disk import explain_disk_errors, write_text
+from logs.disk import adapter_of, explain_disk_errors, write_text
 from logs.nodes import NodeScore
 
 _KEPT = 1000
@@ -70,7 +70,7 @@ def remember(path: Path, row: CheckRow, hosts: Collection[str]) -> list[CheckRes
 
 
 def _rows(lines: Sequence[str]) -> list[CheckRow]:
-    rows, adapter = [], TypeAdapter(CheckRow)
+    rows, adapter = [], adapter_of(CheckRow)
     for line in lines:
         with suppress(ValidationError):
             rows.append(adapter.validate_json(line))

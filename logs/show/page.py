@@ -5,11 +5,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
 
 from configs.arguments import printable
@@ -143,9 +144,13 @@ def render_template(file: Path, **values: Any) -> str:
         file: The template.
         values: What the template names, besides ``css``.
     """
-    template = _ENVIRONMENT.from_string(file.read_text(encoding="utf-8"))
     css = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in ("colours.css", "page.css"))
-    return template.render(css=Markup(css), **values) + "\n"
+    return _compiled(file).render(css=Markup(css), **values) + "\n"
+
+
+@cache  # compiling the page of a run takes 50 ms, and a study has several pages
+def _compiled(file: Path) -> Template:
+    return _ENVIRONMENT.from_string(file.read_text(encoding="utf-8"))
 
 
 def _svg(chart: Chart) -> Markup:

@@ -57,9 +57,12 @@ def _sound() -> Ranks:
     return ranks
 
 
+_REPORTS = TypeAdapter(list[RankFacts])
+
+
 def reports(ranks: Ranks) -> list[RankFacts]:
     """Return the reports that a rank's JSON would give."""
-    return TypeAdapter(list[RankFacts]).validate_python(ranks)
+    return _REPORTS.validate_python(ranks)
 
 
 def _check(ranks: Ranks, cluster: Cluster = CLUSTER, plan: PlannedRun | None = PLAN, **more: Any) -> list[CheckResult]:
