@@ -34,16 +34,15 @@ from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, resume, train, tra
 pytestmark = pytest.mark.ranks
 
 
-def _stop(folder: Path, number: int, epoch: int, overrides: list[str]) -> FinishedRun:
-    """Run until ``epoch`` begins, and send the launcher a signal to stop."""
+def _close_terminal(folder: Path, overrides: list[str]) -> FinishedRun:
+    """Run until the first epoch begins, and tell the launcher that its terminal was closed."""
     command = train_command(folder, *overrides)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
-        begin = json.dumps({"epoch_num": epoch})[1:-1]
         log = folder / "result_0.txt"
-        while launcher.poll() is None and not (log.exists() and begin in log.read_text(encoding="utf-8")):
+        while launcher.poll() is None and not (log.exists() and '"epoch_num": 1' in log.read_text(encoding="utf-8")):
             time.sleep(0.01)
         files = {each.path for each in psutil.Process(launcher.pid).open_files()}
-        launcher.send_signal(number)  # now, because an epoch takes a few tenths of a second
+        launcher.send_signal(signal.SIGHUP)  # now, because an epoch takes a few tenths of a second
         listening = _listening(launcher.pid)
         output, errors = launcher.communicate(timeout=90)
     assert listening <= {"127.0.0.1"}, "others on the network can reach the run"
@@ -93,7 +92,7 @@ def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of
 ) -> None:
     """A closed terminal stops the run within its first epoch; a later checkpoint is damaged; ranks are killed twice."""
     folder = tmp_path / "run"
-    stopped = _stop(folder, signal.SIGHUP, 1, tiny)
+    stopped = _close_terminal(folder, tiny)
     assert stopped.status == 75, stopped.errors
     assert "stopped, state saved after step" in stopped.output
     summary = read_summary(folder)
@@ -122,22 +121,6 @@ def test_a_run_that_is_stopped_resumed_and_restarted_twice_ends_with_the_bits_of
     assert not json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["4.0.0"]["passed"]
     record = parse_log(folder / "result_0.txt")
     assert (record.status, [each.epoch for each in record.evaluations]) == ("success", [1, 2])
-
-
-def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_resumed_from_to_the_same_bits(
-    tmp_path: Path, whole: Path, tiny: list[str]
-) -> None:
-    folder = tmp_path / "run"
-    assert _stop(folder, signal.SIGTERM, 2, tiny).status == 75
-    newest, older = RunFolder(folder).checkpoints.files()
-    assert step_of(newest) > step_of(older) == 19
-    done = resume(folder, variables=failing_reads(tmp_path, "open", newest, errno.ESTALE, once=True))
-    assert done.status == 0, done.errors
-    assert (tmp_path / "has-failed").exists()
-    assert f"resumes from {newest}\n" in done.errors
-    assert not list(newest.parent.glob("*.damaged"))
-    assert _course(folder) == _course(whole)
-    assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
 
 
 @pytest.mark.parametrize(
@@ -176,9 +159,10 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_ctrl_c_on_a_terminal_saves_the_state_and_prints_the_command_that_goes_on(
-    tmp_path: Path, tiny: list[str]
+def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goes_on_to_the_same_bits(
+    tmp_path: Path, whole: Path, tiny: list[str]
 ) -> None:
+    """The newest checkpoint cannot be read for a moment then."""
     folder = tmp_path / "run"
     terminal, end = os.openpty()
     command = ["setsid", "--ctty", "--wait", *train_command(folder, *tiny)]
@@ -188,7 +172,7 @@ def test_ctrl_c_on_a_terminal_saves_the_state_and_prints_the_command_that_goes_o
         with contextlib.suppress(OSError):  # Linux ends a terminal that nobody writes to any more with an error.
             while True:
                 told += os.read(terminal, 65536) if select.select([terminal], [], [], 0.01)[0] else b""
-                if not is_pressed and log.exists() and "epoch_start" in log.read_text(encoding="utf-8"):
+                if not is_pressed and log.exists() and '"epoch_num": 2' in log.read_text(encoding="utf-8"):
                     os.write(terminal, b"\x03")
                     is_pressed = True
         os.close(terminal)
@@ -199,7 +183,15 @@ def test_ctrl_c_on_a_terminal_saves_the_state_and_prints_the_command_that_goes_o
     assert read_summary(folder)["failure"].startswith("stopped, state saved after step ")
     (words,) = (line.partition(" continue with ./run.sh ")[2] for line in lines if " continue with " in line)
     assert shlex.split(words) == ["train", "--resume", str(folder)]
-    assert RunFolder(folder).checkpoints.files()
+    newest, older = RunFolder(folder).checkpoints.files()
+    assert step_of(newest) > step_of(older) == 19
+    done = resume(folder, variables=failing_reads(tmp_path, "open", newest, errno.ESTALE, once=True))
+    assert done.status == 0, done.errors
+    assert (tmp_path / "has-failed").exists()
+    assert f"resumes from {newest}\n" in done.errors
+    assert not list(newest.parent.glob("*.damaged"))
+    assert _course(folder) == _course(whole)
+    assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
 
 
 def _train_and_kill_twice(folder: Path, overrides: list[str]) -> FinishedRun:

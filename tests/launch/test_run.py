@@ -14,7 +14,6 @@ from configs.load import ROOT
 from configs.registry import has_engine
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
-from tests.launch.scheduled import SYNTHETIC
 from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
 
 pytestmark = pytest.mark.ranks
@@ -86,17 +85,6 @@ def test_a_run_whose_outputs_are_closed_full_or_unread_trains_the_same_bits_with
     assert "ended" in json.loads((tmp_path / "run" / "claims" / "1.json").read_text(encoding="utf-8"))
 
 
-def test_two_ranks_and_one_that_accumulates_two_draw_the_same_loss_curve(tmp_path: Path) -> None:
-    same = [*SYNTHETIC, "run.max_steps=10", "run.log_every_steps=1"]
-    for name, overrides in {"two": [], "one": ["cluster.ranks_per_node=1", "batch.accumulation_steps=2"]}.items():
-        done = train(tmp_path / name, *same, *overrides)
-        assert done.status == 0, done.errors
-    two, one = _losses(tmp_path / "two"), _losses(tmp_path / "one")
-    assert len(two) == len(one) == 10
-    assert two == pytest.approx(one, rel=1e-4)
-    assert two[-1] < two[0]
-
-
 def test_a_run_that_its_ranks_refuse_is_one_line_and_status_2(tmp_path: Path, packed_digits: Path) -> None:
     done = train(tmp_path / "run", f"cluster.paths.data={packed_digits}", "data.train_samples=1000")
     assert done.status == 2
@@ -107,7 +95,7 @@ def test_a_run_that_its_ranks_refuse_is_one_line_and_status_2(tmp_path: Path, pa
 
 def test_a_corrupt_jpeg_stops_the_run_and_is_named(tmp_path: Path, digits: Path) -> None:
     number = _spoil(digits, 700)
-    done = train(tmp_path / "run", *SHORT, EPOCH, f"cluster.paths.data={digits.parent}")
+    done = train(tmp_path / "run", *SHORT, EPOCH, "cluster.ranks_per_node=1", f"cluster.paths.data={digits.parent}")
     assert done.status == 1
     assert "train.rec" in str(read_summary(done.folder)["failure"])
     assert f"record {number}" in str(read_summary(done.folder)["failure"])
