@@ -56,13 +56,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected, nor look at these objects ever after: half a second a process."""
+    """Collect no garbage while tests are collected, nor look at these objects ever after: half a second a process.
+
+    Later, it is collected after 20,000 new objects instead of 700, which was a fortieth of the quick tests' time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(20_000)
 
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:

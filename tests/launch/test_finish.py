@@ -46,6 +46,7 @@ def _folder(path: Path, *sets: str, passes: bool = True) -> RunFolder:
 CHECK = "MLPerf training 4.0.0 log check: fails: no result_0.txt was written"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("summary", "outcome", "passes", "status", "told"),
     [
@@ -119,6 +120,7 @@ def test_the_summary_of_a_run_that_failed_names_rank_and_step_of_the_report(
     assert capsys.readouterr().out.splitlines()[0] == f"digits: aborted: {made.failure}"
 
 
+@pytest.mark.medium
 def test_a_run_ends_with_its_figures_and_no_word_on_a_log_that_nobody_submits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +153,7 @@ def _made(path: Path) -> Path:
     return path
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("settings", "summary", "status", "lines"),
     [
@@ -230,6 +233,7 @@ def test_check_gives_a_run_the_exit_status_that_train_gave_it(
     assert check(["check", str(run), "--ruleset", "4.0.0"]) == int("4.0.0" in fails or "FAIL  files" in rows)
 
 
+@pytest.mark.medium
 def test_a_run_that_goes_on_has_not_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = samples.run_folder(tmp_path / "run", overrides=("mlperf.submits=false",), best=0.98)
     for name in ("result_0.txt", "result_0.mll.txt"):
@@ -240,6 +244,7 @@ def test_a_run_that_goes_on_has_not_passed(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.startswith(f"FAIL  run    {run}\n      has not ended\n")
 
 
+@pytest.mark.medium
 def test_a_verdict_that_cannot_be_written_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = _folder(tmp_path)
     folder.write_summary(SUCCESS)

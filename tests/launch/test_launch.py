@@ -197,6 +197,7 @@ def test_ranks_that_refuse_to_resume_leave_the_folder(left: str, tmp_path: Path,
     assert (folder.summary().status, folder.summary().failure) == ("aborted", "the ranks refused to start")
 
 
+@pytest.mark.medium
 def test_ranks_that_fail_are_started_again_from_the_newest_checkpoint_as_often_as_allowed(
     tmp_path: Path, sets: list[str], ranks: Ranks
 ) -> None:
@@ -436,6 +437,7 @@ def test_a_run_without_a_folder_gets_one_of_its_name_and_its_data_are_packed_fir
     assert launch_run(*load_both("digits", "laptop", places), None) == 0
 
 
+@pytest.mark.medium
 def test_the_folder_of_a_job_is_made_after_its_data_were_packed_and_holds_its_config(
     tmp_path: Path, sets: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return run
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 def test_damaged_small_files_do_not_keep_a_run_from_its_checkpoint(folder: RunFolder, content: bytes) -> None:
     for name in FILES:

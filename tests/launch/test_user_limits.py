@@ -42,6 +42,7 @@ def _limit(group: Path, size_bytes: int) -> None:
     (group / "memory.limit_in_bytes").write_text(str(size_bytes))
 
 
+@pytest.mark.medium
 def test_a_run_that_its_control_group_cannot_hold_is_refused_before_ranks_start(group: Path, tmp_path: Path) -> None:
     _limit(group, 150 << 20)
     command = [*INSIDE, str(group), *train_command(tmp_path / "run")]
@@ -75,6 +76,7 @@ print(outcome.exit_status, outcome.failed, outcome.ran_out_of_memory)
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("code", "has_own"), [(TAKE_ALL, True), (TAKE_ALL, False), (KILLED, True)])
 def test_the_local_launcher_tells_the_kernel_s_kill_of_a_rank_in_its_own_group_or_in_that_of_the_job(
     group: Path, code: str, has_own: bool

@@ -35,6 +35,7 @@ NO_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 """How file systems that never sync refuse it."""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", sorted({*errno.errorcode, 4095} - NO_SYNC), ids=os.strerror)
 def test_any_error_of_a_disk_is_one_line_with_the_file_and_leaves_the_old_one(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ FIELDS = [
 """What the runs have not recorded."""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

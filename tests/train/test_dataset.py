@@ -134,6 +134,7 @@ def test_packed_images_continue_where_their_state_says(packed: Path, keeps: bool
     assert batches(state, 0)[1] == state, "a run that is stopped again before it takes a batch loses nothing"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_staged_copy_is_what_is_read_and_stays_only_if_it_is_kept(
     packed: Path, tmp_path: Path, keeps: bool, caplog: pytest.LogCaptureFixture

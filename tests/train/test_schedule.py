@@ -80,6 +80,7 @@ def test_a_published_runs_rate_at_its_landmarks(name: str, world_size: int) -> N
     assert {step: schedule.at(step).lr for step in LANDMARKS[name]} == pytest.approx(LANDMARKS[name], rel=2e-4)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_runs_rate_at_every_step_of_its_code(name: str) -> None:
     run = PUBLISHED[name]

@@ -101,6 +101,7 @@ def test_the_mean_and_the_deviation_are_those_of_the_pixels(tmp_path: Path) -> N
     assert noise.data.std == pytest.approx((((256**2 - 1) / 12) ** 0.5,) * 3, abs=2)
 
 
+@pytest.mark.medium
 def test_a_data_set_that_a_shipped_recipe_is_for_is_trained_with_that_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

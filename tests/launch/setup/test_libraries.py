@@ -23,6 +23,7 @@ def test_this_environment_finds_all_that_it_links() -> None:
     assert missing_libraries(CURRENT.site_packages) == []
 
 
+@pytest.mark.medium
 def test_what_is_not_found_is_named_but_for_the_drivers_own(tmp_path: Path) -> None:
     needed = _compile(tmp_path / "nvidia" / "fft" / "lib" / "libneeded.so.1")
     driver = _compile(tmp_path / "driver" / "libcuda.so.1")

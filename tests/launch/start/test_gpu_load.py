@@ -91,6 +91,7 @@ def _sample(folder: Path, *, is_known: bool) -> Sample:
     return samples[-1]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("told", "shares", "used_bytes"),
     [
@@ -130,6 +131,7 @@ def test_a_machine_without_a_driver_has_samples_without_gpus(
     assert (found.gpu_shares, found.gpu_share, found.gpu_memory_bytes) == ([], None, None)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("visible", "shares", "mib"),
     [

@@ -79,6 +79,7 @@ def _sweep(folder: Path, starter: Starter, *, is_dry_run: bool = False, **change
     return run_accuracy(_study(**changes), folder / "runs", folder / "out", is_dry_run=is_dry_run, starter=starter)
 
 
+@pytest.mark.medium
 def test_the_grid_runs_at_the_first_seed_and_the_best_of_each_point_at_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_the_grid_runs_at_the_first_seed_and_the_best_of_each_point_at_the_other
     assert (tmp_path / "out" / "tiny.md").is_file()
 
 
+@pytest.mark.medium
 def test_a_run_that_diverged_is_a_result_and_one_that_failed_ends_the_study(tmp_path: Path) -> None:
     def diverge(recipe: Recipe) -> Summary:
         if recipe.schedule.base_lr == 2:

@@ -6,13 +6,16 @@ kubeflow-trainer-api.
 
 import re
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import kubernetes_validate
 import yaml
-from kubeflow_trainer_api.models import TrainerV1alpha1ClusterTrainingRuntime, TrainerV1alpha1TrainJob
+
+# It parses megabytes of definitions anew for each object that it validates.
+kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 
 _KUBERNETES = ("1.30", "1.37")
 """The oldest and the newest version of Kubernetes that a manifest has to please."""
@@ -51,7 +54,7 @@ def judge_mpi_job(job: dict[str, Any]) -> None:
 def judge_training_runtime(runtime: dict[str, Any]) -> None:
     """Raise if Kubeflow Trainer would not take a training runtime, or Kubernetes a pod of it."""
     assert (runtime["apiVersion"], runtime["kind"]) == ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime")
-    _judge_by_model(TrainerV1alpha1ClusterTrainingRuntime, runtime)
+    _judge_by_model("TrainerV1alpha1ClusterTrainingRuntime", runtime)
     judge_metadata(runtime["metadata"])
     jobs = {each["name"]: each["template"] for each in runtime["spec"]["template"]["spec"]["replicatedJobs"]}
     for template in jobs.values():
@@ -72,7 +75,7 @@ def judge_train_job(job: dict[str, Any], runtime: dict[str, Any]) -> dict[str, d
         The job of the runtime -> the pod that Trainer's controller makes of runtime, patches and trainer.
     """
     assert (job["apiVersion"], job["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
-    _judge_by_model(TrainerV1alpha1TrainJob, job)
+    _judge_by_model("TrainerV1alpha1TrainJob", job)
     judge_metadata(job["metadata"])
     spec, trainer = job["spec"], job["spec"]["trainer"]
     assert spec["runtimeRef"] == {"name": runtime["metadata"]["name"]}
@@ -102,9 +105,11 @@ def judge_train_job(job: dict[str, Any], runtime: dict[str, Any]) -> dict[str, d
     return pods
 
 
-def _judge_by_model(model: Any, thing: dict[str, Any]) -> None:
-    """Raise if a thing has wrong types, or fields that the model does not know and therefore leaves out."""
-    assert model.from_dict(thing).to_dict() == thing
+def _judge_by_model(name: str, thing: dict[str, Any]) -> None:
+    """Raise if a thing has wrong types, or fields that Trainer's model does not know and therefore leaves out."""
+    from kubeflow_trainer_api import models  # a second, which the quick tests do not need
+
+    assert getattr(models, name).from_dict(thing).to_dict() == thing
 
 
 def judge_metadata(metadata: dict[str, Any]) -> None:

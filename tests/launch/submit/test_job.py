@@ -114,6 +114,7 @@ BEGUN = Summary("digits", "aborted", failure="rank 1 failed")
 SHORT = Summary("digits", "aborted", steps=9)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("sets", "found", "ending", "returned", "told"),
     [
@@ -243,6 +244,7 @@ def test_a_stop_that_the_scheduler_continues_is_one_attempt(
     assert len(RunFolder(run).attempts.read()) == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("hosts", "status", "words", "left"),
     [

@@ -24,6 +24,7 @@ def test_the_scripts_are_those_that_were_reviewed() -> None:
     )
 
 
+@pytest.mark.medium
 def test_the_scripts_are_shellcheck_clean(tmp_path: Path) -> None:
     for name in CASES:
         (tmp_path / f"{name}.sh").write_text(script_and_manifest(name)[0], encoding="utf-8")

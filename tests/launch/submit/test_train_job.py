@@ -33,6 +33,7 @@ def _job(cluster: str, *overrides: str, runs: int = 1, name: str = _RECIPE) -> d
     return job
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", _RUNTIMES)
 def test_kubernetes_and_trainer_take_the_runtimes_and_no_pod_of_them_starts_again(name: str) -> None:
     """JobSet starts pods again whose template does not say otherwise, up to six times."""
@@ -42,6 +43,7 @@ def test_kubernetes_and_trainer_take_the_runtimes_and_no_pod_of_them_starts_agai
         assert (job["backoffLimit"], job["template"]["spec"]["restartPolicy"]) == (0, "Never")
 
 
+@pytest.mark.medium
 def test_each_node_of_the_torch_runtime_runs_the_script_with_its_gpus_and_shared_memory() -> None:
     job = _job("a100-trainjob", "cluster.scheduler.notice_s=300", "cluster.scheduler.resources=[rdma/ib=1]")
     pods = judge_train_job(job, _RUNTIMES["resnet-records-torch"])
@@ -55,6 +57,7 @@ def test_each_node_of_the_torch_runtime_runs_the_script_with_its_gpus_and_shared
     assert pods["node"]["terminationGracePeriodSeconds"] == 300
 
 
+@pytest.mark.medium
 def test_of_the_mpi_runtime_the_launcher_runs_the_script_and_the_nodes_have_the_gpus() -> None:
     mxnet = ["cluster.engine={name: mxnet, precision: float16, layout: NHWC}", "cluster.communication.kind=horovod"]
     job = _job("a100-trainjob", *_BY_MPI, *mxnet)
@@ -77,6 +80,7 @@ def test_of_the_mpi_runtime_the_launcher_runs_the_script_and_the_nodes_have_the_
     assert node["securityContext"]["runAsUser"] == launcher["securityContext"]["runAsUser"] == 0
 
 
+@pytest.mark.medium
 def test_a_job_on_cpus_asks_for_what_its_cluster_file_says() -> None:
     asked = ["queue=teams", "account=vision", "resources=[cpu=4, memory=8Gi]"]
     job = _job("laptop", *_ON_CPU, *(f"cluster.scheduler.{each}" for each in asked))
@@ -91,6 +95,7 @@ def test_a_job_on_cpus_asks_for_what_its_cluster_file_says() -> None:
     assert "resourcesPerNode" not in _job("laptop", *_ON_CPU)["spec"]["trainer"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("overrides", "runtime"), [((), "torch"), (_BY_MPI, "mpi")])
 def test_a_long_name_is_cut_so_that_those_of_the_pods_are_names_of_hosts(overrides: list[str], runtime: str) -> None:
     job = _job("a100-trainjob", "cluster.num_nodes=8", *overrides, name=9 * "imagenet-")

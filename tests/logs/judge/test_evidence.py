@@ -100,6 +100,7 @@ def test_a_file_that_only_its_owner_may_read_is_not_called_damaged(run: Path, mo
     assert problem.words == "config.yaml, environment.json: only the owner may read this; the owner can chmod a+r"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", [*JSON_FILES, "config.yaml", "metrics.jsonl", SAMPLES_FILE, LOG])
 @pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.name)])
 def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: Edit) -> None:
@@ -130,6 +131,7 @@ def test_a_row_that_lacks_what_it_needs_is_damage(run: Path, name: str, content:
     assert found.startswith(name) == bool(words)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("edit", "words"),
     [

@@ -175,6 +175,7 @@ PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
+@pytest.mark.medium
 @settings(max_examples=60)
 @given(st.lists(PIECES | st.text(samples.CHARACTERS, max_size=20), max_size=25))
 def test_no_text_crashes_the_parser(pieces: list[str]) -> None:

@@ -38,6 +38,7 @@ def test_a_rank_makes_the_buckets_of_the_plan_for_its_number_of_ranks(ranks: int
     assert buckets.riders == riders, "the last but one, of batch norm, or the first if all sums are float32"
 
 
+@pytest.mark.medium
 @each_engine
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_a_step_keeps_the_share_of_running_statistics_that_the_recipe_says(name: str, micro_batches: int) -> None:

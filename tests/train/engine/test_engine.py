@@ -65,6 +65,7 @@ def test_a_digest_is_the_sum_of_the_bits_and_differs_with_any_of_them(name: str,
     assert engine.digests([]) == []
 
 
+@pytest.mark.medium
 @each_engine
 @pytest.mark.parametrize("unless", [None, 0.0, 1.0])
 @pytest.mark.parametrize("is_one", [True, False], ids=["one number", "a number for each"])

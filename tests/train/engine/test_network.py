@@ -66,6 +66,7 @@ def test_a_dense_layer_over_an_image_means_the_same_in_both_layouts(name: str) -
     np.testing.assert_allclose(logits[0], logits[1], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.medium
 @each_engine
 def test_gradients_of_two_accumulated_micro_batches_are_the_sum_of_their_own(name: str) -> None:
     engine, _, apart = small_network(name)

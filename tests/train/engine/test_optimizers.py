@@ -123,14 +123,12 @@ def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.
 
 
 KINDS = [
-    pytest.param(*each.values, kind, marks=[*each.marks, pytest.mark.medium])
-    for each in BOTH
-    for kind in ("whole", "copies", "half")
+    pytest.param(*each.values, kind, marks=each.marks) for each in BOTH for kind in ("whole", "copies", "half", "built")
 ]
-KINDS += [pytest.param(*each.values, "built", marks=each.marks) for each in BOTH]
 KINDS += [pytest.param("torch", "built half", marks=BOTH[1].marks)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind: str, config: Any) -> None:

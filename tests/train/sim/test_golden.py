@@ -55,6 +55,7 @@ def _points(name: str) -> list[str]:
     return [",".join(_PREDICTED), *(",".join(str(row[key]) for key in _PREDICTED) for row in rows)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("path", FORECASTS, ids=lambda path: path.stem)
 def test_a_forecast_changes_on_purpose_only(path: Path) -> None:
     command, *expected = path.read_text(encoding="utf-8").splitlines()

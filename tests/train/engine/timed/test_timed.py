@@ -92,6 +92,7 @@ def test_a_slow_rank_waits_longer_and_a_fault_makes_it_slower(passing: _Time) ->
     assert passing.now == 3.0 + 3.0 * SLOWER
 
 
+@pytest.mark.medium
 def test_a_step_takes_its_time_and_gradients_arrive_last_layer_first_with_the_plans_real_sizes() -> None:
     recipe, cluster, engine = _rehearsed()
     model = build_model(engine, recipe, cluster, plan_run(recipe, 1))

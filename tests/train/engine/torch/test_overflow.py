@@ -66,6 +66,7 @@ def test_an_update_by_gradients_that_are_not_finite_changes_nothing_and_the_next
     assert all(bool(each.isfinite().all()) for each in states[0])
 
 
+@pytest.mark.medium
 def test_adam_counts_no_step_that_is_skipped_and_a_resumed_run_counts_on() -> None:
     config, made = Adam(name="adam", epsilon=1e-12), []
     for _ in range(2):
