@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -156,7 +156,7 @@ def test_a_python_with_the_real_libraries_is_a_base_and_their_versions_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("launch.setup.site.CURRENT", Environment(tmp_path / "own"))
-    engine = installed_engine()
+    engine = cast(Engine, installed_engine())
     kind = choose_base([engine], sys.executable)
     assert (kind.engines, kind.base) == ((engine,), sys.executable)
     packages = {"MXNet": "mxnet", "Horovod": "horovod"} if engine == "mxnet" else {"PyTorch": "torch"}
