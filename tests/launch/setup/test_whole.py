@@ -20,6 +20,7 @@ from tests.launch.setup.toy_index import ToyCheckout, make_horovod, make_toy_che
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(sys.version_info[:2] > NEWEST_PYTHON["mxnet"], reason="MXNet does not run on this Python"),
 ]
 

@@ -18,6 +18,7 @@ pytest.importorskip("nvidia.dali")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.ranks
 def test_the_parts_that_need_no_compiler_give_rows_where_pythonpath_leads_to_the_program(
     tmp_path: Path,
