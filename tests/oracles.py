@@ -193,3 +193,28 @@ def adam_steps(
         v = beta_2 * v + (1 - beta_2) * g**2
         w = w - lr * (m / (1 - beta_1**t)) / (np.sqrt(v / (1 - beta_2**t)) + epsilon)
     return w
+
+
+def batch_norm(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, addend: np.ndarray | float, epsilon: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ioffe and Szegedy, arXiv:1502.03167, algorithm 1, and an addition; x has a row for each pixel of the batch.
+
+    Returns the output before a ReLU, the mean, and 1 / sqrt(variance + epsilon).
+    """
+    x = x.astype(np.float64)
+    mean, inverse_std = x.mean(0), 1 / np.sqrt(x.var(0) + epsilon)
+    return (x - mean) * inverse_std * gamma + beta + addend, mean, inverse_std
+
+
+def batch_norm_gradients(
+    passed: np.ndarray, x: np.ndarray, gamma: np.ndarray, epsilon: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ioffe and Szegedy, section 3: the gradients of x, gamma and beta, given that of the output before a ReLU."""
+    x, passed = x.astype(np.float64), passed.astype(np.float64)
+    rows, away, inverse_std = len(x), x - x.mean(0), 1 / np.sqrt(x.var(0) + epsilon)
+    of_normalised = passed * gamma
+    of_variance = (of_normalised * away).sum(0) * -0.5 * inverse_std**3
+    of_mean = -(of_normalised * inverse_std).sum(0) - 2 * of_variance * away.mean(0)
+    of_x = of_normalised * inverse_std + of_variance * 2 * away / rows + of_mean / rows
+    return of_x, (passed * away * inverse_std).sum(0), passed.sum(0)

@@ -1,0 +1,208 @@
+"""Batch norm, addition and ReLU as one operator: Triton's kernels through its interpreter, and PyTorch's on a CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.load import ROOT
+from tests.oracles import batch_norm, batch_norm_gradients
+from tests.train.engine.torch.norm_program import CASES, EPSILON, Case
+
+torch = pytest.importorskip("torch")
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton: ./run.sh setup --extra test has it")
+
+ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Number type -> the largest relative error of one rounding."""
+SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
+"""Number type -> the smallest number that has all digits."""
+FEW = 12 * ROUNDING["float32"]
+"""Float32 may add a dozen roundings of the terms before the last one, of which large means are the largest."""
+Found = dict[str, np.ndarray]
+
+
+def _run(*words: str, **variables: str) -> str:
+    program = [sys.executable, "-m", "tests.train.engine.torch.norm_program", *words]
+    return subprocess.run(
+        program, cwd=ROOT, env=os.environ | variables, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Found]:
+    folder = tmp_path_factory.mktemp("interpreted")
+    _run("cpu", str(folder), TRITON_INTERPRET="1")
+    return lambda case: dict(np.load(folder / f"{case.name}.npz"))
+
+
+@pytest.fixture(scope="module")
+def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Found]:
+    folder = tmp_path_factory.mktemp("gpu")
+    _run("cuda", str(folder))
+    return lambda case: dict(np.load(folder / f"{case.name}.npz"))
+
+
+@pytest.fixture
+def of_operator() -> Callable[[Case], Found]:
+    return _of_operator
+
+
+def _of_operator(case: Case) -> Found:
+    """Compute a case by the operator and by its registered gradient, on the CPU."""
+    from train.engine.torch.fused_norm import batch_norm as operator
+
+    of = case.inputs()
+    gradient = of.pop("gradient")
+    leaves = {name: of[name].requires_grad_() for name in ("x", "gamma", "beta", "addend") if of[name] is not None}
+    output, mean, inverse_std = operator(**{**of, **leaves}, epsilon=EPSILON, has_relu=case.has_relu)
+    output.backward(gradient)
+    found = {"output": output.detach(), "mean": mean, "inverse_std": inverse_std}
+    found |= {f"of_{name}": leaf.grad for name, leaf in leaves.items()}
+    return {name: each.float().numpy() for name, each in found.items()}
+
+
+def _rows(values: Any) -> np.ndarray:
+    """Give an activation as a matrix with a row for each pixel, in float64."""
+    array = np.asarray(values.float().numpy() if isinstance(values, torch.Tensor) else values, np.float64)
+    return array.transpose(0, 2, 3, 1).reshape(-1, array.shape[1])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("computed", [
+    pytest.param("interpreted", marks=[pytest.mark.slow, needs_triton]), "of_operator",
+    pytest.param("on_gpu", marks=pytest.mark.gpu("torch")),
+])  # fmt: skip
+def test_output_statistics_and_gradients_are_those_of_the_paper_within_two_roundings(
+    computed: str, case: Case, request: pytest.FixtureRequest
+) -> None:
+    found: Found = request.getfixturevalue(computed)(case)
+    of, unit, smallest = case.inputs(), ROUNDING[case.kind], SMALLEST[case.kind]
+    x, gradient, gamma, beta = _rows(of["x"]), _rows(of["gradient"]), of["gamma"].numpy(), of["beta"].numpy()
+    addend: Any = 0.0 if of["addend"] is None else _rows(of["addend"])
+    exact, mean, inverse_std = batch_norm(x, gamma, beta, addend, EPSILON)
+    away = (np.abs(x) + np.abs(mean)) * inverse_std
+
+    def allowed(values: np.ndarray, terms: np.ndarray) -> np.ndarray:
+        return np.asarray(2 * unit * np.maximum(np.abs(values), smallest) + FEW * terms)
+
+    output, most = _rows(found["output"]), allowed(exact, away * gamma + np.abs(beta) + np.abs(addend))
+    assert (np.abs(output - (np.maximum(exact, 0) if case.has_relu else exact)) <= most).all()
+    assert (np.abs(found["mean"] - mean) <= FEW * np.abs(x).max(0)).all()
+    assert (np.abs(found["inverse_std"] / inverse_std - 1) <= FEW * away.mean(0)).all()
+
+    passes = output > 0 if case.has_relu else np.ones_like(output, bool)
+    assert not case.has_relu or ((passes == (exact > 0)) | (np.abs(exact) <= most)).all()
+    passed = np.where(passes, gradient, 0)
+    of_x, of_gamma, of_beta = batch_norm_gradients(passed, x, gamma, EPSILON)
+    weighted = (np.abs(passed) * away).sum(0)
+    terms = np.abs(passed) + (
+        np.abs(of_beta) + weighted * np.abs(x - mean) * inverse_std + away * np.abs(of_gamma)
+    ) / len(x)
+    assert (np.abs(_rows(found["of_x"]) - of_x) <= allowed(of_x, terms * gamma * inverse_std)).all()
+    assert (np.abs(found["of_gamma"] - of_gamma) <= FEW * weighted).all()
+    assert (np.abs(found["of_beta"] - of_beta) <= FEW * np.abs(passed).sum(0)).all()
+    # Without a ReLU, the gradient of the sum is the addend's, so the kernels make none.
+    assert ("of_addend" in found) >= (case.has_addend and case.has_relu)
+    if "of_addend" in found:
+        assert np.array_equal(_rows(found["of_addend"]), passed)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    from train.engine.torch.fused_norm import batch_norm as operator
+
+    draw = torch.Generator().manual_seed(1)
+    x, addend = (torch.randn(3, 4, 2, 3, dtype=torch.float64, generator=draw, requires_grad=True) for _ in range(2))
+    gamma, beta = (torch.rand(4, dtype=torch.float64, generator=draw, requires_grad=True) for _ in range(2))
+    for added in (None, addend):
+        for has_relu in (False, True):
+
+            def output(x: Any, gamma: Any, beta: Any, addend: Any, has_relu: bool = has_relu) -> Any:
+                return operator(x, gamma, beta, addend, EPSILON, has_relu=has_relu)[0]
+
+            assert torch.autograd.gradcheck(output, (x, gamma, beta, added), check_undefined_grad=False)
+
+
+@pytest.mark.slow
+@needs_triton
+def test_the_gradients_of_the_kernels_are_finite_differences_of_the_paper(
+    interpreted: Callable[[Case], Found],
+) -> None:
+    (case,) = (each for each in CASES if (each.channels, each.has_addend, each.has_relu) == (7, True, False))
+    of, found, step = case.inputs(), interpreted(case), 1e-4
+    places = _rows(of["x"]), of["gamma"].double().numpy(), of["beta"].double().numpy()
+    addend, gradient = _rows(of["addend"]), _rows(of["gradient"])
+    for number, name in enumerate(("of_x", "of_gamma", "of_beta")):
+        slopes = np.zeros_like(places[number])
+        for index in np.ndindex(slopes.shape):
+            ends = []
+            for sign in (1, -1):
+                x, gamma, beta = (each.copy() for each in places)
+                (x, gamma, beta)[number][index] += sign * step
+                ends.append((batch_norm(x, gamma, beta, addend, EPSILON)[0] * gradient).sum())
+            slopes[index] = (ends[0] - ends[1]) / (2 * step)
+        computed = _rows(found[name]) if name == "of_x" else found[name]
+        np.testing.assert_allclose(computed, slopes, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize(
+    ("architecture", "kinds"), [(80, ["float16"]), (90, ["float16", "bfloat16", "float32"]), (100, ["bfloat16"])]
+)
+def test_the_kernels_compile_for_gpus_and_move_each_activation_no_more_often_than_they_must(
+    architecture: int, kinds: list[str], tmp_path: Path
+) -> None:
+    # Statistics and output read the input; their gradients, input and gradient. A ReLU behind an addition is known by
+    # the output, and makes the gradient of the addend, which the last kernel reads in the place of both.
+    wanted = {
+        (False, False): ([1, 0, 2], [2, 0, 3]), (False, True): ([1, 0, 2], [2, 0, 3]),
+        (True, False): ([1, 0, 3], [2, 0, 3]), (True, True): ([1, 0, 3], [4, 0, 3]),
+    }  # fmt: skip
+    found = json.loads(
+        _run("launches", str(architecture), *kinds, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
+    )
+    assert len(found) == len(kinds) * len(wanted)
+    for each in found:
+        assert (each["forward"], each["backward"]) == wanted[tuple(each["pattern"])]
+    codes = [path.read_text() for path in tmp_path.rglob("*.ptx")]
+    assert codes
+    # Atomic sums would come in any order, and a run's bits with them.
+    assert not any("atom." in code or "red.global" in code for code in codes)
+    assert all(f"sm_{architecture}" in code for code in codes)
+
+
+def test_an_infinite_input_is_not_hidden_by_the_relu() -> None:
+    case = next(each for each in CASES if each.kind == "float16" and each.has_relu)
+    from train.engine.torch.fused_norm import batch_norm as operator
+
+    of = case.inputs()
+    of["x"][0, 0, 0, 0] = float("inf")
+    output, mean, _ = operator(of["x"], of["gamma"], of["beta"], None, EPSILON, has_relu=True)
+    assert output[:, 0].isnan().all()
+    assert not mean[0].isfinite()
+    assert output[:, 1:].isfinite().all()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("has_relu", [False, True])
+@pytest.mark.parametrize("has_addend", [False, True])
+def test_pytorch_takes_the_operator_as_one_of_its_own(has_addend: bool, has_relu: bool) -> None:
+    from train.engine.torch import fused_norm
+
+    of = Case("float32", 8, 2, 3, has_addend, has_relu).inputs()
+    given = [None if of[each] is None else of[each].requires_grad_() for each in ("x", "gamma", "beta", "addend")]
+    torch.library.opcheck(torch.ops.resnet_records.batch_norm.default, (*given, EPSILON, has_relu))
+
+    def gradients(operator: Any) -> list[Any]:
+        output, *_ = operator(*given, epsilon=EPSILON, has_relu=has_relu)
+        return [output, *torch.autograd.grad(output, [each for each in given if each is not None], of["gradient"])]
+
+    compiled = torch.compile(fused_norm.batch_norm, backend="aot_eager", fullgraph=True, dynamic=False)
+    assert all(map(torch.equal, gradients(compiled), gradients(fused_norm.batch_norm)))

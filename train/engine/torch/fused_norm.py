@@ -1,0 +1,146 @@
+"""Batch norm, the addition behind it and the ReLU behind both as one operator of PyTorch each way.
+
+``torch.compile`` and CUDA graphs take the operators as they are. On a GPU they are Triton's kernels
+(`train.engine.torch.norm_kernels`), on a CPU PyTorch's operators. Statistics, gamma, beta and everything between input
+and output are float32; output and gradients are rounded once, to the type of the input.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_LAYOUT = torch.channels_last
+_OVER_IMAGES = (0, 2, 3)
+
+
+_NAMES = "resnet_records::batch_norm", "resnet_records::batch_norm_backward"
+_RETURNED = ", ".join(["Tensor"] * 3), ", ".join(["Tensor"] * 4)
+_SCHEMAS = (
+    "(Tensor x, Tensor gamma, Tensor beta, Tensor? addend, float epsilon, bool has_relu)",
+    "(Tensor gradient, Tensor x, Tensor? output, Tensor gamma, Tensor beta, Tensor mean, Tensor inverse_std, "
+    "bool has_relu)",
+)
+for _name, _schema, _returned in zip(_NAMES, _SCHEMAS, _RETURNED, strict=True):
+    # Not torch.library.custom_op, which imports the compiler and takes longer for each call.
+    torch.library.define(_name, f"{_schema} -> ({_returned})", tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def batch_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, addend: Tensor | None, epsilon: float, *, has_relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``relu((x - mean) / std * gamma + beta + addend)``, and mean and 1 / std of each channel.
+
+    Args:
+        x: Shape [N, C, H, W]; the output has its type, and lies in channels last.
+        gamma: Float32, shape (C,).
+        beta: Likewise.
+        addend: Of the shape and type of ``x``, or None.
+        epsilon: Added to the variance, which is that of the batch itself.
+        has_relu: Whether negative outputs become 0.
+    """
+    results: tuple[Tensor, Tensor, Tensor] = torch.ops.resnet_records.batch_norm(
+        x, gamma, beta, addend, epsilon, has_relu
+    )
+    return results
+
+
+@torch.library.impl(_NAMES[0], "cpu")
+def _on_cpu(
+    x: Tensor, gamma: Tensor, beta: Tensor, addend: Tensor | None, epsilon: float, has_relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    exact = _exactly(x)
+    variance, mean = torch.var_mean(exact, _OVER_IMAGES, correction=0)
+    inverse_std = (variance + epsilon).rsqrt()
+    output = _normalised(x, mean, inverse_std, gamma, beta)
+    if addend is not None:
+        output += addend
+    if has_relu:
+        output.relu_()
+    return output.to(x.dtype, memory_format=_LAYOUT, copy=True), mean, inverse_std
+
+
+@torch.library.impl(_NAMES[1], "cpu")
+def _backward_on_cpu(
+    gradient: Tensor, x: Tensor, output: Tensor | None, gamma: Tensor, beta: Tensor, mean: Tensor, inverse_std: Tensor,
+    has_relu: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of input, gamma, beta and, if ``output`` is given, addend; otherwise an empty tensor."""
+    passed = _exactly(gradient)
+    if has_relu:
+        if output is None:
+            output_again = _normalised(x, mean, inverse_std, gamma, beta).to(x.dtype)
+        passed = passed.masked_fill((output_again if output is None else output) <= 0, 0)
+    normalised = (_exactly(x) - _per_channel(mean)) * _per_channel(inverse_std)
+    of_gamma, of_beta = (passed * normalised).sum(_OVER_IMAGES), passed.sum(_OVER_IMAGES)
+    num_rows = x.numel() // x.shape[1]
+    changed = passed - _per_channel(of_beta / num_rows) - normalised * _per_channel(of_gamma / num_rows)
+    of_x = (changed * _per_channel(gamma * inverse_std)).to(x.dtype, memory_format=_LAYOUT, copy=True)
+    of_addend = x.new_empty(0) if output is None else passed.to(x.dtype, memory_format=_LAYOUT, copy=True)
+    return of_x, of_gamma, of_beta, of_addend
+
+
+def _exactly(values: Tensor) -> Tensor:
+    """Return values in float32, or in float64 where they are that."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _per_channel(values: Tensor) -> Tensor:
+    return values[None, :, None, None]
+
+
+def _normalised(x: Tensor, mean: Tensor, inverse_std: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    return (_exactly(x) - _per_channel(mean)) * _per_channel(inverse_std * gamma) + _per_channel(beta)
+
+
+@torch.library.impl(_NAMES[0], "cuda")
+def _on_gpu(x: Tensor, gamma: Tensor, beta: Tensor, addend: Tensor | None, *settings: Any) -> tuple[Tensor, ...]:
+    from train.engine.torch import norm_kernels  # noqa: PLC0415 (imports Triton, which PyTorch for CPUs does not have)
+
+    addend = None if addend is None else addend.contiguous(memory_format=_LAYOUT)
+    return norm_kernels.forward(x.contiguous(memory_format=_LAYOUT), gamma, beta, addend, *settings)
+
+
+@torch.library.impl(_NAMES[1], "cuda")
+def _backward_on_gpu(gradient: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    from train.engine.torch import norm_kernels  # noqa: PLC0415 (likewise)
+
+    gradient, x = (each.contiguous(memory_format=_LAYOUT) for each in (gradient, x))
+    *gradients, of_addend = norm_kernels.backward(gradient, x, *rest)
+    return *gradients, x.new_empty(0) if of_addend is None else of_addend
+
+
+@torch.library.register_fake(_NAMES[0])
+def _shape_of_output(x: Tensor, gamma: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x, memory_format=_LAYOUT), torch.empty_like(gamma), torch.empty_like(gamma)
+
+
+@torch.library.register_fake(_NAMES[1])
+def _shapes_of_gradients(
+    gradient: Tensor, x: Tensor, output: Tensor | None, gamma: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    of_x = torch.empty_like(x, memory_format=_LAYOUT)
+    of_addend = x.new_empty(0) if output is None else torch.empty_like(of_x)
+    return of_x, torch.empty_like(gamma), torch.empty_like(gamma), of_addend
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, gamma, beta, addend, _, ctx.has_relu = inputs
+    result, mean, inverse_std = output
+    ctx.has_addend, ctx.needs_output = addend is not None, addend is not None and ctx.has_relu
+    ctx.mark_non_differentiable(mean, inverse_std)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, gamma, beta, mean, inverse_std, *([result] if ctx.needs_output else []))
+
+
+def _differentiate(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    x, gamma, beta, mean, inverse_std, *output = ctx.saved_tensors
+    *gradients, of_addend = torch.ops.resnet_records.batch_norm_backward(
+        gradient, x, output[0] if output else None, gamma, beta, mean, inverse_std, ctx.has_relu
+    )
+    # Without a ReLU, the gradient of the sum is the gradient of the addend.
+    passed = of_addend if ctx.needs_output else gradient
+    return *gradients, passed if ctx.has_addend else None, None, None
+
+
+torch.library.register_autograd(_NAMES[0], _differentiate, setup_context=_keep)
