@@ -182,6 +182,9 @@ class Cluster(Section):
             raise ConfigError("engine.compile", True, f"false {on}")
         if engine.cuda_graphs != "none" and engine.name != "torch":
             raise ConfigError("engine.cuda_graphs", engine.cuda_graphs, f"none {on}")
+        if engine.batch_norm == "fused" and (engine.name, engine.layout) != ("torch", "NHWC"):
+            where, remedy = (on, "") if engine.name != "torch" else ("in NCHW", "set cluster.engine.layout=NHWC")
+            raise ConfigError("engine.batch_norm", "fused", f"framework {where}", remedy)
         if entry.computes == (self.rehearsal is not None):
             raise ConfigError("engine.name", engine.name, "timed, together with a rehearsal block, or another engine")
         allowed = (("engine.precision", engine.precision, precisions), ("engine.layout", engine.layout, layouts))

@@ -120,6 +120,13 @@ class EngineSettings(Section):
         "the kernels are in the cache (docs/engines.md), and needs a C++ compiler on a CPU, or Triton and a C compiler "
         "on a GPU. It needs name: torch.",
     )
+    batch_norm: Literal["framework", "fused"] = Field(
+        "framework",
+        description="What computes batch norm in training. framework: the framework's operator, with addition and ReLU "
+        "as operators of their own; fused: one operator each way for batch norm, the addition behind it and the ReLU, "
+        "which moves fewer bytes (docs/gpu.md). On a GPU these are kernels by Triton, which needs a C compiler. fused "
+        "needs name: torch and layout: NHWC; it has not been timed on a GPU. Evaluations have no batch norm.",
+    )
     cuda_graphs: Literal["none", "step", "compute"] = Field(
         "none",
         description="Which part of a step a GPU replays as a CUDA graph, so that Python launches no kernel of it. "

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from configs.compilers import compiling_key
 from configs.machine_limits import gpu_shortage
 from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from launch.doctor.check_result import CheckResult, Level, ProbeReport
@@ -105,11 +106,12 @@ def _instruction_sets(report: ProbeReport, machine: MachineFacts, rank: RankFact
 
 def _compilers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
     """Check that kernels can be compiled; None if the cluster file does not want it."""
-    if not report.cluster.engine.compile:
+    key = compiling_key(report.cluster)
+    if key is None:
         return None
     if machine.compiler_shortage:
         return CheckResult("FAIL", "compiler", *machine.compiler_shortage)
-    return CheckResult("OK", "compiler", "what engine.compile needs is there")
+    return CheckResult("OK", "compiler", f"what engine.{key} needs is there")
 
 
 def _cores(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:

@@ -89,6 +89,8 @@ NEIGHBOURS = [
     ("engine.hw_decoder_load=0", GPU, "", "engine.hw_decoder_load"),
     (TORCH, "engine.compile=true", "engine.name=mxnet engine.compile=true", "engine.compile"),
     (TORCH, "engine.cuda_graphs=step", "engine.name=mxnet engine.cuda_graphs=compute", "engine.cuda_graphs"),
+    (f"{TORCH} engine.batch_norm=fused", "engine.layout=NHWC", "engine.layout=NCHW", "engine.batch_norm"),
+    ("engine.batch_norm=fused engine.layout=NHWC device=gpu", TORCH, "engine.name=mxnet", "engine.batch_norm"),
     (f"{MPI} num_nodes=2 node.rank_cores=['0','1']", "ranks_per_node=2", "ranks_per_node=3", "node.rank_cores"),
     ("ranks_per_node=2", "node.rank_cores=['0','1','2']", "node.rank_cores=['0']", "node.rank_cores"),
     ("ranks_per_node=2", "node.rank_cores=[]", "node.rank_cores=['1']", "node.rank_cores"),

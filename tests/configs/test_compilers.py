@@ -1,4 +1,4 @@
-"""What a machine lacks for ``engine.compile`` is named before a run, with what to install."""
+"""What a machine lacks to compile kernels is named before a run, with what to install."""
 
 import os
 from pathlib import Path
@@ -12,6 +12,7 @@ from configs.load import load_cluster
 
 CPU = ("cluster.engine.name=torch", "cluster.engine.compile=true")
 GPU = (*CPU, "cluster.device=gpu", "cluster.ranks_per_node=1")
+FUSED = ("cluster.engine={name: torch, layout: NHWC, batch_norm: fused}", *GPU[2:])
 
 
 @pytest.fixture
@@ -33,7 +34,14 @@ def _install(folder: Path, *names: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "installed"),
-    [(CPU, "g++"), (GPU, "gcc"), (GPU, "clang"), ((*CPU, "cluster.environment={CXX: clang++-19}"), "clang++-19")],
+    [
+        (CPU, "g++"),
+        (GPU, "gcc"),
+        (FUSED, "gcc"),
+        (GPU, "clang"),
+        (FUSED[:1], "none at all"),
+        ((*CPU, "cluster.environment={CXX: clang++-19}"), "clang++-19"),
+    ],
 )
 def test_a_machine_with_a_compiler_lacks_nothing(words: tuple[str, ...], installed: str, programs: Path) -> None:
     _install(programs, installed)
@@ -46,13 +54,15 @@ def test_a_machine_with_a_compiler_lacks_nothing(words: tuple[str, ...], install
         (CPU, ("gcc",), r"no C\+\+ compiler \(g\+\+\); install g\+\+, or set cluster.engine.compile=false"),
         ((*CPU, "cluster.environment={CXX: icpx}"), ("g++",), r"no C\+\+ compiler \(icpx\)"),
         (GPU, ("g++",), r"no C compiler \(gcc or clang\)"),
+        (FUSED, ("g++",), r"no C compiler \(gcc or clang\); install g\+\+, or set cluster.engine.batch_norm=framework"),
     ],
 )
 def test_a_machine_without_the_compiler_is_told_in_one_line(
     words: tuple[str, ...], installed: tuple[str, ...], told: str, programs: Path
 ) -> None:
     _install(programs, *installed)
-    with pytest.raises(ConfigError, match=rf"^cluster.engine.compile: got True, allowed: false .* {told}"):
+    given = "batch_norm: got 'fused', allowed: framework" if words == FUSED else "compile: got True, allowed: false"
+    with pytest.raises(ConfigError, match=rf"^cluster.engine.{given} .* {told}"):
         require_compiler(load_cluster("laptop", words))
     require_compiler(load_cluster("laptop", [words[0]]))
 
@@ -67,6 +77,11 @@ def test_kernels_need_a_folder_from_which_they_can_be_loaded(programs: Path, mon
     shortage = compiler_shortage(cluster)
     assert shortage is not None
     assert shortage[0] == f"no folder for kernels: {folder} cannot be written or is mounted noexec"
+    _install(programs, "gcc")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    assert compiler_shortage(load_cluster("laptop", FUSED)) == (
+        shortage[0], "set cluster.environment.TRITON_CACHE_DIR to another one",
+    )  # fmt: skip
 
 
 def test_headers_and_triton_are_needed_too(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ EXECUTIONS: Mapping[str, Sequence[str]] = {
     "eager": (),
     "graph": ("cluster.engine.cuda_graphs=step",),
     "sums between graphs": ("cluster.engine.cuda_graphs=compute",),
+    "fused": ("cluster.engine.batch_norm=fused",),
+    "fused, graph": ("cluster.engine.batch_norm=fused", "cluster.engine.cuda_graphs=step"),
     "compiled": ("cluster.engine.compile=true",),
     "compiled, graph": ("cluster.engine.compile=true", "cluster.engine.cuda_graphs=step"),
 }
@@ -62,8 +64,9 @@ class KernelCase:
     @property
     def executions(self) -> list[str]:
         """Return the keys of `EXECUTIONS` that the case is tried in: graphs are made of steps, and masks of neither."""
-        tried = {"steps": list(EXECUTIONS), "layers": ["eager", "compiled"], "masks": ["eager"]}
-        return tried[self.check]
+        tried = {"steps": list(EXECUTIONS), "layers": ["eager", "fused", "compiled"], "masks": ["eager"]}
+        is_nchw = "cluster.engine.layout=NCHW" in self.changes
+        return [each for each in tried[self.check] if not (is_nchw and each.startswith("fused"))]
 
     @property
     def overrides(self) -> list[str]:

@@ -33,6 +33,7 @@ _ON_CPU = (
     "cluster.engine.precision=float32",
     "cluster.engine.layout=NCHW",
     "cluster.engine.compile=false",
+    "cluster.engine.batch_norm=framework",
     "cluster.engine.cuda_graphs=none",
     "batch.accumulation_steps=null",
 )

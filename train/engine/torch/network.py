@@ -24,6 +24,7 @@ from train.engine.torch.layers import Layers
 from train.engine.torch.shared_norm import SharedStatistics
 from train.ideas.loss import Losses
 from train.networks.arch import Network
+from train.networks.fusion import BN_RELU, fuse_norms
 from train.networks.layer import Layer, Parameter
 from train.networks.stages import stages_of
 
@@ -97,7 +98,7 @@ class TrainedNetwork:
         self._generator = torch.Generator(device)
         self._queued: deque[Any] = deque()
         self._loss: Any = None
-        self._batch_statistics: list[tuple[Any, Any]] = []
+        self._batch_statistics: dict[str, tuple[Array, Array]] = {}
         self._masks: dict[str, Array] = {}
         self._allocate()
         self._compiler = Compiler(cluster.ranks_per_node) if engine.compile else None
@@ -106,7 +107,15 @@ class TrainedNetwork:
     def _divide(self, cluster: Cluster, losses: Losses) -> None:
         """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
         stages = stages_of(self.network, cluster, self._sum_dtype.itemsize)
-        *first, last = (Layers(rows, {"bn": self._normalise, "dropout": self._drop}) for rows in stages)
+        operators = {"bn": self._normalise, "dropout": self._drop}
+        if cluster.engine.batch_norm == "fused":
+            # Importing it registers the operators, which other runs need not wait for.
+            from train.engine.torch.fused_norm import batch_norm  # noqa: PLC0415
+
+            self._batch_norm = batch_norm
+            operators |= dict.fromkeys(("bn", BN_RELU.name), self._normalise_fused)
+            stages = [fuse_norms(rows) for rows in stages]
+        *first, last = (Layers(rows, operators) for rows in stages)
         self._first_stages: list[Callable[..., Array]] = list(first)
         self._losses: Losses = lambda values, labels: losses(last(values, self._tensors).float(), labels)
         if self._compiler is not None:
@@ -242,8 +251,17 @@ class TrainedNetwork:
             values, gamma, beta, None, None, True, 0.0, self.model.bn_epsilon, torch.backends.cudnn.enabled
         )
         # They are float32 already, unless torch.compile made the operator.
-        self._batch_statistics.append((mean.float(), inverse_std.float()))
+        self._batch_statistics[layer.name] = (mean.float(), inverse_std.float())
         return normalised
+
+    def _normalise_fused(
+        self, layer: Layer, tensors: Mapping[str, Array], values: Array, addend: Array | None = None
+    ) -> Array:
+        gamma, beta = (tensors[each.name] for each in layer.parameters)
+        epsilon, has_relu = self.model.bn_epsilon, layer.kind == BN_RELU
+        output, mean, inverse_std = self._batch_norm(values, gamma, beta, addend, epsilon, has_relu=has_relu)
+        self._batch_statistics[layer.name] = (mean, inverse_std)
+        return output
 
     def _move_statistics(self) -> None:
         """Move the running statistics towards those of the batch.
@@ -254,7 +272,8 @@ class TrainedNetwork:
         """
         if not self._batch_statistics:
             return
-        means, inverse_stds = zip(*self._batch_statistics, strict=True)
+        norms = [layer.name for layer in self.network.layers if layer.statistics]  # as the running ones lie in memory
+        means, inverse_stds = zip(*(self._batch_statistics[name] for name in norms), strict=True)
         self._batch_statistics.clear()
         changes = torch.cat([*means, *inverse_stds])
         changes[len(changes) // 2 :].pow_(-2).sub_(self.model.bn_epsilon)

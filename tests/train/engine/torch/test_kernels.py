@@ -21,7 +21,10 @@ pytest.importorskip("torch")
 on_gpu = pytest.mark.gpu("torch")
 
 KINDS = [("cpu", "float32"), ("cpu", "bfloat16"), *(("gpu", kind) for kind in ALLOWED_ERROR)]
-IN_SECONDS = {("eager", "float32"), ("eager", "bfloat16"), ("graph", "float32"), ("sums between graphs", "float32")}
+IN_SECONDS = {
+    ("eager", "float32"), ("eager", "bfloat16"), ("fused", "float32"), ("fused", "bfloat16"), ("graph", "float32"),
+    ("sums between graphs", "float32"),
+}  # fmt: skip
 """The executions and types that are tried on a CPU, too: compilers take minutes."""
 SLOW = {(name, "bfloat16") for name in ("NCHW", "LARS", "Adam")}
 """What a CPU without bfloat16 computes for seconds; test_optimizers has the optimizers in 16 bits."""
@@ -54,8 +57,9 @@ def test_a_device_computes_as_a_cpu_in_float32_but_for_rounding(
         assert max(found.values()) > 0.002, "its eight bits of fraction were not used"
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize("name", KERNEL_CASES)
+@pytest.mark.parametrize(
+    ("name", "execution"), [(name, each) for name, case in KERNEL_CASES.items() for each in case.executions]
+)
 def test_the_settings_of_a_case_are_allowed_on_a_gpu(name: str, execution: str) -> None:
     case = KERNEL_CASES[name]
     _, cluster = load_both(case.recipe, "laptop", [*case.overrides, *EXECUTIONS[execution], "cluster.device=gpu"])

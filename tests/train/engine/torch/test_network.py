@@ -153,3 +153,15 @@ def test_pytorchs_private_operator_of_batch_norm_returns_the_statistics_of_the_b
     )
     for each, right in zip(found, (expected, mean, inverse_std), strict=False):
         np.testing.assert_allclose(each.numpy(), right, rtol=1e-4, atol=1e-5)
+
+
+def test_fused_batch_norms_compute_what_the_frameworks_own_do() -> None:
+    found = []
+    for batch_norm in ("framework", "fused"):
+        engine, _, network = small_network("torch", layout="NHWC", batch_norm=batch_norm)
+        loss = forward_backward(network, *random_batch(engine, network))
+        found.append((loss, *network.gradients, *network.statistics))
+    for one, other in zip(*found, strict=True):
+        assert one.stride() == other.stride()
+        assert float((one - other).norm()) < 1e-4 * float(other.norm())
+    assert not all(map(torch.equal, *found)), "no other operators were used"
