@@ -28,8 +28,11 @@ _HERE = Path(__file__).parent / "fake_cuda"
 _PAGE = ROOT / "docs" / "gpu.md"
 _TRACES = (
     "imagenet-b256:float16:0", "imagenet-b256:float16:7", "imagenet-b256:bfloat16:0", "mlperf-b3264:float16:0",
-    "mlperf-b3264:bfloat16:0",
+    "mlperf-b3264:bfloat16:0", "imagenet-b256:float16:0:none:fused", "imagenet-b256:float16:0:none:framework:256",
+    "imagenet-b256:float16:0:none:fused:256",
 )  # fmt: skip
+_H200_BYTES_PER_S = 4.2e12
+"""Bytes/s that kernels without arithmetic reach on an H200."""
 _MOST_BESIDE_GRAPHS = 20
 """Launches of a step beside its graphs: copies of the batch, of the numbers of the step and of the losses."""
 _MOST_OF_AN_EVALUATION = 53 + 49 + 16 + 53 + 20
@@ -124,14 +127,25 @@ def test_no_graph_outlives_its_step_or_the_ranks_group_which_nccl_would_wait_for
 
 def test_float16_takes_the_batch_norm_of_cudnn(census: dict[str, Census]) -> None:
     for trace, found in census.items():
-        if ":float16:" in trace:
+        if ":float16:" in trace and "fused" not in trace:
             assert found["operators"]["forward"]["cudnn_batch_norm"] == 53, trace
 
 
+def test_fused_batch_norms_leave_no_addition_and_no_relu_and_move_a_quarter_less(census: dict[str, Census]) -> None:
+    usual, fused = (census[f"imagenet-b256:float16:0:none:{each}:256"] for each in ("framework", "fused"))
+    with_additions, forward = (found["operators"]["forward"] for found in (usual, fused))
+    assert forward["batch_norm"] == 53
+    assert not any("relu" in name for name in forward)
+    assert with_additions["add_"] - forward["add_"] == 16, "one in each block"
+    apart, together = (sum(found["bytes"].values()) - found["bytes"]["convolution"] for found in (usual, fused))
+    assert together < 0.75 * apart
+    assert usual["bytes"]["convolution"] == fused["bytes"]["convolution"]
+
+
 def test_the_page_has_the_launches_of_a_step(census: dict[str, Census], request: pytest.FixtureRequest) -> None:
-    rows = [_row(trace, found) for trace, found in census.items() if trace.endswith(":0")]
+    rows = [_row(trace, found) for trace, found in census.items() if trace.split(":")[2] == "0"]
     text = _PAGE.read_text(encoding="utf-8")
-    head, title, rest = text.partition("| recipe, type | convolutions |")
+    head, title, rest = text.partition("| recipe, type | images | convolutions |")
     names, line, *old = rest.split("\n")
     after = itertools.dropwhile(lambda each: each.startswith("| `"), old)
     if name := request.config.getoption("--census-table"):
@@ -141,14 +155,18 @@ def test_the_page_has_the_launches_of_a_step(census: dict[str, Census], request:
 
 
 def _row(trace: str, found: Census) -> str:
-    recipe, precision, _ = trace.split(":")
+    recipe, precision, *rest = trace.split(":")
+    images = dict(enumerate(rest)).get(3, "32")
     launches = found["launches"]
 
     def count(kind: str, *phases: str) -> int:
         return sum(launches[phase].get(kind, 0) for phase in phases or launches)
 
-    norms = "cuDNN" if "cudnn_batch_norm" in found["operators"]["forward"] else "PyTorch"
+    forward = found["operators"]["forward"]
+    norms = "cuDNN" if "cudnn_batch_norm" in forward else "fused" if "batch_norm" in forward else "PyTorch"
     apart = [count("other", *phases) for phases in (("forward", "start"), ("backward",), ("complete",), ("update",))]
     norm = count("batch norm")
-    cells = [f"`{recipe}`, {precision}", count("convolution"), f"{norm}, {norms}", *apart, norm + sum(apart)]
+    moved = sum(count for kind, count in found["bytes"].items() if kind != "convolution")
+    cells = [f"`{recipe}`, {precision}", images, count("convolution"), f"{norm}, {norms}", *apart, norm + sum(apart)]
+    cells += [f"{moved / 1e9:.1f}", f"{1e3 * moved / _H200_BYTES_PER_S:.1f}"]
     return f"| {' | '.join(map(str, [*cells, len(found['sums']), len(found['host']), len(found['waits'])]))} |"

@@ -1,10 +1,10 @@
 """``python -m tests.train.engine.torch.fake_cuda.census GUARD TRACE ...``: what a step does, a line of JSON a trace.
 
-A trace is ``RECIPE:PRECISION:RANK``, or ``RECIPE:PRECISION:RANK:GRAPHS`` with a value of ``engine.cuda_graphs``; there
-are 8 ranks of 32 images. The rank's second step is traced on CUDA tensors that hold no numbers (`guard.cpp` and
-PyTorch's FakeTensorMode), with the program's own engine, network, optimizer, communicator and step. What graphs capture
-is traced apart, and a replay does nothing. The process group is PyTorch's ``fake`` one, which sums nothing. The last
-line has the programs of a step that ``torch.compile`` compiles.
+A trace is ``RECIPE:PRECISION:RANK[:GRAPHS[:NORM[:IMAGES]]]`` with values of ``engine.cuda_graphs`` and of
+``engine.batch_norm``; there are 8 ranks of 32 images, unless others are given. The rank's second step is traced on CUDA
+tensors that hold no numbers (`guard.cpp` and PyTorch's FakeTensorMode), with the program's own engine, network,
+optimizer, communicator and step. What graphs capture is traced apart, and a replay does nothing. The process group is
+PyTorch's ``fake`` one, which sums nothing. The last line has the programs of a step that ``torch.compile`` compiles.
 """
 
 import ctypes
@@ -31,6 +31,12 @@ _JOINED = 128
 """Tensors of a launch of PyTorch's kernel that joins dense tensors; of others it joins half as many (``Shape.cu``)."""
 
 
+_TWICE = {"batch_norm": 1, "batch_norm_backward": 2}
+"""End of an operator's name -> its first tensors that it reads twice: for sums, and for what follows from these.
+tests/train/engine/torch/test_fused_norm.py counts what our own kernels read."""
+_OWN = "resnet_records"
+_OWN_LAUNCHES = 3
+
 _RANKS, _IMAGES = 8, 32
 
 
@@ -43,8 +49,7 @@ def main(guard: str, *traces: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for trace in traces:
-            recipe, precision, rank, *graphs = trace.split(":")
-            sys.stdout.write(json.dumps(_trace(recipe, precision, int(rank), *graphs)) + "\n")
+            sys.stdout.write(json.dumps(_trace(*trace.split(":"))) + "\n")
         sys.stdout.write(json.dumps(_compiled()) + "\n")
 
 
@@ -94,7 +99,7 @@ def _compiled() -> list[tuple[str, int, int]]:
     return programs
 
 
-def _settings(recipe: str, precision: str, *more: str) -> tuple[Any, Any]:
+def _settings(recipe: str, precision: str, *more: str, images: int = _IMAGES) -> tuple[Any, Any]:
     """Return a recipe and a cluster of GPUs."""
     from configs.load import load_both
 
@@ -104,11 +109,13 @@ def _settings(recipe: str, precision: str, *more: str) -> tuple[Any, Any]:
         "cluster.communication.kind=torch_distributed", "cluster.communication.backend=nccl",
         "cluster.communication.bucket_bytes=16777216", "cluster.communication.bucket_fraction=0",
         "cluster.engine.update_groups=1", "mlperf.division=open", "batch.bn_span=null",
-        f"batch.global_size={_RANKS * _IMAGES}", *more,
+        f"batch.global_size={_RANKS * images}", *more,
     ])  # fmt: skip
 
 
-def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") -> dict[str, Any]:
+def _trace(
+    recipe_name: str, precision: str, rank: str, graphs: str = "none", norm: str = "framework", images: str = "32"
+) -> dict[str, Any]:
     import torch
     from torch import distributed
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -136,13 +143,14 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
             if options.get("pin_memory"):
                 result.lies_pinned = True
             if not (options.get("non_blocking") and hasattr(args[0], "lies_pinned")):
-                record.add(operator, args, tree_leaves((args, kwargs, result)))
+                record.add(operator, args, tree_leaves((args, kwargs)), tree_leaves(result))
             return result
 
-    recipe, cluster = _settings(recipe_name, precision, f"cluster.engine.cuda_graphs={graphs}")
+    changes = [f"cluster.engine.{each}" for each in (f"cuda_graphs={graphs}", f"batch_norm={norm}")]
+    recipe, cluster = _settings(recipe_name, precision, *changes, images=int(images))
     plan = plan_run(recipe, _RANKS)
-    identity = Identity(rank, _RANKS, 0, _RANKS, "here", "torchrun")
-    distributed.init_process_group("fake", rank=rank, world_size=_RANKS, store=FakeStore())
+    identity = Identity(int(rank), _RANKS, 0, _RANKS, "here", "torchrun")
+    distributed.init_process_group("fake", rank=int(rank), world_size=_RANKS, store=FakeStore())
     with FakeTensorMode(allow_non_fake_inputs=True), _no_driver(torch, record), Watching():
         engine: Any = open_engine(cluster, identity)
         zeros = {each.name: np.zeros(each.shape, np.float32) for each in network_of(recipe.model).parameters}
@@ -150,8 +158,8 @@ def _trace(recipe_name: str, precision: str, rank: int, graphs: str = "none") ->
         network: Any = model.network
         half = torch.float16 if precision == "float16" else torch.float32
         batch = TrainingBatch(
-            torch.empty((_IMAGES, *network.image_shape), device="cuda", dtype=half),
-            torch.zeros((_IMAGES,), device="cuda"),
+            torch.empty((int(images), *network.image_shape), device="cuda", dtype=half),
+            torch.zeros((int(images),), device="cuda"),
         )
         watched = replace(
             model,
@@ -196,6 +204,7 @@ class _Record:
         """Forget everything."""
         self._operators: dict[str, Counter[str]] = {}
         self._launches: dict[str, Counter[str]] = {}
+        self._bytes: Counter[str] = Counter()
         self._sums: list[tuple[str, str, int]] = []
         self.waits: list[str] = []
         self._host: list[str] = []
@@ -204,7 +213,7 @@ class _Record:
         """Return everything as values of JSON."""
         return {
             "operators": self._operators, "launches": self._launches, "sums": self._sums, "waits": self.waits,
-            "host": self._host,
+            "host": self._host, "bytes": self._bytes,
         }  # fmt: skip
 
     def graph(self) -> Any:
@@ -232,10 +241,13 @@ class _Record:
         yield
         self.captured.append(self.result())
 
-    def add(self, operator: Any, args: Any, leaves: list[Any]) -> None:
+    def add(self, operator: Any, args: Any, inputs: list[Any], outputs: list[Any]) -> None:
         """Take note of an operator."""
         name = str(operator.overloadpacket).rpartition(".")[2]
-        tensors = [leaf for leaf in leaves if hasattr(leaf, "device") and hasattr(leaf, "stride")]
+        read, made = (
+            [each for each in of if hasattr(each, "device") and hasattr(each, "stride")] for of in (inputs, outputs)
+        )
+        tensors = read + made
         if "allreduce" in name:
             ((buffer,),) = args[:1]
             self._sums.append((self.phase, str(buffer.dtype), buffer.numel()))
@@ -246,7 +258,13 @@ class _Record:
             return
         self._operators.setdefault(self.phase, Counter())[name] += 1
         kind = "convolution" if "convolution" in name else "batch norm" if "batch_norm" in name else "other"
-        self._launches.setdefault(self.phase, Counter())[kind] += _launches(name, args)
+        is_own = operator.namespace == _OWN
+        self._launches.setdefault(self.phase, Counter())[kind] += _OWN_LAUNCHES if is_own else _launches(name, args)
+        again = next((read[:count] for end, count in reversed(_TWICE.items()) if name.endswith(end)), [])
+        if name.endswith("_"):  # It overwrites its first argument, which copies and zeros do not read.
+            made = [*args[0]] if isinstance(args[0], (list, tuple)) else [args[0]]
+            read = read[len(made) :] if name.endswith(("copy_", "zero_", "fill_")) else read
+        self._bytes[kind] += sum(map(_bytes, read + again + made))
 
     def watched(self, target: Any, *verbs: str) -> Any:
         """Return an object that does as ``target`` does, and gives its verbs' names to what happens meanwhile."""
@@ -281,9 +299,15 @@ class _Watched:
         return getattr(self._target, name)
 
 
+def _bytes(tensor: Any) -> int:
+    """Return the bytes of a tensor in memory; those of an axis along which it is repeated are there once."""
+    sides = [side for side, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
+    return int(np.prod(sides, dtype=np.int64)) * int(tensor.element_size())
+
+
 def _only_views(operator: Any, name: str) -> bool:
     return (
-        operator.namespace != "aten"
+        operator.namespace not in ("aten", _OWN)
         or operator.is_view
         or name.startswith(("empty", "new_empty", "detach", "_unsafe_view", "record_stream"))
     )
