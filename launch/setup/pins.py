@@ -103,6 +103,15 @@ def named_by(environment: Environment, extra: str) -> set[str]:
             return found - {"resnet-records"}
 
 
+def named_by_extra(environment: Environment, lock: Lock, extra: str) -> set[str]:
+    """Return the packages of an extra of `EXTRAS` in an environment that a lock file is for.
+
+    The tests of PyTorch also want Triton, which interprets the kernels on a CPU. PyTorch for CPUs does not bring it.
+    """
+    added = named_by(environment, "torch-test") if extra == "test" and lock != "mxnet" else set()
+    return named_by(environment, extra) | added
+
+
 def write_requirements(folder: Path, pins: Iterable[Pin], *, checks_files: bool) -> list[str]:
     """Write a requirement file into ``folder``, and return pip's arguments for it.
 

@@ -11,7 +11,16 @@ from launch.setup.child import Command, StageError
 from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_build
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
 from launch.setup.libraries import link_nvidia_libraries, missing_libraries
-from launch.setup.pins import HOROVOD, HOROVOD_PIN, TOOLS, locked, named_by, read_pins, write_constraints
+from launch.setup.pins import (
+    HOROVOD,
+    HOROVOD_PIN,
+    TOOLS,
+    locked,
+    named_by,
+    named_by_extra,
+    read_pins,
+    write_constraints,
+)
 from launch.setup.site import stages_over_base
 from launch.setup.state import digest, remove_folder
 from launch.setup.work import GB, Stage, Work
@@ -31,7 +40,7 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
         return stages_over_base(kind, extras)
     (main, *added), lock = kind.engines, kind.lock
     tests = [
-        Stage(each, EXTRAS[each], _pins(lock), GB // 3, partial(_install_extra, extra=each))
+        Stage(each, EXTRAS[each], _pins(lock), GB // 3 if lock == "mxnet" else GB, partial(_install_extra, extra=each))
         for each in sorted(set(extras))
     ]
     downloads_GB, disk_GB = _TORCH_GB[kind.variant]
@@ -96,7 +105,7 @@ def install_project(work: Work) -> None:
 
 def _install_extra(work: Work, extra: str) -> None:
     """Install an extra. For what the lock file does not pin, pip may change no package that is there."""
-    names = named_by(work.environment, extra)
+    names = named_by_extra(work.environment, work.kind.lock, extra)
     work.install(names, extra)
     if unpinned := names - {pin.name for pin in read_pins(work.kind.lock)}:
         kept = [path.stem.replace("-", "==", 1) for path in work.environment.site_packages.glob("*.dist-info")]

@@ -8,7 +8,7 @@ from configs.errors import UserError
 from launch.setup.checks import find_problems
 from launch.setup.child import Stopwatch
 from launch.setup.layout import DOWNLOADING, EXTRAS, Engine, Kind
-from launch.setup.pins import HOROVOD_PIN, TOOLS, closure, locked, named_by, write_constraints
+from launch.setup.pins import HOROVOD_PIN, TOOLS, closure, locked, named_by, named_by_extra, write_constraints
 from launch.setup.stages import install_project, install_tools, make_venv
 from launch.setup.state import only_one, remove_folder
 from launch.setup.work import GB, Work
@@ -79,7 +79,8 @@ def _fetch_all(work: Work, folder: Path) -> None:
     for stage in (make_venv, install_tools, install_project):
         stage(work)
     main = work.kind.variant if lock == "mxnet" else lock
-    names = set(TOOLS).union(*(named_by(environment, each) for each in (main, *EXTRAS)))
+    extras = (named_by_extra(environment, lock, each) for each in EXTRAS)
+    names = set(TOOLS).union(named_by(environment, main), *extras)
     is_label_free = lock == "torch" and work.kind.variant == "cpu"
     pins = closure(lock, names - {"torch"} if is_label_free else names)
     work.pip_download(["--no-deps", *work.pinned(pins)], folder, "download")

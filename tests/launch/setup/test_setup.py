@@ -302,7 +302,7 @@ def _wanted(project: dict[str, Any], extra: str) -> list[Requirement]:
     return plain + [each for name in named for each in _wanted(project, name)]
 
 
-_PARTS = {"mxnet", "onnx", "torch-common", "dali12", "dali13", "exporter", "mlflow", "wandb"}
+_PARTS = {"mxnet", "onnx", "torch-common", "torch-test", "dali12", "dali13", "exporter", "mlflow", "wandb"}
 _OTHER_EXTRAS = {
     "mxnet": _PARTS | {"torch", "torch-cuda12"},
     "torch": _PARTS | {"cpu", "gpu", "build", "torch-cuda12"},

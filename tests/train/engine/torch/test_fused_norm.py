@@ -17,7 +17,9 @@ from tests.oracles import batch_norm, batch_norm_gradients
 from tests.train.engine.torch.norm_program import CASES, EPSILON, Case
 
 torch = pytest.importorskip("torch")
-needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton: ./run.sh setup --extra test has it")
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None, reason="no Triton, which ./run.sh setup --engine torch --extra test installs"
+)
 
 ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Number type -> the largest relative error of one rounding."""
