@@ -57,10 +57,11 @@ class Scenario:
 
     @property
     def program(self) -> str:
-        """How the engine runs a step: ``eager``, ``compiled``, ``graph of step``, or ``compiled, graph of step``."""
+        """How the engine runs a step: ``eager``, or as much as is true of ``compiled, fused, graph of step``."""
         engine = self.cluster.engine
+        fused = "fused" if engine.batch_norm == "fused" else ""
         graph = "" if engine.cuda_graphs == "none" else f"graph of {engine.cuda_graphs}"
-        return ", ".join(filter(None, ["compiled" if engine.compile else "", graph])) or "eager"
+        return ", ".join(filter(None, ["compiled" if engine.compile else "", fused, graph])) or "eager"
 
     @property
     def is_pytorch_on_gpu(self) -> bool:
@@ -261,11 +262,11 @@ def _seconds_of_epochs(scenario: Scenario, calibration: Calibration, full_rate: 
 
 
 def _unproven(scenario: Scenario, calibration: Calibration) -> float:
-    """Return the logarithm of what compilation and graphs are predicted to gain, by which they may also fail."""
+    """Return the logarithm of what a program is predicted to gain over the eager one, by which it may also fail."""
     if scenario.program == "eager":
         return 0.0
     cluster = scenario.cluster
-    plain = cluster.engine.model_copy(update={"compile": False, "cuda_graphs": "none"})
+    plain = cluster.engine.model_copy(update={"compile": False, "batch_norm": "framework", "cuda_graphs": "none"})
     software = cluster_software(scenario.recipe, cluster.model_copy(update={"engine": plain}), scenario.machine)
     # A question about the forecast may have set another input, allreduce or bucket.
     same = {name: getattr(scenario.software, name) for name in ("images_per_s", "algorithm", "bucket_bytes")}

@@ -29,10 +29,11 @@ LAYOUT_COPIES = 5 / 7
 """What copies between channels first and channels last add to it if matrix units multiply tensors with channels first:
 ten more passes if every tensor were copied, of which half fit the published rate with TF32 (docs/simulator.md)."""
 PYTORCH_LAUNCHES, NATIVE_NORM_LAUNCHES, COMPILED_LAUNCHES = 483 / 303, 532 / 303, 404 / 303
-"""Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303: in float16, in bfloat16, and
-compiled. 483 and 532 were counted on tensors of a CUDA device that computes nothing (`imagenet-b256`, docs/gpu.md). 404
-are estimated: 158 of the convolutions and 22 of the update as there, two in forward and two in backward for each of 53
-batch norms, 12 more."""
+FUSED_NORM_LAUNCHES = 580 / 303
+"""Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303: in float16, in bfloat16,
+compiled, and with fused batch norms. 483, 532 and 580 were counted on tensors of a CUDA device that computes nothing
+(`imagenet-b256`, docs/gpu.md). 404 are estimated: 158 of the convolutions and 22 of the update as there, two in forward
+and two in backward for each of 53 batch norms, 12 more."""
 PYTORCH_LAUNCH_S = 14.3e-6
 """Time that Python and PyTorch's dispatcher need for a launch. *Source*: pytorch/benchmark, pull request 706: three
 steps of ResNet-50 with one image on a V100 take 89.0 ms eagerly, and 50.2 ms as a CUDA graph. Such a step launches
@@ -94,7 +95,11 @@ def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Soft
         software = Software(graphs=False, norm_traffic=SEPARATE_SUMS)
     elif engine.name == "torch":
         software = pytorch_software(
-            machine, is_channels_last=is_channels_last, is_compiled=engine.compile, graphs=engine.cuda_graphs
+            machine,
+            is_channels_last=is_channels_last,
+            is_compiled=engine.compile,
+            is_fused=engine.batch_norm == "fused",
+            graphs=engine.cuda_graphs,
         )
     else:
         software = framework_software(machine, is_fused=False, is_channels_last=is_channels_last)
@@ -115,7 +120,12 @@ def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Soft
 
 
 def pytorch_software(
-    machine: Machine, *, is_channels_last: bool, is_compiled: bool = False, graphs: str = "none"
+    machine: Machine,
+    *,
+    is_channels_last: bool,
+    is_compiled: bool = False,
+    is_fused: bool = False,
+    graphs: str = "none",
 ) -> Software:
     """Return the software of PyTorch on a GPU.
 
@@ -123,12 +133,15 @@ def pytorch_software(
         machine: Accelerators.
         is_channels_last: Whether tensors have the layout that matrix units read.
         is_compiled: Whether Inductor fuses batch norm, ReLU and addition, which it does in every number type.
+        is_fused: Whether ``engine.batch_norm`` is fused.
         graphs: ``engine.cuda_graphs``. The host launches no kernel of a graph; under ``compute``, the allreduces follow
             the whole backward pass.
     """
     passes, launches = (NATIVE_NORM, NATIVE_NORM_LAUNCHES) if machine.bfloat16 else (UNFUSED, PYTORCH_LAUNCHES)
     if is_compiled:
         passes, launches = SEPARATE_SUMS, COMPILED_LAUNCHES
+    elif is_fused:
+        passes, launches = SEPARATE_SUMS, FUSED_NORM_LAUNCHES
     is_graph = graphs != "none"
     return Software(
         graphs=is_graph,

@@ -19,9 +19,10 @@ from train.sim.step_time import StepTime, step_model
 
 CALIBRATION = load_calibration()
 ALONE = replace(CALIBRATION.constants, straggler=0.0)
-BFLOAT16, COMPILED, STEP, COMPUTE = (
+BFLOAT16, COMPILED, FUSED, STEP, COMPUTE = (
     "cluster.engine.precision=bfloat16",
     "cluster.engine.compile=true",
+    "cluster.engine.batch_norm=fused",
     "cluster.engine.cuda_graphs=step",
     "cluster.engine.cuda_graphs=compute",
 )
@@ -47,6 +48,8 @@ def _step(scenario: Scenario, **constants: float) -> StepTime:
         (("compile=true",), 8),  # 3 + 5 of one fused kernel each way
         (("compile=true", "precision=bfloat16"), 8),
         (("compile=true", "precision=float32"), 8),
+        (("batch_norm=fused",), 8),  # likewise, by Triton
+        (("batch_norm=fused", "precision=bfloat16"), 8),
         (("cuda_graphs=step",), 13),
         (("layout=NCHW",), 18),
         (("layout=NCHW", "precision=float32"), 13),  # without TF32, nothing wants channels last
@@ -60,7 +63,7 @@ def test_batch_norms_pass_over_a_tensor_as_often_as_the_kernels_of_the_number_ty
     assert found == pytest.approx(sevenths / 7)
 
 
-@pytest.mark.parametrize(("sets", "launches"), [((), 483), ((BFLOAT16,), 532), ((COMPILED,), 404)])
+@pytest.mark.parametrize(("sets", "launches"), [((), 483), ((BFLOAT16,), 532), ((COMPILED,), 404), ((FUSED,), 580)])
 def test_a_step_is_no_shorter_than_its_launches_by_the_host(sets: tuple[str, ...], launches: int) -> None:
     step = _step(_scenario(*sets, batch=1), launch_s=0.0, kernel_s=0.0)
     assert step.total_s == pytest.approx(launches * 14.3e-6, rel=1e-6)

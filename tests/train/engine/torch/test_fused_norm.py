@@ -78,7 +78,7 @@ def _rows(values: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("computed", [
-    pytest.param("interpreted", marks=[pytest.mark.slow, needs_triton]), "of_operator",
+    pytest.param("interpreted", marks=[pytest.mark.slow, pytest.mark.timeout(600), needs_triton]), "of_operator",
     pytest.param("on_gpu", marks=pytest.mark.gpu("torch")),
 ])  # fmt: skip
 def test_output_statistics_and_gradients_are_those_of_the_paper_within_two_roundings(
