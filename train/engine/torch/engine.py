@@ -67,8 +67,9 @@ class TorchEngine:
             torch.cuda.set_device(self.device)
             # Copies of batches wait for nothing but themselves, so they have a stream of their own.
             self._input_stream = torch.cuda.Stream(self.device)
-            # The warm-up, before the clock starts, tries the algorithms of every convolution.
+            # The warm-up, before the clock starts, tries the algorithms of every convolution; with 0 all, not only ten.
             torch.backends.cudnn.benchmark = True
+            torch.backends.cudnn.benchmark_limit = 0
             # float32 means float32: TF32 has ten bits of fraction. Ask for 16 bits by engine.precision.
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
