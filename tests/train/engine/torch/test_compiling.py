@@ -38,15 +38,19 @@ def _apart(one: Any, other: Any) -> float:
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("precision", "layout", "accumulate", "most"),
-    [("float32", "NCHW", False, 1e-5), ("bfloat16", "NHWC", True, 0.05)],
-)
+    ("precision", "layout", "batch_norm", "accumulate", "most"),
+    [
+        ("float32", "NCHW", "framework", False, 1e-5), ("bfloat16", "NHWC", "framework", True, 0.05),
+        ("float32", "NHWC", "fused", False, 1e-5),
+    ],
+)  # fmt: skip
 def test_compiled_steps_are_the_eager_ones_and_compile_once(
-    precision: str, layout: str, accumulate: bool, most: float
+    precision: str, layout: str, batch_norm: str, accumulate: bool, most: float
 ) -> None:
     def made(*more: str) -> tuple[Any, Any]:
+        settings = {"precision": precision, "layout": layout, "batch_norm": batch_norm}
         engine, _, network = small_network(
-            "torch", SMALL_BUCKETS, *more, table=_table(), accumulate=accumulate, precision=precision, layout=layout
+            "torch", SMALL_BUCKETS, *more, table=_table(), accumulate=accumulate, **settings
         )
         return engine, network
 
