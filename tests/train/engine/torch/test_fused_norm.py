@@ -116,6 +116,7 @@ def test_output_statistics_and_gradients_are_those_of_the_paper_within_two_round
         assert np.array_equal(_rows(found["of_addend"]), passed)
 
 
+@pytest.mark.medium
 def test_gradients_are_those_of_finite_differences() -> None:
     from train.engine.torch.fused_norm import batch_norm as operator
 
