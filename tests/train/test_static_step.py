@@ -197,6 +197,10 @@ def test_what_graphs_or_asynchronous_ranks_cannot_do_is_refused(
         ("cluster.communication.kind=shared_memory", "here 4, under cluster.communication.kind=torch_distributed"),
         ("cluster.engine.compile=true", "here 4, without cluster.engine.compile"),
         (
+            "cluster.engine.batch_norm=fused cluster.engine.layout=NHWC",
+            "here 4, without .* cluster.engine.batch_norm=f",
+        ),
+        (
             "cluster.num_nodes=4 cluster.ranks_per_node=2 cluster.launcher=mpirun",
             "here 4, whose number divides the 2 of a",
         ),

@@ -15,7 +15,8 @@ def fuse_norms(rows: Sequence[Layer]) -> list[Layer]:
     """Return rows that compute the same with as few batch norms, additions and ReLUs as possible.
 
     An addition or a ReLU becomes part of a batch norm whose output nothing else reads. The batch norm keeps its name,
-    and stands where the last of its rows stood. Of two batch norms before an addition, the first input takes it.
+    and stands where the last of its rows stood. Of two batch norms before an addition, the first input takes it. A
+    frozen batch norm computes no statistics, and stays as it is.
 
     Args:
         rows: Neighbouring rows of a table; nothing but the last of them is read by other rows.
@@ -32,7 +33,7 @@ def fuse_norms(rows: Sequence[Layer]) -> list[Layer]:
             names[each.name] = row.name
         # What was not joined is a row of its own, before its reader.
         fused += [waiting.pop(name) for name in row.inputs if name in waiting]
-        takes = ("relu", "add")[: 3 - len(row.inputs)] if row.kind == KINDS["bn"] else ()
+        takes = ("relu", "add")[: 3 - len(row.inputs)] if row.kind == KINDS["bn"] and not row.is_frozen else ()
         if reads[each.name] == 1 and readers[each.name].kind.name in takes:
             waiting[row.name] = row
         else:

@@ -32,8 +32,8 @@ def _require_shared_statistics(recipe: Recipe, cluster: Cluster) -> None:
         return
     if cluster.ranks_per_node % ranks:
         lacking = f"whose number divides the {cluster.ranks_per_node} of a node"
-    elif cluster.engine.compile:
-        lacking = "without cluster.engine.compile"
+    elif cluster.engine.compile or cluster.engine.batch_norm == "fused":
+        lacking = "without cluster.engine.compile, and with cluster.engine.batch_norm=framework"
     elif communication.kind != "torch_distributed" or communication.backend == "mpi":
         lacking = "under cluster.communication.kind=torch_distributed with gloo or nccl (./run.sh setup --engine torch)"
     else:

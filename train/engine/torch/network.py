@@ -98,7 +98,7 @@ class TrainedNetwork:
         self._generator = torch.Generator(device)
         self._queued: deque[Any] = deque()
         self._loss: Any = None
-        self._batch_statistics: dict[str, tuple[Array, Array]] = {}
+        self._batch_statistics: dict[str, Sequence[Array]] = {}
         self._masks: dict[str, Array] = {}
         self._allocate()
         self._compiler = Compiler(cluster.ranks_per_node) if engine.compile else None
@@ -243,8 +243,10 @@ class TrainedNetwork:
             return functional.batch_norm(values, mean, variance, gamma, beta, eps=self.model.bn_epsilon)
         gamma, beta = (tensors[each.name] for each in layer.parameters)
         if self._shared_statistics is not None:
-            normalised, *statistics = self._shared_statistics.normalise(values, gamma, beta, self.model.bn_epsilon)
-            self._batch_statistics.append(tuple(statistics))
+            epsilon = self.model.bn_epsilon
+            normalised, *self._batch_statistics[layer.name] = self._shared_statistics.normalise(
+                values, gamma, beta, epsilon
+            )
             return normalised
         # What torch.nn.functional.batch_norm calls. It alone returns the batch's statistics.
         normalised, mean, inverse_std, *_ = torch._batch_norm_impl_index(
@@ -257,6 +259,8 @@ class TrainedNetwork:
     def _normalise_fused(
         self, layer: Layer, tensors: Mapping[str, Array], values: Array, addend: Array | None = None
     ) -> Array:
+        if layer.is_frozen:
+            return self._normalise(layer, tensors, values)
         gamma, beta = (tensors[each.name] for each in layer.parameters)
         epsilon, has_relu = self.model.bn_epsilon, layer.kind == BN_RELU
         output, mean, inverse_std = self._batch_norm(values, gamma, beta, addend, epsilon, has_relu=has_relu)
@@ -272,7 +276,8 @@ class TrainedNetwork:
         """
         if not self._batch_statistics:
             return
-        norms = [layer.name for layer in self.network.layers if layer.statistics]  # as the running ones lie in memory
+        # As the running ones lie in memory.
+        norms = [layer.name for layer in self.network.layers if layer.statistics and not layer.is_frozen]
         means, inverse_stds = zip(*(self._batch_statistics[name] for name in norms), strict=True)
         self._batch_statistics.clear()
         changes = torch.cat([*means, *inverse_stds])

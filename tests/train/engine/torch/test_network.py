@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engines import forward_backward, random_batch, small_network
+from configs.load import load_recipe
+from tests.engines import forward_backward, random_batch, randomize, small_network
 from train.engine.init import initial_weights
-from train.networks.arch import Network, Rows
+from train.networks.arch import Network, Rows, network_of
 
 torch = pytest.importorskip("torch")
 
@@ -155,10 +156,16 @@ def test_pytorchs_private_operator_of_batch_norm_returns_the_statistics_of_the_b
         np.testing.assert_allclose(each.numpy(), right, rtol=1e-4, atol=1e-5)
 
 
-def test_fused_batch_norms_compute_what_the_frameworks_own_do() -> None:
+@pytest.mark.parametrize("frozen", ["[]", "[stem, stage2, stage3_block1_conv2]"])
+def test_fused_batch_norms_compute_what_the_frameworks_own_do(frozen: str) -> None:
     found = []
     for batch_norm in ("framework", "fused"):
-        engine, _, network = small_network("torch", layout="NHWC", batch_norm=batch_norm)
+        words = "model.parameters=any.ckpt", f"model.frozen={frozen}"
+        recipe = load_recipe("digits", ["model.name=resnet8", "model.image_size=16", *words])
+        plain = network_of(recipe.model.model_copy(update={"frozen": ()}))
+        engine, _, network = small_network("torch", *words, layout="NHWC", batch_norm=batch_norm, table=plain)
+        network = engine.build_network(network_of(recipe.model), recipe, accumulate=False)
+        network.load_weights(randomize(network, plain, initial_weights(plain, recipe.model, seed=1)))
         loss = forward_backward(network, *random_batch(engine, network))
         found.append((loss, *network.gradients, *network.statistics))
     for one, other in zip(*found, strict=True):
