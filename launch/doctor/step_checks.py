@@ -43,8 +43,8 @@ _REMEDIES = (
     ),
     (
         r"NVLS|nvls|[Ff]abric",
-        "let the site mend NVSwitch's fabric manager (systemctl status nvidia-fabricmanager); until then, set "
-        "NCCL_NVLS_ENABLE: 0 in the cluster file's environment",
+        "let the site mend NVSwitch's fabric manager (systemctl status nvidia-fabricmanager); until then, add to "
+        "the cluster file's environment: NCCL_NVLS_ENABLE: 0",
     ),
     (
         r"NCCL|nccl[A-Z]",

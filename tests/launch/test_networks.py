@@ -107,7 +107,9 @@ def test_mpi_leaves_link_local_addresses_out_and_takes_the_interface_of_the_clus
     is_local = "169.254." in alpha.run("hostname", "-I").stdout
     program = alpha.shared / "add"
     subprocess.run(["mpicc", "-x", "c", "-", "-o", program], input=_ADD, text=True, check=True)
-    settings = ["engine.name=torch", "launcher=mpirun", "communication.backend=mpi"]
+    engine = "torch" if has_engine("torch") else "mxnet"  # whose setting the program does not need
+    kind = "torch_distributed" if engine == "torch" else "horovod"
+    settings = [f"engine.name={engine}", f"communication.kind={kind}", "launcher=mpirun", "communication.backend=mpi"]
     for number, more in enumerate([[], ["node.interface=eth0"]] if is_local else [["node.interface=eth0"]]):
         folder = alpha.shared / f"mpi-{number}"
         folder.mkdir()
