@@ -29,7 +29,7 @@ LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 
 _PICKLE = "data.pkl"
 _HOLDERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
-"""Keys of the weights in a checkpoint, the best first: averages (timm's, torchvision's) are what was evaluated."""
+"""Keys of the weights in a checkpoint, the best first: of two, EMA weights are those that were evaluated."""
 
 _NUMBERS = {
     "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",

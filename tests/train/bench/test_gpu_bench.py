@@ -65,7 +65,7 @@ def test_what_needs_no_gpu_is_measured_and_what_was_measured_is_left_out_of_the_
     assert exact
     assert max(exact) < 1e-4, "float32 on a CPU is compared with itself"
     rates = {name: row.median for (name, figure), row in found.items() if figure == "images_per_s"}
-    assert {"whole", "region", "batch 8 of JPEGs, eager", "batch 8 of JPEGs, graph"} < rates.keys()
+    assert {"whole", "region", "batch 8 of JPEGs, eager", "batch 8 of JPEGs, graph"} <= rates.keys()
     step, waited = (found["batch 8 of JPEGs, eager", figure].median for figure in ("step_ms", "input_wait_ms"))
     assert 0 < waited < step
     (note,) = [note for note in report.notes if note.startswith("decoding: ")]
