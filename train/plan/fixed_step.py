@@ -35,7 +35,7 @@ def _require_shared_statistics(recipe: Recipe, cluster: Cluster) -> None:
     elif cluster.engine.compile or cluster.engine.batch_norm == "fused":
         lacking = "without cluster.engine.compile, and with cluster.engine.batch_norm=framework"
     elif communication.kind != "torch_distributed" or communication.backend == "mpi":
-        lacking = "under cluster.communication.kind=torch_distributed with gloo or nccl (./run.sh setup --engine torch)"
+        lacking = "under cluster.engine.name=torch and cluster.communication.kind=torch_distributed, by gloo or nccl"
     else:
         return
     raise ConfigError(
