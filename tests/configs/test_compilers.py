@@ -48,6 +48,19 @@ def test_a_machine_with_a_compiler_lacks_nothing(words: tuple[str, ...], install
     assert compiler_shortage(load_cluster("laptop", words)) is None
 
 
+def test_a_user_without_a_home_compiles_below_the_current_folder_as_triton_does(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_entry(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", without_entry)
+    monkeypatch.chdir(programs)
+    _install(programs, "gcc")
+    assert compiler_shortage(load_cluster("laptop", FUSED)) is None
+
+
 @pytest.mark.parametrize(
     ("words", "installed", "told"),
     [
