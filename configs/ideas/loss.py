@@ -54,6 +54,14 @@ class Loss(Section):
         "uniform",
         description="Where the smoothed share goes: to all classes (uniform) or to all but the label (softmax_output).",
     )
+    mixed_label_threshold: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share above which a label of a mixed image counts in full; one at or below it does not count "
+        "(timm's bce_target_thresh). If null, each label counts by its share. Only with one_hot_sigmoid and without "
+        "smoothing.",
+    )
     class_weights: Annotated[tuple[float, ...], Field(strict=False)] | Literal["balanced"] | None = Field(
         None,
         description="Weight of each class in the loss, for classes with few images: a list of numbers, in the order of "
@@ -77,6 +85,9 @@ class Loss(Section):
             raise ConfigError("label_smoothing", self.label_smoothing, "0 where loss.kind is sigmoid")
         if self.kind != "softmax" and self.class_weights is not None:
             raise ConfigError("class_weights", self.class_weights, f"null where loss.kind is {self.kind}")
+        if self.mixed_label_threshold is not None and (self.kind != "one_hot_sigmoid" or self.label_smoothing):
+            allowed = "null, or loss.kind one_hot_sigmoid with loss.label_smoothing 0"
+            raise ConfigError("mixed_label_threshold", self.mixed_label_threshold, allowed)
         return self
 
     def balanced(self, counts: Sequence[int], num_classes: int) -> Loss:

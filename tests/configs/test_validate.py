@@ -46,6 +46,7 @@ MISTAKES = [
     ("loss.class_weights=[1, 0]", "loss.class_weights", "a number above 0 for each class"),
     ("loss.class_weights=equal", "loss.class_weights", "balanced, null, or a list"),
     ("loss={kind: one_hot_sigmoid, class_weights: balanced}", "loss.class_weights", "null where loss.kind is"),
+    ("loss.mixed_label_threshold=0.2", "loss.mixed_label_threshold", "one_hot_sigmoid with loss.label_smoothing 0"),
     ("optimizer.name=lasr", "optimizer.name", "one of lars, sgd, adam, muon, shampoo; did you mean 'lars'?"),
     ("optimizer.name=adamw", "optimizer.name", "did you mean 'adam'?"),
     ("schedule.decay={name: step, boundaries: 30}", "schedule.decay.boundaries", "a list"),

@@ -91,6 +91,19 @@ def test_an_image_mixed_of_two_has_the_mean_of_the_losses_of_both_labels_by_thei
 
 
 @each_engine
+def test_labels_of_a_mixed_image_above_a_threshold_count_in_full_and_once(name: str) -> None:
+    """As timm's BinaryCrossEntropy: the mixed one-hot targets are compared with the threshold."""
+    shares = np.array([0.1, 0.2, 0.5, 0.8, 0.95, 0.1, 0.5, 0.95])
+    first, second = np.arange(8), np.array([7, 6, 5, 4, 3, 5, 6, 7])
+    given = "loss={kind: one_hot_sigmoid, mixed_label_threshold: 0.3}", "data.mixup_alpha=0.2"
+    losses, gradient = _losses(name, LOGITS[:8], np.stack([first, second, shares], axis=1), *given)
+    targets = shares[:, None] * np.eye(CLASSES)[first] + (1 - shares[:, None]) * np.eye(CLASSES)[second] > 0.3
+    found = 1 / (1 + np.exp(-LOGITS[:8]))
+    np.testing.assert_allclose(losses, -np.log(np.where(targets, found, 1 - found)).sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(gradient, (found - targets).sum(axis=0), rtol=1e-4, atol=1e-5)
+
+
+@each_engine
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("is_mixed", [False, True])
 def test_weights_of_classes_multiply_the_terms_of_the_cross_entropy(
