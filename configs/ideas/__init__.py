@@ -12,6 +12,7 @@ from configs.ideas.idea import Idea
 from configs.ideas.loss import LOSS
 from configs.ideas.mirrored_evaluation import MirroredEvaluation
 from configs.ideas.mixing import MIXING
+from configs.ideas.random_erasing import RANDOM_ERASING
 from configs.ideas.weight_average import WEIGHT_AVERAGE
 from configs.section import Section
 
@@ -19,7 +20,7 @@ __all__ = ["IDEAS", "Idea", "with_keys_of_ideas"]
 
 Block = TypeVar("Block", bound=Section)
 
-IDEAS: tuple[Idea, ...] = (GrowingImages(), MIXING, LOSS, WEIGHT_AVERAGE, MirroredEvaluation())
+IDEAS: tuple[Idea, ...] = (GrowingImages(), RANDOM_ERASING, MIXING, LOSS, WEIGHT_AVERAGE, MirroredEvaluation())
 """Every idea, in the order in which several of them act at one place of a step."""
 
 

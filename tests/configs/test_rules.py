@@ -46,6 +46,7 @@ BREAKS = {
     "eval_samples": ["data.eval_samples=49999"],
     "bad_record": ["data.bad_record=skip"],
     "crop_kind": ["data.crop.kind=shift"],
+    "random_erasing": ["data.random_erasing=0.25"],
     "mixup": ["data.mixup_alpha=0.2"],
     "cutmix": ["data.cutmix_alpha=1"],
     "eval_size": ["data.eval_size=256"],

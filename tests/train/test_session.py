@@ -136,7 +136,7 @@ def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
 
 
 MUON = ["optimizer={name: muon, weight_decay: 0.01}", "schedule.base_lr=0.05"]
-MIXED = ["data.mixup_alpha=0.4", "data.cutmix_alpha=1"]
+MIXED = ["data.mixup_alpha=0.4", "data.cutmix_alpha=1", "data.random_erasing=0.5"]
 SHAMPOO = pytest.param(
     5,
     [
