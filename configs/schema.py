@@ -130,6 +130,11 @@ class Recipe(Section):
             for start, end in zip(starts, [*starts[1:], len(sides)], strict=True)
         )
 
+    def rows(self, batch_size: int) -> Sequence[int]:
+        """Return which of ``batch_size`` records in an epoch's order become an augmented micro-batch, by place."""
+        rows = (idea.rows(self, batch_size) for idea in self.ideas)
+        return next((each for each in rows if each is not None), range(batch_size))
+
     @property
     def label_shape(self) -> tuple[int, ...]:
         """Shape of an image's label: of a class, of every class, or as an idea makes it."""

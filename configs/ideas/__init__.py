@@ -7,6 +7,7 @@ ask all ideas of a recipe. docs/extending.md has a worked example.
 from collections.abc import Callable
 from typing import TypeVar
 
+from configs.ideas.augmentation_repeats import AugmentationRepeats
 from configs.ideas.growing_images import GrowingImages
 from configs.ideas.idea import Idea
 from configs.ideas.loss import LOSS
@@ -20,7 +21,15 @@ __all__ = ["IDEAS", "Idea", "with_keys_of_ideas"]
 
 Block = TypeVar("Block", bound=Section)
 
-IDEAS: tuple[Idea, ...] = (GrowingImages(), RANDOM_ERASING, MIXING, LOSS, WEIGHT_AVERAGE, MirroredEvaluation())
+IDEAS: tuple[Idea, ...] = (
+    GrowingImages(),
+    AugmentationRepeats(),
+    RANDOM_ERASING,
+    MIXING,
+    LOSS,
+    WEIGHT_AVERAGE,
+    MirroredEvaluation(),
+)
 """Every idea, in the order in which several of them act at one place of a step."""
 
 

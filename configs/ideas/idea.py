@@ -69,6 +69,13 @@ class Idea:
         """Return the side of the training images of an epoch, counted from 1, px; None if the idea sets none."""
         return None
 
+    def rows(self, recipe: Recipe, batch_size: int) -> Sequence[int] | None:
+        """Return which of the ``batch_size`` records that follow in an epoch's order become a micro-batch, by place.
+
+        As many as were read are returned, some of them several times. None if the idea leaves them as they are.
+        """
+        return None
+
     def label_shape(self, recipe: Recipe) -> tuple[int, ...] | None:
         """Return the shape of an image's label as the loss takes it; None if the idea does not change it."""
         return None

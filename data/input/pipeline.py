@@ -71,6 +71,9 @@ def make_pipeline(
     )
     with pipeline:
         jpegs, labels = _read(request, reader)
+        rows, in_order = recipe.rows(request.batch_size), range(request.batch_size)
+        if is_augmented and rows != in_order:
+            jpegs, labels = (fn.permute_batch(each, indices=list(rows)) for each in (jpegs, labels))
         images = _augmented_images(request, jpegs) if is_augmented else _plain_images(request, jpegs)
         side, channels = float(recipe.model.image_size), min(recipe.model.input_channels, _COLOURS)
         images = fn.crop_mirror_normalize(

@@ -63,7 +63,7 @@ def open_synthetic_training(  # noqa: PLR0913
     def pool_of(epoch: int) -> _Take:
         return pools[recipe.of_epoch(epoch).model.image_size]
 
-    return _SyntheticTraining(pool_of, batch_size, int(state) if state else rank, world_size)
+    return _SyntheticTraining(pool_of, recipe.rows(batch_size), int(state) if state else rank, world_size)
 
 
 def open_synthetic_evaluation(
@@ -82,7 +82,7 @@ def open_synthetic_evaluation(
 
 def open_repeated(batch: TrainingBatch, state: bytes = b"") -> TrainingSource:
     """Return an endless stream of one batch; ``state`` is that of a stream that this one continues."""
-    return _SyntheticTraining(lambda _: lambda _: batch, 1, int(state or 0), 1)
+    return _SyntheticTraining(lambda _: lambda _: batch, range(1), int(state or 0), 1)
 
 
 def open_blank_training(arrays: Arrays, state: bytes = b"") -> TrainingSource:
@@ -118,8 +118,8 @@ def random_batch(
 class _SyntheticTraining:
     """See `TrainingSource`."""
 
-    def __init__(self, pool_of: Callable[[int], _Take], batch_size: int, micro_batch: int, world_size: int) -> None:
-        self._pool_of, self._take, self._batch_size = pool_of, pool_of(1), batch_size
+    def __init__(self, pool_of: Callable[[int], _Take], rows: Sequence[int], micro_batch: int, world_size: int) -> None:
+        self._pool_of, self._take, self._rows = pool_of, pool_of(1), np.array(rows)
         self._micro_batch, self._world_size = micro_batch, world_size
 
     def begin_epoch(self, epoch: int) -> None:
@@ -127,9 +127,9 @@ class _SyntheticTraining:
         self._take = self._pool_of(epoch)
 
     def next_batch(self) -> TrainingBatch:
-        start = self._micro_batch * self._batch_size
+        start = self._micro_batch * len(self._rows)
         self._micro_batch += self._world_size
-        return self._take(np.arange(start, start + self._batch_size))
+        return self._take(start + self._rows)
 
     def state(self) -> bytes:
         return str(self._micro_batch).encode()

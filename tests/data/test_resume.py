@@ -74,10 +74,19 @@ def _take(source: TrainingSource, batches: range) -> list[np.ndarray]:
         ["data.crop={kind: shift, padding: 3}"],
         ["data.crop={kind: resized}", "data.flip=true"],
         ["data.crop={kind: resized}", "data.flip=true", "data.plain_from_epoch=3"],
+        ["data.crop={kind: resized}", "data.flip=true", "data.augmentation_repeats=2", "data.plain_from_epoch=4"],
         ["data.source=synthetic", GROWING],
         ["data.crop={kind: resized}", "data.plain_from_epoch=4", "data.eval_resize=16", GROWING],
     ],
-    ids=["synthetic", "shift", "resized", "plain at the end", "growing, synthetic", "growing, plain at the end"],
+    ids=[
+        "synthetic",
+        "shift",
+        "resized",
+        "plain at the end",
+        "repeated",
+        "growing, synthetic",
+        "growing, plain at the end",
+    ],
 )
 def test_a_stream_continues_wherever_it_was_interrupted(folder: Path, overrides: list[str]) -> None:
     whole = _take(_open(folder, overrides, 1), range(1, 26))
