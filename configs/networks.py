@@ -36,6 +36,7 @@ NETWORKS: Mapping[str, NetworkEntry] = {
     "resnet50": NetworkEntry(_RESNET, 8, 1024, (3, 4, 6, 3)),
     "resnet101": NetworkEntry(_RESNET, 8, 1024, (3, 4, 23, 3)),
     "resnet152": NetworkEntry(_RESNET, 8, 1024, (3, 8, 36, 3)),
+    "resnext50_32x4d": NetworkEntry(_RESNET, 8, 1024, (3, 4, 6, 3)),
     "resnet8": NetworkEntry(_RESNET, 8, 64, (1, 1, 1)),
     "resnet20": NetworkEntry(_RESNET, 8, 64, (3, 3, 3)),
     "resnet32": NetworkEntry(_RESNET, 8, 64, (5, 5, 5)),

@@ -14,9 +14,11 @@ Array = np.ndarray
 
 
 def convolve(x: Array, weight: Array, *, stride: int = 1, padding: int = 0) -> Array:
-    """Correlate images (N, C, H, W) with filters (O, C, K, K)."""
+    """Correlate images (N, C, H, W) with filters (O, C / G, K, K); each of G groups of filters has its own channels."""
     windows = _windows(np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding))), weight.shape[-1], stride)
-    return np.asarray(np.einsum("nchwij,ocij->nohw", windows, weight.astype(np.float64), optimize=True))
+    groups = x.shape[1] // weight.shape[1]
+    pairs = zip(np.split(windows, groups, 1), np.split(weight.astype(np.float64), groups), strict=True)
+    return np.concatenate([np.einsum("nchwij,ocij->nohw", *pair, optimize=True) for pair in pairs], axis=1)
 
 
 def max_pool(x: Array, kernel: int, stride: int, padding: int) -> Array:
@@ -94,6 +96,10 @@ def resnet50(forward: Forward, images: Array) -> Array:
             inner = forward.conv_bn(inner, f"{name}_conv3")
             x = relu(inner + (forward.conv_bn(x, f"{name}_projection", stride=stride) if block == 1 else x))
     return forward.classify(x)
+
+
+resnext50_32x4d = resnet50
+"""ResNeXt-50 (Xie et al., arXiv:1611.05431, table 1) has the same layers; its tensors have the groups and widths."""
 
 
 def resnet8(forward: Forward, images: Array) -> Array:

@@ -15,23 +15,27 @@ BLOCKS = {
     "resnet50": (3, 4, 6, 3),
     "resnet101": (3, 4, 23, 3),
     "resnet152": (3, 8, 36, 3),
+    "resnext50_32x4d": (3, 4, 6, 3),
 }
 
 
-def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
-    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> Any:
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
 
 
 class _Block(nn.Module):  # type: ignore[misc]
-    def __init__(self, inputs: int, width: int, stride: int, *, expansion: int, is_d: bool) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, *, expansion: int, is_d: bool, groups: int) -> None:
         super().__init__()
         kernels = (1, 3, 1) if expansion > 1 else (3, 3)
         self.depth, outputs = len(kernels), width * expansion
+        # 32 groups of 4 channels in the place of 64 (Xie et al., arXiv:1611.05431, table 1).
+        inner = 2 * width if groups > 1 else width
         before = inputs
         for number, kernel in enumerate(kernels, 1):
-            after = outputs if number == self.depth else width
+            after = outputs if number == self.depth else inner
             is_strided = number == (2 if expansion > 1 else 1)
-            self.add_module(f"conv{number}", _conv(before, after, kernel, stride if is_strided else 1))
+            split = groups if kernel > 1 else 1
+            self.add_module(f"conv{number}", _conv(before, after, kernel, stride if is_strided else 1, split))
             self.add_module(f"bn{number}", nn.BatchNorm2d(after))
             before = after
         self.downsample = None
@@ -61,6 +65,7 @@ class ResNet(nn.Module):  # type: ignore[misc]
     def __init__(self, name: str, num_classes: int = 10, *, is_d: bool = False) -> None:
         super().__init__()
         width, expansion = 64, 1 if name in ("resnet18", "resnet34") else 4
+        groups = 32 if "32x4d" in name else 1
         self.conv1 = _conv(3, 64, 7, 2)
         if is_d:
             first, second = (nn.Sequential(_conv(*each), nn.BatchNorm2d(32), nn.ReLU()) for each in _DEEP)
@@ -71,7 +76,7 @@ class ResNet(nn.Module):  # type: ignore[misc]
             layer = nn.Sequential()
             for block in range(number):
                 stride = 2 if stage and not block else 1
-                layer.append(_Block(inputs, width << stage, stride, expansion=expansion, is_d=is_d))
+                layer.append(_Block(inputs, width << stage, stride, expansion=expansion, is_d=is_d, groups=groups))
                 inputs = (width << stage) * expansion
             self.add_module(f"layer{stage + 1}", layer)
         self.fc = nn.Linear(inputs, num_classes)

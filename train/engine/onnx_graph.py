@@ -51,6 +51,10 @@ def _window(operator: str, **attributes: Any) -> Operator:
     return nodes
 
 
+def _convolution(layer: Layer, inputs: Sequence[str], epsilon: float) -> list[Node]:
+    return _window("Conv", group=layer.groups)(layer, inputs, epsilon)
+
+
 def _batch_norm(layer: Layer, inputs: Sequence[str], epsilon: float) -> list[Node]:
     return [Node("BatchNormalization", inputs, layer.name, {"epsilon": epsilon})]
 
@@ -62,7 +66,7 @@ def _dense(layer: Layer, inputs: Sequence[str], _epsilon: float) -> list[Node]:
 
 
 OPERATORS: dict[str, Operator] = {
-    "conv": _window("Conv"),
+    "conv": _convolution,
     "bn": _batch_norm,
     "relu": _plain("Relu"),
     "sigmoid": _plain("Sigmoid"),

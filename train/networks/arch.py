@@ -112,7 +112,7 @@ class Rows:
     def add(  # noqa: PLR0913 (a layer has so many properties)
         self, name: str, kind_name: str, *inputs: str,
         out_channels: int | None = None, kernel: int = 1, stride: int = 1, padding: int | None = None,
-        has_bias: bool = False, rate: float = 0.0, ends_block: bool = False,
+        groups: int = 1, has_bias: bool = False, rate: float = 0.0, ends_block: bool = False,
     ) -> str:
         # fmt: on
         """Append one layer and return its name.
@@ -126,9 +126,10 @@ class Rows:
         out_size = kind.out_size(sizes, kernel, stride, margin)
         assert out_size >= 1, f"{name}: nothing is left of {sizes[0]} px"
         width = in_channels if out_channels is None else out_channels
+        assert not (in_channels % groups or width % groups), f"{name}: {groups} groups of {in_channels} to {width}"
         self.layers.append(Layer(
             name, kind, inputs, in_channels, width, sizes[0], out_size, kernel, stride, margin,
-            has_bias=has_bias, rate=rate, ends_block=ends_block,
+            groups=groups, has_bias=has_bias, rate=rate, ends_block=ends_block,
         ))  # fmt: skip
         self.channels[name], self.sizes[name] = width, out_size
         return name
@@ -136,11 +137,11 @@ class Rows:
     # fmt: off
     def conv_bn(  # noqa: PLR0913
         self, name: str, source: str, width: int, *,
-        kernel: int = 1, stride: int = 1, relu: bool = False, ends_block: bool = False,
+        kernel: int = 1, stride: int = 1, groups: int = 1, relu: bool = False, ends_block: bool = False,
     ) -> str:
         # fmt: on
         """Append a convolution, its batch norm and, if ``relu``, a ReLU; return the name of the last layer."""
-        last = self.add(name, "conv", source, out_channels=width, kernel=kernel, stride=stride)
+        last = self.add(name, "conv", source, out_channels=width, kernel=kernel, stride=stride, groups=groups)
         last = self.add(f"{name}_bn", "bn", last, ends_block=ends_block)
         return self.add(f"{name}_relu", "relu", last) if relu else last
 

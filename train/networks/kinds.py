@@ -10,18 +10,20 @@ from train.networks.layer import Kind, Layer, Parameter, Statistic, Traffic
 
 class _Convolution(Kind):
     def macs(self, layer: Layer) -> int:
-        return layer.output_elements * layer.in_channels * layer.kernel**2
+        return layer.output_elements * layer.in_channels // layer.groups * layer.kernel**2
 
     def parameters(self, layer: Layer) -> tuple[Parameter, ...]:
-        return _weight_and_bias(layer, (layer.out_channels, layer.in_channels, layer.kernel, layer.kernel))
+        shape = layer.out_channels, layer.in_channels // layer.groups, layer.kernel, layer.kernel
+        return _weight_and_bias(layer, shape)
 
     def spared(self, layer: Layer) -> float:
         """See `Kind`.
 
         *Source*: Winograd's F(2x2, 3x3) needs 16 multiplications in place of 36; 5x5 filters have F(2x2, 5x5) with 36
-        in place of 100 (Lavin and Gray, arXiv:1509.09308).
+        in place of 100 (Lavin and Gray, arXiv:1509.09308). Convolutions in groups are not counted as fast ones.
         """
-        return {3: 36 / 16, 5: 100 / 36}.get(layer.kernel, 1.0) if layer.stride == 1 else 1.0
+        is_fast = layer.stride == layer.groups == 1
+        return {3: 36 / 16, 5: 100 / 36}.get(layer.kernel, 1.0) if is_fast else 1.0
 
 
 class _Dense(Kind):

@@ -137,9 +137,11 @@ class Layer:
     """One layer: the layers that it reads, and its geometry for one square image (sides in pixels).
 
     ``in_channels`` of a concatenation is the sum over its inputs. A product multiplies each channel of its first input
-    by the single pixel of its second. A dense layer reads its input channel by channel. ``rate`` is the share of
-    elements that dropout sets to 0. ``ends_block`` marks the last batch norm of a residual block. The tensors of a
-    frozen layer keep their values in training, and a frozen batch norm normalises as in inference.
+    by the single pixel of its second. A dense layer reads its input channel by channel. Each of the ``groups`` of a
+    convolution's outputs reads its own share of the input's channels; with as many groups as channels, the convolution
+    is depthwise. ``rate`` is the share of elements that dropout sets to 0. ``ends_block`` marks the last batch norm of
+    a residual block. The tensors of a frozen layer keep their values in training, and a frozen batch norm normalises as
+    in inference.
     """
 
     name: str
@@ -152,6 +154,7 @@ class Layer:
     kernel: int = 1
     stride: int = 1
     padding: int = 0
+    groups: int = 1
     has_bias: bool = False
     rate: float = 0.0
     ends_block: bool = False

@@ -1,9 +1,11 @@
 """Residual networks. Pure.
 
 *Sources*: He et al., arXiv:1512.03385 (tables 1 and 6); version 1.5 strides in the 3x3 convolution of a bottleneck
-and in its projection, not in the first 1x1 (the MLPerf reference). `Rows.residual` may replace layers of these papers.
+and in its projection, not in the first 1x1 (the MLPerf reference). ResNeXt: Xie et al., arXiv:1611.05431 (table 1).
+`Rows.residual` may replace layers of these papers.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from configs.networks import NETWORKS
@@ -11,6 +13,8 @@ from train.networks.arch import Rows
 
 _BASIC = ("resnet18", "resnet34")
 _SMALL = ("resnet8", "resnet20", "resnet32", "resnet56")
+_GROUPS = {"resnext50_32x4d": 32}
+"""Name -> groups of the 3x3 convolutions in the bottlenecks; 1 for other networks."""
 
 
 class _Variant(NamedTuple):
@@ -30,7 +34,7 @@ def _variant(rows: Rows) -> _Variant:
 def add_layers(name: str, rows: Rows) -> str:
     """Add the rows of the network before the classifier and return the name of the last one."""
     first_width = 16 if name in _SMALL else 64
-    make = _basic if name in (*_BASIC, *_SMALL) else _bottleneck
+    make = _basic if name in (*_BASIC, *_SMALL) else partial(_bottleneck, groups=_GROUPS.get(name, 1))
     last = rows.conv_bn("stem", "data", 16, kernel=3, relu=True) if name in _SMALL else _stem(rows)
     for stage, blocks in enumerate(NETWORKS[name].blocks):
         for block in range(1, blocks + 1):
@@ -58,21 +62,23 @@ def _basic(rows: Rows, name: str, source: str, width: int, stride: int) -> str:
     return _join(rows, name, source, inner, width, stride)
 
 
-def _bottleneck(rows: Rows, name: str, source: str, width: int, stride: int) -> str:
-    inner = rows.conv_bn(f"{name}_conv1", source, width, relu=True)
-    inner = _conv3x3(rows, f"{name}_conv2", inner, width, stride)
+def _bottleneck(rows: Rows, name: str, source: str, width: int, stride: int, groups: int) -> str:
+    # With 32 groups of 4 channels, twice the channels cost as much as one group.
+    inner_width = width if groups == 1 else 2 * width
+    inner = rows.conv_bn(f"{name}_conv1", source, inner_width, relu=True)
+    inner = _conv3x3(rows, f"{name}_conv2", inner, inner_width, stride, groups)
     inner = rows.conv_bn(f"{name}_conv3", inner, 4 * width, ends_block=True)
     return _join(rows, name, source, inner, 4 * width, stride)
 
 
-def _conv3x3(rows: Rows, name: str, source: str, width: int, stride: int) -> str:
+def _conv3x3(rows: Rows, name: str, source: str, width: int, stride: int, groups: int = 1) -> str:
     """Add a 3x3 convolution, its batch norm and a ReLU, with the stride of the block."""
     if stride != 1 and _variant(rows).stride == "pool":
-        last = rows.conv_bn(name, source, width, kernel=3, relu=True)
+        last = rows.conv_bn(name, source, width, kernel=3, groups=groups, relu=True)
         return rows.add(f"{name}_pool", "avg_pool", last, kernel=2, stride=2, padding=0)
     if stride != 1 and _variant(rows).blur != "none":
         source = _blurred(rows, name, source, stride=1)
-    return rows.conv_bn(name, source, width, kernel=3, stride=stride, relu=True)
+    return rows.conv_bn(name, source, width, kernel=3, stride=stride, groups=groups, relu=True)
 
 
 def _join(rows: Rows, name: str, source: str, inner: str, width: int, stride: int) -> str:

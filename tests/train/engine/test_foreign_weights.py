@@ -206,7 +206,9 @@ def test_other_classes_and_a_backbone_without_any_begin_with_a_drawn_classifier(
 
 @pytest.mark.medium
 @each_engine
-@pytest.mark.parametrize(("network_name", "is_d"), [("resnet18", False), ("resnet50", False), ("resnet50", True)])
+@pytest.mark.parametrize(
+    ("network_name", "is_d"), [("resnet18", False), ("resnet50", False), ("resnet50", True), ("resnext50_32x4d", False)]
+)
 def test_the_loaded_network_computes_what_the_module_computes(
     name: str, network_name: str, is_d: bool, tmp_path: Path
 ) -> None:
@@ -225,7 +227,7 @@ def test_the_loaded_network_computes_what_the_module_computes(
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", ["resnet34", "resnet101"])
+@pytest.mark.parametrize("name", ["resnet34", "resnet101", "resnext50_32x4d"])
 def test_every_tensor_of_torchvisions_networks_has_its_name_and_shape(name: str) -> None:
     network = build_network(name, num_classes=1000, image_size=224)
     with torch.device("meta"):

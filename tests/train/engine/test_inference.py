@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.networks import IMAGE_SIZES
 from tests.engines import BOTH, each_engine, forward_backward, random_batch, randomize, small_network
 from train.engine.build import build_optimizer
 from train.engine.onnx_graph import export_onnx
@@ -30,7 +29,7 @@ SIAT = "model.residual={stem: deep, shortcut: pooled, stride: pool, squeeze_exci
 NETWORKS = [
     ("resnet8", 16, []), ("resnet8", 16, [POOLED]), ("resnet8", 15, [BLURRED.replace("_and_max_pool", "")]),
     ("mnist_small_cnn", 28, []), ("googlenet", 32, []), ("densenet121", 32, []),
-    *(pytest.param(network, max(IMAGE_SIZES[network][0], 64), [], marks=LARGE) for network in ("resnet18", "resnet50")),
+    *(pytest.param(network, 64, [], marks=LARGE) for network in ("resnet18", "resnet50", "resnext50_32x4d")),
     pytest.param("alexnet", 63, [], marks=LARGE),
     *(pytest.param("resnet50", 64, [residual], marks=LARGE) for residual in (BLURRED, SIAT)),
 ]  # fmt: skip

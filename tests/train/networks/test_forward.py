@@ -7,7 +7,7 @@ from tests import forward
 from tests.engines import each_engine, random_batch, randomize, small_network
 from tests.forward import Forward
 
-SIZES = {"resnet50": 64, "resnet8": 16, "googlenet": 64}
+SIZES = {"resnet50": 64, "resnet8": 16, "googlenet": 64, "resnext50_32x4d": 64}
 
 
 def _opened(name: str, network_name: str, *overrides: str) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:

@@ -125,7 +125,7 @@ def _part(row: Layer, *, inplace: bool) -> nn.Module:
     """Return the module of one row; `train.engine.mxnet.network` makes the same operator in MXNet."""
     geometry = row.kernel, row.stride, row.padding
     parts: dict[str, Callable[[], Any]] = {
-        "conv": lambda: nn.Conv2d(row.in_channels, row.out_channels, *geometry, bias=row.has_bias),
+        "conv": lambda: nn.Conv2d(row.in_channels, row.out_channels, *geometry, groups=row.groups, bias=row.has_bias),
         "bn": lambda: nn.BatchNorm2d(row.out_channels),
         "relu": lambda: nn.ReLU(inplace=inplace),
         "sigmoid": nn.Sigmoid,

@@ -150,6 +150,7 @@ def _convolution(layer: Layer, settings: Settings, tensors: Mapping[str, Any], d
     return mx.sym.Convolution(
         data,
         num_filter=layer.out_channels,
+        num_group=layer.groups,
         no_bias=not (layer.has_bias or "bias" in tensors),
         name=layer.name,
         **tensors,

@@ -14,7 +14,7 @@ Operator = Callable[..., Any]
 
 def _convolution(row: Layer, tensors: Mapping[str, Any], values: Any) -> Any:
     weight, bias = tensors[f"{row.name}_weight"], tensors.get(f"{row.name}_bias")
-    return functional.conv2d(values, weight, bias, row.stride, row.padding)
+    return functional.conv2d(values, weight, bias, row.stride, row.padding, groups=row.groups)
 
 
 def _dense(row: Layer, tensors: Mapping[str, Any], values: Any) -> Any:
