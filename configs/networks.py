@@ -44,6 +44,7 @@ NETWORKS: Mapping[str, NetworkEntry] = {
     "alexnet": NetworkEntry(_CLASSIC, 63, 1024, is_pooled=False),
     "googlenet": NetworkEntry(_CLASSIC, 8, 1024),
     "densenet121": NetworkEntry(_CLASSIC, 29, 1024),
+    "mobilenet_v2": NetworkEntry("train.networks.mobilenet", 8, 1024),
     "mnist_small_cnn": NetworkEntry(_CLASSIC, 28, 28, is_pooled=False),
     "mnist_large_cnn": NetworkEntry(_CLASSIC, 28, 28, is_pooled=False),
 }

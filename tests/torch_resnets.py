@@ -23,6 +23,19 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int =
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
 
 
+def randomize(network: nn.Module) -> None:
+    """Draw the weights of all convolutions, and batch norms like a trained network's."""
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.weight.uniform_(0.5, 1)
+                module.bias.normal_(0, 0.2)
+                module.running_mean.normal_(0, 0.2)
+                module.running_var.uniform_(0.5, 2)
+            elif isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+
+
 class _Block(nn.Module):  # type: ignore[misc]
     def __init__(self, inputs: int, width: int, stride: int, *, expansion: int, is_d: bool, groups: int) -> None:
         super().__init__()
@@ -80,15 +93,7 @@ class ResNet(nn.Module):  # type: ignore[misc]
                 inputs = (width << stage) * expansion
             self.add_module(f"layer{stage + 1}", layer)
         self.fc = nn.Linear(inputs, num_classes)
-        with torch.no_grad():
-            for module in self.modules():
-                if isinstance(module, nn.BatchNorm2d):
-                    module.weight.uniform_(0.5, 1)
-                    module.bias.normal_(0, 0.2)
-                    module.running_mean.normal_(0, 0.2)
-                    module.running_var.uniform_(0.5, 2)
-                elif isinstance(module, nn.Conv2d):
-                    nn.init.kaiming_normal_(module.weight)
+        randomize(self)
         self.eval()
 
     def forward(self, images: Any) -> Any:

@@ -59,6 +59,11 @@ class Residual(Section):
         description="Blocks with squeeze and excitation (Hu et al., arXiv:1709.01507; ratio 4), after the last batch "
         "norm of the block, for example [stage3_block6, stage4_block3].",
     )
+    activation: Literal["relu", "silu"] = Field(
+        "relu",
+        description="What follows batch norms and blocks: ReLU, or SiLU, x times the sigmoid of x (Elfwing et al., "
+        "arXiv:1702.03118), which keeps its input for the backward pass.",
+    )
 
 
 class Model(Section):

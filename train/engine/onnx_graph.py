@@ -55,6 +55,17 @@ def _convolution(layer: Layer, inputs: Sequence[str], epsilon: float) -> list[No
     return _window("Conv", group=layer.groups)(layer, inputs, epsilon)
 
 
+def _relu6(layer: Layer, inputs: Sequence[str], _epsilon: float) -> list[Node]:
+    bounds = {f"{layer.name}_least": 0.0, f"{layer.name}_most": 6.0}
+    constants = [Node("Constant", [], name, {"value_float": value}) for name, value in bounds.items()]
+    return [*constants, Node("Clip", [*inputs, *bounds], layer.name)]
+
+
+def _silu(layer: Layer, inputs: Sequence[str], _epsilon: float) -> list[Node]:
+    gate = f"{layer.name}_gate"
+    return [Node("Sigmoid", inputs, gate), Node("Mul", [*inputs, gate], layer.name)]
+
+
 def _batch_norm(layer: Layer, inputs: Sequence[str], epsilon: float) -> list[Node]:
     return [Node("BatchNormalization", inputs, layer.name, {"epsilon": epsilon})]
 
@@ -69,6 +80,8 @@ OPERATORS: dict[str, Operator] = {
     "conv": _convolution,
     "bn": _batch_norm,
     "relu": _plain("Relu"),
+    "relu6": _relu6,
+    "silu": _silu,
     "sigmoid": _plain("Sigmoid"),
     "add": _plain("Add"),
     "multiply": _plain("Mul"),

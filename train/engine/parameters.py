@@ -14,7 +14,7 @@ from configs.errors import UserError
 from configs.reading import is_file
 from train.engine.weight_files import Read, read_weights
 from train.networks.arch import Network
-from train.networks.torchvision_names import ANCHOR, torchvision_names
+from train.networks.torchvision_names import ANCHORS, torchvision_names
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ def load_parameters(
 
     Args:
         path: A file of named arrays in OIHW, see `train.engine.weight_files`. If its names are neither this program's
-            nor those of torchvision's ResNets (Gluon's, for example), the arrays are taken in their order, which is
-            the order of the layers.
+            nor those of torchvision (Gluon's, for example), the arrays are taken in their order, which is the order of
+            the layers.
         network: The network that needs parameters.
         drawn: Seeded weights by name.
         read_parameters: Reads files of the framework's own format, see `train.engine.protocol.Engine.read_parameters`.
@@ -71,7 +71,7 @@ def load_parameters(
 
 
 def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file, but counts of batches, without what wraps a ResNet of torchvision's names.
+    """Return the arrays of a file, but counts of batches, without what wraps a network of torchvision's names.
 
     That is a prefix such as ``module.`` or Lightning's ``model.``, beside which there may be tensors of a loss, and the
     ``_orig_mod.`` of what `torch.compile` has compiled.
@@ -80,7 +80,7 @@ def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndar
         UserError: The file holds several networks.
     """
     weights = {name.replace("_orig_mod.", ""): each for name, each in found.items() if not name.endswith(_COUNT)}
-    prefixes = [name.removesuffix(ANCHOR) for name in weights if f".{name}".endswith(f".{ANCHOR}")]
+    prefixes = [name.removesuffix(each) for each in ANCHORS for name in weights if f".{name}".endswith(f".{each}")]
     if len(prefixes) > 1:
         several = printable(", ".join(each or "without a prefix" for each in prefixes))
         raise UserError(f"{path}: holds several networks ({several}); save the state_dict() of one of them")
@@ -89,9 +89,9 @@ def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def _names_in(found: Mapping[str, np.ndarray], network: Network) -> dict[str, str]:
-    """Return this program's name -> a file's, those of torchvision's ResNets if the file has them, or else by order."""
+    """Return this program's name -> a file's, torchvision's if the file has them, or else by order."""
     wanted = list(network.tensor_shapes)
-    if ANCHOR in found and (theirs := torchvision_names(network)):
+    if not found.keys().isdisjoint(ANCHORS) and (theirs := torchvision_names(network)):
         return theirs
     is_alike = [_kind(name, found) for name in found] == [name.rpartition("_")[2] for name in wanted]
     return dict(zip(wanted, found if is_alike and not set(wanted) & set(found) else wanted, strict=True))

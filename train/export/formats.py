@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from train.engine.protocol import Predict
     from train.evaluate import Score
 
-_OF_TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d")
+_OF_TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "mobilenet_v2")
 _FIXED = ("residual", "input_channels", "bn_epsilon")
 """Keys of a network that are the same in torchvision, where they have this program's defaults."""
 

@@ -95,6 +95,7 @@ class Rows:
 
     Attributes:
         residual: The values of a recipe's ``model.residual`` by key; those that are missing have their defaults.
+        activation: Kind of the layers that stand where most networks have a ReLU behind a batch norm.
         channels: Name of a layer -> channels of its output.
         sizes: Name of a layer -> side of its output, px.
     """
@@ -103,6 +104,7 @@ class Rows:
     image_size: int
     residual: Mapping[str, Any] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
+    activation: str = "relu"
 
     def __post_init__(self) -> None:
         self.channels = {"data": self.input_channels}
@@ -140,10 +142,14 @@ class Rows:
         kernel: int = 1, stride: int = 1, groups: int = 1, relu: bool = False, ends_block: bool = False,
     ) -> str:
         # fmt: on
-        """Append a convolution, its batch norm and, if ``relu``, a ReLU; return the name of the last layer."""
+        """Append a convolution, its batch norm and, if ``relu``, the `activation`; return the name of the last."""
         last = self.add(name, "conv", source, out_channels=width, kernel=kernel, stride=stride, groups=groups)
         last = self.add(f"{name}_bn", "bn", last, ends_block=ends_block)
-        return self.add(f"{name}_relu", "relu", last) if relu else last
+        return self.activated(name, last) if relu else last
+
+    def activated(self, name: str, source: str) -> str:
+        """Append the `activation` of a layer or a block; return its name."""
+        return self.add(f"{name}_{self.activation}", self.activation, source)
 
     # fmt: off
     def conv_relu(

@@ -76,6 +76,10 @@ KINDS: Mapping[str, Kind] = {
             backward=Traffic(5, fresh=3, span=2),
         ),
         Kind("relu", overwrites=True, is_in_place=True, begins_stage=False, has_kernel=False),
+        # MXNet keeps its input as well, which is not counted.
+        Kind("relu6", overwrites=True, is_in_place=True, begins_stage=False, has_kernel=False),
+        # It moves what a ReLU moves, but backward needs its input.
+        Kind("silu", begins_stage=False, has_kernel=False),
         Kind("sigmoid"),
         # The gradient of an addition is the gradient of its output, which nothing has to copy. On an accelerator, it is
         # fused into the batch norm before it, which then has one more operand to read.

@@ -25,6 +25,7 @@ class _Variant(NamedTuple):
     stride: str = "convolution"
     blur: str = "none"
     squeeze_excitation: tuple[str, ...] = ()
+    activation: str = "relu"
 
 
 def _variant(rows: Rows) -> _Variant:
@@ -33,7 +34,7 @@ def _variant(rows: Rows) -> _Variant:
 
 def add_layers(name: str, rows: Rows) -> str:
     """Add the rows of the network before the classifier and return the name of the last one."""
-    first_width = 16 if name in _SMALL else 64
+    first_width, rows.activation = 16 if name in _SMALL else 64, _variant(rows).activation
     make = _basic if name in (*_BASIC, *_SMALL) else partial(_bottleneck, groups=_GROUPS.get(name, 1))
     last = rows.conv_bn("stem", "data", 16, kernel=3, relu=True) if name in _SMALL else _stem(rows)
     for stage, blocks in enumerate(NETWORKS[name].blocks):
@@ -95,7 +96,7 @@ def _join(rows: Rows, name: str, source: str, inner: str, width: int, stride: in
             shortcut, stride = _blurred(rows, projection, source, stride=2), 1
         shortcut = rows.conv_bn(projection, shortcut, width, stride=stride)
     rows.add(f"{name}_add", "add", inner, shortcut)
-    return rows.add(f"{name}_relu", "relu", f"{name}_add")
+    return rows.activated(name, f"{name}_add")
 
 
 def _excited(rows: Rows, name: str, source: str) -> str:

@@ -32,8 +32,8 @@ SECOND = replace(ALONE, rank=1, world_size=2)
 
 # The network
 
-_FAMILIES = ("resnet8", "resnet18", "resnet50", "alexnet", "googlenet", "densenet121", "mnist_small_cnn",
-             "mnist_large_cnn")  # fmt: skip
+_FAMILIES = ("resnet8", "resnet18", "resnet50", "alexnet", "googlenet", "densenet121", "mobilenet_v2",
+             "mnist_small_cnn", "mnist_large_cnn")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _FAMILIES)

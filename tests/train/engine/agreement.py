@@ -43,7 +43,11 @@ COMPILED: Mapping[str, Mapping[str, Sequence[str]]] = {
     "compiled bfloat16 beside float32": {"leads": _EAGER, "follows": (*_COMPILED, _HALF)},
 }
 """What is compared -> the two ways to take a step."""
-SIZES = {"alexnet": 63} | {f"resnet{depth}": 64 for depth in (18, 34, 50, 101, 152)} | {"densenet121": 64}
+SIZES = (
+    {"alexnet": 63}
+    | {f"resnet{depth}": 64 for depth in (18, 34, 50, 101, 152)}
+    | dict.fromkeys(("densenet121", "resnext50_32x4d", "mobilenet_v2"), 64)
+)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from train.networks.arch import build_network
 from train.networks.torchvision_names import torchvision_names
 
 torch = pytest.importorskip("torch")
+from tests.torch_mobilenet import MobileNet
 from tests.torch_resnets import ResNet
 
 State = dict[str, Any]
@@ -207,16 +208,20 @@ def test_other_classes_and_a_backbone_without_any_begin_with_a_drawn_classifier(
 @pytest.mark.medium
 @each_engine
 @pytest.mark.parametrize(
-    ("network_name", "is_d"), [("resnet18", False), ("resnet50", False), ("resnet50", True), ("resnext50_32x4d", False)]
-)
+    ("network_name", "is_d"),
+    [
+        ("resnet18", False), ("resnet50", False), ("resnet50", True), ("resnext50_32x4d", False),
+        ("mobilenet_v2", False),
+    ],
+)  # fmt: skip
 def test_the_loaded_network_computes_what_the_module_computes(
     name: str, network_name: str, is_d: bool, tmp_path: Path
 ) -> None:
     words = ["model.residual={stem: deep, shortcut: pooled}"] if is_d else []
     engine, _, network = small_network(name, f"model.name={network_name}", "model.image_size=64", *words)
     torch.manual_seed(6)
-    module = ResNet(network_name, is_d=is_d)
-    torch.save(module.state_dict(), tmp_path / "a.pth")
+    module = MobileNet() if network_name == "mobilenet_v2" else ResNet(network_name, is_d=is_d)
+    torch.save({"model": _behind("module.", module.state_dict())}, tmp_path / "a.pth")
     network.load_weights(load_parameters(tmp_path / "a.pth", network.network, {}, engine.read_parameters))
     images = torch.randn(2, 3, 64, 64)
     with torch.inference_mode():
@@ -227,10 +232,10 @@ def test_the_loaded_network_computes_what_the_module_computes(
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", ["resnet34", "resnet101", "resnext50_32x4d"])
+@pytest.mark.parametrize("name", ["resnet34", "resnet101", "resnext50_32x4d", "mobilenet_v2"])
 def test_every_tensor_of_torchvisions_networks_has_its_name_and_shape(name: str) -> None:
     network = build_network(name, num_classes=1000, image_size=224)
     with torch.device("meta"):
-        state = ResNet(name, 1000).state_dict()
+        state = (MobileNet(1000) if name == "mobilenet_v2" else ResNet(name, 1000)).state_dict()
     found = {theirs: network.tensor_shapes[ours] for ours, theirs in torchvision_names(network).items()}
     assert found == {key: tuple(each.shape) for key, each in state.items() if "num_batches" not in key}

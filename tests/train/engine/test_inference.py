@@ -29,6 +29,7 @@ SIAT = "model.residual={stem: deep, shortcut: pooled, stride: pool, squeeze_exci
 NETWORKS = [
     ("resnet8", 16, []), ("resnet8", 16, [POOLED]), ("resnet8", 15, [BLURRED.replace("_and_max_pool", "")]),
     ("mnist_small_cnn", 28, []), ("googlenet", 32, []), ("densenet121", 32, []),
+    ("mobilenet_v2", 32, []), ("resnet8", 16, ["model.residual={activation: silu}"]),
     *(pytest.param(network, 64, [], marks=LARGE) for network in ("resnet18", "resnet50", "resnext50_32x4d")),
     pytest.param("alexnet", 63, [], marks=LARGE),
     *(pytest.param("resnet50", 64, [residual], marks=LARGE) for residual in (BLURRED, SIAT)),
@@ -194,7 +195,9 @@ def test_weights_that_an_inference_reordered_in_memory_are_updated(name: str) ->
 
 @pytest.mark.slow
 @each_engine
-@pytest.mark.parametrize(("network_name", "side"), [("resnet8", 16), ("densenet121", 32), ("mnist_small_cnn", 28)])
+@pytest.mark.parametrize(
+    ("network_name", "side"), [("resnet8", 16), ("densenet121", 32), ("mnist_small_cnn", 28), ("mobilenet_v2", 32)]
+)
 def test_every_exported_format_gives_the_logits_of_the_network(
     name: str, network_name: str, side: int, tmp_path: Path
 ) -> None:

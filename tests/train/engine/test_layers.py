@@ -24,8 +24,9 @@ def _table() -> Network:
     rows = Rows(3, 12)
     last = rows.add("stem", "conv", "data", out_channels=8, kernel=3, has_bias=True)
     last = rows.add("grouped", "conv", last, out_channels=12, kernel=3, stride=2, groups=4, has_bias=True)
-    last = rows.conv_bn("depthwise", last, 12, kernel=5, groups=12)
+    last = rows.add("smooth", "silu", rows.conv_bn("depthwise", last, 12, kernel=5, groups=12))
     last = rows.add("multiplied", "conv", last, out_channels=24, kernel=3, groups=12, has_bias=True)
+    last = rows.add("bounded", "relu6", last)
     rows.dense("classifier", rows.add("pool", "global_pool", last), 10)
     return Network("layers", 12, 3, 10, tuple(rows.layers))
 
@@ -38,15 +39,21 @@ def _oracle(of: Any, values: Any, *, is_training: bool) -> Any:
     statistics = (None, None) if is_training else (of["depthwise_bn_moving_mean"], of["depthwise_bn_moving_var"])
     norm = of["depthwise_bn_gamma"], of["depthwise_bn_beta"]
     values = functional.batch_norm(values, *statistics, *norm, training=is_training, eps=1e-5)
+    values = values / (1 + torch.exp(-values))
     values = functional.conv2d(values, of["multiplied_weight"], of["multiplied_bias"], padding=1, groups=12)
-    return functional.linear(values.mean((2, 3)), of["classifier_weight"], of["classifier_bias"])
+    assert values.min() < -0.5
+    assert values.max() > 6.5
+    return functional.linear(values.clamp(0, 6).mean((2, 3)), of["classifier_weight"], of["classifier_bias"])
 
 
-def _made(name: str, settings: dict[str, str]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+def _made(name: str, settings: dict[str, Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     """Give engine, network, batch, its images as the oracle takes them, and the oracle's tensors."""
     table = _table()
     engine, _, network = small_network(name, "model.image_size=12", table=table, **settings)
     tensors = randomize(network, table, network.read_weights())
+    # So that ReLU6 has inputs on both sides of 6.
+    tensors["multiplied_weight"] *= 3
+    network.load_weights(tensors)
     batch = random_batch(engine, network)
     pixels = engine.to_host(batch[0])
     pixels = pixels.transpose(0, 3, 1, 2) if settings.get("layout") == "NHWC" else pixels

@@ -17,6 +17,7 @@ from train.networks.arch import Network, Rows, build_network
         ("resnet101", 1000, 44_549_160, 314, 7.801),
         ("resnet152", 1000, 60_192_808, 467, 11.514),
         ("resnext50_32x4d", 1000, 25_028_904, 161, 4.230),
+        ("mobilenet_v2", 1000, 3_504_872, 158, 0.301),
         ("alexnet", 1000, 61_100_840, 16, 0.714),
         ("googlenet", 1000, 6_998_552, 116, 1.583),
         ("googlenet", 1001, 6_999_577, 116, 1.583),
@@ -85,6 +86,7 @@ def test_a_convolution_folds_only_into_the_one_batch_norm_that_reads_it() -> Non
         ("resnet18", {"max_pool": 1, "global_pool": 1}, []),
         ("alexnet", {"max_pool": 3}, [0.5, 0.5]),
         ("googlenet", {"max_pool": 4 + 9, "global_pool": 1}, [0.4]),
+        ("mobilenet_v2", {"global_pool": 1}, [0.2]),
         ("densenet121", {"max_pool": 1, "avg_pool": 3, "global_pool": 1}, []),
         ("mnist_large_cnn", {"max_pool": 3}, []),
     ],
@@ -95,7 +97,7 @@ def test_layers_without_weights_are_those_of_the_papers(name: str, pools: dict[s
     assert [layer.rate for layer in layers if layer.kind.name == "dropout"] == dropped
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("resnet8", 3), ("resnet18", 8), ("resnet50", 16)])
+@pytest.mark.parametrize(("name", "blocks"), [("resnet8", 3), ("resnet18", 8), ("resnet50", 16), ("mobilenet_v2", 10)])
 def test_a_block_ends_with_the_batch_norm_before_its_addition(name: str, blocks: int) -> None:
     layers = build_network(name, num_classes=10, image_size=32).layers
     ends = [layer.name for layer in layers if layer.ends_block]

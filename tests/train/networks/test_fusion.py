@@ -16,6 +16,14 @@ def test_in_resnet50_every_relu_and_addition_is_part_of_a_batch_norm() -> None:
     assert {each for row in fused for each in row.parameters} == {*network.parameters}
 
 
+def test_another_activation_than_relu_is_no_part_of_a_batch_norm() -> None:
+    rows = Rows(3, 8)
+    for kind in ("relu6", "silu"):
+        rows.activation = kind
+        rows.conv_bn(kind, "data", 4, relu=True)
+    assert [row.kind.name for row in fuse_norms(rows.layers)] == ["conv", "bn", "relu6", "conv", "bn", "silu"]
+
+
 def test_every_row_follows_the_rows_that_it_reads_and_the_first_input_takes_an_addition() -> None:
     network = build_network("resnet50", num_classes=1000, image_size=224)
     made = {"data"}

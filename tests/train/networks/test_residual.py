@@ -22,6 +22,7 @@ POOLED = "{shortcut: pooled, stride: pool}"
 SIAT = "{stem: deep, shortcut: pooled, stride: pool, squeeze_excitation: [stage3_block6, stage4_block3]}"
 EXCITED = "{squeeze_excitation: [stage1_block1, stage3_block1]}"
 FFCV = "{blur: convolutions}"
+SILU = "{activation: silu}"
 COMPOSER = "{blur: convolutions_and_max_pool}"
 SLOW = pytest.mark.slow
 CASES = [
@@ -29,6 +30,7 @@ CASES = [
     ("resnet8", 16, EXCITED),
     ("resnet8", 16, FFCV),
     ("resnet8", 15, FFCV),
+    ("resnet8", 16, SILU),
     pytest.param("resnet50", 64, RESNET_D, marks=SLOW),
     pytest.param("resnet50", 64, SIAT, marks=SLOW),
     pytest.param("resnet50", 64, COMPOSER, marks=SLOW),
@@ -67,6 +69,11 @@ def conv_bn(source: int, width: int, kernel: int, stride: int = 1) -> list[Any]:
     return [nn.Conv2d(source, width, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(width)]
 
 
+def activation_of(given: str) -> Any:
+    """Give what follows batch norms and blocks."""
+    return nn.SiLU() if "silu" in given else nn.ReLU()
+
+
 class Block(nn.Module):  # type: ignore[misc]
     """A block with a bottleneck (``kernels`` 1, 3, 1) or a basic one (3, 3)."""
 
@@ -75,12 +82,12 @@ class Block(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         layers: list[Any] = []
-        wide = source
+        wide, self.activation = source, activation_of(given)
         for position, (kernel, width) in enumerate(zip(kernels, widths, strict=True)):
-            layers += [nn.ReLU()] if layers else []
+            layers += [self.activation] if layers else []
             strides = stride > 1 and position == kernels.index(3)
             if strides and "stride: pool" in given:
-                layers += [*conv_bn(wide, width, kernel), nn.ReLU(), nn.AvgPool2d(2)]
+                layers += [*conv_bn(wide, width, kernel), self.activation, nn.AvgPool2d(2)]
             elif strides:
                 layers += [Blur(1)] if "blur" in given else []
                 layers += conv_bn(wide, width, kernel, stride)
@@ -98,14 +105,14 @@ class Block(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Any) -> Any:
         """Add the branch and the shortcut."""
-        return torch.relu(self.branch(x) + self.shortcut(x))
+        return self.activation(self.branch(x) + self.shortcut(x))
 
 
 def stated(network_name: str, given: str) -> Any:
     """Give the network as plain layers in float64; its parameters have the order of the program's."""
     small, layers = network_name == "resnet8", []
     if small:
-        layers += [*conv_bn(3, 16, 3), nn.ReLU()]
+        layers += [*conv_bn(3, 16, 3), activation_of(given)]
     elif "stem: deep" in given:
         layers += [*conv_bn(3, 32, 3, 2), nn.ReLU(), *conv_bn(32, 32, 3), nn.ReLU(), *conv_bn(32, 64, 3), nn.ReLU()]
     else:

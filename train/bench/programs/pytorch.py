@@ -128,6 +128,8 @@ def _part(row: Layer, *, inplace: bool) -> nn.Module:
         "conv": lambda: nn.Conv2d(row.in_channels, row.out_channels, *geometry, groups=row.groups, bias=row.has_bias),
         "bn": lambda: nn.BatchNorm2d(row.out_channels),
         "relu": lambda: nn.ReLU(inplace=inplace),
+        "relu6": lambda: nn.ReLU6(inplace=inplace),
+        "silu": nn.SiLU,
         "sigmoid": nn.Sigmoid,
         "add": lambda: _Joined(torch.add),
         "multiply": lambda: _Joined(torch.mul),

@@ -178,6 +178,15 @@ def _activation(layer: Layer, _settings: Settings, _tensors: Mapping[str, Any], 
     return mx.sym.Activation(data, act_type=layer.kind.name, name=layer.name)
 
 
+def _relu6(layer: Layer, _settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
+    # A clip alone would have the gradient 1 at 0, where a batch norm leaves every pixel of a channel without variance.
+    return mx.sym.clip(mx.sym.relu(data), a_min=0, a_max=6, name=layer.name)
+
+
+def _silu(layer: Layer, _settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
+    return mx.sym.broadcast_mul(data, mx.sym.sigmoid(data), name=layer.name)
+
+
 def _pool(layer: Layer, settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
     return mx.sym.Pooling(
         data, pool_type=layer.kind.name.removesuffix("_pool"), name=layer.name, **_window(layer, settings)
@@ -213,6 +222,8 @@ OPERATORS: dict[str, Operator] = {
     "conv": _convolution,
     "bn": _batch_norm,
     "relu": _activation,
+    "relu6": _relu6,
+    "silu": _silu,
     "sigmoid": _activation,
     "add": lambda layer, _settings, _tensors, *inputs: mx.sym.elemwise_add(*inputs, name=layer.name),
     "multiply": lambda layer, _settings, _tensors, *inputs: mx.sym.broadcast_mul(*inputs, name=layer.name),

@@ -25,6 +25,8 @@ def _dense(row: Layer, tensors: Mapping[str, Any], values: Any) -> Any:
 OPERATORS: dict[str, Operator] = {
     "conv": _convolution,
     "relu": lambda _row, _tensors, values: values.relu(),
+    "relu6": lambda _row, _tensors, values: functional.relu6(values),
+    "silu": lambda _row, _tensors, values: functional.silu(values),
     "sigmoid": lambda _row, _tensors, values: values.sigmoid(),
     "add": lambda _row, _tensors, first, second: first + second,
     "multiply": lambda _row, _tensors, values, gate: values * gate,
@@ -40,6 +42,7 @@ OPERATORS: dict[str, Operator] = {
 
 _OVERWRITING: dict[str, Operator] = {
     "relu": lambda _row, _tensors, values: values.relu_(),
+    "relu6": lambda _row, _tensors, values: functional.relu6(values, inplace=True),
     "add": lambda _row, _tensors, first, second: first.add_(second),
 }
 """Name of a kind -> operator that overwrites its first input."""
