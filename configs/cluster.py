@@ -76,7 +76,8 @@ class Cluster(Section):
     sample_gpus: bool = Field(
         True,
         description="Whether a run asks NVML, a library of NVIDIA's driver, once a second how busy the GPUs are, for "
-        "utilisation.jsonl. If false, the samples hold cores and memory only.",
+        "utilisation.jsonl, and for their energy. If false, the samples hold cores and memory only, and no energy of a "
+        "run on GPUs is known.",
     )
     notify: str = Field(
         "",

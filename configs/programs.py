@@ -27,7 +27,7 @@ class Program(Enum):
     LOCAL_LAUNCHER = "launch.start.local"
     RANKS_LAUNCHER = "launch.start.ranks"
     HOROVODRUN = "launch.start.horovodrun"
-    NVML = "launch.start.nvml"
+    NVML = "logs.nvml"
     RENDEZVOUS = "launch.start.rendezvous"
     JOB = "launch.submit.job"
     TRACKER = "logs.track"

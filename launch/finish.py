@@ -17,6 +17,7 @@ from launch.notify import notify
 from launch.start.local import Outcome
 from logs.checkpoints import step_of
 from logs.disk import dispensable, read_object
+from logs.energy import energy_of
 from logs.folder import SUMMARY_FILE, RunFolder, Summary
 from logs.judge.compliance import Verdict, asks_for_log, write_verdict
 from logs.judge.rcp import compare_with_reference
@@ -99,13 +100,17 @@ def tell_trouble(folder: RunFolder, outcome: Outcome, error: Exception) -> int:
 def _completed(folder: RunFolder) -> Summary:
     """Return the summary of a run with what rank 0 does not know, and add that to the summary's file.
 
-    It is the hosts that the run did without, and the comparison with the reference convergence of a run on ImageNet
-    that reached its target.
+    It is the hosts that the run did without, the energy of all nodes and attempts, and the comparison with the
+    reference convergence of a run on ImageNet that reached its target.
     """
     summary, data = folder.summary(), folder.recipe.data
     more: dict[str, Any] = {}
     if left_out := folder.attempts.left_out():
         more["left_out"] = left_out
+    images = summary.steps and summary.global_batch_size and summary.steps * summary.global_batch_size
+    has_reached = summary.status == "success" and summary.target is not None
+    if energy := energy_of(folder.path, images=images, has_reached_target=has_reached):
+        more["energy"] = energy
     is_real = summary.status == "success" and not summary.is_rehearsal
     if is_real and data.source == "folders" and data.train_samples == IMAGENET_IMAGES:
         more["rcp"] = asdict(compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])]))
@@ -145,6 +150,8 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
             f"  {summary.input_wait_fraction:.1%} of a step waiting for input, "
             f"{summary.comm_exposed_fraction:.1%} waiting for communication"
         )
+    if summary.energy is not None:
+        lines.append(f"  energy: {summary.energy.words}")
     if verdict is not None:
         convergence = "" if summary.rcp is None else f"; reference convergence: {summary.rcp['words']}"
         lines.append(f"  {_judgement(verdict)}{convergence}")

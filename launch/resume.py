@@ -15,13 +15,14 @@ from logs.attempts import ATTEMPTS_FILE
 from logs.checkpoints import NotFiniteCheckpoint
 from logs.claims import CLAIMS_FOLDER, Claim
 from logs.disk import explain_disk_errors
+from logs.energy import ENERGY_PREFIX
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, UNFINISHED_MARK, VERDICT_FILE, RunFolder
 from logs.nodes import NODES_FILE
 
 _KEPT = (CONFIG_FILE, UNFINISHED_MARK, CLAIMS_FOLDER, ATTEMPTS_FILE, NODES_FILE, "hosts")
 """Files that an attempt leaves to the next one, besides the job's own files."""
 
-_KEPT_PREFIXES = ("job.", "attempt-")
+_KEPT_PREFIXES = ("job.", "attempt-", ENERGY_PREFIX)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from logs.attempts import Attempts
 from logs.checkpoints import CheckpointFolder
 from logs.claims import CLAIMS_FOLDER, Claims
 from logs.disk import explain_disk_errors, is_partial, read_as, write_json, write_text
+from logs.energy import RunEnergy
 from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.mlperf import RESULT_FILES, close_log
 from logs.redaction import has_secret, may_hold_secret
@@ -58,6 +59,8 @@ class Summary:
             None if it did without none.
         is_rehearsal: Whether ranks waited instead of computing, so that accuracies are invented.
         is_cold: Whether no image was in memory as the run began, as far as was looked; None if unknown.
+        energy: What the run used from ``run_start`` to ``run_stop``, with the attempts before; None if no counter of
+            energy could be read.
         is_saved: Whether the network that was trained to the end is in a checkpoint. If not, the run is aborted,
             although its log may have success: the timed part was over before the network could be saved. None if the
             run did not come to its end.
@@ -89,6 +92,7 @@ class Summary:
     resumed_from_step: int | None = None
     changes: list[str] | None = None
     left_out: dict[str, str] | None = None
+    energy: RunEnergy | None = None
     is_rehearsal: bool = False
     is_cold: bool | None = None
     is_saved: bool | None = None
@@ -221,7 +225,7 @@ class RunFolder:
 
     def write_summary(self, summary: Summary) -> None:
         """Write ``summary.json`` atomically."""
-        write_json(self / SUMMARY_FILE, {field.name: getattr(summary, field.name) for field in fields(summary)})
+        write_json(self / SUMMARY_FILE, asdict(summary))
 
     def close_aborted(self, reason: str, *, failed_rank: int | None = None, failed_step: int | None = None) -> None:
         """Complete the folder of a run that was killed: log ``run_stop`` with status aborted, and write a summary.

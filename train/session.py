@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from train.compose import Composition, compose
 from train.dataset import DATASET_FILE, images_of, require_cold
 from train.engine.init import RanksDiffer, checksum, require_equal
 from train.measure.chance import ClassCounts, StopRule, stop_rule_of
+from train.measure.node_energy import NodeEnergy
 from train.measure.rank_pace import RankPace
 from train.measure.rank_times import gather_ranks, slowest_rank
 from train.measure.rank_usage import Usage
@@ -104,6 +105,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     recipe = recipe.counted(prepared.class_counts and prepared.class_counts.train)
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:
         begin = time.monotonic()
+        energy = NodeEnergy(folder, identity, cluster)
         state, weights = initial.source_state(identity.rank), initial.weights(identity.rank)
         rank = compose(
             recipe, cluster, identity, ledger,
@@ -123,6 +125,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             initial=initial,
             stop_rule=_stop_rule(initial, recipe, cluster, plan, prepared.class_counts),
             hosts=starts["hosts"],
+            counted=energy.counted(starts, initial.position.step),
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
             tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
             class_names=() if prepared.manifest is None else prepared.manifest.class_names,
@@ -319,6 +322,7 @@ class _Training:
     initial: InitialState
     stop_rule: StopRule
     hosts: Sequence[str]
+    counted: AbstractContextManager[None]
     checkpoints: Checkpoints
     tracer: Tracer
     class_names: Sequence[str]
@@ -366,7 +370,8 @@ class _Training:
                 on_break=watchdog,
                 on_interval=self._make_pace(clock, progress),
             )
-            result = train(run, log=log, progress=progress)
+            with self.counted:
+                result = train(run, log=log, progress=progress)
             if rank.cluster.watchdog_s < _CONCLUSION_S:
                 watchdog.expect(_CONCLUSION_S)
         finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from configs.programs import Program
-from launch.start.gpu_load import GpuLoad, gpu_meter
+from logs.gpu_load import GpuLoad, gpu_meter
 from logs.usage import SAMPLES_FILE, Sample
 
 INTERVAL_S = 1.0

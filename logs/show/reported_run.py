@@ -14,7 +14,8 @@ from configs.rules import TARGET_TOP1
 from logs.attempts import Attempt, Attempts
 from logs.classes import ClassResults, read_classes
 from logs.disk import read_as, read_object
-from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE
+from logs.energy import RunEnergy
+from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder
 from logs.judge.compliance import RULESETS, Verdict, judge, read_verdicts
 from logs.judge.evidence import Problem, problem_of
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
@@ -53,6 +54,7 @@ class ReportedRun:
         ranks: Rows of ``ranks.json``.
         samples: Rows of ``utilisation.jsonl``.
         summary: Content of ``summary.json``.
+        energy: The summary's energy.
         settings: Configuration, dotted key -> value; for a log without a run folder, the logged hyperparameters.
         restarts: The attempts that ended before the run did.
         problem: Why the files of the run folder do not support its result; None if they do.
@@ -71,6 +73,7 @@ class ReportedRun:
     ranks: Sequence[RankTimes] = ()
     samples: list[Sample] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
+    energy: RunEnergy | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     restarts: Sequence[Attempt] = ()
     problem: Problem | None = None
@@ -157,6 +160,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         ranks=_or(partial(read_as, Ranks), path / RANKS_FILE, Ranks()).ranks,
         samples=_or(read_samples, path, []),
         summary=_or(read_object, path / SUMMARY_FILE, {}),
+        energy=_or(lambda folder: RunFolder(folder).summary().energy, path, None),
         settings=_or(read_settings, path / CONFIG_FILE, {}) or _logged(record),
         restarts=_or(lambda folder: Attempts(folder).read(), path, []),
         problem=problem_of(path),
@@ -174,6 +178,7 @@ def summarise(run: ReportedRun) -> dict[str, Any]:
         "evaluations": len(record.evaluations) if record.ruleset else None,
         "images_per_s": record.images_per_s and round(record.images_per_s, 3),
         "no_images_per_s_because": record.no_rate_because or None,
+        "energy": run.energy and asdict(run.energy),
         "seeds": list(record.seeds),
         "curve": [asdict(each) for each in record.evaluations],
         "unreadable_records": record.unreadable,

@@ -7,7 +7,7 @@ line. No file is locked, mapped or watched by the kernel. If a read fails, the p
 import os
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +17,7 @@ from configs.errors import UserError
 from configs.plan import plan_run
 from configs.schema import Recipe
 from logs.attempts import Attempt
+from logs.energy import energy_of
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.judge.evidence import problem_of
 from logs.judge.rcp import reference_for
@@ -83,6 +84,7 @@ def watch(
             if ended:
                 words, is_success = _outcome(run)
                 lines.append((words, "good" if is_success else "bad"))
+            lines += _energy(run, follower.last.get("interval", {}), has_ended_well=bool(is_success))
             shown = _redraw(terminal, shown, lines)
             if ended or once:
                 return 0 if is_success else 1
@@ -99,6 +101,17 @@ def _outcome(run: RunFolder) -> tuple[str, bool]:
     if is_success and (problem := problem_of(run.path)):
         return f"{words}, but {problem.kind}: {problem.words}", False
     return words + (f", {summary.failure}" if summary.failure else ""), is_success
+
+
+def _energy(run: RunFolder, interval: Mapping[str, Any], *, has_ended_well: bool) -> list[Line]:
+    """Return a line on the energy of a run until now; none if no counter of energy can be read."""
+    step, target = to_number(interval.get("step")), run.recipe.run.target_top1
+    images = None if step is None else (step + 1) * run.recipe.batch.global_size
+    try:
+        energy = energy_of(run.path, images=images, has_reached_target=has_ended_well and target is not None)
+    except (OSError, ValueError):  # of a network file system
+        energy = None
+    return [] if energy is None else [(f"  energy: {energy.words}", "plain")]
 
 
 def _attempts(run: RunFolder) -> Sequence[Attempt]:

@@ -189,6 +189,7 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"The run was stopped and resumed: {record.attempts} attempts.")
     if (stall_s := to_number(run.summary.get("checkpoint_s"))) is not None and stall_s >= _LEAST_STALL_S:
         notes.append(f"Training waited {stall_s:.2f} s for checkpoints.")
+    notes += [f"Energy: {run.energy.words}."] if run.energy else []
     notes += _about_start(run)
     notes += _about_slow_ranks(run)
     notes += [f"Attempt {number} {each.description}." for number, each in enumerate(run.restarts, start=1)]

@@ -85,9 +85,9 @@ def gather_starts(gather: Callable[[str, bytes], list[bytes]], host: str, ledger
         ledger: The ledger of this rank, with the phase `WAITING`.
 
     Returns:
-        ``hosts``: the host of each rank. ``last``: the rank that was ready last, its ``host``, ``ready_s`` since the
-        first rank's process started, ``median_s`` of all ranks, and the ``phase`` in which it lost most time to the
-        median rank, with its ``phase_s`` and ``phase_median_s``.
+        ``hosts``: the host of each rank. ``began``: when the first rank's process started, in Unix seconds. ``last``:
+        the rank that was ready last, its ``host``, ``ready_s`` since then, ``median_s`` of all ranks, and the ``phase``
+        in which it lost most time to the median rank, with its ``phase_s`` and ``phase_median_s``.
     """
     own = ledger.to_json()
     phases = {row["phase"]: row["end_s"] - row["begin_s"] for row in own["phases"]}
@@ -100,6 +100,7 @@ def gather_starts(gather: Callable[[str, bytes], list[bytes]], host: str, ledger
     worst = max((name for name in medians if name != WAITING), key=lambda name: late["phases"][name] - medians[name])
     return {
         "hosts": [row["host"] for row in rows],
+        "began": first,
         "last": {
             "rank": last,
             "host": late["host"],

@@ -1,4 +1,4 @@
-"""The load of the GPUs that a run uses on this machine, from a process that asks NVML."""
+"""Load and energy of the GPUs that a run uses on this machine, from a process that asks NVML."""
 
 import json
 import os
@@ -11,33 +11,37 @@ from typing import NamedTuple
 from configs.programs import Program, command_of
 
 _PATIENCE_S = 1.0
-"""How long a sample waits for an answer, which takes some milliseconds, and the run's end for the end of the process.
+"""How long a sample waits for an answer, which takes some milliseconds, and its end for the end of the process.
 
 A driver that keeps no state between processes may take seconds to start.
 """
 
 
 class GpuLoad(NamedTuple):
-    """The load of GPUs.
+    """The load of GPUs, and their counters of energy.
 
     Attributes:
         shares: The share of time (0 to 1) in which each GPU was busy, None for one that does not report it; empty if
             none reports it.
         memory_bytes: Memory in use on the GPUs, as far as they report it; None if none reports it.
+        joules: What each GPU has used since its driver was loaded, None for one that does not report it; empty if
+            nothing is known.
     """
 
     shares: Sequence[float | None] = ()
     memory_bytes: int | None = None
+    joules: Sequence[float | None] = ()
 
 
 @contextmanager
-def gpu_meter(number: int) -> Iterator[Callable[[], GpuLoad]]:
+def gpu_meter(number: int, patience_s: float = _PATIENCE_S) -> Iterator[Callable[[], GpuLoad]]:
     """Yield the function that returns the load of the first GPUs that the ranks can see.
 
     Nothing is known without NVML, and while it does not answer.
 
     Args:
         number: Number of GPUs. If 0, no process is started.
+        patience_s: How long each call waits for an answer.
     """
     if not number:
         yield GpuLoad
@@ -49,7 +53,7 @@ def gpu_meter(number: int) -> Iterator[Callable[[], GpuLoad]]:
         stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
-        yield _Meter(process).read
+        yield _Meter(process, patience_s).read
     finally:
         process.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -59,10 +63,11 @@ def gpu_meter(number: int) -> Iterator[Callable[[], GpuLoad]]:
 class _Meter:
     """The other end of the process that asks NVML."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", patience_s: float) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._questions, self._answers = process.stdin, process.stdout
+        self._patience_s = patience_s
         self._is_asked = False
 
     def read(self) -> GpuLoad:
@@ -71,13 +76,14 @@ class _Meter:
             with suppress(OSError):  # The process may have ended.
                 self._questions.write(b"\n")
         self._is_asked = True
-        if not select.select([self._answers], [], [], _PATIENCE_S)[0]:
+        if not select.select([self._answers], [], [], self._patience_s)[0]:
             return GpuLoad()
         self._is_asked = False
         line = self._answers.readline()
-        shares, used = json.loads(line) if line else ([], [])
+        shares, used, joules = json.loads(line) if line else ([], [], [])
         known = [each for each in used if each is not None]
-        return GpuLoad(shares if any(each is not None for each in shares) else (), sum(known) if known else None)
+        is_busy_known = any(each is not None for each in shares)
+        return GpuLoad(shares if is_busy_known else (), sum(known) if known else None, joules)
 
 
 def _visible(number: int) -> list[str]:

@@ -1,7 +1,7 @@
-"""Tells the load of GPUs, line by line, to the process that asks. The only importer of pynvml.
+"""Tells load and energy of GPUs, line by line, to the process that asks. The only importer of pynvml.
 
 NVML is a library of NVIDIA's driver. A call may never return where a GPU or the driver hangs, and then nothing ends the
-process that called; so that is this one, and not the launcher.
+process that called; so that is this one, and not the launcher or a rank.
 """
 
 import json
@@ -13,11 +13,12 @@ import pynvml
 
 
 def main(names: Sequence[str]) -> None:
-    """Answer each line of the standard input with two lists in JSON, which have a value for each GPU.
+    """Answer each line of the standard input with three lists in JSON, which have a value for each GPU.
 
     The first list has the shares of time (0 to 1) in which the GPUs were busy, the second one the bytes of memory in
-    use on them, with what the driver keeps for itself. A value is null if the GPU does not report it, or there is no
-    such GPU: a part of a GPU in MIG mode has no utilisation.
+    use on them, with what the driver keeps for itself, the third one the joules that they have used since the driver
+    was loaded. A value is null if the GPU does not report it, or there is no such GPU: a part of a GPU in MIG mode has
+    no utilisation, and GPUs count their energy from Volta on.
 
     Args:
         names: The GPUs as CUDA_VISIBLE_DEVICES names them: an index, the first letters of a UUID, or a part's UUID.
@@ -28,7 +29,8 @@ def main(names: Sequence[str]) -> None:
     pynvml.nvmlInit()
     gpus = [_reported(_find, name) for name in names]
     for _ in sys.stdin:
-        sys.stdout.write(json.dumps([[_reported(ask, gpu) for gpu in gpus] for ask in (_share, _used_bytes)]) + "\n")
+        answers = [[_reported(ask, gpu) for gpu in gpus] for ask in (_share, _used_bytes, _joules)]
+        sys.stdout.write(json.dumps(answers) + "\n")
 
 
 def _reported(ask: Callable[[Any], Any], what: Any) -> Any:
@@ -54,6 +56,10 @@ def _share(gpu: Any) -> float:
 
 def _used_bytes(gpu: Any) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(gpu).used)
+
+
+def _joules(gpu: Any) -> float:
+    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The load of a run's GPUs, told by a stand-in for NVML; no driver that fails or hangs ends the samples."""
+"""Load and energy of a run's GPUs, told by a stand-in for NVML; no driver that fails or hangs ends the samples."""
 
 import os
 import time
@@ -9,12 +9,14 @@ import psutil
 import pytest
 
 from launch.start import monitor
+from logs.energy_meter import EnergyMeter
 from logs.usage import Sample, read_samples
 from tests.libraries import compile_library
 
 MIB = 1 << 20
 
 _NVML = """
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,6 +51,14 @@ int nvmlDeviceGetUtilizationRates(Gpu *gpu, nvmlUtilization_t *found)
   return gpu->percent < 0 ? NOT_SUPPORTED : status; }
 int nvmlDeviceGetMemoryInfo(Gpu *gpu, nvmlMemory_t *found)
 { *found = (nvmlMemory_t){1ull << 37, 7, gpu->mib << 20}; return gpu->mib < 0 ? NO_PERMISSION : status; }
+int nvmlDeviceGetTotalEnergyConsumption(Gpu *gpu, unsigned long long *found)
+{ long long millijoules[3] = {-1, -1, -1};
+  FILE *file = fopen(getenv("MILLIJOULES"), "r");
+  if (!file) return NOT_SUPPORTED;
+  fscanf(file, "%lld %lld %lld", millijoules, millijoules + 1, millijoules + 2);
+  fclose(file);
+  *found = millijoules[gpu - all];
+  return millijoules[gpu - all] < 0 ? NOT_SUPPORTED : status; }
 """
 NOT_SUPPORTED, DRIVER_NOT_LOADED = "3", "9"
 
@@ -65,6 +75,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sample(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sample]:
     """Return the function that returns a sample of a run on two GPUs, on a machine with a driver that is told so."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
+    monkeypatch.setenv("MILLIJOULES", "/none")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(monitor, "INTERVAL_S", 0.02)
 
@@ -153,3 +164,33 @@ def test_each_gpu_that_the_ranks_can_see_and_no_other_is_sampled(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     found = sample(is_known=mib is not None)
     assert (found.gpu_shares, found.gpu_memory_bytes) == (shares, None if mib is None else mib * MIB)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("millijoules", "told", "joules"),
+    [
+        (["7000 9000000000000 5", "1507000 9000000000250 99"], {}, [1500, 0.25]),
+        (["7000 -1 5", "8000 -1 5"], {}, [1, None]),
+        (["7000 3 5", "7000 2 5"], {}, [0, None]),  # the driver was loaded again
+        (["7 7 7", "8 8 8"], {"at_start": DRIVER_NOT_LOADED}, [None, None]),
+        (["7 7 7", "8 8 8"], {"at_question": "crash"}, [None, None]),
+    ],
+)
+@pytest.mark.usefixtures("sample")
+def test_each_gpu_s_energy_is_counted_and_an_unknown_one_is_not_zero(
+    millijoules: Sequence[str], told: dict[str, str], joules: Sequence[float | None], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    counters = tmp_path / "counters"
+    monkeypatch.setenv("MILLIJOULES", str(counters))
+    for name, value in told.items():
+        monkeypatch.setenv(name.upper(), value)
+    counters.write_text(millijoules[0], encoding="ascii")
+    processes = set(psutil.Process().children())
+    meter = EnergyMeter(2)
+    meter.start()
+    counters.write_text(millijoules[1], encoding="ascii")
+    meter.stop()
+    assert meter.joules.gpus == joules
+    assert set(psutil.Process().children()) <= processes
