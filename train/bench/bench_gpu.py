@@ -198,7 +198,8 @@ class _Part:
 
     def settings(self, *more: str, communicates: bool = False) -> list[str]:
         """Return the changes that set one rank on this machine's GPU, or a tiny network on its CPU."""
-        place = () if self.options.tiny else (*_ON_GPU, f"cluster.node.gpu={self.options.gpu}")
+        gpu = (*_ON_GPU, f"cluster.node.gpu={self.options.gpu}")
+        place = ("cluster.engine.layout=NHWC",) if self.options.tiny else gpu  # in which a GPU computes, unless told
         network = _TINY if self.options.tiny else ()
         return [*self.alone(communicates=communicates), *place, "mlperf.division=open", *more, *network]
 
