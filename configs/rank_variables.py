@@ -70,7 +70,9 @@ def _connecting_library(cluster: Cluster) -> str | None:
 
 
 def _mxnet_variables(cluster: Cluster) -> dict[str, str]:
+    repeated = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
     return {
+        **(repeated if cluster.engine.deterministic else {}),
         # An allreduce waits for the end of the engine segment that makes its gradient (./run.sh bench overlap).
         "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": str(cluster.engine.backward_bulk_nodes),
         "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": str(cluster.engine.forward_bulk_nodes),
@@ -80,7 +82,9 @@ def _mxnet_variables(cluster: Cluster) -> dict[str, str]:
 
 
 def _torch_variables(cluster: Cluster) -> dict[str, str]:
-    return {"MKL_NUM_THREADS": str(cluster.engine.threads)}
+    # cuBLAS sums in the same order each time only with a workspace of fixed size for each stream.
+    repeated = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if cluster.engine.deterministic else {}
+    return {"MKL_NUM_THREADS": str(cluster.engine.threads), **repeated}
 
 
 def _horovod_variables(cluster: Cluster) -> dict[str, str]:

@@ -135,6 +135,11 @@ class EngineSettings(Section):
         "launched. It needs name: torch, and a network without dropout. On a CPU, the same fixed step is computed as "
         "usual.",
     )
+    deterministic: bool = Field(
+        False,
+        description="Whether a GPU takes only kernels that leave the same bits each time, which are slower; kernels "
+        "are then chosen by rule and not by trials. On a CPU, all kernels do. ./run.sh accept compares such bits.",
+    )
     run_ahead_steps: int = Field(
         2,
         ge=1,

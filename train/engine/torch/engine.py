@@ -68,8 +68,10 @@ class TorchEngine:
             # Copies of batches wait for nothing but themselves, so they have a stream of their own.
             self._input_stream = torch.cuda.Stream(self.device)
             # The warm-up, before the clock starts, tries the algorithms of every convolution; with 0 all, not only ten.
-            torch.backends.cudnn.benchmark = True
+            torch.backends.cudnn.benchmark = not cluster.engine.deterministic
             torch.backends.cudnn.benchmark_limit = 0
+            # An operator that has no such kernel warns: its bits are compared all the same.
+            torch.use_deterministic_algorithms(cluster.engine.deterministic, warn_only=True)
             # float32 means float32: TF32 has ten bits of fraction. Ask for 16 bits by engine.precision.
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
