@@ -12,19 +12,15 @@ from configs.registry import communicators_of
 from train.bench.measure import BenchRow, Report, make_report, ratio_rows, summarize, turns
 from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
 from train.bench.samples import Figures
-from train.sim.collectives import SHARED_MEMORY, allreduce
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
     from train.bench.launching import Jobs
-    from train.sim.topology import Topology
 
 logger = logging.getLogger(__name__)
 
 _SAMPLES = 3
 """Samples of each size in a start, after one that does not count."""
-_PREDICTED_AS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "torus"}
-"""Route in the cluster file -> algorithm of the simulator. NCCL chooses between ring and tree by itself."""
 _LOCAL_RANKS = (2, 4)
 _LIBRARIES = ("gloo", "mpi", "nccl")
 """What carries an allreduce by ``communication.backend``; another one is a ``communication.kind``."""
@@ -72,7 +68,7 @@ class AllreduceBench(PlaceOptions, Bench):
             "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
             "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
             "predicted_ms: the collective alone; a small buffer also waits for the library's next cycle",
-            *dict.fromkeys(note for variant in variants if (note := _topology(variant.cluster)[1])),
+            *dict.fromkeys(note for variant in variants if (note := _predicted(variant.cluster, sizes[0])[1])),
         ]
         return make_report(rows, notes)
 
@@ -133,29 +129,21 @@ class _Variant:
 
     def figures(self, size: int, allreduce_ms: float) -> dict[str, float]:
         """Return the bandwidth, and the simulator's prediction where it has one."""
-        ranks, communication = self.cluster.world_size, self.cluster.communication
+        ranks = self.cluster.world_size
         bus_gb_per_s = 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6
         figures = {"allreduce_ms": allreduce_ms, "bus_gb_per_s": bus_gb_per_s}
-        topology, _ = _topology(self.cluster)
-        if topology is None:
+        predicted_s, _ = _predicted(self.cluster, size)
+        if predicted_s is None:
             return figures
-        is_shared = communication.kind == "shared_memory"
-        algorithm = SHARED_MEMORY if is_shared else _PREDICTED_AS[communication.allreduce]
-        predicted_ms = 1e3 * allreduce(algorithm, topology, size)
-        return {**figures, "predicted_ms": predicted_ms, "predicted / measured": predicted_ms / allreduce_ms}
+        return {**figures, "predicted_ms": 1e3 * predicted_s, "predicted / measured": 1e3 * predicted_s / allreduce_ms}
 
 
-def _topology(cluster: "Cluster") -> "tuple[Topology | None, str]":
-    """Return the cluster as the simulator sees it; or None, and why there is no prediction."""
-    from train.sim.conditions import DESCRIPTION
-    from train.sim.constants import load_calibration
-    from train.sim.cpu import load_description, machine_of_rates
-    from train.sim.hardware import machine_of_cluster
+def _predicted(cluster: "Cluster", size: int) -> tuple[float | None, str]:
+    """Return the simulator's time of an allreduce; or None, and why there is no prediction."""
+    from train.sim.conditions import predict_allreduce
 
     try:
-        if cluster.device == "cpu":
-            return machine_of_rates(load_description(DESCRIPTION), cluster).topology(1.0), ""
-        return machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency), ""
+        return predict_allreduce(cluster, size), ""
     except UserError as error:
         return None, f"no prediction: {error}"
 

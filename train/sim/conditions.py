@@ -24,10 +24,11 @@ from configs.schema import Cluster, Recipe
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE
 from logs.metrics import METRICS_FILE, read_metrics
+from train.sim.collectives import SHARED_MEMORY, allreduce
 from train.sim.constants import CONSTANTS, Calibration, load_calibration
 from train.sim.cpu import PROCESSORS, cpu_constants, load_description, machine_of_rates, rates_of_processor
 from train.sim.forecast import Forecast, Scenario, forecast, make_scenario, seconds_of_step
-from train.sim.hardware import FAMILIES
+from train.sim.hardware import FAMILIES, machine_of_cluster
 
 DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 """What ``--calibrate-here`` measured of this machine."""
@@ -35,6 +36,8 @@ STEPS = ROOT / "runs" / "measured-steps.yaml"
 """The measured steps of this machine and of others whose runs were given."""
 _HEADER = "# Written by ./run.sh simulate --calibrate RUN. Remove this file to forget all measured steps.\n"
 _FEWEST_INTERVALS = 3
+_ROUTES = {"flat": "auto", "hierarchical": "hierarchical", "torus": "torus"}
+"""Route in the cluster file -> algorithm of the simulator. NCCL chooses between ring and tree by itself."""
 _NORMAL_90 = 1.645
 """Half-width of 90 % of a normal distribution, in standard deviations."""
 _REPEAT = 0.05
@@ -126,6 +129,21 @@ def conditions(
             "train some steps, then run ./run.sh simulate --calibrate RUN",
         )
     return scenario, calibration
+
+
+def predict_allreduce(cluster: Cluster, size_bytes: float) -> float:
+    """Return the predicted seconds of an allreduce of this size by the cluster's route, with no wait for its library.
+
+    Raises:
+        UserError: A cluster of CPUs, and this machine was not measured; or an accelerator is not known.
+    """
+    if cluster.device == "cpu":
+        topology = machine_of_rates(load_description(DESCRIPTION), cluster).topology(1.0)
+    else:
+        topology = machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency)
+    communication = cluster.communication
+    is_shared = communication.kind == "shared_memory"
+    return allreduce(SHARED_MEMORY if is_shared else _ROUTES[communication.allreduce], topology, size_bytes)
 
 
 def measure_run(folder: Path, *, description: Path = DESCRIPTION) -> MeasuredStep:
