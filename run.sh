@@ -20,6 +20,7 @@ readonly verbs=(
   "export|train.export|write a run's network in its framework's format and as ONNX, and evaluate both"
   "predict|train.export.predict|name the class of images and its probability, by the network of a run"
   "doctor|launch.doctor|check this node, or all nodes of an allocation, before a run (--cluster C, --recipe R, --step)"
+  "accept|launch.accept|accept a machine: one verdict on all nodes, against what they should do (--cluster C)"
   "sweep|launch.study|run a study: its runs one after another, resumable, then its table and plot"
   "simulate|train.sim|predict the time to train on a described machine"
   "rehearse|train.rehearse|rehearse a run of many ranks on this machine, with sleeps instead of compute"

@@ -22,6 +22,7 @@ class Program(Enum):
     SIMULATE_VERB = "train.sim"
     DOCTOR_VERB = "launch.doctor"
     PROBE = "launch.doctor.probe"
+    ACCEPT_VERB = "launch.accept"
     FORKS = "train.forks"
     PARAMETER_SERVER = "train.comm.server"
     LOCAL_LAUNCHER = "launch.start.local"

@@ -145,6 +145,12 @@ def _cpu() -> dict[str, Any]:
     }
 
 
+def processor() -> str:
+    """Return the model of this machine's processors, with the number of its instruction sets."""
+    found = _cpu()
+    return f"{found['cpu'] or 'unknown'} ({found['cpu_id']}, {len(found['cpu_flags'] or ())} instruction sets)"
+
+
 def cpu_flags() -> frozenset[str]:
     """Return the instruction sets of this machine's processors, by Linux's names; none if they are unknown."""
     return frozenset(_cpu()["cpu_flags"] or ())

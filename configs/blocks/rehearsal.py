@@ -24,6 +24,8 @@ FAULTS = {
 """What a rehearsal can do to a rank, and what it means."""
 MOST_SLOW = 1000
 """Highest factor of a slow rank."""
+SLOW_PARTS = ("", "copy", "link")
+"""What of a rank can be slow, by the word behind its number: its compute if there is none."""
 _FAULT = re.compile(r"(?P<kind>[a-z]+)@(?P<step>0|[1-9]\d{0,8}):(?P<rank>\d{1,6})")
 
 
@@ -69,6 +71,8 @@ class Waits(Section):
         json_schema_extra={"unit": "s"},
     )
     update_s: Seconds = Field(description="Update of the weights.")
+    copy_s: Seconds = Field(0.0, description="Copy of a micro-batch to the device, which ./run.sh accept measures.")
+    swap_s: Seconds = Field(0.0, description="Swap of an array with another node, which ./run.sh accept measures.")
     evaluation_s: Seconds = Field(description="Inference on the rank's share of the evaluation images.")
     top1: Annotated[tuple[Share, ...], Field(strict=False)] = Field(
         description="Invented top-1 after each epoch, from epoch 1 on."
@@ -90,7 +94,16 @@ class Rehearsal(Section):
         1.0, ge=0.001, le=1000, description="Factor by which the rehearsal is faster than the described run."
     )
     slow_ranks: Annotated[dict[str, float], Field(strict=False)] = Field(
-        default_factory=dict, description="Rank -> factor by which this rank computes more slowly than the others."
+        default_factory=dict,
+        description="Rank -> factor by which this rank computes more slowly than the others; RANK:copy and RANK:link "
+        "slow its copies and its link instead.",
+    )
+    noise: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Standard deviation of a wait, as a share of it; the ranks differ from each other by half as much "
+        "for good, and one wait of 50 takes ten deviations longer.",
     )
     faults: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description=f"Faults to inject, each WHAT@STEP:RANK; WHAT is one of {', '.join(FAULTS)}."
@@ -112,8 +125,10 @@ class Rehearsal(Section):
     @classmethod
     def _slow_ranks_are_numbers(cls, values: dict[str, float]) -> dict[str, float]:
         for rank, factor in values.items():
-            if not rank.isdecimal() or not 0 < factor <= MOST_SLOW:
-                raise ConfigError("slow_ranks", f"{rank}:{factor}", f"RANK: FACTOR, above 0 and at most {MOST_SLOW}")
+            number, _, part = rank.partition(":")
+            if not number.isdecimal() or part not in SLOW_PARTS or not 0 < factor <= MOST_SLOW:
+                allowed = f"RANK: FACTOR, RANK:copy: FACTOR or RANK:link: FACTOR, above 0 and at most {MOST_SLOW}"
+                raise ConfigError("slow_ranks", f"{rank}:{factor}", allowed)
         return values
 
     def after_failures(self, count: int) -> Rehearsal:
@@ -122,6 +137,10 @@ class Rehearsal(Section):
         past = sorted({each.step for each in faults if each.ends_attempt})[:count]
         left = [text for text, each in zip(self.faults, faults, strict=True) if each.step not in past]
         return self.model_copy(update={"faults": tuple(left)})
+
+    def slowness(self, rank: int, part: str = "") -> float:
+        """Return the factor by which a rank takes longer for a part, see `SLOW_PARTS`."""
+        return self.slow_ranks.get(f"{rank}:{part}" if part else str(rank), 1.0)
 
     def faults_of(self, rank: int) -> list[Fault]:
         """Return the faults of one rank, earliest first."""

@@ -63,12 +63,16 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class ExpectedRate:
-    """The simulator's forecast of the images a second, with the ends of its interval, or why there is none."""
+    """The simulator's forecast of the images a second, with the ends of its interval, or why there is none.
+
+    ``is_measured`` tells whether anything of the kind, this machine or another one with its chip, was ever measured.
+    """
 
     images_per_s: float = 0.0
     low: float = 0.0
     high: float = 0.0
     problem: str = ""
+    is_measured: bool = True
 
 
 @dataclass(frozen=True)

@@ -149,14 +149,14 @@ def _bandwidth(cluster: Cluster, size_bytes: int, slowest_bytes_per_s: float) ->
     """Compare the slowest rank's bandwidth in an allreduce with the cluster file."""
     rate = f"{slowest_bytes_per_s / 1e9:.2f} GB/s on the bus"
     words = f"{size_bytes >> 20} MiB over {cluster.world_size} ranks by {cluster.communication.carrier}: {rate}"
-    expected = _expected_bytes_per_s(cluster)
+    expected = expected_bytes_per_s(cluster)
     if expected and slowest_bytes_per_s < _SLOW_SHARE * expected:
         words = f"{words}, the cluster file has {expected / 1e9:.0f} GB/s"
         return CheckResult("WARN", "allreduce", words, "with NCCL_DEBUG=INFO, NCCL logs which transport it chose")
     return CheckResult("OK", "allreduce", words)
 
 
-def _expected_bytes_per_s(cluster: Cluster) -> float | None:
+def expected_bytes_per_s(cluster: Cluster) -> float | None:
     """Return the bandwidth of one rank: over all network cards of its node, or to the GPUs of the same node."""
     node = cluster.node
     if cluster.num_nodes > 1:

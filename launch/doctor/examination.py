@@ -45,6 +45,7 @@ class Examination:
         cluster: The cluster of the run.
         results: One or more for each check; none if a signal stopped the ranks.
         ranks: What each rank reported, by rank.
+        forecast: The rate that the simulator expects of the ranks that were started; None without a step.
         checks: For each set of samples, the scores of the nodes, slowest first; none without a step.
         stopped_by: The signal that stopped the ranks. If None, no signal did.
     """
@@ -54,6 +55,7 @@ class Examination:
     ranks: Sequence[RankFacts]
     stopped_by: int | None
     checks: Sequence[Sequence[NodeScore]] = ()
+    forecast: ExpectedRate | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -85,7 +87,11 @@ class Examination:
         """The nodes that a rehearsal makes slow; None if this is none."""
         if self.cluster.rehearsal is None:
             return None
-        return [f"node{rank}" for rank, factor in self.cluster.rehearsal.slow_ranks.items() if factor > 1]
+        return [
+            f"node{place.partition(':')[0]}"
+            for place, factor in self.cluster.rehearsal.slow_ranks.items()
+            if factor > 1
+        ]
 
 
 def examine(options: Options) -> Examination:
@@ -102,19 +108,13 @@ def examine(options: Options) -> Examination:
     size = "ranks_per_node" if cluster.rehearsal and cluster.num_nodes == 1 else "num_nodes"
     examined = cluster.model_copy(update={size: len(named) or getattr(cluster, size) + spares})
     reachable = examined if named else reachable_part(examined, os.environ)
-    probed = _for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
-    folder = _make_folder(reachable)
+    probed = for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     wanted = [*(["--data"] if plan and not cluster.rehearsal else []), *(["--step"] if options.step else [])]
     wanted += ["--times", str(options.times)] if options.times > 1 else []
+    wanted += ["--links"] if options.links else []
     kills = oom_kills()
-    try:
-        (folder / CONFIG_FILE).write_text(dump(probed, reachable), encoding="utf-8")
-        command = command_of(Program.PROBE, str(folder), *wanted)
-        outcome = run_under(reachable, command, rank_environment(reachable), hosts=named)
-        ranks = [replace(rank, host=_host_of(rank, reachable, named)) for rank in read_facts(folder)]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if stopped_by := outcome.interrupted_by or outcome.stopped_by:
+    ranks, stopped_by = _probe(probed, reachable, named, wanted)
+    if stopped_by:
         return Examination(cluster, [], ranks, stopped_by)
     forecast = _expected_rate(probed, reachable) if options.step else None
     report = ProbeReport(
@@ -126,7 +126,37 @@ def examine(options: Options) -> Examination:
     checks = [ranking.nodes for ranking in rankings_of(ranks, options.times)] if options.step else []
     if checks and not cluster.rehearsal:
         own += _history(options.recipe or "", cluster, checks[0])
-    return Examination(cluster, [*own, *judge(report)], ranks, None, checks)
+    return Examination(cluster, [*own, *judge(report)], ranks, None, checks, forecast)
+
+
+def train_ranks_alone(recipe: Recipe, cluster: Cluster, named: Sequence[str]) -> tuple[list[RankFacts], int | None]:
+    """Let every rank train the same short problem without the others; return the reports, and what stopped the ranks.
+
+    Args:
+        recipe: The recipe, with a global batch for the ranks of the cluster; its network learns synthetic images.
+        cluster: The ranks to start.
+        named: The hosts to start them on; if empty, the launcher finds them.
+    """
+    one = for_ranks(recipe, plan_run(recipe, cluster.world_size), 1)
+    images = {"source": "synthetic", "train_samples": one.batch.global_size, "eval_samples": 1}
+    one = one.model_copy(update={"data": one.data.model_copy(update=images)})
+    engine = cluster.engine.model_copy(update={"deterministic": True, "cuda_graphs": "none"})
+    return _probe(one, cluster.model_copy(update={"engine": engine}), named, ["--alone"])
+
+
+def _probe(
+    recipe: Recipe, cluster: Cluster, named: Sequence[str], wanted: Sequence[str]
+) -> tuple[list[RankFacts], int | None]:
+    """Start the doctor's ranks; return their reports, by rank, and the signal that stopped them, if one did."""
+    folder = _make_folder(cluster)
+    try:
+        (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
+        command = command_of(Program.PROBE, str(folder), *wanted)
+        outcome = run_under(cluster, command, rank_environment(cluster), hosts=named)
+        ranks = [replace(rank, host=_host_of(rank, cluster, named)) for rank in read_facts(folder)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return ranks, outcome.interrupted_by or outcome.stopped_by
 
 
 def _history(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) -> list[CheckResult]:
@@ -194,7 +224,7 @@ def _make_folder(cluster: Cluster) -> Path:
         raise UserError(f"{runs}: {error.strerror}; {remedy}") from None
 
 
-def _for_ranks(recipe: Recipe, plan: RunPlan, world_size: int) -> Recipe:
+def for_ranks(recipe: Recipe, plan: RunPlan, world_size: int) -> Recipe:
     """Return the recipe with the global batch that gives each of ``world_size`` ranks the micro-batches of the plan."""
     size = world_size * plan.per_rank_batch_size * plan.accumulation_steps
     update = {"global_size": size, "accumulation_steps": plan.accumulation_steps, "bn_span": None}
@@ -206,7 +236,8 @@ def _expected_rate(recipe: Recipe, cluster: Cluster) -> ExpectedRate:
         forecast = predict(recipe, cluster)
     except UserError as error:
         return ExpectedRate(problem=str(error))
-    return ExpectedRate(forecast.images_per_s, *forecast.rate_bounds)
+    is_measured = forecast.interval.basis != "unseen" and not forecast.is_unmeasured
+    return ExpectedRate(forecast.images_per_s, *forecast.rate_bounds, is_measured=is_measured)
 
 
 def _set_up(cluster: Cluster) -> CheckResult:

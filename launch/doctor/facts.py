@@ -134,6 +134,8 @@ class StepFacts:
         memory_bytes: Memory in use at the end, or the peak on a CPU; None if nobody can tell.
         samples: Part -> seconds of one step in each round: ``compute``, ``copy`` and ``input`` on this rank alone,
             ``allreduce`` and ``step`` on all ranks together. All ranks have as many, and begin a round together.
+        buckets_bytes: Size of each bucket.
+        links_s: Seconds of the swaps with one partner after another, see `train.accept.links`; for an acceptance.
         has_ended: Whether the rank came to the end.
     """
 
@@ -146,7 +148,24 @@ class StepFacts:
     memory_before_bytes: int | None = None
     memory_bytes: int | None = None
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    buckets_bytes: Sequence[int] = ()
+    links_s: Sequence[float | None] = ()
     has_ended: bool = False
+
+
+@dataclass(frozen=True)
+class AloneFacts:
+    """The seeded trainings of a rank without the others, one after another, for an acceptance.
+
+    Attributes:
+        checksums: Of the weights after each training, in hexadecimal digits.
+        are_finite: Whether all weights of all trainings were finite.
+        failure: Why a training failed; empty if none did.
+    """
+
+    checksums: Sequence[str]
+    are_finite: bool = True
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,6 +186,9 @@ class RankFacts:
         step: The recipe's step.
         failure: Why the ranks could not connect, or the allreduce failed.
         is_second_hand: Whether ``failure`` is the consequence of another rank's failure.
+        model: The model of the rank's processor, or GPU.
+        gpu: The UUID of the rank's GPU; empty on a CPU, and where nvidia-smi does not tell.
+        alone: The trainings without the others.
     """
 
     rank: int
@@ -182,6 +204,9 @@ class RankFacts:
     step: StepFacts | None = None
     failure: str | None = None
     is_second_hand: bool = False
+    model: str = ""
+    gpu: str = ""
+    alone: AloneFacts | None = None
 
 
 def write_facts(folder: Path, facts: RankFacts) -> None:

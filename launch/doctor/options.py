@@ -19,6 +19,7 @@ class Options:
         run: The run that is to follow, whose spare nodes are examined, too, and whose folder takes the scores. If None,
             there is no run.
         json: Whether to print JSON.
+        links: Whether the ranks also time the way to other nodes, for an acceptance.
     """
 
     recipe: str | None
@@ -29,3 +30,4 @@ class Options:
     hosts: str | None
     run: Path | None
     json: bool
+    links: bool = False

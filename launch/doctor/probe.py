@@ -24,10 +24,12 @@ from configs.arguments import Parser, exit_status, parse
 from configs.load import load_run
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
-from launch.doctor.facts import AllreduceFacts, LibraryFacts, RankFacts, StepFacts, write_facts
+from launch.doctor.facts import AllreduceFacts, AloneFacts, LibraryFacts, RankFacts, StepFacts, write_facts
 from launch.doctor.machine import inspect_dataset, inspect_machine
-from launch.doctor.step_probe import probe_step
+from launch.doctor.step_probe import of_gpu, probe_step
+from logs.environment import processor
 from logs.folder import CONFIG_FILE
+from train.accept.alone import train_alone
 from train.comm.communicator import Communicator, Connect, libraries_of, start_communicator
 from train.comm.devices import run_ranks_here
 from train.engine.protocol import open_engine
@@ -61,6 +63,8 @@ class _Options:
     data: bool
     step: bool
     times: int
+    links: bool
+    alone: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", action="store_true", help="also check the recipe's data set")
     parser.add_argument("--step", action="store_true", help="also take the recipe's step")
     parser.add_argument("--times", type=int, default=1, help="how often to take the samples of the step")
+    parser.add_argument("--links", action="store_true", help="with --step, also time the way to other nodes")
+    parser.add_argument("--alone", action="store_true", help="do nothing but train without the other ranks, twice")
     return exit_status(lambda: _run(parse(parser, _Options, arguments)))
 
 
@@ -93,7 +99,12 @@ def _examine(
         world_size=identity.world_size,
         host=identity.host,
         cores=sorted(os.sched_getaffinity(0)),
+        model=processor() if cluster.device == "cpu" else of_gpu(identity, "name"),
+        gpu="" if cluster.device == "cpu" else of_gpu(identity, "uuid"),
     )
+    if options.alone:
+        write(replace(facts, alone=_trained_alone(recipe, cluster, identity)))
+        return 0
     if identity.local_rank == 0:
         data = inspect_dataset(recipe, cluster) if options.data else None
         facts = replace(facts, machine=inspect_machine(cluster), data=data)
@@ -106,7 +117,7 @@ def _examine(
         facts = replace(facts, clock_offsets_s=_clock_offsets(communicator))
         if options.step:
             note = partial(_write_step, options.folder, facts)
-            step = probe_step(recipe, cluster, identity, communicator, note, times=options.times)
+            step = probe_step(recipe, cluster, identity, communicator, note, times=options.times, links=options.links)
             facts = replace(facts, step=step)
     except _UNUSABLE as error:
         # The message of an error inside MXNet begins with a traceback; the last line says what happened.
@@ -114,6 +125,14 @@ def _examine(
         facts = replace(facts, failure=failure, is_second_hand=is_second_hand(error))
     write(facts)
     return 1 if facts.failure else 0
+
+
+def _trained_alone(recipe: Recipe, cluster: Cluster, identity: Identity) -> AloneFacts:
+    try:
+        trained = [train_alone(recipe, cluster, identity) for _ in range(2)]
+    except _UNUSABLE as error:
+        return AloneFacts((), failure=(str(error).strip().splitlines() or [repr(error)])[-1])
+    return AloneFacts([f"{bits:016x}" for bits, _ in trained], all(is_finite for _, is_finite in trained))
 
 
 def _write_step(folder: Path, connected: RankFacts, step: StepFacts) -> None:

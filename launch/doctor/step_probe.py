@@ -18,6 +18,7 @@ from configs.schema import Cluster, Recipe
 from data.input.batches import TrainingBatch, TrainingSource
 from data.input.synthetic import open_repeated
 from launch.doctor.facts import PartFailure, StepFacts
+from train.accept.links import time_links
 from train.comm.communicator import Communicator
 from train.dataset import PackedImages
 from train.engine.protocol import Engine
@@ -99,7 +100,7 @@ class _Parts:
         return result, own_s, max(told) / 2e6
 
 
-def probe_step(
+def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
     recipe: Recipe,
     cluster: Cluster,
     identity: Identity,
@@ -107,6 +108,7 @@ def probe_step(
     on_part: Callable[[StepFacts], object],
     *,
     times: int = 1,
+    links: bool = False,
 ) -> StepFacts:
     """Take the recipe's step at its real shapes, with the parts that a run is made of.
 
@@ -117,6 +119,7 @@ def probe_step(
         communicator: Connects the ranks.
         on_part: Called with the facts so far before each part.
         times: How often to take the samples, one set after another.
+        links: Whether to time the way to other nodes, too.
     """
     parts = _Parts(communicator, on_part, StepFacts(memory_before_bytes=_used_bytes(cluster, identity)))
     with suppress(_PartFailed):
@@ -126,6 +129,9 @@ def probe_step(
         source, batch = _real_batch(rank, parts) or (None, rank.random_batch())
         step = _take(rank, parts, batch)
         _sample(rank, parts, batch, source, step, times)
+        if links:
+            engine = rank.parts.engine
+            parts.note(links_s=parts.run("links", lambda: time_links(engine, communicator, cluster, identity)))
         if source is not None:
             source.close()
     return replace(parts.facts, memory_bytes=_used_bytes(cluster, identity), has_ended=True)
@@ -134,7 +140,14 @@ def probe_step(
 def _take(rank: ProbedRank, parts: _Parts, batch: TrainingBatch) -> Callable[[], object]:
     """Time the parts of a step and whole steps on one batch; the warm-up is that of a run. Return the step."""
     engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
-    parts.note(images=rank.parts.plan.global_batch_size)
+    lengths, width = (
+        [math.prod(each.shape) for each in model.network.gradients],
+        4 if rank.parts.cluster.sum_precision == "float32" else 2,
+    )
+    parts.note(
+        images=rank.parts.plan.global_batch_size,
+        buckets_bytes=[width * sum(lengths[index] for index in bucket) for bucket in model.buckets.order],
+    )
 
     def part(name: str, *queue: Callable[[], object]) -> None:
         def finished() -> None:
@@ -248,12 +261,18 @@ def _used_bytes(cluster: Cluster, identity: Identity) -> int | None:
     """Return the bytes in use on this rank's GPU, by all programs, or the most that this process has had on a CPU."""
     if cluster.device == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    with suppress(ValueError):
+        return int(of_gpu(identity, "memory.used")) << 20
+    return None
+
+
+def of_gpu(identity: Identity, query: str) -> str:
+    """Return what nvidia-smi tells of this rank's GPU; empty where it does not."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpu = (
         visible[identity.local_rank] if identity.local_rank < len(visible) and visible[0] else str(identity.local_rank)
     )
-    command = ["nvidia-smi", "-i", gpu, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    with suppress(OSError, subprocess.SubprocessError, ValueError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return int(done.stdout) << 20
-    return None
+    command = ["nvidia-smi", "-i", gpu, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    return ""

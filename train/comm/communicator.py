@@ -76,6 +76,13 @@ class Communicator(ABC):
     def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
         """Return every rank's content, of any length, by rank; waits."""
 
+    def swap(self, array: Any, partner: int | None) -> bool:
+        """Send a float32 vector to a rank that sends its own at the same time; return whether this kind can.
+
+        All ranks call it together, those without a partner, too. On a GPU the messages are queued, elsewhere sent.
+        """
+        return False
+
     def publish(self, weights: Sequence[Any]) -> None:
         """Register the weight arrays, before the first step; parameter servers that hold the weights copy them.
 

@@ -44,6 +44,8 @@ class _Options:
     fail: list[str]
     validate: bool
     check: int | None
+    accept: bool
+    noise: float
     config: Path | None
     run_dir: Path | None
 
@@ -86,8 +88,11 @@ def _parser() -> Parser:
         metavar="RANK:FACTOR",
         action="append",
         default=[],
-        help="make a rank slower by this factor; repeatable",
+        help="make a rank slower by this factor, or with --accept its copies or its link (3:copy:1.2, 3:link:1.3); "
+        "repeatable",
     )
+    noise = "standard deviation of every wait, as a share of it (default: 0)"
+    parser.add_argument("--noise", metavar="SHARE", type=float, default=0.0, help=noise)
     parser.add_argument(
         "--fail",
         metavar="WHAT@STEP:RANK",
@@ -109,6 +114,8 @@ def _parser() -> Parser:
         help="rehearse the check of ./run.sh doctor --step instead, in which each rank is a node of its own: which "
         "nodes were named how often",
     )
+    accept = "rehearse ./run.sh accept instead, in which each rank is a node of its own; its outputs go to --run-dir"
+    parser.add_argument("--accept", action="store_true", help=accept)
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="run nothing; write the config of a job, as submit --rehearse does"
     )
@@ -126,7 +133,7 @@ def _rehearse(options: _Options) -> int:
         raise UserError("--cluster: got nothing, allowed: the described machine; see ./run.sh rehearse --help")
     described = load_both(options.recipe, options.cluster, options.overrides)
     shrink = (1 if options.config else 256) if options.shrink is None else options.shrink
-    course = Course(shrink, options.speed, options.slow, options.fail)
+    course = Course(shrink, options.speed, options.slow, options.fail, options.noise)
     if options.config:
         write_text(options.config, dump(*rehearsed_job(*described, course)))
         return 0
@@ -137,6 +144,9 @@ def _rehearse(options: _Options) -> int:
     recipe, cluster = runs[-1]
     if options.check is not None:
         return _check(recipe, cluster, "--times", str(options.check))
+    if options.accept:
+        out = ["--out", str(options.run_dir)] if options.run_dir else []
+        return _start(recipe, cluster, Program.ACCEPT_VERB, ["accept", "--recipe"], out)
     if cluster.scheduler.spare_nodes and not options.validate:
         cluster, status = _without_slow_ranks(recipe, cluster)
         if status:

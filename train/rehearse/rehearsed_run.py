@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.blocks.rehearsal import MOST_SLOW, Fault, Waits
+from configs.blocks.rehearsal import MOST_SLOW, SLOW_PARTS, Fault, Waits
 from configs.errors import ConfigError, UserError
 from configs.machine_limits import usable_cores
 from configs.plan import plan_run
@@ -17,6 +17,7 @@ from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
 from configs.validate import validate
 from logs.nodes import NodeScore, choose_nodes, why_left_out
+from train.accept.links import LINK_BYTES
 from train.networks.arch import network_arguments
 from train.sim.constants import load_calibration
 from train.sim.forecast import forecast, make_scenario
@@ -37,6 +38,9 @@ _MPI_LAUNCHERS = ("mpirun", "srun")
 _CROWDED = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 """Lets Open MPI start more ranks than cores; ranks that wait then leave the core to others."""
 
+_COPY_BYTES_PER_S = 12e9
+"""From the host to a GPU: PCIe of the third generation with 16 lanes."""
+
 _ABOVE_TARGET = 0.005
 _BELOW_TARGET = 0.0005
 _STEEPNESS = 3
@@ -51,14 +55,16 @@ class Course:
     Attributes:
         shrink: Factor by which tensors are shorter.
         speed: Factor by which waits are shorter.
-        slow_ranks: ``RANK:FACTOR`` each.
+        slow_ranks: ``RANK:FACTOR`` each, or with a part, ``RANK:copy:FACTOR``.
         faults: ``WHAT@STEP:RANK`` each.
+        noise: Standard deviation of a wait, as a share of it.
     """
 
     shrink: int = 256
     speed: float = 1.0
     slow_ranks: Sequence[str] = ()
     faults: Sequence[str] = ()
+    noise: float = 0.0
 
     def block(self, ranks: int, total_steps: int, spares: int = 0) -> dict[str, Any]:
         """Return the block ``rehearsal`` of a cluster file, without its waits; a spare rank may be slow, too.
@@ -75,20 +81,22 @@ class Course:
                 allowed = f"a rank from 0 to {ranks - 1} and a step from 1 to {total_steps - 1}"
                 raise ConfigError("--fail", text, allowed)
         slow = dict(_slow_rank(text, ranks + spares) for text in self.slow_ranks)
-        return {"shrink": self.shrink, "speed": self.speed, "slow_ranks": slow, "faults": list(self.faults)}
+        own = {"shrink": self.shrink, "speed": self.speed, "noise": self.noise}
+        return {**own, "slow_ranks": slow, "faults": list(self.faults)}
 
 
 def _slow_rank(text: str, ranks: int) -> tuple[str, float]:
-    """Return the rank and the factor of ``RANK:FACTOR``."""
-    rank, _, word = text.partition(":")
+    """Return the rank, with its part if there is one, and the factor of ``RANK:FACTOR``."""
+    place, _, word = text.rpartition(":")
+    rank, _, part = place.partition(":")
     try:
         factor = float(word)
     except ValueError:
         raise ConfigError("--slow", text, "RANK:FACTOR, as 7:1.5") from None
-    if not rank.isdecimal() or int(rank) >= ranks or not 0 < factor <= MOST_SLOW:
+    if not rank.isdecimal() or int(rank) >= ranks or part not in SLOW_PARTS or not 0 < factor <= MOST_SLOW:
         allowed = f"RANK:FACTOR with a rank from 0 to {ranks - 1}, and a factor above 0 and at most {MOST_SLOW}"
-        raise ConfigError("--slow", text, allowed)
-    return rank, factor
+        raise ConfigError("--slow", text, f"{allowed}; {' or '.join(filter(None, SLOW_PARTS))} behind the rank")
+    return place, factor
 
 
 def rehearsed_run(
@@ -144,9 +152,9 @@ def without_slow_ranks(cluster: Cluster, scores: Sequence[NodeScore]) -> tuple[C
     assert cluster.rehearsal is not None
     names = [f"node{rank}" for rank in range(cluster.world_size + cluster.scheduler.spare_nodes)]
     chosen = choose_nodes(names, cluster.world_size, scores=scores)
-    slow = cluster.rehearsal.slow_ranks
-    factors = {str(rank): slow.get(name.removeprefix("node"), 1.0) for rank, name in enumerate(chosen)}
-    kept = {rank: factor for rank, factor in factors.items() if factor != 1}
+    numbers = {name.removeprefix("node"): str(rank) for rank, name in enumerate(chosen)}
+    slow = [(*place.partition(":"), factor) for place, factor in cluster.rehearsal.slow_ranks.items()]
+    kept = {f"{numbers[rank]}{colon}{part}": factor for rank, colon, part, factor in slow if rank in numbers}
     why = [words for each in scores if each.host not in chosen and (words := why_left_out(each))]
     rehearsal = cluster.rehearsal.model_copy(update={"slow_ranks": kept})
     return cluster.model_copy(update={"rehearsal": rehearsal}), why
@@ -238,9 +246,12 @@ def waits_of(recipe: Recipe, cluster: Cluster) -> Waits:
     # Only the last micro-batch's gradients are reduced; the ones before lengthen the step's forward.
     forward_s = accumulation * float(forward.sum()) + (accumulation - 1) * float(backward[-1])
     rate = forecast(scenario, calibration).images_per_s
+    topology = scenario.machine.topology(calibration.constants.network_efficiency)
     return Waits(
         forward_s=forward_s,
         gradients_s=tuple(float(backward[kernel if software.overlaps else -1]) for kernel in timed.kernel_of_gradient),
+        copy_s=4 * recipe.model.image_size**2 * recipe.model.input_channels * scenario.batch / _COPY_BYTES_PER_S,
+        swap_s=LINK_BYTES / topology.rank_bytes_per_s,
         update_s=update_time(timed.network.num_parameters, machine, constants),
         evaluation_s=evaluation_time(rate, scenario.mlperf_round, recipe.eval_passes),
         top1=invented_top1(recipe.run.epochs, recipe.run.target_top1),

@@ -1,6 +1,7 @@
 """What a rehearsed rank does in place of computing: waiting, inventing accuracies, and failing on purpose."""
 
 import os
+import random
 import resource
 import signal
 import socket
@@ -11,6 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from configs.blocks.rehearsal import SLOWER, Fault
+
+_LATE, _OFTEN = 10.0, 0.02
+"""By how many deviations a late wait is longer, and which share of the waits is late."""
 
 _SIGNALS = {"kill": signal.SIGKILL, "silence": signal.SIGSTOP, "notice": signal.SIGTERM}
 
@@ -23,10 +27,13 @@ class Device:
 
     Args:
         factor: Seconds of waiting per second of the described device's work.
+        noise: Standard deviation of a wait, see `configs.blocks.rehearsal.Rehearsal`.
     """
 
-    def __init__(self, factor: float) -> None:
-        self._factor = factor
+    def __init__(self, factor: float, noise: float = 0.0) -> None:
+        self._random, self._noise = random.Random(), noise
+        self._factor = factor * (1 + noise / 2 * self._random.gauss(0, 1))
+        self._now = 1.0
         self._free = 0.0
 
     def slow_down(self, factor: float) -> None:
@@ -35,11 +42,14 @@ class Device:
 
     def begin(self) -> float:
         """Return the moment at which new work begins: now, or when the device is free."""
+        if self._noise:
+            late = _LATE if self._random.random() < _OFTEN else 0.0
+            self._now = max(0.0, 1 + self._noise * (self._random.gauss(0, 1) + late))
         return max(self._free, time.monotonic())
 
     def work_until(self, begin: float, seconds: float) -> None:
         """Wait until the device has worked for ``seconds`` since the moment ``begin``."""
-        self._free = begin + seconds * self._factor
+        self._free = begin + seconds * self._factor * self._now
         time.sleep(max(0.0, self._free - time.monotonic()))
 
     def work(self, seconds: float) -> None:

@@ -1,0 +1,1 @@
+"""``./run.sh accept``: the verdict on a machine, against what it should do."""

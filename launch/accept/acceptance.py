@@ -1,0 +1,154 @@
+"""An acceptance from its command line to its outputs: asks the machine, judges, and writes."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from configs.arguments import short_path
+from configs.errors import UserError
+from configs.load import dump, load_both, load_cluster, resolve_path
+from configs.plan import plan_run
+from configs.schema import Cluster, Recipe
+from launch.accept.document import Acceptance, in_words, junit
+from launch.accept.expectations import predicted_allreduces_s, read_baseline
+from launch.accept.judgement import Evidence, judge, nodes_of
+from launch.accept.learning import learn
+from launch.accept.options import Options
+from launch.doctor import options as doctor
+from launch.doctor.diagnosis import expected_bytes_per_s
+from launch.doctor.examination import examine, reachable_part, train_ranks_alone
+from launch.doctor.facts import RankFacts
+from launch.submit.hosts import parse_hosts
+from logs.disk import explain_disk_errors, write_json, write_text
+from logs.folder import CONFIG_FILE
+from logs.show.page import render_template
+
+_FIXED_S, _SET_S = 75.0, 20.0
+"""What an acceptance takes on two cores besides the samples of the step, and a set of samples at most."""
+
+_CPU_BATCH, _GPU_BATCH = 32, 64
+"""Images of a rank where the user names no recipe: ResNet-50 in float32 then fits into 16 GB."""
+
+
+def accept(options: Options) -> int:
+    """Accept a machine, write the outputs, and print the verdict.
+
+    Returns:
+        0 for pass, 1 for slow or failed, 128 + n if signal n stopped the ranks.
+
+    Raises:
+        UserError: Recipe, cluster, hosts or baseline are wrong, or the ranks cannot be started.
+    """
+    recipe, cluster = _settings(options)
+    baseline = None if options.baseline is None else read_baseline(options.baseline, cluster)
+    out = _out_folder(options, cluster)
+    evidence, stopped_by = _ask(options, recipe, cluster, out)
+    if stopped_by is not None:
+        return 128 + stopped_by
+    checks, figures = judge(replace(evidence, baseline=baseline))
+    acceptance = Acceptance(
+        time=datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
+        cluster=cluster.name,
+        recipe=recipe.name,
+        commit=_commit(evidence.ranks),
+        rehearsal=cluster.rehearsal is not None,
+        nodes=nodes_of(evidence.hosts, checks, evidence.ranks or evidence.alone or ()),
+        checks=checks,
+        figures=figures,
+    )
+    _write(acceptance, evidence, out, options.save_baseline)
+    sys.stdout.write(f"{acceptance}{short_path(out)}/accept.html\n")
+    return int(acceptance.verdict != "pass")
+
+
+def _settings(options: Options) -> tuple[Recipe, Cluster]:
+    """Return recipe and cluster.
+
+    Raises:
+        UserError: They cannot be used, or the ranks of the cluster cannot be started from here.
+    """
+    if options.cluster is None and (options.recipe is None or Path(options.recipe).name != CONFIG_FILE):
+        raise UserError("--cluster: got nothing, allowed: the machine to accept, for example --cluster laptop")
+    if not 0 < options.minutes <= 24 * 60:
+        raise UserError(f"--minutes: got {options.minutes:g}, allowed: above 0, at most 1440")
+    name, overrides = options.recipe, options.overrides
+    if name is None:
+        device = load_cluster(str(options.cluster), [each for each in overrides if each.startswith("cluster.")])
+        name, size = ("digits", _CPU_BATCH) if device.device == "cpu" else ("imagenet-b256", _GPU_BATCH)
+        overrides = [f"batch.global_size={size * device.world_size}", *overrides]
+    recipe, cluster = load_both(name, options.cluster, overrides)
+    plan_run(recipe, cluster.world_size)
+    if options.hosts is None and reachable_part(cluster, os.environ) is not cluster:
+        raise UserError(
+            f"{cluster.name}: its nodes cannot be reached from here; submit the acceptance as a job (./run.sh submit "
+            "--accept), run it inside a job, or name the nodes with --hosts"
+        )
+    return recipe, cluster
+
+
+def _out_folder(options: Options, cluster: Cluster) -> Path:
+    """Return the folder for the outputs, which is made."""
+    name = f"accept-{cluster.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = options.out or resolve_path(cluster.paths.runs) / name
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> tuple[Evidence, int | None]:
+    """Ask the machine; return the evidence, and the signal that stopped the ranks, if one did."""
+    config = str(out / CONFIG_FILE)
+    write_text(Path(config), dump(recipe, cluster))
+    times = max(1, math.floor((60 * options.minutes - _FIXED_S) / _SET_S))
+    examined = examine(
+        doctor.Options(
+            recipe=config, cluster=config, overrides=(), step=True, times=times,
+            hosts=options.hosts, run=None, json=False, links=True,
+        )
+    )  # fmt: skip
+    steps = [rank.step for rank in examined.ranks if rank.step is not None]
+    evidence = Evidence(
+        hosts=list(dict.fromkeys(rank.host for rank in examined.ranks)),
+        doctor=examined.results,
+        ranks=examined.ranks,
+        forecast=examined.forecast,
+        predicted_buckets_s=predicted_allreduces_s(examined.cluster, steps[0].buckets_bytes) if steps else (),
+        link_bytes_per_s=expected_bytes_per_s(examined.cluster),
+    )
+    if examined.stopped_by is not None:
+        return evidence, examined.stopped_by
+    if cluster.rehearsal is not None:
+        why_not = dict.fromkeys(("bits", "learning"), "the ranks of a rehearsal compute nothing")
+        return replace(evidence, why_not=why_not), None
+    named = parse_hosts(options.hosts, cluster.ranks_per_node) if options.hosts else ()
+    alone, stopped_by = train_ranks_alone(recipe, cluster, named)
+    evidence = replace(evidence, alone=alone)
+    if named or examined.has_failed:
+        reason = "the launcher finds hosts by itself only in a job" if named else "the doctor's checks failed"
+        return replace(evidence, why_not={"learning": reason}), stopped_by
+    return evidence if stopped_by else replace(evidence, learned=learn(cluster, out / "learning")), stopped_by
+
+
+def _commit(ranks: Sequence[RankFacts]) -> str | None:
+    """Return the program's commit as the first machine reports it."""
+    commits = [(rank.machine.environment.get("git") or {}).get("commit") for rank in ranks if rank.machine]
+    return next(iter(commits), None)
+
+
+def _write(acceptance: Acceptance, evidence: Evidence, out: Path, baseline: Path | None) -> None:
+    alone = {rank.rank: rank.alone for rank in evidence.alone or ()}
+    ranks = [asdict(replace(rank, alone=alone.get(rank.rank))) for rank in evidence.ranks]
+    document = acceptance.to_json(ranks)
+    write_json(out / "accept.json", document)
+    write_text(out / "accept.xml", junit(acceptance))
+    page = Path(__file__).with_name("page.html")
+    write_text(out / "accept.html", render_template(page, acceptance=acceptance, in_words=in_words))
+    if baseline is not None and acceptance.verdict == "pass":
+        write_json(baseline, document)
+    elif baseline is not None:
+        sys.stderr.write(f"--save-baseline: {baseline} was not written, because the verdict is {acceptance.verdict}\n")

@@ -1,0 +1,189 @@
+"""The document of an acceptance, as in ``accept.json``: figures, expectations, verdicts. Pure.
+
+``accept.json`` has these keys, and further parts of an acceptance add keys of their own beside them:
+
+- ``format``: 1. ``time``: the end, ISO 8601. ``cluster``, ``recipe``: names. ``commit``: of this program, or null.
+  ``rehearsal``: whether ranks slept instead of computing.
+- ``verdict``: ``pass``, ``slow`` or ``failed``, the worst of ``checks``. ``words``: it in a sentence.
+- ``nodes``: a row a host: ``host``, ``verdict``, ``words`` (a list), ``ranks``, ``gpus`` (UUIDs), ``model``.
+- ``checks``: a row a check, see `Check`; ``host`` is "" for the whole machine. ``expected`` has a row for each source.
+- ``figures``: what a later acceptance compares itself with (``--baseline``), see `Figures`.
+- ``ranks``: the reports of the ranks, see `launch.doctor.facts.RankFacts`, with the samples of all parts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+from configs.arguments import counted
+
+FORMAT = 1
+
+Verdict = Literal["pass", "slow", "failed", "skipped"]
+Source = Literal["the other nodes", "the simulator", "the cluster file", "the baseline"]
+
+_SEVERITY: Sequence[Verdict] = ("skipped", "pass", "slow", "failed")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a figure is compared with.
+
+    Attributes:
+        by: Where the expectation comes from.
+        low: Least value that is as expected; None for any.
+        high: Largest such value; None for any.
+        decides: Whether the verdict follows. If not, nothing of the kind was ever measured.
+        note: Why there are no numbers, or what they are.
+    """
+
+    by: Source
+    low: float | None = None
+    high: float | None = None
+    decides: bool = True
+    note: str = ""
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value is as expected."""
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure, or one question, and its verdict.
+
+    Attributes:
+        topic: What was checked: compute, copy, input, link, rate, allreduce, bits, learning, or a check of the doctor.
+        host: The node; empty for the whole machine.
+        verdict: ``skipped`` if the machine could not be asked.
+        words: What was found, and what to do, for the person who is called.
+        value: The figure; None if there is none.
+        unit: Of the figure and its expectations.
+        expected: What it is compared with.
+    """
+
+    topic: str
+    host: str
+    verdict: Verdict
+    words: str
+    value: float | None = None
+    unit: str = ""
+    expected: Sequence[Expected] = ()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a later acceptance of the same machine is compared with.
+
+    Attributes:
+        images_per_s: Of all ranks together.
+        parts: Host -> part -> median seconds of its slowest rank, and the standard error of that median.
+        bits: Model of processor or GPU -> checksum of the weights that most of its ranks trained.
+    """
+
+    images_per_s: float | None = None
+    parts: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+    bits: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Node:
+    """The verdict on a node."""
+
+    host: str
+    verdict: Verdict
+    words: Sequence[str]
+    ranks: Sequence[int]
+    gpus: Sequence[str]
+    model: str
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst verdict; ``pass`` if nothing was found."""
+    return max(verdicts, key=_SEVERITY.index, default="pass")
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """All of ``accept.json`` but the reports of the ranks; the attributes are its keys."""
+
+    time: str
+    cluster: str
+    recipe: str
+    commit: str | None
+    rehearsal: bool
+    nodes: Sequence[Node]
+    checks: Sequence[Check]
+    figures: Figures
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the whole machine."""
+        found = worst(check.verdict for check in self.checks)
+        return "pass" if found == "skipped" else found
+
+    @property
+    def words(self) -> str:
+        """The verdict in a sentence."""
+        bad = [node for node in self.nodes if node.verdict in ("slow", "failed")]
+        whole = [check.topic for check in self.checks if not check.host and check.verdict in ("slow", "failed")]
+        where = [*([f"{len(bad)} of {counted(len(self.nodes), 'node')}"] if bad else []), *dict.fromkeys(whole)]
+        shown = f": {', '.join(where)}" if where else f", {counted(len(self.nodes), 'node')}"
+        return f"{self.cluster}: {self.verdict}{shown}" + (" (a rehearsal)" if self.rehearsal else "")
+
+    def to_json(self, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the content of ``accept.json``."""
+        own = {"format": FORMAT, "verdict": self.verdict, "words": self.words}
+        return {**own, **asdict(self), "ranks": list(ranks)}
+
+    def __str__(self) -> str:
+        """Return the text for the terminal: the verdicts of the whole, the nodes that are not sound, and all words."""
+        shown = [check for check in self.checks if not check.host or check.verdict in ("slow", "failed")]
+        lines = [f"{check.verdict:<7} {_place(check)}: {check.words}{_expectations(check)}" for check in shown]
+        sound = [node.host for node in self.nodes if node.verdict == "pass"]
+        lines.append(f"{counted(len(sound), 'node')} of {len(self.nodes)} as expected")
+        return "\n".join([*lines, self.words, ""])
+
+
+def _place(check: Check) -> str:
+    return f"{check.topic} ({check.host})" if check.host else check.topic
+
+
+def _expectations(check: Check) -> str:
+    return "".join(f"; {in_words(each, check.unit)}" for each in check.expected)
+
+
+def in_words(expected: Expected, unit: str) -> str:
+    """Return an expectation in words."""
+    ends = [f"{end:.4g}" for end in (expected.low, expected.high) if end is not None]
+    form = "{} to {}" if len(ends) > 1 else "at least {}" if expected.low is not None else "at most {}"
+    said = f"{expected.by}: {form.format(*ends)} {unit}".rstrip() if ends else f"{expected.by}: no figure"
+    mark = "" if expected.decides or not ends else ", unproven: nothing of the kind was ever measured"
+    return said + (f" ({expected.note})" if expected.note else "") + mark
+
+
+def junit(acceptance: Acceptance) -> str:
+    """Return the checks as JUnit's XML: a test case for each, a failure where the verdict is slow or failed."""
+    bad = sum(check.verdict in ("slow", "failed") for check in acceptance.checks)
+    counts = {
+        "tests": str(len(acceptance.checks)),
+        "failures": str(bad),
+        "errors": "0",
+        "skipped": str(sum(check.verdict == "skipped" for check in acceptance.checks)),
+    }
+    root = ElementTree.Element("testsuites", counts)
+    named = {"name": f"accept {acceptance.cluster}", "timestamp": acceptance.time, **counts}
+    suite = ElementTree.SubElement(root, "testsuite", named)
+    for check in acceptance.checks:
+        place = f"{acceptance.cluster}.{check.host}" if check.host else acceptance.cluster
+        case = ElementTree.SubElement(suite, "testcase", {"classname": place, "name": check.topic})
+        words = check.words + _expectations(check)
+        if check.verdict in ("slow", "failed"):
+            ElementTree.SubElement(case, "failure", {"type": check.verdict, "message": words}).text = words
+        elif check.verdict == "skipped":
+            ElementTree.SubElement(case, "skipped", {"message": words})
+        else:
+            ElementTree.SubElement(case, "system-out").text = words
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

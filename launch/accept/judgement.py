@@ -1,0 +1,318 @@
+"""The verdict on a machine: figures of its ranks beside what is expected of them. Pure."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from configs.arguments import counted
+from launch.accept.document import Check, Expected, Figures, Node, Verdict, worst
+from launch.accept.statistics import Excess, compare
+from launch.doctor.check_result import CheckResult, ExpectedRate
+from launch.doctor.facts import RankFacts
+
+FLOORS: Mapping[str, float] = {"compute": 0.025, "copy": 0.1, "input": 0.2, "link": 0.1}
+"""Part of a rank's own work -> share by which sound ranks may differ, however exactly they were measured. Ranks read
+their input from a file system that others use."""
+
+_REMEDIES = {
+    "compute": "look for other programs, a throttled or hot GPU, a power cap, wrong cores",
+    "copy": "look at the GPU's PCIe link (nvidia-smi -q: width and generation), and at the cores of the rank",
+    "input": "look at the node's cores, its disk and its way to the file system",
+    "link": "look at the node's network card, its cable and its switch port (error counters, rate)",
+}
+
+_JUDGED_HERE = ("slow rank", "slow node", "nodes", "jitter", "forecast", "step")
+"""Topics of the doctor that an acceptance judges by itself, unless they FAIL; and ``ranks``, but for the first result,
+which tells whether all are there."""
+
+_LEAST_OF_LINK = 0.5
+"""Share of a link's rate that an allreduce of buckets reaches on a sound machine: NCCL reaches 0.8 with large ones."""
+
+_DRIFT = 4.0
+"""Standard errors by which a node may differ from the baseline, on top of its part's floor."""
+
+_BASELINE_RATE = 0.9
+"""Least share of the baseline's images/s."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How the short run of all ranks ended.
+
+    Attributes:
+        epochs: Epochs until the target; None if it was not reached.
+        allowed: Epochs within which a sound machine reaches it.
+        top1: The last accuracy; None if there is none.
+        target: The target.
+        failure: Why the run failed; empty if it did not.
+    """
+
+    epochs: int | None
+    allowed: int
+    top1: float | None
+    target: float
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is judged.
+
+    Attributes:
+        hosts: The nodes, in the order of the ranks.
+        doctor: Results of the doctor's checks.
+        ranks: What the ranks report of machine and step, by rank.
+        alone: What they report of their trainings alone, by rank; None if they did not train.
+        forecast: The rate that the simulator expects; None if it was not asked.
+        predicted_buckets_s: Time of each bucket's allreduce by the simulator; empty if nobody knows.
+        link_bytes_per_s: Of the cluster file, of one rank; None if the file does not say.
+        learned: The short run of all ranks; None if there was none.
+        why_not: Topic -> why it was not tried.
+        baseline: An earlier acceptance; None without one.
+    """
+
+    hosts: Sequence[str]
+    doctor: Sequence[CheckResult]
+    ranks: Sequence[RankFacts]
+    alone: Sequence[RankFacts] | None = None
+    forecast: ExpectedRate | None = None
+    predicted_buckets_s: Sequence[float] = ()
+    link_bytes_per_s: float | None = None
+    learned: Learned | None = None
+    why_not: Mapping[str, str] = field(default_factory=dict)
+    baseline: Figures | None = None
+
+
+def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
+    """Return all checks, those of the whole machine first, and the figures for a later acceptance."""
+    compared = _compared(evidence.ranks)
+    bits = _majorities(evidence.alone or ())
+    figures = Figures(_rate(evidence.ranks), _of_hosts(compared, evidence.ranks), bits)
+    whole = [
+        *_doctor(evidence.doctor), *_rates(evidence), *_allreduce(evidence), *_learning(evidence),
+        *(Check(topic, "", "skipped", why) for topic, why in evidence.why_not.items()),
+    ]  # fmt: skip
+    nodes = [*_parts(evidence, compared), *_bits(evidence)]
+    return [*[each for each in whole if not each.host], *[each for each in whole if each.host], *nodes], figures
+
+
+def nodes_of(hosts: Sequence[str], checks: Sequence[Check], ranks: Sequence[RankFacts]) -> list[Node]:
+    """Return the verdict on each node, by the checks that name it."""
+    found = []
+    for host in dict.fromkeys([*hosts, *(check.host for check in checks if check.host)]):
+        own = [check for check in checks if check.host == host]
+        mine = [rank for rank in ranks if rank.host == host]
+        words = [f"{check.topic}: {check.words}" for check in own if check.verdict in ("slow", "failed")]
+        gpus = [rank.gpu for rank in mine if rank.gpu]
+        models = {rank.model: None for rank in mine if rank.model}
+        verdict = worst(check.verdict for check in own)
+        found.append(Node(host, verdict, words, [rank.rank for rank in mine], gpus, ", ".join(models)))
+    return found
+
+
+def _doctor(results: Sequence[CheckResult]) -> Iterator[Check]:
+    """Yield a check for each of the doctor's; a warning is told, and is no fault of the machine."""
+    seen: set[str] = set()
+    for result in results:
+        is_judged = result.topic in _JUDGED_HERE or (result.topic == "ranks" and "ranks" in seen)
+        seen.add(result.topic)
+        if result.level != "FAIL" and is_judged:
+            continue
+        verdict: Verdict = "failed" if result.level == "FAIL" else "pass"
+        note = "a warning: " if result.level == "WARN" else ""
+        words = f"{note}{result.words}" + (f"; {result.remedy}" if result.remedy else "")
+        for host in result.hosts if verdict == "failed" and result.hosts else ("",):
+            yield Check(result.topic, host, verdict, words)
+
+
+def _series(ranks: Sequence[RankFacts]) -> dict[str, np.ndarray]:
+    """Return part -> seconds, [ranks, rounds], of the parts that all ranks have; NaN where a rank was idle."""
+    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended]
+    if not steps or len(steps) < len(ranks):
+        return {}
+    found: dict[str, list[Sequence[float | None]]]
+    found = {part: [step.samples.get(part, ()) for step in steps] for part in ("compute", "copy", "input")}
+    found["link"] = [step.links_s for step in steps]
+    lengths = {part: {len(row) for row in rows} for part, rows in found.items()}
+    return {part: np.array(rows, float) for part, rows in found.items() if len(lengths[part]) == 1 and len(rows[0])}
+
+
+def _compared(ranks: Sequence[RankFacts]) -> dict[str, list[Excess]]:
+    """Return part -> each rank's comparison with the ranks of its own model, by rank."""
+    series = _series(ranks)
+    groups = defaultdict(list)
+    for place, rank in enumerate(ranks):
+        groups[rank.model].append(place)
+    found: dict[str, list[Excess]] = {}
+    for part, samples in series.items():
+        rows: dict[int, Excess] = {}
+        for places in groups.values():
+            excesses = compare(samples[places], floor=FLOORS[part], comparisons=len(ranks) * len(series))
+            rows |= dict(zip(places, excesses, strict=True))
+        found[part] = [rows[place] for place in range(len(ranks))]
+    return found
+
+
+def _slowest(excesses: Sequence[Excess], ranks: Sequence[RankFacts]) -> dict[str, tuple[RankFacts, Excess]]:
+    """Return host -> its slowest rank, and the comparison of that."""
+    found: dict[str, tuple[RankFacts, Excess]] = {}
+    for rank, excess in zip(ranks, excesses, strict=True):
+        if rank.host not in found or excess.excess > found[rank.host][1].excess:
+            found[rank.host] = rank, excess
+    return found
+
+
+def _of_hosts(
+    compared: Mapping[str, Sequence[Excess]], ranks: Sequence[RankFacts]
+) -> dict[str, dict[str, tuple[float, float]]]:
+    parts: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for part, excesses in compared.items():
+        for host, (_, each) in _slowest(excesses, ranks).items():
+            parts[host][part] = each.median_s, each.error_s
+    return dict(parts)
+
+
+def _parts(evidence: Evidence, compared: Mapping[str, Sequence[Excess]]) -> Iterator[Check]:
+    """Yield a check for each part of each node: beside the other nodes, and beside the node's own baseline."""
+    for part, excesses in compared.items():
+        for host, (rank, each) in _slowest(excesses, evidence.ranks).items():
+            usual_s = each.median_s / (1 + each.excess)
+            expected = []
+            if sum(other.model == rank.model for other in evidence.ranks) > 1:
+                expected.append(Expected("the other nodes", high=usual_s * (1 + each.limit)))
+            is_slow = bool(expected) and each.is_slow
+            before = evidence.baseline and evidence.baseline.parts.get(host, {}).get(part)
+            if before:
+                before_s, error_s = before
+                high = before_s * (1 + FLOORS[part]) + _DRIFT * float(np.hypot(each.error_s, error_s))
+                expected.append(Expected("the baseline", high=high))
+                is_slow |= each.median_s > high
+            words = f"{1e3 * each.median_s:.4g} ms, {100 * each.excess:+.1f} % from the median of its like"
+            if is_slow:
+                words += f", {_name(rank)}; {_REMEDIES[part]}"
+            yield Check(part, host, "slow" if is_slow else "pass", words, each.median_s, "s", tuple(expected))
+
+
+def _name(rank: RankFacts) -> str:
+    return f"rank {rank.rank}" + (f", GPU {rank.gpu}" if rank.gpu else "")
+
+
+def _rate(ranks: Sequence[RankFacts]) -> float | None:
+    """Return the images/s of all ranks together: those of the median step, which ends on all ranks at once."""
+    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended]
+    if not steps or len(steps) < len(ranks):
+        return None
+    return steps[0].images / max(median(step.samples.get("step") or [step.seconds["step"]]) for step in steps)
+
+
+def _rates(evidence: Evidence) -> Iterator[Check]:
+    """Yield the check of the rate of all ranks: beside the simulator and the baseline."""
+    rate, forecast, baseline = _rate(evidence.ranks), evidence.forecast, evidence.baseline
+    if rate is None:
+        return
+    expected = []
+    if forecast is not None and forecast.problem:
+        expected.append(Expected("the simulator", note=forecast.problem))
+    elif forecast is not None:
+        expected.append(Expected("the simulator", forecast.low, forecast.high, decides=forecast.is_measured))
+    if baseline is not None and baseline.images_per_s:
+        expected.append(Expected("the baseline", low=_BASELINE_RATE * baseline.images_per_s))
+    is_low = any(each.decides and each.low is not None and rate < each.low for each in expected)
+    words = f"{rate:,.1f} images/s on {counted(len(evidence.ranks), 'rank')}"
+    words += "; see the parts of the nodes, the allreduce, and whether all nodes are slow alike" if is_low else ""
+    yield Check("rate", "", "slow" if is_low else "pass", words, rate, "images/s", tuple(expected))
+
+
+def _allreduce(evidence: Evidence) -> Iterator[Check]:
+    """Yield the check of the allreduce at the recipe's bucket sizes: beside the links and the simulator."""
+    steps = [rank.step for rank in evidence.ranks if rank.step is not None and rank.step.has_ended]
+    count = len(evidence.ranks)
+    if len(steps) < count or count < 2 or not steps[0].buckets_s:  # noqa: PLR2004 (the least that can be summed)
+        return
+    # A rank that arrives early waits for the others; the last one's time is that of the transfer.
+    times = [min(each) for each in zip(*(step.buckets_s for step in steps), strict=True)]
+    sizes = steps[0].buckets_bytes
+    rate = 2 * (count - 1) / count * sum(sizes) / sum(times)
+    expected = []
+    if evidence.link_bytes_per_s:
+        note = f"half of {evidence.link_bytes_per_s / 1e9:.3g} GB/s"
+        expected.append(Expected("the cluster file", low=_LEAST_OF_LINK * evidence.link_bytes_per_s / 1e9, note=note))
+    if evidence.predicted_buckets_s:
+        rate_expected = 2 * (count - 1) / count * sum(sizes) / sum(evidence.predicted_buckets_s) / 1e9
+        # The simulator has no interval of a single collective.
+        expected.append(Expected("the simulator", low=_LEAST_OF_LINK * rate_expected, decides=False))
+    is_slow = any(each.decides and not each.holds(rate / 1e9) for each in expected)
+    buckets = f"{counted(len(sizes), 'bucket')} of {min(sizes) / 1e6:.3g} to {max(sizes) / 1e6:.3g} MB"
+    words = f"{buckets} in {1e3 * sum(times):.3g} ms: {rate / 1e9:.3g} GB/s on the bus"
+    words += "; with NCCL_DEBUG=INFO, NCCL logs which transport it chose" if is_slow else ""
+    yield Check("allreduce of buckets", "", "slow" if is_slow else "pass", words, rate / 1e9, "GB/s", tuple(expected))
+
+
+def _majorities(ranks: Sequence[RankFacts]) -> dict[str, str]:
+    """Return model -> the checksum of more than half of all its trainings; models without one are left out."""
+    sums: dict[str, list[str]] = defaultdict(list)
+    for rank in ranks:
+        sums[rank.model] += rank.alone.checksums if rank.alone else ()
+    found = {}
+    for model, checksums in sums.items():
+        (common, number), *_ = Counter(checksums).most_common(1) or [("", 0)]
+        if 2 * number > len(checksums):
+            found[model] = common
+    return found
+
+
+def _bits(evidence: Evidence) -> Iterator[Check]:
+    """Yield the check of each node's arithmetic: the same bits as its like, and the same ones twice.
+
+    Where as many ranks differ as agree, the baseline decides; without one, nobody knows who is right.
+    """
+    ranks = evidence.alone or ()
+    usual, sizes = _majorities(ranks), Counter(rank.model for rank in ranks)
+    before = evidence.baseline.bits if evidence.baseline else {}
+    words: dict[str, list[str]] = defaultdict(list)
+    for rank in ranks:
+        right, by = (usual[rank.model], "most of its like") if rank.model in usual else (before.get(rank.model), "")
+        if problem := _wrong(rank, right, by or "the baseline"):
+            words[rank.host].append(f"{_name(rank)} on {rank.host} ({rank.model}) {problem}")
+    for host in dict.fromkeys(rank.host for rank in ranks):
+        if host in words:
+            care = "do not train or compute on it: look at memory errors (ECC), clocks and the power supply"
+            yield Check("bits", host, "failed", f"{'; '.join(words[host])}; {care}")
+        else:
+            own = {rank.model for rank in ranks if rank.host == host}
+            alone = all(sizes[model] == 1 for model in own)
+            same = "the same bits twice; no other rank of its model to compare with" if alone else "the same bits"
+            yield Check("bits", host, "pass", same)
+
+
+def _wrong(rank: RankFacts, right: str | None, by: str) -> str:
+    """Return what is wrong with the trainings of a rank; empty if nothing is."""
+    alone = rank.alone
+    if alone is None or alone.failure:
+        return f"did not finish the training alone: {alone.failure if alone else 'it ended or hung'}"
+    if len(set(alone.checksums)) > 1:
+        return f"computed {' and then '.join(alone.checksums)} from the same seed"
+    if not alone.are_finite:
+        return "computed weights that are not finite"
+    if right is None:
+        return f"computed {alone.checksums[0]}, and no checksum of its model is that of most"
+    return "" if alone.checksums[0] == right else f"computed {alone.checksums[0]}, {by} computed {right}"
+
+
+def _learning(evidence: Evidence) -> Iterator[Check]:
+    """Yield the check of the short run that learns."""
+    learned = evidence.learned
+    if learned is None:
+        return
+    if learned.failure:
+        yield Check("learning", "", "failed", learned.failure)
+        return
+    aim = f"top-1 {learned.target} within {counted(learned.allowed, 'epoch')}"
+    if learned.epochs is None:
+        words = f"{learned.top1}, expected {aim}; the sums of the gradients or a rank's arithmetic are wrong"
+        yield Check("learning", "", "failed", words)
+        return
+    yield Check("learning", "", "pass", f"{aim}: after {learned.epochs}", learned.epochs, "epochs")

@@ -1,0 +1,1 @@
+"""What the ranks of ``./run.sh accept`` do beyond the doctor's: train alone for bits, and swap arrays two by two."""
