@@ -1,4 +1,4 @@
-"""``python -m data prepare``, the command behind ``./run.sh prepare``: pack a data set, or verify a packed one.
+"""``python -m data prepare``, the command behind ``./run.sh prepare``: pack or list images, or verify a data set.
 
 ``--help`` works before anything is installed: only the standard library and what needs nothing else is imported here.
 Every other import comes after the arguments are parsed.
@@ -32,7 +32,7 @@ _USAGE = """./run.sh prepare SOURCE DEST [options]
        ./run.sh prepare --check SOURCE [options]
        ./run.sh prepare --verify DEST [--workers N]"""
 _DESCRIPTION = """\
-Pack images into RecordIO files with an index, checksums and a manifest, or verify a packed data set.
+Pack images into RecordIO files with an index, checksums and a manifest, or verify a data set.
 
 SOURCE is one of
 {sources}
@@ -41,6 +41,9 @@ Every file is decoded before the first image is packed, and all problems are lis
 rules); --skip-bad leaves damaged files out. DEST appears only when it is complete. Packing the same source again is
 fast and changes nothing. At the end, DEST/recipe.yaml is written, unless you have changed it: a small network and a
 schedule that suit the images.
+
+With --in-place, DEST gets no image, but a list of those in SOURCE, which are read there during training. What is then
+different, docs/images.md says.
 """
 _EXAMPLES = """\
 examples:
@@ -48,6 +51,7 @@ examples:
   ./run.sh prepare digits runs/data/digits
   ./run.sh prepare /usr/share/datasets/fashion-mnist runs/data/fashion-mnist   # Debian: dataset-fashion-mnist
   ./run.sh prepare /data/imagenet runs/data/imagenet --workers 32
+  ./run.sh prepare --in-place /data/imagenet runs/data/imagenet
   ./run.sh prepare --check /data/my-images
   ./run.sh prepare generated runs/data/imagenet-smoke --train 64 --eval 16 --classes 1000
   ./run.sh prepare --verify runs/data/digits
@@ -65,6 +69,7 @@ class _Options:
     check: str | None
     no_decode: bool
     skip_bad: bool
+    in_place: bool
     workers: int
     seed: int | None
     size: int | None
@@ -86,15 +91,18 @@ def _run(options: _Options) -> int:
     given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
     names = [name for name in (options.source, options.dest) if name is not None]
     if options.verify is not None:
-        if names or given or options.check is not None or options.no_decode or options.skip_bad:
+        if names or given or options.check is not None or options.no_decode or options.skip_bad or options.in_place:
             raise UserError("--verify takes one folder and --workers, nothing else; see ./run.sh prepare --help")
         return _verify(options.verify, options.workers)
     if options.check is not None:
-        if names or options.skip_bad:
-            raise UserError("--check takes one source, no DEST and no --skip-bad; see ./run.sh prepare --help")
+        if names or options.skip_bad or options.in_place:
+            told = "--check takes one source, no DEST, no --skip-bad and no --in-place; see ./run.sh prepare --help"
+            raise UserError(told)
         return _check(options.check, given, options)
     if not options.source or options.dest is None:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
+    if options.in_place and (options.size or options.quality is not None):
+        raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
     try:
         return _prepare(options.source, options.dest, given, options)
     except KeyboardInterrupt:
@@ -116,6 +124,7 @@ def _parser() -> Parser:
     add("--check", metavar="SOURCE", help="pack nothing; list every problem that prevents SOURCE from being packed")
     add("--no-decode", action="store_true", help="do not decode the images before packing; --verify can do so later")
     add("--skip-bad", action="store_true", help="leave out files that are no sound images, and list them in DEST")
+    add("--in-place", action="store_true", help="pack nothing: list the images in DEST, to be read where they lie")
     add(
         "--workers",
         metavar="N",
@@ -182,7 +191,7 @@ def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _O
     from data.sources.catalogue import open_source
     from data.sources.image_source import Settings
 
-    settings = Settings(**given)
+    settings = Settings(**given, in_place=options.in_place)
     start = time.monotonic()
     source = open_source(name, settings)
     _print_notes(source.notes)
@@ -202,7 +211,8 @@ def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _O
         lines = listed.read_text(encoding="utf-8").splitlines()
         total = len(lines) + manifest.train.records + manifest.eval.records
         print(f"{listed}: left out of {total:,} images: {_print_findings(lines, 'bad file')}")
-    took = "up to date" if was_there else f"packed in {time.monotonic() - start:.1f} s"
+    done = "indexed" if options.in_place else "packed"
+    took = "up to date" if was_there else f"{done} in {time.monotonic() - start:.1f} s"
     _print_counts(destination, manifest, took)
     if not options.no_recipe:
         _print_recipe(write_recipe(destination, manifest))

@@ -1,6 +1,6 @@
 """Drop files from the page cache and check that they are gone, so that MLPerf's ``cache_clear`` event is true.
 
-Works on Linux only, without root. Imports nothing of ours but `configs.reading`.
+Works on Linux only, without root.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from configs.reading import entries, exists, is_file, patiently
+from data.forms.catalogue import form_of, image_files
 
 _WINDOW_BYTES = 1 << 30
 _TRIES, _PAUSE_S = 10, 0.1
@@ -27,23 +28,26 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def clear_dataset(folder: Path) -> str | None:
-    """Drop a packed data set from the page cache.
+    """Drop a data set from the page cache.
 
     The index and the manifest may stay in the cache, because every rank reads them when it starts.
 
     Returns:
         None if the cache holds no image any more; otherwise the reason why that is not known or not so.
     """
+    if (why := form_of(folder, "train").not_cleared) is not None:
+        return why
     left: int | None = 0
+    images = image_files(folder)
     for _ in range(_TRIES):
-        drop_pages(filter(is_file, entries(folder)))
-        left = resident_bytes(path for path in entries(folder) if path.suffix == ".rec")
+        drop_pages({*filter(is_file, entries(folder)), *images})
+        left = resident_bytes(images)
         if not left:
             break
         time.sleep(_PAUSE_S)
     if left is None:
         return _NOT_TOLD
-    return f"{left:,} bytes stay cached: {_reason(folder.resolve())}" if left else None
+    return f"{left:,} bytes stay cached: {_reason(images[0].resolve().parent)}" if left else None
 
 
 def _reason(folder: Path) -> str:
@@ -60,11 +64,14 @@ def known_obstacle(folder: Path) -> str | None:
     """Return why no program of this user can clear the page cache of a folder's images, as far as a glance tells.
 
     Args:
-        folder: A packed data set, or a folder that is still to be made.
+        folder: A data set, or a folder that is still to be made.
     """
-    if not all(_is_told(path) for path in folder.glob("*.rec")):
+    if (why := form_of(folder, "train").not_cleared) is not None:
+        return why
+    images = [path.absolute() for path in image_files(folder)]
+    if not all(_is_told(path) for path in images if exists(path)):
         return _NOT_TOLD
-    place = next(each for each in (folder.absolute(), *folder.absolute().parents) if exists(each))
+    place = next(each for each in images[0].parents if exists(each))
     return "the folder is a tmpfs, whose files are always in memory" if _is_tmpfs(place) else None
 
 

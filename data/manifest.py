@@ -1,4 +1,4 @@
-"""``manifest.json``: the contents of a packed data set, the source of the images, and the checksums of the files."""
+"""``manifest.json``: the contents of a data set, the source of the images, and the checksums of the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from configs.sync import sync
 
 SplitName = Literal["train", "eval"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
-_NAME = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 
 
 class _ManifestBlock(BaseModel):
@@ -30,7 +30,11 @@ class SourceManifest(_ManifestBlock):
 
 
 class SplitManifest(_ManifestBlock):
-    """One ``.rec`` file and its index; ``class_counts`` says how many images have each class."""
+    """One ``.rec`` file and its index; ``class_counts`` says how many images have each class.
+
+    Of a data set in place, ``rec_bytes`` are those of all files that hold images, and ``rec_sha256`` is the digest of
+    the index and the checksums of the images.
+    """
 
     records: int = Field(ge=1)
     rec_bytes: int = Field(ge=1)
@@ -40,6 +44,22 @@ class SplitManifest(_ManifestBlock):
     class_counts: tuple[int, ...]
 
 
+class InPlace(_ManifestBlock):
+    """Where the images lie that were not packed.
+
+    Attributes:
+        form: A key of `data.forms.catalogue`.
+        root: Folder that the user gave.
+        train: Files from there that hold several images each, of the training part.
+        eval: Those of the evaluation part.
+    """
+
+    form: str
+    root: str
+    train: tuple[str, ...] = ()
+    eval: tuple[str, ...] = ()
+
+
 class Manifest(_ManifestBlock):
     """The whole data set.
 
@@ -47,6 +67,7 @@ class Manifest(_ManifestBlock):
         seed: Decides the order of the training records, and the pixels of generated images.
         packed_side: Shorter side to which the images were scaled, px. None if the bytes of files were kept, or if an
             older version packed the data set.
+        in_place: Where the images lie. If None, they are packed in the folder of the manifest.
     """
 
     format_version: Literal[1]
@@ -54,6 +75,7 @@ class Manifest(_ManifestBlock):
     seed: int
     class_names: tuple[str, ...]
     packed_side: int | None = Field(None, ge=1)
+    in_place: InPlace | None = None
     train: SplitManifest
     eval: SplitManifest
 
@@ -81,13 +103,13 @@ class Manifest(_ManifestBlock):
 
     def save(self, folder: Path) -> None:
         """Write ``manifest.json`` into the folder of a data set; returns when it is on the disk."""
-        with (folder / _NAME).open("w", encoding="utf-8") as file:
+        with (folder / MANIFEST_FILE).open("w", encoding="utf-8") as file:
             file.write(self.model_dump_json(indent=1) + "\n")
             file.flush()
             sync(file.fileno())
 
 
-def load_manifest(folder: Path, name: str = _NAME) -> Manifest:
+def load_manifest(folder: Path, name: str = MANIFEST_FILE) -> Manifest:
     """Read the manifest of a data set.
 
     Args:

@@ -1,6 +1,6 @@
-"""Pack a source into the folder of a data set, after everything that can be known of its images has been checked.
+"""Make the folder of a data set from a source: the images are packed, or listed in place, after all were checked.
 
-The folder gets its name only when everything is packed.
+The folder gets its name only when it is complete.
 """
 
 import contextlib
@@ -9,8 +9,9 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -18,9 +19,10 @@ from tqdm import tqdm
 from configs.arguments import printable
 from configs.errors import UserError
 from configs.reading import Unreadable, exists, is_folder, patiently
+from data.forms.catalogue import placed
 from data.images import ImageFile, image_problem
 from data.lock import locked
-from data.manifest import SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
+from data.manifest import SPLITS, InPlace, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import chunked, ordered_map
 from data.recordio import RecordWriter, pack_image
 from data.sources.image_source import Source, SourceSplit, name_some
@@ -111,7 +113,7 @@ def prepare(
     is_decoded: bool = True,
     skips_bad: bool = False,
 ) -> tuple[Manifest, bool]:
-    """Pack a source of images.
+    """Pack a source of images; of one with a place, write only an index, for which each image is read once.
 
     Nothing is packed before `check_source` has found no problem. Training records are shuffled once; evaluation
     records keep the order of the source. The records are written into a hidden folder beside the destination, which
@@ -137,50 +139,50 @@ def prepare(
         raise SourceRefused([*check_source(source, workers=workers, is_decoded=is_decoded)])
     wanted = SourceManifest(kind=source.kind, description=source.description, fingerprint=source.fingerprint)
     if exists(destination):
-        return _load_same(destination, wanted, seed), True
-    _require_space(source, destination)
-    bad = [*_bad_files(source, workers, is_decoded=is_decoded)]
-    can_skip = all(each.is_content for each in bad)
-    if bad and not (skips_bad and can_skip):
-        remedy = "--skip-bad leaves these files out" if can_skip else ""
-        raise SourceRefused([each.line for each in bad], remedy)
-    if bad:
-        source = _without(source, bad)
+        return _load_same(destination, wanted, seed, source.place), True
+    if source.place is None:
+        _require_space(source, destination)
+        bad = [*_bad_files(source, workers, is_decoded=is_decoded)]
+        kept = _without(source, bad, skips_bad=skips_bad)
+        fill = partial(_pack_splits, kept, bad, seed=seed, workers=workers)
+    else:
+        fill = partial(_place_splits, source, seed=seed, workers=workers, is_decoded=is_decoded, skips_bad=skips_bad)
     try:
-        with _partial_folder(destination) as partial:
-            if bad:
-                listed = "".join(f"{printable(each.line)}\n" for each in bad)
-                (partial / LEFT_OUT_FILE).write_text(listed, encoding="utf-8", errors="backslashreplace")
-            splits = {name: _pack(source, name, partial, seed, workers) for name in SPLITS}
+        with _partial_folder(destination) as folder:
             manifest = Manifest(
                 format_version=1,
                 source=wanted,
                 seed=seed,
                 class_names=source.class_names,
                 packed_side=source.eval.size,
-                **splits,
+                in_place=source.place,
+                **fill(folder),
             )
-            manifest.save(partial)
-            partial.rename(destination)
+            manifest.save(folder)
+            folder.rename(destination)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and destination.is_dir():
             # Another process has packed it meanwhile, as the first runs on a machine that are started together do.
-            return _load_same(destination, wanted, seed), True
+            return _load_same(destination, wanted, seed, source.place), True
         raise UserError(_explain(error, destination)) from None
     return manifest, False
 
 
-def _without(source: Source, bad: Sequence[_BadFile]) -> Source:
+def _without(source: Source, bad: Sequence[_BadFile], *, skips_bad: bool) -> Source:
     """Return the source without some files.
 
     Raises:
-        SourceRefused: More than half of a class's training images or of the evaluation images would be left out.
+        SourceRefused: There are some, and they may not be left out, or they are more than half of a class's training
+            images or of the evaluation images.
     """
+    can_skip = all(each.is_content for each in bad)
+    if bad and not (skips_bad and can_skip):
+        remedy = "--skip-bad leaves these files out" if can_skip else ""
+        raise SourceRefused([each.line for each in bad], remedy)
 
     def kept(name: SplitName) -> SourceSplit:
-        left_out = {each.place for each in bad if each.split == name}
-        split = source.split(name)
-        return split.taken([place for place in range(len(split.labels)) if place not in left_out])
+        split, left_out = source.split(name), _places(bad, name)
+        return split.taken([place for place in range(len(split.labels)) if place not in left_out]) if bad else split
 
     taken = replace(source, train=kept("train"), eval=kept("eval"))
     parts = [*zip(source.class_names, _class_counts(source, "train"), _class_counts(taken, "train"), strict=True)]
@@ -190,6 +192,16 @@ def _without(source: Source, bad: Sequence[_BadFile]) -> Source:
         told = f"--skip-bad leaves out at most half of a class; more are bad of {name_some(few)}"
         raise SourceRefused([each.line for each in bad], told)
     return taken
+
+
+def _places(bad: Sequence[_BadFile], name: SplitName) -> set[int]:
+    return {each.place for each in bad if each.split == name}
+
+
+def _write_left_out(folder: Path, bad: Sequence[_BadFile]) -> None:
+    if bad:
+        listed = "".join(f"{printable(each.line)}\n" for each in bad)
+        (folder / LEFT_OUT_FILE).write_text(listed, encoding="utf-8", errors="backslashreplace")
 
 
 def _class_counts(source: Source, name: SplitName) -> list[int]:
@@ -207,7 +219,7 @@ def _require_space(source: Source, destination: Path) -> None:
         require_space(parent, needed, f"the data set {destination.name}", "or name a folder on another disk")
 
 
-def _load_same(destination: Path, wanted: SourceManifest, seed: int) -> Manifest:
+def _load_same(destination: Path, wanted: SourceManifest, seed: int, place: InPlace | None) -> Manifest:
     """Return the manifest of a destination that exists.
 
     Raises:
@@ -222,8 +234,9 @@ def _load_same(destination: Path, wanted: SourceManifest, seed: int) -> Manifest
         raise
     except UserError as error:
         raise UserError(f"{destination} exists and is not a complete data set ({error}); {remedy}") from None
-    if (found.source.fingerprint, found.seed) != (wanted.fingerprint, seed):
+    if (found.source.fingerprint, found.seed, found.in_place) != (wanted.fingerprint, seed, place):
         content = f"{found.source.description}; training order of seed {found.seed}"
+        content += "" if found.in_place is None else f"; in place in {found.in_place.root}"
         raise UserError(f"{destination} exists and holds another or an older data set ({content}); {remedy}")
     return found
 
@@ -263,10 +276,63 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
             shutil.rmtree(stale, ignore_errors=True)
 
 
+def _pack_splits(
+    source: Source, bad: Sequence[_BadFile], folder: Path, *, seed: int, workers: int
+) -> dict[SplitName, SplitManifest]:
+    """Write the records and the indexes of both splits."""
+    _write_left_out(folder, bad)
+    return {name: _pack(source, name, folder, seed, workers) for name in SPLITS}
+
+
+def _order(name: SplitName, count: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).permutation(count).tolist() if name == "train" else [*range(count)]
+
+
+def _place_splits(
+    source: Source, folder: Path, *, seed: int, workers: int, is_decoded: bool, skips_bad: bool
+) -> dict[SplitName, SplitManifest]:
+    """Read all images, and write the indexes and the facts of both splits."""
+    assert source.place is not None
+    forms = {name: placed(folder, name, source.place) for name in SPLITS}
+    orders: dict[SplitName, list[int]] = {}
+    checksums: dict[SplitName, dict[int, int]] = {}
+    bad: list[_BadFile] = []
+    looked = {}
+
+    def write_index(name: SplitName) -> None:
+        split, left_out = source.split(name), _places(bad, name)
+        labels: Any = split.labels
+        orders[name] = [each for each in orders[name] if each not in left_out]
+        forms[name].write_index([(labels[each], split.files[each]) for each in orders[name]])
+        looked[name] = forms[name].look()
+
+    for name, form in forms.items():
+        count = len(source.split(name).files)
+        orders[name] = _order(name, count, seed) if form.keeps_order else [*range(count)]
+        write_index(name)
+        checksums[name] = {}
+        examined = form.examine(count, workers, "checking", is_decoded=is_decoded)
+        for each, found in zip(orders[name], examined, strict=True):
+            checksums[name][each] = found.checksum
+            if found.problem is not None:
+                line = f"{form.name([found.sample])}: {found.problem}"
+                bad.append(_BadFile(name, each, line, found.is_content))
+    kept = _without(source, bad, skips_bad=skips_bad)
+    _write_left_out(folder, bad)
+    for name in {each.split for each in bad}:
+        write_index(name)
+    return {
+        name: form.write_facts(
+            looked[name], [checksums[name][each] for each in orders[name]], _class_counts(kept, name)
+        )
+        for name, form in forms.items()
+    }
+
+
 def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int) -> SplitManifest:
     """Write the records and the index of one split."""
     split, count = source.split(name), len(source.split(name).labels)
-    order = np.random.default_rng(seed).permutation(count).tolist() if name == "train" else range(count)
+    order = _order(name, count, seed)
 
     def payloads(indices: Sequence[int]) -> list[bytes]:
         return [pack_image(split.labels[index], index, split.jpeg(index)) for index in indices]

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from configs.errors import UserError
 from configs.reading import Unreadable, exists, patiently
 from configs.sync import sync
+from data.forms.catalogue import form_of
 from data.lock import locked
 from data.manifest import SPLITS, Manifest, load_manifest
 from data.space import require_space
@@ -66,10 +67,14 @@ def stage(source: Path, disk: Path) -> Staged:
         disk: Folder on the local disk, below which the copy lies; made if it is missing.
 
     Raises:
-        UserError: The disk has too little space or may not be written, or the source differs from the manifest.
+        UserError: The disk has too little space or may not be written, the source differs from the manifest, or its
+            form cannot be copied.
     """
     manifest = load_manifest(source)
-    digest = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:12]
+    if (why := form_of(source, "train").not_staged) is not None:
+        raise UserError(f"{source}: cannot be copied to {disk}: {why}; set cluster.paths.stage to null")
+    # Older versions knew no data set in place; their copies are used on.
+    digest = hashlib.sha256(manifest.model_dump_json(exclude={"in_place"}).encode()).hexdigest()[:12]
     copy = disk / f"{source.name}-{digest}"
     with _explained(disk):
         disk.mkdir(parents=True, exist_ok=True)

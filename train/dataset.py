@@ -1,4 +1,4 @@
-"""The images of a run on this rank: a packed data set, or synthetic images that touch no disk."""
+"""The images of a run on this rank: a data set on a disk, or synthetic images that touch no disk."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Images(ABC):
 
 
 class PackedImages(Images):
-    """Images in RecordIO files, read by DALI."""
+    """Images on a disk, packed or in place, read by DALI."""
 
     _staged: Staged | None = None
 
@@ -133,13 +133,14 @@ class PackedImages(Images):
         Raises:
             UserError: The data set is missing or damaged, does not fit the recipe, or cannot be copied to this host.
         """
-        manifest = check_dataset(self._folder, self._recipe.data, self._recipe.model.num_classes)
+        is_first = self._identity.local_rank == 0
+        manifest = check_dataset(self._folder, self._recipe.data, self._recipe.model.num_classes, is_first=is_first)
         if self._cluster.paths.stage is not None:
             self._staged = stage(self._folder, local_folder(self._cluster.paths.stage))
             self._folder = self._staged.folder
             if self._staged.copied_s is not None:
                 logger.info("data set copied to %s in %.1f s", self._folder, self._staged.copied_s)
-        left = clear_dataset(self._folder) if self._identity.local_rank == 0 else None
+        left = clear_dataset(self._folder) if is_first else None
         if left is not None and self._recipe.mlperf.submits:
             logger.warning(
                 "%s: cache_clear is not logged, because the page cache could not be cleared: %s", self._folder, left

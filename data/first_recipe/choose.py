@@ -111,7 +111,7 @@ def choose(facts: Facts, command: str) -> tuple[dict[str, Any], tuple[str, ...]]
     }
     moved = "cropped and mirrored at random" if is_photo else "moved by a few pixels, not mirrored"
     reasons = (
-        f"{_NETWORK} at {side} px; the packed images have {facts.shorter_side} px (shorter side, median)",
+        f"{_NETWORK} at {side} px; the images have {facts.shorter_side} px (shorter side, median)",
         f"batch {batch}, {epochs} epochs, images {moved}: about {duration} on two CPU cores",
         f"mean and deviation of the pixels are measured{', colours dropped' if facts.is_grey else ''}",
     )

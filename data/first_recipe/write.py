@@ -17,9 +17,9 @@ from configs.reading import exists
 from configs.schema import Recipe
 from configs.validate import validate
 from data.first_recipe.choose import Facts, choose
+from data.forms.catalogue import form_of
 from data.images import to_rgb
 from data.manifest import Manifest
-from data.recordio import RecordFile, index_rows, unpack_image
 
 NAME = "recipe.yaml"
 
@@ -108,15 +108,15 @@ def _as_yaml(key: str, value: Any) -> str:
 def _measure(folder: Path, manifest: Manifest) -> Facts:
     """Return what the manifest and the first training images, whose order is random, say of a data set."""
     sides, pixels = [], []
-    with RecordFile(folder / "train.rec") as records:
-        for _, offset in islice(index_rows(folder / "train.idx"), _MEASURED):
-            encoded = unpack_image(records.read(offset)).image
-            with contextlib.suppress(OSError, SyntaxError), Image.open(io.BytesIO(encoded)) as image:  # --no-decode
-                side = min(image.size)
-                image.draft("RGB", (_DECODED_PX, _DECODED_PX))  # decodes large JPEGs at a fraction of the size
-                every = max(1, min(image.size) // _MEASURED_PX)
-                pixels.append(np.asarray(to_rgb(image), np.float64)[::every, ::every].reshape(-1, 3))
-                sides.append(side)
+    images = form_of(folder, "train")
+    for sample in islice(images.samples(), _MEASURED):
+        encoded = io.BytesIO(images.image(sample))
+        with contextlib.suppress(OSError, SyntaxError), Image.open(encoded) as image:  # --no-decode
+            side = min(image.size)
+            image.draft("RGB", (_DECODED_PX, _DECODED_PX))  # decodes large JPEGs at a fraction of the size
+            every = max(1, min(image.size) // _MEASURED_PX)
+            pixels.append(np.asarray(to_rgb(image), np.float64)[::every, ::every].reshape(-1, 3))
+            sides.append(side)
     if not sides:
         raise UserError(f"{folder}: none of the first images can be decoded; ./run.sh prepare --verify lists them")
     values = np.concatenate(pixels)

@@ -1,4 +1,4 @@
-"""Batches from packed images for one rank: shards, resuming, skipped records, and the switch to plain images."""
+"""Batches from a data set for one rank: shards, resuming, skipped images, and the switch to plain images."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.schema import EngineSettings, Recipe
+from data.forms.catalogue import form_of
+from data.forms.form import Sample
 from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
 from data.input.damaged import find_damaged
 from data.input.pipeline import DALI_VERSION, make_pipeline
-from data.input.stream import ReadRequest, Start, Stream, UndecodableError
-from data.recordio import index_rows
+from data.input.stream import ReadRequest, Start, Stream, UndecodableError, in_order
 from data.shards import shard_range, stream_seed
 
 logger = logging.getLogger(__name__)
@@ -31,12 +32,12 @@ def open_training(
     Args:
         recipe: Crop, flip, normalisation, shuffling, the epoch from which images are plain, seed, number of samples.
         engine: Layout, threads, prefetching.
-        folder: A packed data set (`data.prepare`).
+        folder: A data set (`data.prepare`).
         state: The state of a stream that this one continues; if empty, it starts at the beginning.
         place: The other fields of `ReadRequest`: batch size, rank, world size, which is at most the number of training
             images, device and arrays.
     """
-    request = ReadRequest(recipe, engine, folder, "train", **place)
+    request = ReadRequest(recipe, engine, folder, "train", form_of(folder, "train"), **place)
     assert request.world_size <= recipe.data.train_samples
     return _PackedTraining(request, _StreamPosition.from_bytes(state) if state else _StreamPosition())
 
@@ -46,7 +47,7 @@ def open_evaluation(recipe: Recipe, engine: EngineSettings, folder: Path, **plac
 
     The arguments are those of `open_training`, but there may be more ranks than images.
     """
-    return _PackedEvaluation(ReadRequest(recipe.evaluated, engine, folder, "eval", **place))
+    return _PackedEvaluation(ReadRequest(recipe.evaluated, engine, folder, "eval", form_of(folder, "eval"), **place))
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class _StreamPosition:
     """The position of a training stream, as a checkpoint keeps it.
 
     Attributes:
-        left_out: Byte offsets of the records that could not be decoded.
+        left_out: Images that could not be decoded.
         is_plain: Whether the stream has switched to plain images (`data.plain_from_epoch`).
         samples_given: Number of samples given since the stream began, or since the switch to plain images.
         opened_at: ``samples_given`` at the time when the current pipeline was made.
@@ -62,7 +63,7 @@ class _StreamPosition:
         dali: Version of DALI that made the checkpoint.
     """
 
-    left_out: frozenset[int] = frozenset()
+    left_out: frozenset[Sample] = frozenset()
     is_plain: bool = False
     samples_given: int = 0
     opened_at: int = 0
@@ -71,7 +72,7 @@ class _StreamPosition:
 
     def to_bytes(self) -> bytes:
         """Return a line of JSON, followed by the checkpoint of the DALI pipeline."""
-        numbers = [sorted(self.left_out), self.is_plain, self.samples_given, self.opened_at, self.dali]
+        numbers = [in_order(self.left_out), self.is_plain, self.samples_given, self.opened_at, self.dali]
         return json.dumps(numbers).encode() + b"\n" + self.pipeline
 
     @classmethod
@@ -155,7 +156,7 @@ class _PackedTraining:
                 if self._request.recipe.data.bad_record == "stop":
                     raise
                 logger.warning("left out of training: %s", error)
-                self._leave_out(error.offsets)
+                self._leave_out(error.samples)
             else:
                 self._at = replace(self._at, samples_given=self._at.samples_given + self._request.batch_size)
                 return batch
@@ -169,9 +170,9 @@ class _PackedTraining:
         if self._index_folder is not None:
             self._index_folder.cleanup()
 
-    def _leave_out(self, offsets: frozenset[int]) -> None:
-        """Continue without these records; other ranks are not affected."""
-        self._reopen(left_out=self._at.left_out | offsets, opened_at=self._at.samples_given, pipeline=b"")
+    def _leave_out(self, samples: frozenset[Sample]) -> None:
+        """Continue without these images; other ranks are not affected."""
+        self._reopen(left_out=self._at.left_out | samples, opened_at=self._at.samples_given, pipeline=b"")
         self._stream.start()
         if self._plain is not None:
             self._plain.close()
@@ -194,7 +195,7 @@ class _PackedTraining:
         # number of samples given tells which shard is due.
         passes = 0 if sticks else at.opened_at // request.largest_shard
         reader = {
-            "index_path": [str(self._index(at.left_out))],
+            **self._files(at.left_out),
             "shard_id": (request.rank + passes) % request.world_size,
             "num_shards": request.world_size,
             "stick_to_shard": sticks,
@@ -215,16 +216,13 @@ class _PackedTraining:
         start = Start(state, samples // request.batch_size)
         return _open_stream(request, reader, seed, is_augmented=not at.is_plain, left_out=len(at.left_out), start=start)
 
-    def _index(self, left_out: frozenset[int]) -> Path:
-        """Return the index of the data set, or a copy of it without the records that are left out."""
+    def _files(self, left_out: frozenset[Sample]) -> dict[str, Any]:
+        """Return the files and indexes for the reader, the indexes without the images that are left out."""
         if not left_out:
-            return self._request.idx
+            return self._request.images.arguments()
         if self._index_folder is None:
             self._index_folder = tempfile.TemporaryDirectory(prefix="without-bad-records-")
-        idx = Path(self._index_folder.name) / "train.idx"
-        rows = [f"{key}\t{offset}\n" for key, offset in index_rows(self._request.idx) if offset not in left_out]
-        idx.write_text("".join(rows), encoding="ascii")
-        return idx
+        return self._request.images.arguments(left_out, Path(self._index_folder.name))
 
 
 class _PackedEvaluation:
@@ -243,7 +241,7 @@ class _PackedEvaluation:
         # of one image.
         has_more_ranks = request.world_size > request.num_samples
         reader = {
-            "index_path": [str(request.idx)],
+            **request.images.arguments(),
             "shard_id": shard.start if has_more_ranks else request.rank,
             "num_shards": min(request.world_size, request.num_samples),
             "stick_to_shard": True,

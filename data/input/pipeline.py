@@ -54,7 +54,7 @@ def make_pipeline(
 
     Args:
         request: The images to read.
-        reader: Arguments of the reader operator: index of the records, shard, shuffling, padding.
+        reader: Arguments of the reader operator: files, index, shard, shuffling, padding.
         seed: Seed of all random operators.
         is_augmented: Whether images are cut and flipped at random, instead of plainly.
         state: Checkpoint of a pipeline that this one continues; if empty, it starts at the beginning.
@@ -103,7 +103,8 @@ def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], seed: in
 
 
 def _read(request: ReadRequest, reader: dict[str, Any]) -> Any:
-    return fn.readers.mxnet(path=[str(request.rec)], lazy_init=True, name=READER, **reader_options(request), **reader)
+    read = getattr(fn.readers, request.images.reader)
+    return read(lazy_init=True, name=READER, **reader_options(request), **reader)
 
 
 def reader_options(request: ReadRequest) -> dict[str, Any]:

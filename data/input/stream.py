@@ -3,10 +3,11 @@
 Calls methods of DALI's objects, but does not import DALI: `data.input.pipeline` makes the pipelines.
 """
 
+import ctypes
+import os
 import re
 import shlex
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from configs.schema import EngineSettings, Recipe
+from data.forms.form import Form, Sample
 from data.input.batches import Arrays, DataError, HostArrays, TrainingBatch
-from data.recordio import find_wrong_length, index_rows
 
 READER = "reader"
 """Name of the reader operator in every pipeline."""
@@ -30,7 +31,6 @@ _NO_THREAD = "Resource temporarily unavailable"
 """In the error of a thread that the system refuses to start; it tells nothing of the images."""
 
 _OUTCOME = "pipeline object is no longer valid"
-_SOURCE = re.compile(r"(?P<path>.+) at index (?P<offset>\d+)")
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,9 @@ class ReadRequest:
     Attributes:
         recipe: Crop, flip, normalisation, shuffling, seed, number of samples.
         engine: Layout, threads, prefetching.
-        folder: A packed data set.
+        folder: The data set.
         split: ``"train"`` or ``"eval"``.
+        images: That part of it, in its form.
         batch_size: Images of a micro-batch of this rank.
         rank: This rank, below ``world_size``.
         world_size: Number of ranks.
@@ -53,6 +54,7 @@ class ReadRequest:
     engine: EngineSettings
     folder: Path
     split: str
+    images: Form
     batch_size: int
     rank: int
     world_size: int
@@ -60,18 +62,8 @@ class ReadRequest:
     arrays: Arrays = field(default_factory=HostArrays)
 
     @property
-    def rec(self) -> Path:
-        """The file of records."""
-        return self.folder / f"{self.split}.rec"
-
-    @property
-    def idx(self) -> Path:
-        """The index of the records."""
-        return self.folder / f"{self.split}.idx"
-
-    @property
     def num_samples(self) -> int:
-        """Number of records that the recipe expects."""
+        """Number of images that the recipe expects."""
         data = self.recipe.data
         return data.train_samples if self.split == "train" else data.eval_samples
 
@@ -82,16 +74,35 @@ class ReadRequest:
 
 
 class UndecodableError(DataError):
-    """The images of some records cannot be decoded.
+    """Some images cannot be decoded.
 
     Args:
         text: The message.
-        offsets: Byte offsets of these records in the file.
+        samples: These images.
     """
 
-    def __init__(self, text: str, offsets: frozenset[int]) -> None:
+    def __init__(self, text: str, samples: frozenset[Sample]) -> None:
         super().__init__(text)
-        self.offsets = offsets
+        self.samples = samples
+
+
+class _HostTensor:
+    """A host array with what `Arrays.from_dali` asks of a tensor of DALI; labels may have come as another type."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values = values
+        self.__array_interface__ = values.__array_interface__
+
+    def shape(self) -> tuple[int, ...]:
+        return self._values.shape
+
+    def copy_to_external(self, pointer: ctypes.c_void_p) -> None:
+        ctypes.memmove(pointer, self._values.ctypes.data, self._values.nbytes)
+
+
+def in_order(samples: frozenset[Sample]) -> list[Sample]:
+    """Return images of one form in the order of their places or names."""
+    return sorted(samples)
 
 
 class Start(NamedTuple):
@@ -112,9 +123,9 @@ class Stream:
     Args:
         request: The images to read.
         pipeline: A pipeline, not built yet, with three outputs: images, labels, and the source of each image.
-        num_samples: Number of records that the index of the pipeline should have.
-        find_damaged: Returns the byte offsets of the records that stopped the pipeline, given the number of batches
-            that it gave since its first shard began; asked where DALI does not name them.
+        num_samples: Number of images that the index of the pipeline should have.
+        find_damaged: Returns the images that stopped the pipeline, given the number of batches that it gave since its
+            first shard began; asked where DALI does not name them.
         start: Where ``pipeline`` starts.
     """
 
@@ -124,7 +135,7 @@ class Stream:
         pipeline: Any,
         num_samples: int,
         *,
-        find_damaged: Callable[[int], frozenset[int]],
+        find_damaged: Callable[[int], frozenset[Sample]],
         start: Start,
     ) -> None:
         self._request, self._pipeline, self._num_samples = request, pipeline, num_samples
@@ -145,9 +156,8 @@ class Stream:
             return
         found = self._call(lambda: self._pipeline.reader_meta(READER)["epoch_size"])
         if found != self._num_samples:
-            raise DataError(
-                f"{self._request.idx}: {found} records, expected {self._num_samples}; prepare the data set again"
-            )
+            counts = f"{found} records, expected {self._num_samples}"
+            raise DataError(f"{self._request.images.index}: {counts}; prepare the data set again")
         self._call(self._pipeline.schedule_run)
         self._is_running = True
 
@@ -161,12 +171,13 @@ class Stream:
         images, labels, sources = self._call(self._pipeline.share_outputs)
         self._initial_state = None
         self._batches_given += 1
-        self._check_labels(labels.as_array(), sources)
+        values = np.ascontiguousarray(self._request.images.labels(labels))
+        self._check_labels(values, sources)
         # DALI keeps labels on the host.
         is_on_host = self._request.device_id is None
         batch = TrainingBatch(
             self._request.arrays.from_dali(images.as_tensor(), is_on_host=is_on_host),
-            self._request.arrays.from_dali(self._dense_labels(labels), is_on_host=True),
+            self._request.arrays.from_dali(_HostTensor(values if self._has_vectors else values[:, 0]), is_on_host=True),
         )
         self._pipeline.release_outputs()
         self._call(self._pipeline.schedule_run)
@@ -184,24 +195,18 @@ class Stream:
         self._pipeline = None
         self._is_running = False
 
-    def _dense_labels(self, labels: Any) -> Any:
-        tensor = labels.as_tensor()
-        if not self._has_vectors:
-            tensor.squeeze(-1)
-        return tensor
-
     def _check_labels(self, labels: Any, sources: Any) -> None:
         """Raise DataError if a label is not a class. DALI keeps labels on the host, so this does not wait for a GPU."""
         num_classes = self._request.recipe.model.num_classes
         width, most = (num_classes, 1) if self._has_vectors else (1, num_classes - 1)
         if labels.shape[1] != width:
-            raise DataError(f"{self._request.rec}: {labels.shape[1]} labels per image, expected {width}")
+            raise DataError(f"{self._request.images.where}: {labels.shape[1]} labels per image, expected {width}")
         is_class = (labels >= 0) & (labels <= most) & (labels == np.floor(labels))
         if is_class.all():
             return
         at, column = np.unravel_index(np.argmin(is_class), is_class.shape)
-        record = self._name_records([offset_in(sources, int(at))])
-        raise DataError(f"{record}: label {labels[at, column]:g}, allowed: whole numbers 0 to {most}")
+        image = self._request.images.name([sample_in(self._request.images, sources, int(at))])
+        raise DataError(f"{image}: label {labels[at, column]:g}, allowed: whole numbers 0 to {most}")
 
     def _call(self, action: Callable[[], Any]) -> Any:
         """Call DALI, and turn its error, a page of text, into one line."""
@@ -209,31 +214,27 @@ class Stream:
             return action()
         except RuntimeError as error:
             text = str(error)
-        offsets = frozenset(int(match["offset"]) for match in re.finditer(rf"File: {_SOURCE.pattern}", text))
-        if not offsets and _DECODER in text:
-            offsets = self._find_damaged(self._batches_given)
+        images = self._request.images
+        told = re.finditer(rf"File: {images.source.pattern}", text)
+        samples = frozenset(images.sample(match["sample"]) for match in told)
+        if not samples and _DECODER in text:
+            samples = self._find_damaged(self._batches_given)
         if _NO_THREAD in text:
             raise DataError(f"DALI cannot start its threads: {_NO_THREAD}")
         folder = shlex.quote(str(self._request.folder))
         verify = f"({_reason(text)}); ./run.sh prepare --verify {folder} names all damaged records"
-        if offsets:
-            raise UndecodableError(f"{self._name_records(sorted(offsets))}: cannot be decoded {verify}", offsets)
-        with suppress(OSError, ValueError, LookupError):
-            if wrong := find_wrong_length(self._request.rec, self._request.idx, _LOOK_S):
-                raise DataError(f"{wrong}; DALI stopped {verify}")
-        raise DataError(f"{self._request.rec}: DALI stopped {verify}")
-
-    def _name_records(self, offsets: list[int]) -> str:
-        keys = {offset: key for key, offset in index_rows(self._request.idx)}
-        records = (f"record {keys.get(offset, 'unknown')} at byte {offset}" for offset in offsets)
-        return f"{self._request.rec}: {', '.join(records)}"
+        if samples:
+            raise UndecodableError(f"{images.name(in_order(samples))}: cannot be decoded {verify}", samples)
+        if wrong := images.why_stopped(_LOOK_S):
+            raise DataError(f"{wrong}; DALI stopped {verify}")
+        raise DataError(f"{images.where}: DALI stopped {verify}")
 
 
-def offset_in(sources: Any, number: int) -> int:
-    """Return the byte offset of a record of a batch, from the pipeline's output of sources."""
-    source = _SOURCE.fullmatch(sources.at(number).tobytes().decode())
+def sample_in(images: Form, sources: Any, number: int) -> Sample:
+    """Return which image is at a place of a batch, from the pipeline's output of sources."""
+    source = images.source.fullmatch(os.fsdecode(sources.at(number).tobytes()))
     assert source is not None
-    return int(source["offset"])
+    return images.sample(source["sample"])
 
 
 def _reason(text: str) -> str:

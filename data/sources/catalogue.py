@@ -7,7 +7,7 @@ from configs.errors import UserError, nearest
 from configs.reading import entries, exists, is_folder
 from configs.registry import BUILT_IN_SOURCES, SOURCES, module_of
 from data.sources.class_folders import explain_no_layout
-from data.sources.image_source import Settings, Source, SourceModule
+from data.sources.image_source import Settings, Source, SourceModule, is_utf8, shown
 
 _OPTIONS = ("size", "quality", "train", "eval", "classes", "labels", "eval_share")
 
@@ -30,7 +30,12 @@ def open_source(name: str, settings: Settings) -> Source:
         if getattr(settings, option) is not None and option not in modules[kind].OPTIONS:
             takers = ", ".join(taker for taker, module in modules.items() if option in module.OPTIONS)
             raise UserError(f"--{option.replace('_', '-')} does not apply to {kind}, only to {takers}; leave it out")
-    return modules[kind].open_source(name, settings)
+    source = modules[kind].open_source(name, settings)
+    if settings.in_place and source.place is None:
+        raise UserError(f"{name}: --in-place does not apply to {source.description}; leave it out")
+    if source.place is not None and not is_utf8(source.place.root):
+        raise UserError(f"{shown(name)}: a path that is not UTF-8, which no manifest can hold; rename it")
+    return source
 
 
 def layout_of(kind: str) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 from configs.arguments import counted
 from configs.errors import UserError
 from configs.reading import is_file, is_folder
+from data.images import ImageFile
+from data.manifest import InPlace
 from data.sources.class_folders import PARTS, Layout, ListedImage, Listing, find_layout, list_classes, require_whole
 from data.sources.flat_labels import with_labels
 from data.sources.held_out import DEFAULT_PERCENT, hold_out
@@ -71,7 +73,14 @@ def open_source(name: str, settings: Settings) -> Source:
         eval=file_split(files[1], labels[1], settings, num_bytes[1]),
         problems=tuple(problems),
         notes=(*notes, *told, *_notes_on_counts(names, labels)),
+        place=InPlace(form="class_folders", root=str(folder.absolute()))
+        if settings.in_place and _are_files(*files)
+        else None,
     )
+
+
+def _are_files(*parts: Sequence[ImageFile]) -> bool:
+    return all(isinstance(file, Path) for part in parts for file in part)
 
 
 def _list_part(path: Path, *, is_root: bool = False) -> Listing:

@@ -18,6 +18,7 @@ from PIL import Image
 from configs.errors import UserError
 from configs.registry import PackedSource
 from data.images import DEFAULT_QUALITY, ImageFile, encode_jpeg, file_facts, read_image, resize_image
+from data.manifest import InPlace
 
 _NAMED_AT_MOST = 5
 _LOOKED_AT = 64
@@ -39,6 +40,7 @@ class Settings:
         labels: Table of class -> labels, which gives every image several labels (`data.sources.tables`).
         eval_share: Share of each class that is held out for evaluation, percent.
         seed: Seed of generated images, and of the choice of images that are held out.
+        in_place: Whether the images will not be packed; then their bytes are kept, whatever their size.
     """
 
     size: int | None = None
@@ -49,6 +51,7 @@ class Settings:
     labels: Path | None = None
     eval_share: int | None = None
     seed: int = 1
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class Source:
         eval: Evaluation images.
         problems: What is wrong with the source, a line each; a source with problems is not packed.
         notes: What the user should know of the source, a line each.
+        place: Where the images lie, and in which form, if they are to be read there; they are not packed.
     """
 
     kind: PackedSource
@@ -99,6 +103,7 @@ class Source:
     eval: SourceSplit
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    place: InPlace | None = None
 
     def split(self, name: str) -> SourceSplit:
         """Return the split ``train`` or ``eval``."""
@@ -182,7 +187,7 @@ def with_size(settings: Settings, files: Sequence[ImageFile]) -> tuple[Settings,
         notes.append(
             "transparent images: alpha is dropped, so that pixels show the colour stored below it, often black"
         )
-    if settings.size is None and side > _LARGEST_KEPT:
+    if settings.size is None and side > _LARGEST_KEPT and not settings.in_place:
         told = f"images of {side:,} px (shorter side, median) are scaled to {_SCALED_TO} px; --size keep keeps them"
         return replace(settings, size=_SCALED_TO), [*notes, told]
     if settings.size:

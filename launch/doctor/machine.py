@@ -8,6 +8,7 @@ import resource
 import shutil
 import tempfile
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from configs.compilers import compiler_shortage
@@ -15,6 +16,7 @@ from configs.errors import UserError
 from configs.load import resolve_path
 from configs.machine_limits import available_memory_bytes, memory_limit, usable_cores
 from configs.schema import Cluster, Recipe
+from data.forms.catalogue import image_files
 from data.stage import dataset_bytes
 from data.verify import check_dataset
 from launch.doctor.facts import DatasetFacts, FolderFacts, MachineFacts
@@ -28,7 +30,7 @@ LIMITS = {
 }  # fmt: skip
 """The limits of a process that a run may meet."""
 
-_SAMPLE_BYTES = 1 << 20
+_SAMPLE_BYTES, _SAMPLE_FILES = 1 << 20, 64
 """Bytes that are read at each end of a file of records."""
 
 
@@ -54,13 +56,13 @@ def inspect_machine(cluster: Cluster, root: Path = Path("/")) -> MachineFacts:
 
 
 def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
-    """Check the recipe's data set as this machine sees it, and read both ends of each file of records."""
+    """Check the recipe's data set as this machine sees it, and read both ends of files that hold images."""
     folder = resolve_path(cluster.paths.data) / recipe.data.name
     if recipe.data.source == "synthetic":
         return DatasetFacts(folder=None)
     try:
         manifest = check_dataset(folder, recipe.data, recipe.model.num_classes)
-        for path in folder.glob("*.rec"):
+        for path in islice(image_files(folder), _SAMPLE_FILES):
             _read_ends(path)
         stays_cached = missing_cache_clear(recipe, cluster)
     except UserError as error:

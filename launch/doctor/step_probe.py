@@ -15,6 +15,7 @@ from typing import Any
 from configs.errors import UserError
 from configs.load import resolve_path
 from configs.schema import Cluster, Recipe
+from data.forms.catalogue import form_of
 from data.input.batches import TrainingBatch, TrainingSource
 from data.input.synthetic import open_repeated
 from launch.doctor.facts import PartFailure, StepFacts
@@ -240,9 +241,8 @@ def _seconds(
 def _real_batch(rank: ProbedRank, parts: _Parts) -> tuple[TrainingSource, TrainingBatch] | None:
     """Return this rank's stream of images and the first batch of it; None if a rank does not see the data set."""
     recipe, cluster = rank.parts.recipe, rank.parts.cluster
-    stem = resolve_path(cluster.paths.data) / recipe.data.name / "train"
-    is_packed = all(stem.with_suffix(suffix).is_file() for suffix in (".rec", ".idx"))
-    is_missing = isinstance(rank.images, PackedImages) and not is_packed
+    images = form_of(resolve_path(cluster.paths.data) / recipe.data.name, "train")
+    is_missing = isinstance(rank.images, PackedImages) and not (images.where.exists() and images.index.exists())
     parts.note(has_real_images=not any(parts.communicator.gather("doctor: data set", int(is_missing))))
     if not parts.facts.has_real_images:
         return None

@@ -16,6 +16,7 @@ SPLIT: dict[str, Any] = {
 SOURCE = {"kind": "digits", "description": "made", "fingerprint": "none"}
 TREE: dict[str, Any] = {
     "format_version": 1, "source": SOURCE, "seed": 5, "class_names": ("a", "b"), "packed_side": 32,
+    "in_place": {"form": "records", "root": "/a", "train": ("a.rec",), "eval": ("b.rec",)},
     "train": SPLIT, "eval": SPLIT | {"records": 1, "class_counts": (1, 0)},
 }  # fmt: skip
 

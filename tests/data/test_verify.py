@@ -13,12 +13,13 @@ from PIL import Image
 from configs.errors import UserError
 from configs.schema import Data
 from data.__main__ import main
+from data.forms.packed import Packed
 from data.manifest import load_manifest
 from data.prepare import prepare
 from data.recordio import RecordFile, RecordWriter, pack_image
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
-from data.verify import check_dataset, check_files, decoding_problem, verify_dataset
+from data.verify import check_dataset, check_files, verify_dataset
 
 LABEL, JPEG = 12, 32  # bytes from a record's beginning to its label and its image
 
@@ -153,10 +154,9 @@ def test_a_png_that_is_broken_after_its_header_cannot_be_decoded(tmp_path: Path)
     Image.new("RGB", (9, 9)).save(file, "PNG")
     png = file.getvalue()
     png = png[:33] + bytes(4) + png[37:]  # the length of the first chunk of pixels
-    with RecordWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
+    with RecordWriter(tmp_path / "train.rec", tmp_path / "train.idx") as writer:
         writer.write(pack_image(0, 0, png))
-    with RecordFile(tmp_path / "a.rec") as records:
-        assert "broken PNG file" in str(decoding_problem(records, 0))
+    assert "broken PNG file" in str(Packed(tmp_path, "train").decoding_problem(0))
 
 
 def test_a_manifest_of_other_counts_is_named(dataset: Path) -> None:

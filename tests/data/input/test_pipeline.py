@@ -10,6 +10,7 @@ import pytest
 
 from configs.load import ROOT
 from configs.schema import EngineSettings
+from data.forms.catalogue import form_of
 from data.input import pipeline
 from data.input.stream import ReadRequest
 from tests.data.input.test_packed import recipe_for
@@ -28,7 +29,8 @@ def test_dali_is_imported_without_a_word_and_later_warnings_are_shown() -> None:
 
 def _request(device_id: int | None, overrides: Sequence[str] = (), **engine: Any) -> ReadRequest:
     recipe = recipe_for(overrides=overrides)
-    return ReadRequest(recipe, EngineSettings(**engine), Path("set"), "train", 4, 0, 1, device_id)
+    images = form_of(Path("set"), "train")
+    return ReadRequest(recipe, EngineSettings(**engine), Path("set"), "train", images, 4, 0, 1, device_id)
 
 
 @pytest.mark.parametrize(
@@ -38,20 +40,22 @@ def _request(device_id: int | None, overrides: Sequence[str] = (), **engine: Any
 )  # fmt: skip
 def test_images_that_are_decoded_whole_meet_no_decoder_of_regions(engine: dict[str, Any], operator: bytes) -> None:
     request = _request(None, ["data.crop={kind: resized}"], **engine)
-    graph = pipeline.make_pipeline(request, {"index_path": ["train.idx"]}, 1, is_augmented=True).serialize()
+    graph = pipeline.make_pipeline(request, request.images.arguments(), 1, is_augmented=True).serialize()
     assert [name for name in (b"ImageRandomCrop", b"RandomResizedCrop") if name in graph] == [operator]
 
 
 def test_dali_is_told_how_to_read_the_file() -> None:
     graphs = {}
     for access in ("mapped", "mapped_ahead", "read"):
-        made = pipeline.make_pipeline(_request(None, file_access=access), {"index_path": ["x"]}, 1, is_augmented=False)
+        request = _request(None, file_access=access)
+        made = pipeline.make_pipeline(request, request.images.arguments(), 1, is_augmented=False)
         graphs[access] = {name for name in (b"read_ahead", b"dont_use_mmap") if name in made.serialize()}
     assert graphs == {"mapped": set(), "mapped_ahead": {b"read_ahead"}, "read": {b"dont_use_mmap"}}
 
 
 def test_dali_has_the_threads_and_reads_ahead_as_the_engine_says() -> None:
-    made = pipeline.make_pipeline(_request(None, input_threads=3, prefetch_depth=4), {}, 1, is_augmented=True)
+    request = _request(None, input_threads=3, prefetch_depth=4)
+    made = pipeline.make_pipeline(request, request.images.arguments(), 1, is_augmented=True)
     assert (made.num_threads, made.prefetch_queue_depth, made.max_batch_size) == (3, 4, 4)
 
 

@@ -1,0 +1,99 @@
+"""The interface of a form in which images lie on a disk: what DALI reads, how an image is named, how damage is found.
+
+Whoever opens, checks, verifies, stages or clears a data set asks the object of its form (`data.forms.catalogue`).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from data.images import image_problem
+from data.manifest import Manifest, SplitManifest
+
+Sample = int | str
+"""An image of a split, by what DALI's reader says of it: the byte offset of its record, or a text with its path."""
+
+
+class Form(ABC):
+    """One split of a data set in one form.
+
+    Attributes:
+        reader: Name of DALI's reader in ``nvidia.dali.fn.readers``.
+        source: Matches what DALI's reader says of an image; the group ``sample`` tells it from all others.
+        not_staged: Why the data set cannot be copied to the disk of a node; None if it can.
+        not_cleared: Why the images cannot be dropped from the page cache; None if they can.
+        where: What a message names if it cannot name an image.
+        index: The file that lists the images.
+    """
+
+    reader: ClassVar[str]
+    source: ClassVar[re.Pattern[str]]
+    not_staged: ClassVar[str | None] = None
+    not_cleared: ClassVar[str | None] = None
+    where: Path
+    index: Path
+
+    @abstractmethod
+    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
+        """Return the files and indexes that DALI's reader is to read, as its arguments.
+
+        Args:
+            left_out: Images that are not read.
+            scratch: Folder for an index without them; needed only if there are any.
+        """
+
+    @abstractmethod
+    def labels(self, output: Any) -> npt.NDArray[np.float32]:
+        """Return the labels [B, number of labels] of a batch, from the second output of DALI's reader."""
+
+    @abstractmethod
+    def sample(self, source: str) -> Sample:
+        """Return the image of which DALI says ``source``, the group of the pattern above."""
+
+    @abstractmethod
+    def samples(self) -> Iterator[Sample]:
+        """Yield all images in the order of the index."""
+
+    @abstractmethod
+    def name(self, samples: Iterable[Sample]) -> str:
+        """Return where images lie, for a message."""
+
+    @abstractmethod
+    def image(self, sample: Sample) -> bytes:
+        """Return an encoded image, or raise ValueError if the bytes around it are damaged."""
+
+    def decoding_problem(self, sample: Sample) -> str | None:
+        """Return why an image cannot be trained on; None if it can."""
+        try:
+            return image_problem(io.BytesIO(self.image(sample)))
+        except ValueError as error:
+            return str(error)
+
+    @abstractmethod
+    def files(self) -> Iterator[Path]:
+        """Yield the files that hold the images."""
+
+    def why_stopped(self, limit_s: float) -> str | None:
+        """Return, after so many seconds at most, what in the files may have stopped DALI; None if nothing was found."""
+        assert limit_s > 0
+        return None
+
+    @abstractmethod
+    def quick_problem(self, split: SplitManifest) -> str | None:
+        """Return in what a look at lengths and times shows that the files have changed; None if in nothing.
+
+        Raises:
+            Unreadable: A file cannot be read, so that nothing is known of it.
+        """
+
+    @abstractmethod
+    def verify(self, manifest: Manifest, workers: int) -> Iterator[str]:
+        """Read every byte, decode every image, and yield what is wrong, a line each."""

@@ -1,0 +1,225 @@
+"""What all data sets in place share: beside an index for DALI, the facts by which a change of the images is noticed.
+
+``SPLIT.npz`` has length and time of change of each file that holds images, and a CRC-32 for each image, over all bytes
+that belong to it.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import zipfile
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from configs.reading import Unreadable, patiently, read_bytes
+from configs.sync import sync
+from data.forms.form import Form, Sample
+from data.images import ImageFile, image_problem
+from data.manifest import InPlace, Manifest, SplitManifest, SplitName
+from data.parallel import chunked, ordered_map
+
+_IMAGES_PER_TASK = 16
+_LOOKS_AT_ONCE, _FILES_PER_LOOK = 16, 1000
+"""Threads that ask for lengths and times, of a file server perhaps, and how many files each takes at a time."""
+
+_UNSOUND = (OSError, ValueError, LookupError, zipfile.BadZipFile)
+
+
+class Span(NamedTuple):
+    """An image and all bytes of a file that belong to it: from ``begin`` to ``end``; None is the end of the file."""
+
+    sample: Sample
+    file: Path
+    begin: int = 0
+    end: int | None = None
+
+
+class Examined(NamedTuple):
+    """What was found of an image: its checksum, what is wrong, None if nothing, and if that is the file's content."""
+
+    sample: Sample
+    checksum: int
+    problem: str | None
+    is_content: bool
+
+
+class Placed(Form):
+    """One split of a data set in place.
+
+    Args:
+        folder: Of the index and the facts.
+        split: The split.
+        place: Where the images lie.
+    """
+
+    suffix: ClassVar[str]
+    """Of the index."""
+
+    keeps_order: ClassVar[bool]
+    """Whether DALI reads the images in the order of the index, whatever their places in files are."""
+
+    not_staged = "its images are read where they lie"
+
+    def __init__(self, folder: Path, split: SplitName, place: InPlace) -> None:
+        self._split, self._place, self._root = split, place, Path(place.root)
+        self._facts, self.index = folder / f"{split}.npz", folder / f"{split}{self.suffix}"
+        self.where = self._root
+
+    @abstractmethod
+    def write_index(self, images: Sequence[tuple[int, ImageFile]]) -> None:
+        """Write the index of images with their labels, in an order in which DALI's reader can read them."""
+
+    @abstractmethod
+    def spans(self) -> Iterator[Span]:
+        """Yield all images, in the order of the index, with all bytes that are read for them."""
+
+    @abstractmethod
+    def image_in(self, span: Span, content: bytes) -> bytes:
+        """Return the encoded image among the bytes of a span, or raise ValueError."""
+
+    def index_files(self) -> list[Path]:
+        """Return the files of the index."""
+        return [self.index]
+
+    def samples(self) -> Iterator[Sample]:
+        """See `Form`."""
+        return (span.sample for span in self.spans())
+
+    def examine(self, total: int, workers: int, title: str, *, is_decoded: bool = True) -> Iterator[Examined]:
+        """Read all images, in several processes.
+
+        Args:
+            total: Number of images, for the progress.
+            workers: Number of processes.
+            title: Words before the progress.
+            is_decoded: Whether to decode the pixels, too.
+        """
+
+        def judge(spans: Sequence[Span]) -> list[Examined]:
+            return [self._judge(span, is_decoded=is_decoded) for span in spans]
+
+        with (
+            tqdm(total=total, desc=f"{title} {self._split}", unit=" images", disable=None) as progress,
+            contextlib.closing(ordered_map(judge, chunked(self.spans(), _IMAGES_PER_TASK), workers=workers)) as judged,
+        ):
+            for found in judged:
+                yield from found
+                progress.update(len(found))
+
+    def _judge(self, span: Span, *, is_decoded: bool) -> Examined:
+        try:
+            content = patiently(span.file, partial(_read, span))
+            checksum = zlib.crc32(content)
+            problem = image_problem(io.BytesIO(self.image_in(span, content)), is_decoded=is_decoded)
+        except Unreadable as error:
+            return Examined(span.sample, 0, error.reason, is_content=False)
+        except OSError as error:
+            return Examined(span.sample, 0, f"cannot be read: {error.strerror}", is_content=False)
+        except ValueError as error:
+            return Examined(span.sample, checksum, str(error), is_content=True)
+        return Examined(span.sample, checksum, problem, is_content=True)
+
+    def look(self) -> npt.NDArray[np.int64]:
+        """Return length and time of change, ns, of each file that holds images [number of files, 2]."""
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+            return np.concatenate([*pool.map(_look, chunked(self.files(), _FILES_PER_LOOK))])
+
+    def write_facts(
+        self, looked: npt.NDArray[np.int64], checksums: Sequence[int], class_counts: Sequence[int]
+    ) -> SplitManifest:
+        """Write what `quick_problem` and `verify` compare, and return what the manifest says of the split.
+
+        Args:
+            looked: What `look` returned before the images were read.
+            checksums: Of the images, in the order of the index.
+            class_counts: Images of each class.
+        """
+        crcs, file = np.array(checksums, np.uint32), io.BytesIO()
+        np.savez(file, looked=looked, crcs=crcs)
+        with self._facts.open("wb") as facts:
+            facts.write(file.getvalue())
+            facts.flush()
+            sync(facts.fileno())
+        index = self._index_bytes()
+        return SplitManifest(
+            records=len(crcs),
+            rec_bytes=int(looked[:, 0].sum()),
+            rec_sha256=hashlib.sha256(index + crcs.tobytes()).hexdigest(),
+            idx_bytes=len(index),
+            idx_sha256=hashlib.sha256(index).hexdigest(),
+            class_counts=tuple(class_counts),
+        )
+
+    def _index_bytes(self) -> bytes:
+        return b"".join(map(read_bytes, self.index_files()))
+
+    def _load_facts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+        with np.load(io.BytesIO(read_bytes(self._facts)), allow_pickle=False) as facts:
+            return facts["looked"], facts["crcs"]
+
+    def quick_problem(self, split: SplitManifest) -> str | None:
+        """See `Form`: length and time of change of each file are compared."""
+        try:
+            found = sum(patiently(path, path.stat).st_size for path in self.index_files())
+            if found != split.idx_bytes:
+                return f"{self.index.name}: is {found:,} bytes long, the manifest says {split.idx_bytes:,}"
+            before, crcs = self._load_facts()
+            now = self.look()
+            if len(crcs) != split.records or now.shape != before.shape:
+                return f"{self._facts.name}: is of another index; both were written together"
+        except Unreadable:
+            raise
+        except _UNSOUND as error:
+            return (
+                f"{getattr(error, 'filename', None) or self._facts.name}: {getattr(error, 'strerror', None) or error}"
+            )
+        changed = np.flatnonzero((before != now).any(axis=1))
+        if not len(changed):
+            return None
+        file = next(each for number, each in enumerate(self.files()) if number == changed[0])
+        (had, _), (has, _) = before[changed[0]], now[changed[0]]
+        how = f"had {had:,} bytes, has {has:,}" if had != has else "was written again"
+        more = f", and {len(changed) - 1:,} more files have changed" if len(changed) > 1 else ""
+        return f"{file}: {how} since ./run.sh prepare{more}"
+
+    def verify(self, manifest: Manifest, workers: int) -> Iterator[str]:
+        """See `Form`; each image whose bytes have changed is named."""
+        split = manifest.split(self._split)
+        quick = self.quick_problem(split)
+        if quick is not None:
+            yield quick
+        try:
+            index, (_, crcs) = self._index_bytes(), self._load_facts()
+        except _UNSOUND:
+            return
+        if hashlib.sha256(index).hexdigest() != split.idx_sha256:
+            yield f"{self.index.name}: sha256 is not that of the manifest"
+        if hashlib.sha256(index + crcs.tobytes()).hexdigest() != split.rec_sha256:
+            yield f"{self._facts.name}: its checksums and the index are not those of the manifest"
+            return
+        for found, crc in zip(self.examine(split.records, workers, "verifying"), crcs, strict=False):
+            if found.problem is not None:
+                yield f"{self.name([found.sample])}: {found.problem}"
+            elif found.checksum != crc:
+                yield f"{self.name([found.sample])}: other bytes than at ./run.sh prepare (CRC-32 {found.checksum:08x})"
+
+
+def _read(span: Span) -> bytes:
+    with span.file.open("rb") as file:
+        file.seek(span.begin)
+        return file.read(-1 if span.end is None else span.end - span.begin)
+
+
+def _look(files: Sequence[Path]) -> npt.NDArray[np.int64]:
+    stats = [patiently(file, partial(os.stat, file)) for file in files]
+    return np.array([(each.st_size, each.st_mtime_ns) for each in stats], np.int64)

@@ -1,0 +1,324 @@
+"""Images that are read where they lie: each once an epoch, as if packed, to the bit after a stop; changes are named."""
+
+import io
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from configs.errors import UserError
+from configs.load import load_recipe
+from configs.schema import Data, EngineSettings, Recipe
+from data.__main__ import main
+from data.cache import clear_dataset, known_obstacle, resident_bytes
+from data.input.batches import DataError, TrainingSource
+from data.input.packed import open_evaluation, open_training
+from data.manifest import load_manifest
+from data.shards import shard_range
+from data.stage import stage
+from data.verify import check_dataset, verify_dataset
+
+TRAIN, EVAL, SIDE = 23, 7, 16
+PARTS = {"train": range(TRAIN), "val": range(EVAL)}
+
+
+def jpeg(number: int) -> bytes:
+    """Return an image of noise, so that no two images and no two crops are alike; its class is its number."""
+    pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG")
+    return file.getvalue()
+
+
+class Place(NamedTuple):
+    """Where an image of the training part lies.
+
+    Attributes:
+        file: The file.
+        begin: Its first byte there.
+        name: What a message says of it, a pattern.
+    """
+
+    file: Path
+    begin: int
+    name: str
+
+
+Made = Callable[[Path], dict[int, Place]]
+
+
+def class_folders(source: Path) -> dict[int, Place]:
+    places = {}
+    for part, numbers in PARTS.items():
+        for number in numbers:
+            file = source / part / f"class {number:02}" / f"an image {number}.jpg"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(jpeg(number))
+            if part == "train":
+                places[number] = Place(file, 0, re.escape(str(file)))
+    return places
+
+
+FORMS: dict[str, Made] = {"folders": class_folders}
+
+
+class Prepared(NamedTuple):
+    """A data set in place: its form, its folder, the user's folder, and where the training images lie."""
+
+    form: str
+    folder: Path
+    source: Path
+    places: dict[int, Place]
+
+    def overwrite(self, number: int, content: bytes, at: int = 0) -> None:
+        """Write into an image, and leave length and time of the file as they were."""
+        place = self.places[number]
+        times = place.file.stat()
+        with place.file.open("r+b") as file:
+            file.seek(place.begin + at)
+            file.write(content)
+        os.utime(place.file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.fixture(params=FORMS)
+def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Prepared:
+    places = FORMS[request.param](tmp_path / "source")
+    prepare(tmp_path / "source", tmp_path / "set", "--in-place")
+    return Prepared(request.param, tmp_path / "set", tmp_path / "source", places)
+
+
+def prepare(*words: str | Path) -> None:
+    assert main(["prepare", *map(str, words), "--no-recipe"]) == 0
+
+
+def recipe_for(*sets: str, train: int = TRAIN) -> Recipe:
+    fixed = [
+        f"data.train_samples={train}", f"data.eval_samples={EVAL}", "batch.global_size=4", f"model.image_size={SIDE}",
+        f"model.num_classes={TRAIN}", "data.shuffle_buffer=5", "data.crop={kind: resized}", "data.flip=true",
+    ]  # fmt: skip
+    return load_recipe("digits", [*fixed, *sets])
+
+
+def training(folder: Path, recipe: Recipe, *, state: bytes = b"", epoch: int = 1, **place: Any) -> TrainingSource:
+    where: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "device_id": None, **place}
+    source = open_training(recipe, EngineSettings(), folder, state=state, **where)
+    source.begin_epoch(epoch)
+    return source
+
+
+def labels(source: TrainingSource, count: int) -> list[int]:
+    return [int(label) for _ in range(count) for label in source.next_batch().labels]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("world", [1, 3, 4])
+def test_every_image_is_read_once_an_epoch_and_evaluated_once_on_any_number_of_ranks(
+    prepared: Prepared, world: int
+) -> None:
+    shards = [len(shard_range(TRAIN, rank, world)) for rank in range(world)]
+    seen: list[Counter[int]] = [Counter(), Counter()]
+    for rank in range(world):
+        source = training(prepared.folder, recipe_for(), batch_size=1, rank=rank, world_size=world)
+        for epoch, counted in enumerate(seen):  # in its second pass, a rank reads the shard of the next one
+            counted.update(labels(source, shards[(rank + epoch) % world]))
+        source.close()
+    assert seen == [Counter(range(TRAIN))] * 2
+    evaluated = []
+    for rank in range(world):
+        place: dict[str, Any] = {"batch_size": 4, "rank": rank, "world_size": world, "device_id": None}
+        for batch in open_evaluation(recipe_for(), EngineSettings(), prepared.folder, **place).batches():
+            evaluated += [int(label) for label in batch.labels[: batch.num_valid]]
+    assert evaluated == [*range(EVAL)]
+
+
+def test_the_images_are_those_of_the_packed_data_set(prepared: Prepared) -> None:
+    prepare(prepared.source, prepared.folder.with_name("packed"))
+    found = []
+    for folder in (prepared.folder, prepared.folder.with_name("packed")):
+        plain = training(folder, recipe_for("data.crop={kind: none}", "data.flip=false"), batch_size=TRAIN)
+        batch = plain.next_batch()
+        place: dict[str, Any] = {"batch_size": EVAL, "rank": 0, "world_size": 1, "device_id": None}
+        (evaluated,) = open_evaluation(recipe_for(), EngineSettings(), folder, **place).batches()
+        assert batch.labels.dtype == np.float32
+        found.append((*evaluated[:2], np.sort(batch.labels), batch.images[np.argsort(batch.labels)]))
+    for in_place, packed in zip(*found, strict=True):
+        np.testing.assert_array_equal(in_place, packed)
+
+
+def test_a_stream_continues_wherever_it_was_interrupted(prepared: Prepared) -> None:
+    def batches(source: TrainingSource, count: int) -> list[Any]:
+        return [source.next_batch().images for _ in range(count)]
+
+    recipe = recipe_for()
+    place: dict[str, Any] = {"rank": 1, "world_size": 2}
+    whole = batches(training(prepared.folder, recipe, **place), 12)
+    source, images = training(prepared.folder, recipe, **place), []
+    for count in (1, 1, 2, 4, 3, 1):  # a shard has three batches
+        images += batches(source, count)
+        source = training(prepared.folder, recipe, state=source.state(), **place)
+    np.testing.assert_array_equal(np.stack(images), np.stack(whole))
+
+
+def test_a_damaged_image_stops_training_and_is_named_or_is_left_out(
+    prepared: Prepared, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = {5, 17}
+    for number in bad:
+        prepared.overwrite(number, b"no image at all")
+    with pytest.raises(DataError) as caught:
+        labels(training(prepared.folder, recipe_for()), 6)
+    named = "|".join(prepared.places[number].name for number in bad)
+    assert re.search(rf"({named}).*: cannot be decoded .*--verify {prepared.folder}", str(caught.value))
+    source = training(prepared.folder, recipe_for("data.bad_record=skip"))
+    seen = labels(source, 20)
+    assert set(seen) == set(range(TRAIN)) - bad
+    assert len(caplog.messages) == len(bad)
+    for number in bad:
+        assert sum(re.search(prepared.places[number].name, each) is not None for each in caplog.messages) == 1
+    again = training(prepared.folder, recipe_for("data.bad_record=skip"), state=source.state())
+    assert labels(again, 6) == labels(source, 6)
+    assert len(caplog.messages) == len(bad), "what was left out is not tried again"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes() + b"1"), r"had [\d,]+ bytes, has [\d,]+"),
+        (lambda file: os.utime(file, ns=(0, 0)), "was written again"),
+        (lambda file: file.rename(f"{file}.old"), "No such file"),
+    ],
+    ids=["longer", "touched", "gone"],
+)
+def test_a_file_that_changed_is_named_before_a_run_with_the_command_that_lists_again(
+    prepared: Prepared, change: Callable[[Path], object], told: str
+) -> None:
+    data, file = _data(prepared), prepared.places[3].file
+    assert check_dataset(prepared.folder, data, TRAIN).train.records == TRAIN
+    change(file)
+    remedy = rf"prepare --in-place {re.escape(str(prepared.source))} {re.escape(str(prepared.folder))}"
+    with pytest.raises(UserError, match=rf"{re.escape(str(file))}.*{told}.*; move .* {remedy}$"):
+        check_dataset(prepared.folder, data, TRAIN)
+    assert check_dataset(prepared.folder, data, TRAIN, is_first=False), "one process of a host looks at the files"
+
+
+def _data(prepared: Prepared) -> Data:
+    kind = load_manifest(prepared.folder).source.kind
+    return load_recipe(
+        "digits", [f"data.source={kind}", f"data.train_samples={TRAIN}", f"data.eval_samples={EVAL}"]
+    ).data
+
+
+def test_a_byte_that_changed_is_found_and_its_image_named(
+    prepared: Prepared, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [*verify_dataset(prepared.folder)] == []
+    prepared.overwrite(9, b"\x01", at=25)  # in a table of the JPEG, which can still be decoded
+    (found,) = verify_dataset(prepared.folder)
+    assert re.match(rf"{prepared.places[9].name}.*: other bytes than at ./run.sh prepare", found)
+    prepared.overwrite(4, b"no image")
+    assert main(["prepare", "--verify", str(prepared.folder), "--workers", "2"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(rf"{prepared.places[4].name}.*: is neither a JPEG nor a PNG", out)
+    assert "2 findings" in out
+
+
+@pytest.mark.parametrize("name", ["train.npz", "eval.npz"])
+@pytest.mark.parametrize("change", [lambda old: b"", lambda old: old[:-9], lambda old: old.replace(b"crcs", b"cars")])
+def test_facts_that_are_damaged_are_named(prepared: Prepared, name: str, change: Callable[[bytes], bytes]) -> None:
+    (prepared.folder / name).write_bytes(change((prepared.folder / name).read_bytes()))
+    with pytest.raises(UserError, match=rf"{name}: .*; move "):
+        check_dataset(prepared.folder, _data(prepared), TRAIN)
+    assert name in "".join(verify_dataset(prepared.folder))
+
+
+def test_an_index_that_was_changed_by_hand_is_found(prepared: Prepared) -> None:
+    (index,) = [path for path in prepared.folder.rglob("train*") if path.suffix in (".lst", ".idx")][:1]
+    index.write_bytes(index.read_bytes().replace(b"1", b"2"))
+    assert f"{index.name}: sha256" in "".join(verify_dataset(prepared.folder))
+
+
+def test_what_a_reader_cannot_do_is_said_in_one_line(prepared: Prepared, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be copied .*; set cluster\.paths\.stage to null"):
+        stage(prepared.folder, tmp_path / "disk")
+    files = [place.file for place in prepared.places.values()]
+    told = clear_dataset(prepared.folder)
+    if prepared.form == "folders":
+        assert told is not None and told == known_obstacle(prepared.folder)
+        assert "too many files" in told
+    elif told is None:
+        assert resident_bytes(files) == 0
+
+
+def test_listing_again_changes_nothing_and_packing_into_the_same_folder_is_refused(
+    prepared: Prepared, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in prepared.folder.rglob("*") if path.is_file()}
+    prepare(prepared.source, prepared.folder, "--in-place", "--workers", "2")
+    assert "up to date" in capsys.readouterr().out
+    assert main(["prepare", str(prepared.source), str(prepared.folder)]) == 2
+    told = capsys.readouterr().err
+    assert str(prepared.source) in told and "move it away or name another folder" in told
+    assert {path: path.read_bytes() for path in prepared.folder.rglob("*") if path.is_file()} == before
+    assert not [path for path in before if path.suffix in (".jpg", ".rec", ".tar")], "no image was copied"
+
+
+def test_the_first_recipe_measures_images_in_place(prepared: Prepared) -> None:
+    assert main(["prepare", "--in-place", str(prepared.source), str(prepared.folder)]) == 0
+    recipe = load_recipe(str(prepared.folder / "recipe.yaml"))
+    assert (recipe.data.train_samples, recipe.data.eval_samples, recipe.model.num_classes) == (TRAIN, EVAL, TRAIN)
+    np.testing.assert_allclose(recipe.data.mean, 127.5, atol=3)  # of noise
+
+
+@pytest.fixture
+def double(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return class folders of which one training image of two is damaged."""
+    for part, number in (("train", 1), ("train", 2), ("train", 3), ("train", 4), ("val", 5), ("val", 6)):
+        file = tmp_path / "source" / part / f"class {number % 2}" / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(number))
+    (tmp_path / "source/train/class 0/2.jpg").write_bytes(jpeg(2)[:300])
+    return tmp_path / "source"
+
+
+def test_damaged_images_are_refused_or_left_out_and_listed(
+    double: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["prepare", "--in-place", str(double), str(tmp_path / "set"), "--no-recipe"]
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert "class 0/2.jpg: cannot be decoded" in told.out
+    assert "--skip-bad" in told.err
+    assert not (tmp_path / "set").exists()
+    assert main([*words, "--skip-bad"]) == 0
+    assert "class 0/2.jpg" in (tmp_path / "set/left_out.txt").read_text()
+    assert load_manifest(tmp_path / "set").train.class_counts == (1, 2)
+    assert [*verify_dataset(tmp_path / "set")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["digits"], "--in-place does not apply to"),
+        (["{source}", "--size", "64"], "leave out --size"),
+        (["{source}", "--quality", "90"], "--quality"),
+    ],
+)
+def test_what_cannot_be_in_place_is_refused(
+    double: Path, tmp_path: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, *more = [word.format(source=double) for word in words]
+    assert main(["prepare", "--in-place", source, str(tmp_path / "set"), *more]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_name_with_a_line_break_is_refused(double: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (double / "train/class 0/4.jpg").rename(double / "train/class 0/4\n.jpg")
+    assert main(["prepare", "--in-place", str(double), str(tmp_path / "set"), "--no-recipe"]) == 2
+    assert "line break" in capsys.readouterr().err
