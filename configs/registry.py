@@ -213,6 +213,7 @@ SOURCES: Mapping[str, str] = {
     "digits": "data.sources.digits",
     "idx": "data.sources.idx",
     "table": "data.sources.tables",
+    "records": "data.sources.records",
     "folders": "data.sources.folders",
     "generated": "data.sources.generated",
 }
@@ -224,6 +225,9 @@ folders. Synthetic images have no row, because they are never packed.
 
 INVENTED_SOURCES = ("synthetic", "generated")
 """The values of ``data.source`` whose images no camera made, so that an accuracy on them is no result."""
+
+SOURCES_OF_FILES = frozenset({"folders", "records"})
+"""Sources of the same images in other files; a recipe for one of them takes a data set of any."""
 
 BUILT_IN_SOURCES: Mapping[str, tuple[str, ...]] = {"digits": (), "generated": ("train", "eval", "classes")}
 """Sources that need no files of the user -> the counts that `prepare` takes for them; the program packs them itself."""

@@ -1,8 +1,8 @@
 """What an image file means to this program: which files are images, and which pixels each of them stands for.
 
 The rules are those of docs/images.md. DALI decodes by the same rules during training (`data.input.pipeline`); a test
-compares both of its versions with this module, pixel by pixel. Imports nothing of ours but `configs.errors` and
-`configs.reading`.
+compares both of its versions with this module, pixel by pixel. Imports nothing of ours but `configs.errors`,
+`configs.reading` and `data.recordio`.
 """
 
 import io
@@ -18,6 +18,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from configs.errors import UserError
 from configs.reading import Unreadable, may_pass, patiently
+from data.recordio import StoredRecord
 
 FORMATS = ("JPEG", "PNG")
 """Formats that may be packed, recognised by content. A file with several pictures stands for its first one."""
@@ -150,7 +151,7 @@ class TarMember(NamedTuple):
         return io.BytesIO(self.read_bytes())
 
 
-ImageFile = Path | TarMember
+ImageFile = Path | TarMember | StoredRecord
 """Where an image of the user lies. Its text names it in messages."""
 
 

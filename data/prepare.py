@@ -100,6 +100,8 @@ def _file_problem(file: ImageFile, size: int | None, *, is_decoded: bool) -> tup
         return (why, True) if (why := patiently(file, look)) else None
     except Unreadable as error:
         return error.reason, False
+    except ValueError as error:  # of what lies around the image
+        return str(error), True
     except OSError as error:
         return f"cannot be read: {error.strerror}", False
 

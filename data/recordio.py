@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import mmap
 import os
 import struct
@@ -22,7 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 from configs.reading import patiently, read_bytes
 from configs.sync import sync
@@ -30,6 +31,7 @@ from configs.sync import sync
 MAGIC = struct.pack("<I", 0xCED7230A)
 _PREFIX = struct.Struct("<4sI")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
+_ONE_LABEL = struct.Struct("<f")
 _LENGTH_BITS = 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _WRITE_BUFFER_BYTES = 1 << 20
@@ -240,6 +242,25 @@ class RecordFile:
         """
         return self._parse(offset)[0]
 
+    def class_at(self, offset: int) -> int:
+        """Return the label of the record at a byte offset, and read hardly more of it.
+
+        Raises:
+            RecordError: No record begins there, or it does not have one label that is the number of a class.
+        """
+        begin, length = next(self._parts(offset))
+        if length < _IMAGE_HEADER.size:
+            raise RecordError(f"{length} bytes are too few for an image header")
+        header = self.bytes_at(begin, begin + _IMAGE_HEADER.size + _ONE_LABEL.size)
+        flag, label, _, _ = _IMAGE_HEADER.unpack_from(header)
+        if flag > 1:
+            raise RecordError(f"has {flag} labels, allowed: 1")
+        if flag:
+            (label,) = _ONE_LABEL.unpack_from(header, _IMAGE_HEADER.size)
+        if not (label.is_integer() and label >= 0):
+            raise RecordError(f"label {label:g}, allowed: whole numbers from 0")
+        return int(label)
+
     def require_end(self, offset: int, end: int) -> None:
         """Compare the lengths of a record with the place where it ends. Reads a few bytes of it.
 
@@ -311,6 +332,32 @@ class RecordFile:
             if len(word) == len(MAGIC) and int.from_bytes(word, "little") >> _LENGTH_BITS in (_WHOLE, _FIRST):
                 return place
         return self.size_bytes
+
+
+class StoredRecord(NamedTuple):
+    """A record of a file, which is read as if its image were a file.
+
+    Attributes:
+        rec: The file of records.
+        key: Key of the record in the index.
+        offset: First byte of the record.
+    """
+
+    rec: Path
+    key: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.rec}: record {self.key} at byte {self.offset}"
+
+    def read_bytes(self) -> bytes:
+        """Return the encoded image, or raise `RecordError`."""
+        with RecordFile(self.rec) as records:
+            return unpack_image(records.read(self.offset)).image
+
+    def open(self, mode: Literal["rb"]) -> BinaryIO:
+        """Return the image as an opened file."""
+        return io.BytesIO(self.read_bytes())
 
 
 def find_wrong_length(rec: Path, idx: Path, limit_s: float) -> str | None:

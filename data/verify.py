@@ -6,7 +6,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from configs.reading import Unreadable, exists
-from configs.registry import BUILT_IN_SOURCES, packing_words
+from configs.registry import BUILT_IN_SOURCES, SOURCES_OF_FILES, packing_words
 from configs.schema import Data
 from data.forms.catalogue import form_of
 from data.manifest import SPLITS, Manifest, load_manifest
@@ -46,7 +46,8 @@ def check_dataset(folder: Path, data: Data, num_classes: int, *, is_first: bool 
         raise
     except UserError as error:
         raise UserError(f"{error}; {remedy}") from None
-    if manifest.source.kind != data.source:
+    kinds = {manifest.source.kind, data.source}
+    if len(kinds) > 1 and not kinds <= SOURCES_OF_FILES:
         raise UserError(
             f"{folder}: was packed from {manifest.source.kind}, the recipe says data.source: {data.source}; "
             f"set cluster.paths.data to another folder, or {remedy}"

@@ -8,9 +8,10 @@ from data.forms.class_folders import ClassFolders
 from data.forms.form import Form
 from data.forms.in_place import Placed
 from data.forms.packed import Packed
+from data.forms.records import PlacedRecords
 from data.manifest import MANIFEST_FILE, SPLITS, InPlace, SplitName, load_manifest
 
-_PLACED: dict[str, type[Placed]] = {"class_folders": ClassFolders}
+_PLACED: dict[str, type[Placed]] = {"class_folders": ClassFolders, "records": PlacedRecords}
 
 
 def form_of(folder: Path, split: SplitName) -> Form:

@@ -69,11 +69,6 @@ class ClassFolders(Placed):
         """See `Placed`."""
         return (Span(name := os.fsdecode(path), self._root / name) for path, _ in self._lines())
 
-    def image_in(self, span: Span, content: bytes) -> bytes:
-        """See `Placed`."""
-        assert span.end is None
-        return content
-
     def files(self) -> Iterator[Path]:
         """See `Form`."""
         return (span.file for span in self.spans())

@@ -36,12 +36,21 @@ _UNSOUND = (OSError, ValueError, LookupError, zipfile.BadZipFile)
 
 
 class Span(NamedTuple):
-    """An image and all bytes of a file that belong to it: from ``begin`` to ``end``; None is the end of the file."""
+    """An image and all bytes of a file that belong to it.
+
+    Attributes:
+        sample: The image.
+        file: The file.
+        begin: First byte.
+        end: First byte after them; None is the end of the file.
+        image: The encoded image among these bytes.
+    """
 
     sample: Sample
     file: Path
     begin: int = 0
     end: int | None = None
+    image: slice = slice(None)
 
 
 class Examined(NamedTuple):
@@ -83,9 +92,9 @@ class Placed(Form):
     def spans(self) -> Iterator[Span]:
         """Yield all images, in the order of the index, with all bytes that are read for them."""
 
-    @abstractmethod
     def image_in(self, span: Span, content: bytes) -> bytes:
         """Return the encoded image among the bytes of a span, or raise ValueError."""
+        return content[span.image]
 
     def index_files(self) -> list[Path]:
         """Return the files of the index."""

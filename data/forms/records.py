@@ -1,9 +1,10 @@
 """Images in a RecordIO file with an index, which DALI's reader for MXNet reads."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from data.forms.form import Form, Sample
-from data.recordio import RecordFile, find_wrong_length, index_rows, unpack_image
+from data.forms.in_place import Placed, Span
+from data.images import ImageFile
+from data.manifest import InPlace, SplitName
+from data.recordio import RecordFile, StoredRecord, find_wrong_length, index_rows, unpack_image
 
 
 class RecordForm(Form):
@@ -69,3 +73,30 @@ class RecordForm(Form):
         with suppress(OSError, ValueError, LookupError):
             return find_wrong_length(self.where, self.index, limit_s)
         return None
+
+
+class PlacedRecords(RecordForm, Placed):
+    """A file of records in place, with a copy of its index; DALI's reader reads in the order of the file."""
+
+    suffix, keeps_order = ".idx", False
+
+    def __init__(self, folder: Path, split: SplitName, place: InPlace) -> None:
+        Placed.__init__(self, folder, split, place)
+        (name,) = place.train if split == "train" else place.eval
+        self.where = Path(place.root) / name
+
+    def write_index(self, images: Sequence[tuple[int, ImageFile]]) -> None:
+        """See `Placed`."""
+        records = [file for _, file in images if isinstance(file, StoredRecord)]
+        self.index.write_text("".join(f"{file.key}\t{file.offset}\n" for file in records), encoding="ascii")
+
+    def spans(self) -> Iterator[Span]:
+        """See `Placed`; a record ends where the next one of the index begins."""
+        offsets = [offset for _, offset in index_rows(self.index)]
+        for begin, end in pairwise([*offsets, None]):
+            assert begin is not None
+            yield Span(begin, self.where, begin, end)
+
+    def image_in(self, span: Span, content: bytes) -> bytes:
+        """See `Placed`."""
+        return self.image(span.sample)

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -43,11 +44,13 @@ class Place(NamedTuple):
         file: The file.
         begin: Its first byte there.
         name: What a message says of it, a pattern.
+        label: First byte of its label in the file, if that has it.
     """
 
     file: Path
     begin: int
     name: str
+    label: int | None = None
 
 
 Made = Callable[[Path], dict[int, Place]]
@@ -65,7 +68,32 @@ def class_folders(source: Path) -> dict[int, Place]:
     return places
 
 
-FORMS: dict[str, Made] = {"folders": class_folders}
+def records(source: Path) -> dict[int, Place]:
+    """Pack as MXNet's im2rec does: keys in another order than the records, images with one label in either form."""
+    places = {}
+    source.mkdir()
+    for part, numbers in PARTS.items():
+        rec, rows, at = source / f"made_{part}.rec", [], 0
+        with rec.open("wb") as file:
+            for number in numbers:
+                flag = number % 2
+                label = struct.pack("<f", number) * flag
+                payload = struct.pack("<IfQQ", flag, 0 if flag else number, number, 0) + label + jpeg(number)
+                written = struct.pack("<II", 0xCED7230A, len(payload)) + payload
+                file.write(written + bytes(-len(written) % 4))
+                rows.append(f"{number * 7 % 31}\t{at}\n")
+                if part == "train":
+                    name = rf"{re.escape(str(rec))}: record {number * 7 % 31} at byte {at}"
+                    places[number] = Place(rec, at + 32 + len(label), name, at + (32 if flag else 12))
+                at = file.tell()
+        rec.with_suffix(".idx").write_text("".join(rows))
+    return places
+
+
+FORMS: dict[str, Made] = {"folders": class_folders, "records": records}
+
+
+LABEL_OF_11 = {"records": struct.pack("<f", 11)}
 
 
 class Prepared(NamedTuple):
@@ -221,6 +249,11 @@ def test_a_byte_that_changed_is_found_and_its_image_named(
     prepared.overwrite(9, b"\x01", at=25)  # in a table of the JPEG, which can still be decoded
     (found,) = verify_dataset(prepared.folder)
     assert re.match(rf"{prepared.places[9].name}.*: other bytes than at ./run.sh prepare", found)
+    place = prepared.places[11]
+    if place.label is not None:
+        prepared.overwrite(11, b"9", at=place.label - place.begin)
+        assert sum(re.match(place.name, each) is not None for each in verify_dataset(prepared.folder)) == 1
+        prepared.overwrite(11, LABEL_OF_11[prepared.form], at=place.label - place.begin)
     prepared.overwrite(4, b"no image")
     assert main(["prepare", "--verify", str(prepared.folder), "--workers", "2"]) == 1
     out = capsys.readouterr().out

@@ -1,0 +1,125 @@
+"""Files that hold many images each: which of them are taken, and everything that is refused in a line."""
+
+import io
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from configs.errors import UserError
+from configs.load import load_recipe
+from data.__main__ import main
+from data.manifest import load_manifest
+from data.sources.catalogue import open_source
+from data.sources.image_source import Settings, Source
+from data.verify import check_dataset
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+
+
+def jpeg(level: int = 0) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (16, 12), (level, level, level)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def record(*labels: float) -> bytes:
+    header = struct.pack("<IfQQ", len(labels) if len(labels) > 1 else 0, labels[0], 0, 0)
+    payload = header + (struct.pack(f"<{len(labels)}f", *labels) if len(labels) > 1 else b"") + jpeg()
+    return MAGIC + struct.pack("<I", len(payload)) + payload + bytes(-len(payload) % 4)
+
+
+def write_records(rec: Path, *labels: float | tuple[float, ...]) -> None:
+    rec.parent.mkdir(exist_ok=True)
+    found = [record(*(label if isinstance(label, tuple) else (label,))) for label in labels]
+    rec.write_bytes(b"".join(found))
+    rows = [f"{number}\t{sum(map(len, found[:number]))}\n" for number in range(len(found))]
+    rec.with_suffix(".idx").write_text("".join(rows))
+
+
+def opened(folder: Path, *, in_place: bool = True) -> Source:
+    return open_source(str(folder), Settings(in_place=in_place))
+
+
+@pytest.mark.parametrize(
+    "names", [("train", "val"), ("imagenet_train", "imagenet-Validation-1"), ("train/a", "test/a")]
+)
+def test_a_part_is_a_word_of_the_name_or_the_folder(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name, labels in zip(names, ((0, 1, 1), (1, 0)), strict=True):
+        write_records(tmp_path / f"{name}.rec", *labels)
+    source = opened(tmp_path)
+    assert (source.problems, source.class_names) == ((), ("0", "1"))
+    assert ([*source.train.labels], [*source.eval.labels]) == ([0, 1, 1], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("train", "evaluation", "told"),
+    [
+        ((0, (1, 2), 1), (0,), r"train\.rec: record 1 at byte 0*\d+: has 2 labels, allowed: 1"),
+        ((0, 1, 0.5), (0,), r"train\.rec: record 2 at byte \d+: label 0\.5, allowed: whole numbers from 0"),
+        ((0, -1, 1), (0,), r"record 1 at byte \d+: label -1, allowed"),
+        ((0, 1), (0, 3), "labels that no training image has: 3; allowed: 0 to 1"),
+        ((0, 0), (0,), "one class, allowed: at least two"),
+    ],
+)
+def test_labels_that_are_no_classes_are_problems(
+    tmp_path: Path, train: tuple[float, ...], evaluation: tuple[float, ...], told: str
+) -> None:
+    write_records(tmp_path / "train.rec", *train)
+    write_records(tmp_path / "val.rec", *evaluation)
+    (problem,) = opened(tmp_path).problems
+    assert re.search(told, problem)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda folder: (folder / "val.idx").unlink(), r"val\.rec: no index val\.idx beside it; .*rec2idx"),
+        (lambda folder: (folder / "val.idx").write_bytes(b""), r"val\.idx: is empty"),
+        (lambda folder: (folder / "val.idx").write_bytes(b"a b c\n"), r"val\.idx: is no index of records"),
+        (lambda folder: (folder / "val.rec").unlink(), r"no evaluation images beside train\*\.rec, allowed: val"),
+        (lambda folder: write_records(folder / "train_2.rec", 0), r"train\.rec and train_2\.rec, allowed: one"),
+    ],
+)
+def test_files_that_are_missing_or_too_many_are_refused(
+    tmp_path: Path, change: Callable[[Path], object], told: str
+) -> None:
+    write_records(tmp_path / "train.rec", 0, 1)
+    write_records(tmp_path / "val.rec", 0, 1)
+    change(tmp_path)
+    with pytest.raises(UserError, match=told):
+        opened(tmp_path)
+
+
+def test_an_index_of_another_file_is_a_problem_of_each_record_where_none_begins(tmp_path: Path) -> None:
+    write_records(tmp_path / "train.rec", 0, 1)
+    write_records(tmp_path / "val.rec", 0, 1)
+    (tmp_path / "val.idx").write_text("0\t0\n1\t8\n")
+    (problem,) = opened(tmp_path).problems
+    assert "val.rec: record 1 at byte 8: damaged" in problem
+
+
+def test_images_that_lie_together_by_class_are_noted_if_they_are_read_in_this_order(tmp_path: Path) -> None:
+    write_records(tmp_path / "val.rec", 0, 1)
+    for labels, is_told in (((0, 1) * 8, False), ((0,) * 8 + (1,) * 8, True)):
+        write_records(tmp_path / "train.rec", *labels)
+        assert any("data.shuffle_buffer" in note for note in opened(tmp_path).notes) is is_told
+        assert not any("data.shuffle_buffer" in note for note in opened(tmp_path, in_place=False).notes)
+
+
+def test_a_recipe_for_image_files_takes_them_in_other_files(tmp_path: Path) -> None:
+    """The shipped recipes of ImageNet say folders."""
+    write_records(tmp_path / "source/train.rec", 0, 1, 1)
+    write_records(tmp_path / "source/val.rec", 0, 1)
+    for words in ([], ["--in-place"]):
+        folder = tmp_path / f"set{len(words)}"
+        assert main(["prepare", str(tmp_path / "source"), str(folder), "--no-recipe", *words]) == 0
+        assert load_manifest(folder).source.kind == "records"
+        sets = ["data.train_samples=3", "data.eval_samples=2", "batch.global_size=2"]
+        for source in ("folders", "records"):
+            assert check_dataset(folder, load_recipe("digits", [*sets, f"data.source={source}"]).data, 2)
+        with pytest.raises(UserError, match=r"recipe says data\.source: digits"):
+            check_dataset(folder, load_recipe("digits", sets).data, 2)
