@@ -214,6 +214,7 @@ SOURCES: Mapping[str, str] = {
     "idx": "data.sources.idx",
     "table": "data.sources.tables",
     "records": "data.sources.records",
+    "webdataset": "data.sources.webdataset",
     "folders": "data.sources.folders",
     "generated": "data.sources.generated",
 }
@@ -226,7 +227,7 @@ folders. Synthetic images have no row, because they are never packed.
 INVENTED_SOURCES = ("synthetic", "generated")
 """The values of ``data.source`` whose images no camera made, so that an accuracy on them is no result."""
 
-SOURCES_OF_FILES = frozenset({"folders", "records"})
+SOURCES_OF_FILES = frozenset({"folders", "records", "webdataset"})
 """Sources of the same images in other files; a recipe for one of them takes a data set of any."""
 
 BUILT_IN_SOURCES: Mapping[str, tuple[str, ...]] = {"digits": (), "generated": ("train", "eval", "classes")}

@@ -130,12 +130,14 @@ class TarMember(NamedTuple):
         name: The image's path in it; where the tar holds tars, those are folders of the path.
         offset: First byte of the image in the tar.
         size_bytes: Bytes of the image.
+        label: First byte and bytes of the file of its label in the tar, if there is one.
     """
 
     archive: Path
     name: str
     offset: int
     size_bytes: int
+    label: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return f"{self.archive}: {self.name}"

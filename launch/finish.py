@@ -12,6 +12,7 @@ from configs.arguments import counted, in_words, painted
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import ROOT
 from configs.reading import may_pass
+from configs.registry import SOURCES_OF_FILES
 from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
@@ -112,7 +113,7 @@ def _completed(folder: RunFolder) -> Summary:
     if energy := energy_of(folder.path, images=images, has_reached_target=has_reached):
         more["energy"] = energy
     is_real = summary.status == "success" and not summary.is_rehearsal
-    if is_real and data.source == "folders" and data.train_samples == IMAGENET_IMAGES:
+    if is_real and data.source in SOURCES_OF_FILES and data.train_samples == IMAGENET_IMAGES:
         more["rcp"] = asdict(compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])]))
     if more:
         summary = replace(summary, **more)
@@ -156,7 +157,7 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
         convergence = "" if summary.rcp is None else f"; reference convergence: {summary.rcp['words']}"
         lines.append(f"  {_judgement(verdict)}{convergence}")
     # The user trains files of their own, to use the network rather than to submit the run.
-    is_of_own_images = folder.recipe.data.source == "folders" and not folder.recipe.mlperf.submits
+    is_of_own_images = folder.recipe.data.source in SOURCES_OF_FILES and not folder.recipe.mlperf.submits
     if has_stopped:
         lines.append(f"  {_how_to_go_on(folder)}")
     elif summary.status == "success" and is_of_own_images and not summary.is_rehearsal:

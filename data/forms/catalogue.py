@@ -9,9 +9,10 @@ from data.forms.form import Form
 from data.forms.in_place import Placed
 from data.forms.packed import Packed
 from data.forms.records import PlacedRecords
+from data.forms.webdataset import Shards
 from data.manifest import MANIFEST_FILE, SPLITS, InPlace, SplitName, load_manifest
 
-_PLACED: dict[str, type[Placed]] = {"class_folders": ClassFolders, "records": PlacedRecords}
+_PLACED: dict[str, type[Placed]] = {"class_folders": ClassFolders, "records": PlacedRecords, "webdataset": Shards}
 
 
 def form_of(folder: Path, split: SplitName) -> Form:

@@ -29,7 +29,7 @@ def list_tar(path: Path) -> Listing:
     images: list[ListedImage] = []
     refused: list[str] = []
     left_out: list[str] = []
-    for name, member in _members(path):
+    for name, member in members(path):
         place = PurePosixPath(name)
         if any(map(is_hidden, place.parts)):
             left_out.append(shown(place.name))
@@ -48,7 +48,7 @@ def list_tar(path: Path) -> Listing:
         f"not image files ({', '.join(SUFFIXES)})": refused,
         "class names that are not UTF-8": [shown(name) for name in names if not is_utf8(name)],
         "images beside class folders": [shown(image.name) for image in images if not image.class_name and names[1:]],
-        "images that are there twice": [shown(one.file.name) for one, two in pairwise(images) if one[:2] == two[:2]],
+        "images that are there twice": [shown(name) for name in _twice(images)],
     }
     problems = [
         f"{path}: {what}: {name_some(which)}; unpack it and mend that" for what, which in found.items() if which
@@ -57,12 +57,20 @@ def list_tar(path: Path) -> Listing:
     return Listing(counted(len(names), "class", "classes"), tuple(names), images, problems, left_out)
 
 
-def _members(path: Path) -> Iterator[tuple[str, tarfile.TarInfo]]:
+def _twice(images: list[ListedImage]) -> Iterator[str]:
+    """Yield the path of each image in a sorted list that is followed by another one of its name."""
+    for one, other in pairwise(images):
+        if one[:2] == other[:2] and isinstance(one.file, TarMember):
+            yield one.file.name
+
+
+def members(path: Path, *, is_shown: bool = True) -> Iterator[tuple[str, tarfile.TarInfo]]:
     """Yield path and header of everything in a tar that is no folder; a tar in it is a folder of its members."""
     size = patiently(path, path.stat).st_size
+    hides = None if is_shown else True  # None: where there is no terminal
     with (
         patiently(path, lambda: path.open("rb")) as file,
-        tqdm(total=size, desc=f"reading {path.name}", unit="B", unit_scale=True, disable=None) as progress,
+        tqdm(total=size, desc=f"reading {path.name}", unit="B", unit_scale=True, disable=hides) as progress,
     ):
         try:
             for name, member in _walk(file, "", size):
@@ -75,7 +83,7 @@ def _members(path: Path) -> Iterator[tuple[str, tarfile.TarInfo]]:
 
 
 def _walk(file: BinaryIO, name: str, end: int) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield what `_members` yields of the tar that begins at the file's position and ends before byte ``end``."""
+    """Yield what `members` yields of the tar that begins at the file's position and ends before byte ``end``."""
     with tarfile.open(fileobj=file, mode="r:") as archive:
         while (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # A million headers would fill a gigabyte.

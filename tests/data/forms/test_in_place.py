@@ -4,6 +4,7 @@ import io
 import os
 import re
 import struct
+import tarfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -90,10 +91,41 @@ def records(source: Path) -> dict[int, Place]:
     return places
 
 
-FORMS: dict[str, Made] = {"folders": class_folders, "records": records}
+def shards(source: Path, suffix: str = ".cls", label: str = "{}\n") -> dict[int, Place]:
+    """Write two shards a part; a caption lies in each sample, and the name of one is long and has a space."""
+    places = {}
+    for part, numbers in PARTS.items():
+        for shard, rows in enumerate((numbers[:4], numbers[4:])):
+            tar = source / f"{part}-{shard:03}.tar"
+            tar.parent.mkdir(exist_ok=True)
+            with tarfile.open(tar, "w") as archive:
+                for number in rows:
+                    name = f"a folder/{'long ' * 25 * (number == 5)}{number:04}"
+                    for end, content in (
+                        (".txt", b"caption"), (".jpg", jpeg(number)), (suffix, label.format(number).encode()),
+                    ):  # fmt: skip
+                        member = tarfile.TarInfo(name + end)
+                        member.size = len(content)
+                        archive.addfile(member, io.BytesIO(content))
+            with tarfile.open(tar) as archive:
+                found = {member.name: member.offset_data for member in archive}
+            for number, name in zip(rows, [name for name in found if name.endswith(".jpg")], strict=True):
+                if part == "train":
+                    told = re.escape(f"{tar}: {name}")
+                    places[number] = Place(tar, found[name], told, found[name.removesuffix(".jpg") + suffix])
+    return places
 
 
-LABEL_OF_11 = {"records": struct.pack("<f", 11)}
+def json_shards(source: Path) -> dict[int, Place]:
+    return shards(source, ".json", '{{"caption": "7", "label": {}}}')
+
+
+FORMS: dict[str, Made] = {
+    "folders": class_folders, "records": records, "webdataset": shards, "webdataset, json": json_shards,
+}  # fmt: skip
+
+
+LABEL_OF_11 = {"records": struct.pack("<f", 11), "webdataset": b"1", "webdataset, json": b"{"}
 
 
 class Prepared(NamedTuple):
@@ -271,9 +303,9 @@ def test_facts_that_are_damaged_are_named(prepared: Prepared, name: str, change:
 
 
 def test_an_index_that_was_changed_by_hand_is_found(prepared: Prepared) -> None:
-    (index,) = [path for path in prepared.folder.rglob("train*") if path.suffix in (".lst", ".idx")][:1]
+    index = min(path for path in prepared.folder.rglob("*") if path.suffix in (".lst", ".idx") and path.is_file())
     index.write_bytes(index.read_bytes().replace(b"1", b"2"))
-    assert f"{index.name}: sha256" in "".join(verify_dataset(prepared.folder))
+    assert ": sha256 is not that of the manifest" in "".join(verify_dataset(prepared.folder))
 
 
 def test_what_a_reader_cannot_do_is_said_in_one_line(prepared: Prepared, tmp_path: Path) -> None:

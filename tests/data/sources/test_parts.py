@@ -3,6 +3,7 @@
 import io
 import re
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,3 +124,53 @@ def test_a_recipe_for_image_files_takes_them_in_other_files(tmp_path: Path) -> N
             assert check_dataset(folder, load_recipe("digits", [*sets, f"data.source={source}"]).data, 2)
         with pytest.raises(UserError, match=r"recipe says data\.source: digits"):
             check_dataset(folder, load_recipe("digits", sets).data, 2)
+
+
+def write_shard(tar: Path, **members: bytes | int) -> None:
+    tar.parent.mkdir(exist_ok=True, parents=True)
+    with tarfile.open(tar, "w") as archive:
+        for name, content in members.items():
+            written = jpeg(content) if isinstance(content, int) else content
+            member = tarfile.TarInfo(name.replace("__", "."))
+            member.size = len(written)
+            archive.addfile(member, io.BytesIO(written))
+
+
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        ({"c__cls": b"cat", "c__jpg": 1}, r"c\.cls: label b'cat', allowed: a whole number from 0"),
+        ({"c__cls": b"-1", "c__png": 1}, r"c\.cls: label b'-1', allowed"),
+        ({"c__json": b'{"label": "cat"}', "c__jpg": 1}, r"c\.json: label .*cat.*, allowed"),
+        ({"c__json": b'{"class": 1}', "c__jpg": 1}, r"c\.json: label .*class.*, allowed"),
+        ({"c__json": b'{"label"', "c__jpg": 1}, r"c\.json: label .*, allowed"),
+        ({"c__jpg": 1}, r"c has none of \.cls, \.json"),
+        ({"c__cls": b"1"}, r"c has none of \.jpg, \.jpeg, \.png"),
+        ({"c__cls": b"4", "c__jpg": 1, "d__txt": b"a caption alone"}, "labels that no training image has: 4"),
+    ],
+)
+def test_samples_without_an_image_or_a_class_are_problems(
+    tmp_path: Path, members: dict[str, bytes | int], told: str
+) -> None:
+    write_shard(tmp_path / "train-0.tar", a__cls=b"0", a__jpg=1, b__jpg=2, b__cls=b"1\n")
+    write_shard(tmp_path / "val-0.tar", a__cls=b"0", a__jpg=1, **members)
+    (problem,) = opened(tmp_path).problems
+    assert re.search(told, problem)
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("train/0", "val/0"), ("imagenet1k-train-0000", "x-validation-0")])
+def test_shards_are_told_from_tars_of_class_folders_by_what_is_in_them(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        write_shard(tmp_path / f"{name}.tar", a__cls=b"0", a__jpg=1, b__jpg=2, b__cls=b"1\n")
+    source = opened(tmp_path)
+    assert (source.kind, source.problems, [*source.train.labels]) == ("webdataset", (), [0, 1])
+    packed = opened(tmp_path, in_place=False)
+    assert (packed.place, packed.train.jpeg(1)) == (None, jpeg(2)), "they can be packed, too"
+
+
+def test_tars_of_class_folders_are_no_shards_and_cannot_be_read_in_place(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        write_shard(tmp_path / f"{name}.tar", **{"a/1__jpg": 1, "b/2__jpg": 2})
+    assert opened(tmp_path, in_place=False).kind == "folders"
+    with pytest.raises(UserError, match="--in-place does not apply to class folders"):
+        opened(tmp_path)
