@@ -39,8 +39,11 @@ def test_five_open_runs_make_a_tree_that_every_official_tool_accepts(
 ) -> None:
     runs = _five(tmp_path)
     _configured("cluster.paths.data=/x")(tmp_path / "run3")  # Runs may differ in seed and paths.
+    _give_git(runs, [{"diff_sha256": "a", "diff": "+1\n"}] * 5)
     assert main(["package", *runs, "--org", "Testers", "--out", str(tmp_path / "out"), *FIELDS]) == 0
     out = capsys.readouterr().out
+    assert "and uncommitted.diff with the changes since" in out
+    assert [path.read_text() for path in (tmp_path / "out").rglob("uncommitted.diff")] == ["+1\n"]
     assert outcomes(out) == {
         "seeds": "PASS", "code": "PASS", "system description": "PASS", "RCP": "----", "package": "PASS",
         "result summary": "PASS", "repository": "PASS", "submitter": "----",
@@ -89,9 +92,11 @@ def test_closed_runs_of_one_seed_and_without_reference_fail_and_each_tool_says_w
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = dry_runs(tmp_path, "mlperf-b67840", [1, 1, 2, 3, 4], last_epochs=[87] * 5, overrides=BEYOND)
+    _give_git(folders, [{"diff_sha256": "a", "diff": "+1\n"}, *[{}] * 4])
     assert package(tmp_path, folders) == 1
     out = capsys.readouterr().out
-    assert {tool for tool, result in outcomes(out).items() if result == "FAIL"} == {"seeds", "RCP", "package"}
+    assert {tool for tool, result in outcomes(out).items() if result == "FAIL"} == {"seeds", "code", "RCP", "package"}
+    assert "the runs had uncommitted changes that differ, or" in out
     assert "1, 1, 2, 3, 4: each run needs one seed of its own" in out
     assert "Missing RCP, please submit RCP with BS = 86016" in out
     assert "Seed checker failed" in out
@@ -218,29 +223,31 @@ def test_a_tree_that_cannot_be_finished_is_removed(
 @in_checkout
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("states", "verdict", "words"),
+    ("states", "words"),
     [
-        ([{"diff_sha256": "a", "diff": "+1\n"}] * 5, "PASS", "and uncommitted.diff with the changes since"),
-        ([{"diff_sha256": "a", "diff": "+1\n"}] + [{}] * 4, "FAIL", "the runs had uncommitted changes that differ, or"),
-        ([{"commit": "0" * 40}, *[{}] * 4], "FAIL", "the runs recorded no common commit; the tree contains HEAD"),
-        ([{"commit": "0" * 40}] * 5, "FAIL", f"git archive {'0' * 40} failed ("),
+        ([{"commit": "0" * 40}, *[{}] * 4], "the runs recorded no common commit; the tree contains HEAD"),
+        ([{"commit": "0" * 40}] * 5, f"git archive {'0' * 40} failed ("),
     ],
 )  # fmt: skip
-def test_the_tree_has_the_code_of_the_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], states: list[dict[str, Any]], verdict: str, words: str
+def test_runs_without_a_common_commit_that_is_here_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], states: list[dict[str, Any]], words: str
 ) -> None:
     runs = _five(tmp_path)
+    _give_git(runs, states)
+    status = main(["package", *runs, "--org", "T", "--out", str(tmp_path / "out"), *FIELDS])
+    out = capsys.readouterr().out
+    assert (status, outcomes(out)["code"]) == (1, "FAIL")
+    assert words in out
+    assert not (tmp_path / "out").exists()
+
+
+def _give_git(runs: Iterable[str], states: Iterable[dict[str, Any]]) -> None:
+    """Change what each run recorded of its checkout."""
     for run, state in zip(runs, states, strict=True):
         path = Path(run) / "environment.json"
         environment = json.loads(path.read_text())
         environment["git"] |= state
         path.write_text(json.dumps(environment))
-    status = main(["package", *runs, "--org", "T", "--out", str(tmp_path / "out"), *FIELDS])
-    out = capsys.readouterr().out
-    assert (status, outcomes(out)["code"]) == (int(verdict == "FAIL"), verdict)
-    assert words in out
-    diffs = [path.read_text() for path in (tmp_path / "out").rglob("uncommitted.diff")]
-    assert diffs == (["+1\n"] if verdict == "PASS" else [])
 
 
 def test_a_file_that_a_git_host_refuses_fails_the_repository_check(tmp_path: Path) -> None:
