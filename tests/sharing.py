@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 NUM_WORKERS = 3
 """Two cores, and a part of the time tests wait: for schedulers, limits, other processes and the disk."""
@@ -21,6 +22,9 @@ NUM_QUICK_WORKERS = 2
 
 FEW_FILES = 15
 """So many files are tested in one process: a second one takes about five seconds to collect its tests."""
+
+_LONG_S = 1.0
+"""What ``--durations`` may list of a test's set-up and clean-up."""
 
 _LONGEST_FIRST = ("scheduler", "slow", "ranks", "medium")
 
@@ -53,6 +57,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _turn(item: pytest.Item) -> int:
     marks = {mark.name for mark in item.iter_markers()}
     return next((turn for turn, name in enumerate(_LONGEST_FIRST) if name in marks), len(_LONGEST_FIRST))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Report what the terminal shows: to send that set-up and clean-up passed takes longer than most tests."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration > _LONG_S:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)
