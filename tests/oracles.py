@@ -181,14 +181,23 @@ def decoupled_sgd_steps(
 
 
 def adam_steps(
-    weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], constants: tuple[float, float, float, float]
+    weight: np.ndarray,
+    gradients: list[np.ndarray],
+    rates: list[float],
+    constants: tuple[float, float, float, float],
+    *,
+    is_decoupled: bool = False,
 ) -> np.ndarray:
-    """Apply algorithm 1 of arXiv:1412.6980 to one tensor; constants are beta_1, beta_2, epsilon, weight decay."""
+    """Apply algorithm 1 of arXiv:1412.6980 to one tensor, with the decay of the gradient, or of PyTorch's AdamW.
+
+    Constants are beta_1, beta_2, epsilon, weight decay.
+    """
     beta_1, beta_2, epsilon, decay = constants
     w = weight.astype(np.float64)
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t, (gradient, lr) in enumerate(zip(gradients, rates, strict=True), start=1):
-        g = gradient + decay * w
+        g = gradient if is_decoupled else gradient + decay * w
+        w = w * (1 - lr * decay) if is_decoupled else w
         m = beta_1 * m + (1 - beta_1) * g
         v = beta_2 * v + (1 - beta_2) * g**2
         w = w - lr * (m / (1 - beta_1**t)) / (np.sqrt(v / (1 - beta_2**t)) + epsilon)

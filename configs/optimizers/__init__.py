@@ -8,12 +8,24 @@ from typing import Annotated
 from pydantic import Field
 
 from configs.optimizers.adam import Adam
+from configs.optimizers.adamw import AdamW
 from configs.optimizers.lars import Lars
 from configs.optimizers.muon import Muon
 from configs.optimizers.optimizer_block import HyperParameters, OptimizerBlock, ParameterKinds
 from configs.optimizers.sgd import Sgd
 from configs.optimizers.shampoo import Shampoo
 
-__all__ = ["Adam", "HyperParameters", "Lars", "Muon", "Optimizer", "OptimizerBlock", "ParameterKinds", "Sgd", "Shampoo"]
+__all__ = [
+    "Adam",
+    "AdamW",
+    "HyperParameters",
+    "Lars",
+    "Muon",
+    "Optimizer",
+    "OptimizerBlock",
+    "ParameterKinds",
+    "Sgd",
+    "Shampoo",
+]
 
-Optimizer = Annotated[Lars | Sgd | Adam | Muon | Shampoo, Field(discriminator="name")]
+Optimizer = Annotated[Lars | Sgd | Adam | AdamW | Muon | Shampoo, Field(discriminator="name")]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.optimizers import Muon, OptimizerBlock, Shampoo
+from configs.optimizers import AdamW, Muon, OptimizerBlock, Shampoo
 
 
 def test_muon_says_what_it_keeps_and_what_it_logs_and_shampoo_what_it_is() -> None:
@@ -16,6 +16,13 @@ def test_muon_says_what_it_keeps_and_what_it_logs_and_shampoo_what_it_is() -> No
     assert muon.describe() == "muon, momentum 0.95, weight_decay 0, sgd_lr_ratio 0.5, sgd_momentum 0.9"
     described = Shampoo(name="shampoo", weight_decay=1e-4).describe()
     assert described == "shampoo, momentum 0.9, weight_decay 0.0001, beta_2 0.999, matrix_epsilon 1e-06"
+
+
+def test_adamw_takes_its_decay_times_the_rate_off_the_weights_and_logs_by_the_names_of_mlperf() -> None:
+    adamw = AdamW(name="adamw")
+    assert (adamw.momentum, adamw.beta_2, adamw.epsilon, adamw.weight_decay) == (0.9, 0.999, 1e-8, 0.01), "PyTorch's"
+    assert adamw.momentum_log_key == "opt_adamw_beta_1"
+    assert adamw.logged() == {"opt_adamw_beta_2": 0.999, "opt_adamw_epsilon": 1e-8}
 
 
 def test_an_optimizer_without_a_rule_asks_for_one_of_the_engine() -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
+from configs.optimizers import Adam, AdamW, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
 from tests.engines import BOTH, cpu_engine, each_engine, small_network
 from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, muon_steps, torch_sgd_steps
 from train.engine.build import build_optimizer
@@ -54,6 +54,7 @@ CONFIGS: dict[str, Any] = {
     "corrected sgd": Sgd(name="sgd", momentum=0.8, weight_decay=0.05, momentum_correction=True),
     "adam": Adam(name="adam"),
     "adam, decay": Adam(name="adam", momentum=0.8, beta_2=0.99, epsilon=1e-2, weight_decay=1e-2),
+    "adamw": AdamW(name="adamw", momentum=0.8, beta_2=0.99, weight_decay=0.5),
     "muon": Muon(name="muon", weight_decay=0.1, sgd_lr_ratio=0.5, sgd_momentum=0.7),
     "own rule": HeavyBall(momentum=0.9, weight_decay=0.02, skip_weight_decay=("gamma",)),
 }
@@ -62,9 +63,9 @@ CONFIGS: dict[str, Any] = {
 def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
     decays = parameter.kind not in config.skip_weight_decay
     weight_decay = config.weight_decay if decays else 0.0
-    if isinstance(config, Adam):
+    if isinstance(config, Adam | AdamW):
         constants = config.momentum, config.beta_2, config.epsilon, weight_decay
-        return adam_steps(weight, gradients, RATES, constants)
+        return adam_steps(weight, gradients, RATES, constants, is_decoupled=isinstance(config, AdamW))
     if isinstance(config, Muon):
         if parameter.kind != "weight" or parameter in (NETWORK[0], NETWORK[-2]):
             return muon_steps(
@@ -152,7 +153,9 @@ def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind
         optimizer.update(_hyper(config, step))
     # A CPU squares float16 numbers in float16 for MXNet's norms; a GPU does it in float32.
     rtol = 1e-3 if kind == "half" and name == "mxnet" else 2e-5
-    atol = 2e-5 if isinstance(config, Adam) or rtol > 2e-5 else 2e-6  # Adam moves weights by the sum of the rates, 1
+    atol = (
+        2e-5 if isinstance(config, Adam | AdamW) or rtol > 2e-5 else 2e-6
+    )  # Adam moves weights by the sum of the rates, 1
     for index, parameter in enumerate(parameters):
         expected = _expected(config, parameter, start[index], [step[index] for step in history])
         master, weight = (engine.to_host(arrays[index]) for arrays in (network.masters, network.weights))

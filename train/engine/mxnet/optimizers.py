@@ -1,4 +1,4 @@
-"""LARS, momentum SGD and Adam on MXNet's fused operators; nothing is read back to the host.
+"""LARS, momentum SGD, Adam and AdamW on MXNet's fused operators; nothing is read back to the host.
 
 The stock ``mx.optimizer.LARS`` is not used: it waits for norms on the host, loses its skip list under
 ``gluon.Trainer``, and corrects the momentum of only the first aggregated chunk (measured against `tests/oracles.py`).
@@ -19,7 +19,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from configs.optimizers import Adam, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
+from configs.optimizers import Adam, AdamW, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
 from train.engine.protocol import Optimizer, TrainableNetwork
 from train.ideas.muon import MuonOptimizer
 from train.ideas.update_rule import RuleOptimizer
@@ -132,14 +132,15 @@ class AdamOptimizer:
     *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
     w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
     The operator does not correct the bias of the moments. With c = sqrt(1-b2^t), the rate lr c / (1-b1^t) and epsilon c
-    give the same result. t is the step of the schedule, so no counter has to be saved.
+    give the same result. t is the step of the schedule, so no counter has to be saved. For AdamW see
+    `configs.optimizers.AdamW`.
 
     Attributes:
         momenta: The first moment of every tensor, then the second moment of every tensor, float32.
     """
 
     def __init__(
-        self, config: Adam, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
+        self, config: Adam | AdamW, network: TrainableNetwork, *, rescale: float, arrivals: Sequence[int] = ()
     ) -> None:
         del arrivals
         self.config = config
@@ -156,10 +157,14 @@ class AdamOptimizer:
         correction = math.sqrt(1 - beta_2**time)
         lr = hyper.lr * correction / (1 - beta_1**time)
         for weight, master, gradient, first, second, decays in self._tensors:
+            decay = hyper.weight_decay if decays else 0.0
+            if decay and self.config.is_decoupled:
+                master *= 1 - decay  # noqa: PLW2901 (in place)
+                decay = 0.0
             mx.nd.adam_update(
                 master, gradient.astype("float32", copy=False), first, second, out=master,
                 lr=lr, beta1=beta_1, beta2=beta_2, epsilon=self.config.epsilon * correction,
-                wd=hyper.weight_decay if decays else 0.0, rescale_grad=self._rescale,
+                wd=decay, rescale_grad=self._rescale,
             )  # fmt: skip
             if weight is not master:
                 master.copyto(weight)
@@ -185,6 +190,7 @@ class NesterovMuon(MuonOptimizer):
 
 FUSED: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {
     Adam: AdamOptimizer,
+    AdamW: AdamOptimizer,
     Lars: MomentumOptimizer,
     Sgd: MomentumOptimizer,
 }

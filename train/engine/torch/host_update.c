@@ -65,12 +65,17 @@ INLINE void momentum(piece p, const float *numbers, float rate, float decay, flo
 }
 
 // Adam. `numbers`: minus the rate, shares of the gradient in both moments, decay, epsilon.
-INLINE void adam(piece p, const float *numbers, float decay, float scale, int is_half, int has_copy) {
+INLINE void adam(piece p, const float *numbers, float decay, float scale, int is_decoupled, int is_half,
+                 int has_copy) {
   float *restrict weight = p.weight, *restrict first = p.first, *restrict second = p.second;
   uint16_t *restrict copy = p.copy;
   float rate = numbers[0], share_1 = numbers[1], share_2 = numbers[2], epsilon = numbers[4];
   for (int64_t i = 0; i < p.size; i++) {
-    float w = weight[i], mean = fused(w, decay, gradient_at(p.gradient, i, is_half) * scale);
+    float w = weight[i], mean = gradient_at(p.gradient, i, is_half) * scale;
+    if (is_decoupled)
+      w = fused(-w, decay, w);
+    else
+      mean = fused(w, decay, mean);
     float m = lerp(first[i], mean, share_1), v = lerp(second[i], mean * mean, share_2);
     w = fused(m / (sqrtf(v) + epsilon), rate, w);
     first[i] = m;
@@ -99,11 +104,11 @@ void update_momentum(const piece *pieces, int64_t count, const float *numbers, c
 
 void update_adam(const piece *pieces, int64_t count, const float *numbers, const float *rates, const float *decays,
                  float scale, int is_decoupled) {
-  (void)rates, (void)is_decoupled;
+  (void)rates;
   for (; count > 0; count--, pieces++) {
     piece p = *pieces;
     float decay = decays[p.tensor];
-#define ADAM(is_half, has_copy) adam(p, numbers, decay, scale, is_half, has_copy)
+#define ADAM(is_half, has_copy) adam(p, numbers, decay, scale, is_decoupled, is_half, has_copy)
     EACH_CASE(ADAM);
   }
 }

@@ -1,4 +1,4 @@
-"""LARS, SGD and Adam on a CPU in one pass over memory: by ``host_update.c``, where a C compiler makes it usable.
+"""LARS, SGD, Adam and AdamW on a CPU in one pass over memory: by ``host_update.c``, where a C compiler makes it usable.
 
 The operators of `train.engine.torch.optimizers` do the same anywhere, in several passes over each block. A rank takes
 the way that it can, so both ways leave the same bits. The compiled file is kept in the folder of temporary files.
@@ -135,7 +135,7 @@ class HostUpdate:
             rates: Learning rate of each tensor, float32; not for ``adam``, whose numbers have it.
             decays: What each tensor is multiplied by, float32.
             scale: Factor of the gradients; with ``momentum``, minus that.
-            is_decoupled: Whether the decay is taken off the weights, not off the velocity.
+            is_decoupled: Whether the decay is taken off the weights, not off the velocity or added to the gradient.
         """
         gradients = self._network.gradients
         places = np.array([gradient.data_ptr() for gradient in gradients])

@@ -1,4 +1,4 @@
-"""LARS, momentum SGD and Adam on flat memory; nothing is read back to the host.
+"""LARS, momentum SGD, Adam and AdamW on flat memory; nothing is read back to the host.
 
 *Source* of LARS: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
 T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0. For SGD with
@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from configs.optimizers import Adam, HyperParameters, Lars, OptimizerBlock, Sgd
+from configs.optimizers import Adam, AdamW, HyperParameters, Lars, OptimizerBlock, Sgd
 from train.comm.buckets import plan_buckets
 from train.comm.neighbours import are_neighbours, flattened, like
 from train.engine.protocol import TrainableNetwork
@@ -268,12 +268,12 @@ class AdamOptimizer(_Optimizer):
     w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
     With c = sqrt(1-b2^t), the last line is w - (lr c / (1-b1^t)) m / (sqrt(v) + epsilon c). t is the step of the
     schedule, so no counter has to be saved. Where steps may be skipped, t counts the others, on the device, and is the
-    last of ``momenta``.
+    last of ``momenta``. For AdamW see `configs.optimizers.AdamW`.
     """
 
     _IDLE = (0.0, 0.0, 0.0, 0.0, 1.0)
 
-    def __init__(self, config: Adam, network: TrainableNetwork, *, rescale: float) -> None:
+    def __init__(self, config: Adam | AdamW, network: TrainableNetwork, *, rescale: float) -> None:
         self.config = config
         super().__init__(config, network, rescale=rescale)
         self._time = torch.zeros(1, device=self._device) if network.may_overflow else None
@@ -295,7 +295,8 @@ class AdamOptimizer(_Optimizer):
         rate, share_1, share_2, decay, epsilon = numbers.unbind()
         torch.mul(self._decayed, decay, out=self._decay_rates)
         if self._host is not None:
-            self._host("adam", numbers, self._rates, self._decay_rates, scale=self._rescale)
+            tensors = numbers, self._rates, self._decay_rates
+            self._host("adam", *tensors, scale=self._rescale, is_decoupled=self.config.is_decoupled)
             return
         if self._time is not None:
             self._time.add_(share_1 > 0)  # 0 in a step that is skipped
@@ -304,7 +305,9 @@ class AdamOptimizer(_Optimizer):
         for piece in self._pieces:
             first, second = piece.moments
             mean = piece.gradients.float() * self._rescale
-            if piece.decays:
+            if piece.decays and self.config.is_decoupled:
+                piece.masters.addcmul_(piece.masters, _factor(piece.decays), value=-1)
+            elif piece.decays:
                 mean.addcmul_(piece.masters, _factor(piece.decays))
             first.lerp_(mean, share_1)
             second.lerp_(mean.square_(), share_2)
@@ -339,6 +342,7 @@ def clear_unless_finite(gradients: Sequence[Any], one: Any) -> Any:
 
 FUSED: dict[type[OptimizerBlock], Callable[..., MomentumOptimizer | AdamOptimizer]] = {
     Adam: AdamOptimizer,
+    AdamW: AdamOptimizer,
     Lars: MomentumOptimizer,
     Sgd: MomentumOptimizer,
 }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from configs.optimizers import Adam, HyperParameters, Lars, Sgd
+from configs.optimizers import Adam, AdamW, HyperParameters, Lars, Sgd
 from tests.engines import random_batch, small_network
 from train.engine.build import build_optimizer
 
@@ -16,6 +16,7 @@ CONFIGS: dict[str, Any] = {
     "decoupled": Sgd(name="sgd", momentum=0.8, weight_decay=0.05, decoupled_weight_decay=True),
     "no decay": Sgd(name="sgd", momentum=0.9, weight_decay=0),
     "adam": Adam(name="adam", weight_decay=1e-2),
+    "adamw": AdamW(name="adamw", weight_decay=1e-2),
 }
 SETTINGS = {
     "float32": (),
@@ -45,7 +46,7 @@ def _trained(config: Any, ranks: int, settings: tuple[str, ...]) -> dict[str, An
     for step in range(4):
         network.forward(*random_batch(engine, network, seed=step))
         network.backward()
-        lr = (1e-5 if isinstance(config, Adam) else 0.1) * (step + 1)
+        lr = (1e-5 if isinstance(config, Adam | AdamW) else 0.1) * (step + 1)
         optimizer.update(HyperParameters(lr, 0.9 - step / 10, config.weight_decay, step))
     torch.set_num_threads(1)
     found = {"masters": network.masters, "weights": network.weights, "momenta": optimizer.momenta}
