@@ -52,6 +52,8 @@ def warm_up(
         network.backward()
     reduce_once(engine, network, communicator, model.buckets)
     communicator.complete()
+    for part in model.parts:
+        part.gradients(network.gradients)
     model.optimizer.update(TRIAL)
     on_update()
     engine.wait(network.inference()(blank_batch(engine, network, batch_size, image_type, model.eval_side).images))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from configs.ideas.augmentation_repeats import AugmentationRepeats
+from configs.ideas.gradient_clipping import GradientClipping
 from configs.ideas.growing_images import GrowingImages
 from configs.ideas.idea import Idea
 from configs.ideas.loss import LOSS
@@ -27,6 +28,7 @@ IDEAS: tuple[Idea, ...] = (
     RANDOM_ERASING,
     MIXING,
     LOSS,
+    GradientClipping(),
     WEIGHT_AVERAGE,
     MirroredEvaluation(),
 )

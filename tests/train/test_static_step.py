@@ -99,9 +99,9 @@ class Drawn:
 @pytest.mark.parametrize("graphs", ["step", "compute"])
 @pytest.mark.parametrize("more", [
     ["optimizer={name: sgd, momentum: 0.9, weight_decay: 5e-4}"],
-    ["batch.accumulation_steps=4", "data.mixup_alpha=1", "data.cutmix_alpha=1"],
+    ["batch.accumulation_steps=4", "data.mixup_alpha=1", "data.cutmix_alpha=1", "optimizer.clip_norm=0.1"],
     ["optimizer={name: adam}", "cluster.engine.layout=NHWC", "batch.accumulation_steps=2"],
-], ids=["sgd", "lars, four micro-batches of mixed images", "adam, two"])  # fmt: skip
+], ids=["sgd", "lars, clipped, four micro-batches of mixed images", "adam, two"])  # fmt: skip
 def test_fixed_steps_leave_the_weights_statistics_and_losses_of_usual_ones(graphs: str, more: list[str]) -> None:
     weights, arrays, clock = _train(*more, f"cluster.engine.cuda_graphs={graphs}")
     expected, usual, _ = _train(*more)
@@ -182,6 +182,7 @@ ASYNCHRONOUS = ["cluster.engine.name=mxnet", "cluster.communication.kind=paramet
             ["cluster.engine.name=mxnet"],
             "allowed: adam, adamw, lars, muon or sgd under MXNet",
         ),
+        (["optimizer.clip_norm=4"], ASYNCHRONOUS, "got 4.0, allowed: null where ranks are asynchronous"),
         (["optimizer.average_half_life_steps=4"], ASYNCHRONOUS, "got 4.0, allowed: null where ranks are asynchronous"),
     ],
 )

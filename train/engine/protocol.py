@@ -273,6 +273,9 @@ class Engine(Protocol):
             unless: An array of shape (1,); where it is 1, all targets stay as they are.
         """
 
+    def norm(self, arrays: Sequence[Array]) -> Array:
+        """Queue the L2 norm of all elements of some arrays, computed in float32, shape (1,)."""
+
     def first_element(self, array: Array) -> Array:
         """Queue a copy of the first element, shape (1,)."""
 

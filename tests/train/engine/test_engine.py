@@ -33,6 +33,8 @@ def test_rows_products_mirrors_and_flags_are_those_of_numpy(name: str) -> None:
         assert (flag.dtype, flag.tolist()) == (np.float16, [[float(is_set)] * 3] * 2)
     assert engine.to_float32(given) is given
     assert engine.to_host(engine.to_float32(half)).dtype == np.float32
+    long = engine.to_host(engine.norm([given, half, *[stored] * 70]))
+    np.testing.assert_allclose(long, [np.linalg.norm([*left.flat, *left.flat, *np.tile(images.flat, 70)])], rtol=1e-6)
     zeros = engine.to_host(engine.zeros([2]))
     assert (zeros.dtype, zeros.tolist()) == (np.float32, [0.0, 0.0])
 

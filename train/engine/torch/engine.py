@@ -19,7 +19,7 @@ from train.comm.shares import Shares
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork, Work
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork, host_copy
-from train.engine.torch.optimizers import FUSED, clear_unless_finite
+from train.engine.torch.optimizers import FUSED, clear_unless_finite, norms
 from train.engine.torch.tracing import Recorder, read_operators
 from train.ideas.loss import losses_of
 from train.networks.arch import Network
@@ -225,6 +225,12 @@ class TorchEngine:
         if unless is not None:
             torch._foreach_mul_(changes, (1 - unless).reshape(()))
         torch._foreach_sub_(targets, changes)
+
+    def norm(self, arrays: Sequence[Any]) -> Any:
+        """See `Engine`; one launch for many tensors of one type."""
+        types = dict.fromkeys(array.dtype for array in arrays)
+        parts = [norms([array for array in arrays if array.dtype == dtype]) for dtype in types]
+        return torch.linalg.vector_norm(torch.cat(parts)).reshape(1)
 
     def first_element(self, array: Any) -> Any:
         """See `Engine`."""
