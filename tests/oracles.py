@@ -204,6 +204,25 @@ def adam_steps(
     return w
 
 
+def lamb_steps(
+    weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], constants: tuple[float, float, float, float]
+) -> np.ndarray:
+    """Apply algorithm 2 of arXiv:1904.00962 to one tensor, with phi(z) = z; constants as for `adam_steps`.
+
+    As in timm's code, a tensor without weight decay has no trust ratio.
+    """
+    beta_1, beta_2, epsilon, decay = constants
+    w = weight.astype(np.float64)
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, (g, lr) in enumerate(zip(gradients, rates, strict=True), start=1):
+        m = beta_1 * m + (1 - beta_1) * g
+        v = beta_2 * v + (1 - beta_2) * g**2
+        update = (m / (1 - beta_1**t)) / (np.sqrt(v / (1 - beta_2**t)) + epsilon) + decay * w
+        w_norm, u_norm = float(np.linalg.norm(w)), float(np.linalg.norm(update))
+        w = w - lr * (w_norm / u_norm if decay and w_norm > 0 and u_norm > 0 else 1.0) * update
+    return w
+
+
 def batch_norm(
     x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, addend: np.ndarray | float, epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from configs.optimizers.adam import Adam
 from configs.optimizers.adamw import AdamW
+from configs.optimizers.lamb import Lamb
 from configs.optimizers.lars import Lars
 from configs.optimizers.muon import Muon
 from configs.optimizers.optimizer_block import HyperParameters, OptimizerBlock, ParameterKinds
@@ -19,6 +20,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "HyperParameters",
+    "Lamb",
     "Lars",
     "Muon",
     "Optimizer",
@@ -28,4 +30,4 @@ __all__ = [
     "Shampoo",
 ]
 
-Optimizer = Annotated[Lars | Sgd | Adam | AdamW | Muon | Shampoo, Field(discriminator="name")]
+Optimizer = Annotated[Lars | Sgd | Adam | AdamW | Lamb | Muon | Shampoo, Field(discriminator="name")]

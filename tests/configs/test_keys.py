@@ -205,7 +205,7 @@ def test_a_kind_of_file_lists_its_own_keys_only(kind: str, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     ("word", "count"),
-    [("optimizer", 6), ("schedule.decay", 3), ("optimizer.momentum", 6), ("optimizer.beta_2", 3), ("study.recipe", 2)],
+    [("optimizer", 7), ("schedule.decay", 3), ("optimizer.momentum", 7), ("optimizer.beta_2", 4), ("study.recipe", 2)],
 )
 def test_the_json_schema_of_alternatives_allows_each_of_them(
     word: str, count: int, capsys: pytest.CaptureFixture[str]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.optimizers import AdamW, Muon, OptimizerBlock, Shampoo
+from configs.optimizers import AdamW, Lamb, Muon, OptimizerBlock, Shampoo
 
 
 def test_muon_says_what_it_keeps_and_what_it_logs_and_shampoo_what_it_is() -> None:
@@ -18,11 +18,16 @@ def test_muon_says_what_it_keeps_and_what_it_logs_and_shampoo_what_it_is() -> No
     assert described == "shampoo, momentum 0.9, weight_decay 0.0001, beta_2 0.999, matrix_epsilon 1e-06"
 
 
-def test_adamw_takes_its_decay_times_the_rate_off_the_weights_and_logs_by_the_names_of_mlperf() -> None:
+def test_adamw_begins_with_pytorchs_values_and_lamb_with_timms_and_both_log_by_mlperfs_names() -> None:
     adamw = AdamW(name="adamw")
-    assert (adamw.momentum, adamw.beta_2, adamw.epsilon, adamw.weight_decay) == (0.9, 0.999, 1e-8, 0.01), "PyTorch's"
+    assert (adamw.momentum, adamw.beta_2, adamw.epsilon, adamw.weight_decay) == (0.9, 0.999, 1e-8, 0.01)
     assert adamw.momentum_log_key == "opt_adamw_beta_1"
     assert adamw.logged() == {"opt_adamw_beta_2": 0.999, "opt_adamw_epsilon": 1e-8}
+    lamb = Lamb(name="lamb")
+    assert (lamb.momentum, lamb.beta_2, lamb.epsilon, lamb.weight_decay) == (0.9, 0.999, 1e-6, 0.01)
+    assert lamb.clip_norm == 1
+    assert lamb.momentum_log_key == "opt_lamb_beta_1"
+    assert lamb.logged() == {"opt_lamb_beta_2": 0.999, "opt_lamb_epsilon": 1e-6}
 
 
 def test_an_optimizer_without_a_rule_asks_for_one_of_the_engine() -> None:

@@ -138,6 +138,7 @@ def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
 MUON = ["optimizer={name: muon, weight_decay: 0.01}", "schedule.base_lr=0.05"]
 MIXED = ["data.mixup_alpha=0.4", "data.cutmix_alpha=1", "data.random_erasing=0.5"]
 ADAMW = ["optimizer={name: adamw, weight_decay: 0.1}", "schedule.base_lr=0.01"]
+LAMB = ["optimizer={name: lamb, clip_norm: 0.1}", "schedule.base_lr=0.01"]
 SHAMPOO = pytest.param(
     5,
     [
@@ -152,7 +153,7 @@ AVERAGE = ["optimizer.average_half_life_steps=4", "optimizer.average_every_steps
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("stop", "overrides"), [(5, []), (8, []), (5, [*AVERAGE, *MIXED]), (5, MUON), (5, ADAMW), SHAMPOO]
+    ("stop", "overrides"), [(5, []), (8, []), (5, [*AVERAGE, *MIXED]), (5, MUON), (5, ADAMW), (5, LAMB), SHAMPOO]
 )
 def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_bits_and_the_metrics_of_one_in_one_go(
     tmp_path: Path, watchdogs: list[_Watched], stop: int, overrides: list[str]

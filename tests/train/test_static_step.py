@@ -172,15 +172,11 @@ ASYNCHRONOUS = ["cluster.engine.name=mxnet", "cluster.communication.kind=paramet
     [
         (["model.name=alexnet", "model.image_size=63"], GRAPHS, "got 'step', allowed: none for alexnet, which has dro"),
         (["optimizer.name=muon"], GRAPHS, "got 'step', allowed: none for the optimizer muon, which computes on the"),
-        (
-            ["optimizer.name=muon"],
-            ASYNCHRONOUS,
-            "name: got 'muon', allowed: adam, adamw, lars or sgd where ranks are as",
-        ),
+        (["optimizer.name=muon"], ASYNCHRONOUS, "got 'muon', allowed: adam, adamw, lamb, lars or sgd where ranks"),
         (
             ["optimizer.name=shampoo"],
             ["cluster.engine.name=mxnet"],
-            "allowed: adam, adamw, lars, muon or sgd under MXNet",
+            "allowed: adam, adamw, lamb, lars, muon or sgd under MXNet",
         ),
         (["optimizer.clip_norm=4"], ASYNCHRONOUS, "got 4.0, allowed: null where ranks are asynchronous"),
         (["optimizer.average_half_life_steps=4"], ASYNCHRONOUS, "got 4.0, allowed: null where ranks are asynchronous"),

@@ -1,6 +1,7 @@
 """The optimizers of every engine against the papers in NumPy, over several steps of a warm-up and a decay."""
 
 from collections.abc import Sequence
+from functools import partial
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
@@ -8,9 +9,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from configs.optimizers import Adam, AdamW, HyperParameters, Lars, Muon, OptimizerBlock, Sgd
+from configs.optimizers import Adam, AdamW, HyperParameters, Lamb, Lars, Muon, OptimizerBlock, Sgd
+from configs.optimizers.adam import AdamMoments
 from tests.engines import BOTH, cpu_engine, each_engine, small_network
-from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, muon_steps, torch_sgd_steps
+from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, lamb_steps, muon_steps, torch_sgd_steps
 from train.engine.build import build_optimizer
 from train.networks.arch import build_network
 from train.networks.layer import Parameter
@@ -55,6 +57,7 @@ CONFIGS: dict[str, Any] = {
     "adam": Adam(name="adam"),
     "adam, decay": Adam(name="adam", momentum=0.8, beta_2=0.99, epsilon=1e-2, weight_decay=1e-2),
     "adamw": AdamW(name="adamw", momentum=0.8, beta_2=0.99, weight_decay=0.5),
+    "lamb": Lamb(name="lamb", momentum=0.8, beta_2=0.99, weight_decay=0.5, skip_weight_decay=("gamma", "bias")),
     "muon": Muon(name="muon", weight_decay=0.1, sgd_lr_ratio=0.5, sgd_momentum=0.7),
     "own rule": HeavyBall(momentum=0.9, weight_decay=0.02, skip_weight_decay=("gamma",)),
 }
@@ -63,9 +66,10 @@ CONFIGS: dict[str, Any] = {
 def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
     decays = parameter.kind not in config.skip_weight_decay
     weight_decay = config.weight_decay if decays else 0.0
-    if isinstance(config, Adam | AdamW):
+    if isinstance(config, AdamMoments):
         constants = config.momentum, config.beta_2, config.epsilon, weight_decay
-        return adam_steps(weight, gradients, RATES, constants, is_decoupled=isinstance(config, AdamW))
+        of_adam = partial(adam_steps, is_decoupled=isinstance(config, AdamW))
+        return (lamb_steps if isinstance(config, Lamb) else of_adam)(weight, gradients, RATES, constants)
     if isinstance(config, Muon):
         if parameter.kind != "weight" or parameter in (NETWORK[0], NETWORK[-2]):
             return muon_steps(
@@ -153,9 +157,7 @@ def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind
         optimizer.update(_hyper(config, step))
     # A CPU squares float16 numbers in float16 for MXNet's norms; a GPU does it in float32.
     rtol = 1e-3 if kind == "half" and name == "mxnet" else 2e-5
-    atol = (
-        2e-5 if isinstance(config, Adam | AdamW) or rtol > 2e-5 else 2e-6
-    )  # Adam moves weights by the sum of the rates, 1
+    atol = 2e-5 if isinstance(config, AdamMoments) or rtol > 2e-5 else 2e-6  # Adam moves weights by the rates' sum, 1
     for index, parameter in enumerate(parameters):
         expected = _expected(config, parameter, start[index], [step[index] for step in history])
         master, weight = (engine.to_host(arrays[index]) for arrays in (network.masters, network.weights))
@@ -185,6 +187,23 @@ def test_a_tensor_whose_weights_or_gradients_are_zeros_moves_at_the_plain_rate(
     optimizer = build_optimizer(engine, config, network, rescale=0.5, arrivals=[0])
     optimizer.update(HyperParameters(0.5, 0.9, decay))
     np.testing.assert_allclose(engine.to_host(network.masters[0]), expected, rtol=1e-6)
+
+
+@each_engine
+@pytest.mark.parametrize(
+    ("weight", "gradient", "decay", "expected"),
+    [(0, 2, 0.1, -0.5), (0, 0, 0.1, 0), (2, 0, 0.1, 1), (4, 2, 0.25, 2), (4, 2, 0, 3.5)],
+)
+def test_lamb_has_a_trust_ratio_where_a_tensor_has_weight_decay_and_neither_norm_is_0(
+    name: str, weight: float, gradient: float, decay: float, expected: float
+) -> None:
+    """The first step of Adam is the sign of the gradient: 1 where it is 2."""
+    engine: Any = cpu_engine(name)
+    network = _network(engine, [Parameter("a", "weight", (4, 3))], [np.full((4, 3), weight, np.float32)])
+    engine.overwrite(network.gradients[0], engine.from_host(np.full((4, 3), gradient, np.float32)))
+    optimizer = build_optimizer(engine, Lamb(name="lamb", weight_decay=decay), network, rescale=1.0)
+    optimizer.update(HyperParameters(0.5, 0.9, decay))
+    np.testing.assert_allclose(engine.to_host(network.masters[0]), expected, rtol=1e-5)
 
 
 @each_engine

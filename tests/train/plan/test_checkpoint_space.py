@@ -21,6 +21,7 @@ def test_a_checkpoint_is_hardly_larger_than_what_is_asked_for(two_epoch_run: Fin
     ("settings", "numbers"),
     [
         (["optimizer={name: adam}", "schedule.base_lr=1e-3"], 78_042),  # another moment of each parameter
+        (["optimizer={name: lamb}", "schedule.base_lr=1e-3"], 78_042),
         (["optimizer.average_half_life_steps=20"], 78_042 + 672),  # averages of parameters and statistics
     ],
 )

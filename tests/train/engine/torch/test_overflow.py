@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.optimizers import Adam, AdamW, HyperParameters, Lars, Muon, OptimizerBlock, Sgd, Shampoo
+from configs.optimizers import Adam, AdamW, HyperParameters, Lamb, Lars, Muon, OptimizerBlock, Sgd, Shampoo
 from tests.engines import forward_backward, random_batch, small_network
 from train.engine.build import build_optimizer
 
@@ -20,10 +20,11 @@ CONFIGS = [
     Sgd(name="sgd", weight_decay=1e-2),
     Adam(name="adam", weight_decay=1e-2),
     AdamW(name="adamw", weight_decay=1e-2),
+    Lamb(name="lamb", weight_decay=1e-2),
     Muon(name="muon", weight_decay=1e-2),
     Shampoo(name="shampoo", weight_decay=1e-2),
 ]
-IDS = ["lars", "lars of all tensors", "sgd", "adam", "adamw", "muon", "shampoo"]
+IDS = ["lars", "lars of all tensors", "sgd", "adam", "adamw", "lamb", "muon", "shampoo"]
 
 
 def _state(network: Any, optimizer: Any) -> list[Any]:
