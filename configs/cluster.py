@@ -213,6 +213,8 @@ class Cluster(Section):
             raise ConfigError("communication.kind", kind, "one machine", "set cluster.num_nodes=1, or kind: horovod")
         if kind == "parameter_server_async" and self.engine.precision == "float16":
             raise ConfigError("communication.kind", kind, "float32 only", "set cluster.engine.precision=float32")
+        if self.checkpoint.best and not communication.is_synchronous:
+            raise ConfigError("checkpoint.best", True, "false where ranks are asynchronous")
         link = communication.link_bytes_per_s
         if kind == "shared_memory":
             self._require_possible_shared_memory()

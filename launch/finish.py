@@ -133,6 +133,11 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
         lines.append(f"  top-1 {summary.top1:.4f}{target} after epoch {summary.epochs}, step {summary.steps}")
     if summary.mean_auc is not None:
         lines.append(f"  mean ROC-AUC {summary.mean_auc:.4f} after epoch {summary.epochs}, step {summary.steps}")
+    if summary.best is not None:
+        value = summary.best.get("top1", summary.best.get("mean_auc"))
+        lines.append(
+            f"  best {value:.4f} after epoch {summary.best['epoch']}: checkpoints/{summary.best['checkpoint']}"
+        )
     if summary.resumed_from_step is not None:
         unfit = "not for submission; " if folder.recipe.mlperf.submits else ""
         lines.append(f"  resumed from step {summary.resumed_from_step}: {unfit}times and rates are of the last part")

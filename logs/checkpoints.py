@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import shlex
+import shutil
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +34,8 @@ _RESUME_FILES = ("resume-from", "goes-on-from")
 
 _META = "meta"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
+_BEST_NAME = re.compile(r"best-step-(\d+)\.ckpt")
+_EITHER_NAME = re.compile(r"(?:best-)?step-(\d+)\.ckpt")
 _DIGEST_BYTES = 32
 
 
@@ -64,8 +68,8 @@ class CheckpointFolder:
 
     run_folder: Path
 
-    def write(self, step: int, state: SavedState, *, keep: int) -> Path:
-        """Write a checkpoint; beside it, the newest ``keep - 1`` others stay.
+    def write(self, step: int, state: SavedState, *, keep: int, is_best: bool = False) -> Path:
+        """Write a checkpoint; beside it, the newest ``keep - 1`` others stay, and the best one.
 
         The file is an ``.npz`` followed by its BLAKE2b digest of 32 bytes. A crash leaves no incomplete file under the
         checkpoint's name.
@@ -74,6 +78,7 @@ class CheckpointFolder:
             step: Number of steps after which the state was taken.
             state: The content.
             keep: Number of checkpoints that stay, with the new one.
+            is_best: Whether the new one is the best one. It then has two names, and the best one before it goes.
 
         Returns:
             The checkpoint file.
@@ -83,15 +88,20 @@ class CheckpointFolder:
         """
         folder = self.run_folder / CHECKPOINT_FOLDER
         path = folder / f"step-{step:08d}.ckpt"
+        best = folder / f"best-{path.name}"
         _require_finite(path, state)
         with explain_disk_errors(path):
             folder.mkdir(exist_ok=True)
-            with whole_file(path) as file:
+            # The best one first: a run that crashes in between finds out once more that it is the best.
+            with whole_file(best if is_best else path) as file:
                 _write_with_digest(file, state)
+            if is_best:
+                _give_name(best, path)
             sync_path(folder)
         with suppress(Unreadable):  # The new checkpoint is written all the same; after the next one it is tried again.
             others = [each for each in self.files() if each != path and is_file(each)]
-            for old in others[keep - 1 :]:
+            earlier = [each for each in self._found(_BEST_NAME) if is_best and each != best]
+            for old in [*others[keep - 1 :], *earlier]:
                 with suppress(OSError):
                     old.unlink()
         return path
@@ -102,8 +112,27 @@ class CheckpointFolder:
         Raises:
             Unreadable: The folder cannot be listed.
         """
+        return self._found(_NAME)
+
+    def _found(self, name: re.Pattern[str]) -> list[Path]:
         found = entries(self.run_folder / CHECKPOINT_FOLDER)
-        return sorted((path for path in found if _NAME.fullmatch(path.name)), key=step_of, reverse=True)
+        return sorted((path for path in found if name.fullmatch(path.name)), key=step_of, reverse=True)
+
+    def best(self) -> Path | None:
+        """Return the best checkpoint; None if the run keeps none.
+
+        Raises:
+            Unreadable: The folder cannot be listed.
+        """
+        return next(iter(self._found(_BEST_NAME)), None)
+
+    def trained(self) -> Path | None:
+        """Return the checkpoint whose network is taken elsewhere: the best one, or else the newest valid one, or None.
+
+        Raises:
+            Unreadable: Whether the newest one is whole is not known, because it cannot be read.
+        """
+        return self.best() or self.newest_valid()[0]
 
     def newest_valid(self) -> tuple[Path | None, list[DamagedCheckpoint]]:
         """Return the newest checkpoint that is whole and finite, or None, and an error for each newer one.
@@ -126,8 +155,8 @@ class CheckpointFolder:
     def resume_from(self, checkpoint: Path | None) -> None:
         """Record the checkpoint from which the ranks resume, so that all ranks take the same one.
 
-        Newer ones are damaged or not finite. They get the ending ``.damaged``, so that they do not count among those
-        that are kept. What a rank that was killed has left of a checkpoint is removed.
+        Newer ones are damaged or not finite, or the best of what is trained anew. They get the ending ``.damaged``, so
+        that they do not count among those that are kept. What a killed rank has left of a checkpoint is removed.
 
         Args:
             checkpoint: One of `files`. If None, the ranks start at the first step.
@@ -143,7 +172,9 @@ class CheckpointFolder:
                     partial.unlink()
         if checkpoint is not None:
             write_text(self.run_folder / _RESUME_FILES[0], f"{checkpoint.name}\n")
-            for newer in self.files()[: self.files().index(checkpoint)]:
+            for newer in self._found(_EITHER_NAME):
+                if step_of(newer) <= step_of(checkpoint):
+                    break
                 with explain_disk_errors(newer):
                     newer.rename(f"{newer}.damaged")
 
@@ -166,7 +197,7 @@ class CheckpointFolder:
 
 def step_of(path: Path) -> int:
     """Return the number of steps in the name of a checkpoint file."""
-    match = _NAME.fullmatch(path.name)
+    match = _EITHER_NAME.fullmatch(path.name)
     assert match is not None, path
     return int(match[1])
 
@@ -193,6 +224,17 @@ def read(path: Path) -> SavedState:
     state = SavedState(meta, arrays)
     _require_finite(path, state)
     return state
+
+
+def _give_name(file: Path, name: Path) -> None:
+    """Give a file a second name, in place of another file's; where the file system has no second names, copy it."""
+    partial = name.with_name(f".{name.name}.{os.getpid()}")
+    try:
+        os.link(file, partial)
+        partial.replace(name)
+    except OSError:
+        with file.open("rb") as source, whole_file(name) as copy:
+            shutil.copyfileobj(source, copy)
 
 
 def _require_finite(path: Path, state: SavedState) -> None:

@@ -39,6 +39,7 @@ class Summary:
 
     Attributes:
         top1: Top-1 accuracy (0 to 1) at the last evaluation; None where images have several labels.
+        best: Epoch, step, top-1 (or mean ROC-AUC) and checkpoint of the best evaluation; None if none was kept.
         mean_auc: Mean area under the ROC curve over the classes, where images have several labels.
         init_s: Seconds from ``init_start`` to ``init_stop``.
         run_s: Seconds from ``run_start`` to ``run_stop``, the time that MLPerf scores.
@@ -96,6 +97,7 @@ class Summary:
     is_rehearsal: bool = False
     is_cold: bool | None = None
     is_saved: bool | None = None
+    best: dict[str, Any] | None = None
 
 
 class RunFolder:

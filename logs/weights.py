@@ -27,14 +27,13 @@ def starting_weights(start_from: Path | None) -> list[str]:
 
 
 def _weights_file(path: Path) -> Path:
-    """Return the newest complete checkpoint of a run, or else its export, or the file itself."""
+    """Return the best or the newest complete checkpoint of a run, or else its export, or the file itself."""
     if is_file(path):
         return path
     if not is_folder(path):
         raise UserError(f"--from: no such file or folder: {path}; give the folder of a run or a file of weights")
     folder = RunFolder(path)
-    checkpoint, _ = folder.checkpoints.newest_valid()
-    for found in (checkpoint, path / "export" / _EXPORTED, path / _EXPORTED):
+    for found in (folder.checkpoints.trained(), path / "export" / _EXPORTED, path / _EXPORTED):
         if found is not None and is_file(found):
             return found
     missing = "no complete checkpoint" if folder.is_begun else "no run and no export"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, re
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 
+if TYPE_CHECKING:
+    from train.evaluate import Score
+
 logger = logging.getLogger(__name__)
 
 Collect = Callable[[], SavedState]
@@ -34,8 +37,8 @@ Collect = Callable[[], SavedState]
 class NoCheckpoints:
     """Writes no checkpoint. Every rank calls each verb at the same point of the run."""
 
-    def evaluated(self, source: TrainingSource, at: Position) -> None:
-        """Keep the state after an evaluation, if a checkpoint is due."""
+    def evaluated(self, source: TrainingSource, at: Position, score: Score | None = None) -> None:
+        """Keep the state after an evaluation, if a checkpoint is due or ``score`` is the best one so far."""
 
     def stopped(self, source: TrainingSource, at: Position) -> None:
         """Keep the state now; returns when it is on the disk."""
@@ -44,7 +47,7 @@ class NoCheckpoints:
 class NullWriter:
     """The writer of every rank but 0, which has the state that all ranks share: it writes nothing."""
 
-    def write(self, step: int, collect: Collect) -> None:
+    def write(self, step: int, collect: Collect, *, is_best: bool = False) -> None:
         """Take the state that ``collect`` returns; returns before the state is written."""
 
     def wait(self) -> None:
@@ -70,7 +73,7 @@ class CheckpointWriter(NullWriter):
         self._step = 0
         self._written: int | None = None
 
-    def write(self, step: int, collect: Collect) -> None:
+    def write(self, step: int, collect: Collect, *, is_best: bool = False) -> None:
         """Copy the state to the host and let the thread write it; waits for the previous checkpoint.
 
         The error of the previous checkpoint is reported, and does not keep this one from being written.
@@ -80,7 +83,7 @@ class CheckpointWriter(NullWriter):
         except UserError as error:
             logger.warning("no checkpoint after step %d: %s", self._step, error)
         self._step = step
-        self._pending = self._thread.submit(self._folder.write, step, collect(), keep=self._keep)
+        self._pending = self._thread.submit(self._folder.write, step, collect(), keep=self._keep, is_best=is_best)
 
     def wait(self) -> None:
         """See `NullWriter`."""
@@ -110,7 +113,9 @@ class Checkpoints(NoCheckpoints):
         on_save: Called before a checkpoint is collected, which may take long.
         changes: What differs from the settings with which the run was begun.
         parts: What the recipe's ideas compute.
-        stall_s: Seconds for which training has waited for periodic checkpoints.
+        keeps_best: Whether the best evaluation so far has a checkpoint.
+        best: Epoch, step and value of the best evaluation so far, for the summary. None: there is none yet.
+        stall_s: Seconds for which training has waited for checkpoints after evaluations.
     """
 
     engine: Engine
@@ -124,14 +129,17 @@ class Checkpoints(NoCheckpoints):
     on_save: Callable[[], object]
     changes: tuple[str, ...] = ()
     parts: Sequence[Part] = ()
+    keeps_best: bool = False
+    best: Mapping[str, Any] | None = None
     stall_s: float = 0.0
 
-    def evaluated(self, source: TrainingSource, at: Position) -> None:
+    def evaluated(self, source: TrainingSource, at: Position, score: Score | None = None) -> None:
         """Keep the state if a checkpoint is due. If the state cannot be written, the run goes on without it."""
-        if self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs:
+        is_best = self._take_note(at, score)
+        if not is_best and (self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs):
             return
         begin = time.perf_counter()
-        self._save(at, source.state(), has_common_statistics=True)
+        self._save(at, source.state(), has_common_statistics=True, is_best=is_best)
         self.stall_s += time.perf_counter() - begin
 
     def stopped(self, source: TrainingSource, at: Position) -> None:
@@ -144,25 +152,45 @@ class Checkpoints(NoCheckpoints):
         self.writer.wait()
         self.communicator.gather("checkpoint written", at.step)
 
-    def finished(self, at: Position, failure: str | None = None) -> str | None:
+    def _take_note(self, at: Position, score: Score | None) -> bool:
+        """Return whether the evaluation that ended at a position is the best one so far, and is to be kept."""
+        if not self.keeps_best or score is None:
+            return False
+        metric = next(iter(score.row))  # top1 or mean_auc
+        if self.best is not None and score.value <= self.best[metric]:
+            return False
+        self.best = {"epoch": at.epoch - 1, "step": at.step, metric: score.value}
+        return True
+
+    def finished(self, at: Position, failure: str | None = None, score: Score | None = None) -> str | None:
         """Keep the trained network at the end of a run, without the ranks' places among the images.
 
         Args:
             at: The end.
             failure: Why the run failed, if it did.
+            score: The last evaluation.
 
         Returns:
             Why the trained network is not on the disk; None if it is there, and on ranks that write nothing.
         """
         try:
-            self._save(at, b"", has_common_statistics=True, failure=failure)
+            is_best = self._take_note(at, score)
+            self._save(at, b"", has_common_statistics=True, failure=failure, is_best=is_best)
             self.writer.wait()
         except UserError as error:
             # The checkpoint after the last evaluation of a run has the same network.
             return None if self.writer.has_written(at.step) else str(error)
         return None
 
-    def _save(self, at: Position, own: bytes, *, has_common_statistics: bool, failure: str | None = None) -> None:
+    def _save(
+        self,
+        at: Position,
+        own: bytes,
+        *,
+        has_common_statistics: bool,
+        failure: str | None = None,
+        is_best: bool = False,
+    ) -> None:
         """Gather the state that each rank has of its own, and hand the whole state to the writer.
 
         An evaluation averages the batch-norm statistics, its own and those that ideas evaluate, over the ranks, so that
@@ -192,10 +220,11 @@ class Checkpoints(NoCheckpoints):
                 arrays[name] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
             meta = {"settings": self.fixed_settings, "changes": self.changes, "epoch": at.epoch, "step": at.step}
-            return SavedState(meta if failure is None else {**meta, "failure": failure}, arrays)
+            more = {"failure": failure, "best": self.best}
+            return SavedState(meta | {key: value for key, value in more.items() if value is not None}, arrays)
 
         self.saved = at
-        self.writer.write(at.step, collect)
+        self.writer.write(at.step, collect, is_best=is_best)
 
 
 def weights_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.ndarray]:
@@ -295,6 +324,8 @@ class InitialState:
     """The file of the checkpoint."""
     ending: str | None = None
     """If the checkpoint is that of the run's end: why the run is not trained on if it is short of its target."""
+    best: Mapping[str, Any] | None = None
+    """The best evaluation before the checkpoint, see `Checkpoints`; None if the run did not ask for it."""
 
     @classmethod
     def read(
@@ -342,7 +373,13 @@ class InitialState:
         ending = str(meta.get("failure") or f"the run had ended after step {step}") if has_ended else None
         position = Position(max(1, min(epoch - has_ended, plan.last_epoch)), step)
         return cls(
-            position, checkpoint, (*map(str, earlier), *changes), has_own_states, path, None if is_longer else ending
+            position,
+            checkpoint,
+            (*map(str, earlier), *changes),
+            has_own_states,
+            path,
+            None if is_longer else ending,
+            meta.get("best"),
         )
 
     @property

@@ -158,7 +158,7 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
                 break
             if stuck := run.stop_rule(done, score, losses):
                 break
-            run.checkpoints.evaluated(source, Position(epoch + 1, done + 1))
+            run.checkpoints.evaluated(source, Position(epoch + 1, done + 1), score)
         reached = run.target_top1 is None or score.value >= run.target_top1
     except RunStopped:
         raise

@@ -18,6 +18,7 @@ from configs.plan import Position, RunPlan, plan_run
 from configs.registry import require_engine
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
+from logs.checkpoints import step_of
 from logs.classes import write_classes
 from logs.disk import dispensable, write_json
 from logs.folder import STARTUP_FILE, RunFolder, Summary
@@ -310,6 +311,8 @@ def _checkpoints(
         on_save=watchdog,
         changes=initial.changes,
         parts=rank.model.parts,
+        keeps_best=policy.best,
+        best=initial.best if policy.best else None,
     )
 
 
@@ -405,7 +408,7 @@ class _Training:
         final_checksum = _common_checksum(self.rank, "after the run")
         ranks = gather_ranks(self.rank.communicator, clock.samples)
         by_class = evaluate.by_class(self.rank.recipe.model.num_classes)
-        why_lost = self.checkpoints.finished(Position(result.epochs + 1, result.steps), result.failure)
+        why_lost = self.checkpoints.finished(Position(result.epochs + 1, result.steps), result.failure, result.score)
         if self.rank.identity.rank:
             return 0 if result.success else 1
         if why_lost is not None:
@@ -422,6 +425,9 @@ class _Training:
         summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
         summary = replace(summary, slowest_rank=slowest, rank_excess=excess, checkpoint_s=self.checkpoints.stall_s)
         summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None, is_saved=why_lost is None)
+        best, kept = self.checkpoints.best, self.folder.checkpoints.best()
+        if best is not None and kept is not None and step_of(kept) == best["step"]:
+            summary = replace(summary, best={**best, "checkpoint": kept.name})
         resumed, changes = self.initial.resumed_from_step, list(self.initial.changes) or None
         summary = replace(summary, resumed_from_step=resumed, changes=changes, is_cold=self.is_cold)
         self.folder.write_summary(summary)

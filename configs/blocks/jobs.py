@@ -40,6 +40,12 @@ class Checkpoint(Section):
         description="How many of the newest checkpoints stay on disk; older ones are deleted.",
         json_schema_extra={"unit": "checkpoints"},
     )
+    best: bool = Field(
+        False,
+        description="Whether the checkpoint after the evaluation with the highest top-1 so far stays, too, as "
+        "checkpoints/best-step-STEP.ckpt (mean ROC-AUC where images have several labels). Each better evaluation "
+        "writes one. ./run.sh export, predict and --from take it.",
+    )
 
 
 class Paths(Section):

@@ -101,6 +101,7 @@ NEIGHBOURS = [
     (TORCH, "", "communication.allreduce=hierarchical", "communication.allreduce"),
     ("communication.deferred_fraction=0.2", "", TORCH, "communication.deferred_fraction"),
     ("communication.deferred_fraction=0.2", "communication.kind=devices", TORCH, "communication.deferred_fraction"),
+    ("checkpoint.best=true", "", "communication.kind=parameter_server_async", "checkpoint.best"),
     ("communication.kind=none", "ranks_per_node=1", "ranks_per_node=2", "communication.kind"),
     ("communication.kind=none ranks_per_node=1 launcher=mpirun", "", "num_nodes=2", "communication.kind"),
     ("communication.kind=devices launcher=mpirun", "ranks_per_node=8", "num_nodes=2", "communication.kind"),

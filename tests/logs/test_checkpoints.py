@@ -77,6 +77,36 @@ def test_only_the_newest_stay_and_files_of_other_names_are_no_checkpoints(tmp_pa
     assert folder.newest_valid()[0] == folder.files()[0]
 
 
+@pytest.mark.parametrize("has_links", [True, False])
+def test_the_best_one_stays_under_a_name_of_its_own_until_a_better_one_is_whole(
+    tmp_path: Path, has_links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:  # as vfat does
+        raise PermissionError
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    folder, best = CheckpointFolder(tmp_path), 0
+    for step, is_best in ((3, True), (5, False), (7, True), (9, False), (11, False), (11, True), (13, False)):
+        assert read(folder.write(step, SavedState({"step": step}, {}), keep=2, is_best=is_best)).meta == {"step": step}
+        best, kept = step if is_best else best, folder.best()
+        assert kept is not None
+        assert read(kept).meta == {"step": best}
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["best-step-00000011.ckpt", "step-00000011.ckpt", "step-00000013.ckpt"]
+    assert (folder.trained(), step_of(folder.files()[0])) == (kept, 13)
+
+
+def test_the_best_one_of_steps_that_are_trained_anew_no_longer_counts(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    first = folder.write(3, STATE, keep=2)
+    folder.write(5, STATE, keep=2, is_best=True)
+    assert folder.best() is not None
+    folder.resume_from(first)
+    assert (folder.best(), folder.trained()) == (None, first)
+    assert (tmp_path / "checkpoints" / "best-step-00000005.ckpt.damaged").exists()
+
+
 def test_ranks_resume_from_the_recorded_checkpoint_also_in_a_folder_of_version_1(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     older, newer = folder.write(7, STATE, keep=2), folder.write(9, STATE, keep=2)

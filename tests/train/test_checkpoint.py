@@ -18,6 +18,7 @@ from logs.folder import RunFolder
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
+from train.evaluate import Score
 
 SETTINGS = {"run": {"seed": 1}}
 PLAN = plan_run(load_recipe("digits"), 2)
@@ -115,6 +116,28 @@ def test_a_checkpoint_is_due_so_many_epochs_after_the_last(
     checkpoints, _ = _checkpoints(tmp_path, every, keep=9)
     _evaluate(checkpoints, evaluated)
     assert _steps(tmp_path) == kept
+
+
+def test_the_first_of_the_best_evaluations_has_a_checkpoint_that_no_later_one_removes(tmp_path: Path) -> None:
+    checkpoints, _ = _checkpoints(tmp_path, every=None, keep=1)
+    checkpoints.keeps_best = True
+    folder, source = CheckpointFolder(tmp_path), cast(Any, Parts())
+    scores = [Score("top-1", value, {"top1": value}, "") for value in (0.5, 0.7, 0.6, 0.7)]
+    for epoch, score in enumerate(scores, start=1):
+        checkpoints.evaluated(source, Position(epoch + 1, 19 * epoch), score)
+    checkpoints.stopped(source, Position(5, 80))
+    expected = {"epoch": 2, "step": 38, "top1": 0.7}
+    assert _steps(tmp_path) == [80]
+    resumed = _origin(tmp_path)
+    assert (resumed.best, folder.best()) == (expected, tmp_path / "checkpoints" / "best-step-00000038.ckpt")
+
+    again, _ = _checkpoints(tmp_path, every=None, keep=1)
+    again.keeps_best, again.best = True, resumed.best
+    again.finished(Position(6, 95), score=scores[1])
+    assert again.best == expected
+    again.finished(Position(6, 95), score=Score("top-1", 0.71, {"top1": 0.71}, ""))
+    assert again.best == {"epoch": 5, "step": 95, "top1": 0.71}
+    assert folder.best() == tmp_path / "checkpoints" / "best-step-00000095.ckpt"
 
 
 def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> InitialState:

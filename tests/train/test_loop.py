@@ -184,7 +184,7 @@ class Remembering(NoCheckpoints):
     def __init__(self) -> None:
         self.kept: list[tuple[str, Position]] = []
 
-    def evaluated(self, _source: object, at: Position) -> None:
+    def evaluated(self, _source: object, at: Position, score: object = None) -> None:
         self.kept.append(("evaluated", at))
 
     def stopped(self, _source: object, at: Position) -> None:

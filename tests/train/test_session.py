@@ -229,6 +229,31 @@ def test_averages_of_weights_and_over_flips_are_evaluated_and_exported_and_chang
         assert abs(found["plain"][0] - found[name][0]) > 0.01
 
 
+@pytest.mark.medium
+def test_the_best_evaluation_is_exported_also_of_a_run_that_was_stopped_and_averages_its_weights(
+    tmp_path: Path,
+) -> None:
+    keys = ["cluster.checkpoint.best=true", "cluster.checkpoint.keep=1", *AVERAGE, "schedule.base_lr=2"]
+    assert _train(tmp_path / "whole", *keys) == 0
+    with pytest.raises(RunStopped):
+        _train(tmp_path / "begun", *keys, last=22)
+    assert _train(tmp_path / "again", *keys, begun=tmp_path / "begun") == 0
+    for name in ("whole", "again"):
+        rows = [row for row in read_metrics(tmp_path / name / METRICS_FILE) if row["kind"] == "evaluation"]
+        best = max(rows, key=lambda row: row["top1"])  # the first one
+        assert best != rows[-1], "this test needs a run whose last evaluation is not the best one"
+        found = RunFolder(tmp_path / name).summary().best
+        step = 4 * best["epoch"]
+        assert found == {
+            "epoch": best["epoch"], "step": step, "top1": best["top1"], "checkpoint": f"best-step-{step:08d}.ckpt",
+        }  # fmt: skip
+        for is_last, row in ((False, best), (True, rows[-1])):
+            run = ExportedRun.open(tmp_path / name, is_last=is_last)
+            for _, predict in export_network(run.recipe, run.cluster, run.checkpoint, tmp_path):
+                loss = evaluate(run.recipe, run.cluster, predict).row["eval_loss"]
+                assert loss == pytest.approx(row["eval_loss"], rel=1e-4)
+
+
 STEP_PER_EPOCH = [
     "data={name: none, source: synthetic, train_samples: 16, eval_samples: 16, crop: {kind: none}}",
     "optimizer.average_half_life_steps=2", "run.epochs=6",

@@ -1,8 +1,9 @@
 """Write the trained network of a run in the formats of other programs, then load and evaluate each file.
 
-The newest checkpoint is written in the formats of its engine (MXNet: network-symbol.json and network-0000.params;
-PyTorch: network.pt with the state, network.pt2 with the program), as network.onnx and as network.safetensors. Where
-evaluations judge other weights than those of the last step, these are written. network.json says what is done to an
+The best checkpoint, if the run keeps one (cluster.checkpoint.best), or else the newest is written in the formats of its
+engine (MXNet: network-symbol.json and network-0000.params; PyTorch: network.pt with the state, network.pt2 with the
+program), as network.onnx and as network.safetensors. Where evaluations judge other weights than those of the step,
+these are written. network.json says what is done to an
 image before the network sees it, and classify.py does that. All files hold float32; images are [N, C, H, W].
 """
 
@@ -39,15 +40,17 @@ def _parser() -> Parser:
     parser.add_argument("--data", metavar="DIR", type=Path, help=place)
     names = "names in the files of nothing but tensors (.pt, .safetensors): this program's, or those of torchvision"
     parser.add_argument("--names", choices=["own", "torchvision"], default="own", help=f"{names} (default: own)")
+    last = "take the newest checkpoint, although the run keeps its best one"
+    parser.add_argument("--last", action="store_true", help=last)
     parser.add_argument("--no-evaluation", action="store_true", help="evaluate nothing; needs no images")
     return parser
 
 
-def _export(*, run: Path, dest: Path | None, data: Path | None, names: str, no_evaluation: bool) -> int:
+def _export(*, run: Path, dest: Path | None, data: Path | None, names: str, last: bool, no_evaluation: bool) -> int:
     from train.export.exported_run import ExportedRun
     from train.export.formats import evaluate, export_network, names_of_torchvision
 
-    opened = ExportedRun.open(run, data)
+    opened = ExportedRun.open(run, data, is_last=last)
     given = names_of_torchvision(opened.recipe.model) if names == "torchvision" else None
     if not no_evaluation:
         _prepare_images(opened)

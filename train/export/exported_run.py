@@ -1,4 +1,4 @@
-"""A run whose network is exported: its settings, its newest checkpoint, and what its data set says of the classes."""
+"""A run whose network is exported: settings, best or newest checkpoint, and what its data set says of the classes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ExportedRun:
         folder: Of the run.
         recipe: Of the run, as its evaluations take it.
         cluster: Of the run, on a CPU (`on_cpu`), with the installed engine if its own is not installed here.
-        checkpoint: The newest one that is not damaged.
+        checkpoint: The best one, or else the newest one that is not damaged.
     """
 
     folder: Path
@@ -56,12 +56,13 @@ class ExportedRun:
     checkpoint: Path
 
     @classmethod
-    def open(cls, path: Path, data: Path | None = None) -> ExportedRun:
+    def open(cls, path: Path, data: Path | None = None, *, is_last: bool = False) -> ExportedRun:
         """Find settings and checkpoint of a run.
 
         Args:
             path: The folder of the run.
             data: The folder of the packed data sets. If None, that of the run.
+            is_last: Whether the newest checkpoint is taken, although the run keeps its best one.
 
         Raises:
             UserError: The folder holds no run, a rehearsal, or no complete checkpoint.
@@ -72,7 +73,7 @@ class ExportedRun:
         recipe, cluster = folder.settings
         if cluster.rehearsal is not None:
             raise UserError(f"{path}: is a rehearsal, which trains no network; give the folder of a run")
-        checkpoint, _ = folder.checkpoints.newest_valid()
+        checkpoint = folder.checkpoints.newest_valid()[0] if is_last else folder.checkpoints.trained()
         if checkpoint is None:
             raise UserError(f"{path}: no complete checkpoint in it; a run writes one when it ends")
         if data is not None:

@@ -40,3 +40,9 @@ def test_a_run_whose_disk_has_no_room_for_its_network_is_refused_in_one_line(tmp
     assert "needs 0.63 MB" in refused.errors  # 78,042 parameters, as many momenta and 672 statistics, of four bytes
     assert "free some space" in refused.errors
     assert "--run-dir" in refused.errors
+    with small_disk(tmp_path, "size=1200k"):
+        refused = train(tmp_path / "below" / "run", *TWO_EPOCHS, "cluster.checkpoint.best=true")
+    assert refused.status == 2
+    assert "1.23 MB free" in refused.errors
+    assert "needs 1.25 MB" in refused.errors
+    assert "checkpoint.best" in refused.errors
