@@ -110,11 +110,9 @@ def test_an_unknown_key_is_named_before_the_required_key_that_it_misspells() -> 
 def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
     with pytest.raises(ConfigError) as caught:
         load_recipe("digits", ["optimizer={name: sgd, weight_decay: 0, zzz: 1}"])
-    assert str(caught.value) == (
-        "optimizer.zzz: no such key; choose one of "
-        "average_every_steps, average_half_life_steps, decoupled_weight_decay, momentum, momentum_correction, "
-        "name, skip_weight_decay, weight_decay"
-    )
+    offered = str(caught.value).removeprefix("optimizer.zzz: no such key; choose one of ").split(", ")
+    assert {"name", "momentum", "decoupled_weight_decay"} < set(offered)  # those of sgd
+    assert not {"trust_coefficient", "beta_2"} & set(offered)  # those of lars and adam
     with pytest.raises(ConfigError, match=r"^schedule\.decay\.factr: .*did you mean 'factor'"):
         load_recipe("imagenet-b256", ["schedule.decay.factr=0.5"])
 
