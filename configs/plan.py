@@ -156,6 +156,8 @@ def shifted_epochs(recipe: Recipe, plan: RunPlan) -> list[str]:
     The schedule counts in `RunPlan.steps_per_epoch`, as published runs of large batches do.
     """
     steps, schedule = plan.samples_per_rank / plan.samples_per_rank_step, recipe.schedule
+    if schedule.changes_every == "epoch":
+        return []
     longer, lines = plan.steps_per_epoch / steps, []
     given = {"warmup_epochs": (schedule.warmup_epochs or 0,), "decay.boundaries": schedule.decay.boundary_epochs}
     for key, epochs in given.items():

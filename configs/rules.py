@@ -98,6 +98,14 @@ CLOSED_RULES = (
         f"{CHECKED}_sgd.yaml",
     ),
     exactly("warmup_shape", "schedule.warmup_shape", "linear", REFERENCE),
+    exactly("schedule_unit", "schedule.changes_every", "step", REFERENCE),
+    Rule(
+        "decay_start",
+        "schedule.decay.begins",
+        "after_warmup",
+        lambda begins: begins in ("after_warmup", None),  # which a decay by steps does not have
+        REFERENCE,
+    ),
     exactly("warmup_start", "schedule.warmup_start_lr", 0, REFERENCE),
     exactly("weight_decay_lag", "schedule.weight_decay_lag_steps", 0, REFERENCE),
     Rule(

@@ -101,6 +101,20 @@ def ffcv_lr(step: int, steps: int, epochs: int) -> float:
     return float(np.interp(epochs * (step + 1) / steps, [0, 2, epochs], [1.7e-4, 1.7, 0]))
 
 
+def timm_lr(epoch: int, base_lr: float, epochs: int, warmup: int, warmup_lr: float, min_lr: float) -> float:
+    """Give the rate of timm's CosineLRScheduler in a 0-based epoch: stepped by epochs, without warmup_prefix."""
+    if epoch < warmup:
+        return warmup_lr + epoch * (base_lr - warmup_lr) / warmup
+    return min_lr + 0.5 * (base_lr - min_lr) * (1 + math.cos(math.pi * epoch / epochs))
+
+
+def torchvision_lr(epoch: int, base_lr: float, epochs: int, warmup: int, factor: float) -> float:
+    """Give the rate of torchvision's train.py in a 0-based epoch: LinearLR, then CosineAnnealingLR down to 0."""
+    if epoch < warmup:
+        return base_lr * (factor + (1 - factor) * epoch / warmup)
+    return 0.5 * base_lr * (1 + math.cos(math.pi * (epoch - warmup) / (epochs - warmup)))
+
+
 def shampoo_lr(step: int) -> float:
     """Give the rate of Google's open run of v1.0 at 0-based ``step``; its code first has a step of rate 0."""
     n = step + 1

@@ -4,8 +4,10 @@ Pure: imports no framework.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from configs.decays import DecayTiming
@@ -28,6 +30,9 @@ class LrSchedule:
     lag, this product warms up L steps later than the rate does, and stays below its full value for the rest of the run.
     The optimizer may adapt both to the rate.
 
+    Where the rate changes once an epoch, ``epoch_of`` tells the epoch of a step, and all is counted in epochs: epoch e
+    of the warm-up, from 0, has the share s = e/W, and ``decayed_lr`` takes the epoch.
+
     *Sources*, for 0-based step i, W warm-up and D decay steps:
     the 2019 record: lr(i) = B min(i+1, W)/W ((1-r)(1 - clamp(i-W, 0, D)/D)^2.2 + r), lag 1 (the record's weight decay
     warms up as i/W, and keeps (W-1)/W after the warm-up);
@@ -37,6 +42,7 @@ class LrSchedule:
     Attributes:
         optimizer: Adapts the values to itself. If None, they stay.
         decayed_lr: Learning rate that the decay leaves at a 0-based step; the base rate during the warm-up.
+        epoch_of: Returns the 0-based epoch of a step. If None, the rate changes at every step.
     """
 
     base_lr: float
@@ -50,6 +56,7 @@ class LrSchedule:
     warmup_shape: str = "linear"
     warmup_start_lr: float = 0.0
     optimizer: OptimizerBlock | None = None
+    epoch_of: Callable[[int], int] | None = None
 
     def at(self, step: int) -> HyperParameters:
         """Return the values of 0-based ``step``."""
@@ -64,9 +71,10 @@ class LrSchedule:
         return self.optimizer.adapted(values, self._lr(step - 1) if step else 0.0, self.base_lr)
 
     def _lr(self, step: int) -> float:
-        lr = self.decayed_lr(step)
+        at, risen = (step, step + 1) if self.epoch_of is None else (self.epoch_of(step),) * 2
+        lr = self.decayed_lr(at)
         if self.warmup_steps:
-            share = min(step + 1, self.warmup_steps) / self.warmup_steps
+            share = min(risen, self.warmup_steps) / self.warmup_steps
             lr = between(lr, self.warmup_start_lr, self._risen(share))
         return lr
 
@@ -77,12 +85,17 @@ class LrSchedule:
 
 def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:
     """Return the schedule of a recipe whose durations ``plan`` has in steps."""
-    schedule, timing = recipe.schedule, _timing(plan)
+    schedule, timing, epoch_of = recipe.schedule, _timing(plan), None
+    if schedule.changes_every == "epoch":
+        warmup = int(schedule.warmup_epochs or 0)
+        timing = DecayTiming(warmup, plan.epochs - warmup, 1)
+        ends = [plan.steps_after(epoch) for epoch in range(1, plan.epochs + 1)]
+        epoch_of = partial(bisect_right, ends)
     return LrSchedule(
         base_lr=schedule.base_lr,
         end_lr=schedule.end_lr,
-        warmup_steps=plan.warmup_steps,
-        decay_steps=plan.decay_steps,
+        warmup_steps=timing.warmup_steps,
+        decay_steps=timing.decay_steps,
         decayed_lr=lambda step: schedule.decay.lr(schedule.base_lr, step, timing),
         momentum=recipe.optimizer.momentum,
         weight_decay=recipe.optimizer.weight_decay,
@@ -90,6 +103,7 @@ def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:
         warmup_shape=schedule.warmup_shape,
         warmup_start_lr=schedule.warmup_start_lr,
         optimizer=recipe.optimizer,
+        epoch_of=epoch_of,
     )
 
 

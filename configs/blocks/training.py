@@ -220,7 +220,14 @@ class Schedule(Section):
         0.0,
         ge=0,
         le=1000,
-        description="Learning rate from which the warm-up rises; its first step is above this rate.",
+        description="Learning rate from which the warm-up rises; its first step is above this rate, its first epoch at "
+        "it with changes_every: epoch.",
+    )
+    changes_every: Literal["step", "epoch"] = Field(
+        "step",
+        description="How often the learning rate changes: at every step, or once an epoch, as in programs that call "
+        "their scheduler after each epoch. With epoch, warm-up and decay count in epochs of the run: epoch e, from 0, "
+        "has the rate at the share e / warmup_epochs of the warm-up, or of e - warmup_epochs epochs behind it.",
     )
     weight_decay_lag_steps: Literal[0, 1] = Field(
         0,
@@ -240,9 +247,22 @@ class Schedule(Section):
             raise ConfigError("warmup_start_lr", self.warmup_start_lr, f"at most schedule.base_lr ({self.base_lr:g})")
         if self.weight_decay_lag_steps and (self.warmup_shape != "linear" or self.warmup_start_lr):
             raise ConfigError("weight_decay_lag_steps", 1, "0 unless the warm-up is linear and starts at 0")
+        if self.changes_every == "epoch":
+            self._require_whole_epochs()
         if self.end_lr > self.base_lr:
             raise ConfigError("decay.end_lr", self.end_lr, f"at most schedule.base_lr ({self.base_lr:g})")
         return self
+
+    def _require_whole_epochs(self) -> None:
+        epochs, where = self.warmup_epochs, "with schedule.changes_every: epoch"
+        if epochs is None or not epochs.is_integer():
+            raise ConfigError("warmup_epochs", epochs, f"a whole number {where}")
+        if epochs and not self.warmup_start_lr:
+            raise ConfigError("warmup_start_lr", 0.0, f"above 0 {where}: it is the rate of the first epoch")
+        if self.weight_decay_lag_steps:
+            raise ConfigError("weight_decay_lag_steps", 1, f"0 {where}")
+        if (steps := getattr(self.decay, "steps", None)) is not None:
+            raise ConfigError("decay.steps", steps, f"null {where}")
 
     @property
     def end_lr(self) -> float:

@@ -20,5 +20,5 @@ class Cosine(TimedDecay):
 
     def lr(self, base_lr: float, step: int, timing: DecayTiming) -> float:
         """See `DecayBlock`."""
-        share = 0.5 * (1 + math.cos(math.pi * timing.progress(step, self.counts_from)))
+        share = 0.5 * (1 + math.cos(math.pi * self.progress(step, timing)))
         return between(base_lr, self.final_lr(base_lr), share)

@@ -1,7 +1,7 @@
 """What every decay's block of keys has, and what it says of itself. Pure arithmetic; imports no framework."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -73,7 +73,7 @@ class DecayBlock(Section):
 
 
 class TimedDecay(DecayBlock):
-    """A decay whose length and first step are keys."""
+    """A decay whose length and beginning are keys."""
 
     steps: int | None = Field(
         None,
@@ -84,6 +84,17 @@ class TimedDecay(DecayBlock):
         0,
         description="Progress, in steps, at the first step after the warm-up: 0 repeats base_lr there, 1 is below it.",
     )
+    begins: Literal["after_warmup", "at_start"] = Field(
+        "after_warmup",
+        description="Where the decay begins: at the end of the warm-up, or with the run, so that the rate falls below "
+        "base_lr by the progress of the warm-up at its end, as in timm's code.",
+    )
+
+    def progress(self, step: int, timing: DecayTiming) -> float:
+        """Return the share of the decay that is over at 0-based ``step``: 0 during the warm-up, 1 after the decay."""
+        if self.begins == "at_start" and step >= timing.warmup_steps:
+            timing = replace(timing, warmup_steps=0, decay_steps=timing.warmup_steps + timing.decay_steps)
+        return timing.progress(step, self.counts_from)
 
     def length(self, available_steps: int) -> int:
         """See `DecayBlock`."""

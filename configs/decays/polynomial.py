@@ -39,7 +39,7 @@ class Polynomial(TimedDecay):
 
     def lr(self, base_lr: float, step: int, timing: DecayTiming) -> float:
         """See `DecayBlock`."""
-        left = 1 - timing.progress(step, self.counts_from)
+        left = 1 - self.progress(step, timing)
         return between(base_lr, self.final_lr(base_lr), float(left**self.power))
 
     def logged(self, prefix: str, timing: DecayTiming) -> Mapping[str, Any]:

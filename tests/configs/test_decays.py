@@ -28,6 +28,7 @@ def test_a_decay_begins_after_the_warm_up_and_ends_with_its_steps(step: int, off
     [
         (LINEAR, [8, 6, 4, 2, 0, 0]),
         (LINEAR.model_copy(update={"counts_from": 1}), [6, 4, 2, 0, 0, 0]),
+        (LINEAR.model_copy(update={"begins": "at_start"}), [16 / 7, 12 / 7, 8 / 7, 4 / 7, 0, 0]),
         (Polynomial(name="polynomial"), [8, 4.5, 2, 0.5, 0, 0]),
         (Polynomial(name="polynomial", power=1, end_lr=4.0), [8, 7, 6, 5, 4, 4]),
         (Polynomial(name="polynomial", power=1, end_lr=0.0), [8, 6, 4, 2, 0, 0]),

@@ -31,6 +31,8 @@ BREAKS = {
     "loss": ["loss.kind=one_hot_sigmoid"],
     "class_weights": ["loss.class_weights=balanced"],
     "weight_average": ["optimizer.average_half_life_steps=100"],
+    "schedule_unit": ["schedule.changes_every=epoch", "schedule.warmup_epochs=0", "schedule.decay.steps=null"],
+    "decay_start": ["schedule.decay.begins=at_start"],
     "warmup_shape": ["schedule.warmup_shape=cosine"],
     "warmup_start": ["schedule.warmup_start_lr=0.8"],
     "sgd_opt_decoupled_weight_decay": [*SGD, "optimizer.decoupled_weight_decay=true"],

@@ -20,6 +20,8 @@ from tests.oracles import (
     record_weight_decay_step,
     shampoo_lr,
     siat_lr,
+    timm_lr,
+    torchvision_lr,
 )
 from tests.train.test_logged_hyperparameters import CLOSED
 from train.schedule import HyperParameters, LrSchedule, resolve_schedule
@@ -101,6 +103,53 @@ def test_ffcvs_rate_is_the_published_one_at_equal_shares_of_the_run(epochs: int)
     for step in (*range(0, steps, 25), 625, steps - 1):
         assert schedule.at(step).lr == pytest.approx(ffcv_lr(step, steps, epochs), abs=1.7 / 600)
     assert (schedule.at(625).lr, schedule.at(steps - 1).lr) == (1.7, 0)
+
+
+ONCE_AN_EPOCH = {
+    "torchvision, ResNet-50 v2": (1024, 600, "base_lr: 0.5, warmup_start_lr: 0.005, decay: {name: cosine}",
+                                  lambda epoch: torchvision_lr(epoch, 0.5, 600, 5, 0.01)),
+    "timm, A2": (2048, 300, "base_lr: 0.005, warmup_start_lr: 1.0e-4, "
+                 "decay: {name: cosine, begins: at_start, end_lr_ratio: 2.0e-4}",
+                 lambda epoch: timm_lr(epoch, 0.005, 300, 5, 1e-4, 1e-6)),
+    "timm, A3": (2048, 100, "base_lr: 0.008, warmup_start_lr: 1.0e-4, "
+                 "decay: {name: cosine, begins: at_start, end_lr_ratio: 1.25e-4}",
+                 lambda epoch: timm_lr(epoch, 0.008, 100, 5, 1e-4, 1e-6)),
+}  # fmt: skip
+"""Whose code -> batch, epochs, schedule, and the rate in a 0-based epoch."""
+
+
+@pytest.mark.parametrize(("batch", "epochs", "schedule", "lr"), ONCE_AN_EPOCH.values(), ids=ONCE_AN_EPOCH)
+def test_a_rate_that_changes_once_an_epoch_is_that_of_the_code_at_every_step_of_every_epoch(
+    batch: int, epochs: int, schedule: str, lr: Callable[[int], float]
+) -> None:
+    given = [f"batch.global_size={batch}", f"batch.bn_span={batch // 8}", f"run.epochs={epochs}"]
+    given.append(f"schedule={{warmup_epochs: 5, changes_every: epoch, {schedule}}}")
+    recipe = load_recipe("imagenet-b256", given)
+    plan = plan_run(recipe, 8)
+    found = resolve_schedule(recipe, plan)
+    for epoch in range(epochs):
+        steps = plan.epoch_steps(epoch + 1)
+        rates = [found.at(step).lr for step in (steps[0], steps[len(steps) // 2], steps[-1])]
+        assert rates == pytest.approx([lr(epoch)] * 3, rel=1e-12)
+    assert found.at(plan.total_steps).lr == pytest.approx(found.end_lr, rel=1e-12)
+    assert found.at(plan.total_steps - 1).step == plan.total_steps - 1
+    short = load_recipe("imagenet-b256", [*given, "run.max_steps=8000"])
+    smoke = resolve_schedule(short, plan_run(short, 8))
+    assert [smoke.at(step).lr for step in range(0, 8000, 500)] == [found.at(step).lr for step in range(0, 8000, 500)]
+
+
+@pytest.mark.medium  # imports PyTorch
+def test_torchvisions_formula_is_what_its_schedulers_do() -> None:
+    """It has these two of PyTorch's in its train.py."""
+    torch = pytest.importorskip("torch")
+    schedulers = torch.optim.lr_scheduler
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    both = [schedulers.LinearLR(optimizer, 0.01, total_iters=5), schedulers.CosineAnnealingLR(optimizer, T_max=595)]
+    scheduler = schedulers.SequentialLR(optimizer, both, milestones=[5])
+    for epoch in range(600):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(torchvision_lr(epoch, 0.5, 600, 5, 0.01), rel=1e-6)
+        optimizer.step()
+        scheduler.step()
 
 
 def test_the_records_weight_decay_and_momentum_at_every_step() -> None:
