@@ -67,7 +67,7 @@ class EnergyMeter:
     def stop(self) -> None:
         """Count for the last time."""
         self._stopped.set()
-        if self.joules.is_known:
+        if self._thread.ident is not None:
             self._thread.join()
             self._read()
         self._closing.close()
@@ -85,8 +85,8 @@ class EnergyMeter:
 
     def _now(self) -> list[float | None]:
         """Return what each counter shows: those of the zones, then those of the GPUs."""
-        gpus = self._gpu_load().joules or [None] * self._num_gpus
-        return [*(_number_in(zone.folder / "energy_uj") for zone in self._zones), *gpus]
+        gpus = [*self._gpu_load().joules, *[None] * self._num_gpus]
+        return [*(_number_in(zone.folder / "energy_uj") for zone in self._zones), *gpus[: self._num_gpus]]
 
     def _by_kind(self) -> Joules:
         used = dict(zip(self._zones, self._used, strict=False))

@@ -173,6 +173,7 @@ def test_each_gpu_that_the_ranks_can_see_and_no_other_is_sampled(
         (["7000 9000000000000 5", "1507000 9000000000250 99"], {}, [1500, 0.25]),
         (["7000 -1 5", "8000 -1 5"], {}, [1, None]),
         (["7000 3 5", "7000 2 5"], {}, [0, None]),  # the driver was loaded again
+        (["7 7 7", "8 9 8"], {"cuda_visible_devices": "1"}, [0.002, None]),
         (["7 7 7", "8 8 8"], {"at_start": DRIVER_NOT_LOADED}, [None, None]),
         (["7 7 7", "8 8 8"], {"at_question": "crash"}, [None, None]),
     ],
@@ -192,5 +193,5 @@ def test_each_gpu_s_energy_is_counted_and_an_unknown_one_is_not_zero(
     meter.start()
     counters.write_text(millijoules[1], encoding="ascii")
     meter.stop()
-    assert meter.joules.gpus == joules
+    assert meter.joules.gpus == pytest.approx(joules)
     assert set(psutil.Process().children()) <= processes

@@ -48,11 +48,13 @@ class NodeEnergy:
         self._starts, self._from_step = starts, from_step
         self._earlier = read_attempts(self._folder, self._rank)
         self._meter.start()
+        # What an earlier attempt used is not all, if this one cannot be counted.
+        is_told = self._meter.joules.is_known or bool(self._earlier)
         try:
             yield
         finally:
             self._meter.stop()
-            if self._meter.joules.is_known or self._earlier:  # without this attempt, the sum is unknown
+            if is_told:
                 with dispensable():
                     self._write()
 

@@ -26,13 +26,13 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
 
     def fail(
         began: float, *sets: str, hosts: str = "a", place: str = "laptop", local_rank: int = 0, from_step: int = 0,
-        counts: bool = True,
+        shown: tuple[int, int] = (0, 3_000_000),
     ) -> float | None:  # fmt: skip
         rank = replace(ALONE, host=hosts[0], local_rank=local_rank, rank=local_rank)
-        rapl.show({ZONE: 0 if counts else -1})
+        rapl.show({ZONE: shown[0]})
         energy = NodeEnergy(run, rank, load_cluster(place, sets))
         with suppress(OSError), energy.counted({"hosts": hosts, "began": began}, from_step):
-            rapl.show({ZONE: 3_000_000 if counts else -1})
+            rapl.show({ZONE: shown[1]})
             raise OSError("a fault")
         found = energy_of(run)
         return None if found is None else found.joules
@@ -43,11 +43,15 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
 def test_attempts_that_failed_add_until_one_was_not_counted(attempt: Attempt) -> None:
     assert attempt(1.0) == 3
     assert attempt(2.0, from_step=9) == 6
-    assert attempt(3.0, counts=False, from_step=9) is None
+    assert attempt(3.0, shown=(-1, -1), from_step=9) is None
+
+
+def test_a_counter_that_is_lost_before_the_end_leaves_no_part_of_a_sum(attempt: Attempt) -> None:
+    assert attempt(1.0, shown=(0, -1)) is None
 
 
 def test_an_attempt_after_one_that_left_nothing_is_not_the_whole_run(attempt: Attempt) -> None:
-    assert attempt(1.0, counts=False) is None
+    assert attempt(1.0, shown=(-1, -1)) is None
     assert attempt(2.0, from_step=9) is None
 
 
