@@ -21,6 +21,7 @@ _KEYS_BY_NAME = {
     "model.num_classes": "classes nclasses num_labels",
     "model.image_size": "size img_size imgsz input_size resolution",
     "model.input_channels": "channels in_channels",
+    "model.stochastic_depth": "drop_path drop_path_rate stochastic_depth_prob",
     "optimizer.clip_norm": "clip_grad clip_grad_norm max_grad_norm gradient_clip_val grad_clip",
     "data.name": "dataset data_set",
     "data.crop.kind": "crop augment augmentation aug",

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from configs.decays import Decay
 from configs.errors import ConfigError
+from configs.ideas import with_keys_of_ideas
 from configs.networks import NETWORKS
 from configs.section import Section
 
@@ -66,6 +67,7 @@ class Residual(Section):
     )
 
 
+@with_keys_of_ideas("model")
 class Model(Section):
     """The network (a table of layers in `train.networks`), and what may vary in it."""
 

@@ -15,6 +15,7 @@ from configs.ideas.loss import LOSS
 from configs.ideas.mirrored_evaluation import MirroredEvaluation
 from configs.ideas.mixing import MIXING
 from configs.ideas.random_erasing import RANDOM_ERASING
+from configs.ideas.stochastic_depth import StochasticDepth
 from configs.ideas.weight_average import WEIGHT_AVERAGE
 from configs.section import Section
 
@@ -27,6 +28,7 @@ IDEAS: tuple[Idea, ...] = (
     AugmentationRepeats(),
     RANDOM_ERASING,
     MIXING,
+    StochasticDepth(),
     LOSS,
     GradientClipping(),
     WEIGHT_AVERAGE,

@@ -66,6 +66,7 @@ BREAKS = {
     "initial_classifier_bias": ["model.classifier_bias=-6.9"],
     "initial_kernels": ["model.initial_kernels=lecun_uniform"],
     "initial_last_gamma": ["model.last_gamma=1.4"],
+    "stochastic_depth": ["model.stochastic_depth=0.1"],
     "opt_gradient_clip_norm": ["optimizer.clip_norm=1"],
     "opt_name": ["optimizer={name: adam, weight_decay: 1e-4}"],
     "image_size": ["model.image_size=192"],

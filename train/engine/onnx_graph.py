@@ -90,6 +90,7 @@ OPERATORS: dict[str, Operator] = {
     "avg_pool": _window("AveragePool", count_include_pad=1),
     "global_pool": _plain("GlobalAveragePool"),
     "dropout": _plain("Identity"),
+    "stochastic_depth": _plain("Identity"),
     "dense": _dense,
 }
 """Name of a kind -> function from a layer, the names of its inputs and tensors, and epsilon to its operators."""

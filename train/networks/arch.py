@@ -171,7 +171,7 @@ class Rows:
         return self.add(name, "dense", source, out_channels=width, has_bias=True)
 
 
-def build_network(
+def build_network(  # noqa: PLR0913 (each is a key of a recipe)
     name: str,
     *,
     num_classes: int,
@@ -179,6 +179,7 @@ def build_network(
     input_channels: int = 3,
     residual: Sequence[tuple[str, Any]] = (),
     frozen: Sequence[str] = (),
+    stochastic_depth: float = 0.0,
 ) -> Network:
     """Return the table of a network.
 
@@ -190,14 +191,17 @@ def build_network(
         input_channels: 3; 4 where a zero channel pads the input for tensor cores; 1 for grey images.
         residual: Keys and values of a recipe's block ``model.residual``; those that are missing have their defaults.
         frozen: The recipe's ``model.frozen``.
+        stochastic_depth: The recipe's ``model.stochastic_depth``.
 
     Raises:
-        ConfigError: ``frozen`` names no layer of the network, or leaves none to train.
+        ConfigError: ``frozen`` names no layer of the network, or leaves none to train; or the network has no residual
+            block for stochastic depth.
     """
     rows = Rows(input_channels, image_size, dict(residual))
     modules = {key: entry.module for key, entry in NETWORKS.items()}
     rows.dense("classifier", module_of(modules, name).add_layers(name, rows), num_classes)
     layers = _with_frozen(name, rows.layers, frozen) if frozen else rows.layers
+    layers = _with_stochastic_depth(name, layers, stochastic_depth) if stochastic_depth else layers
     return Network(name, image_size, input_channels, num_classes, tuple(layers))
 
 
@@ -221,9 +225,32 @@ def _with_frozen(network: str, layers: Sequence[Layer], words: Sequence[str]) ->
     return [replace(layer, is_frozen=layer.name in frozen) for layer in layers]
 
 
+def _with_stochastic_depth(network: str, layers: Sequence[Layer], rate: float) -> list[Layer]:
+    """Return the layers, with one more before each addition, which drops the branch of the residual block.
+
+    The branch is the first input of an addition. The rates rise from block to block by the linear rule of Huang et al.,
+    arXiv:1603.09382 (equation 4).
+    """
+    depth = sum(layer.kind.name == "add" for layer in layers)
+    if not depth:
+        raise ConfigError("model.stochastic_depth", rate, f"0 for {network}, which has no residual blocks")
+    made: list[Layer] = []
+    number = 0
+    for layer in layers:
+        kept = layer
+        if layer.kind.name == "add":
+            number += 1
+            branch, *others = layer.inputs
+            name, share = f"{layer.name}_depth", rate * number / depth
+            made.append(replace(layer, name=name, kind=KINDS["stochastic_depth"], inputs=(branch,), rate=share))
+            kept = replace(layer, inputs=(name, *others))
+        made.append(kept)
+    return made
+
+
 def network_arguments(model: Model) -> dict[str, Any]:
     """Return the arguments of `build_network` for a recipe's block ``model``."""
-    plain = model.model_dump(include={"name", "num_classes", "image_size", "input_channels"})
+    plain = model.model_dump(include={"name", "num_classes", "image_size", "input_channels", "stochastic_depth"})
     return plain | {"residual": tuple(dict(model.residual).items()), "frozen": model.frozen}
 
 

@@ -80,7 +80,8 @@ class Kind:
         keeps_output: Whether the backward pass needs a layer's output even if a layer behind it overwrites its input.
         overwrites: Whether a layer overwrites an input in training that nothing else reads.
         is_in_place: Whether inference can write the output over the input.
-        draws: Whether it draws random numbers in training, by a seed that the host sets in each step.
+        draws: What it drops at random in training, by a seed that the host sets in each step: elements, or all elements
+            of an image together. If empty, it draws nothing.
         is_affine: Whether it multiplies each channel by a number and adds one in inference.
         absorbs_affine: Whether an affine layer behind it can become part of its weight and bias in inference.
         begins_stage: Whether a stage that is compiled may begin with such a layer; False for one that belongs to the
@@ -97,7 +98,7 @@ class Kind:
     keeps_output: bool = True
     overwrites: bool = False
     is_in_place: bool = False
-    draws: bool = False
+    draws: Literal["", "elements", "images"] = ""
     is_affine: bool = False
     absorbs_affine: bool = False
     begins_stage: bool = True
@@ -139,9 +140,9 @@ class Layer:
     ``in_channels`` of a concatenation is the sum over its inputs. A product multiplies each channel of its first input
     by the single pixel of its second. A dense layer reads its input channel by channel. Each of the ``groups`` of a
     convolution's outputs reads its own share of the input's channels; with as many groups as channels, the convolution
-    is depthwise. ``rate`` is the share of elements that dropout sets to 0. ``ends_block`` marks the last batch norm of
-    a residual block. The tensors of a frozen layer keep their values in training, and a frozen batch norm normalises as
-    in inference.
+    is depthwise. ``rate`` is the share of elements or images that a layer drops, see `Kind.draws`. ``ends_block`` marks
+    the last batch norm of a residual block. The tensors of a frozen layer keep their values in training, and a frozen
+    batch norm normalises as in inference.
     """
 
     name: str

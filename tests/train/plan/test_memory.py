@@ -178,6 +178,18 @@ def test_batches_wait_in_the_pipelines_and_with_the_steps_that_are_queued(source
     assert (dali["decoder_bytes"], dali["pinned_bytes"]) == (0, 0), "a CPU decodes without buffers of its own"
 
 
+def test_stochastic_depth_holds_nothing_more_and_silu_the_inputs_of_all_relus() -> None:
+    """The first ReLU of stages 2 to 4 still has the side of the stage before (version 1.5)."""
+    plain, dropped, smooth = (
+        _memory("imagenet-b256", "laptop", *each)["activations_bytes"]
+        for each in ([], ["model.stochastic_depth=0.1"], ["model.residual={activation: silu}"])
+    )
+    assert dropped == plain
+    within = ((56, 3 * 384 + 128), (28, 4 * 768 - 128 + 256), (14, 6 * 1536 - 256 + 512), (7, 3 * 3072 - 512))
+    inputs = 112**2 * 64 + sum(side**2 * channels for side, channels in within)
+    assert smooth - plain == 128 * 4 * inputs
+
+
 def test_an_evaluation_holds_folded_weights_and_twice_the_outputs_that_live_at_once() -> None:
     table = build_network("resnet50", num_classes=1000, image_size=224)
     weights = sum(each.size for each in table.parameters if len(each.shape) == 4)  # of convolutions

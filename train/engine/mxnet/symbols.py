@@ -206,8 +206,9 @@ def _global_pool(layer: Layer, settings: Settings, _tensors: Mapping[str, Any], 
 def _dropout(layer: Layer, settings: Settings, _tensors: Mapping[str, Any], data: Any) -> Any:
     # Of the operators here, only dropout knows no bfloat16.
     values = as_float32(data) if settings.is_cast else data
+    shared = {"axes": (1, 2, 3)} if layer.kind.draws == "images" else {}
     # cuDNN's dropout has a random generator of its own, which cannot be seeded again.
-    dropped = mx.sym.Dropout(values, p=layer.rate, cudnn_off=True, name=layer.name)
+    dropped = mx.sym.Dropout(values, p=layer.rate, cudnn_off=True, name=layer.name, **shared)
     return as_bfloat16(dropped) if settings.is_cast else dropped
 
 
@@ -234,6 +235,7 @@ OPERATORS: dict[str, Operator] = {
     "avg_pool": _pool,
     "global_pool": _global_pool,
     "dropout": _dropout,
+    "stochastic_depth": _dropout,
     "dense": _dense,
 }
 """Name of a kind -> operator. Inference has no batch norm, see `train.engine.mxnet.folding`."""

@@ -36,6 +36,7 @@ OPERATORS: dict[str, Operator] = {
     "avg_pool": lambda row, _tensors, values: functional.avg_pool2d(values, row.kernel, row.stride, row.padding),
     "global_pool": lambda _row, _tensors, values: functional.adaptive_avg_pool2d(values, 1),
     "dropout": lambda _row, _tensors, values: values,
+    "stochastic_depth": lambda _row, _tensors, values: values,
     "dense": _dense,
 }
 """Name of a kind -> operator in inference. What computes the table has the operator of batch norm, see `Layers`."""

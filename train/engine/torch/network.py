@@ -107,7 +107,8 @@ class TrainedNetwork:
     def _divide(self, cluster: Cluster, losses: Losses) -> None:
         """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
         stages = stages_of(self.network, cluster, self._sum_dtype.itemsize)
-        operators = {"bn": self._normalise, "dropout": self._drop}
+        operators = {"bn": self._normalise}
+        operators |= {layer.kind.name: self._drop for layer in self.network.layers if layer.kind.draws}
         if cluster.engine.batch_norm == "fused":
             # Importing it registers the operators, which other runs need not wait for.
             from train.engine.torch.fused_norm import batch_norm  # noqa: PLC0415
@@ -225,13 +226,14 @@ class TrainedNetwork:
         self._generator.manual_seed(seed)
 
     def _drop(self, layer: Layer, _tensors: Mapping[str, Array], values: Array) -> Array:
-        return values * self._masks[layer.name].view(values.shape)
+        shape = values.shape if layer.kind.draws == "elements" else (-1, 1, 1, 1)
+        return values * self._masks[layer.name].view(shape)
 
     def _draw_masks(self, batch_size: int) -> None:
-        """Draw the factors of dropout, outside the parts that are compiled: Dynamo knows no generator."""
+        """Draw the factors of what is dropped, outside the parts that are compiled: Dynamo knows no generator."""
         for layer in self.network.layers:
             if layer.kind.draws:
-                shape = (batch_size, layer.output_elements)
+                shape = (batch_size, layer.output_elements if layer.kind.draws == "elements" else 1)
                 kept = torch.empty(shape, dtype=self._dtype, device=self._device)
                 self._masks[layer.name] = kept.bernoulli_(1 - layer.rate, generator=self._generator).div_(
                     1 - layer.rate
