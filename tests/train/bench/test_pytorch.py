@@ -20,7 +20,7 @@ from tests.oracles import LarsOracle
 from train.bench.bench_race import race_numbers
 from train.bench.bench_step import GREY
 from train.engine.init import initial_weights
-from train.networks.arch import network_of
+from train.networks.arch import build_network, network_of
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -54,6 +54,17 @@ def test_the_peer_computes_our_logits_from_our_weights_in_every_family(name: str
     with torch.no_grad():
         found = peer(torch.from_numpy(engine.to_host(images))).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+def test_the_peer_leaves_out_whole_branches_and_keeps_their_mean() -> None:
+    from train.bench.programs.pytorch import TableNetwork
+
+    table = build_network("resnet8", num_classes=10, image_size=8, stochastic_depth=0.75)
+    *_, (name, part) = ((key, each) for key, each in TableNetwork(table).parts.items() if key.endswith("_depth"))
+    assert name == "stage3_block1_add_depth"
+    kept = part.train()(torch.ones(64, 2, 3, 3)).flatten(1)
+    assert {*kept.min(1).values.tolist()} == {*kept.max(1).values.tolist()} == {0.0, 4.0}
+    assert torch.equal(part.eval()(torch.ones(2, 2, 3, 3)), torch.ones(2, 2, 3, 3))
 
 
 # The update

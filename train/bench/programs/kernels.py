@@ -124,11 +124,15 @@ def _layers(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Result
     rows = Rows(3, 32)
     wide = rows.add("pool", "max_pool", rows.conv_relu("wide", "data", 16, kernel=7, stride=2), kernel=3, stride=2)
     pooled = rows.conv_relu("projected", rows.add("near", "max_pool", wide, kernel=3), 8)
-    branches = [rows.conv_relu("narrow", wide, 8), rows.conv_relu("far", wide, 16, kernel=5), pooled]
+    rows.activation = "relu6"
+    lean = rows.conv_bn("depthwise", wide, 16, kernel=3, groups=16, relu=True)
+    rows.activation = "silu"
+    lean = rows.conv_bn("grouped", lean, 8, kernel=3, groups=4, relu=True)
+    branches = [rows.conv_relu("narrow", wide, 8), rows.conv_relu("far", wide, 8, kernel=5), pooled, lean]
     dense = rows.add("mean", "avg_pool", rows.add("joined", "concat", *branches), kernel=2, stride=2)
     residual = rows.conv_bn("conv", rows.add("relu", "relu", rows.add("bn", "bn", dense)), 32, kernel=3)
     gate = rows.add("gate", "sigmoid", rows.add("averaged", "global_pool", residual))
-    residual = rows.add("product", "multiply", residual, gate)
+    residual = rows.add("branch", "stochastic_depth", rows.add("product", "multiply", residual, gate), rate=0.0)
     added = rows.add("kept", "dropout", rows.add("added", "add", residual, dense), rate=0.0)
     halved = rows.add("halved", "max_pool", added, kernel=2, stride=2, padding=0)
     rows.dense("classifier", rows.dense_relu("hidden", halved, 64), 10)
