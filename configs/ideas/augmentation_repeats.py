@@ -28,8 +28,8 @@ class AugmentationRepeatsKeys(Section):
         description="How many times in succession a training image comes, each time cropped, flipped and augmented "
         "anew (Hoffer et al., arXiv:1901.09335; RASampler and ra_reps of torchvision). An epoch keeps its length: of "
         "every k images in their shuffled order one is trained on, k times, so an epoch has 1/k of the images, and "
-        "the next epoch others. The k are in one micro-batch, which has a multiple of k images. Plain epochs "
-        "(plain_from_epoch) have every image once. 1 repeats nothing.",
+        "the next epoch others. The k are in one micro-batch; the last image of one that has no multiple of k images "
+        "comes less often. Plain epochs (plain_from_epoch) have every image once. 1 repeats nothing.",
     )
 
 
@@ -59,7 +59,7 @@ class AugmentationRepeats(Idea):
             raise ConfigError("data.keep_batches", True, f"false with {_KEY}, which trains on other images each epoch")
 
     def require_batch(self, recipe: Recipe, per_rank_batch_size: int) -> None:
-        """Refuse micro-batches in which an image would come less often than others."""
-        if per_rank_batch_size % (repeats := self._repeats(recipe)):
-            allowed = f"micro-batches of a multiple of {_KEY} ({repeats}) images, not of {per_rank_batch_size}"
+        """Refuse micro-batches of one image, or a part of its repeats."""
+        if per_rank_batch_size < (repeats := self._repeats(recipe)):
+            allowed = f"micro-batches of at least {_KEY} ({repeats}) images, not of {per_rank_batch_size}"
             raise ConfigError("batch.global_size", recipe.batch.global_size, allowed)

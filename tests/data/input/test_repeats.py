@@ -80,9 +80,9 @@ def test_images_made_in_memory_come_as_often() -> None:
 
 
 def test_micro_batches_that_do_not_hold_all_repeats_and_kept_batches_are_refused() -> None:
-    recipe, _ = load_both("digits", "laptop", ["data.augmentation_repeats=3"])
-    with pytest.raises(ConfigError, match=r"^batch\.global_size: got 64, allowed: .*data\.augmentation_repeats \(3\)"):
+    recipe, _ = load_both("digits", "laptop", ["data.augmentation_repeats=33"])
+    with pytest.raises(ConfigError, match=r"^batch\.global_size: got 64, allowed: .*data\.augmentation_repeats \(33\)"):
         plan_run(recipe, 2)
-    assert plan_run(load_both("digits", "laptop", ["data.augmentation_repeats=4"])[0], 2).per_rank_batch_size == 32
+    assert plan_run(load_both("digits", "laptop", ["data.augmentation_repeats=3"])[0], 2).per_rank_batch_size == 32
     with pytest.raises(ConfigError, match=r"^data\.keep_batches: got True, allowed: false with data\.aug"):
         load_both("digits", "laptop", ["data.augmentation_repeats=2", "data.keep_batches=true"])
