@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from configs.ideas.augmentation_repeats import AugmentationRepeats
+from configs.ideas.auto_augment import AUTO_AUGMENT
 from configs.ideas.gradient_clipping import GradientClipping
 from configs.ideas.growing_images import GrowingImages
 from configs.ideas.idea import Idea
@@ -26,6 +27,7 @@ Block = TypeVar("Block", bound=Section)
 IDEAS: tuple[Idea, ...] = (
     GrowingImages(),
     AugmentationRepeats(),
+    AUTO_AUGMENT,
     RANDOM_ERASING,
     MIXING,
     StochasticDepth(),

@@ -26,6 +26,8 @@ class Idea:
         rules: The rules of the closed division for these keys.
         part: Module with a function ``part_of(place)`` that returns the idea's part, if it does not stand beside the
             idea. If empty, see `part_of`.
+        augmentation: Module with a function ``augmented(images, recipe)`` that adds DALI's operators for the training
+            images of a rank, which are cropped and mirrored, uint8, in HWC. If empty, there are none.
         held_batches: Micro-batches of images that the idea's part makes and holds in a step.
     """
 
@@ -33,6 +35,7 @@ class Idea:
     keys: ClassVar[type[Section]]
     rules: ClassVar[Sequence[Rule]] = ()
     part: ClassVar[str] = ""
+    augmentation: ClassVar[str] = ""
     held_batches: ClassVar[int] = 0
 
     @property

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 with warnings.catch_warnings():
@@ -9,7 +10,7 @@ with warnings.catch_warnings():
     warnings.showwarning = lambda *_, **__: None
     from nvidia import dali
     from nvidia.dali import fn, types
-    from nvidia.dali.pipeline import Pipeline
+    from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from configs.schema import EngineSettings
 from data.input.stream import READER, ReadRequest
@@ -60,34 +61,49 @@ def make_pipeline(
         state: Checkpoint of a pipeline that this one continues; if empty, it starts at the beginning.
     """
     recipe, engine = request.recipe, request.engine
-    pipeline = Pipeline(  # type: ignore[no-untyped-call]
-        request.batch_size,
-        engine.input_threads,
-        request.device_id,
-        seed=seed,
-        prefetch_queue_depth=engine.prefetch_depth,
-        enable_checkpointing=True,
-        checkpoint=state or None,
-    )
-    with pipeline:
+    modules = [idea.augmentation for idea in recipe.ideas if idea.augmentation and is_augmented]
+    augmentations = [import_module(module).augmented for module in modules]
+
+    def outputs() -> tuple[Any, Any, Any]:
         jpegs, labels = _read(request, reader)
         rows, in_order = recipe.rows(request.batch_size), range(request.batch_size)
         if is_augmented and rows != in_order:
             jpegs, labels = (fn.permute_batch(each, indices=list(rows)) for each in (jpegs, labels))
         images = _augmented_images(request, jpegs) if is_augmented else _plain_images(request, jpegs)
-        side, channels = float(recipe.model.image_size), min(recipe.model.input_channels, _COLOURS)
-        images = fn.crop_mirror_normalize(
-            images,
-            crop=(side, side),
-            mean=list(recipe.data.mean)[:channels],
-            std=list(recipe.data.std)[:channels],
-            mirror=fn.random.coin_flip() if is_augmented and recipe.data.flip else 0,
-            dtype=_type_of(engine),
-            output_layout=engine.layout.removeprefix("N"),
-            pad_output=recipe.model.input_channels > channels,
-        )
-        pipeline.set_outputs(images, labels, _sources_of(jpegs))  # type: ignore[no-untyped-call]
-    return pipeline
+        mirror = fn.random.coin_flip() if is_augmented and recipe.data.flip else 0
+        if augmentations:
+            images, mirror = fn.flip(images, horizontal=mirror), 0
+        for augmented in augmentations:
+            images = augmented(images, recipe)
+        return _normalised(request, images, mirror), labels, _sources_of(jpegs)
+
+    # Only with conditionals can each image have operators of its own.
+    define: Any = pipeline_def(enable_conditionals=bool(augmentations))
+    return define(outputs)(
+        batch_size=request.batch_size,
+        num_threads=engine.input_threads,
+        device_id=request.device_id,
+        seed=seed,
+        prefetch_queue_depth=engine.prefetch_depth,
+        enable_checkpointing=True,
+        checkpoint=state or None,
+    )
+
+
+def _normalised(request: ReadRequest, images: Any, mirror: Any) -> Any:
+    """Return the images as the network takes them, mirrored where ``mirror`` is 1."""
+    recipe, engine = request.recipe, request.engine
+    side, channels = float(recipe.model.image_size), min(recipe.model.input_channels, _COLOURS)
+    return fn.crop_mirror_normalize(
+        images,
+        crop=(side, side),
+        mean=list(recipe.data.mean)[:channels],
+        std=list(recipe.data.std)[:channels],
+        mirror=mirror,
+        dtype=_type_of(engine),
+        output_layout=engine.layout.removeprefix("N"),
+        pad_output=recipe.model.input_channels > channels,
+    )
 
 
 def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], seed: int) -> Any:

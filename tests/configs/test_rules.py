@@ -49,6 +49,7 @@ BREAKS = {
     "bad_record": ["data.bad_record=skip"],
     "crop_kind": ["data.crop.kind=shift"],
     "random_erasing": ["data.random_erasing=0.25"],
+    "auto_augment": ["data.auto_augment=trivialaugment"],
     "augmentation_repeats": ["data.augmentation_repeats=4"],
     "mixup": ["data.mixup_alpha=0.2"],
     "cutmix": ["data.cutmix_alpha=1"],
