@@ -136,9 +136,12 @@ def _result(folder: Path) -> tuple[list[tuple[int, float]], dict[str, bytes]]:
 
 
 MUON = ["optimizer={name: muon, weight_decay: 0.01}", "schedule.base_lr=0.05"]
-MIXED = ["data.mixup_alpha=0.4", "data.cutmix_alpha=1", "data.random_erasing=0.5"]
 ADAMW = ["optimizer={name: adamw, weight_decay: 0.1}", "schedule.base_lr=0.01"]
 LAMB = ["optimizer={name: lamb, clip_norm: 0.1}", "schedule.base_lr=0.01"]
+MIXED = [
+    "data.mixup_alpha=0.4", "data.cutmix_alpha=1", "data.random_erasing=0.5", "data.augmentation_repeats=2",
+    "data.auto_augment=randaugment",
+]  # fmt: skip
 SHAMPOO = pytest.param(
     5,
     [
