@@ -1,23 +1,27 @@
-"""Six examples of docs/extending.md work as the page says, and touch as few files as it says."""
+"""The examples of docs/extending.md work as the page says, and touch as few files as it says."""
 
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from configs.registry import has_engine
+from logs.folder import RunFolder
 from tests.extending import add_example, code_blocks, copy_program, make_environment
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("extending")]
 
 ADDED = {
     "An optimizer": 3, "A training idea": 3, "A decay": 3, "A network": 3, "A kind of layer": 7, "A communicator": 3,
+    "A scheduler": 4, "A data source": 3,
 }  # fmt: skip
 """Section -> files that its example touches."""
-SECTIONS = [section for section in ADDED if section != "A communicator" or has_engine("mxnet")]
-"""Those whose commands run here: Horovod sums MXNet's arrays."""
+WITHOUT_DIGITS = {"A scheduler", "A data source", *([] if has_engine("mxnet") else ["A communicator"])}
+"""Those whose commands do not train the digits, or not here: Horovod sums MXNet's arrays."""
+SECTIONS = [section for section in ADDED if section not in WITHOUT_DIGITS]
 QUICK = (
     "data.source=synthetic",
     "data.name=synthetic",
@@ -43,7 +47,7 @@ def python(program: Path) -> str:
 
 
 def _run(program: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=program, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=program, capture_output=True, text=True, check=False, timeout=240)
 
 
 def _settings(section: str) -> list[str]:
@@ -82,6 +86,9 @@ def test_the_commands_of_the_page_taken_together_train_two_steps(program: Path, 
 def test_the_tests_of_the_page_pass(program: Path) -> None:
     names = ["configs/optimizers/test_nesterov", "configs/decays/test_exponential", "train/comm/test_half"]
     names += ["configs/ideas/test_centralised_gradients", "train/networks/test_vgg", "train/networks/test_smooth"]
+    names += ["launch/submit/test_tide", "data/sources/test_npz"]
+    # What every scheduler and every source is asked.
+    names += ["launch/submit/test_schedulers", "data/sources/test_catalogue"]
     tests = [f"tests/{name}.py" for name in names]
     done = _run(program, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *tests)
     assert done.returncode == 0, done.stdout
@@ -89,5 +96,32 @@ def test_the_tests_of_the_page_pass(program: Path) -> None:
 
 def test_the_examples_are_written_as_the_checks_want_them(program: Path) -> None:
     for words in (["format", "--check"], ["check"]):
-        done = _run(program, sys.executable, "-m", "ruff", *words, "configs", "train", "tests")
+        done = _run(program, sys.executable, "-m", "ruff", *words, "configs", "data", "launch", "train", "tests")
         assert done.returncode == 0, done.stdout
+
+
+def test_the_command_of_the_page_prints_a_script_for_the_new_scheduler(program: Path) -> None:
+    (command,) = [text for language, text in code_blocks("A scheduler") if language == "sh"]
+    door, *words = shlex.split(command)
+    assert door == "./run.sh"
+    done = _run(program, sys.executable, "-m", "launch.submit", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["#!/usr/bin/env bash", "#TIDE name=digits", "#TIDE nodes=2"]
+    assert lines[-1].startswith(f"# tide submit {program}/runs/digits-")
+
+
+def test_the_commands_of_the_page_pack_the_images_and_train_on_them(program: Path, python: str) -> None:
+    images = program / "my-images"
+    images.mkdir()
+    for split, count in (("train", 64), ("val", 16)):
+        pixels = np.random.default_rng(count).integers(0, 256, (count, 8, 8), np.uint8)
+        np.savez(images / f"{split}.npz", images=pixels, labels=np.arange(count) % 10)
+    (commands,) = [text for language, text in code_blocks("A data source") if language == "sh"]
+    one_rank = ["--run-dir", "runs/two-steps", "--set", "cluster.ranks_per_node=1"]
+    for line, module, more in zip(commands.splitlines(), ("data", "launch"), ([], one_rank), strict=True):
+        done = _run(program, python, "-I", "-m", module, *shlex.split(line)[1:], *more)
+        assert done.returncode == 0, done.stdout + done.stderr
+    # Read as text: the registry of this process has no such source.
+    assert '"kind": "npz"' in (program / "runs/data/mine/manifest.json").read_text(encoding="utf-8")
+    assert RunFolder(program / "runs/two-steps").summary().steps == 2
