@@ -12,6 +12,8 @@ import pytest
 from configs.load import ROOT
 from train.bench.bench_gpu import PARTS
 
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("gpu_day")]
+
 _BENCH = """#!/usr/bin/env bash
 set -eu
 while [[ $# -gt 0 ]]; do
@@ -50,42 +52,51 @@ def _asked(place: Path) -> list[tuple[str, float]]:
     return [(part, float(minutes)) for part, minutes, folder in lines if folder != "ahead"]
 
 
-@pytest.mark.ranks
-def test_every_part_is_asked_once_the_verdict_first_and_two_commands_of_ten_minutes_are_enough(tmp_path: Path) -> None:
-    done = _day(tmp_path)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a machine on which the script has run once, with its output in the file ``told``."""
+    folder = tmp_path_factory.mktemp("day")
+    done = _day(folder)
     assert done.returncode == 0, done.stderr
-    parts = dict(_asked(tmp_path))
-    assert len(parts) == len(_asked(tmp_path))
+    (folder / "told").write_text(done.stdout, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def own(place: Path, tmp_path: Path) -> Path:
+    """Return a copy of that machine."""
+    return shutil.copytree(place, tmp_path / "own")
+
+
+def test_every_part_is_asked_once_the_verdict_first_and_two_commands_of_ten_minutes_are_enough(place: Path) -> None:
+    parts = dict(_asked(place))
+    assert len(parts) == len(_asked(place))
     assert parts.keys() <= PARTS.keys()
     assert list(parts)[:3] == ["machine", "verdict", "digits"]
     assert parts.keys() >= {"profile", "levers", "norms", "compiled", "decoding", "jpegs", "graph"}
     assert sum(parts.values()) < 2 * 9.5
-    compiled = (tmp_path / "asked").read_text(encoding="utf-8").splitlines()
+    compiled = (place / "asked").read_text(encoding="utf-8").splitlines()
     assert any(line.startswith("compiled ") and line.endswith(" ahead") for line in compiled), "beside the digits"
-    assert done.stdout.endswith("".join(f"| {part} |\n" for part in parts))
-    rows = (tmp_path / "out" / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    assert (place / "told").read_text(encoding="utf-8").endswith("".join(f"| {part} |\n" for part in parts))
+    rows = (place / "out" / "rows.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(row)["part"] for row in rows] == list(parts)
-    with tarfile.open(tmp_path / "out" / "inductor.tar.gz") as cache:
+    with tarfile.open(place / "out" / "inductor.tar.gz") as cache:
         assert {"inductor/compiled", "inductor/verdict"} < {*cache.getnames()}
 
 
-@pytest.mark.ranks
-def test_a_part_that_fails_ends_nothing_and_the_next_command_begins_with_what_was_not_tried(tmp_path: Path) -> None:
-    _day(tmp_path)
-    (tmp_path / "asked").unlink()
-    (tmp_path / "runs/gpu-day/tried-norms").unlink()
-    (tmp_path / "fails").write_text("norms", encoding="utf-8")
-    done = _day(tmp_path)
+def test_a_part_that_fails_ends_nothing_and_the_next_command_begins_with_what_was_not_tried(own: Path) -> None:
+    (own / "asked").unlink()
+    (own / "runs/gpu-day/tried-norms").unlink()
+    (own / "fails").write_text("norms", encoding="utf-8")
+    done = _day(own)
     assert (done.returncode, "norms: exit status 1" in done.stdout) == (0, True)
-    order = [part for part, _ in _asked(tmp_path)]
+    order = [part for part, _ in _asked(own)]
     assert order[:2] == ["norms", "machine"]
 
 
-@pytest.mark.ranks
-def test_a_new_machine_goes_on_with_the_rows_and_the_cache_that_came_back(tmp_path: Path) -> None:
-    _day(tmp_path, "--tiny", str(tmp_path / "first"))
-    shutil.copytree(tmp_path / "out", tmp_path / "runs" / "gpu-day-back")
-    _day(tmp_path, "--tiny", str(tmp_path / "second"))
-    first, second = ((tmp_path / name / "rows.jsonl").read_text(encoding="utf-8") for name in ("first", "second"))
+def test_a_new_machine_goes_on_with_the_rows_and_the_cache_that_came_back(own: Path) -> None:
+    shutil.copytree(own / "out", own / "runs" / "gpu-day-back")
+    _day(own, "--tiny", str(own / "second"))
+    first, second = (folder.joinpath("rows.jsonl").read_text() for folder in (own / "runs/gpu-day", own / "second"))
     assert second == 2 * first
-    assert (tmp_path / "second" / "inductor" / "verdict").is_file()
+    assert (own / "second" / "inductor" / "verdict").is_file()
