@@ -29,8 +29,6 @@ def test_every_rank_gets_the_task_and_the_clusters_variables_and_rank_0_answers(
     done = JOBS.ranks("allreduce", {"cluster": "laptop", "overrides": sets, "rounds": 2, "sizes": [4]})
     ((first, second),) = done.samples.values()
     assert 0 < first["allreduce_ms"] + second["allreduce_ms"] < 1e3 * done.took_s
-    with pytest.raises(MeasurementFailed, match=r"(?s)allreduce.*exit status.*unexpected keyword argument 'x'"):
-        JOBS.ranks("allreduce", {"x": 1})
 
 
 def test_a_program_runs_in_the_folder_of_this_one_and_any_bytes_can_be_read(
