@@ -20,7 +20,7 @@ from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.engine.torch.compiling import Compiler
 from train.engine.torch.folding import FoldedInference
-from train.engine.torch.layers import Layers
+from train.engine.torch.layers import Layers, Operator
 from train.engine.torch.shared_norm import SharedStatistics
 from train.ideas.loss import Losses
 from train.networks.arch import Network
@@ -107,7 +107,7 @@ class TrainedNetwork:
     def _divide(self, cluster: Cluster, losses: Losses) -> None:
         """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
         stages = stages_of(self.network, cluster, self._sum_dtype.itemsize)
-        operators = {"bn": self._normalise}
+        operators: dict[str, Operator] = {"bn": self._normalise}
         operators |= {layer.kind.name: self._drop for layer in self.network.layers if layer.kind.draws}
         if cluster.engine.batch_norm == "fused":
             # Importing it registers the operators, which other runs need not wait for.
@@ -115,6 +115,10 @@ class TrainedNetwork:
 
             self._batch_norm = batch_norm
             operators |= dict.fromkeys(("bn", BN_RELU.name), self._normalise_fused)
+            if self._device.type == "cuda":
+                from train.engine.torch.fused_pool import max_pool  # noqa: PLC0415 (likewise)
+
+                operators["max_pool"] = lambda row, _, values: max_pool(values, row.kernel, row.stride, row.padding)
             stages = [fuse_norms(rows) for rows in stages]
         *first, last = (Layers(rows, operators) for rows in stages)
         self._first_stages: list[Callable[..., Array]] = list(first)

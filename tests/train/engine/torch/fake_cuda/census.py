@@ -35,7 +35,8 @@ _TWICE = {"batch_norm": 1, "batch_norm_backward": 2}
 """End of an operator's name -> its first tensors that it reads twice: for sums, and for what follows from these.
 tests/train/engine/torch/test_fused_norm.py counts what our own kernels read."""
 _OWN = "resnet_records"
-_OWN_LAUNCHES = 3
+_NORM_LAUNCHES = 3
+"""Launches of our own batch norms each way; our other operators are one each."""
 
 _RANKS, _IMAGES = 8, 32
 
@@ -205,6 +206,7 @@ class _Record:
         self._operators: dict[str, Counter[str]] = {}
         self._launches: dict[str, Counter[str]] = {}
         self._bytes: Counter[str] = Counter()
+        self._bytes_of_update = 0
         self._sums: list[tuple[str, str, int]] = []
         self.waits: list[str] = []
         self._host: list[str] = []
@@ -213,7 +215,7 @@ class _Record:
         """Return everything as values of JSON."""
         return {
             "operators": self._operators, "launches": self._launches, "sums": self._sums, "waits": self.waits,
-            "host": self._host, "bytes": self._bytes,
+            "host": self._host, "bytes": self._bytes, "bytes_of_update": self._bytes_of_update,
         }  # fmt: skip
 
     def graph(self) -> Any:
@@ -259,12 +261,18 @@ class _Record:
         self._operators.setdefault(self.phase, Counter())[name] += 1
         kind = "convolution" if "convolution" in name else "batch norm" if "batch_norm" in name else "other"
         is_own = operator.namespace == _OWN
-        self._launches.setdefault(self.phase, Counter())[kind] += _OWN_LAUNCHES if is_own else _launches(name, args)
+        own = _NORM_LAUNCHES if kind == "batch norm" else 1
+        self._launches.setdefault(self.phase, Counter())[kind] += own if is_own else _launches(name, args)
         again = next((read[:count] for end, count in reversed(_TWICE.items()) if name.endswith(end)), [])
         if name.endswith("_"):  # It overwrites its first argument, which copies and zeros do not read.
             made = [*args[0]] if isinstance(args[0], (list, tuple)) else [args[0]]
             read = read[len(made) :] if name.endswith(("copy_", "zero_", "fill_")) else read
-        self._bytes[kind] += sum(map(_bytes, read + again + made))
+        elif is_own:
+            written = [each for each, at in zip(args, operator._schema.arguments, strict=False) if at.is_write]
+            made += [each for each in written if each is not None]
+        moved = sum(map(_bytes, read + again + made))
+        self._bytes[kind] += moved
+        self._bytes_of_update += moved if self.phase == "update" else 0
 
     def watched(self, target: Any, *verbs: str) -> Any:
         """Return an object that does as ``target`` does, and gives its verbs' names to what happens meanwhile."""
