@@ -124,8 +124,9 @@ class EngineSettings(Section):
         "framework",
         description="What computes batch norm in training. framework: the framework's operator, with addition and ReLU "
         "as operators of their own; fused: one operator each way for batch norm, the addition behind it and the ReLU, "
-        "which moves fewer bytes (docs/gpu.md). On a GPU these are kernels by Triton, which needs a C compiler. fused "
-        "needs name: torch and layout: NHWC; it has not been timed on a GPU. Evaluations have no batch norm.",
+        "which moves fewer bytes (docs/gpu.md). On a GPU these are kernels by Triton, which needs a C compiler, and so "
+        "are max pooling and the update by LARS or SGD. fused needs name: torch and layout: NHWC; it has not been "
+        "timed on a GPU. Evaluations have no batch norm.",
     )
     cuda_graphs: Literal["none", "step", "compute"] = Field(
         "none",

@@ -23,7 +23,7 @@ _GROUPS: Mapping[str, str] = {
     "batch norm": r"batch_?norm|bn_|_bn|welford",
     "pool": r"pool",
     "convolutions": r"conv|implicit|cutlass|xmma|wgrad|dgrad|fprop|gemm",
-    "update": r"foreach|multi_tensor|lars|sgd|adam",
+    "update": r"foreach|multi_tensor|lars|sgd|adam|momentum|_sum_squares",
     "copies": r"memcpy|memset|copy|cat",
     "elementwise": r"elementwise|threshold|relu|add|mul",
 }

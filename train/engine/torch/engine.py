@@ -19,7 +19,7 @@ from train.comm.shares import Shares
 from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork, Work
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork, host_copy
-from train.engine.torch.optimizers import FUSED, clear_unless_finite, norms
+from train.engine.torch.optimizers import FUSED, MomentumOptimizer, clear_unless_finite, norms
 from train.engine.torch.tracing import Recorder, read_operators
 from train.ideas.loss import losses_of
 from train.networks.arch import Network
@@ -92,7 +92,10 @@ class TorchEngine:
         """See `Engine`; all tensors are updated together, whatever their ``arrivals``."""
         if type(config) not in FUSED:
             return None
-        optimizer = FUSED[type(config)](config, network, rescale=rescale)
+        build = FUSED[type(config)]
+        if build is MomentumOptimizer and self._is_gpu and self._cluster.engine.batch_norm == "fused":
+            from train.engine.torch.fused_momentum import FusedMomentum as build  # noqa: N813, PLC0415 (registers)
+        optimizer = build(config, network, rescale=rescale)
         if optimizer.finds_gradients and isinstance(network, TrainedNetwork):
             network.leave_gradients()
         return optimizer

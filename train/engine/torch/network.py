@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
+from train.comm.neighbours import like
 from train.engine.torch.compiling import Compiler
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers, Operator
@@ -38,6 +39,9 @@ _VECTOR_SIZE = 8
 
 With 10 classes, a bias of 40 bytes moved everything after it, and a step in NHWC ended in "misaligned address" (H200).
 """
+
+_LINE_SIZE = 64
+"""Numbers of 16 bits in 128 bytes."""
 
 _GATHERED_BYTES = 4 << 20
 """Gradients that wait to be copied together; they take memory twice. One copy each would be 161 launches of a step."""
@@ -132,8 +136,7 @@ class TrainedNetwork:
         types = [torch.float32 if is_float32 else self._dtype for is_float32 in are_float32]
         sum_types = [torch.float32 if each else self._sum_dtype for each in are_float32]
         self.masters = self._neighbours(sum_types, torch.float32)
-        # Each weight of 16 bits begins at an address that suits cuDNN, so these are no neighbours.
-        self.weights = [master.to(dtype) for master, dtype in zip(self.masters, types, strict=True)]
+        self.weights = self._copies(types)
         self._gradients = self._neighbours(sum_types)
         # The leaves of the graph share the memory of the weights, which everybody else may then change in place.
         self._leaves = {
@@ -149,6 +152,20 @@ class TrainedNetwork:
             leaf.register_post_accumulate_grad_hook(self._receiver(index))
         self._allocate_statistics()
         self._allocate_constants()
+
+    def _copies(self, types: Sequence[torch.dtype]) -> list[Array]:
+        """Return the weights: a master of the wanted type itself, copies of the others in one piece of memory.
+
+        A copy begins at an address that 128 divides, which suits cuDNN, so these are no neighbours.
+        """
+        are_copies = [dtype != master.dtype for dtype, master in zip(types, self.masters, strict=True)]
+        spans = [
+            -(-each.size // _LINE_SIZE) * _LINE_SIZE if is_copy else 0
+            for each, is_copy in zip(self.parameters, are_copies, strict=True)
+        ]
+        parts = torch.zeros(sum(spans), dtype=self._dtype, device=self._device).split(spans)
+        rows = zip(parts, self.parameters, self.masters, are_copies, strict=True)
+        return [like(part[: each.size], master) if is_copy else master for part, each, master, is_copy in rows]
 
     def _allocate_constants(self) -> None:
         """Make the tensors of frozen layers, in float32 and as the network computes with them."""

@@ -47,6 +47,7 @@ class _Piece:
         rates: Views of the tensors' learning rates: one number for all elements, or for each tensor its number,
             expanded to the elements of the tensor.
         decays: Views of what their weights are multiplied by, in the same form; none if no weight of the piece decays.
+        indices: The tensors' numbers in the network.
     """
 
     masters: Any
@@ -54,6 +55,7 @@ class _Piece:
     moments: Sequence[Any]
     rates: Sequence[Any]
     decays: Sequence[Any]
+    indices: Sequence[int]
 
 
 def _factor(views: Sequence[Any]) -> Any:
@@ -76,6 +78,9 @@ class _Optimizer:
     _IDLE: ClassVar[Sequence[float]]
     """Values of `_numbers` with which an update by gradients of 0 changes nothing."""
 
+    _HAS_KERNELS: ClassVar[bool] = False
+    """Whether the update has kernels of its own, which take whole tensors, and so neither blocks nor compiled loops."""
+
     def __init__(self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float) -> None:
         self._network, self._rescale, self._device = network, rescale, network.masters[0].device
         kinds = [parameter.kind for parameter in network.parameters]
@@ -92,7 +97,7 @@ class _Optimizer:
         self._one = torch.ones(1, device=self._device)
         self.momenta: list[Any] = [None] * (config.num_moments * len(kinds))
         self._pieces = list(self._cut_network())
-        self._host = host_update(network, self.momenta)
+        self._host = None if self._HAS_KERNELS else host_update(network, self.momenta)
         if self._host is not None:
             # The pieces keep no memory of gradients that the network then has elsewhere.
             self._pieces = [replace(piece, gradients=None) for piece in self._pieces]
@@ -112,7 +117,7 @@ class _Optimizer:
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             found = [index for index, gradient in enumerate(gradients) if gradient.dtype == dtype]
             sizes = [masters[index].numel() for index in found]
-            limit = sum(sizes) if self._device.type == "cuda" else _BLOCK_SIZE
+            limit = sum(sizes) if self._device.type == "cuda" or self._HAS_KERNELS else _BLOCK_SIZE
             for places in plan_buckets(sizes, limit):
                 run = [found[place] for place in places]
                 together = all(are_neighbours([arrays[index] for index in run]) for arrays in (masters, gradients))
@@ -139,7 +144,8 @@ class _Optimizer:
         rates = views(self._rates, is_one=has_one_rate)
         decay_rates = views(self._decay_rates, is_one=has_one_rate and len(decays) == 1)
         for master, gradient, *moments in zip(*(each.split(limit) for each in flat), strict=True):
-            yield _Piece(master, gradient, moments, rates, decay_rates if self._has_decay and any(decays) else [])
+            own_decays = decay_rates if self._has_decay and any(decays) else []
+            yield _Piece(master, gradient, moments, rates, own_decays, indices)
 
     def _numbers(self, hyper: HyperParameters) -> Sequence[float]:
         """Return the numbers of a step."""
