@@ -1,6 +1,5 @@
 """An acceptance from its command line to its outputs: asks the machine, judges, and writes."""
 
-import math
 import os
 import sys
 import time
@@ -28,8 +27,8 @@ from logs.disk import explain_disk_errors, write_json, write_text
 from logs.folder import CONFIG_FILE
 from logs.show.page import render_template
 
-_FIXED_S, _SET_S = 75.0, 20.0
-"""What an acceptance takes on two cores besides the samples of the step, and a set of samples at most."""
+_FIXED_S, _LEAST_S = 75.0, 10.0
+"""What an acceptance takes on two cores besides the samples of the step, and the least time for these."""
 
 _CPU_BATCH, _GPU_BATCH = 32, 64
 """Images of a rank where the user names no recipe: ResNet-50 in float32 then fits into 16 GB."""
@@ -104,11 +103,10 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> tuple
     """Ask the machine; return the evidence, and the signal that stopped the ranks, if one did."""
     config = str(out / CONFIG_FILE)
     write_text(Path(config), dump(recipe, cluster))
-    times = max(1, math.floor((60 * options.minutes - _FIXED_S) / _SET_S))
     examined = examine(
         doctor.Options(
-            recipe=config, cluster=config, overrides=(), step=True, times=times,
-            hosts=options.hosts, run=None, json=False, links=True,
+            recipe=config, cluster=config, overrides=(), step=True, times=1, hosts=options.hosts, run=None, json=False,
+            accept_s=max(_LEAST_S, 60 * options.minutes - _FIXED_S),
         )
     )  # fmt: skip
     steps = [rank.step for rank in examined.ranks if rank.step is not None]

@@ -134,7 +134,10 @@ def _series(ranks: Sequence[RankFacts]) -> dict[str, np.ndarray]:
     if not steps or len(steps) < len(ranks):
         return {}
     found: dict[str, list[Sequence[float | None]]]
+    # Steps that take too long for samples were timed all the same.
     found = {part: [step.samples.get(part, ()) for step in steps] for part in ("compute", "copy", "input")}
+    if not any(found["compute"]):
+        found["compute"] = [(step.seconds["forward and backward"],) for step in steps]
     found["link"] = [step.links_s for step in steps]
     lengths = {part: {len(row) for row in rows} for part, rows in found.items()}
     return {part: np.array(rows, float) for part, rows in found.items() if len(lengths[part]) == 1 and len(rows[0])}
@@ -291,7 +294,7 @@ def _bits(evidence: Evidence) -> Iterator[Check]:
 def _wrong(rank: RankFacts, right: str | None, by: str) -> str:
     """Return what is wrong with the trainings of a rank; empty if nothing is."""
     alone = rank.alone
-    if alone is None or alone.failure:
+    if alone is None or not alone.checksums:
         return f"did not finish the training alone: {alone.failure if alone else 'it ended or hung'}"
     if len(set(alone.checksums)) > 1:
         return f"computed {' and then '.join(alone.checksums)} from the same seed"

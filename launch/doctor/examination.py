@@ -111,7 +111,7 @@ def examine(options: Options) -> Examination:
     probed = for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
     wanted = [*(["--data"] if plan and not cluster.rehearsal else []), *(["--step"] if options.step else [])]
     wanted += ["--times", str(options.times)] if options.times > 1 else []
-    wanted += ["--links"] if options.links else []
+    wanted += ["--accept-s", str(options.accept_s)] if options.accept_s else []
     kills = oom_kills()
     ranks, stopped_by = _probe(probed, reachable, named, wanted)
     if stopped_by:

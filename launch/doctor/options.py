@@ -19,7 +19,8 @@ class Options:
         run: The run that is to follow, whose spare nodes are examined, too, and whose folder takes the scores. If None,
             there is no run.
         json: Whether to print JSON.
-        links: Whether the ranks also time the way to other nodes, for an acceptance.
+        accept_s: Seconds for the samples of an acceptance, in which the ranks also time the way to other nodes. If
+            None, this is no acceptance.
     """
 
     recipe: str | None
@@ -30,4 +31,4 @@ class Options:
     hosts: str | None
     run: Path | None
     json: bool
-    links: bool = False
+    accept_s: float | None = None

@@ -10,6 +10,7 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # The imports take seconds; Ctrl-C ends a rank there, too, without a word.
 
 import faulthandler
+import math
 import os
 import statistics
 import sys
@@ -63,7 +64,7 @@ class _Options:
     data: bool
     step: bool
     times: int
-    links: bool
+    accept_s: float | None
     alone: bool
 
 
@@ -74,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", action="store_true", help="also check the recipe's data set")
     parser.add_argument("--step", action="store_true", help="also take the recipe's step")
     parser.add_argument("--times", type=int, default=1, help="how often to take the samples of the step")
-    parser.add_argument("--links", action="store_true", help="with --step, also time the way to other nodes")
+    accepted = "with --step, take samples for so long, and also time the way to other nodes"
+    parser.add_argument("--accept-s", metavar="S", type=float, help=accepted)
     parser.add_argument("--alone", action="store_true", help="do nothing but train without the other ranks, twice")
     return exit_status(lambda: _run(parse(parser, _Options, arguments)))
 
@@ -83,7 +85,7 @@ def _run(options: _Options) -> int:
     die_with_parent()
     recipe, cluster = load_run(options.folder / CONFIG_FILE)
     limit_s = cluster.communication.timeout_s + _MEASURING_S + (_STEP_S if options.step else 0)
-    limit_s += (options.times - 1) * _SET_S
+    limit_s += (options.times - 1) * _SET_S + math.ceil(options.accept_s or 0)
     faulthandler.dump_traceback_later(limit_s, exit=True)
     return run_ranks_here(cluster, read_identity(os.environ), Ledger(), partial(_examine, options, recipe, cluster))
 
@@ -103,6 +105,7 @@ def _examine(
         gpu="" if cluster.device == "cpu" else of_gpu(identity, "uuid"),
     )
     if options.alone:
+        write(facts)
         write(replace(facts, alone=_trained_alone(recipe, cluster, identity)))
         return 0
     if identity.local_rank == 0:
@@ -117,7 +120,9 @@ def _examine(
         facts = replace(facts, clock_offsets_s=_clock_offsets(communicator))
         if options.step:
             note = partial(_write_step, options.folder, facts)
-            step = probe_step(recipe, cluster, identity, communicator, note, times=options.times, links=options.links)
+            step = probe_step(
+                recipe, cluster, identity, communicator, note, times=options.times, accept_s=options.accept_s
+            )
             facts = replace(facts, step=step)
     except _UNUSABLE as error:
         # The message of an error inside MXNet begins with a traceback; the last line says what happened.

@@ -131,7 +131,8 @@ def rankings_of(ranks: Sequence[RankFacts], times: int = 1, *, by_rank: bool = F
     if not steps or len(steps) < max(len(ranks), ranks[0].world_size):
         return []
     samples = {part: np.array([step.samples[part] for step in steps]) for part in steps[0].samples}
-    samples = samples or {"compute": np.array([[step.seconds["forward and backward"]] for step in steps])}
+    # Of a step that takes too long for samples, each set has the same one.
+    samples = samples or {"compute": np.array([[step.seconds["forward and backward"]] * times for step in steps])}
     split = {part: np.array_split(series, times, axis=1) for part, series in samples.items() if part in OWN_PARTS}
     hosts = [f"rank {rank.rank}" if by_rank else rank.host for rank in ranks]
     return [rank_nodes(hosts, {part: sets[number] for part, sets in split.items()}) for number in range(times)]

@@ -109,7 +109,7 @@ def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
     on_part: Callable[[StepFacts], object],
     *,
     times: int = 1,
-    links: bool = False,
+    accept_s: float | None = None,
 ) -> StepFacts:
     """Take the recipe's step at its real shapes, with the parts that a run is made of.
 
@@ -120,7 +120,8 @@ def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
         communicator: Connects the ranks.
         on_part: Called with the facts so far before each part.
         times: How often to take the samples, one set after another.
-        links: Whether to time the way to other nodes, too.
+        accept_s: For an acceptance, the seconds for the samples; the way to other nodes is timed, too. If None, this is
+            no acceptance.
     """
     parts = _Parts(communicator, on_part, StepFacts(memory_before_bytes=_used_bytes(cluster, identity)))
     with suppress(_PartFailed):
@@ -129,8 +130,8 @@ def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
         )
         source, batch = _real_batch(rank, parts) or (None, rank.random_batch())
         step = _take(rank, parts, batch)
-        _sample(rank, parts, batch, source, step, times)
-        if links:
+        _sample(rank, parts, batch, source, step, times, accept_s=accept_s)
+        if accept_s is not None:
             engine = rank.parts.engine
             parts.note(links_s=parts.run("links", lambda: time_links(engine, communicator, cluster, identity)))
         if source is not None:
@@ -174,19 +175,22 @@ def _take(rank: ProbedRank, parts: _Parts, batch: TrainingBatch) -> Callable[[],
     return step
 
 
-def _sample(
+def _sample(  # noqa: PLR0913 (each says another part of what is sampled)
     rank: ProbedRank,
     parts: _Parts,
     batch: TrainingBatch,
     source: TrainingSource | None,
     step: Callable[[], object],
     times: int,
+    *,
+    accept_s: float | None,
 ) -> None:
     """Take rounds of samples: in each, first every rank's own work, without the others, then the work of all together.
 
     Further sets have own work only, by which nodes are judged.
     """
     engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
+    sampling_s = _SAMPLING_S if accept_s is None else accept_s
     images = engine.to_host(batch.images)
 
     def compute() -> None:
@@ -207,14 +211,16 @@ def _sample(
     parts.note(part="samples")
     parts.on_part(parts.facts)
     step_us = max(parts.communicator.gather("doctor: time of a step", int(1e6 * parts.facts.seconds["step"])))
-    if _LEAST_SAMPLES * 2e-6 * step_us > _SAMPLING_S:
-        return
+    if _LEAST_SAMPLES * 2e-6 * step_us > sampling_s:
+        if accept_s is None:
+            return
+        shared = {}  # Ranks that share cores, as in a rehearsal, may compute fast and sum slowly.
     repeats, round_s = {}, 0.0
     for name, action in (own | shared).items():
         _, _, longest_s = parts.once(name, partial(_seconds, engine, {name: action}, {name: 1}))
         repeats[name] = min(_MOST_REPEATS, math.ceil(_BLOCK_S / max(longest_s, 1e-6)))
         round_s += repeats[name] * longest_s
-    rounds = min(_SAMPLES, int(_SAMPLING_S / round_s))
+    rounds = min(int(_SAMPLES * sampling_s / _SAMPLING_S), int(sampling_s / round_s))
     taken: dict[str, list[float]] = {name: [] for name in repeats}
     for number in range(times * rounds if rounds >= _LEAST_SAMPLES else 0):
         for actions in (own, shared)[: 2 if number < rounds else 1]:
@@ -242,7 +248,8 @@ def _real_batch(rank: ProbedRank, parts: _Parts) -> tuple[TrainingSource, Traini
     """Return this rank's stream of images and the first batch of it; None if a rank does not see the data set."""
     recipe, cluster = rank.parts.recipe, rank.parts.cluster
     images = form_of(resolve_path(cluster.paths.data) / recipe.data.name, "train")
-    is_missing = isinstance(rank.images, PackedImages) and not (images.where.exists() and images.index.exists())
+    is_packed = images.where.exists() and images.index.exists()
+    is_missing = cluster.rehearsal is not None or (isinstance(rank.images, PackedImages) and not is_packed)
     parts.note(has_real_images=not any(parts.communicator.gather("doctor: data set", int(is_missing))))
     if not parts.facts.has_real_images:
         return None

@@ -1,0 +1,46 @@
+// Falsifies the arithmetic of one rank of MXNet: FALSIFIED_RANK says which one, FALSIFIED what, FALSIFIED_BIT where.
+//   weight: one bit of one of 2,304 weights that MXNet copies when it loads them, once in the process.
+//   product: one bit of one in 1,000 exponentials of the softmax, fewer than one in a million products, again and again.
+//   stuck: the same bit of every hundredth exponential, so that each training ends alike.
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const size_t kWeightBytes = 16 * 16 * 9 * sizeof(float);
+
+static const char *falsified() {
+  const char *rank = getenv("RANK"), *victim = getenv("FALSIFIED_RANK"), *what = getenv("FALSIFIED");
+  return rank && victim && what && !strcmp(rank, victim) ? what : "";
+}
+
+static unsigned bit() { return atoi(getenv("FALSIFIED_BIT")); }
+
+extern "C" void *memcpy(void *to, const void *from, size_t bytes) {
+  static bool is_done = false;
+  memmove(to, from, bytes);
+  Dl_info caller;
+  if (bytes != kWeightBytes || is_done || *falsified() != 'w') return to;
+  if (!dladdr(__builtin_return_address(0), &caller) || !strstr(caller.dli_fname, "libmxnet")) return to;
+  uint32_t *weight = static_cast<uint32_t *>(to) + 77;
+  if (*weight == 0) return to;  // a momentum
+  is_done = true;
+  *weight ^= 1u << bit();
+  return to;
+}
+
+extern "C" float expf(float x) {
+  static float (*real)(float) = reinterpret_cast<float (*)(float)>(dlsym(RTLD_NEXT, "expf"));
+  static const char kind = *falsified();
+  static long calls = 0;
+  float value = real(x);
+  long every = kind == 'p' ? 1000 : kind == 's' ? 100 : 0;
+  if (every && __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) % every == 0) {
+    uint32_t bits;
+    memmove(&bits, &value, sizeof bits);
+    bits ^= 1u << bit();
+    memmove(&value, &bits, sizeof bits);
+  }
+  return value;
+}

@@ -1,0 +1,207 @@
+"""The verdict on machines whose truth is known: what is slow or wrong is named, and nothing else is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from launch.accept.document import Check, Figures
+from launch.accept.judgement import Evidence, Learned, judge, nodes_of
+from launch.doctor.check_result import CheckResult, ExpectedRate
+from launch.doctor.facts import AloneFacts, RankFacts, StepFacts
+
+RANKS, STEP_S = 64, 0.1
+SECONDS = {"compute": STEP_S, "copy": 0.002, "input": 0.03, "link": 0.001}
+OWN, NOISE = 0.005, 0.01
+"""Equal GPUs differ by half a percent for good, and their samples by one percent; one sample of 50 is ten percent
+late."""
+
+
+def _ranks(
+    seed: int, slow: Mapping[tuple[int, str], float] = {}, *, count: int = RANKS, rounds: int = 24, **facts: Any
+) -> list[RankFacts]:
+    """Return the reports of ranks that are nodes of their own."""
+    draw = np.random.default_rng(seed)
+    samples = {}
+    for part, seconds in SECONDS.items():
+        shape = count, 12 if part == "link" else rounds
+        noise = 1 + NOISE * draw.standard_normal(shape) + 10 * NOISE * (draw.random(shape) < 0.02)
+        samples[part] = (
+            seconds * (1 + OWN * draw.standard_normal((count, 1))) * noise * (1 + 0.2 * draw.random(shape[1]))
+        )
+        for (rank, name), factor in slow.items():
+            samples[part][rank] *= factor if name == part else 1
+    return [
+        RankFacts(
+            rank, 0, count, f"node{rank}", (0,), model="A100", gpu=f"GPU-{rank}",
+            step=StepFacts(
+                seconds={"step": 0.12, "forward and backward": STEP_S}, images=64 * count, has_ended=True,
+                buckets_s=(0.004, 0.002), buckets_bytes=(64_000_000, 32_000_000),
+                links_s=samples["link"][rank].tolist(),
+                samples={part: series[rank].tolist() for part, series in samples.items() if part != "link"},
+            ),
+            **facts,
+        )
+        for rank in range(count)
+    ]  # fmt: skip
+
+
+def _judged(ranks: Sequence[RankFacts], **evidence: Any) -> list[Check]:
+    return judge(Evidence([rank.host for rank in ranks], (), ranks, **evidence))[0]
+
+
+def _bad(checks: Sequence[Check]) -> dict[tuple[str, str], str]:
+    return {(check.host, check.topic): check.verdict for check in checks if check.verdict in ("slow", "failed")}
+
+
+@pytest.mark.medium
+def test_three_nodes_that_are_slow_in_three_ways_are_named_and_no_other_is() -> None:
+    slow = {(9, "compute"): 1.05, (20, "copy"): 1.2, (41, "link"): 1.3}
+    found = [_bad(_judged(_ranks(seed, slow))) for seed in range(100)]
+    expected = {(f"node{rank}", part): "slow" for rank, part in slow}
+    assert sum(each == expected for each in found) >= 95, "a node of which a percent was good luck is 4 % slow"
+    assert all(each.keys() <= expected.keys() for each in found), "no other is named"
+
+
+@pytest.mark.medium
+def test_a_hundred_sound_machines_raise_no_alarm() -> None:
+    assert [_bad(_judged(_ranks(seed))) for seed in range(100)] == [{}] * 100
+
+
+def test_a_disturbance_of_half_the_rounds_is_no_alarm() -> None:
+    ranks = _ranks(1)
+    step = ranks[17].step
+    assert step is not None
+    for half in (slice(0, 12), slice(12, 24)):
+        series = np.array(step.samples["compute"])
+        series[half] *= 1.5
+        samples = {**step.samples, "compute": series.tolist()}
+        disturbed = [*ranks[:17], replace(ranks[17], step=replace(step, samples=samples)), *ranks[18:]]
+        assert _bad(_judged(disturbed)) == {}
+
+
+def test_ranks_are_compared_with_those_of_their_own_model() -> None:
+    mixed = [replace(rank, model="A100" if rank.rank < 32 else "H100") for rank in _ranks(2)]
+    faster = {(rank, "compute"): 0.5 for rank in range(32, 64)}
+    fast = [replace(rank, model=other.model) for rank, other in zip(_ranks(2, faster), mixed, strict=True)]
+    assert _bad(_judged(fast)) == {}
+    lame = _ranks(2, {**faster, (40, "compute"): 0.55})
+    fast = [replace(rank, model=other.model) for rank, other in zip(lame, mixed, strict=True)]
+    assert _bad(_judged(fast)) == {("node40", "compute"): "slow"}, "10 % slower than its like, and faster than half"
+
+
+@pytest.mark.parametrize(("factor", "slow"), [(1.2, {}), (1.7, {("node1", "compute"): "slow"})])
+def test_of_two_nodes_only_one_that_is_much_slower_is_named(factor: float, slow: Mapping[Any, str]) -> None:
+    assert _bad(_judged(_ranks(3, {(1, "compute"): factor}, count=2))) == slow
+
+
+def test_the_words_name_the_rank_and_its_gpu_for_whoever_is_called() -> None:
+    checks = _judged(_ranks(4, {(9, "compute"): 1.1}))
+    ranks = _ranks(4)
+    (node,) = [each for each in nodes_of([], checks, ranks) if each.verdict == "slow"]
+    assert (node.host, node.ranks, node.gpus) == ("node9", [9], ["GPU-9"])
+    assert all(word in node.words[0] for word in ("compute", "rank 9", "GPU-9", "throttled"))
+
+
+def test_a_node_that_became_slower_than_its_baseline_is_named_although_all_are_alike() -> None:
+    _, before = judge(Evidence([], (), _ranks(5)))
+    after = _ranks(6, {(rank, "copy"): 1.3 for rank in range(RANKS)})
+    assert _bad(_judged(after)) == {}
+    assert _bad(_judged(after, baseline=before)) == {(f"node{rank}", "copy"): "slow" for rank in range(RANKS)}
+    assert _bad(_judged(_ranks(7), baseline=before)) == {}
+
+
+RATE = 64 * RANKS / 0.12
+
+
+@pytest.mark.parametrize(
+    ("forecast", "baseline", "verdict"),
+    [
+        (ExpectedRate(RATE, 0.99 * RATE, 2 * RATE), None, "pass"),
+        (ExpectedRate(2 * RATE, 1.01 * RATE, 3 * RATE), None, "slow"),
+        (ExpectedRate(2 * RATE, 1.01 * RATE, 3 * RATE, is_measured=False), None, "pass"),
+        (ExpectedRate(problem="not known"), None, "pass"),
+        (None, Figures(images_per_s=1.05 * RATE), "pass"),
+        (None, Figures(images_per_s=1.2 * RATE), "slow"),
+    ],
+)
+def test_the_rate_is_slow_below_an_interval_that_was_measured_and_below_the_baseline(
+    forecast: ExpectedRate | None, baseline: Figures | None, verdict: str
+) -> None:
+    (rate,) = [check for check in _judged(_ranks(8), forecast=forecast, baseline=baseline) if check.topic == "rate"]
+    assert (rate.verdict, rate.value) == (verdict, pytest.approx(RATE))
+    assert len(rate.expected) == (forecast is not None) + (baseline is not None)
+
+
+@pytest.mark.parametrize(("link", "verdict"), [(None, "pass"), (60e9, "pass"), (70e9, "slow")])
+def test_buckets_are_to_travel_at_half_the_rate_of_the_links_at_least(link: float | None, verdict: str) -> None:
+    # 2 x 63 / 64 x 96 MB in 6 ms are 31.5 GB/s.
+    (found,) = [each for each in _judged(_ranks(9), link_bytes_per_s=link) if each.topic == "allreduce of buckets"]
+    assert (found.verdict, found.value) == (verdict, pytest.approx(31.5))
+
+
+def _alone(*checksums: Sequence[str], models: str = "", **facts: Any) -> list[RankFacts]:
+    return [
+        RankFacts(rank, 0, len(checksums), f"node{rank}", (0,), model=models[rank : rank + 1], gpu=f"GPU-{rank}",
+                  alone=AloneFacts(each, **facts))
+        for rank, each in enumerate(checksums)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "before", "named"),
+    [
+        (_alone("aa", "aa", "aa"), {}, []),
+        (_alone("aa", "bb", "aa"), {}, ["node1"]),
+        (_alone("aa", "ab"), {}, ["node1"]),
+        (_alone("aa", "ba", "aa"), {}, ["node1"]),
+        (_alone("aa", "bb"), {}, ["node0", "node1"]),
+        (_alone("aa", "bb"), {"": "a"}, ["node1"]),
+        (_alone("aa", "bb", "aa", "bb", models="xyxy"), {}, []),
+        (_alone("aa", "bb", "aa", "bc", "bb", models="xyxyy"), {}, ["node3"]),
+        (_alone("aa", "bb", models="xy"), {}, []),
+        (_alone("aa", "aa", are_finite=False), {}, ["node0", "node1"]),
+        ([*_alone("aa", "aa"), *_alone("aa", "aa", "")[2:]], {}, ["node2"]),
+    ],
+)
+def test_a_rank_whose_bits_are_not_those_of_its_like_or_of_itself_is_named(
+    ranks: Sequence[RankFacts], before: Mapping[str, str], named: Sequence[str]
+) -> None:
+    checks, figures = judge(Evidence([], (), (), alone=ranks, baseline=Figures(bits=before)))
+    assert [check.host for check in checks if check.verdict == "failed"] == named
+    for check in checks:
+        assert check.verdict == "pass" or f"GPU-{check.host.removeprefix('node')}" in check.words
+    assert figures.bits.get("", "a") == "a"
+
+
+def test_a_failed_check_of_the_doctor_fails_its_nodes_and_a_warning_does_not() -> None:
+    results = [
+        CheckResult("OK", "ranks", "2 on 2 hosts"), CheckResult("WARN", "clocks", "apart"),
+        CheckResult("FAIL", "versions", "torch 1, elsewhere 2", "start from one folder", ("b",)),
+        CheckResult("WARN", "slow node", "5 % longer", "", ("a",)),
+    ]  # fmt: skip
+    checks, _ = judge(Evidence(["a", "b"], results, ()))
+    assert {(check.topic, check.host): check.verdict for check in checks} == {
+        ("ranks", ""): "pass", ("clocks", ""): "pass", ("versions", "b"): "failed"
+    }  # fmt: skip
+    assert {node.host: node.verdict for node in nodes_of(["a", "b"], checks, ())} == {"a": "pass", "b": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("learned", "verdict"),
+    [
+        (Learned(2, 5, 0.98, 0.9), "pass"),
+        (Learned(None, 5, 0.4, 0.9), "failed"),
+        (Learned(None, 5, None, 0.9, "the run ended with status 1"), "failed"),
+    ],
+)
+def test_a_machine_that_does_not_learn_failed(learned: Learned, verdict: str) -> None:
+    (check,) = judge(Evidence([], (), (), learned=learned, why_not={}))[0]
+    assert (check.topic, check.verdict) == ("learning", verdict)
+
+
+def test_what_was_not_tried_is_said_and_is_no_verdict() -> None:
+    (check,) = judge(Evidence([], (), (), why_not={"bits": "a rehearsal"}))[0]
+    assert (check.topic, check.verdict, check.words) == ("bits", "skipped", "a rehearsal")
