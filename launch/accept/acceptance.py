@@ -10,7 +10,7 @@ from pathlib import Path
 
 from configs.arguments import short_path
 from configs.errors import UserError
-from configs.load import dump, load_both, load_cluster, resolve_path
+from configs.load import dump, resolve_path
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from launch.accept.document import Acceptance, in_words, junit
@@ -18,9 +18,10 @@ from launch.accept.expectations import predicted_allreduces_s, read_baseline
 from launch.accept.judgement import Evidence, judge, nodes_of
 from launch.accept.learning import learn
 from launch.accept.options import Options
+from launch.accept.settings import load_settings, require_minutes
 from launch.doctor import options as doctor
 from launch.doctor.diagnosis import expected_bytes_per_s
-from launch.doctor.examination import examine, reachable_part, train_ranks_alone
+from launch.doctor.examination import examine, for_ranks, reachable_part, train_ranks_alone
 from launch.doctor.facts import RankFacts
 from launch.submit.hosts import parse_hosts
 from logs.disk import explain_disk_errors, write_json, write_text
@@ -29,9 +30,6 @@ from logs.show.page import render_template
 
 _FIXED_S, _LEAST_S = 75.0, 10.0
 """What an acceptance takes on two cores besides the samples of the step, and the least time for these."""
-
-_CPU_BATCH, _GPU_BATCH = 32, 64
-"""Images of a rank where the user names no recipe: ResNet-50 in float32 then fits into 16 GB."""
 
 
 def accept(options: Options) -> int:
@@ -73,16 +71,13 @@ def _settings(options: Options) -> tuple[Recipe, Cluster]:
     """
     if options.cluster is None and (options.recipe is None or Path(options.recipe).name != CONFIG_FILE):
         raise UserError("--cluster: got nothing, allowed: the machine to accept, for example --cluster laptop")
-    if not 0 < options.minutes <= 24 * 60:
-        raise UserError(f"--minutes: got {options.minutes:g}, allowed: above 0, at most 1440")
-    name, overrides = options.recipe, options.overrides
-    if name is None:
-        device = load_cluster(str(options.cluster), [each for each in overrides if each.startswith("cluster.")])
-        name, size = ("digits", _CPU_BATCH) if device.device == "cpu" else ("imagenet-b256", _GPU_BATCH)
-        overrides = [f"batch.global_size={size * device.world_size}", *overrides]
-    recipe, cluster = load_both(name, options.cluster, overrides)
-    plan_run(recipe, cluster.world_size)
-    if options.hosts is None and reachable_part(cluster, os.environ) is not cluster:
+    require_minutes("--minutes", options.minutes)
+    recipe, cluster = load_settings(options.recipe, options.cluster, options.overrides)
+    plan = plan_run(recipe, cluster.world_size)
+    if options.hosts is not None:
+        cluster = cluster.model_copy(update={"num_nodes": len(parse_hosts(options.hosts, cluster.ranks_per_node))})
+        recipe = for_ranks(recipe, plan, cluster.world_size)
+    elif reachable_part(cluster, os.environ) is not cluster:
         raise UserError(
             f"{cluster.name}: its nodes cannot be reached from here; submit the acceptance as a job (./run.sh submit "
             "--accept), run it inside a job, or name the nodes with --hosts"

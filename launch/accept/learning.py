@@ -9,7 +9,8 @@ from configs.load import dump, load_recipe
 from configs.programs import Program, command_of
 from configs.schema import Cluster
 from launch.accept.judgement import Learned
-from logs.folder import CONFIG_FILE, RunFolder
+from logs.disk import write_text
+from logs.folder import RunFolder
 
 _LEAST_PER_RANK, _LEAST_BATCH, _STEPS_PER_EPOCH = 8, 64, 16
 """Batch norm needs some images of a rank."""
@@ -22,9 +23,9 @@ def learn(cluster: Cluster, folder: Path) -> Learned:
     sizes = [f"batch.global_size={batch}", f"data.train_samples={_STEPS_PER_EPOCH * batch}"]
     evaluated = [f"data.eval_samples={max(256, cluster.world_size)}"]
     recipe = load_recipe(str(Path(__file__).with_name("learning.yaml")), [*sizes, *evaluated])
-    config = folder.with_name(CONFIG_FILE)
-    config.write_text(dump(recipe, cluster), encoding="utf-8")
-    command = command_of(Program.TRAIN_VERB, "train", str(config), "--run-dir", str(folder))
+    config = str(folder.with_name("learning.yaml"))
+    write_text(Path(config), dump(recipe, cluster))
+    command = command_of(Program.TRAIN_VERB, "train", config, "--cluster", config, "--run-dir", str(folder))
     with interrupt_left_to_child(says_so=True):
         # The verdict alone goes to the standard output.
         status = subprocess.run(command, stdout=sys.stderr, check=False).returncode

@@ -28,6 +28,7 @@ class _Options:
     status: Path | None
     cancel: Path | None
     start_from: Path | None
+    accept: float | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,6 +55,10 @@ def _parser() -> Parser:
     parser.add_argument(
         "--rehearse", action="store_true", help="rehearse the job on its own nodes: ranks sleep instead of compute"
     )
+    accepted = (
+        "accept the nodes (./run.sh accept) for so many minutes (default: 2) instead of training; needs no RECIPE"
+    )
+    parser.add_argument("--accept", metavar="MINUTES", type=float, nargs="?", const=2.0, help=accepted)
     parser.add_argument("--dry-run", action="store_true", help="print the script and the command; submit nothing")
     submitted = parser.add_mutually_exclusive_group()
     again = "submit the job script of the unfinished run in this folder again, to continue the run"
@@ -68,9 +73,9 @@ def _submit(options: _Options) -> int:
     # Imported here, so that --help works before anything is installed.
     if folder := options.resume or options.status or options.cancel:
         return _act_on_submitted(options, folder.absolute())
-    if options.recipe is None or options.cluster is None:
+    if options.cluster is None or (options.recipe is None and options.accept is None):
         raise UserError("give RECIPE and --cluster C, or --resume, --status or --cancel with a run; see --help")
-    from configs.load import load_both
+    from launch.accept.settings import load_settings, require_minutes
     from launch.submit.hosts import parse_hosts
     from launch.submit.submission import make_job, refusal, submit_command, submit_job
     from logs.folder import RunFolder
@@ -78,12 +83,16 @@ def _submit(options: _Options) -> int:
     from train.rehearse.rehearsed_run import Course, rehearsed_job
 
     overrides = [*starting_weights(options.start_from), *options.overrides]
-    recipe, cluster = load_both(options.recipe, options.cluster, overrides)
+    recipe, cluster = load_settings(options.recipe, options.cluster, overrides)
+    if options.accept is not None:
+        require_minutes("--accept", options.accept)
+        scheduler = cluster.scheduler.model_copy(update={"spare_nodes": 0})
+        cluster = cluster.model_copy(update={"scheduler": scheduler})
     if options.rehearse:
         recipe, cluster = rehearsed_job(recipe, cluster, Course(shrink=1))
     hosts = () if options.hosts is None else parse_hosts(options.hosts, cluster.ranks_per_node)
     folders = _run_folders(options.run_dir or RunFolder.new(recipe, cluster).path, options.repeat)
-    spec = make_job(recipe, cluster, hosts, folders)
+    spec = make_job(recipe, cluster, hosts, folders, accept_minutes=options.accept)
     if options.dry_run:
         sys.stdout.write(f"{spec.scheduler.render(spec)}\n# {submit_command(spec)}\n")
         if why := refusal(recipe, spec):

@@ -78,6 +78,7 @@ class JobSpec:
         python: The Python interpreter that the script calls.
         variables: Environment variables of every rank.
         hosts: The machines of a job that no scheduler grants machines to, else empty.
+        accept_minutes: Time for an acceptance of the nodes, which the job makes in place of a run. If None, it trains.
     """
 
     name: str
@@ -88,6 +89,7 @@ class JobSpec:
     python: Path
     variables: Mapping[str, str]
     hosts: tuple[str, ...] = ()
+    accept_minutes: float | None = None
 
     @property
     def folder(self) -> Path:
@@ -113,6 +115,12 @@ class JobSpec:
     def num_nodes(self) -> int:
         """The number of nodes that the job asks for: those of the run, and the spare ones."""
         return self.cluster.num_nodes + self.spares
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether a program in the job script, as the doctor, can start ranks by itself."""
+        is_in_place = self.cluster.container.runtime == "none" or self.scheduler.runs_script_in_image
+        return is_in_place and self.cluster.launcher != "torchrun"
 
     @property
     def size(self) -> str:

@@ -25,6 +25,11 @@ def require_submittable(spec: JobSpec) -> None:
     _require_launcher(spec)
     _require_container(spec)
     _require_gpu_request(spec)
+    if spec.accept_minutes is not None and not (spec.starts_ranks and len(spec.run_folders) == 1):
+        raise UserError(
+            f"--accept: got launcher: {spec.cluster.launcher}, container.runtime: {spec.cluster.container.runtime} and "
+            f"--repeat {len(spec.run_folders)}, allowed: a job script that starts the ranks outside a container, once"
+        )
 
 
 def _require_machines(spec: JobSpec) -> None:

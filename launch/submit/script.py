@@ -71,10 +71,8 @@ def _launcher_words(spec: JobSpec) -> list[str]:
 
 
 def _checks_first(spec: JobSpec) -> bool:
-    """Return whether the job examines its nodes first; the doctor has to be able to start ranks by itself."""
-    cluster = spec.cluster
-    is_in_place = cluster.container.runtime == "none" or spec.scheduler.runs_script_in_image
-    return cluster.scheduler.check_first and is_in_place and cluster.launcher != "torchrun"
+    """Return whether the job examines its nodes first; an acceptance does so by itself."""
+    return spec.cluster.scheduler.check_first and spec.starts_ranks and spec.accept_minutes is None
 
 
 def quote(path: Path | str) -> str:
@@ -144,6 +142,7 @@ _TEMPLATES.filters |= {
     "quote": quote,
 }
 _TEMPLATES.globals |= {
+    "ACCEPT": _python(Program.ACCEPT_VERB),
     "ANY_HOST": ANY_HOST,
     "BAD_HOSTS": _python(Program.JOB, 'left-out "${runs[@]}"'),
     "DOCTOR": _python(Program.DOCTOR_VERB),

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,14 @@ from train.plan.memory import require_memory
 JOB_FILE = "job.json"
 
 
-def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folders: tuple[Path, ...]) -> JobSpec:
+def make_job(
+    recipe: Recipe,
+    cluster: Cluster,
+    hosts: tuple[str, ...],
+    run_folders: tuple[Path, ...],
+    *,
+    accept_minutes: float | None = None,
+) -> JobSpec:
     """Return the description of a job that trains ``recipe`` once in each of the run folders.
 
     Args:
@@ -40,12 +48,13 @@ def make_job(recipe: Recipe, cluster: Cluster, hosts: tuple[str, ...], run_folde
         cluster: Where the job runs; relative paths in it become absolute.
         hosts: The machines of a cluster without a scheduler, else empty.
         run_folders: Absolute paths, which a container sees under the same names.
+        accept_minutes: See `JobSpec`.
 
     Raises:
         UserError: No job script could work on this cluster, the batch cannot be divided among the ranks, or a rank
             surely needs more memory than the cluster file says that it has.
     """
-    spec = _described(recipe, cluster, hosts, run_folders)
+    spec = replace(_described(recipe, cluster, hosts, run_folders), accept_minutes=accept_minutes)
     require_submittable(spec)
     plan_run(recipe, cluster.world_size)
     require_memory(recipe, cluster)

@@ -39,6 +39,8 @@ RULES: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] =
       ["KILL@1:1"], ["kill@1000000000:1"], ["kill@1:1000000"], ["kill@1:1", "kill@1:1:1"]]),
     (Rehearsal, {"waits": WAITS}, "slow_ranks", [{}, {"0": 0.001}, {"3": 1, "17": MOST_SLOW}],
      [{"0": 0}, {"0": -1}, {"0": MOST_SLOW + 0.1}, {"a": 2}, {"-1": 2}, {"1.5": 2}, {"": 2}, {"1": 2, "x": 2}]),
+    (Rehearsal, {"waits": WAITS}, "slow_ranks", [{"3:copy": 2, "3:link": 2}], [{"1:disk": 2}, {":copy": 2}]),
+    (Rehearsal, {"waits": WAITS}, "noise", [0, 1], [-0.1, 1.1]),
     (Data, DATA, "std", [[1, 1, 0.1]], [[1, 1, 0], [0, 1, 1], [-1, 1, 1]]),
     (Data, DATA, "name", ["a", ".a", "-a", "a b", "é"], ["", ".", "..", "a/b", "/a", "a\n"]),
     (Crop, {}, "area", [[1, 1], [0.001, 0.001], [0.08, 1]], [[0, 1], [0.5, 1.001], [0.5, 0.4], [-0.1, 1]]),

@@ -44,7 +44,7 @@ class _Options:
     fail: list[str]
     validate: bool
     check: int | None
-    accept: bool
+    accept: float | None
     noise: float
     config: Path | None
     run_dir: Path | None
@@ -114,8 +114,8 @@ def _parser() -> Parser:
         help="rehearse the check of ./run.sh doctor --step instead, in which each rank is a node of its own: which "
         "nodes were named how often",
     )
-    accept = "rehearse ./run.sh accept instead, in which each rank is a node of its own; its outputs go to --run-dir"
-    parser.add_argument("--accept", action="store_true", help=accept)
+    accept = "rehearse ./run.sh accept instead (default: 2 minutes); each rank is a node, the outputs go to --run-dir"
+    parser.add_argument("--accept", metavar="MINUTES", type=float, nargs="?", const=2.0, help=accept)
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="run nothing; write the config of a job, as submit --rehearse does"
     )
@@ -144,9 +144,9 @@ def _rehearse(options: _Options) -> int:
     recipe, cluster = runs[-1]
     if options.check is not None:
         return _check(recipe, cluster, "--times", str(options.check))
-    if options.accept:
-        out = ["--out", str(options.run_dir)] if options.run_dir else []
-        return _start(recipe, cluster, Program.ACCEPT_VERB, ["accept", "--recipe"], out)
+    if options.accept is not None:
+        words = ["--minutes", str(options.accept), *(["--out", str(options.run_dir)] if options.run_dir else [])]
+        return _start(recipe, cluster, Program.ACCEPT_VERB, ["accept", "--recipe"], words)
     if cluster.scheduler.spare_nodes and not options.validate:
         cluster, status = _without_slow_ranks(recipe, cluster)
         if status:

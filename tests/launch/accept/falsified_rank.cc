@@ -11,7 +11,8 @@
 static const size_t kWeightBytes = 16 * 16 * 9 * sizeof(float);
 
 static const char *falsified() {
-  const char *rank = getenv("RANK"), *victim = getenv("FALSIFIED_RANK"), *what = getenv("FALSIFIED");
+  const char *rank = getenv("SLURM_PROCID") ? getenv("SLURM_PROCID") : getenv("RANK");
+  const char *victim = getenv("FALSIFIED_RANK"), *what = getenv("FALSIFIED");
   return rank && victim && what && !strcmp(rank, victim) ? what : "";
 }
 

@@ -42,6 +42,8 @@ def test_a_rehearsed_record_has_the_records_steps_and_evaluations() -> None:
         (Course(slow_ranks=["64:2"]), "--slow: got '64:2', allowed: RANK:FACTOR with a rank from 0 to 63, and"),
         (Course(slow_ranks=["x:2"]), "--slow: got 'x:2', allowed: RANK:FACTOR with a rank"),
         (Course(slow_ranks=["1:0"]), "--slow: got '1:0'"),
+        (Course(slow_ranks=["1:disk:2"]), "--slow: got '1:disk:2'.* copy or link"),
+        (Course(noise=2), r"cluster\.rehearsal\.noise: got 2"),
         (Course(slow_ranks=["1:-1"]), "--slow: got '1:-1'"),
         (Course(slow_ranks=[f"1:{MOST_SLOW + 1}"]), f"--slow: got '1:{MOST_SLOW + 1}'.* at most {MOST_SLOW}"),
         (Course(slow_ranks=["1:fast"]), r"--slow: got '1:fast', allowed: RANK:FACTOR, as 7:1\.5$"),

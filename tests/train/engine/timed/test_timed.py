@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from train.engine.timed.network import TimedNetwork, TimedOptimizer
 from train.networks.arch import Network, build_network
 
 FORWARD_S, GAP_S = 0.03, 0.001
+COPY_S, SWAP_S = 2.0, 5.0
 
 
 def _table(recipe: Recipe) -> Network:
@@ -32,7 +34,7 @@ def _table(recipe: Recipe) -> Network:
     return build_network(model.name, num_classes=10, image_size=model.image_size, input_channels=model.input_channels)
 
 
-def _rehearsed(faults: tuple[str, ...] = ()) -> tuple[Recipe, Cluster, Engine]:
+def _rehearsed(faults: tuple[str, ...] = (), slow: Mapping[str, float] = {}) -> tuple[Recipe, Cluster, Engine]:
     recipe, cluster = load_both("digits", "laptop", ["cluster.ranks_per_node=1"])
     count = len(_table(recipe).parameters)
     waits = Waits(
@@ -40,10 +42,12 @@ def _rehearsed(faults: tuple[str, ...] = ()) -> tuple[Recipe, Cluster, Engine]:
         gradients_s=tuple(GAP_S * (count - index) for index in range(count)),
         update_s=0.0,
         evaluation_s=0.0,
+        copy_s=COPY_S,
+        swap_s=SWAP_S,
         top1=(0.25, 0.5),
     )
     tree = cluster.model_dump(mode="json")
-    rehearsal = Rehearsal(waits=waits, shrink=100, faults=faults).model_dump(mode="json")
+    rehearsal = Rehearsal(waits=waits, shrink=100, faults=faults, slow_ranks=dict(slow)).model_dump(mode="json")
     tree |= {"rehearsal": rehearsal, "engine": {**tree["engine"], "name": "timed"}}
     rehearsed = Cluster.model_validate(tree)
     return recipe, rehearsed, open_engine(rehearsed, ALONE)
@@ -90,6 +94,29 @@ def test_a_slow_rank_waits_longer_and_a_fault_makes_it_slower(passing: _Time) ->
     strike(Fault("slow", 1, 0), device)
     device.work(1.0)
     assert passing.now == 3.0 + 3.0 * SLOWER
+
+
+def test_noise_makes_waits_differ_around_the_time_that_they_take(passing: _Time) -> None:
+    device, ends = Device(1.0, noise=0.1), [0.0]
+    for _ in range(1000):
+        device.work(1.0)
+        ends.append(passing.now)
+    waits = np.diff(ends)
+    assert np.median(waits) == pytest.approx(1, abs=0.25), "of a rank that differs by 5 % (deviation) for good"
+    assert np.diff(np.quantile(waits, [0.16, 0.84])) == pytest.approx(0.2, abs=0.05)
+    assert 3 < (waits > np.median(waits) + 0.6).sum() < 60, "one of 50 is late"
+
+
+def test_images_take_the_time_of_a_copy_and_a_swap_that_of_the_slower_link(passing: _Time) -> None:
+    engine = _rehearsed(slow={"0:copy": 3, "0:link": 2, "1:link": 7})[2]
+    engine.from_host(np.zeros((2, 1), np.float32))
+    assert passing.now == 3 * COPY_S
+    engine.from_host(np.zeros(2, np.float32))
+    assert passing.now == 3 * COPY_S, "no images"
+    for partner, factor in ((1, 7), (2, 2), (None, 0)):
+        begin = passing.now
+        assert engine.swap(None, partner)  # type: ignore[attr-defined]
+        assert passing.now - begin == pytest.approx(factor * SWAP_S)
 
 
 @pytest.mark.medium
