@@ -37,7 +37,7 @@ class AutoAugmentKeys(Section):
         le=LARGEST_MAGNITUDE,
         description="Strength of the operations of randaugment, as in torchvision; three times the magnitude of timm.",
     )
-    randaugment_magnitude_std: float = Field(
+    randaugment_std: float = Field(
         0.0,
         ge=0,
         le=LARGEST_MAGNITUDE,

@@ -59,7 +59,7 @@ def _as_it_is(operation: Any) -> Any:
 
 def _magnitude_near(settings: AutoAugmentKeys) -> Any:
     """Return the magnitude of a layer of RandAugment: one for all images, or one for each."""
-    mean, deviation = settings.randaugment_magnitude, settings.randaugment_magnitude_std
+    mean, deviation = settings.randaugment_magnitude, settings.randaugment_std
     if not deviation:
         return mean
     nearest = math.floor(fn.random.normal(mean=mean, stddev=deviation) + 0.5)

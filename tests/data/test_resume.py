@@ -75,7 +75,7 @@ def _take(source: TrainingSource, batches: range) -> list[np.ndarray]:
         ["data.crop={kind: resized}", "data.flip=true"],
         ["data.crop={kind: resized}", "data.flip=true", "data.plain_from_epoch=3"],
         ["data.crop={kind: resized}", "data.flip=true", "data.augmentation_repeats=2", "data.plain_from_epoch=4"],
-        ["data.auto_augment=randaugment", "data.randaugment_magnitude_std=3", "data.augmentation_repeats=2", GROWING],
+        ["data.auto_augment=randaugment", "data.randaugment_std=3", "data.augmentation_repeats=2", GROWING],
         ["data.source=synthetic", GROWING],
         ["data.crop={kind: resized}", "data.plain_from_epoch=4", "data.eval_resize=16", GROWING],
     ],

@@ -150,7 +150,7 @@ def test_layers_of_randaugment_follow_one_another(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_magnitudes_of_randaugment_spread_as_told(tmp_path: Path) -> None:
-    spread = ["data.randaugment_layers=1", "data.randaugment_magnitude=15", "data.randaugment_magnitude_std=6"]
+    spread = ["data.randaugment_layers=1", "data.randaugment_magnitude=15", "data.randaugment_std=6"]
     images = _stream(tmp_path, "data.auto_augment=randaugment", *spread)
     plain = _plain(tmp_path)
     made = [((name, at), each) for at in range(31) for name, each in _made(plain, RAND, at)]
@@ -159,7 +159,7 @@ def test_magnitudes_of_randaugment_spread_as_told(tmp_path: Path) -> None:
     magnitudes = [at for (name, at), count in found.items() if name in MEASURED for _ in range(count)]
     assert np.mean(magnitudes) == pytest.approx(15, abs=4 * 6 / np.sqrt(len(magnitudes)))
     assert np.std(magnitudes) == pytest.approx(6, rel=0.1)
-    wide = [*spread[:2], "data.randaugment_magnitude_std=30"]
+    wide = [*spread[:2], "data.randaugment_std=30"]
     found = _found(_stream(tmp_path, "data.auto_augment=randaugment", *wide, count=500), made)
     magnitudes = [at for (name, at), count in found.items() if name in MEASURED for _ in range(count)]
     assert not found[None]
