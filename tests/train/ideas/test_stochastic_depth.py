@@ -44,7 +44,7 @@ def _weights(table: Network) -> dict[str, np.ndarray]:
         if name.endswith("moving_var"):
             values[:] = 1 - 1e-5  # a standard deviation of 1 with epsilon
         if name.endswith("projection_weight"):
-            values[:] = np.eye(*values.shape[:2], dtype=np.float32).reshape(values.shape)
+            values[:] = np.eye(values.shape[0], values.shape[1]).reshape(values.shape)
         if name.endswith("projection_bn_gamma"):
             values[:] = 1
     made["classifier_weight"][:] = CLASSIFIER
@@ -97,10 +97,8 @@ def test_each_image_leaves_out_branches_by_itself_as_often_as_the_linear_rule_sa
 
 @pytest.mark.parametrize(("network", "depth"), [("resnet50", 16), ("mobilenet_v2", 10)])
 def test_rates_rise_from_block_to_block_and_without_one_the_network_is_the_same(network: str, depth: int) -> None:
-    plain, off, on = (
-        build_network(network, num_classes=10, image_size=32, **more)
-        for more in ({}, {"stochastic_depth": 0.0}, {"stochastic_depth": 0.16})
-    )
+    plain = build_network(network, num_classes=10, image_size=32)
+    off, on = (build_network(network, num_classes=10, image_size=32, stochastic_depth=rate) for rate in (0.0, 0.16))
     assert plain == off
     assert (on.parameters, on.macs) == (plain.parameters, plain.macs)
     rates = [layer.rate for layer in on.layers if layer.kind.name == "stochastic_depth"]
