@@ -12,7 +12,7 @@ import numpy.typing as npt
 from configs.errors import UserError
 from configs.reading import read_bytes
 from data.forms.form import Sample
-from data.forms.in_place import Placed, Span
+from data.forms.in_place import Placed, Span, write_file
 from data.images import ImageFile
 from data.sources.image_source import shown
 
@@ -31,7 +31,7 @@ class ClassFolders(Placed):
         if broken := [path for path, _ in lines if b"\n" in path]:
             name = shown(os.fsdecode(broken[0]))
             raise UserError(f"{self._root}: {name!r}: a line break in a name, which no list can hold; rename the file")
-        self.index.write_bytes(b"".join(b"%s %d\n" % line for line in lines))
+        write_file(self.index, b"".join(b"%s %d\n" % line for line in lines))
 
     def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
         """See `Form`."""

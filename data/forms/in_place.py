@@ -32,7 +32,7 @@ _IMAGES_PER_TASK = 16
 _LOOKS_AT_ONCE, _FILES_PER_LOOK = 16, 1000
 """Threads that ask for lengths and times, of a file server perhaps, and how many files each takes at a time."""
 
-_UNSOUND = (OSError, ValueError, LookupError, zipfile.BadZipFile)
+_UNSOUND = (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile)
 
 
 class Span(NamedTuple):
@@ -155,10 +155,7 @@ class Placed(Form):
         """
         crcs, file = np.array(checksums, np.uint32), io.BytesIO()
         np.savez(file, looked=looked, crcs=crcs)
-        with self._facts.open("wb") as facts:
-            facts.write(file.getvalue())
-            facts.flush()
-            sync(facts.fileno())
+        write_file(self._facts, file.getvalue())
         index = self._index_bytes()
         return SplitManifest(
             records=len(crcs),
@@ -221,6 +218,14 @@ class Placed(Form):
                 yield f"{self.name([found.sample])}: {found.problem}"
             elif found.checksum != crc:
                 yield f"{self.name([found.sample])}: other bytes than at ./run.sh prepare (CRC-32 {found.checksum:08x})"
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file; returns when it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        sync(file.fileno())
 
 
 def _read(span: Span) -> bytes:

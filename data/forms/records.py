@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data.forms.form import Form, Sample
-from data.forms.in_place import Placed, Span
+from data.forms.in_place import Placed, Span, write_file
 from data.images import ImageFile
 from data.manifest import InPlace, SplitName
 from data.recordio import RecordFile, StoredRecord, find_wrong_length, index_rows, unpack_image
@@ -88,7 +88,7 @@ class PlacedRecords(RecordForm, Placed):
     def write_index(self, images: Sequence[tuple[int, ImageFile]]) -> None:
         """See `Placed`."""
         records = [file for _, file in images if isinstance(file, StoredRecord)]
-        self.index.write_text("".join(f"{file.key}\t{file.offset}\n" for file in records), encoding="ascii")
+        write_file(self.index, b"".join(b"%d\t%d\n" % (file.key, file.offset) for file in records))
 
     def spans(self) -> Iterator[Span]:
         """See `Placed`; a record ends where the next one of the index begins."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from configs.reading import patiently, read_bytes
 from data.forms.form import Sample
-from data.forms.in_place import Placed, Span
+from data.forms.in_place import Placed, Span, write_file
 from data.images import ImageFile, TarMember
 from data.manifest import InPlace, SplitName
 from data.sources.image_source import shown
@@ -122,7 +122,7 @@ class Shards(Placed):
 
 
 def _write(index: Path, lines: Sequence[_Line]) -> None:
-    index.write_text(f"v1.2 {len(lines)}\n{''.join(map(str, lines))}", encoding="ascii")
+    write_file(index, f"v1.2 {len(lines)}\n{''.join(map(str, lines))}".encode("ascii"))
 
 
 def _parts(sample: Sample) -> tuple[Path, int, str]:

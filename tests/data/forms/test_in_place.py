@@ -25,6 +25,7 @@ from data.manifest import load_manifest
 from data.shards import shard_range
 from data.stage import stage
 from data.verify import check_dataset, verify_dataset
+from tests.disk_order import DiskOrder
 
 TRAIN, EVAL, SIDE = 23, 7, 16
 PARTS = {"train": range(TRAIN), "val": range(EVAL)}
@@ -387,3 +388,12 @@ def test_a_name_with_a_line_break_is_refused(double: Path, tmp_path: Path, capsy
     (double / "train/class 0/4.jpg").rename(double / "train/class 0/4\n.jpg")
     assert main(["prepare", "--in-place", str(double), str(tmp_path / "set"), "--no-recipe"]) == 2
     assert "line break" in capsys.readouterr().err
+
+
+def test_lists_are_on_the_disk_before_a_data_set_gets_its_name(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = DiskOrder(monkeypatch)
+    prepare(prepared.source, prepared.folder.with_name("other"), "--in-place")
+    assert len(order.named) >= 5  # the manifest, and for each split an index and the facts
+    assert order.unsafe() == []
