@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ def _write_program(path: Path, line: str) -> None:
 
 
 def test_horovod_for_gpus_has_nccl_of_the_wheels_the_named_toolkit_and_an_mpi_that_works(tmp_path: Path) -> None:
-    checkout, toolkit = _new_checkout(tmp_path), tmp_path / "cuda"
+    checkout, toolkit = replace(_new_checkout(tmp_path), copies_pip=False), tmp_path / "cuda"
     _write_program(toolkit / "bin" / "nvcc", "echo 'release 11.8, V11.8.89'")
     paths = {}  # name of an MPI -> a PATH on which it comes first
     for name, options in (("runtime alone", "-nostdinc"), ("complete", f"-I{tmp_path}/complete")):

@@ -107,12 +107,34 @@ setup(name="horovod", version="0.28.1", packages=["horovod", "horovod.mxnet"] if
 """
 
 
+_SET_UP_WITH_COPIED_PIP = """
+import shutil, sys
+from launch.setup import __main__ as setup, stages, wheels
+
+def make_venv(work):
+    work.run([sys._base_executable, "-m", "venv", "--without-pip", work.environment.folder], "venv")
+    for path in sys.argv[1].split(":"):
+        shutil.copytree(path, work.environment.site_packages / path.rpartition("/")[2])
+
+stages.make_venv = wheels.make_venv = make_venv
+sys.exit(setup.main(sys.argv[2:]))
+"""
+
+
 @dataclass(frozen=True)
 class ToyCheckout:
-    """A checkout whose lock files name the wheels of a folder."""
+    """A checkout whose lock files name the wheels of a folder.
+
+    Attributes:
+        tree: Its folder.
+        index: The folder of the wheels.
+        copies_pip: Whether a new environment gets the pip of this one. To install the pip of Python, as set-up does,
+            takes five seconds of CPU.
+    """
 
     tree: Path
     index: Path
+    copies_pip: bool = True
 
     @property
     def site_packages(self) -> Path:
@@ -124,7 +146,12 @@ class ToyCheckout:
         home = self.index.parent
         pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.index), "PIP_CONFIG_FILE": str(home / "pip.conf")}
         pip |= {"XDG_CONFIG_DIRS": str(home), "HOME": str(home), "PIP_NO_CACHE_DIR": "1"}
-        command = [sys.executable, "-m", "launch.setup", *arguments]
+        program = ["-m", "launch.setup"]
+        if self.copies_pip:
+            ours = distribution("pip")
+            names = ("pip", f"pip-{ours.version}.dist-info")
+            program = ["-c", _SET_UP_WITH_COPIED_PIP, ":".join(str(ours.locate_file(name)) for name in names)]
+        command = [sys.executable, *program, *arguments]
         environment = {**os.environ, **pip, **variables}
         return subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True, check=False)
 
