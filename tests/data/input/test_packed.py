@@ -576,30 +576,35 @@ def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
         training(tmp_path, recipe_for()).begin_epoch(1)
 
 
+@pytest.mark.medium
 def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> None:
     if search_gpus().gpus:
         pytest.skip("there is a GPU")
     whole = EngineSettings(hw_decoder_load=0.5, decoder="whole")
     region = EngineSettings(hw_decoder_load=0.5)
     cached = EngineSettings(stick_to_shard=True, decoded_cache_bytes=1 << 20)
-    for kind, engine in (
-        ("none", region),
-        ("shift", region),
-        ("resized", region),
-        ("resized", whole),
-        ("none", cached),
+    for kind, augment, engine in (
+        ("none", "none", region),
+        ("shift", "none", region),
+        ("resized", "randaugment", region),
+        ("resized", "none", whole),
+        ("none", "trivialaugment", cached),
     ):
-        recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}, padding: 2}}", "data.flip=true"])
+        crop = f"data.crop={{kind: {kind}, padding: 2}}"
+        recipe = recipe_for(overrides=[crop, "data.flip=true", f"data.auto_augment={augment}"])
         with pytest.raises(RuntimeError, match=r"(?i)cuda"):
             open_training(recipe, engine, tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
 
 
 @pytest.mark.gpu("mxnet", "torch")
-@pytest.mark.parametrize("kind", ["none", "shift", "resized"])
-def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "augment"),
+    [("none", "none"), ("shift", "none"), ("resized", "none"), ("none", "randaugment"), ("none", "trivialaugment")],
+)
+def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str, augment: str) -> None:
     write_split(tmp_path, "train", 40, draw=pattern)
     write_split(tmp_path, "eval", 10, draw=pattern)
-    recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}}}"])
+    recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}}}", f"data.auto_augment={augment}"])
     place: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1}
     # The decoder of DALI 2.4 crashes on regions.
     engine = EngineSettings(decoder="region" if dali.__version__.startswith("1.") else "whole")
@@ -608,7 +613,10 @@ def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str) -> None
         source.begin_epoch(1)
     on_cpu, on_gpu = (source.next_batch() for source in sources)
     np.testing.assert_array_equal(on_gpu.labels, on_cpu.labels)
-    np.testing.assert_allclose(on_gpu.images, on_cpu.images, atol=8)
+    if augment == "none":
+        np.testing.assert_allclose(on_gpu.images, on_cpu.images, atol=8)
+    # Some operations make much of little, such as solarize of a pixel at its threshold.
+    assert np.abs(on_gpu.images - on_cpu.images).mean() < 8
     assert one_pass(open_evaluation(recipe, EngineSettings(), tmp_path, **place, device_id=0)) == list(range(10))
 
 
