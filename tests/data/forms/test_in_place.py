@@ -285,13 +285,17 @@ def test_a_byte_that_changed_is_found_and_its_image_named(
     place = prepared.places[11]
     if place.label is not None:
         prepared.overwrite(11, b"9", at=place.label - place.begin)
-        assert sum(re.match(place.name, each) is not None for each in verify_dataset(prepared.folder)) == 1
+        assert [each for each in verify_dataset(prepared.folder) if each != found and re.match(place.name, each)]
+        assert len([*verify_dataset(prepared.folder)]) == 2, "of one image alone"
         prepared.overwrite(11, LABEL_OF_11[prepared.form], at=place.label - place.begin)
     prepared.overwrite(4, b"no image")
+    last, at = TRAIN - 1, len(jpeg(TRAIN - 1)) - 3
+    prepared.overwrite(last, bytes([jpeg(last)[at] ^ 1]), at=at)
     assert main(["prepare", "--verify", str(prepared.folder), "--workers", "2"]) == 1
     out = capsys.readouterr().out
     assert re.search(rf"{prepared.places[4].name}.*: is neither a JPEG nor a PNG", out)
-    assert "2 findings" in out
+    assert re.search(prepared.places[last].name, out)
+    assert "3 findings" in out
 
 
 @pytest.mark.parametrize("name", ["train.npz", "eval.npz"])
