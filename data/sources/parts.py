@@ -1,16 +1,29 @@
-"""Files that hold many images each, by the part of a data set that their names say: ``train-0007.tar``, ``val.rec``."""
+"""Sources of files that hold many images each: their parts by name (``train-0007.tar``), their classes by number."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
+from configs.arguments import counted
 from configs.errors import UserError
 from configs.reading import entries, is_file
+from configs.registry import PackedSource
+from data.images import ImageFile
+from data.manifest import InPlace
 from data.sources.class_folders import EVAL_NAMES, TRAIN
-from data.sources.image_source import name_some
+from data.sources.image_source import Settings, Source, file_split, fingerprint, form_of, name_some, with_size
 
 _ALIKE = 0.5
+
+
+class Listed(NamedTuple):
+    """The images of a part, the class of each, and what is wrong with others, a line each."""
+
+    files: list[ImageFile]
+    labels: list[int]
+    problems: list[str]
 
 
 def files_of(folder: Path, part: str, suffix: str) -> list[Path]:
@@ -19,33 +32,65 @@ def files_of(folder: Path, part: str, suffix: str) -> list[Path]:
     return [path for path in (*named, *entries(folder / part)) if path.suffix == suffix and is_file(path)]
 
 
-def parts_of(folder: Path, suffix: str) -> tuple[list[Path], list[Path]]:
-    """Return the files of the training and of the evaluation part.
+def open_parts(
+    kind: PackedSource, name: str, suffix: str, list_part: Callable[[list[Path]], Listed], settings: Settings
+) -> Source:
+    """Return the source of all files in a folder whose names have a suffix.
+
+    Args:
+        kind: Of the source, and of the form in which the images can be read in place.
+        name: The folder.
+        suffix: Of the files.
+        list_part: Lists the images of a part, in the order of its files and of their places there.
+        settings: What the user set.
 
     Raises:
         UserError: There is no evaluation part.
     """
-    found = [files for name in EVAL_NAMES if (files := files_of(folder, name, suffix))]
-    if not found:
-        allowed = ", ".join(f"{name}*{suffix}" for name in EVAL_NAMES)
+    folder = Path(name)
+    evaluation = [files for part in EVAL_NAMES if (files := files_of(folder, part, suffix))]
+    if not evaluation:
+        allowed = ", ".join(f"{part}*{suffix}" for part in EVAL_NAMES)
         raise UserError(f"{folder}: no evaluation images beside train*{suffix}, allowed: {allowed}; add them")
-    return files_of(folder, TRAIN, suffix), found[0]
-
-
-def class_names_of(labels: Sequence[Sequence[int]], where: Path) -> tuple[tuple[str, ...], list[str]]:
-    """Return the names of classes that are known by their numbers alone, and what is wrong with the numbers."""
+    parts = files_of(folder, TRAIN, suffix), evaluation[0]
+    inside = [tuple(str(path.relative_to(folder)) for path in part) for part in parts]
+    sizes = [[path.stat().st_size for path in part] for part in parts]
+    listed = [list_part(part) for part in parts]
+    labels = [part.labels for part in listed]
     count = 1 + max(labels[0], default=0)
-    problems = [f"{where}: one class, allowed: at least two"] if count == 1 else []
-    if unknown := sorted({label for label in labels[1] if label >= count}):
+    settings, notes = with_size(settings, [*listed[0].files, *listed[1].files])
+    notes += _notes_on_order(folder, labels[0], settings)
+    form, files = form_of(settings), counted(len(parts[0]), "file")
+    train, held = (
+        file_split(each.files, each.labels, settings, sum(size)) for each, size in zip(listed, sizes, strict=True)
+    )
+    return Source(
+        kind=kind,
+        description=f"{kind} {folder.resolve().name}, {form}",
+        fingerprint=fingerprint(kind, inside, sizes, labels, form),
+        class_names=tuple(map(str, range(count))),
+        train=train,
+        eval=held,
+        problems=(*listed[0].problems, *listed[1].problems, *_problems_of_labels(folder, count, labels[1])),
+        notes=(f"{kind}: {files} for training, {len(parts[1]):,} for evaluation", *notes),
+        place=InPlace(form=kind, root=str(folder.absolute()), train=inside[0], eval=inside[1])
+        if settings.in_place
+        else None,
+    )
+
+
+def _problems_of_labels(folder: Path, count: int, labels: Sequence[int]) -> list[str]:
+    problems = [f"{folder}: one class, allowed: at least two"] if count == 1 else []
+    if unknown := sorted({label for label in labels if label >= count}):
         named = name_some([*map(str, unknown)])
-        problems.append(f"{where}: evaluation labels that no training image has: {named}; allowed: 0 to {count - 1}")
-    return tuple(map(str, range(count))), problems
+        problems.append(f"{folder}: evaluation labels that no training image has: {named}; allowed: 0 to {count - 1}")
+    return problems
 
 
-def notes_on_order(where: Path, labels: Sequence[int], remedy: str) -> tuple[str, ...]:
-    """Return a note if most images follow one of their own class: a reader mixes only those that lie near."""
+def _notes_on_order(folder: Path, labels: Sequence[int], settings: Settings) -> list[str]:
+    """Return a note if most images follow one of their own class: in place, only those that lie near are mixed."""
     alike = sum(one == other for one, other in pairwise(labels))
-    if len(set(labels)) < 2 or alike < _ALIKE * len(labels):  # noqa: PLR2004 (one class is in order)
-        return ()
+    if not settings.in_place or len(set(labels)) < 2 or alike < _ALIKE * len(labels):  # noqa: PLR2004 (one class)
+        return []
     told = "images of a class lie together, and training mixes only as many as data.shuffle_buffer says"
-    return (f"{where}: {told}; {remedy}",)
+    return [f"{folder}: {told}; leave out --in-place, to shuffle and pack them"]

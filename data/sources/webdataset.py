@@ -8,20 +8,17 @@ where they lie; else the images are packed: --size and --quality as for class fo
 import tarfile
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from tqdm import tqdm
 
-from configs.arguments import counted
 from configs.machine_limits import default_workers
 from configs.reading import patiently
 from data.forms.webdataset import class_in
 from data.images import TarMember
-from data.manifest import InPlace
 from data.parallel import ordered_map
 from data.sources.class_folders import SUFFIXES, TRAIN, is_hidden
-from data.sources.image_source import Settings, Source, file_split, fingerprint, form_of, shown, with_size
-from data.sources.parts import class_names_of, files_of, notes_on_order, parts_of
+from data.sources.image_source import Settings, Source, shown
+from data.sources.parts import Listed, files_of, open_parts
 from data.sources.tars import members
 
 LAYOUT = "train*.tar and val*.tar of WebDataset"
@@ -29,14 +26,6 @@ OPTIONS = ("size", "quality")
 
 _LABELS = (".cls", ".json")
 _LOOKED_AT = 8
-
-
-class _Listed(NamedTuple):
-    """The samples of shards: image, class, and what is wrong with them."""
-
-    files: list[TarMember]
-    labels: list[int]
-    problems: list[str]
 
 
 def recognises(name: str) -> bool:
@@ -55,36 +44,12 @@ def _first_names(shard: Path) -> list[str]:
 
 def open_source(name: str, settings: Settings) -> Source:
     """See `SourceModule`; the classes are known by their numbers alone."""
-    folder = Path(name)
-    shards = parts_of(folder, ".tar")
-    train, evaluation = map(_list, shards)
-    names, wrong = class_names_of((train.labels, evaluation.labels), folder)
-    settings, notes = with_size(settings, [*train.files, *evaluation.files])
-    form = form_of(settings)
-    described = [[(each.name, each.size_bytes) for each in part.files] for part in (train, evaluation)]
-    notes.append(f"shards of WebDataset: {counted(len(shards[0]), 'file')}, and {len(shards[1]):,} for evaluation")
-    if settings.in_place:
-        notes += notes_on_order(shards[0][0].parent, train.labels, "leave out --in-place, to shuffle and pack them")
-    inside = [tuple(str(shard.relative_to(folder)) for shard in part) for part in shards]
-    place = InPlace(form="webdataset", root=str(folder.absolute()), train=inside[0], eval=inside[1])
-    return Source(
-        kind="webdataset",
-        description=f"WebDataset {folder.resolve().name}, {form}",
-        fingerprint=fingerprint("webdataset", described, train.labels, evaluation.labels, form),
-        class_names=names,
-        train=file_split(train.files, train.labels, settings, sum(file.size_bytes for file in train.files)),
-        eval=file_split(
-            evaluation.files, evaluation.labels, settings, sum(file.size_bytes for file in evaluation.files)
-        ),
-        problems=(*train.problems, *evaluation.problems, *wrong),
-        notes=tuple(notes),
-        place=place if settings.in_place else None,
-    )
+    return open_parts("webdataset", name, ".tar", _list, settings)
 
 
-def _list(shards: list[Path]) -> _Listed:
+def _list(shards: list[Path]) -> Listed:
     """List the samples of a part, of several shards at a time."""
-    whole = _Listed([], [], [])
+    whole = Listed([], [], [])
     listed = ordered_map(_list_shard, shards, workers=min(default_workers(), len(shards)))
     for found in tqdm(listed, total=len(shards), desc="reading headers", unit=" shards", disable=None):
         whole.files.extend(found.files)
@@ -93,8 +58,8 @@ def _list(shards: list[Path]) -> _Listed:
     return whole
 
 
-def _list_shard(shard: Path) -> _Listed:
-    found, place = _Listed([], [], []), shard.absolute()
+def _list_shard(shard: Path) -> Listed:
+    found, place = Listed([], [], []), shard.absolute()
     with patiently(shard, lambda: shard.open("rb")) as opened:
         for key, sample in groupby(members(shard, is_shown=False), key=lambda member: _split_name(member[0])[0]):
             files = {_split_name(name)[1]: (name, member) for name, member in sample if member.isreg()}

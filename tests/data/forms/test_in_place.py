@@ -1,6 +1,7 @@
 """Images that are read where they lie: each once an epoch, as if packed, to the bit after a stop; changes are named."""
 
 import io
+import itertools
 import os
 import re
 import struct
@@ -166,10 +167,12 @@ def recipe_for(*sets: str, train: int = TRAIN) -> Recipe:
     return load_recipe("digits", [*fixed, *sets])
 
 
-def training(folder: Path, recipe: Recipe, *, state: bytes = b"", epoch: int = 1, **place: Any) -> TrainingSource:
+def training(
+    folder: Path, recipe: Recipe, *, state: bytes = b"", file_access: Any = "mapped", **place: Any
+) -> TrainingSource:
     where: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "device_id": None, **place}
-    source = open_training(recipe, EngineSettings(), folder, state=state, **where)
-    source.begin_epoch(epoch)
+    source = open_training(recipe, EngineSettings(file_access=file_access), folder, state=state, **where)
+    source.begin_epoch(1)
     return source
 
 
@@ -200,16 +203,20 @@ def test_every_image_is_read_once_an_epoch_and_evaluated_once_on_any_number_of_r
 
 def test_the_images_are_those_of_the_packed_data_set(prepared: Prepared) -> None:
     prepare(prepared.source, prepared.folder.with_name("packed"))
-    found = []
-    for folder in (prepared.folder, prepared.folder.with_name("packed")):
-        plain = training(folder, recipe_for("data.crop={kind: none}", "data.flip=false"), batch_size=TRAIN)
+    found: list[tuple[Any, ...]] = []
+    recipe, packed = recipe_for("data.crop={kind: none}", "data.flip=false"), prepared.folder.with_name("packed")
+    for folder, access in (
+        (packed, "mapped"), *((prepared.folder, access) for access in ("mapped", "mapped_ahead", "read")),
+    ):  # fmt: skip
+        plain = training(folder, recipe, file_access=access, batch_size=TRAIN)
         batch = plain.next_batch()
         place: dict[str, Any] = {"batch_size": EVAL, "rank": 0, "world_size": 1, "device_id": None}
         (evaluated,) = open_evaluation(recipe_for(), EngineSettings(), folder, **place).batches()
         assert batch.labels.dtype == np.float32
         found.append((*evaluated[:2], np.sort(batch.labels), batch.images[np.argsort(batch.labels)]))
-    for in_place, packed in zip(*found, strict=True):
-        np.testing.assert_array_equal(in_place, packed)
+    for in_place, expected in itertools.product(found[1:], found[:1]):
+        for one, other in zip(in_place, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_a_stream_continues_wherever_it_was_interrupted(prepared: Prepared) -> None:
