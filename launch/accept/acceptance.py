@@ -1,5 +1,6 @@
 """An acceptance from its command line to its outputs: asks the machine, judges, and writes."""
 
+import json
 import os
 import sys
 import time
@@ -13,8 +14,7 @@ from configs.errors import UserError
 from configs.load import dump, resolve_path
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
-from launch.accept.document import Acceptance, in_words, junit
-from launch.accept.expectations import predicted_allreduces_s, read_baseline
+from launch.accept.document import FORMAT, Acceptance, Figures, in_words, junit
 from launch.accept.judgement import Evidence, judge, nodes_of
 from launch.accept.learning import learn
 from launch.accept.options import Options
@@ -24,9 +24,10 @@ from launch.doctor.diagnosis import expected_bytes_per_s
 from launch.doctor.examination import examine, for_ranks, reachable_part, train_ranks_alone
 from launch.doctor.facts import RankFacts
 from launch.submit.hosts import parse_hosts
-from logs.disk import explain_disk_errors, write_json, write_text
+from logs.disk import checked, explain_disk_errors, read_object, write_json, write_text
 from logs.folder import CONFIG_FILE
 from logs.show.page import render_template
+from train.sim.conditions import predict_allreduce
 
 _FIXED_S, _LEAST_S = 75.0, 10.0
 """What an acceptance takes on two cores besides the samples of the step, and the least time for these."""
@@ -42,7 +43,7 @@ def accept(options: Options) -> int:
         UserError: Recipe, cluster, hosts or baseline are wrong, or the ranks cannot be started.
     """
     recipe, cluster = _settings(options)
-    baseline = None if options.baseline is None else read_baseline(options.baseline, cluster)
+    baseline = None if options.baseline is None else _read_baseline(options.baseline, cluster)
     out = _out_folder(options, cluster)
     evidence, stopped_by = _ask(options, recipe, cluster, out)
     if stopped_by is not None:
@@ -109,8 +110,9 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> tuple
         hosts=list(dict.fromkeys(rank.host for rank in examined.ranks)),
         doctor=examined.results,
         ranks=examined.ranks,
-        forecast=examined.forecast,
-        predicted_buckets_s=predicted_allreduces_s(examined.cluster, steps[0].buckets_bytes) if steps else (),
+        # Ranks that sleep, some times faster than the described ones, have no rate to compare.
+        forecast=examined.forecast if cluster.rehearsal is None else None,
+        predicted_buckets_s=_predicted_allreduces_s(examined.cluster, steps[0].buckets_bytes) if steps else (),
         link_bytes_per_s=expected_bytes_per_s(examined.cluster),
     )
     if examined.stopped_by is not None:
@@ -125,6 +127,31 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> tuple
         reason = "the launcher finds hosts by itself only in a job" if named else "the doctor's checks failed"
         return replace(evidence, why_not={"learning": reason}), stopped_by
     return evidence if stopped_by else replace(evidence, learned=learn(cluster, out / "learning")), stopped_by
+
+
+def _predicted_allreduces_s(cluster: Cluster, sizes: Sequence[int]) -> list[float]:
+    """Return the simulator's time of an allreduce of each size; none if it does not know the machine."""
+    try:
+        return [predict_allreduce(cluster, size) for size in sizes]
+    except UserError:
+        return []
+
+
+def _read_baseline(path: Path, cluster: Cluster) -> Figures:
+    """Return the figures of an earlier acceptance.
+
+    Raises:
+        UserError: The file is none, or of another machine.
+    """
+    document = read_object(path)
+    if document.get("format") != FORMAT or "figures" not in document:
+        raise UserError(f"--baseline: {path} is no accept.json of this program; make one with --save-baseline")
+    if document.get("cluster") != cluster.name:
+        raise UserError(
+            f"--baseline: {path} is of the cluster {document.get('cluster')!r}, got {cluster.name!r}; give one of this "
+            "machine"
+        )
+    return checked(Figures, json.dumps(document["figures"]), str(path))
 
 
 def _commit(ranks: Sequence[RankFacts]) -> str | None:

@@ -24,7 +24,8 @@ def learn(cluster: Cluster, folder: Path) -> Learned:
     evaluated = [f"data.eval_samples={max(256, cluster.world_size)}"]
     recipe = load_recipe(str(Path(__file__).with_name("learning.yaml")), [*sizes, *evaluated])
     config = str(folder.with_name("learning.yaml"))
-    write_text(Path(config), dump(recipe, cluster))
+    engine = cluster.engine.model_copy(update={"compile": False, "cuda_graphs": "none"})  # a minute for few steps
+    write_text(Path(config), dump(recipe, cluster.model_copy(update={"engine": engine})))
     command = command_of(Program.TRAIN_VERB, "train", config, "--cluster", config, "--run-dir", str(folder))
     with interrupt_left_to_child(says_so=True):
         # The verdict alone goes to the standard output.

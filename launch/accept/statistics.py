@@ -1,6 +1,7 @@
 """Which of many like ranks takes longer than the others, by repeated samples. Pure."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -55,6 +56,12 @@ def compare(series: np.ndarray, *, floor: float, comparisons: int) -> list[Exces
         floor: Least limit.
         comparisons: Number of ranks and parts that are compared in all.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a round in which all ranks of a model were idle
+        return _compare(series, floor, comparisons)
+
+
+def _compare(series: np.ndarray, floor: float, comparisons: int) -> list[Excess]:
     ranks, rounds = series.shape
     ratios = series / np.nanmedian(series, axis=0)
     halves = [np.nanmedian(half, axis=1) - 1 for half in np.array_split(ratios, min(2, rounds), axis=1)]
