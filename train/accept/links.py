@@ -44,7 +44,7 @@ def time_links(engine: Engine, communicator: Communicator, cluster: Cluster, ide
     count, (number, place) = identity.world_size // local, divmod(identity.rank, local)
     if count < 2:  # noqa: PLR2004 (the least that can swap)
         return []
-    swap: Callable[[Array, int | None], bool] = communicator.swap if cluster.rehearsal is None else engine.swap  # type: ignore[attr-defined]
+    swap: Callable[[Array, int | None], Array | None] = communicator.swap if cluster.rehearsal is None else engine.swap  # type: ignore[attr-defined]
     array = engine.zeros((LINK_BYTES // 4,))
     turns = [turn * max(1, count // 2 // _PARTNERS) for turn in range(min(_PARTNERS, math.ceil(count / 2)))]
     taken: list[float | None] = []
@@ -52,7 +52,7 @@ def time_links(engine: Engine, communicator: Communicator, cluster: Cluster, ide
     for turn in [turns[0], *(turns * _SAMPLES)[:_SAMPLES]]:
         node = partner_of(number, count, turn)
         partner = None if node is None else node * local + place
-        if not swap(array, partner):  # the first swap with a partner may have to connect
+        if swap(array, partner) is None:  # the first swap with a partner may have to connect
             return []
         engine.wait_all()
         communicator.gather("swap", 0)

@@ -76,12 +76,13 @@ class Communicator(ABC):
     def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
         """Return every rank's content, of any length, by rank; waits."""
 
-    def swap(self, array: Any, partner: int | None) -> bool:
-        """Send a float32 vector to a rank that sends its own at the same time; return whether this kind can.
+    def swap(self, array: Any, partner: int | None) -> Any | None:
+        """Send a vector to a rank that sends its own at the same time, and return that; on a GPU it is queued.
 
-        All ranks call it together, those without a partner, too. On a GPU the messages are queued, elsewhere sent.
+        All ranks call it together. A rank without a partner gets its own vector back, and every rank None if this kind
+        has no messages between two ranks.
         """
-        return False
+        return None
 
     def publish(self, weights: Sequence[Any]) -> None:
         """Register the weight arrays, before the first step; parameter servers that hold the weights copy them.

@@ -80,11 +80,11 @@ class HorovodCommunicator(Communicator):
         everybody = self._horovod.allgather(_int64([signed]), name=name).asnumpy()
         return [int(each) % (1 << 64) for each in everybody]
 
-    def swap(self, array: Any, partner: int | None) -> bool:
-        """Send all of the array to the partner, and nothing to the others."""
-        splits = [len(array) if rank == partner else 0 for rank in range(self._horovod.size())]
-        self._horovod.alltoall(array if partner is not None else array[:0], splits, name="swap")
-        return True
+    def swap(self, array: Any, partner: int | None) -> Any | None:
+        """Send all of the vector to one rank, and nothing to the others."""
+        to = self._horovod.rank() if partner is None else partner
+        splits = [len(array) if rank == to else 0 for rank in range(self._horovod.size())]
+        return self._horovod.alltoall(array, splits, name="swap")[0]
 
     def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
         """Gather the lengths, then all contents in one array; waits.

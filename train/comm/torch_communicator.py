@@ -380,16 +380,17 @@ class TorchCommunicator(Communicator):
         rows = self._gathered(own).cpu().numpy()
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
-    def swap(self, array: Any, partner: int | None) -> bool:
+    def swap(self, array: Any, partner: int | None) -> Any | None:
         """Send and receive side by side."""
-        if partner is not None:
-            distributed, received = self._distributed, self._torch.empty_like(array)
-            sides = [(distributed.isend, array), (distributed.irecv, received)]
-            works = distributed.batch_isend_irecv([distributed.P2POp(*side, partner) for side in sides])
-            self._begun.extend(works)
-            for work in works:
-                work.wait()
-        return True
+        if partner is None:
+            return array
+        distributed, received = self._distributed, self._torch.empty_like(array)
+        sides = [(distributed.isend, array), (distributed.irecv, received)]
+        works = distributed.batch_isend_irecv([distributed.P2POp(*side, partner) for side in sides])
+        self._begun.extend(works)
+        for work in works:
+            work.wait()
+        return received
 
     def _gathered(self, own: Any) -> Any:
         """Return every rank's ``own``, which has one axis, by rank, along a new first axis."""

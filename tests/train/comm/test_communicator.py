@@ -69,6 +69,7 @@ def main(identity, ledger, connect):
         words = "equal"
     except RanksDiffer as error:
         words = str(error)
+    swapped = [comm.swap(array([rank + 0.5, 7.0]), partner) for partner in (1 - rank, None)]
     weights = array([1.0, 2.0])
     comm.publish([weights])
     weights += rank + 1.0
@@ -77,7 +78,7 @@ def main(identity, ledger, connect):
     np.savez(
         f"{sys.argv[2]}/{rank}.npz", a=on_host(arrays[0]), b=on_host(arrays[1]), mean=on_host(means[0]),
         anew=on_host(concat(made_anew)), total=total, seen=np.array(seen, np.uint64), words=words,
-        contents=repr(contents),
+        contents=repr(contents), swapped=repr([each if each is None else on_host(each).tolist() for each in swapped]),
         weights=on_host(weights),
     )
     comm.gather("over", 0)
@@ -153,6 +154,9 @@ def _check_answers(row: Any, kind: str, rank: int) -> None:
     assert row["mean"].tolist() == [0.5, 4]
     assert row["total"].tolist() == [1, 2**41 + 1, -2]
     assert ast.literal_eval(str(row["contents"])) == CONTENTS
+    has_messages = kind in ("horovod", "torch_distributed")
+    swapped = [[1.5 - rank, 7.0], [rank + 0.5, 7.0]] if has_messages else [None, None]
+    assert ast.literal_eval(str(row["swapped"])) == swapped, "what the other rank sent; without a partner, the own"
     assert row["seen"].tolist() == [2**63, 2**63 + 1]
     assert all(words in str(row["words"]) for words in ("weights", "before the run", "2 ranks"))
 

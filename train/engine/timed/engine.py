@@ -52,12 +52,12 @@ class TimedEngine:
             self._paths["copy"].work(own * self._rehearsal.waits.copy_s)
         return self._arrays.from_host(values)
 
-    def swap(self, _array: Array, partner: int | None) -> bool:
+    def swap(self, array: Array, partner: int | None) -> Array:
         """Take the time of a swap over the slower one of two links, see `train.comm.communicator.Communicator`."""
         if partner is not None:
             slower = max(self._rehearsal.slowness(rank, "link") for rank in (self._identity.rank, partner))
             self._paths["link"].work(slower * self._rehearsal.waits.swap_s)
-        return True
+        return array
 
     def fused_optimizer(
         self,
