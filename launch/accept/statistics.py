@@ -74,7 +74,9 @@ def _compare(series: np.ndarray, floor: float, comparisons: int) -> list[Excess]
     else:
         limits = np.maximum(floor, _quantile(comparisons, _MAD_EFFICIENCY * (ranks - 1)) * np.maximum(within, among))
     medians = np.nanmedian(series, axis=1)
-    columns = whole, np.min(halves, axis=0), limits, medians, medians * within
+    # Beside another machine or another day, what slows all ranks of a round alike counts, too.
+    errors = _spread(series, axis=1) * _MEDIAN_ERROR / np.sqrt(known)
+    columns = whole, np.min(halves, axis=0), limits, medians, errors
     return [Excess(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 

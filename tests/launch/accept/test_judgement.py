@@ -14,23 +14,22 @@ from launch.doctor.facts import AloneFacts, RankFacts, StepFacts
 
 RANKS, STEP_S = 64, 0.1
 SECONDS = {"compute": STEP_S, "copy": 0.002, "input": 0.03, "link": 0.001}
-OWN, NOISE = 0.005, 0.01
-"""Equal GPUs differ by half a percent for good, and their samples by one percent; one sample of 50 is ten percent
-late."""
+NOISE = 0.01
+"""Equal GPUs differ by half as much for good, and their samples by so much; one sample of 50 is ten times as late."""
 
 
 def _ranks(
-    seed: int, slow: Mapping[tuple[int, str], float] = {}, *, count: int = RANKS, rounds: int = 24, **facts: Any
+    seed: int, slow: Mapping[tuple[int, str], float] = {}, *, count: int = RANKS, noise: float = NOISE, **facts: Any
 ) -> list[RankFacts]:
     """Return the reports of ranks that are nodes of their own."""
     draw = np.random.default_rng(seed)
     samples = {}
     for part, seconds in SECONDS.items():
-        shape = count, 12 if part == "link" else rounds
-        noise = 1 + NOISE * draw.standard_normal(shape) + 10 * NOISE * (draw.random(shape) < 0.02)
-        samples[part] = (
-            seconds * (1 + OWN * draw.standard_normal((count, 1))) * noise * (1 + 0.2 * draw.random(shape[1]))
-        )
+        shape = count, 12 if part == "link" else 24
+        late = 10 * noise * (draw.random(shape) < 0.02)
+        own = 1 + noise / 2 * draw.standard_normal((count, 1))
+        all_alike = 1 + 0.2 * draw.random(shape[1])
+        samples[part] = seconds * own * (1 + noise * draw.standard_normal(shape) + late) * all_alike
         for (rank, name), factor in slow.items():
             samples[part][rank] *= factor if name == part else 1
     return [
@@ -66,15 +65,16 @@ def test_three_nodes_that_are_slow_in_three_ways_are_named_and_no_other_is() -> 
 
 
 @pytest.mark.medium
-def test_a_hundred_sound_machines_raise_no_alarm() -> None:
-    assert [_bad(_judged(_ranks(seed))) for seed in range(100)] == [{}] * 100
+@pytest.mark.parametrize("noise", [NOISE, 0.05])
+def test_a_hundred_sound_machines_raise_no_alarm(noise: float) -> None:
+    assert [_bad(_judged(_ranks(seed, noise=noise))) for seed in range(100)] == [{}] * 100
 
 
 def test_a_disturbance_of_half_the_rounds_is_no_alarm() -> None:
     ranks = _ranks(1)
     step = ranks[17].step
     assert step is not None
-    for half in (slice(0, 12), slice(12, 24)):
+    for half in (slice(0, 12), slice(0, 14), slice(10, 24)):
         series = np.array(step.samples["compute"])
         series[half] *= 1.5
         samples = {**step.samples, "compute": series.tolist()}
@@ -92,7 +92,7 @@ def test_ranks_are_compared_with_those_of_their_own_model() -> None:
     assert _bad(_judged(fast)) == {("node40", "compute"): "slow"}, "10 % slower than its like, and faster than half"
 
 
-@pytest.mark.parametrize(("factor", "slow"), [(1.2, {}), (1.7, {("node1", "compute"): "slow"})])
+@pytest.mark.parametrize(("factor", "slow"), [(1.2, {}), (1.9, {("node1", "compute"): "slow"})])
 def test_of_two_nodes_only_one_that_is_much_slower_is_named(factor: float, slow: Mapping[Any, str]) -> None:
     assert _bad(_judged(_ranks(3, {(1, "compute"): factor}, count=2))) == slow
 

@@ -95,9 +95,14 @@ def test_each_part_is_written_before_the_next_one_begins(
         return SingleProcess()
 
     def take(
-        _recipe: Any, _cluster: Any, identity: Any, _communicator: Any, note: Callable[[StepFacts], None], *, times: int
+        _recipe: Any,
+        _cluster: Any,
+        identity: Any,
+        _communicator: Any,
+        note: Callable[[StepFacts], None],
+        **options: Any,
     ) -> Any:
-        assert times == 1
+        assert options == {"times": 1, "accept_s": None}
         assert identity == RANK
         note(StepFacts(part="forward"))
         seen.append(_written(tmp_path))
