@@ -1,5 +1,6 @@
 """The short run of all ranks of an acceptance, by ``./run.sh train``: synthetic classes to a target."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,10 @@ def learn(cluster: Cluster, folder: Path) -> Learned:
     sizes = [f"batch.global_size={batch}", f"data.train_samples={_STEPS_PER_EPOCH * batch}"]
     evaluated = [f"data.eval_samples={max(256, cluster.world_size)}"]
     recipe = load_recipe(str(Path(__file__).with_name("learning.yaml")), [*sizes, *evaluated])
+    run, target = RunFolder(folder), recipe.run.target_top1
+    # An earlier acceptance may have had the same outputs, and a run that has ended cannot begin again.
+    if run.is_begun and run.settings[0].name == recipe.name:
+        shutil.rmtree(folder)
     config = str(folder.with_name("learning.yaml"))
     engine = cluster.engine.model_copy(update={"compile": False, "cuda_graphs": "none"})  # a minute for few steps
     write_text(Path(config), dump(recipe, cluster.model_copy(update={"engine": engine})))
@@ -30,7 +35,6 @@ def learn(cluster: Cluster, folder: Path) -> Learned:
     with interrupt_left_to_child(says_so=True):
         # The verdict alone goes to the standard output.
         status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
-    run, target = RunFolder(folder), recipe.run.target_top1
     assert target is not None
     if not run.has_summary:
         return Learned(None, recipe.run.epochs, None, target, f"the run ended with status {status}, see {folder}")
