@@ -15,6 +15,7 @@ from configs.load import dump, resolve_path
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from launch.accept.document import FORMAT, Acceptance, Figures, in_words, junit
+from launch.accept.energy import energy_of_parts
 from launch.accept.judgement import Evidence, judge, nodes_of
 from launch.accept.learning import learn
 from launch.accept.options import Options
@@ -25,7 +26,8 @@ from launch.doctor.examination import examine, for_ranks, reachable_part, train_
 from launch.doctor.facts import RankFacts
 from launch.submit.hosts import parse_hosts
 from logs.disk import checked, explain_disk_errors, read_object, write_json, write_text
-from logs.folder import CONFIG_FILE
+from logs.energy import RunEnergy
+from logs.folder import CONFIG_FILE, RunFolder
 from logs.show.page import render_template
 from train.sim.conditions import predict_allreduce
 
@@ -58,6 +60,7 @@ def accept(options: Options) -> int:
         nodes=nodes_of(evidence.hosts, checks, evidence.ranks or evidence.alone or ()),
         checks=checks,
         figures=figures,
+        energy=evidence.energy or RunEnergy(),
     )
     _write(acceptance, evidence, out, options.save_baseline)
     sys.stdout.write(f"{acceptance}{short_path(out)}/accept.html\n")
@@ -118,15 +121,19 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> tuple
     if examined.stopped_by is not None:
         return evidence, examined.stopped_by
     if cluster.rehearsal is not None:
-        why_not = dict.fromkeys(("bits", "learning"), "the ranks of a rehearsal compute nothing")
+        why_not = dict.fromkeys(("bits", "learning", "energy"), "the ranks of a rehearsal compute nothing")
         return replace(evidence, why_not=why_not), None
     named = parse_hosts(options.hosts, cluster.ranks_per_node) if options.hosts else ()
     alone, stopped_by = train_ranks_alone(recipe, cluster, named)
-    evidence = replace(evidence, alone=alone)
+    parts = [examined.ranks, alone]
+    evidence = replace(evidence, alone=alone, energy=energy_of_parts(parts, None))
     if named or examined.has_failed:
         reason = "the launcher finds hosts by itself only in a job" if named else "the doctor's checks failed"
         return replace(evidence, why_not={"learning": reason}), stopped_by
-    return evidence if stopped_by else replace(evidence, learned=learn(cluster, out / "learning")), stopped_by
+    if stopped_by:
+        return evidence, stopped_by
+    learned, run = learn(cluster, out / "learning"), RunFolder(out / "learning")
+    return replace(evidence, learned=learned, energy=energy_of_parts(parts, run)), None
 
 
 def _predicted_allreduces_s(cluster: Cluster, sizes: Sequence[int]) -> list[float]:

@@ -7,6 +7,8 @@
 - ``verdict``: ``pass``, ``slow`` or ``failed``, the worst of ``checks``. ``words``: it in a sentence.
 - ``nodes``: a row a host: ``host``, ``verdict``, ``words`` (a list), ``ranks``, ``gpus`` (UUIDs), ``model``.
 - ``checks``: a row a check, see `Check`; ``host`` is "" for the whole machine. ``expected`` has a row for each source.
+- ``energy``: all that the nodes used while their ranks were asked, and while they learned; sums in joules, null where
+  a device cannot be read; ``images_per_joule`` is of the run that learns. See `logs.energy.RunEnergy`.
 - ``figures``: what a later acceptance compares itself with (``--baseline``), see `Figures`.
 - ``ranks``: the reports of the ranks, see `launch.doctor.facts.RankFacts`, with the samples of all parts.
 """
@@ -17,6 +19,7 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 from configs.arguments import counted
+from logs.energy import RunEnergy
 
 FORMAT = 1
 
@@ -54,7 +57,8 @@ class Check:
     """One figure, or one question, and its verdict.
 
     Attributes:
-        topic: What was checked: compute, copy, input, link, rate, allreduce, bits, learning, or a check of the doctor.
+        topic: What was checked: compute, copy, input, link, rate, allreduce, bits, learning, energy, or a check of the
+            doctor.
         host: The node; empty for the whole machine.
         verdict: ``skipped`` if the machine could not be asked.
         words: What was found, and what to do, for the person who is called.
@@ -116,6 +120,7 @@ class Acceptance:
     nodes: Sequence[Node]
     checks: Sequence[Check]
     figures: Figures
+    energy: RunEnergy
 
     @property
     def verdict(self) -> Verdict:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -12,6 +12,7 @@ from launch.accept.document import Check, Expected, Figures, Node, Verdict, wors
 from launch.accept.statistics import Excess, compare
 from launch.doctor.check_result import CheckResult, ExpectedRate
 from launch.doctor.facts import RankFacts
+from logs.energy import RunEnergy
 
 FLOORS: Mapping[str, float] = {"compute": 0.025, "copy": 0.1, "input": 0.2, "link": 0.1}
 """Part of a rank's own work -> share by which sound ranks may differ, however exactly they were measured. Ranks read
@@ -72,6 +73,7 @@ class Evidence:
         learned: The short run of all ranks; None if there was none.
         why_not: Topic -> why it was not tried.
         baseline: An earlier acceptance; None without one.
+        energy: Of all parts, with the images per joule of ``learned``; None if it is not asked for.
     """
 
     hosts: Sequence[str]
@@ -84,6 +86,7 @@ class Evidence:
     learned: Learned | None = None
     why_not: Mapping[str, str] = field(default_factory=dict)
     baseline: Figures | None = None
+    energy: RunEnergy | None = None
 
 
 def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
@@ -92,7 +95,7 @@ def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
     bits = _majorities(evidence.alone or ())
     figures = Figures(_rate(evidence.ranks), _of_hosts(compared, evidence.ranks), bits)
     whole = [
-        *_doctor(evidence.doctor), *_rates(evidence), *_allreduce(evidence), *_learning(evidence),
+        *_doctor(evidence.doctor), *_rates(evidence), *_allreduce(evidence), *_learning(evidence), *_energy(evidence),
         *(Check(topic, "", "skipped", why) for topic, why in evidence.why_not.items()),
     ]  # fmt: skip
     nodes = [*_parts(evidence, compared), *_bits(evidence)]
@@ -319,3 +322,15 @@ def _learning(evidence: Evidence) -> Iterator[Check]:
         yield Check("learning", "", "failed", words)
         return
     yield Check("learning", "", "pass", f"{aim}: after {learned.epochs}", learned.epochs, "epochs")
+
+
+def _energy(evidence: Evidence) -> Iterator[Check]:
+    """Yield the energy of the acceptance, of which nothing is expected."""
+    energy = evidence.energy
+    if energy is None:
+        return
+    rate = energy.images_per_joule
+    words = replace(energy, images_per_joule=None).words + (
+        f"; the run that learns: {rate:.4g} images/J" if rate else ""
+    )
+    yield Check("energy", "", "skipped" if energy.joules is None else "pass", words, rate, "images/J")

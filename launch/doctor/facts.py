@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from logs.disk import adapter_of, write_json
+from logs.energy import Joules
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ class RankFacts:
         model: The model of the rank's processor, or GPU.
         gpu: The UUID of the rank's GPU; empty on a CPU, and where nvidia-smi does not tell.
         alone: The trainings without the others.
+        joules: What the host's devices used while the rank ran, from the first rank of a host; for an acceptance.
     """
 
     rank: int
@@ -207,6 +209,7 @@ class RankFacts:
     model: str = ""
     gpu: str = ""
     alone: AloneFacts | None = None
+    joules: Joules | None = None
 
 
 def write_facts(folder: Path, facts: RankFacts) -> None:

@@ -34,6 +34,7 @@ from train.accept.alone import train_alone
 from train.comm.communicator import Communicator, Connect, libraries_of, start_communicator
 from train.comm.devices import run_ranks_here
 from train.engine.protocol import open_engine
+from train.measure.node_energy import node_meter
 from train.probe import allreduce_s
 from train.rank.failure import is_second_hand
 from train.rank.identity import Identity, read_identity
@@ -93,7 +94,22 @@ def _run(options: _Options) -> int:
 def _examine(
     options: _Options, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
 ) -> int:
-    """Write all facts of one rank."""
+    """Write all facts of one rank, and for an acceptance the energy of its node."""
+    meter = node_meter(identity, cluster) if options.accept_s is not None or options.alone else None
+    if meter is not None:
+        meter.start()
+    facts = _examined(options, recipe, cluster, identity, ledger, connect)
+    if meter is not None:
+        meter.stop()
+        facts = replace(facts, joules=meter.joules)
+    write_facts(options.folder, facts)
+    return 1 if facts.failure else 0
+
+
+def _examined(
+    options: _Options, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
+) -> RankFacts:
+    """Return all facts of one rank, which are written after each part but the last."""
     write = partial(write_facts, options.folder)
     facts = RankFacts(
         rank=identity.rank,
@@ -106,8 +122,7 @@ def _examine(
     )
     if options.alone:
         write(facts)
-        write(replace(facts, alone=_trained_alone(recipe, cluster, identity)))
-        return 0
+        return replace(facts, alone=_trained_alone(recipe, cluster, identity))
     if identity.local_rank == 0:
         data = inspect_dataset(recipe, cluster) if options.data else None
         facts = replace(facts, machine=inspect_machine(cluster), data=data)
@@ -128,8 +143,7 @@ def _examine(
         # The message of an error inside MXNet begins with a traceback; the last line says what happened.
         failure = (str(error).strip().splitlines() or [repr(error)])[-1]
         facts = replace(facts, failure=failure, is_second_hand=is_second_hand(error))
-    write(facts)
-    return 1 if facts.failure else 0
+    return facts
 
 
 def _trained_alone(recipe: Recipe, cluster: Cluster, identity: Identity) -> AloneFacts:

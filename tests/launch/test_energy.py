@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from launch.resume import prepared
 from logs.__main__ import main
 from logs.energy import AttemptEnergy, Joules, energy_of, write_attempts
 from logs.folder import RunFolder
-from tests.logs.rapl import RANGE_UJ, Rapl
+from tests.logs.rapl import steady_power
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, resume, train_command
 
 WATTS = 50
@@ -24,17 +23,8 @@ WATTS = 50
 @pytest.fixture
 def _steady_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RANK_SYS", str(tmp_path / "sys"))
-    rapl, ended = Rapl(tmp_path / "sys", **{"intel-rapl:0": "package-0"}), threading.Event()
-
-    def count() -> None:
-        while not ended.wait(0.01):
-            rapl.show({"intel-rapl:0": int(time.monotonic() * WATTS * 1e6) % RANGE_UJ})
-
-    thread = threading.Thread(target=count)
-    thread.start()
-    yield
-    ended.set()
-    thread.join()
+    with steady_power(tmp_path / "sys", WATTS):
+        yield
 
 
 def _stopped_and_resumed(folder: Path, *settings: str) -> FinishedRun:

@@ -1,5 +1,9 @@
 """A made-up ``/sys/class/powercap`` with counters of energy that a test sets."""
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 RANGE_UJ = 65_532_610_987
@@ -28,3 +32,19 @@ class Rapl:
             new = self._folder / zone / "new"
             new.write_text(f"{value}\n" if value >= 0 else "", encoding="ascii")
             new.replace(self._folder / zone / "energy_uj")
+
+
+@contextmanager
+def steady_power(root: Path, watts: float) -> Iterator[None]:
+    """Let a made-up processor use so many watts while the block runs; for ``root`` see `Rapl`."""
+    rapl, ended = Rapl(root, **{"intel-rapl:0": "package-0"}), threading.Event()
+
+    def count() -> None:
+        while not ended.wait(0.01):
+            rapl.show({"intel-rapl:0": int(time.monotonic() * watts * 1e6) % RANGE_UJ})
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()

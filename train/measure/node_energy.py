@@ -1,6 +1,6 @@
 """The energy that this rank's node uses while the ranks train, in a file of the run folder."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,25 @@ from logs.energy_meter import EnergyMeter
 from train.rank.identity import Identity
 
 
-class NodeEnergy:
-    """Count on the first rank of each node, and write every few seconds, so that what a killed attempt used is kept.
+def node_meter(
+    identity: Identity, cluster: Cluster, on_reading: Callable[[], object] = lambda: None
+) -> EnergyMeter | None:
+    """Return the meter of this rank's node; None unless this rank counts, which is the first one of the node.
 
     A rehearsal is not counted, because its ranks sleep; nor are GPUs that the cluster file forbids to ask.
+
+    Args:
+        identity: This rank.
+        cluster: The cluster of the ranks.
+        on_reading: See `EnergyMeter`.
+    """
+    gpus = cluster.ranks_per_node if cluster.device == "gpu" else 0
+    counts = identity.local_rank == 0 and cluster.rehearsal is None and (not gpus or cluster.sample_gpus)
+    return EnergyMeter(gpus, on_reading=on_reading) if counts else None
+
+
+class NodeEnergy:
+    """Count on the first rank of each node, and write every few seconds, so that what a killed attempt used is kept.
 
     Args:
         folder: The run folder.
@@ -26,10 +41,8 @@ class NodeEnergy:
 
     def __init__(self, folder: Path, identity: Identity, cluster: Cluster) -> None:
         self._folder, self._rank, self._host = folder, identity.rank, identity.host
-        gpus = cluster.ranks_per_node if cluster.device == "gpu" else 0
-        counts = identity.local_rank == 0 and cluster.rehearsal is None and (not gpus or cluster.sample_gpus)
         # The process that asks NVML starts while the ranks do.
-        self._meter = EnergyMeter(gpus, on_reading=self._write_quietly) if counts else None
+        self._meter = node_meter(identity, cluster, self._write_quietly)
         self._starts: Mapping[str, Any] = {}
         self._from_step = 0
         self._earlier: Sequence[AttemptEnergy] = ()
