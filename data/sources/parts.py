@@ -60,7 +60,7 @@ def open_parts(
     count = 1 + max(labels[0], default=0)
     settings, notes = with_size(settings, [*listed[0].files, *listed[1].files])
     notes += _notes_on_order(folder, labels[0], settings)
-    form, files = form_of(settings), counted(len(parts[0]), "file")
+    form, num_files = form_of(settings), counted(len(parts[0]), "file")
     train, held = (
         file_split(each.files, each.labels, settings, sum(size)) for each, size in zip(listed, sizes, strict=True)
     )
@@ -72,7 +72,7 @@ def open_parts(
         train=train,
         eval=held,
         problems=(*listed[0].problems, *listed[1].problems, *_problems_of_labels(folder, count, labels[1])),
-        notes=(f"{kind}: {files} for training, {len(parts[1]):,} for evaluation", *notes),
+        notes=(f"{kind}: {num_files} for training, {len(parts[1]):,} for evaluation", *notes),
         place=InPlace(form=kind, root=str(folder.absolute()), train=inside[0], eval=inside[1])
         if settings.in_place
         else None,

@@ -1,8 +1,10 @@
 """What an acceptance writes: text, JSON, JUnit's XML."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from launch.accept.document import Acceptance, Check, Expected, Figures, Node, in_words, junit
+from logs.energy import RunEnergy
 
 CHECKS = (
     Check("rate", "", "pass", "100 images/s", 100.0, "images/s", (Expected("the simulator", 90, 120, decides=False),)),
@@ -14,9 +16,11 @@ NODES = [Node(host, "pass", (), (0,), (), "") for host in ("a<b", "c", "d")]
 
 
 def _acceptance(*checks: Check) -> Acceptance:
-    nodes = [Node(each.host, *((bad[0].verdict, [bad[0].words]) if bad else ("pass", ())), (0,), (), "")
-             for each in NODES for bad in [[check for check in checks if check.host == each.host]]]  # fmt: skip
-    return Acceptance("2026-11-28T22:00:00+00:00", "site", "digits", None, False, nodes, checks, Figures())
+    nodes = []
+    for each in NODES:
+        bad = next((check for check in checks if check.host == each.host), None)
+        nodes.append(replace(each, verdict=bad.verdict, words=[bad.words]) if bad else each)
+    return Acceptance("2026-11-28T22:00:00+00:00", "site", "digits", None, False, nodes, checks, Figures(), RunEnergy())
 
 
 def test_the_verdict_is_that_of_the_worst_check_and_what_was_skipped_is_none() -> None:
@@ -49,8 +53,8 @@ def test_junit_has_a_case_for_each_check_and_a_failure_for_each_that_is_slow_or_
 def test_json_has_all_keys_that_the_module_promises() -> None:
     document = _acceptance(*CHECKS).to_json([{"rank": 0}])
     assert set(document) == {
-        "format", "time", "cluster", "recipe", "commit", "rehearsal", "verdict", "words", "nodes", "checks", "figures",
-        "ranks",
+        "format", "time", "cluster", "recipe", "commit", "rehearsal", "verdict", "words", "nodes", "checks", "energy",
+        "figures", "ranks",
     }  # fmt: skip
     assert (document["verdict"], document["ranks"], document["checks"][1]["host"]) == ("failed", [{"rank": 0}], "a<b")
 
