@@ -192,7 +192,7 @@ def with_size(settings: Settings, files: Sequence[ImageFile]) -> tuple[Settings,
         return replace(settings, size=_SCALED_TO), [*notes, told]
     if settings.size:
         return settings, notes
-    if side > _SCALED_TO:
+    if side > _SCALED_TO and not settings.in_place:
         notes.append(
             f"images of {side:,} px (shorter side, median) are kept: --size {_SCALED_TO} makes training on a CPU faster"
         )
