@@ -1,5 +1,7 @@
 """Jobs that accept their nodes."""
 
+import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from configs.load import load_cluster
+from configs.registry import has_engine
 from launch.submit.__main__ import main
 from tests.launch.golden_jobs import job
+from tests.launch.scheduled import ask, slurm, submit, wait_until
 
 SLURM = ["num_nodes=2", "launcher=srun", "scheduler.kind=slurm", "scheduler.wall_time_s=600"]
 HOSTS = ["num_nodes=2", "launcher=horovodrun"]
@@ -67,3 +71,44 @@ def test_an_acceptance_needs_no_recipe(capsys: pytest.CaptureFixture[str]) -> No
     keys = [word for key in SLURM for word in ("--set", f"cluster.{key}")]
     assert main(["submit", "--cluster", "laptop", *keys, "--dry-run", "--accept"]) == 0
     assert "accept --recipe" in capsys.readouterr().out
+
+
+THREE_NODES = """
+name: three-nodes
+num_nodes: 3
+ranks_per_node: 1
+launcher: srun
+node: {cores: 1}
+scheduler: {kind: slurm, wall_time_s: 600}
+communication: {bucket_bytes: 262144}
+environment: {LD_PRELOAD: LIBRARY, FALSIFIED_RANK: "1", FALSIFIED: weight, FALSIFIED_BIT: "3"}
+"""
+
+
+@pytest.mark.scheduler
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("slurm")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.skipif(not has_engine("mxnet"), reason="the library falsifies what MXNet calls")
+def test_a_job_names_the_node_whose_arithmetic_is_wrong_and_fails(tmp_path: Path) -> None:
+    library, folder = tmp_path / "falsified.so", tmp_path / "run"
+    source = Path(__file__).with_name("falsified_rank.cc")
+    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    with slurm(3):
+        overrides = ["model.name=resnet20", "model.image_size=8", "batch.global_size=96"]
+        number = submit(THREE_NODES.replace("LIBRARY", str(library)), folder, "--accept", "1", overrides=overrides)
+        over = ("COMPLETED", "FAILED")
+        wait_until(lambda: any(f"JobState={each}" in ask("scontrol", "show", "job", number) for each in over),
+                   folder / "job.log", 0.5)  # fmt: skip
+        assert "ExitCode=1:0" in ask("scontrol", "show", "job", number)
+    document = json.loads((folder / "accept.json").read_text(encoding="utf-8"))
+    failed = {"node1": "pass", "node2": "failed", "node3": "pass"}
+    bits = {check["host"]: check["verdict"] for check in document["checks"] if check["topic"] == "bits"}
+    assert bits == failed
+    assert {topic for node in ("node1", "node3") for topic in _topics(document, node)} >= {"compute", "link"}
+    assert (folder / "accept.xml").exists()
+
+
+def _topics(document: dict[str, list[dict[str, str]]], node: str) -> set[str]:
+    return {check["topic"] for check in document["checks"] if check["host"] == node}
