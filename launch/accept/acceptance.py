@@ -76,6 +76,8 @@ def _settings(options: Options) -> tuple[Recipe, Cluster]:
     if options.cluster is None and (options.recipe is None or Path(options.recipe).name != CONFIG_FILE):
         raise UserError("--cluster: got nothing, allowed: the machine to accept, for example --cluster laptop")
     require_minutes("--minutes", options.minutes)
+    if options.save_baseline is not None and not options.save_baseline.absolute().parent.is_dir():
+        raise UserError(f"--save-baseline: got {options.save_baseline}, allowed: a file in a folder that exists")
     recipe, cluster = load_settings(options.recipe, options.cluster, options.overrides)
     plan = plan_run(recipe, cluster.world_size)
     if options.hosts is not None:

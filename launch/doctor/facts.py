@@ -187,8 +187,8 @@ class RankFacts:
         step: The recipe's step.
         failure: Why the ranks could not connect, or the allreduce failed.
         is_second_hand: Whether ``failure`` is the consequence of another rank's failure.
-        model: The model of the rank's processor, or GPU.
-        gpu: The UUID of the rank's GPU; empty on a CPU, and where nvidia-smi does not tell.
+        model: The model of the rank's processor, or GPU; for an acceptance.
+        gpu: The UUID of the rank's GPU, likewise; empty on a CPU, and where nvidia-smi does not tell.
         alone: The trainings without the others.
         joules: What the host's devices used while the rank ran, from the first rank of a host; for an acceptance.
     """

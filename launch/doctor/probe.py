@@ -117,9 +117,10 @@ def _examined(
         world_size=identity.world_size,
         host=identity.host,
         cores=sorted(os.sched_getaffinity(0)),
-        model=processor() if cluster.device == "cpu" else of_gpu(identity, "name"),
-        gpu="" if cluster.device == "cpu" else of_gpu(identity, "uuid"),
     )
+    if options.alone or options.accept_s:
+        model, gpu = _device(cluster, identity)
+        facts = replace(facts, model=model, gpu=gpu)
     if options.alone:
         write(facts)
         return replace(facts, alone=_trained_alone(recipe, cluster, identity))
@@ -144,6 +145,14 @@ def _examined(
         failure = (str(error).strip().splitlines() or [repr(error)])[-1]
         facts = replace(facts, failure=failure, is_second_hand=is_second_hand(error))
     return facts
+
+
+def _device(cluster: Cluster, identity: Identity) -> tuple[str, str]:
+    """Return the model of a rank's processor or GPU, and the UUID of the GPU."""
+    if cluster.device == "cpu":
+        return processor(), ""
+    name, _, uuid = of_gpu(identity, "name,uuid").partition(", ")
+    return name, uuid
 
 
 def _trained_alone(recipe: Recipe, cluster: Cluster, identity: Identity) -> AloneFacts:

@@ -84,6 +84,7 @@ def test_a_rank_that_computes_wrong_bits_is_named(
         (["--cluster", "laptop", "--set", "batch.global_size=7"], "batch.global_size"),
         (["--cluster", "h100-cluster"], "--accept"),
         (["--cluster", "laptop", "--baseline", "/none.json"], "/none.json"),
+        (["--cluster", "laptop", "--save-baseline", "/none/a.json"], "/none/a.json"),
         (["--cluster", "laptop", "--out", "/proc/none"], "/proc/none"),
     ],
 )
