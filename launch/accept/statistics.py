@@ -7,15 +7,16 @@ from statistics import NormalDist
 
 import numpy as np
 
+from launch.doctor.ranking import MEDIAN_ERROR, spread
+
 _FALSE_ALARMS = 1e-3
 """Share of acceptances of a sound machine in which noise may name some rank in some part."""
 
 _FEW, _FLOOR_OF_FEW = 8, 0.25
 """Of fewer ranks nobody can tell how much sound ones differ; on two shared cores it reaches 0.1."""
 
-_MAD_TO_SIGMA, _MEDIAN_ERROR, _MAD_EFFICIENCY = 1.4826, 1.2533, 0.37
-"""From the median deviation of normal numbers to their standard deviation; from that to the error of a median; and the
-share of the ranks that would tell the standard deviation as well if it were computed from squares."""
+_MAD_EFFICIENCY = 0.37
+"""Share of the ranks that would tell the standard deviation as well if it were computed from squares."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +68,17 @@ def _compare(series: np.ndarray, floor: float, comparisons: int) -> list[Excess]
     halves = [np.nanmedian(half, axis=1) - 1 for half in np.array_split(ratios, min(2, rounds), axis=1)]
     whole = np.nanmedian(ratios, axis=1) - 1
     known = np.isfinite(series).sum(axis=1)
-    within = _spread(ratios, axis=1) * _MEDIAN_ERROR / np.sqrt(known)
-    among = float(_spread(whole, axis=0))
+    within = spread(ratios, axis=1) * MEDIAN_ERROR / np.sqrt(known)
+    among = float(spread(whole, axis=0))
     if ranks < _FEW:
         limits = _FLOOR_OF_FEW + _quantile(comparisons, max(1, rounds - 1)) * within
     else:
         limits = np.maximum(floor, _quantile(comparisons, _MAD_EFFICIENCY * (ranks - 1)) * np.maximum(within, among))
     medians = np.nanmedian(series, axis=1)
     # Beside another machine or another day, what slows all ranks of a round alike counts, too.
-    errors = _spread(series, axis=1) * _MEDIAN_ERROR / np.sqrt(known)
+    errors = spread(series, axis=1) * MEDIAN_ERROR / np.sqrt(known)
     columns = whole, np.min(halves, axis=0), limits, medians, errors
     return [Excess(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-def _spread(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the standard deviation as estimated by the median deviation from the median."""
-    middle = np.nanmedian(values, axis=axis, keepdims=True)
-    return np.asarray(_MAD_TO_SIGMA * np.nanmedian(np.abs(values - middle), axis=axis))
 
 
 def _quantile(comparisons: int, freedom: float) -> float:

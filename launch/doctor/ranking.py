@@ -20,7 +20,7 @@ named 57 % there and five 36 %; at a load of 14 and with longer steps, four name
 _FLOOR_OF_FEW, _FEW, _FEW_SAMPLES = 0.2, 8, 4
 """Noise of few ranks cannot be told from their differences; on two shared cores it reaches 0.1."""
 
-_MAD_TO_SIGMA, _MEDIAN_ERROR = 1.4826, 1.2533
+_MAD_TO_SIGMA, MEDIAN_ERROR = 1.4826, 1.2533
 """From the median deviation of normal numbers to their standard deviation, and from that to the error of a median."""
 
 
@@ -94,8 +94,8 @@ def _judge(
     # What slows all ranks of a round alike tells nothing of any.
     ratios = series / np.median(series, axis=0)
     excess = np.median(ratios, axis=1) - 1
-    within = _spread(ratios, axis=1) * _MEDIAN_ERROR / np.sqrt(rounds)
-    noise = _SPREADS * np.hypot(within, _spread(excess, axis=0))
+    within = spread(ratios, axis=1) * MEDIAN_ERROR / np.sqrt(rounds)
+    noise = _SPREADS * np.hypot(within, spread(excess, axis=0))
     is_few = ranks < _FEW or rounds < _FEW_SAMPLES
     floor = _FLOOR_OF_FEW if is_few else _FLOOR
     is_slow = np.ones(ranks, bool)
@@ -110,10 +110,10 @@ def _delay(excess: np.ndarray, usual_s: float, delays_beyond_s: float | None) ->
     return excess * usual_s if delays_beyond_s is None else (1 + excess) * usual_s - delays_beyond_s
 
 
-def _spread(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the standard deviation as estimated by the median deviation from the median."""
-    middle = np.median(values, axis=axis, keepdims=True)
-    return np.asarray(_MAD_TO_SIGMA * np.median(np.abs(values - middle), axis=axis))
+def spread(values: np.ndarray, axis: int) -> np.ndarray:
+    """Return the standard deviation as estimated by the median deviation from the median, without what is NaN."""
+    middle = np.nanmedian(values, axis=axis, keepdims=True)
+    return np.asarray(_MAD_TO_SIGMA * np.nanmedian(np.abs(values - middle), axis=axis))
 
 
 def count_alarms(checks: Sequence[Sequence[NodeScore]], slow: Collection[str] | None) -> str:
