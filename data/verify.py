@@ -16,7 +16,7 @@ from data.sources.catalogue import layout_of
 def check_dataset(folder: Path, data: Data, num_classes: int, *, is_first: bool = True) -> Manifest:
     """Check before a run that a data set is there, has the right file sizes, and fits the recipe.
 
-    Takes milliseconds for a packed data set. Of one in place, each file is looked at: 12 s for a million on a local disk.
+    Takes milliseconds for a packed data set. Of one in place, each file is looked at: 12 s for a million.
 
     Args:
         folder: Folder of the data set.
