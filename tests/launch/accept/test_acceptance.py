@@ -51,6 +51,21 @@ def test_a_sound_machine_passes_and_every_output_says_so(tmp_path: Path) -> None
     assert "laptop: pass" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_rehearsed_acceptance_names_the_slow_ranks_and_ends_with_status_1(tmp_path: Path) -> None:
+    words = ["digits", "--cluster", "dgx-a100", "--set", f"cluster.paths.runs={tmp_path / 'runs'}", "--ranks", "4"]
+    words += ["--set", "cluster.ranks_per_node=2", "--speed", "0.01", "--slow", "1:3", "--slow", "2:link:3"]
+    command = [sys.executable, "-I", "-m", "train.rehearse", "rehearse", *words, "--run-dir", str(tmp_path / "out")]
+    done = subprocess.run([*command, "--accept", "1"], cwd=ROOT, capture_output=True, text=True, check=False)
+    document = json.loads((tmp_path / "out" / "accept.json").read_text(encoding="utf-8"))
+    assert (done.returncode, document["verdict"], document["rehearsal"]) == (1, "slow", True), done.stderr
+    slow = {(check["host"], check["topic"]) for check in document["checks"] if check["verdict"] == "slow"}
+    assert slow == {("node1", "compute"), ("node2", "link")}
+    skipped = {check["topic"] for check in document["checks"] if check["verdict"] == "skipped"}
+    assert skipped == {"bits", "learning"}, "ranks that sleep compute nothing"
+
+
 @pytest.mark.ranks
 @pytest.mark.medium
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
