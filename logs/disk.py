@@ -111,8 +111,12 @@ def strict_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, remedy: str = "give the folder of a run of this program") -> dict[str, Any]:
     """Return the JSON object in a file.
+
+    Args:
+        path: The file.
+        remedy: What a user should do if the file cannot be used.
 
     Raises:
         Unreadable: The file is there, and cannot be read.
@@ -127,7 +131,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except Unreadable:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); give the folder of a run of this program") from None
+        raise UserError(f"{path}: cannot be read ({error}); {remedy}") from None
     return tree
 
 

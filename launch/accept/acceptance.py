@@ -152,9 +152,10 @@ def _read_baseline(path: Path, cluster: Cluster) -> Figures:
     Raises:
         UserError: The file is none, or of another machine.
     """
-    document = read_object(path)
+    remedy = "give an accept.json of this program; make one with --save-baseline"
+    document = read_object(path, f"for --baseline, {remedy}")
     if document.get("format") != FORMAT or "figures" not in document:
-        raise UserError(f"--baseline: {path} is no accept.json of this program; make one with --save-baseline")
+        raise UserError(f"--baseline: {path} has no figures of an acceptance; {remedy}")
     if document.get("cluster") != cluster.name:
         raise UserError(
             f"--baseline: {path} is of the cluster {document.get('cluster')!r}, got {cluster.name!r}; give one of this "

@@ -114,7 +114,7 @@ def test_what_cannot_begin_is_refused_in_one_line(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [({}, "no accept.json"), ({"format": 1, "figures": {}, "cluster": "other"}, "'other'")],
+    [({}, "make one with --save-baseline"), ({"format": 1, "figures": {}, "cluster": "other"}, "'other'")],
 )
 def test_a_baseline_of_another_kind_or_machine_is_refused(
     content: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
