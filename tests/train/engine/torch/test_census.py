@@ -19,7 +19,7 @@ from configs.load import ROOT
 
 torch = pytest.importorskip("torch")
 pytestmark = [
-    pytest.mark.medium,
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which cannot be imitated beside itself"),
 ]
