@@ -190,13 +190,14 @@ def _parts(evidence: Evidence, compared: Mapping[str, Sequence[Excess]]) -> Iter
             if sum(other.model == rank.model for other in evidence.ranks) > 1:
                 expected.append(Expected("the other nodes", high=usual_s * (1 + each.limit)))
             is_slow = bool(expected) and each.is_slow
+            words = f"{1e3 * each.median_s:.4g} ms, {100 * each.excess:+.1f} % from the median of its like"
             before = evidence.baseline and evidence.baseline.parts.get(host, {}).get(part)
             if before:
                 before_s, error_s = before
                 high = before_s * (1 + FLOORS[part]) + _DRIFT * float(np.hypot(each.error_s, error_s))
                 expected.append(Expected("the baseline", high=high))
                 is_slow |= each.median_s > high
-            words = f"{1e3 * each.median_s:.4g} ms, {100 * each.excess:+.1f} % from the median of its like"
+                words += f", {100 * (each.median_s / before_s - 1):+.1f} % from its baseline"
             if is_slow:
                 words += f", {_name(rank)}; {_REMEDIES[part]}"
             yield Check(part, host, "slow" if is_slow else "pass", words, each.median_s, "s", tuple(expected))

@@ -1,5 +1,6 @@
 """The verdict on machines whose truth is known: what is slow or wrong is named, and nothing else is."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -109,7 +110,10 @@ def test_a_node_that_became_slower_than_its_baseline_is_named_although_all_are_a
     _, before = judge(Evidence([], (), _ranks(5)))
     after = _ranks(6, {(rank, "copy"): 1.3 for rank in range(RANKS)})
     assert _bad(_judged(after)) == {}
-    assert _bad(_judged(after, baseline=before)) == {(f"node{rank}", "copy"): "slow" for rank in range(RANKS)}
+    found = _judged(after, baseline=before)
+    assert _bad(found) == {(f"node{rank}", "copy"): "slow" for rank in range(RANKS)}
+    told = [check.words for check in found if check.verdict == "slow"]
+    assert all(re.search(r"\+[23]\d\.\d % from its baseline", words) for words in told), told
     assert _bad(_judged(_ranks(7), baseline=before)) == {}
 
 
