@@ -6,12 +6,14 @@ A process of its own, because Triton decides at its import whether it interprets
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from configs.load import ROOT
 from configs.optimizers import HyperParameters, Lars, Sgd
@@ -138,8 +140,19 @@ def pool(case: Pool, device: str) -> dict[str, Any]:
     return {"output": _host(output), "gradient": _host(x.grad)}
 
 
-def computed(program: str, folder: Path, device: str, **variables: str) -> Callable[[Any], dict[str, np.ndarray]]:
-    """Run this program; return what gives the files of a case."""
+WAYS = [
+    pytest.param(("cpu", {"TRITON_INTERPRET": "1"}), id="interpreted", marks=pytest.mark.skipif(
+        find_spec("triton") is None, reason="no Triton, which ./run.sh setup --engine torch --extra test installs")),
+    pytest.param(("gpu", {}), id="on_gpu", marks=pytest.mark.gpu("torch")),
+]  # fmt: skip
+"""Where the kernels run: a device, and variables of the environment."""
+
+Found = dict[str, np.ndarray]
+
+
+def computed(program: str, folder: Path, way: tuple[str, Mapping[str, str]]) -> Callable[[Any], Found]:
+    """Run this program in one of `WAYS`; return what gives the files of a case."""
+    device, variables = way
     command = [sys.executable, "-m", "tests.train.engine.torch.kernel_program", program, device, str(folder)]
     subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=True)
     return lambda case: dict(np.load(folder / f"{case.name}.npz"))

@@ -1,41 +1,28 @@
 """LARS and momentum SGD by Triton's kernels, through its interpreter and on a GPU."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from tests.oracles import LarsOracle, decoupled_sgd_steps
-from tests.train.engine.torch.kernel_program import MOMENTUM, RATES, RESCALE, UPDATES, Update
+from tests.train.engine.torch.kernel_program import MOMENTUM, RATES, RESCALE, UPDATES, WAYS, Found, Update
 from tests.train.engine.torch.kernel_program import computed as compute
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-Found = dict[str, np.ndarray]
 
-
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Update], Found]:
-    return compute("update", tmp_path_factory.mktemp("interpreted"), "cpu", TRITON_INTERPRET="1")
-
-
-@pytest.fixture(scope="module")
-def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Update], Found]:
-    return compute("update", tmp_path_factory.mktemp("gpu"), "gpu")
+@pytest.fixture(scope="module", params=WAYS)
+def computed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Update], Found]:
+    return compute("update", tmp_path_factory.mktemp("kernels"), request.param)
 
 
 @pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.name)
-@pytest.mark.parametrize("computed", [
-    pytest.param("interpreted", marks=pytest.mark.skipif(find_spec("triton") is None, reason="no Triton, which "
-        "./run.sh setup --engine torch --extra test installs")),
-    pytest.param("on_gpu", marks=pytest.mark.gpu("torch")),
-])  # fmt: skip
 def test_the_weights_are_those_of_the_papers_within_two_roundings_a_step(
-    computed: str, case: Update, request: pytest.FixtureRequest
+    computed: Callable[[Update], Found], case: Update
 ) -> None:
-    found: Found = request.getfixturevalue(computed)(case)
+    found = computed(case)
     config = case.config
     for index, kind in enumerate(found["kinds"].tolist()):
         decay = config.weight_decay if config.decays(kind) else 0.0
