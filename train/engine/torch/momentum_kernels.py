@@ -92,8 +92,9 @@ def _momentum_update(
     tl.store(masters + places, master, mask=exist)
     if copies is not None:
         begin = tl.multiple_of(tl.load(row + 3), VECTOR)
-        place = begin + tl.arange(0, BLOCK)
-        tl.store(copies + place, master.to(copies.dtype.element_ty), mask=exist & (begin >= 0))
+        offsets = tl.arange(0, BLOCK)
+        is_copied = exist & (tl.zeros_like(offsets) + begin >= 0)  # no scalar: Triton 3.9 interprets no mask made of it
+        tl.store(copies + begin + offsets, master.to(copies.dtype.element_ty), mask=is_copied)
 
 
 def square_sums(masters: Tensor, gradients: Tensor, chunks: Tensor, vector: int, first: int, sums: Tensor) -> None:
