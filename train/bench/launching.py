@@ -1,15 +1,16 @@
 """The one place in which benches start programs: jobs of several ranks as users start them, and other commands."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from select import select
-from threading import Thread
+from tempfile import TemporaryFile
 from typing import Any
 
 from configs.arguments import override_words
@@ -88,7 +89,7 @@ class Jobs:
         self,
         command: Sequence[str],
         timeout_s: float | None = None,
-        stop_when: Callable[[], bool] | None = None,
+        stop_when: Callable[[], bool] = lambda: False,
     ) -> Finished:
         """Run a program until it ends; see `lines`."""
         ended: list[Finished] = []
@@ -101,7 +102,7 @@ class Jobs:
         command: Sequence[str],
         ended: list[Finished],
         timeout_s: float | None = None,
-        stop_when: Callable[[], bool] | None = None,
+        stop_when: Callable[[], bool] = lambda: False,
     ) -> Iterator[str]:
         """Run a program until it ends; yield each line of its output as it comes.
 
@@ -109,34 +110,33 @@ class Jobs:
             command: The command line.
             ended: Takes the program when it has ended.
             timeout_s: Seconds that the program may take; if None, any.
-            stop_when: Asked again and again; once it returns True, the program is told to stop (SIGTERM). If None, the
-                program ends by itself.
+            stop_when: Asked again and again; once it returns True, the program is told to stop (SIGTERM).
 
         Raises:
             MeasurementFailed: The time is over.
         """
         begun_s, begin, told = time.time(), time.monotonic(), list[float]()
-        output: list[str] = []
-        with (
-            interrupt_left_to_child(says_so=False),
-            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,
-        ):
-            if stop_when is not None:
-                Thread(target=_stop, args=(running, stop_when, told), daemon=True).start()
+        # A pipe would be kept open by whatever the program leaves behind.
+        with interrupt_left_to_child(says_so=False), TemporaryFile() as file:
+            running = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
             try:
-                for line in _lines(running, None if timeout_s is None else begin + timeout_s):
-                    output.append(line)
-                    yield line
-                running.wait()
-            except TimeoutError:
+                output = ""
+                while running.returncode is None:
+                    with suppress(subprocess.TimeoutExpired):
+                        running.wait(_POLL_S)
+                    if running.returncode is None and time.monotonic() - begin > (timeout_s or math.inf):
+                        raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s")
+                    if not told and stop_when():
+                        told.append(time.monotonic())
+                        running.terminate()
+                    whole = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
+                    end = None if running.returncode is not None else whole.rfind("\n") + 1
+                    yield from whole[len(output) : end].splitlines(keepends=True)
+                    output = whole[:end]
+            finally:
                 _end(running)
-                raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s") from None
-            except BaseException:
-                running.kill()
-                raise
-        end = time.monotonic()
-        times_s = begun_s, end - begin, end - (told or [end])[0]
-        ended.append(Finished(command, running.returncode, "".join(output), *times_s))
+        end_s = time.monotonic()
+        ended.append(Finished(command, running.returncode, output, begun_s, end_s - begin, end_s - (told or [end_s])[0]))
 
     def train(self, recipe: str, overrides: Sequence[str], folder: Path, *options: str) -> Finished:
         """Train by the command that users give, ``./run.sh train``, into a new folder; the run may fail.
@@ -188,7 +188,7 @@ class Jobs:
         Raises:
             MeasurementFailed: A case ended the process, or the time is over.
         """
-        command, ended = self._command_of_ranks("in_turn", {"name": name, "cases": cases}, overrides), list[Finished]()
+        command, ended = self._command_of_ranks(name, {"cases": cases}, overrides), list[Finished]()
         for line in self.lines(command, ended, timeout_s):
             yield from samples_in(line).items()
         ended[0].check()
@@ -197,9 +197,8 @@ class Jobs:
         self, name: str, task: Mapping[str, Any], overrides: Sequence[str], *, is_peer: bool = False
     ) -> list[str]:
         # This program is not installed in the environment of the peers, so Python must look in the current folder.
-        python = self.peers_python if is_peer else sys.executable
-        words = [name, json.dumps(task)]
-        rank = command_of(Program.BENCH_RANK, *words, python=python, is_isolated=False if is_peer else None)
+        own: dict[str, Any] = {"python": self.peers_python, "is_isolated": False} if is_peer else {}
+        rank = command_of(Program.BENCH_RANK, name, json.dumps(task), **own)
         place = [change for change in task.get("overrides", ()) if change.startswith("cluster.")]
         arguments = ["--cluster", task.get("cluster", "laptop"), *override_words([*place, *overrides]), "--", *rank]
         return command_of(Program.RANKS_LAUNCHER, *arguments)
@@ -229,34 +228,7 @@ class Jobs:
         self.run([str(self.peers_python), "-m", "pip", "install", "--quiet", "-r", _REQUIREMENTS]).check()
 
 
-def _lines(running: "subprocess.Popen[bytes]", end: float | None) -> Iterator[str]:
-    """Yield the lines of a program's output as they come, and what follows the last one.
-
-    Raises:
-        TimeoutError: The moment ``end`` of the clock `time.monotonic` has come.
-    """
-    assert running.stdout is not None
-    held, chunk = b"", b"\n"
-    while chunk:
-        left_s = None if end is None else max(0.0, end - time.monotonic())
-        if not select([running.stdout], [], [], left_s)[0]:
-            raise TimeoutError
-        chunk = os.read(running.stdout.fileno(), 1 << 16)
-        *lines, held = (held + chunk).split(b"\n")
-        for line in [*(each + b"\n" for each in lines), *([] if chunk or not held else [held])]:
-            yield line.decode(errors="replace")
-
-
-def _stop(running: "subprocess.Popen[bytes]", is_ready: Callable[[], bool], told: list[float]) -> None:
-    """Tell a program to stop as soon as it is ready, and note the moment."""
-    while running.returncode is None and not told:
-        if is_ready():
-            told.append(time.monotonic())
-            running.terminate()
-        time.sleep(_POLL_S)
-
-
-def _end(running: "subprocess.Popen[bytes]") -> None:
+def _end(running: subprocess.Popen[bytes]) -> None:
     """Let a launcher end its ranks, which would keep the memory of a GPU from what is measured next; then kill it."""
     running.terminate()
     try:

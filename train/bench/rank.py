@@ -1,13 +1,34 @@
 """One rank of whatever a bench starts: ``python -m train.bench.rank NAME TASK``.
 
-NAME is a module of `train.bench.programs`, and TASK has the arguments of its function ``main`` as JSON. Imports the
-standard library only: a bench measures imports, and the environment of a peer has none of our packages.
+NAME is a module of `train.bench.programs`, and TASK has the arguments of its function ``main`` as JSON; or ``cases``,
+title -> the other arguments, which are measured one after another, so that imports and the tuning of cuDNN are paid
+once. Imports the standard library only: a bench measures imports, and the environment of a peer has none of our
+packages.
 """
 
+import gc
 import json
 import sys
 from importlib import import_module
+from typing import Any
+
+
+def _clean() -> None:
+    """Free what a case leaves: a network, its steps and its graphs refer to each other."""
+    gc.collect()
+    torch: Any = sys.modules.get("torch")
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    if torch and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
 
 if __name__ == "__main__":
-    name, task = sys.argv[1:]
-    import_module(f"train.bench.programs.{name}").main(**json.loads(task))
+    name, task = sys.argv[1], json.loads(sys.argv[2])
+    main = import_module(f"train.bench.programs.{name}").main
+    if "cases" not in task:
+        main(**task)
+    for title, case in task.get("cases", {}).items():
+        main(title=title, **case)
+        _clean()

@@ -319,7 +319,7 @@ def _gpu(started: Started) -> Any:
     if started.name == "allreduce":
         return {str(size): [{"allreduce_ms": 5.0}] for size in started.task["sizes"]}
     samples = {"kernels": [{"loss_error": 0.015}], "steps": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]}
-    return dict.fromkeys(started.task["cases"], samples[started.task["name"]])
+    return dict.fromkeys(started.task["cases"], samples[started.name])
 
 
 def _tasks(jobs: Answering) -> list[Mapping[str, Any]]:
@@ -365,7 +365,7 @@ def test_a_gpus_steps_have_settings_that_fit_each_other(tmp_path: Path) -> None:
 
 def test_a_part_that_fails_is_a_note_with_the_cause_on_disk_and_the_next_one_is_measured(tmp_path: Path) -> None:
     output = "No module named 'launch'\n" + "".join(f"line {number}\n" for number in range(20))
-    jobs = Answering(answer=lambda started: (1, output) if started.task["name"] == "steps" else _gpu(started))
+    jobs = Answering(answer=lambda started: (1, output) if started.name == "steps" else _gpu(started))
     report = _measure(f"gpu --tiny --only steps kernels --folder {tmp_path}", jobs)
     assert {row.figure for row in report.rows} == {"loss_error"}
     cause = "exit status 1: / No module named 'launch' / line 18 / line 19"
