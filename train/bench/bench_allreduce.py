@@ -124,7 +124,7 @@ class _Variant:
     def start(self, jobs: "Jobs", cluster_name: str, sizes: Sequence[int]) -> dict[int, Figures]:
         """Start the ranks once; return the figures of each size, from the median of the start's samples."""
         task = {"cluster": cluster_name, "overrides": self.overrides, "rounds": _SAMPLES, "sizes": sizes}
-        found = jobs.ranks("allreduce", task).samples
+        found = jobs.ranks("steps.allreduce", task).samples
         return {size: self.figures(size, median(each["allreduce_ms"] for each in found[str(size)])) for size in sizes}
 
     def figures(self, size: int, allreduce_ms: float) -> dict[str, float]:

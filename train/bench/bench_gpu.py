@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from configs.arguments import override_words
 from configs.errors import STOPPED_STATUS
@@ -59,16 +59,6 @@ _ON_GPU = (
     "cluster.communication.bucket_fraction=0",
 )
 _RECIPE = "imagenet-b256"
-_OF_A_RUN = (
-    "steps",
-    "resumed_from_step",
-    "init_s",
-    "run_s",
-    "images_per_s",
-    "comm_exposed_fraction",
-    "checkpoint_s",
-)
-"""What `run` tells of the summary."""
 _TINY = ("model.name=resnet8", "model.image_size=16")
 _JPEGS = ("cluster.engine.prefetch_depth=5", "cluster.engine.hw_decoder_load=0.99", "cluster.engine.file_access=read")
 _CACHE = ("cluster.engine.stick_to_shard=true", f"cluster.engine.decoded_cache_bytes={12 << 30}")
@@ -78,7 +68,9 @@ _NORM_SHAPES = ((56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024)
 _LONGEST_S = 240.0
 """Seconds that a program with one measurement may take."""
 
-_Case = tuple[str, dict[str, Any]]
+_BATCH_NORMS = ("framework", "fused")
+
+T = TypeVar("T")
 
 Rows = Iterator[BenchRow | str]
 """What a measurement gives: rows, and why something could not be measured."""
@@ -123,25 +115,22 @@ class GpuBench(Bench):
 
         folder = (self.folder or ROOT / "runs" / "bench" / f"gpu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        file, machine = folder / "rows.jsonl", make_report([])
+        file, report = folder / "rows.jsonl", make_report([])
         lines = _read(file) if file.exists() else []
-        with file.open("a", encoding="utf-8") as kept:
-            kept.write("\n" * bool(lines))  # a machine that was taken away may have left half a line
         ended = {(line["part"], line["ended"]) for line in lines if "ended" in line}
         measured = {line["alternative"] for line in lines if "figure" in line}
-        rows: list[BenchRow] = []
-        notes: list[str] = []
+        told: list[tuple[str, BenchRow | str]] = []
 
-        def keep(**line: Any) -> None:
+        def keep(*, begin: str = "", **line: Any) -> None:
             with file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(line) + "\n")
+                lines.write(f"{begin}{json.dumps(line)}\n")
 
-        keep(machine=machine.machine, versions=machine.versions)
+        def tell(part: str, row: BenchRow | str) -> None:
+            told.append((part, row))
+            keep(part=part, **({"note": row} if isinstance(row, str) else asdict(row)))
 
-        def keep_note(part: str, note: str) -> None:
-            notes.append(f"{part}: {note}")
-            keep(part=part, note=note)
-
+        # A machine that was taken away may have left half a line.
+        keep(begin="\n" * bool(lines), machine=report.machine, versions=report.versions)
         for part in self.only or PARTS:
             end = time.monotonic() + 60 * self.minutes
             for name, action in _tasks(_Part(self, folder, jobs, end, measured))[part].items():
@@ -150,16 +139,15 @@ class GpuBench(Bench):
                 logger.info("%s, %.0f s left", part, end - time.monotonic())
                 try:
                     for row in action():
-                        if isinstance(row, str):
-                            keep_note(part, row)
-                        else:
-                            rows.append(row)
-                            keep(part=part, **asdict(row))
+                        tell(part, row)
                     keep(part=part, ended=name)
                 except MeasurementFailed as error:
-                    keep_note(part, error.short)
+                    tell(part, error.short)
         write_text(folder / "table.md", _markdown(_read(file)))
-        return make_report(rows, [f"rows as they came: {file}", *notes])
+        notes = [f"{part}: {note}" for part, note in told if isinstance(note, str)]
+        return make_report(
+            [row for _, row in told if isinstance(row, BenchRow)], [f"rows as they came: {file}", *notes]
+        )
 
 
 @dataclass(frozen=True)
@@ -180,10 +168,14 @@ class _Part:
     end: float
     measured: Collection[str]
 
+    def of(self, real: T, tiny: T) -> T:
+        """Return what a GPU gets, or what a CPU gets on which everything is only tried."""
+        return tiny if self.options.tiny else real
+
     @property
     def kind(self) -> str:
         """Return the number type that is measured first: most CPUs have no instructions for 16 bits."""
-        return "float32" if self.options.tiny else "float16"
+        return self.of("float16", "float32")
 
     def left_s(self) -> float:
         """Return the seconds that a program may take from now on.
@@ -198,14 +190,14 @@ class _Part:
 
     def settings(self, *more: str, communicates: bool = False) -> list[str]:
         """Return the changes that set one rank on this machine's GPU, or a tiny network on its CPU."""
-        gpu = (*_ON_GPU, f"cluster.node.gpu={self.options.gpu}")
-        place = ("cluster.engine.layout=NHWC",) if self.options.tiny else gpu  # in which a GPU computes, unless told
-        network = _TINY if self.options.tiny else ()
-        return [*self.alone(communicates=communicates), *place, "mlperf.division=open", *more, *network]
+        # A GPU computes in NHWC, unless told.
+        place = self.of([*_ON_GPU, f"cluster.node.gpu={self.options.gpu}"], ["cluster.engine.layout=NHWC"])
+        alone = self.alone(communicates=communicates)
+        return [*alone, *place, "mlperf.division=open", *more, *self.of((), _TINY)]
 
     def alone(self, *, communicates: bool = False) -> list[str]:
         """Return the changes that make a cluster of one rank, with a communicator or without."""
-        device, backend = ("cpu", "gloo") if self.options.tiny else ("gpu", "nccl")
+        device, backend = self.of(("gpu", "nccl"), ("cpu", "gloo"))
         words = [f"cluster.device={device}", "cluster.engine.name=torch", "cluster.ranks_per_node=1"]
         if not communicates:
             return [*words, "cluster.communication.kind=none"]
@@ -215,25 +207,23 @@ class _Part:
         """Start a program on one rank; return alternative -> samples."""
         return self.jobs.ranks(name, {"overrides": overrides, **task}, timeout_s=self.left_s()).samples
 
-    def train(self, *words: str, stop_when: Callable[[], bool] | None = None) -> "Finished":
+    def train(self, *words: str, stop_when: Callable[[], bool] = lambda: False) -> "Finished":
         """Run ``./run.sh train``."""
         return self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), self.left_s(), stop_when)
 
     def kernels(self) -> Rows:
         """Compute cases as `KERNEL_CASES` describes them; the verdict is that of `ALLOWED_ERROR`."""
-        kinds, device, tried = list(ALLOWED_ERROR), "gpu", {*KERNEL_CASES}
-        if self.options.tiny:  # A case of each kind: tests try all of them on a CPU.
-            kinds, device = ["float32", "bfloat16"], "cpu"
-            tried = {*{case.check: name for name, case in KERNEL_CASES.items() if "eager" in case.executions}.values()}
+        # A CPU tries a case of each kind, because tests try all of them there.
+        one_of_each = {case.check: name for name, case in KERNEL_CASES.items()}.values()
+        kinds = self.of([*ALLOWED_ERROR], ["float32", "bfloat16"])
+        place = self.of("cluster.device=gpu", "cluster.device=cpu")
         cases = {
-            f"{name}, {execution}, {kind}": {
-                "case": name, "place": [f"cluster.device={device}", *EXECUTIONS[execution]], "kind": kind,
-            }
-            for execution in (["eager"] if self.options.tiny else EXECUTIONS)
-            for name, case in KERNEL_CASES.items() if name in tried and execution in case.executions
-            for kind in kinds if kind in case.kinds
+            f"{name}, {execution}, {kind}": {"case": name, "place": [place, *EXECUTIONS[execution]], "kind": kind}
+            for execution in self.of([*EXECUTIONS], ["eager"])
+            for name in self.of([*KERNEL_CASES], [*one_of_each]) if execution in KERNEL_CASES[name].executions
+            for kind in kinds if kind in KERNEL_CASES[name].kinds
         }  # fmt: skip
-        for row in self.in_turn("kernels", cases):
+        for row in self.in_turn("gpu.kernels", cases):
             if isinstance(row, BenchRow):
                 most = ALLOWED_ERROR[row.alternative.rpartition(", ")[2]]
                 row = replace(row, verdict="as expected" if row.median <= most else "WRONG")  # noqa: PLW2901
@@ -257,7 +247,9 @@ class _Part:
                 yield f"{title}: {error.short}"
                 left.pop(title, None)
 
-    def step(self, batch: int, kind: str, execution: str, *more: str, communicates: bool = False) -> _Case:
+    def step(
+        self, batch: int, kind: str, execution: str, *more: str, communicates: bool = False
+    ) -> tuple[str, dict[str, Any]]:
         """Return the title and the task of a step of ``imagenet-b256`` on images in memory."""
         is_tf32 = kind == "TF32"
         sets = self.settings(
@@ -282,49 +274,50 @@ class _Part:
 
     def levers(self) -> Rows:
         """Time steps of which one setting differs."""
-        batch, larger = (8, 12) if self.options.tiny else (256, 400)
+        batch, larger = self.of((256, 400), (8, 12))
         title, task = self.step(batch, self.kind, "eager")
         cases = [
             (title, task),
             (f"{title}, cuDNN tries all engines", {**task, "most_engines": 0}),
             self.step(batch, self.kind, "eager", "model.input_channels=4"),
             self.step(larger, self.kind, "eager"),
-            *(self.step(batch, self.kind, "eager", *changes) for changes in _batch_norms().values() if changes),
+            *(self.step(batch, self.kind, "eager", f"cluster.engine.batch_norm={name}") for name in _BATCH_NORMS),
         ]
         return self.in_turn("steps", dict(cases), warmup=1)
 
     def norms(self) -> Rows:
         """Time batch norms of the shapes of ResNet-50, in every way that the engine has."""
-        batch, shapes = (4, ((4, 8), (2, 16))) if self.options.tiny else (256, _NORM_SHAPES)
+        batch, shapes = self.of((256, _NORM_SHAPES), (4, ((4, 8), (2, 16))))
+        roads: dict[str, Sequence[str]] = {name: [f"cluster.engine.batch_norm={name}"] for name in _BATCH_NORMS}
         # On a CPU, compiling needs a C++ compiler.
-        roads = {**_batch_norms(), **({} if self.options.tiny else {"compiled": EXECUTIONS["compiled"]})}
+        roads |= self.of({"compiled": EXECUTIONS["compiled"]}, {})
+        precision = f"cluster.engine.precision={self.kind}"
         cases = {
             f"{batch} x {side} x {side} x {channels}, {road}": {
-                "place": self.alone(), "changes": [f"cluster.engine.precision={self.kind}", *changes],
-                "shape": [batch, side, channels],
+                "place": self.alone(), "changes": [precision, *changes], "shape": [batch, side, channels],
             }
             for side, channels in shapes for road, changes in roads.items()
         }  # fmt: skip
-        return self.in_turn("norms", cases)
+        return self.in_turn("gpu.norms", cases)
 
     def machine(self) -> Rows:
         """Time copies and products of matrices."""
-        sizes = {"copy_bytes": 1 << 20, "side": 64} if self.options.tiny else {"copy_bytes": 4 << 30, "side": 8192}
-        task = {"device": "cpu" if self.options.tiny else "cuda", **sizes}
-        for name, samples in self.jobs.ranks("machine", task, overrides=self.alone()).samples.items():
+        device, copy_bytes, side = self.of(("cuda", 4 << 30, 8192), ("cpu", 1 << 20, 64))
+        task = {"device": device, "copy_bytes": copy_bytes, "side": side}
+        for name, samples in self.jobs.ranks("gpu.machine", task, overrides=self.alone()).samples.items():
             yield from summarize(name, samples)
 
     def profile(self, batch: int) -> Rows:
         """Name the kernels of a step of ``imagenet-b256`` that take the longest."""
         precision = f"cluster.engine.precision={self.kind}"
         sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
-        for kernel, samples in self.ranks("profile", sets, recipe=_RECIPE, most=20).items():
+        for kernel, samples in self.ranks("gpu.profile", sets, recipe=_RECIPE, most=20).items():
             yield from summarize(f"batch {batch}, {self.kind}: {kernel}", samples)
 
     def sums(self) -> Rows:
         """Time allreduces of one rank, by size."""
         sizes, place = [1 << 20, 1 << 24, 102_228_128], self.alone(communicates=True)
-        for size, samples in self.ranks("allreduce", place, cluster="laptop", rounds=5, sizes=sizes).items():
+        for size, samples in self.ranks("steps.allreduce", place, cluster="laptop", rounds=5, sizes=sizes).items():
             yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
 
     def run(self) -> Rows:
@@ -332,7 +325,7 @@ class _Part:
         from logs.folder import RunFolder
         from logs.metrics import METRICS_FILE
 
-        folder, (batch, steps) = self.folder / "run", (8, 60) if self.options.tiny else (256, 1000)
+        folder, (batch, steps) = self.folder / "run", self.of((256, 1000), (8, 60))
         sets = self.settings(
             "data.source=synthetic",
             f"data.train_samples={10 * batch}",
@@ -356,33 +349,33 @@ class _Part:
             stopped.check()
             raise MeasurementFailed(f"{folder}: told to stop, ended with exit status {stopped.status}")
         resumed = self.train("--resume", str(folder)).check()
-        figures = _figures(RunFolder(folder).summary(), *_OF_A_RUN)
+        figures = _figures(
+            RunFolder(folder).summary(), "steps", "resumed_from_step", "init_s", "run_s", "images_per_s",
+            "comm_exposed_fraction", "checkpoint_s",
+        )  # fmt: skip
         figures |= {"stop_s": stopped.stop_s, "command_s": resumed.took_s, "evaluations": float(evaluations())}
         yield from summarize(f"a run to {steps} steps on synthetic images, stopped and resumed", [figures])
 
     def digits(self) -> Rows:
         """Train the digits to their target."""
-        soon = (*_TINY, "run.epochs=2", "run.eval_first_epoch=1", "run.target_top1=0.05") if self.options.tiny else ()
-        sets = [*self.alone(communicates=True), *soon]
+        soon = (*_TINY, "run.epochs=2", "run.eval_first_epoch=1", "run.target_top1=0.05")
+        sets = [*self.alone(communicates=True), *self.of((), soon)]
         return self._train_to_target("digits", "the digits, decoded by NVIDIA DALI", sets)
 
     def verdict(self) -> Rows:
         """Train ResNet-50 by LARS on JPEGs of generated classes, with a log for the official checker."""
-        tiny, network, classes = ("model.image_size=32", "data.eval_resize=36"), "ResNet-50", "1,000"
-        if self.options.tiny:
-            network, classes = "resnet8", "10"
+        network, classes = self.of(("ResNet-50", "1,000"), ("resnet8", "10"))
         sets = [
             *self._images(),
-            f"batch.global_size={16 if self.options.tiny else 400}",
+            f"batch.global_size={self.of(400, 16)}",
             "run.max_steps=null",
-            f"run.epochs={12 if self.options.tiny else 16}",
+            f"run.epochs={self.of(16, 12)}",
             "run.target_top1=0.5",
             "run.eval_every_epochs=2",
             "mlperf.submits=true",
             f"cluster.engine.precision={self.kind}",
-            # As h100-node reads.
-            *self.settings(*(() if self.options.tiny else (*_JPEGS, *_CACHE)), communicates=True),
-            *(tiny if self.options.tiny else ()),
+            *self.settings(*self.of((*_JPEGS, *_CACHE), ()), communicates=True),  # as h100-node reads
+            *self.of((), ("model.image_size=32", "data.eval_resize=36")),
         ]
         return self._train_to_target("imagenet-smoke", f"{network} on JPEGs of {classes} generated classes", sets)
 
@@ -402,10 +395,9 @@ class _Part:
 
     def _images(self) -> list[str]:
         """Return the changes that make generated JPEGs the data set: the same for all parts."""
-        train, evaluation = (160, 40) if self.options.tiny else (16_000, 2_000)
+        train, evaluation, classes = self.of((16_000, 2_000, 1000), (160, 40, 10))
         counts = [f"data.train_samples={train}", f"data.eval_samples={evaluation}", "data.shuffle_buffer=4000"]
-        classes = f"model.num_classes={10 if self.options.tiny else 1000}"
-        return ["data.source=generated", f"data.name=bench-gpu-{train}", *counts, classes]
+        return ["data.source=generated", f"data.name=bench-gpu-{train}", *counts, f"model.num_classes={classes}"]
 
     def _read(self, batch: int, cases: Mapping[str, Sequence[str]], **task: Any) -> Rows:
         """Measure cases that read the generated JPEGs: title -> changes of the cluster."""
@@ -419,17 +411,18 @@ class _Part:
 
     def decoding(self) -> Rows:
         """Time DALI alone."""
-        batch, images = (8, 160) if self.options.tiny else (256, 16_000)
+        batch, images = self.of((256, 16_000), (8, 160))
         whole, region = (f"cluster.engine.decoder={name}" for name in ("whole", "region"))
-        cases = {"whole": [whole], "region": [region]} if self.options.tiny else {
-            **{f"whole, {threads} threads, load {load}": [
+        cases = {
+            f"whole, {threads} threads, load {load}": [
                 whole, f"cluster.engine.input_threads={threads}", f"cluster.engine.hw_decoder_load={load}",
-            ] for threads in (14, 6) for load in (0.99, 0.65, 0.9, 0)},
+            ] for threads in (14, 6) for load in (0.99, 0.65, 0.9, 0)
+        } | {
             "whole, 14 threads, load 0.99, plain reads": [whole, *_JPEGS],
             "region, 14 threads, load 0.99": [region, *_JPEGS],
         }  # fmt: skip
-        task = {"trains": False, "steps": 4 if self.options.tiny else 24, "seconds": self.options.seconds}
-        yield from self._read(batch, cases, warmup=8, **task)
+        task = {"trains": False, "steps": self.of(24, 4), "seconds": self.options.seconds}
+        yield from self._read(batch, self.of(cases, {"whole": [whole], "region": [region]}), warmup=8, **task)
         if self.options.tiny:
             yield "the hardware decoder, and its share, and a cache: not tried, because a CPU has none"
         else:
@@ -438,15 +431,13 @@ class _Part:
 
     def jpegs(self) -> Rows:
         """Time steps on JPEGs."""
-        batch = 8 if self.options.tiny else 256
-        place = () if self.options.tiny else _JPEGS
+        batch, warmup, steps, place = self.of((256, 20, 100, [*_JPEGS]), (8, 2, 5, []))
         cases = {f"batch {batch} of JPEGs, {way}": [*place, *EXECUTIONS[way]] for way in ("eager", "graph")}
-        warmup, steps = (2, 5) if self.options.tiny else (20, 100)
         return self._read(batch, cases, warmup=warmup, steps=steps)
 
     def simulator(self) -> Rows:
         """Predict a step, before and after the simulator is given the run's steps."""
-        cpu = ["cluster.node.cpu=EPYC 7763"] if self.options.tiny else []  # one whose data sheet is known
+        cpu = self.of([], ["cluster.node.cpu=EPYC 7763"])  # one whose data sheet is known
         place = self.settings(f"cluster.engine.precision={self.kind}", *cpu)
         ask = command_of(Program.SIMULATE_VERB, "simulate", _RECIPE, *override_words(place), "--json")
         learn = command_of(Program.SIMULATE_VERB, "--calibrate", str(self.folder / "run"))
@@ -470,47 +461,36 @@ def _figures(summary: "Summary", *names: str) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _batch_norms() -> dict[str, Sequence[str]]:
-    """Return the changes of the cluster for each batch norm that the engine has; none for the only one."""
-    from configs.schema import EngineSettings
-
-    field = EngineSettings.model_fields.get("batch_norm")
-    names = get_args(field.annotation) if field else ()
-    return {name: [f"cluster.engine.batch_norm={name}"] for name in names} or {"the framework's": []}
-
-
 def _tasks(bench: _Part) -> Mapping[str, Mapping[str, Callable[[], Rows]]]:
     """Return the measurements of each part by name, the most wanted first."""
-    sizes = (8,) if bench.options.tiny else (256, 32, 128)
-    kinds = ("float32", "bfloat16") if bench.options.tiny else ("float16", "bfloat16", "TF32")
+    sizes, kinds = bench.of(((256, 32, 128), ("float16", "bfloat16", "TF32")), ((8,), ("float32", "bfloat16")))
     steps = [(size, kind) for kind in kinds for size in sizes]
     # The largest and the smallest batch first, in the two types: a part may end before all are measured.
     by_size = sorted(steps, key=lambda step: (sizes.index(step[0]) > 1, kinds.index(step[1]) > 1))
     by_kind = sorted(by_size, key=lambda step: step[0] != sizes[0])  # there may be no time to compile smaller batches
     compiled = [(*step, way) for step in by_kind for way in ("compiled", "compiled, graph")]
     graph = sorted(((*step, "graph") for step in by_size), key=lambda step: step[0])
-    with_sums = ("graph",) if bench.options.tiny else ("eager", "graph", "sums between graphs")
+    with_sums = bench.of(("eager", "graph", "sums between graphs"), ("graph",))
     alone = [(size, bench.kind, way) for size in sizes for way in with_sums]
-    return {
-        "machine": {"all": bench.machine},
-        "verdict": {"all": bench.verdict},
-        "digits": {"all": bench.digits},
-        "kernels": {"all": bench.kernels},
-        "profile": {str(size): partial(bench.profile, size) for size in sizes[:2]},
-        "levers": {"all": bench.levers},
-        "norms": {"all": bench.norms},
-        "compiled": {"all": partial(bench.steps, *compiled)},
-        "decoding": {"all": bench.decoding},
-        "jpegs": {"all": bench.jpegs},
-        "steps": {"all": partial(bench.steps, *((*step, "eager") for step in steps))},
-        "graph": {"all": partial(bench.steps, *graph)},
-        "nccl": {
-            "sums": bench.sums,
-            **{str(case): partial(bench.steps, case, communicates=True) for case in alone},
-        },
-        "run": {"all": bench.run},
-        "simulator": {"all": bench.simulator},
+    parts: dict[str, Callable[[], Rows]] = {
+        "machine": bench.machine,
+        "verdict": bench.verdict,
+        "digits": bench.digits,
+        "kernels": bench.kernels,
+        "levers": bench.levers,
+        "norms": bench.norms,
+        "compiled": partial(bench.steps, *compiled),
+        "decoding": bench.decoding,
+        "jpegs": bench.jpegs,
+        "steps": partial(bench.steps, *((*step, "eager") for step in steps)),
+        "graph": partial(bench.steps, *graph),
+        "run": bench.run,
+        "simulator": bench.simulator,
     }
+    profile = {str(size): partial(bench.profile, size) for size in sizes[:2]}
+    sums = {str(case): partial(bench.steps, case, communicates=True) for case in alone}
+    whole = {name: {"all": action} for name, action in parts.items()}
+    return {**whole, "profile": profile, "nccl": {"sums": bench.sums, **sums}}
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

@@ -113,8 +113,10 @@ class OverlapBench(Bench):
             f"batch.global_size={ranks * self.batch}",
         )
         recipe, cluster = load_both("imagenet-b256", self.described, (*place, *self.overrides))
-        rehearsed = rehearsed_run(recipe, cluster, Course(_SHRINK), ranks=ranks)
-        return TimedRanks(*rehearsed, cluster.communication.bucket_bytes, backward_s)
+        run, here = rehearsed_run(recipe, cluster, Course(_SHRINK), ranks=ranks)
+        assert here.rehearsal is not None
+        ready_s = here.rehearsal.waits.gradients_s
+        return TimedRanks(run, here, cluster.communication.bucket_bytes, backward_s, ready_s)
 
     def _compare(self, timed: "TimedRanks", link: float | None, jobs: "Jobs") -> list[BenchRow]:
         """Start the ranks once over a link, and return the rows of every transfer."""
@@ -136,7 +138,7 @@ class OverlapBench(Bench):
             config = Path(folder, "config.yaml")
             config.write_text(dump(timed.recipe, timed.cluster), encoding="utf-8")
             shape = {"rounds": self.rounds, "steps": self.steps, "transfers": transfers}
-            found = jobs.ranks("overlap", {"cluster": str(config), "overrides": place, **shape}).samples
+            found = jobs.ranks("steps.overlap", {"cluster": str(config), "overrides": place, **shape}).samples
         samples = [found[str(index)] for index in range(len(transfers))]
         rows: list[BenchRow] = []
         for (when, bucket_bytes), own in zip(transfers, samples, strict=True):
@@ -155,29 +157,25 @@ class TimedRanks:
         cluster: This machine, with the waits of the described GPU.
         bucket_bytes: Bucket size of the described cluster.
         backward_s: The backward pass, as long as the ranks wait for it.
+        ready_s: When the described GPU has computed each gradient, since backward began.
     """
 
     recipe: "Recipe"
     cluster: "Cluster"
     bucket_bytes: int
     backward_s: float
-
-    @property
-    def ready_s(self) -> Sequence[float]:
-        """When the described GPU has computed each gradient, since backward began."""
-        assert self.cluster.rehearsal is not None
-        return self.cluster.rehearsal.waits.gradients_s
+    ready_s: Sequence[float]
 
     @property
     def speed(self) -> float:
         """Seconds of the described GPU for each second of a rank."""
         return max(self.ready_s) / self.backward_s
 
-    @property
-    def sent_bytes(self) -> float:
-        """What each rank sends to sum all its gradients in a ring."""
+    def sent_s(self, link_bytes_per_s: float) -> float:
+        """Return how long a rank sends to sum all its gradients in a ring."""
         sizes_bytes, _ = plan_buckets(self.recipe, self.cluster, self.bucket_bytes)
-        return sum(sizes_bytes) / _SHRINK * 2 * (self.cluster.world_size - 1) / self.cluster.world_size
+        ranks = self.cluster.world_size
+        return sum(sizes_bytes) / _SHRINK * 2 * (ranks - 1) / ranks / link_bytes_per_s
 
     def link_bytes_per_s(self, described: float | None) -> float:
         """Return what a rank can send in a second.
@@ -186,13 +184,13 @@ class TimedRanks:
             described: Bits a second of the described machine, whose link is slower here as its compute is, and the
                 gradients short. If None, communication takes as long as backward.
         """
-        return self.sent_bytes / self.backward_s if described is None else described / 8 * self.speed / _SHRINK
+        return self.sent_s(self.backward_s) if described is None else described / 8 * self.speed / _SHRINK
 
     def least_exposed_ms(self, bucket_bytes: int, link_bytes_per_s: float) -> float:
         """Return the fewest milliseconds of communication that a step can expose, whatever the library does."""
         sizes_bytes, buckets = plan_buckets(self.recipe, self.cluster, bucket_bytes)
         ready_ms = [1e3 * ready_s / self.speed for ready_s in self.ready_s]
-        return exposed_ms(buckets.order, ready_ms, sizes_bytes, 1e3 * self.sent_bytes / link_bytes_per_s)
+        return exposed_ms(buckets.order, ready_ms, sizes_bytes, 1e3 * self.sent_s(link_bytes_per_s))
 
 
 def plan_buckets(recipe: "Recipe", cluster: "Cluster", bucket_bytes: int) -> tuple[Sequence[int], BucketPlan]:

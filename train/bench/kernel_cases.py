@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ALLOWED_ERROR: Mapping[str, float] = {"float32": 0.01, "TF32": 0.02, "float16": 0.02, "bfloat16": 0.05}
-"""Number type -> largest error of any case (`train.bench.programs.kernels.errors`).
+"""Number type -> largest error of any case (`train.bench.programs.gpu.errors`).
 
 On a CPU, bfloat16 is up to 0.037 away, and float32 in another layout up to 0.0012 (AMD EPYC). float16 has three more
 bits of fraction than bfloat16, and TF32 as many as float16.

@@ -136,7 +136,9 @@ class Jobs:
             finally:
                 _end(running)
         end_s = time.monotonic()
-        ended.append(Finished(command, running.returncode, output, begun_s, end_s - begin, end_s - (told or [end_s])[0]))
+        ended.append(
+            Finished(command, running.returncode, output, begun_s, end_s - begin, end_s - (told or [end_s])[0])
+        )
 
     def train(self, recipe: str, overrides: Sequence[str], folder: Path, *options: str) -> Finished:
         """Train by the command that users give, ``./run.sh train``, into a new folder; the run may fail.
@@ -162,8 +164,8 @@ class Jobs:
         """Start `train.bench.rank` once for each rank, as the ranks of a run start, and wait until all have ended.
 
         Args:
-            name: A module of `train.bench.programs`.
-            task: The arguments of the module's function ``main``; values that JSON has. The ranks start on its
+            name: See `train.bench.rank`.
+            task: The arguments; values that JSON has. The ranks start on its
                 ``cluster``, or ``laptop``, with those of its ``overrides`` that change a cluster.
             overrides: Further changes of the cluster, for a program that does not take them.
             timeout_s: Seconds that the ranks may take; if None, any.
@@ -180,8 +182,8 @@ class Jobs:
         """Measure cases one after another in one process of one rank; yield alternative and samples as they come.
 
         Args:
-            name: A module of `train.bench.programs`.
-            cases: Title -> the other arguments of the module's function ``main``.
+            name: See `train.bench.rank`.
+            cases: Title -> the other arguments.
             overrides: As for `ranks`.
             timeout_s: As for `ranks`.
 

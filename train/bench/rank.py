@@ -1,9 +1,10 @@
 """One rank of whatever a bench starts: ``python -m train.bench.rank NAME TASK``.
 
-NAME is a module of `train.bench.programs`, and TASK has the arguments of its function ``main`` as JSON; or ``cases``,
-title -> the other arguments, which are measured one after another, so that imports and the tuning of cuDNN are paid
-once. Imports the standard library only: a bench measures imports, and the environment of a peer has none of our
-packages.
+NAME is a module of `train.bench.programs`, or one with a function, as ``gpu.norms``; without it, that is ``main``. TASK
+has the arguments as JSON; or ``cases``, title -> the other arguments, which are measured one after another, so that
+imports and the tuning of cuDNN are paid once.
+
+Imports the standard library only: a bench measures imports, and the environment of a peer has none of our packages.
 """
 
 import gc
@@ -25,8 +26,8 @@ def _clean() -> None:
 
 
 if __name__ == "__main__":
-    name, task = sys.argv[1], json.loads(sys.argv[2])
-    main = import_module(f"train.bench.programs.{name}").main
+    (module, _, name), task = sys.argv[1].partition("."), json.loads(sys.argv[2])
+    main = getattr(import_module(f"train.bench.programs.{module}"), name or "main")
     if "cases" not in task:
         main(**task)
     for title, case in task.get("cases", {}).items():

@@ -316,9 +316,9 @@ def test_a_start_has_its_phases_its_critical_path_and_a_verdict_on_the_goal() ->
 
 
 def _gpu(started: Started) -> Any:
-    if started.name == "allreduce":
+    if started.name == "steps.allreduce":
         return {str(size): [{"allreduce_ms": 5.0}] for size in started.task["sizes"]}
-    samples = {"kernels": [{"loss_error": 0.015}], "steps": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]}
+    samples = {"gpu.kernels": [{"loss_error": 0.015}], "steps": [{"step_ms": each} for each in (1.0, 2.0, 9.0)]}
     return dict.fromkeys(started.task["cases"], samples[started.name])
 
 

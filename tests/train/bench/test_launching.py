@@ -26,7 +26,7 @@ def _python(code: str) -> list[str]:
 @pytest.mark.ranks
 def test_every_rank_gets_the_task_and_the_clusters_variables_and_rank_0_answers() -> None:
     sets = ["cluster.ranks_per_node=3"]
-    done = JOBS.ranks("allreduce", {"cluster": "laptop", "overrides": sets, "rounds": 2, "sizes": [4]})
+    done = JOBS.ranks("steps.allreduce", {"cluster": "laptop", "overrides": sets, "rounds": 2, "sizes": [4]})
     ((first, second),) = done.samples.values()
     assert 0 < first["allreduce_ms"] + second["allreduce_ms"] < 1e3 * done.took_s
 
@@ -34,7 +34,7 @@ def test_every_rank_gets_the_task_and_the_clusters_variables_and_rank_0_answers(
 def test_a_rank_that_fails_is_no_measurement() -> None:
     jobs = Answering(answer=lambda _: (1, "rank 1 died"))
     with pytest.raises(MeasurementFailed, match="rank 1 died"):
-        jobs.ranks("allreduce", {})
+        jobs.ranks("steps.allreduce", {})
 
 
 def test_a_program_runs_in_the_folder_of_this_one_and_any_bytes_can_be_read(

@@ -7,7 +7,7 @@ import pytest
 
 from train.bench.bench_overlap import NONE, OVERLAPPED, SERIAL, OverlapBench, exposed_ms, figures
 from train.bench.measure import summarize
-from train.bench.programs.overlap import TransferCommunicator
+from train.bench.programs.steps import TransferCommunicator
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
 from train.networks.arch import network_of

@@ -1,4 +1,4 @@
-"""One rank that times steps: whole ones, from memory or from JPEGs, and the parts of one, beside the peak."""
+"""A rank that times steps, from memory or from JPEGs, and their parts; or sums alone; or what steps hide of them."""
 
 import os
 import time
@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from configs.load import load_both
+from configs.load import load_both, load_cluster
 from data.input.batches import TrainingBatch, TrainingSource
 from data.input.synthetic import open_repeated
+from train.bench.bench_overlap import NONE, OVERLAPPED, Transfer, plan_buckets
 from train.bench.measure import turns
 from train.bench.samples import write_samples
+from train.comm.communicator import Communicator, SingleProcess, connector
+from train.engine.protocol import Engine, open_engine
 from train.networks.arch import network_of
 from train.plan.memory import estimate_memory
-from train.probe import ProbedRank, open_rank
+from train.probe import ProbedRank, allreduce_s, open_rank
 from train.rank.identity import read_identity
+from train.rank.startup import Ledger
 
 _EVALUATIONS = 3
 """Batches that each way of an evaluation takes for one sample."""
@@ -27,6 +31,9 @@ _SAMPLES = 4
 
 _SIDE = 1536
 """Side of the square matrices of the product that measures the peak: 28 MB in all, 7 billion operations."""
+
+_SAMPLE_BYTES, _MOST_IN_A_SAMPLE = 32 << 20, 20
+"""A sample of a small buffer repeats its reduction until it has summed so much, or so often."""
 
 _PEAK_S = 0.5
 """Seconds that the measurement of the peak takes, about."""
@@ -172,3 +179,82 @@ def _memory(rank: ProbedRank) -> dict[str, float]:
     estimate = estimate_memory(parts.recipe, parts.cluster, parts.plan)
     step = estimate.weights_bytes + estimate.gradients_bytes + estimate.optimizer_bytes + estimate.activations_bytes
     return {"memory_bytes": float(torch.cuda.max_memory_allocated()), "planned_bytes": float(step)}
+
+
+def allreduce(cluster: str, overrides: Sequence[str], rounds: int, sizes: Sequence[int]) -> None:
+    """Measure the milliseconds of one allreduce of each size, with one sample in each round.
+
+    Args:
+        cluster: A name or a file.
+        overrides: Changes of the cluster.
+        rounds: Rounds that count, after one that does not.
+        sizes: Bytes of a rank's buffer, each.
+    """
+    place, identity = load_cluster(cluster, overrides), read_identity(os.environ)
+    engine = open_engine(place, identity)
+    communicator = connector(place.communication)(identity, Ledger())
+    buffers = {size: engine.from_host(np.zeros(size // 4, np.float32)) for size in sizes}
+    samples: dict[int, list[dict[str, float]]] = {size: [] for size in buffers}
+    for _ in range(1 + rounds):
+        for size, buffer in buffers.items():
+            repeats = max(1, min(_MOST_IN_A_SAMPLE, _SAMPLE_BYTES // size))
+            took_s = allreduce_s(engine, communicator, f"allreduce of {size}", buffer, repeats)
+            samples[size].append({"allreduce_ms": 1e3 * took_s})
+    for size, own in samples.items():
+        write_samples(identity, str(size), own[1:])
+
+
+def overlap(cluster: str, overrides: Sequence[str], rounds: int, steps: int, transfers: Sequence[Transfer]) -> None:
+    """Measure the milliseconds a step of each transfer, with one sample in each round.
+
+    Args:
+        cluster: A file that has the recipe and the cluster of a rehearsal.
+        overrides: Changes of both.
+        rounds: Rounds that count, after one that does not.
+        steps: Steps of one sample.
+        transfers: The transfers; their samples are written under their numbers.
+    """
+    rank = open_rank(*load_both(cluster, cluster, overrides), read_identity(os.environ))
+    parts, source, queues = rank.parts, open_repeated(rank.random_batch()), []
+    for when, bucket_bytes in transfers:
+        own = TransferCommunicator(parts.communicator, parts.engine, when, bucket_bytes)
+        _, buckets = plan_buckets(parts.recipe, parts.cluster, bucket_bytes)
+        queues.append(rank.steps(source, SingleProcess() if when == NONE else own, buckets))
+    network: Any = parts.model.network
+    samples: list[list[dict[str, float]]] = [[] for _ in queues]
+    for number, index in turns(range(len(queues)), 1 + rounds):
+        network.summed_ranks = 1 if transfers[index][0] == NONE else parts.identity.world_size
+        step_ms = 1e3 * rank.slowest_s(partial(queues[index], steps)) / steps
+        if number:
+            samples[index].append({"step_ms": step_ms})
+    for index, own_samples in enumerate(samples):
+        write_samples(parts.identity, str(index), own_samples)
+
+
+class TransferCommunicator(SingleProcess):
+    """Reduces as one transfer says.
+
+    Each transfer has names of its own for the reductions, because Horovod remembers the shape that belongs to a name.
+    """
+
+    def __init__(self, real: Communicator, engine: Engine, when: str, bucket_bytes: int) -> None:
+        self._real, self._engine, self._when, self._prefix = real, engine, when, f"{when} {bucket_bytes}"
+        self._held: list[tuple[str, Sequence[Any], int]] = []
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        """See `Communicator`."""
+        self._held.append((f"{self._prefix} {name}", arrays, priority))
+        if self._when == OVERLAPPED:
+            self._send()
+
+    def complete(self) -> None:
+        """See `Communicator`; a serial transfer waits for the end of backward and only now reduces."""
+        if self._held:
+            self._engine.wait_all()
+        self._send()
+        self._real.complete()
+
+    def _send(self) -> None:
+        for held in self._held:
+            self._real.reduce(*held)
+        self._held.clear()

@@ -45,7 +45,7 @@ FIGURES = {
 def test_a_device_computes_as_a_cpu_in_float32_but_for_rounding(
     name: str, device: str, kind: str, execution: str
 ) -> None:
-    from train.bench.programs.kernels import errors
+    from train.bench.programs.gpu import errors
 
     case = KERNEL_CASES[name]
     found = errors(case, [f"cluster.device={device}", *EXECUTIONS[execution]], kind)

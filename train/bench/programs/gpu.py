@@ -1,17 +1,25 @@
-"""One rank of ``bench gpu``: does this device compute as the CPU does in float32?
+"""The rank of ``bench gpu``: whether a device computes as the CPU does, what it copies, and where its time goes.
 
-Both begin with the same weights and the same images, so what differs is the arithmetic of the kernels.
+The first question is that of `kernels`: both begin with the same weights and the same images, so what differs is the
+arithmetic of the kernels.
 """
 
+import os
+import re
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from contextlib import suppress
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 
 from configs.load import load_both
 from configs.optimizers import HyperParameters
 from configs.plan import plan_run
+from data.input.synthetic import open_repeated
 from train.bench.kernel_cases import KERNEL_CASES, KernelCase
 from train.bench.programs.steps import allow_tf32
 from train.bench.samples import Figures, write_samples
@@ -21,11 +29,12 @@ from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
 from train.measure.timing import Clock
 from train.networks.arch import Network, Rows
-from train.rank.identity import Identity
+from train.probe import open_rank
+from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
 from train.warmup import warm_up
 
-ALONE = Identity(0, 1, 0, 1, "here", "none")
+_ALONE = Identity(0, 1, 0, 1, "here", "none")
 """The only rank."""
 
 _ON_CPU = (
@@ -45,11 +54,32 @@ _RATE = 0.4
 _SIDE = 224
 """Side of the image whose values are dropped, px: the share of 150,528 values is 0.0013 from the rate, typically."""
 
+_PAIRS, _PASS_SAMPLES, _PASSES = 4, 5, 10
+"""Batch norms with a ReLU, each followed by one with an addition and a ReLU; samples, and passes of each one."""
+
+_MACHINE_SAMPLES, _REPEATS = 5, 20
+"""Samples of the machine, and copies and products of each one."""
+
+_WARMUP, _STEPS = 3, 5
+_NAME_LENGTH = 100
+"""Characters of a kernel's name: templates of C++ have hundreds."""
+
+_GROUPS: Mapping[str, str] = {
+    "batch norm": r"batch_?norm|bn_|_bn|welford",
+    "pool": r"pool",
+    "convolutions": r"conv|implicit|cutlass|xmma|wgrad|dgrad|fprop|gemm",
+    "update": r"foreach|multi_tensor|lars|sgd|adam|momentum|_sum_squares",
+    "copies": r"memcpy|memset|copy|cat",
+    "elementwise": r"elementwise|threshold|relu|add|mul",
+    "others": "",
+}
+"""Group -> what a kernel's name contains; the first one that fits."""
+
 _Results = dict[str, np.ndarray]
 """Name of a result -> all its numbers as one vector."""
 
 
-def main(title: str, case: str, place: Sequence[str], kind: str) -> None:
+def kernels(title: str, case: str, place: Sequence[str], kind: str) -> None:
     """Write the errors of a case.
 
     Args:
@@ -58,7 +88,7 @@ def main(title: str, case: str, place: Sequence[str], kind: str) -> None:
         place: Changes of the cluster ``laptop``, the device among them.
         kind: The number type, see `errors`.
     """
-    write_samples(ALONE, title, [errors(KERNEL_CASES[case], place, kind)])
+    write_samples(_ALONE, title, [errors(KERNEL_CASES[case], place, kind)])
 
 
 def errors(case: KernelCase, place: Sequence[str], kind: str) -> Figures:
@@ -96,8 +126,8 @@ def _steps(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results
     """Return what two steps of a run leave, between two evaluations."""
     recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
     plan = plan_run(recipe, 1)
-    images = images_of(recipe, cluster, plan, ALONE)
-    rank = compose(recipe, cluster, ALONE, Ledger(), plan=plan, images=images)
+    images = images_of(recipe, cluster, plan, _ALONE)
+    rank = compose(recipe, cluster, _ALONE, Ledger(), plan=plan, images=images)
     allow_tf32(is_allowed=is_tf32)
     engine, network, training, evaluation = rank.engine, rank.model.network, rank.training, rank.evaluation
     assert training is not None
@@ -181,7 +211,7 @@ def _mask_errors(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> Fi
 def network_on(case: KernelCase, place: Sequence[str], table: Network, *, is_tf32: bool) -> tuple[Any, Any]:
     """Return an engine, and the network of a table with seeded weights."""
     recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
-    engine = open_engine(cluster, ALONE)
+    engine = open_engine(cluster, _ALONE)
     allow_tf32(is_allowed=is_tf32)
     network = engine.build_network(table, recipe, accumulate=False)
     network.load_weights(initial_weights(table, recipe.model, seed=1))
@@ -202,3 +232,119 @@ def distance(found: np.ndarray, exact: np.ndarray) -> float:
     """Return |found - exact| / |exact|; infinite if a value is none."""
     distance = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     return float(distance) if np.isfinite(distance) else float("inf")
+
+
+def norms(title: str, place: Sequence[str], changes: Sequence[str], shape: tuple[int, int, int]) -> None:
+    """Write the milliseconds of a forward and a backward pass of eight batch norms, and the errors against float32.
+
+    Args:
+        title: Names the samples.
+        place: Changes of the cluster ``laptop``.
+        changes: Further changes, which choose the way.
+        shape: Images, side in px, channels.
+    """
+    exact = _exact_passes(tuple(place), tuple(shape))
+    found, samples = _passes([*place, *changes], shape, _PASSES)
+    errors = {f"{name}_error": distance(found[name], exact[name]) for name in exact}
+    write_samples(_ALONE, title, [{**sample, **errors} for sample in samples])
+
+
+@lru_cache(maxsize=1)  # cases of one shape follow one another
+def _exact_passes(place: tuple[str, ...], shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
+    """Return the results in float32 on the same device."""
+    return _passes([*place, "cluster.engine.precision=float32"], shape, 1)[0]
+
+
+def _passes(
+    place: Sequence[str], shape: tuple[int, int, int], passes: int
+) -> tuple[dict[str, np.ndarray], list[Figures]]:
+    """Return the results of a forward and a backward pass, and the samples of their time."""
+    batch, side, channels = shape
+    rows = Rows(channels, side)
+    last = "data"
+    for pair in range(_PAIRS):
+        inner = rows.add(f"relu{pair}", "relu", rows.add(f"bn{pair}", "bn", last))
+        added = rows.add(f"added{pair}", "add", rows.add(f"outer{pair}", "bn", inner), last)
+        last = rows.add(f"end{pair}", "relu", added)
+    rows.dense("classifier", rows.add("mean", "global_pool", last), 10)
+    table = Network("norms", side, channels, 10, tuple(rows.layers))
+    engine, network = network_on(KernelCase(), place, table, is_tf32=False)
+    values = np.random.default_rng(0).standard_normal((batch, channels, side, side), np.float32)
+    images, labels = batch_on(engine, network, values)
+
+    def run(number: int) -> float:
+        engine.wait_all()
+        begin = time.perf_counter()
+        for _ in range(number):
+            loss = network.forward(images, labels)
+            network.backward()
+        engine.wait_all()
+        results["loss"] = engine.to_host(loss)
+        return 1e3 * (time.perf_counter() - begin) / number
+
+    results: dict[str, np.ndarray] = {}
+    run(1)
+    results["gradient"] = np.concatenate([engine.to_host(each).ravel() for each in network.gradients])
+    return results, [{"pass_ms": run(passes)} for _ in range(_PASS_SAMPLES)]
+
+
+def machine(device: str, copy_bytes: int, side: int) -> None:
+    """Write the bytes that copies read and write in a second, the operations of products, and a GPU's clock.
+
+    Args:
+        device: ``cuda`` or ``cpu``.
+        copy_bytes: Bytes of a copy.
+        side: Side of the square matrices: float16 on a GPU, float32 on a CPU.
+    """
+    is_gpu = device == "cuda"
+    source = torch.ones(copy_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    factor = torch.randn(side, side, device=device, dtype=torch.float16 if is_gpu else torch.float32)
+
+    def seconds(action: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        for _ in range(_REPEATS):
+            action()
+        if is_gpu:
+            torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / _REPEATS
+
+    samples = []
+    for _ in range(1 + _MACHINE_SAMPLES):
+        copy_s, product_s = seconds(lambda: target.copy_(source)), seconds(lambda: torch.mm(factor, factor))
+        sample = {"copied_bytes_per_s": 2 * copy_bytes / copy_s, "flop_per_s": 2 * side**3 / product_s}
+        if is_gpu:
+            with suppress(ImportError):  # of nvidia-ml-py
+                sample["clock_mhz"] = float(torch.cuda.clock_rate())
+        samples.append(sample)
+    write_samples(_ALONE, "copies and products", samples[1:])
+
+
+def profile(recipe: str, overrides: Sequence[str], most: int) -> None:
+    """Write milliseconds and launches a step of all kernels, of their groups, and of those that take the longest.
+
+    Args:
+        recipe: A name or a file.
+        overrides: Changes of the recipe and of the cluster ``laptop``.
+        most: Number of kernels to name; on a CPU, of operators.
+    """
+    rank = open_rank(*load_both(recipe, "laptop", overrides), read_identity(os.environ))
+    steps, is_gpu = rank.steps(open_repeated(rank.random_batch())), torch.cuda.is_available()
+    rank.slowest_s(lambda: steps(_WARMUP))
+    activity = torch.profiler.ProfilerActivity.CUDA if is_gpu else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[activity]) as recorded:
+        rank.slowest_s(lambda: steps(_STEPS))
+    # Kernel or group -> microseconds, and launches.
+    spent_us, launches, groups = Counter[str](), Counter[str](), ["all kernels", *(f"all: {each}" for each in _GROUPS)]
+    for event in recorded.key_averages():
+        microseconds = event.self_device_time_total if is_gpu else event.self_cpu_time_total
+        name = event.key[:_NAME_LENGTH]
+        group = next(each for each, words in _GROUPS.items() if re.search(words, name, re.IGNORECASE))
+        if microseconds:  # A call of the driver takes none on the device.
+            for each in (name, groups[0], f"all: {group}"):
+                spent_us[each] += microseconds
+                launches[each] += event.count
+    longest = [name for name, _ in spent_us.most_common() if name not in groups]
+    for name in [*groups, *longest[:most]]:
+        figures = {"kernel_ms": spent_us[name] / 1e3 / _STEPS, "launches": launches[name] / _STEPS}
+        write_samples(rank.parts.identity, name, [figures])
