@@ -1,13 +1,13 @@
 """Where the doctor's facts come from: real ranks that probe their machines, the recipe's plan, and this machine."""
 
+import json
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from configs.arguments import short_path
 from configs.errors import UserError
@@ -21,7 +21,7 @@ from configs.schema import Cluster, Recipe
 from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
-from launch.doctor.history import CheckRow, remember
+from launch.doctor.history import remember
 from launch.doctor.options import Options
 from launch.doctor.step_checks import rankings_of
 from launch.setup.stages import make_stages
@@ -30,7 +30,6 @@ from launch.start.commands import run_under
 from launch.start.gpus import without_cuda
 from launch.submit.hosts import parse_hosts
 from launch.submit.schedulers import SCHEDULERS
-from logs.claims import job_id
 from logs.folder import CONFIG_FILE
 from logs.nodes import NodeScore
 from train.plan.document import plan_document
@@ -109,11 +108,9 @@ def examine(options: Options) -> Examination:
     examined = cluster.model_copy(update={size: len(named) or getattr(cluster, size) + spares})
     reachable = examined if named else reachable_part(examined, os.environ)
     probed = for_ranks(recipe, plan_run(recipe, cluster.world_size), reachable.world_size) if plan else recipe
-    wanted = [*(["--data"] if plan and not cluster.rehearsal else []), *(["--step"] if options.step else [])]
-    wanted += ["--times", str(options.times)] if options.times > 1 else []
-    wanted += ["--accept-s", str(options.accept_s)] if options.accept_s else []
+    wanted = {"data": bool(plan and not cluster.rehearsal), "step": options.step, "times": options.times}
     kills = oom_kills()
-    ranks, stopped_by = _probe(probed, reachable, named, wanted)
+    ranks, stopped_by = _probe(probed, reachable, named, accept_s=options.accept_s, **wanted)
     if stopped_by:
         return Examination(cluster, [], ranks, stopped_by)
     forecast = _expected_rate(probed, reachable) if options.step else None
@@ -122,10 +119,20 @@ def examine(options: Options) -> Examination:
     )
     if kind := State().kind:
         report = replace(report, base=kind.base, variant=kind.variant)
-    own = [_set_up(cluster), _scope(examined, reachable), *_image(cluster), *_killed_for_memory(oom_kills() - kills)]
+    own = [_set_up(cluster), _scope(examined, reachable)]
+    if cluster.container.runtime != "none":
+        words = f"the ranks checked the host, not the image {cluster.container.image}"
+        own.append(
+            CheckResult("WARN", "container", words, "run ./run.sh doctor inside the image to check its libraries")
+        )
+    if kills := oom_kills() - kills:
+        limit = memory_limit()
+        where = f" ({limit.group}, limit {limit.limit_bytes / 1e9:.2f} GB)" if limit else ""
+        words = f"the kernel killed {kills} of the doctor's processes because memory ran out{where}"
+        own.append(CheckResult("FAIL", "memory", words, "raise the limit, or start fewer ranks"))
     checks = [ranking.nodes for ranking in rankings_of(ranks, options.times)] if options.step else []
     if checks and not cluster.rehearsal:
-        own += _history(options.recipe or "", cluster, checks[0])
+        own += remember(options.recipe or "", cluster, checks[0])
     return Examination(cluster, [*own, *judge(report)], ranks, None, checks, forecast)
 
 
@@ -141,35 +148,23 @@ def train_ranks_alone(recipe: Recipe, cluster: Cluster, named: Sequence[str]) ->
     one = one.model_copy(update={"data": one.data.model_copy(update={"source": "synthetic"})})
     # Compiling takes longer than all steps.
     engine = cluster.engine.model_copy(update={"deterministic": True, "cuda_graphs": "none", "compile": False})
-    return _probe(one, cluster.model_copy(update={"engine": engine}), named, ["--alone"])
+    return _probe(one, cluster.model_copy(update={"engine": engine}), named, alone=True)
 
 
-def _probe(
-    recipe: Recipe, cluster: Cluster, named: Sequence[str], wanted: Sequence[str]
-) -> tuple[list[RankFacts], int | None]:
-    """Start the doctor's ranks; return their reports, by rank, and the signal that stopped them, if one did."""
+def _probe(recipe: Recipe, cluster: Cluster, named: Sequence[str], **wanted: Any) -> tuple[list[RankFacts], int | None]:
+    """Start the doctor's ranks; return their reports, by rank, and the signal that stopped them, if one did.
+
+    ``wanted`` is for `launch.doctor.probe.Wanted`.
+    """
     folder = _make_folder(cluster)
     try:
         (folder / CONFIG_FILE).write_text(dump(recipe, cluster), encoding="utf-8")
-        command = command_of(Program.PROBE, str(folder), *wanted)
+        command = command_of(Program.PROBE, str(folder), json.dumps(wanted))
         outcome = run_under(cluster, command, rank_environment(cluster), hosts=named)
         ranks = [replace(rank, host=_host_of(rank, cluster, named)) for rank in read_facts(folder)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return ranks, outcome.interrupted_by or outcome.stopped_by
-
-
-def _history(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) -> list[CheckResult]:
-    path = resolve_path(cluster.health or f"{cluster.paths.runs}/health.jsonl")
-    row = CheckRow(
-        time=datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
-        job=job_id() or f"{socket.gethostname()}-{os.getpid()}",
-        cluster=cluster.name,
-        recipe=recipe_name,
-        num_nodes=len(nodes),
-        slow=[node for node in nodes if node.is_slow],
-    )
-    return remember(path, row, [node.host for node in nodes])
 
 
 def _host_of(rank: RankFacts, cluster: Cluster, named: Sequence[str]) -> str:
@@ -268,19 +263,3 @@ def _scope(cluster: Cluster, reachable: Cluster) -> CheckResult:
     words = f"not inside a job, so only this machine was checked, without {cluster.launcher}{missing}"
     commands = ", ".join(scheduler.interactive for scheduler in SCHEDULERS.values() if scheduler.interactive)
     return CheckResult("WARN", "launcher", words, f"run the doctor again inside a job: {commands}")
-
-
-def _killed_for_memory(kills: int) -> list[CheckResult]:
-    if not kills:
-        return []
-    limit = memory_limit()
-    where = f" ({limit.group}, limit {limit.limit_bytes / 1e9:.2f} GB)" if limit else ""
-    words = f"the kernel killed {kills} of the doctor's processes because memory ran out{where}"
-    return [CheckResult("FAIL", "memory", words, "raise the limit, or start fewer ranks")]
-
-
-def _image(cluster: Cluster) -> list[CheckResult]:
-    if cluster.container.runtime == "none":
-        return []
-    words = f"the ranks checked the host, not the image {cluster.container.image}"
-    return [CheckResult("WARN", "container", words, "run ./run.sh doctor inside the image to check its libraries")]

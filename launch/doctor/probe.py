@@ -10,24 +10,25 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # The imports take seconds; Ctrl-C ends a rank there, too, without a word.
 
 import faulthandler
+import json
 import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import Parser, exit_status, parse
+from configs.arguments import exit_status
 from configs.load import load_run
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
-from launch.doctor.facts import AllreduceFacts, AloneFacts, LibraryFacts, RankFacts, StepFacts, write_facts
+from launch.doctor.facts import AllreduceFacts, AloneFacts, LibraryFacts, RankFacts, write_facts
 from launch.doctor.machine import inspect_dataset, inspect_machine
-from launch.doctor.step_probe import of_gpu, probe_step
+from launch.doctor.step_probe import last_line, of_gpu, probe_step
 from logs.environment import processor
 from logs.folder import CONFIG_FILE
 from train.accept.alone import train_alone
@@ -58,113 +59,120 @@ _UNUSABLE = (ImportError, OSError, RuntimeError)
 
 
 @dataclass(frozen=True)
-class _Options:
-    """The command line of ``python -m launch.doctor.probe``."""
+class Wanted:
+    """What a rank is asked for.
+
+    Attributes:
+        data: Whether to check the recipe's data set, too.
+        step: Whether to take the recipe's step, too.
+        times: How often to take the samples of the step.
+        accept_s: With ``step``, for so long; and also time the way to other nodes. If None, this is no acceptance.
+        alone: Whether to do nothing but train without the other ranks, twice.
+    """
+
+    data: bool = False
+    step: bool = False
+    times: int = 1
+    accept_s: float | None = None
+    alone: bool = False
+
+
+@dataclass
+class _Report:
+    """The facts of a rank, which are written after each part."""
 
     folder: Path
-    data: bool
-    step: bool
-    times: int
-    accept_s: float | None
-    alone: bool
+    facts: RankFacts
+
+    def add(self, **facts: Any) -> None:
+        """Add to the facts, and write them."""
+        self.facts = replace(self.facts, **facts)
+        write_facts(self.folder, self.facts)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank; return 0, or 1 if the ranks could not connect or the allreduce failed."""
-    parser = Parser(prog="python -m launch.doctor.probe", description=__doc__)
-    parser.add_argument("folder", type=Path, help="folder with config.yaml, on a disk that all hosts share")
-    parser.add_argument("--data", action="store_true", help="also check the recipe's data set")
-    parser.add_argument("--step", action="store_true", help="also take the recipe's step")
-    parser.add_argument("--times", type=int, default=1, help="how often to take the samples of the step")
-    accepted = "with --step, take samples for so long, and also time the way to other nodes"
-    parser.add_argument("--accept-s", metavar="S", type=float, help=accepted)
-    parser.add_argument("--alone", action="store_true", help="do nothing but train without the other ranks, twice")
-    return exit_status(lambda: _run(parse(parser, _Options, arguments)))
+def main(folder: str, wanted: str) -> int:
+    """Run one rank.
+
+    Args:
+        folder: Has the config.yaml, and takes the facts; on a disk that all hosts share.
+        wanted: The values of `Wanted` that differ from their defaults, as JSON.
+
+    Returns:
+        0, or 1 if the ranks could not connect or the allreduce failed.
+    """
+    return exit_status(lambda: _run(Path(folder), Wanted(**json.loads(wanted))))
 
 
-def _run(options: _Options) -> int:
+def _run(folder: Path, wanted: Wanted) -> int:
     die_with_parent()
-    recipe, cluster = load_run(options.folder / CONFIG_FILE)
-    limit_s = cluster.communication.timeout_s + _MEASURING_S + (_STEP_S if options.step else 0)
-    limit_s += (options.times - 1) * _SET_S + math.ceil(options.accept_s or 0)
+    recipe, cluster = load_run(folder / CONFIG_FILE)
+    limit_s = cluster.communication.timeout_s + _MEASURING_S + (_STEP_S if wanted.step else 0)
+    limit_s += (wanted.times - 1) * _SET_S + math.ceil(wanted.accept_s or 0)
     faulthandler.dump_traceback_later(limit_s, exit=True)
-    return run_ranks_here(cluster, read_identity(os.environ), Ledger(), partial(_examine, options, recipe, cluster))
+
+    def examine(identity: Identity, ledger: Ledger, connect: Connect) -> int:
+        """Write all facts of one rank, and for an acceptance the energy of its node."""
+        own = identity.rank, identity.local_rank, identity.world_size, identity.host
+        report = _Report(folder, RankFacts(*own, cores=sorted(os.sched_getaffinity(0))))
+        report.add()
+        is_acceptance = wanted.accept_s is not None or wanted.alone
+        meter = node_meter(identity, cluster) if is_acceptance else None
+        if meter is not None:
+            meter.start()
+        if is_acceptance:
+            report.add(**_device(cluster, identity))
+        if wanted.alone:
+            report.add(alone=_trained_alone(recipe, cluster, identity))
+        else:
+            connected = partial(start_communicator, identity, ledger, connect)
+            _examine(report, wanted, recipe, cluster, identity, lambda: connected().result())
+        if meter is not None:
+            meter.stop()
+            report.add(joules=meter.joules)
+        return 1 if report.facts.failure else 0
+
+    return run_ranks_here(cluster, read_identity(os.environ), Ledger(), examine)
 
 
 def _examine(
-    options: _Options, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
-) -> int:
-    """Write all facts of one rank, and for an acceptance the energy of its node."""
-    meter = node_meter(identity, cluster) if options.accept_s is not None or options.alone else None
-    if meter is not None:
-        meter.start()
-    facts = _examined(options, recipe, cluster, identity, ledger, connect)
-    if meter is not None:
-        meter.stop()
-        facts = replace(facts, joules=meter.joules)
-    write_facts(options.folder, facts)
-    return 1 if facts.failure else 0
-
-
-def _examined(
-    options: _Options, recipe: Recipe, cluster: Cluster, identity: Identity, ledger: Ledger, connect: Connect
-) -> RankFacts:
-    """Return all facts of one rank, which are written after each part but the last."""
-    write = partial(write_facts, options.folder)
-    facts = RankFacts(
-        rank=identity.rank,
-        local_rank=identity.local_rank,
-        world_size=identity.world_size,
-        host=identity.host,
-        cores=sorted(os.sched_getaffinity(0)),
-    )
-    if options.alone or options.accept_s:
-        model, gpu = _device(cluster, identity)
-        facts = replace(facts, model=model, gpu=gpu)
-    if options.alone:
-        write(facts)
-        return replace(facts, alone=_trained_alone(recipe, cluster, identity))
+    report: _Report,
+    wanted: Wanted,
+    recipe: Recipe,
+    cluster: Cluster,
+    identity: Identity,
+    connect: Callable[[], Communicator],
+) -> None:
     if identity.local_rank == 0:
-        data = inspect_dataset(recipe, cluster) if options.data else None
-        facts = replace(facts, machine=inspect_machine(cluster), data=data)
-    write(facts)
-    facts = replace(facts, libraries={name: _attempt(load) for name, load in _libraries(cluster, identity).items()})
-    write(facts)
+        data = inspect_dataset(recipe, cluster) if wanted.data else None
+        report.add(machine=inspect_machine(cluster), data=data)
+    report.add(libraries={name: _attempt(load) for name, load in _libraries(cluster, identity).items()})
     try:
-        communicator = start_communicator(identity, ledger, connect).result()
-        facts = replace(facts, allreduce=_allreduce(communicator, identity, cluster))
-        facts = replace(facts, clock_offsets_s=_clock_offsets(communicator))
-        if options.step:
-            note = partial(_write_step, options.folder, facts)
-            step = probe_step(
-                recipe, cluster, identity, communicator, note, times=options.times, accept_s=options.accept_s
-            )
-            facts = replace(facts, step=step)
+        communicator = connect()
+        report.add(allreduce=_allreduce(communicator, identity, cluster))
+        report.add(clock_offsets_s=_clock_offsets(communicator))
+        if wanted.step:
+            report.add(step=probe_step(
+                recipe, cluster, identity, communicator, lambda step: report.add(step=step), times=wanted.times,
+                accept_s=wanted.accept_s,
+            ))  # fmt: skip
     except _UNUSABLE as error:
-        # The message of an error inside MXNet begins with a traceback; the last line says what happened.
-        failure = (str(error).strip().splitlines() or [repr(error)])[-1]
-        facts = replace(facts, failure=failure, is_second_hand=is_second_hand(error))
-    return facts
+        report.add(failure=last_line(error), is_second_hand=is_second_hand(error))
 
 
-def _device(cluster: Cluster, identity: Identity) -> tuple[str, str]:
+def _device(cluster: Cluster, identity: Identity) -> dict[str, str]:
     """Return the model of a rank's processor or GPU, and the UUID of the GPU."""
     if cluster.device == "cpu":
-        return processor(), ""
+        return {"model": processor()}
     name, _, uuid = of_gpu(identity, "name,uuid").partition(", ")
-    return name, uuid
+    return {"model": name, "gpu": uuid}
 
 
 def _trained_alone(recipe: Recipe, cluster: Cluster, identity: Identity) -> AloneFacts:
     try:
         trained = [train_alone(recipe, cluster, identity) for _ in range(2)]
     except _UNUSABLE as error:
-        return AloneFacts((), failure=(str(error).strip().splitlines() or [repr(error)])[-1])
+        return AloneFacts((), failure=last_line(error))
     return AloneFacts([f"{bits:016x}" for bits, _ in trained], all(is_finite for _, is_finite in trained))
-
-
-def _write_step(folder: Path, connected: RankFacts, step: StepFacts) -> None:
-    write_facts(folder, replace(connected, step=step))
 
 
 def _libraries(cluster: Cluster, identity: Identity) -> dict[str, Callable[[], Any]]:
@@ -219,4 +227,4 @@ def _clock_offsets(communicator: Communicator) -> list[float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

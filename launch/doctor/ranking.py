@@ -31,14 +31,12 @@ class Ranking:
     Attributes:
         nodes: A score for each node, slowest first.
         slowest: The slowest rank of each node.
-        step_s: Median time of a rank's own work.
         cost_s: By how much the slow nodes delay every step: the slowest rank sets the pace.
         jitter_s: What all ranks wait for whichever is late, beyond the wait for the rank that is slowest as a rule.
     """
 
     nodes: Sequence[NodeScore]
     slowest: Mapping[str, int]
-    step_s: float
     cost_s: float
     jitter_s: float
 
@@ -79,7 +77,6 @@ def rank_nodes(hosts: Sequence[str], samples: Mapping[str, np.ndarray]) -> Ranki
     return Ranking(
         nodes=[node for _, _, node in nodes],
         slowest=slowest,
-        step_s=float(np.median(usual)),
         cost_s=float(usual.max() - fastest),
         jitter_s=max(0.0, float(pace.max(axis=0).mean() - usual.max())),
     )

@@ -92,7 +92,7 @@ class _Parts:
         try:
             result = action()
         except _FAILURES as error:
-            self.note(failure=PartFailure(name, (str(error).strip().splitlines() or [repr(error)])[-1]))
+            self.note(failure=PartFailure(name, last_line(error)))
         own_s = time.perf_counter() - begin
         failed = self.facts.failure is not None
         told = self.communicator.gather(f"doctor: {name}", 2 * int(1e6 * own_s) + failed)
@@ -271,6 +271,11 @@ def _used_bytes(cluster: Cluster, identity: Identity) -> int | None:
     with suppress(ValueError):
         return int(of_gpu(identity, "memory.used")) << 20
     return None
+
+
+def last_line(error: BaseException) -> str:
+    """Return what an error says; the message of one inside MXNet begins with a traceback, and its last line tells."""
+    return (str(error).strip().splitlines() or [repr(error)])[-1]
 
 
 def of_gpu(identity: Identity, query: str) -> str:

@@ -43,7 +43,8 @@ class _Ranks:
         self, cluster: Cluster, command: Sequence[str], _variables: Mapping[str, str], *, hosts: Sequence[str] = ()
     ) -> Outcome:
         at = next(number for number, word in enumerate(command) if "/.doctor-" in word)
-        folder, words = Path(command[at]), [*command[at + 1 :]]
+        folder, wanted = Path(command[at]), json.loads(command[at + 1])
+        words = [name for name in ("data", "step") if wanted[name]]
         self.started.append((*load_run(folder / "config.yaml"), words))
         machine = inspect_machine(cluster)
         full = FolderFacts("/full", free_bytes=0, is_writable=True)
@@ -55,7 +56,7 @@ class _Ranks:
                 offsets, loaded = [0.0] * cluster.world_size, {ENGINES[cluster.engine.name].title: LibraryFacts(has={})}
                 facts = replace(facts, allreduce=reduced, clock_offsets_s=offsets, libraries=loaded)
             times = {part: self.slow.get(host, 1.0) * value for part, value in _SECONDS.items()}
-            step = StepFacts("step", times, images=64, memory_bytes=7, has_ended=True) if "--step" in words else None
+            step = StepFacts("step", times, images=64, memory_bytes=7, has_ended=True) if "step" in words else None
             own = replace(machine, runs=full if host in self.full else machine.runs) if local == 0 else None
             write_facts(folder, replace(facts, machine=own, step=step))
         return self.outcome
@@ -153,10 +154,10 @@ def test_outside_a_job_only_this_node_is_checked_by_the_local_launcher_without_m
     ("words", "wanted", "batch"),
     [
         ([], [], (64, 1)),
-        (["--recipe", "digits"], ["--data"], (64, 1)),
-        (["--recipe", "digits", "--set", "batch.accumulation_steps=4"], ["--data"], (64, 4)),
+        (["--recipe", "digits"], ["data"], (64, 1)),
+        (["--recipe", "digits", "--set", "batch.accumulation_steps=4"], ["data"], (64, 4)),
         (["--recipe", "digits", "--step", "--set", "cluster.num_nodes=4", "--set", "cluster.launcher=srun"],
-         ["--data", "--step"], (16, 1)),
+         ["data", "step"], (16, 1)),
     ],
 )  # fmt: skip
 def test_the_ranks_that_can_be_started_get_the_micro_batches_of_the_plan(

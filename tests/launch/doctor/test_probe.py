@@ -55,8 +55,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
                 probe, "run_ranks_here",
                 lambda _cluster, who, ledger, examine: examine(who, ledger, lambda *_: connect()),
             )  # fmt: skip
-            status = probe.main([str(tmp_path), *words])
-        assert limits == [((33 + (170 if "--step" in words else 60),), {"exit": True})]
+            status = probe.main(str(tmp_path), json.dumps(dict.fromkeys(words, True)))
+        assert limits == [((33 + (170 if "step" in words else 60),), {"exit": True})]
         return status, _written(tmp_path, identity.rank)
 
     return run_rank
@@ -109,7 +109,7 @@ def test_each_part_is_written_before_the_next_one_begins(
         return StepFacts(part="step", has_ended=True)
 
     monkeypatch.setattr(probe, "probe_step", take)
-    status, facts = run(connect, "--step")
+    status, facts = run(connect, "step")
     assert status == 0
     first = {"rank": 3, "local_rank": 1, "world_size": 1, "host": "node7", "cores": sorted(os.sched_getaffinity(0))}
     for each in (*seen, facts):
@@ -123,7 +123,7 @@ def test_each_part_is_written_before_the_next_one_begins(
     assert facts["allreduce"] is None, "there is nothing to reduce"
 
 
-@pytest.mark.parametrize("words", [[], ["--data"]])
+@pytest.mark.parametrize("words", [[], ["data"]])
 def test_the_first_rank_of_a_host_tells_of_the_machine_and_of_the_data_set_if_asked(words: list[str], run: Run) -> None:
     status, facts = run(SingleProcess, *words, identity=ALONE)
     assert status == 0
