@@ -36,21 +36,18 @@ class Program(Enum):
     BENCH_RANK = "train.bench.rank"
 
 
-def command_of(
-    program: Program, *arguments: str, python: Path | str = sys.executable, is_isolated: bool | None = None
-) -> list[str]:
+def command_of(program: Program, *arguments: str, python: Path | str = sys.executable) -> list[str]:
     """Return the command line that starts ``program``.
+
+    With ``-I``, Python ignores PYTHONPATH and the current folder, in which a ``train.py`` of the user's would be taken
+    for ours. Only a process that PYTHONPATH leads to this program starts others without it.
 
     Args:
         program: The module to start.
         arguments: The module's own arguments.
         python: The interpreter; by default the one that runs this process.
-        is_isolated: Whether Python ignores PYTHONPATH and the current folder (``-I``), in which a ``train.py`` of the
-            user's would be taken for ours. An interpreter that does not have this program installed needs False. If
-            None, as this process: only one that PYTHONPATH leads to this program starts others without ``-I``.
     """
-    if is_isolated is None:
-        is_isolated = bool(sys.flags.ignore_environment) or not _is_in_pythonpath()
+    is_isolated = bool(sys.flags.ignore_environment) or not _is_in_pythonpath()
     # -u, because -I ignores PYTHONUNBUFFERED, and the output of a process that is killed must not be lost.
     flags = ["-I", "-u"] if is_isolated else ["-u"]
     return [str(python), *flags, "-m", program.value, *arguments]

@@ -46,7 +46,7 @@ def test_every_module_that_a_script_starts_exists(name: str) -> None:
 
 def test_a_program_is_started_by_this_interpreter_and_away_from_the_users_files() -> None:
     assert command_of(Program.RANK, "folder") == [sys.executable, "-I", "-u", "-m", "train", "folder"]
-    assert command_of(Program.RANK, python=Path("/python"), is_isolated=False) == ["/python", "-u", "-m", "train"]
+    assert command_of(Program.RANK, python=Path("/python")) == ["/python", "-I", "-u", "-m", "train"]
 
 
 @pytest.mark.parametrize(("flags", "paths", "expected"), [

@@ -79,8 +79,6 @@ class PeersBench(PeerOptions, Bench):
         recipe, cluster = load_both(_RECIPE, "laptop", self.overrides)
         plan_run(recipe, self.ranks)
         wanted = wanted_precisions(self.precision)
-        if self.install:
-            jobs.install_peers()
         jobs.pack(recipe, cluster)
         rounds, steps = (2, 1) if self.side >= _LARGE else (6, 4)
         steps = self.steps or steps

@@ -74,8 +74,6 @@ class RaceBench(PeerOptions, Bench):
             jobs.pack(recipe, cluster)
         elif not (data / "manifest.json").is_file():
             raise UserError(f"{data}: not packed yet; {recipe.card.command.partition(' && ')[0]}")
-        if self.install:
-            jobs.install_peers()
         attempts: dict[str, Callable[[int], Figures]] = {_OURS: partial(_train_ours, jobs, self.recipe, own)}
         notes = [f"{self.recipe}: top-1 of {recipe.run.target_top1:g}, seeds 1 to {self.seeds}", *_NOTES]
         tried = partial(_seconds_of_all_epochs, jobs, self.recipe)

@@ -41,7 +41,6 @@ class PeerOptions:
         ANY,
         choices=(ANY, "float32", "bfloat16"),
     )
-    install: bool = option("install PyTorch into .venv-peers first if it is missing", False, action="store_true")
 
 
 def forms_of(*axes: Mapping[str, Form]) -> dict[str, Form]:
@@ -139,7 +138,7 @@ def fastest_pytorch(
     """Return the fastest form of PyTorch: of all eager ones, and of the fastest eager one compiled; None without it.
 
     Args:
-        jobs: Has the environment of PyTorch.
+        jobs: Starts PyTorch.
         ranks: Cores to use.
         wanted: Precisions to try.
         seconds: As for `fastest`.
@@ -148,8 +147,8 @@ def fastest_pytorch(
     from configs.compilers import compiler_shortage
     from configs.load import load_cluster
 
-    if not jobs.peers_python.exists():
-        notes.append("PyTorch is not measured: it is not installed; --install puts it into .venv-peers (1 GB)")
+    if not jobs.has_pytorch:
+        notes.append("PyTorch is not measured: it is not installed; ./run.sh setup --engine torch adds it")
         return None
     orders: dict[str, Form] = {
         "channels first": {"is_channels_last": False},
@@ -173,7 +172,7 @@ def start_pytorch(jobs: "Jobs", form: Form, **task: Any) -> "Finished":
     own = {key: value for key, value in form.items() if key.startswith("is_")}
     with tempfile.TemporaryDirectory() as folder:
         given = {"rendezvous_file": f"{folder}/ranks", "form": own, **task}
-        return jobs.ranks("pytorch", given, overrides=place_of(form), is_peer=True)
+        return jobs.ranks("pytorch", given, overrides=place_of(form))
 
 
 def momentum_update(optimizer: "Optimizer") -> dict[str, Any]:

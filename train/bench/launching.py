@@ -4,11 +4,11 @@ import json
 import math
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -22,7 +22,6 @@ from configs.registry import packing_words
 from configs.schema import Cluster, Recipe
 from train.bench.samples import Figures, MeasurementFailed, MeasurementRefused, excerpt, read_samples, samples_in
 
-_REQUIREMENTS = "train/bench/programs/requirements.txt"
 _POLL_S = 0.1
 _GRACE_S = 20.0
 """Seconds in which a program that took too long may end by itself."""
@@ -75,15 +74,13 @@ class Finished:
         return sample
 
 
-@dataclass(frozen=True)
 class Jobs:
-    """Starts programs in the folder of this program, one after another.
+    """Starts programs in the folder of this program, one after another."""
 
-    Attributes:
-        peers: Folder of the environment of the peers. It has NumPy 2, so it cannot be the one of this program.
-    """
-
-    peers: Path = ROOT / ".venv-peers"
+    @property
+    def has_pytorch(self) -> bool:
+        """Whether a program of PyTorch can be started."""
+        return find_spec("torch") is not None
 
     def run(
         self,
@@ -153,28 +150,21 @@ class Jobs:
         return self.run([str(ROOT / "run.sh"), "train", *words])
 
     def ranks(
-        self,
-        name: str,
-        task: Mapping[str, Any],
-        *,
-        overrides: Sequence[str] = (),
-        timeout_s: float | None = None,
-        is_peer: bool = False,
+        self, name: str, task: Mapping[str, Any], *, overrides: Sequence[str] = (), timeout_s: float | None = None
     ) -> Finished:
         """Start `train.bench.rank` once for each rank, as the ranks of a run start, and wait until all have ended.
 
         Args:
             name: See `train.bench.rank`.
-            task: The arguments; values that JSON has. The ranks start on its
-                ``cluster``, or ``laptop``, with those of its ``overrides`` that change a cluster.
+            task: The arguments; values that JSON has. The ranks start on its ``cluster``, or ``laptop``, with those of
+                its ``overrides`` that change a cluster.
             overrides: Further changes of the cluster, for a program that does not take them.
             timeout_s: Seconds that the ranks may take; if None, any.
-            is_peer: Start the program in the environment of the peers.
 
         Raises:
             MeasurementFailed: A rank failed.
         """
-        return self.run(self._command_of_ranks(name, task, overrides, is_peer=is_peer), timeout_s).check()
+        return self.run(_command_of_ranks(name, task, overrides), timeout_s).check()
 
     def cases(
         self, name: str, cases: Mapping[str, Mapping[str, Any]], overrides: Sequence[str], timeout_s: float
@@ -190,20 +180,10 @@ class Jobs:
         Raises:
             MeasurementFailed: A case ended the process, or the time is over.
         """
-        command, ended = self._command_of_ranks(name, {"cases": cases}, overrides), list[Finished]()
-        for line in self.lines(command, ended, timeout_s):
+        ended: list[Finished] = []
+        for line in self.lines(_command_of_ranks(name, {"cases": cases}, overrides), ended, timeout_s):
             yield from samples_in(line).items()
         ended[0].check()
-
-    def _command_of_ranks(
-        self, name: str, task: Mapping[str, Any], overrides: Sequence[str], *, is_peer: bool = False
-    ) -> list[str]:
-        # This program is not installed in the environment of the peers, so Python must look in the current folder.
-        own: dict[str, Any] = {"python": self.peers_python, "is_isolated": False} if is_peer else {}
-        rank = command_of(Program.BENCH_RANK, name, json.dumps(task), **own)
-        place = [change for change in task.get("overrides", ()) if change.startswith("cluster.")]
-        arguments = ["--cluster", task.get("cluster", "laptop"), *override_words([*place, *overrides]), "--", *rank]
-        return command_of(Program.RANKS_LAUNCHER, *arguments)
 
     def pack(self, recipe: Recipe, cluster: Cluster) -> Path:
         """Return the folder of a recipe's built-in data set; pack the data set first if it is not there yet.
@@ -219,15 +199,12 @@ class Jobs:
             self.run(command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe")).check()
         return folder
 
-    @property
-    def peers_python(self) -> Path:
-        """Return the interpreter of the environment of the peers, which is there once they are installed."""
-        return self.peers / "bin" / "python"
 
-    def install_peers(self) -> None:
-        """Make the environment of the peers, or complete it."""
-        self.run([sys.executable, "-m", "venv", str(self.peers)]).check()
-        self.run([str(self.peers_python), "-m", "pip", "install", "--quiet", "-r", _REQUIREMENTS]).check()
+def _command_of_ranks(name: str, task: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    rank = command_of(Program.BENCH_RANK, name, json.dumps(task))
+    place = [change for change in task.get("overrides", ()) if change.startswith("cluster.")]
+    arguments = ["--cluster", task.get("cluster", "laptop"), *override_words([*place, *overrides]), "--", *rank]
+    return command_of(Program.RANKS_LAUNCHER, *arguments)
 
 
 def _end(running: subprocess.Popen[bytes]) -> None:

@@ -4,7 +4,7 @@ NAME is a module of `train.bench.programs`, or one with a function, as ``gpu.nor
 has the arguments as JSON; or ``cases``, title -> the other arguments, which are measured one after another, so that
 imports and the tuning of cuDNN are paid once.
 
-Imports the standard library only: a bench measures imports, and the environment of a peer has none of our packages.
+Imports the standard library only, because a bench measures imports.
 """
 
 import gc

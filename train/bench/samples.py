@@ -1,6 +1,6 @@
 """What a bench and a rank that it starts tell each other: lines of JSON, one for each alternative.
 
-Imports nothing that the environment of a peer may lack.
+Imports the standard library only: another program is measured with what it imports.
 """
 
 import json

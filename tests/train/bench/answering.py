@@ -38,6 +38,7 @@ class Answering(Jobs):
 
     answer: Callable[[Started], Mapping[str, Sequence[Mapping[str, Any]]] | tuple[int, str]] = lambda _: {}
     started: list[Started] = field(default_factory=list)
+    has_pytorch: bool = True
 
     def lines(self, command: Sequence[str], ended: list[Finished], *_: object, **_others: object) -> Iterator[str]:
         words = list(command)

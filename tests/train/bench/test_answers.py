@@ -150,15 +150,12 @@ def test_all_cases_are_every_network_at_every_precision_of_the_device(
 
 
 @pytest.fixture
-def peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answering:
-    """Jobs with the peers' environment, on a CPU with bfloat16 and without a compiler, and our engine on MXNet."""
-    jobs = Answering(peers=tmp_path / "peers")
-    jobs.peers_python.parent.mkdir(parents=True)
-    jobs.peers_python.touch()
+def peers(monkeypatch: pytest.MonkeyPatch) -> Answering:
+    """Jobs on a CPU with bfloat16 and without a compiler, and our engine on MXNet."""
     monkeypatch.setattr("logs.environment.cpu_flags", lambda: {"avx512_bf16"})
     monkeypatch.setattr("configs.compilers.compiler_shortage", lambda _: ("no g++", "install it"))
     monkeypatch.setattr("train.bench.forms.has_engine", lambda engine: engine == "mxnet")
-    return jobs
+    return Answering()
 
 
 def _rate(started: Started) -> Mapping[str, Any]:
@@ -236,20 +233,19 @@ def test_a_race_is_run_seed_by_seed_and_a_missed_target_is_an_answer(peers: Answ
     assert all("cluster.engine.precision=bfloat16" in each.sets for each in own)
 
 
-def test_a_run_that_breaks_fails_the_race_and_pytorch_is_installed_only_where_asked(tmp_path: Path) -> None:
+def test_a_run_that_breaks_fails_the_race_and_without_pytorch_ours_runs_alone() -> None:
     def broken(started: Started) -> Any:
         if "--run-dir" not in started.words:
             return {}
         write_run(Path(started.after("--run-dir")), at_s={}, failure="rank 1 died", status="failed", epochs=1)
         return 1, "rank 1 died"
 
-    jobs = Answering(peers=tmp_path / "none", answer=broken)
+    jobs = Answering(answer=broken, has_pytorch=False)
     with pytest.raises(RuntimeError, match="exit status 1:\nrank 1 died"):
         _measure("race --seeds 1", jobs)
-    assert not any("pip" in each.words for each in jobs.started)
-    notes = _measure("race --seeds 1 --install", replace(jobs, answer=_race)).notes
-    assert any("--install" in note for note in notes)
-    assert any("pip" in each.words for each in jobs.started)
+    report = _measure("race --seeds 1", replace(jobs, answer=_race))
+    assert {row.alternative for row in report.rows} == {"ours"}
+    assert any("./run.sh setup --engine torch" in note for note in report.notes)
 
 
 # startup

@@ -191,19 +191,3 @@ def test_a_data_set_is_packed_where_none_is_complete(is_packed: bool, tmp_path: 
     words = ["prepare", "generated", str(folder), "--train", "24", "--eval", "3", "--classes", "2", "--no-recipe"]
     expected = [] if is_packed else [command_of(Program.PREPARE_VERB, *words)]
     assert [each.words for each in jobs.started] == expected
-
-
-def test_the_peers_are_installed_into_an_environment_of_their_own_and_start_there(tmp_path: Path) -> None:
-    jobs = Answering(peers=tmp_path / "peers", answer=lambda _: {"PyTorch": [{"images_per_s": 1.0}]})
-    jobs.install_peers()
-    venv, pip = (each.words for each in jobs.started)
-    assert venv == [sys.executable, "-m", "venv", str(tmp_path / "peers")]
-    assert pip[:4] == [str(jobs.peers_python), "-m", "pip", "install"]
-    assert (ROOT / pip[pip.index("-r") + 1]).is_file()
-    task = {"rendezvous_file": "m", "cluster": "c", "overrides": ["model.name=x", "cluster.a=1"]}
-    jobs.ranks("pytorch", task, overrides=["cluster.b=2"], is_peer=True)
-    started = jobs.started[-1]
-    words = started.words[started.words.index("--") + 1 :]
-    # This program is not installed there, so Python looks for it in the current folder.
-    assert words[:4] == [str(tmp_path / "peers/bin/python"), "-u", "-m", Program.BENCH_RANK.value]
-    assert (started.after("--cluster"), started.sets) == ("c", ["cluster.a=1", "cluster.b=2"])

@@ -1,7 +1,5 @@
 """The programs of the benches on real ranks: every figure is there, and figures that belong together agree."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +18,6 @@ JOBS = Jobs()
 
 needs_link = pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch: ./run.sh setup --engine torch")
-
-
-class _WithPeers(Jobs):
-    """Starts the programs of the peers in this environment, if it has PyTorch."""
-
-    peers_python = Path(sys.executable)
 
 
 def _measure(words: str, jobs: Jobs = JOBS, **others: Any) -> Report:
@@ -111,7 +103,7 @@ _TINY = "peers --model mnist_small_cnn --batch 2 --rounds 1 --steps 1"
 @pytest.mark.ranks
 def test_ours_and_pytorch_are_measured_in_their_fastest_forms() -> None:
     words = f"{_TINY} --ranks 1 --precision float32 --optimizer lars"
-    report = _measure(words, _WithPeers())
+    report = _measure(words)
     rates = {name: median for (name, figure), median in _medians(report).items() if figure == "images_per_s"}
     assert {name.partition(",")[0] for name in rates} == {"ours", "PyTorch"}
     assert min(rates.values()) > 0
@@ -123,14 +115,6 @@ def test_ours_and_pytorch_are_measured_in_their_fastest_forms() -> None:
 @needs_torch
 @pytest.mark.ranks
 def test_both_sides_of_the_race_reach_the_target_of_the_digits() -> None:
-    found = _medians(_measure("race --quick", _WithPeers()))
+    found = _medians(_measure("race --quick"))
     reached = {name.partition(",")[0]: median for (name, figure), median in found.items() if figure == "reached"}
     assert reached == {"ours": 1, "PyTorch": 1}
-
-
-def test_what_the_peers_program_imports_of_ours_needs_nothing_but_numpy() -> None:
-    ours = "data.recordio, data.shards, train.bench.rank, train.bench.samples, train.networks.arch, train.rank.identity"
-    build = "train.networks.arch.build_network('resnet8', num_classes=10, image_size=8)"
-    program = f"import sys; sys.modules.update(pydantic=None, yaml=None); import {ours}; {build}"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

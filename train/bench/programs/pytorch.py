@@ -1,7 +1,7 @@
 """One rank of PyTorch, alone or of DistributedDataParallel over Gloo: for ``bench peers`` and ``bench race``.
 
-Network, batch, optimizer and images are those of this program. The program runs in an environment of its own. So of our
-modules, it imports only those that need nothing but NumPy, Pillow and the standard library, and no part of our engine.
+Network, batch, optimizer and images are those of this program. Its start is measured, so of our modules it imports only
+those that need nothing but NumPy, Pillow and the standard library, and no part of our engine.
 """
 
 import io
