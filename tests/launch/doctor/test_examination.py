@@ -91,15 +91,6 @@ def test_ranks_that_a_signal_stops_are_not_judged(outcome: Outcome, doctor: Doct
     assert doctor(_Ranks(outcome)) == (128 + signal.SIGTERM, "")
 
 
-def test_ctrl_c_ends_an_examination_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupt(*_: object, **_more: object) -> Outcome:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(examination, "run_under", interrupt)
-    assert main(["doctor", "--set", f"cluster.paths.runs={tmp_path}"]) == 130
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("kind", "is_done", "place", "told"),
     [

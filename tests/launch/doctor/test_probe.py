@@ -1,7 +1,6 @@
 """What a rank of the doctor writes, and when: the file of a rank that hangs must show how far the rank came."""
 
 import json
-import math
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 from configs.load import dump, load_both, load_cluster
@@ -21,7 +19,6 @@ from launch.doctor.facts import PartFailure, StepFacts
 from launch.doctor.step_probe import probe_step
 from tests.engines import ALONE
 from train.comm.communicator import SingleProcess
-from train.networks.arch import network_of
 from train.rank.identity import Identity
 
 pytestmark = pytest.mark.medium
@@ -123,15 +120,6 @@ def test_each_part_is_written_before_the_next_one_begins(
     assert facts["allreduce"] is None, "there is nothing to reduce"
 
 
-@pytest.mark.parametrize("words", [[], ["data"]])
-def test_the_first_rank_of_a_host_tells_of_the_machine_and_of_the_data_set_if_asked(words: list[str], run: Run) -> None:
-    status, facts = run(SingleProcess, *words, identity=ALONE)
-    assert status == 0
-    assert facts["machine"]["runs"]["is_writable"]
-    assert (facts["data"] or {"folder": "none"})["folder"] == (None if words else "none")
-    assert facts["step"] is None
-
-
 @pytest.mark.parametrize("wrong_round", [None, 0, 5])
 def test_the_first_allreduce_does_not_count_and_one_wrong_element_of_one_sum_is_told(
     wrong_round: int | None, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -199,30 +187,6 @@ def _step(communicator: SingleProcess, *sets: str, place: str | None = None) -> 
     told: list[str] = []
     where = load_cluster(place) if place else cluster
     return probe_step(recipe, where, RANK, communicator, lambda facts: told.append(facts.part)), told
-
-
-@pytest.mark.medium
-def test_a_real_step_is_timed_part_by_part_and_each_bucket_alone() -> None:
-    communicator = _Noting()
-    facts, told = _step(communicator)
-    assert (facts.failure, facts.has_ended, facts.images, facts.has_real_images) == (None, True, 4, True)
-    assert [*facts.seconds, "samples"] == [part for part in told if not part.startswith("reduction")]
-    assert set(facts.samples) == {"compute", "copy", "input", "allreduce", "step"}
-    (many,) = {len(values) for values in facts.samples.values()}
-    assert 4 <= many <= 12
-    assert min(min(values) for values in facts.samples.values()) > 0
-    assert [*facts.seconds][-4:] == ["forward and backward", "update", "evaluation", "step"]
-    assert min(facts.seconds.values()) > 0
-    alone = {name: rounds for name, rounds in communicator.reduced.items() if name.startswith("reduction")}
-    assert len(alone) == len(facts.buckets_s) > 1
-    assert {len(rounds) for rounds in alone.values()} == {3}, "each is timed three times"
-    sizes = [math.prod(array.shape) for rounds in alone.values() for array in rounds[0]]
-    assert sum(sizes) == network_of(load_both("digits", None)[0].model).num_parameters
-    peak = facts.memory_bytes
-    assert peak is not None
-    assert psutil.Process().memory_info().rss / 1.01 <= peak < 1 << 38
-    assert facts.memory_before_bytes is not None
-    assert facts.memory_before_bytes <= peak
 
 
 def test_a_part_is_timed_three_times_or_until_it_has_taken_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

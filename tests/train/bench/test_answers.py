@@ -13,7 +13,6 @@ from configs.networks import NETWORKS
 from configs.registry import CAST_FLAGS
 from tests.train.bench.answering import BEGUN_S, Answering, Started, write_run
 from train.bench.__main__ import read_command
-from train.bench.bench_startup import critical_path
 from train.bench.kernel_cases import EXECUTIONS, KERNEL_CASES
 from train.bench.measure import BenchRow, Report
 from train.sim.collectives import allreduce
@@ -260,22 +259,6 @@ _PHASES = (
 
 def _ledger(rows: tuple[tuple[str, str, float, float], ...]) -> list[dict[str, Any]]:
     return [dict(zip(("phase", "thread", "begin_s", "end_s"), row, strict=True)) for row in rows]
-
-
-def test_the_critical_path_counts_another_thread_only_while_the_main_thread_waits_for_it() -> None:
-    rows = (
-        ("interpreter", "MainThread", 0.0, 1.0),
-        ("communicator: import", "communicator", 1.0, 2.0),
-        ("pipeline", "MainThread", 1.0, 3.0),
-        ("communicator: init", "communicator", 2.0, 5.0),
-        ("wait for communicator", "MainThread", 3.5, 5.5),
-        ("loader", "other", 5.0, 9.0),
-        ("warm-up", "MainThread", 6.0, 7.0),
-    )
-    assert critical_path(_ledger(rows), 8.0) == {
-        "interpreter": 1.0, "communicator: import": 0.0, "pipeline": 2.0, "communicator: init": 1.5, "loader": 0.5,
-        "warm-up": 1.0, "between phases": 2.0,
-    }  # fmt: skip
 
 
 def test_a_start_has_its_phases_its_critical_path_and_a_verdict_on_the_goal() -> None:

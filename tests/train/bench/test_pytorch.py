@@ -263,19 +263,6 @@ def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_e
     assert all(modes), "an evaluation does not last into the next epoch"
 
 
-@pytest.mark.usefixtures("_alone")
-def test_images_of_another_size_are_resized_and_grey_ones_have_one_channel(tmp_path: Path) -> None:
-    image = Image.new("RGB", (16, 16), (200, 100, 50))
-    image.paste((40, 40, 40), (0, 8, 8, 16))
-    run = _race(tmp_path)
-    _write(tmp_path / "other", image)
-    for channels, level in ((1, 124), (3, 200)):
-        run.race["network"].update(input_channels=channels, image_size=2)
-        images, _ = run.share("other", ALONE)
-        assert (images.shape, images.dtype) == ((1, channels, 2, 2), torch.uint8)
-        assert images[0, 0].flatten().tolist() == pytest.approx([level, level, 40, level], abs=2)
-
-
 # The rate
 
 

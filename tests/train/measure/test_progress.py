@@ -128,6 +128,10 @@ def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
     caplog.set_level(logging.INFO, "train.measure.progress")
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
+    quiet, _, _ = _progress(10, visible=False)
+    quiet.steps([], "end")
+    quiet.close()
+    assert terminal.getvalue() == "", "of the other ranks"
     progress, _, clock = _progress(10, visible=True)
     clock.steps, clock.stepping_s = 10, 25.0
     progress.steps(_losses(0, *[2.0] * 10))
@@ -197,38 +201,3 @@ def test_a_skipped_step_costs_a_line_and_no_loss(caplog: pytest.LogCaptureFixtur
         "step 2/100: float16 overflow, the update was skipped",
         "epoch 1 step 3/100  7.7 images/s  loss 2.5000  lr 0.2  not evaluated yet  at most 13m28s left",
     ]
-
-
-@pytest.mark.parametrize(
-    ("left_s", "words", "step_s", "rate"),
-    [(0.4, "0s", 64 / 9.94, "9.9"), (59.4, "59s", 6.4, "10"), (59.6, "1m00s", 64 / 10.6, "11"),
-     (3599, "59m59s", 1, "64"), (3599.6, "1h00m", 1, "64"), (90_000, "25h00m", 1, "64")],
-)  # fmt: skip
-def test_a_line_has_two_units_of_time_at_most_and_a_decimal_of_small_rates(
-    caplog: pytest.LogCaptureFixture, left_s: float, words: str, step_s: float, rate: str
-) -> None:
-    caplog.set_level(logging.INFO, "train.measure.progress")
-    progress, _, clock = _progress(1, visible=True)
-    clock.steps, clock.stepping_s = 1, step_s
-    progress.steps([])  # measures the rate
-    clock.steps, clock.stepping_s = 1, left_s / 99
-    progress.steps(_losses(0, 2.0))
-    progress.close()
-    (line,) = caplog.messages
-    assert line.endswith(f"at most {words} left")
-    assert f"  {rate} images/s" in line
-
-
-def test_a_quiet_rank_measures_but_shows_neither_bar_nor_line(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO, "train.measure.progress")
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    progress, rows, clock = _progress(1, visible=False)
-    clock.steps, clock.stepping_s = 1, 2.5
-    progress.steps(_losses(0, 2.0))
-    progress.evaluated(1, 0, top1_score(30, 40), 1.5)
-    progress.close()
-    assert [row["kind"] for row in rows.rows] == ["interval", "evaluation"]
-    assert (caplog.messages, terminal.getvalue()) == ([], "")
