@@ -33,8 +33,7 @@ from train.engine.init import RanksDiffer, checksum, require_equal
 from train.measure.chance import ClassCounts, StopRule, stop_rule_of
 from train.measure.node_energy import NodeEnergy
 from train.measure.rank_pace import RankPace
-from train.measure.rank_times import gather_ranks, slowest_rank
-from train.measure.rank_usage import Usage
+from train.measure.rank_times import Usage, gather_ranks, slowest_rank
 from train.measure.trace import Tracer, tracer_of
 from train.networks.arch import network_of
 from train.plan.fixed_step import require_fixed_step

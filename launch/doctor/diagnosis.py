@@ -1,16 +1,21 @@
-"""The checks of ``./run.sh doctor`` over all ranks, and the order of all checks. Pure."""
+"""The checks of ``./run.sh doctor`` and their order: of each machine, by its first rank, and of all ranks. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from configs.arguments import counted
+from configs.compilers import compiling_key
+from configs.machine_limits import gpu_shortage
+from configs.registry import CAST_FLAGS, ENGINES, possible_precisions
 from configs.schema import Cluster
 from launch.doctor.check_result import CheckResult, Level, ProbeReport
 from launch.doctor.facts import MachineFacts, RankFacts
-from launch.doctor.machine_checks import HARDWARE_CHECKS, SOFTWARE_CHECKS
 from launch.doctor.step_checks import check_step
+from launch.setup.gpu import NEEDS, Gpu, capability_of, driver_number
+from launch.setup.layout import Variant
+from train.plan.memory import LIBRARY_BYTES, PROCESS_BYTES
 
 _DECISIVE = (
     "python", "mxnet", "mxnet-cu112", "horovod", "torch", "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda120",
@@ -24,14 +29,29 @@ _SLOW_SHARE = 0.1
 
 _SHOWN_RANKS = 8
 
+_SHM_BYTES = 64 << 20
+"""Shared memory of one rank for NCCL or MPI. Containers often have 64 MB in all."""
+
+_NEEDED_LIMITS = {"open files": 256, "processes": 256, "address space": 16 << 30, "file size": 64 << 20}
+"""What a run may need of each limit of a process: sockets and record files; the threads of a user's ranks; addresses,
+of which the libraries map far more than they use; records, logs and traces. A checkpoint may be larger."""
+
+_SPARE_INODES = 1000
+"""Files of a run, with its checkpoints."""
+
+_TEMPORARY_BYTES = 100_000_000
+
+_RUN_BYTES = 1_000_000_000
+"""Disk space for the logs, metrics and traces of a run."""
+
 
 def judge(report: ProbeReport) -> list[CheckResult]:
     """Return the results of all checks, in the order in which a user has to solve the problems."""
     results = [_presence(report)]
     if report.machines:
-        results += _on_each_machine(report, SOFTWARE_CHECKS)
+        results += _on_each_machine(report, _SOFTWARE_CHECKS)
         results += _versions(report)
-        results += _on_each_machine(report, HARDWARE_CHECKS)
+        results += _on_each_machine(report, _HARDWARE_CHECKS)
         slow_settings = report.plan.slow_settings if report.plan else ()
         results += [CheckResult("WARN", "settings", words) for words in slow_settings]
         results += [_clocks(report), _allreduce(report), *check_step(report)]
@@ -162,3 +182,251 @@ def expected_bytes_per_s(cluster: Cluster) -> float | None:
     if cluster.num_nodes > 1:
         return node.nics * node.nic_bytes_per_s if node.nic_bytes_per_s else None
     return node.gpu_link_bytes_per_s
+
+
+def _drivers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
+    if report.cluster.device == "cpu":
+        return None
+    gpus = machine.environment["gpus"]
+    wanted = report.cluster.ranks_per_node
+    if shortage := gpu_shortage(len(gpus or ()), wanted):
+        return CheckResult("FAIL", "driver", *shortage)
+    if report.base:
+        words = (
+            f"{gpus[0]['driver_version']}, {len(gpus)} {gpus[0]['name']}; not compared with the MXNet of {report.base}"
+        )
+        found = CheckResult("OK", "driver", words)
+    else:
+        found = _first_gpu(gpus, report.cluster.engine.name, report.variant)
+    if found.level != "FAIL" and any(gpu.get("mig.mode.current") == "Enabled" for gpu in gpus):
+        level: Level = "FAIL" if wanted > 1 else "WARN"
+        words = f"{found.words}; MIG is on, so that a rank sees one part of one GPU"
+        return CheckResult(level, "driver", words, "switch MIG off (nvidia-smi -mig 0), or start one rank")
+    return found
+
+
+def _first_gpu(gpus: Sequence[Mapping[str, str]], engine: str, variant: Variant) -> CheckResult:
+    """Check the driver and the model of the first GPU; the other GPUs of a machine are alike."""
+    choices = NEEDS[engine]
+    needs = choices.get(variant, choices["gpu"])
+    name, version = gpus[0]["name"], gpus[0]["driver_version"]
+    words, number, capability = f"{version}, {len(gpus)} {name}", driver_number(version), capability_of(name)
+    if not needs.run_on(version):
+        others = [f"{each.command} --{other}" for other, each in choices.items() if each.run_on(version)]
+        remedy = ", or run ".join([f"update the driver to {needs.update}", *others])
+        return CheckResult("FAIL", "driver", f"{words}: too old for CUDA {needs.cuda}", remedy)
+    if capability is not None and not needs.are_met_by(Gpu(name, capability)):
+        remedy = f"{needs.other}, take nodes with other GPUs, or set cluster.device=cpu"
+        return CheckResult("FAIL", "driver", f"{words}: {needs.title} has no kernels for this GPU", remedy)
+    if number is not None and number < needs.fusion_driver:
+        words += ": older than R520, so ranks run without MXNet's fusion (MXNET_USE_FUSION=0)"
+        return CheckResult("WARN", "driver", words, "update the driver to R520 or later for the full speed")
+    return CheckResult("OK", "driver", words)
+
+
+def _libraries(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    libraries, cluster = rank.libraries, report.cluster
+    if libraries is None:
+        remedy = "./run.sh setup; see the output above"
+        return CheckResult("FAIL", "libraries", "a rank ended or hung while it loaded the libraries", remedy)
+    broken = [f"{name}: {library.problem}" for name, library in libraries.items() if library.problem is not None]
+    if broken:
+        return CheckResult("FAIL", "libraries", "; ".join(broken), "./run.sh setup")
+    title = ENGINES[cluster.engine.name].title
+    features = {name: library.has or {} for name, library in libraries.items()}
+    framework = features[title]
+    if cluster.device == "gpu" and not framework.get("CUDA"):
+        remedy = f"{NEEDS[cluster.engine.name]['gpu'].command} --gpu"
+        return CheckResult("FAIL", "libraries", f"this {title} was built without CUDA", remedy)
+    if cluster.device == "gpu" and (shortage := gpu_shortage(framework["gpus"], cluster.ranks_per_node)):
+        words, remedy = shortage
+        return CheckResult("FAIL", "libraries", f"{title}: {words}", remedy)
+    backend, found = cluster.communication.backend, dict(framework)
+    for name in libraries.keys() - {title, "DALI"}:
+        found |= features[name]
+        if not features[name][backend]:
+            remedy = "./run.sh setup on a machine that has mpicxx, or with --gpu for NCCL"
+            return CheckResult("FAIL", "libraries", f"{name} was built without {backend}", remedy)
+    built_with = ", ".join(key for key, value in found.items() if value and key != "gpus")
+    return CheckResult("OK", "libraries", f"{', '.join(libraries)} load; with {built_with}")
+
+
+def _instruction_sets(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
+    """Check that the CPU has what the engine needs for the precision; None if there is nothing to tell."""
+    engine, flags = report.cluster.engine, machine.environment.get("cpu_flags")
+    if report.cluster.device == "gpu" or not flags or engine.precision in possible_precisions(engine.name, flags):
+        return None
+    lacking = ", ".join(sorted(CAST_FLAGS - {*flags}))
+    words = f"the CPU has no {lacking}, which {ENGINES[engine.name].title} needs for {engine.precision}"
+    return CheckResult("FAIL", "precision", words, "take nodes with AVX-512, or set cluster.engine.precision=float32")
+
+
+def _compilers(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
+    """Check that kernels can be compiled; None if the cluster file does not want it."""
+    key = compiling_key(report.cluster)
+    if key is None:
+        return None
+    if machine.compiler_shortage:
+        return CheckResult("FAIL", "compiler", *machine.compiler_shortage)
+    return CheckResult("OK", "compiler", f"what engine.{key} needs is there")
+
+
+def _cores(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    cluster = report.cluster
+    ours = [set(each.cores) for each in report.ranks if each.host == rank.host]
+    granted, threads = float(len(set().union(*ours))), cluster.ranks_per_node * cluster.engine.threads
+    granted = min(granted, machine.usable_cores or granted)
+    remedy = "ask the scheduler for whole nodes, or set cluster.node.cores and engine.threads to what is granted"
+    if cluster.node.cores and granted < cluster.node.cores:
+        return CheckResult("WARN", "cores", f"{granted:g} granted, node.cores: {cluster.node.cores}", remedy)
+    level: Level = "WARN" if granted < threads else "OK"
+    words = f"{granted:g} granted for {threads} operator threads"
+    return CheckResult(level, "cores", words, remedy if level == "WARN" else "")
+
+
+def _memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    cluster, free = report.cluster, machine.memory_available_bytes
+    if report.plan is None:
+        limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
+        words = f"{_gb(free)} free{limit}, not compared with a plan"
+        return CheckResult("WARN", "memory", words, "name a recipe with --recipe")
+    planned = report.plan.total_bytes
+    on_gpu = cluster.device == "gpu"
+    gpus = machine.environment["gpus"] or []
+    smallest = min((int(gpu["memory.total"].split()[0]) << 20 for gpu in gpus), default=None) if on_gpu else None
+    if smallest is not None and planned > smallest:
+        level: Level = "FAIL" if report.plan.certain_bytes > smallest else "WARN"
+        words = f"the plan needs {_gb(planned)} and a GPU has {_gb(smallest)}"
+        return CheckResult(level, "memory", words, "lower batch.global_size or raise batch.accumulation_steps")
+    per_rank, certain = planned, report.plan.certain_bytes
+    if on_gpu:
+        per_rank = certain = PROCESS_BYTES[cluster.engine.name] + LIBRARY_BYTES[cluster.engine.name]
+    pinned = report.plan.pinned_bytes_per_node if on_gpu else 0
+    needed, least = (cluster.ranks_per_node * each + pinned for each in (per_rank, certain))
+    limit = f" ({machine.memory_limit})" if machine.memory_limit else ""
+    if free is not None and needed > free:
+        words = f"{_gb(free)} free{limit}, {_gb(needed)} needed for {cluster.ranks_per_node} ranks"
+        remedy = "end other programs, lower the batch, or start fewer ranks a node"
+        return CheckResult("FAIL" if least > free else "WARN", "memory", words, remedy)
+    return CheckResult("OK", "memory", f"{_gb(free)} free{limit}, about {_gb(needed)} needed")
+
+
+def _limits(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    """Check the limits of a process; a checkpoint, a file of 12 bytes a parameter, must not exceed the file size."""
+    needed = dict(_NEEDED_LIMITS)
+    needed["file size"] += 12 * (report.plan.parameters if report.plan else 0)
+    short = [
+        f"{name}: {limit:,}, {needed[name]:,} needed" for name, limit in machine.limits.items() if limit < needed[name]
+    ]
+    if short:
+        return CheckResult("WARN", "limits", "; ".join(short), "raise them with ulimit, or in limits.conf")
+    return CheckResult(
+        "OK", "limits", ", ".join(f"{name} {limit:,}" for name, limit in machine.limits.items()) or "none"
+    )
+
+
+def _inodes(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    """Check the inodes of each folder that is written, and the folder of temporary files."""
+    folders = [each for each in (machine.runs, machine.data, machine.stage, machine.temporary) if each is not None]
+    for folder in folders:
+        if folder.free_inodes is not None and folder.free_inodes < _SPARE_INODES:
+            words = f"{folder.folder}: {folder.free_inodes} inodes free, {_SPARE_INODES} needed"
+            return CheckResult("WARN" if folder.free_inodes else "FAIL", "files", words, "remove some files")
+    temporary = machine.temporary
+    if temporary and not (temporary.is_writable and (temporary.free_bytes or 0) >= _TEMPORARY_BYTES):
+        words = f"{temporary.folder}: {_gb(temporary.free_bytes)} free, {_gb(_TEMPORARY_BYTES)} needed"
+        words = words if temporary.is_writable else f"{temporary.folder} is not writable"
+        return CheckResult("WARN", "files", words, "set TMPDIR to another folder")
+    return CheckResult("OK", "files", "inodes and temporary space are free")
+
+
+def _disk(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    runs = machine.runs
+    # A checkpoint has 12 bytes a parameter (weights, master weights, momentum). There is room for ten of them.
+    needed = _RUN_BYTES + 10 * 12 * (report.plan.parameters if report.plan else 0)
+    if not runs.is_writable:
+        words = f"{runs.folder} is not writable"
+        return CheckResult("FAIL", "disk", words, "set cluster.paths.runs to a folder that you may write to")
+    words = f"{_gb(runs.free_bytes)} free at {runs.folder}, {_gb(needed)} needed for a run"
+    if runs.free_bytes is None or runs.free_bytes < needed:
+        level: Level = "FAIL" if runs.free_bytes is not None and runs.free_bytes < needed / 10 else "WARN"
+        return CheckResult(level, "disk", words, "free some space, or set cluster.paths.runs to another disk")
+    return CheckResult("OK", "disk", words)
+
+
+def _shared_memory(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    free, needed = machine.shm_free_bytes, report.cluster.ranks_per_node * _SHM_BYTES
+    if free is None or free < needed:
+        words = f"{_gb(free)} free at /dev/shm, {_gb(needed)} needed"
+        return CheckResult("WARN", "shared memory", words, "give the container more: --shm-size, --ipc=host")
+    return CheckResult("OK", "shared memory", f"{_gb(free)} free at /dev/shm")
+
+
+def _links(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:
+    """Check the network interfaces and the InfiniBand adapters."""
+    cluster = report.cluster
+    up = sorted(name for name, state in machine.interfaces.items() if state == "up")
+    down = [name for name in cluster.node.hcas if "ACTIVE" not in str(machine.adapters.get(name))]
+    gloo_interface = cluster.environment.get("HOROVOD_GLOO_IFACE")
+    if gloo_interface and gloo_interface not in {*up, "lo"}:
+        down.append(gloo_interface)
+    if down:
+        known = {*machine.adapters, *machine.interfaces}
+        states = ", ".join(f"{name} {'down' if name in known else 'missing'}" for name in down)
+        remedy = "see ibstat and ip link; correct node.hcas, or have the node taken out of service"
+        return CheckResult("FAIL", "links", states, remedy)
+    if cluster.node.hcas and machine.locked_memory_bytes is not None:
+        words = f"adapters are up, but locked memory is limited to {_gb(machine.locked_memory_bytes)}"
+        remedy = "InfiniBand needs ulimit -l unlimited: in limits.conf, or in the scheduler's configuration"
+        return CheckResult("WARN", "links", words, remedy)
+    if cluster.num_nodes > 1 and not up and not cluster.node.hcas:
+        return CheckResult("FAIL", "links", "no network interface is up", "see ip link")
+    if cluster.node.hcas:
+        return CheckResult("OK", "links", f"{', '.join(cluster.node.hcas)} active")
+    words = f"{', '.join(up) or 'only lo'} up; the cluster file names no InfiniBand adapters"
+    return CheckResult("OK", "links", words)
+
+
+def _data(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
+    data = rank.data
+    if data is None:
+        reads_none = report.cluster.rehearsal is not None
+        return None if reads_none else CheckResult("WARN", "data", "not checked", "name a recipe with --recipe")
+    if data.folder is None:
+        return CheckResult("OK", "data", "generated in memory, nothing to read")
+    if data.problem and report.is_packed_on_demand and not data.exists:
+        return CheckResult("OK", "data", f"{data.folder} does not exist yet; the first run packs it")
+    if data.problem:
+        return CheckResult("FAIL", "data", data.problem)
+    words = f"{data.folder}: {data.records:,} records; sizes and index as in the manifest, both ends readable"
+    if data.stays_cached:
+        return CheckResult("WARN", "data", words, data.stays_cached)
+    return CheckResult("OK", "data", words)
+
+
+def _stage(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult | None:
+    """Check the local disk that the data set is copied to, if the cluster file names one."""
+    stage, data = machine.stage, rank.data
+    if stage is None:
+        return None
+    if stage.problem:
+        return CheckResult("FAIL", "stage", stage.problem)
+    if not stage.is_writable:
+        words = f"{stage.folder} is not writable"
+        return CheckResult("FAIL", "stage", words, "set cluster.paths.stage to a folder that you may write to")
+    needed = data.bytes if data else 0
+    words = f"{_gb(stage.free_bytes)} free at {stage.folder}, the data set needs {_gb(needed)}"
+    if stage.free_bytes is None or stage.free_bytes < needed:
+        level: Level = "WARN" if stage.free_bytes is None else "FAIL"
+        return CheckResult(level, "stage", words, "free some space, or set cluster.paths.stage: null")
+    return CheckResult("OK", "stage", words)
+
+
+def _gb(size: float | None) -> str:
+    return "unknown" if size is None else f"{size / 1e9:.1f} GB"
+
+
+_SOFTWARE_CHECKS = (_drivers, _libraries)
+_HARDWARE_CHECKS = (
+    _instruction_sets, _compilers, _cores, _memory, _limits, _disk, _inodes, _shared_memory, _links, _data, _stage,
+)  # fmt: skip

@@ -3,9 +3,12 @@
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,6 @@ from configs.schema import Cluster, Recipe
 from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
-from launch.doctor.history import remember
 from launch.doctor.options import Options
 from launch.doctor.step_checks import rankings_of
 from launch.setup.stages import make_stages
@@ -30,10 +32,17 @@ from launch.start.commands import run_under
 from launch.start.gpus import without_cuda
 from launch.submit.hosts import parse_hosts
 from launch.submit.schedulers import SCHEDULERS
+from logs.claims import job_id
+from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE
 from logs.nodes import NodeScore
 from train.plan.document import plan_document
 from train.sim.conditions import predict
+
+_KEPT = 1000
+"""Lines that are left when the file has become twice as long."""
+_LAST = 20
+"""Checks that are looked at, so that a node that was repaired is forgotten."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,7 @@ def examine(options: Options) -> Examination:
         own.append(CheckResult("FAIL", "memory", words, "raise the limit, or start fewer ranks"))
     checks = [ranking.nodes for ranking in rankings_of(ranks, options.times)] if options.step else []
     if checks and not cluster.rehearsal:
-        own += remember(options.recipe or "", cluster, checks[0])
+        own += _remember(options.recipe or "", cluster, checks[0])
     return Examination(cluster, [*own, *judge(report)], ranks, None, checks, forecast)
 
 
@@ -263,3 +272,56 @@ def _scope(cluster: Cluster, reachable: Cluster) -> CheckResult:
     words = f"not inside a job, so only this machine was checked, without {cluster.launcher}{missing}"
     commands = ", ".join(scheduler.interactive for scheduler in SCHEDULERS.values() if scheduler.interactive)
     return CheckResult("WARN", "launcher", words, f"run the doctor again inside a job: {commands}")
+
+
+def _remember(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) -> list[CheckResult]:
+    """Add a check to the history; return a warning for each of its nodes that was slow in two jobs or more.
+
+    A file that cannot be read or written is a warning, too. Damaged lines are passed over.
+
+    Args:
+        recipe_name: The recipe as the user named it.
+        cluster: What was examined; its ``health`` names the file.
+        nodes: The scores of all nodes.
+    """
+    path = resolve_path(cluster.health or f"{cluster.paths.runs}/health.jsonl")
+    row = {
+        "time": datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
+        "job": job_id() or f"{socket.gethostname()}-{os.getpid()}",
+        "cluster": cluster.name,
+        "recipe": recipe_name,
+        "num_nodes": len(nodes),
+        "slow": [asdict(node) for node in nodes if node.is_slow],
+    }
+    try:
+        with explain_disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+            lines.append(json.dumps(row))
+            if len(lines) > 2 * _KEPT:
+                write_text(path, "\n".join(lines[-_KEPT:]) + "\n")
+            else:
+                with path.open("a", encoding="utf-8") as file:  # in one piece, as other jobs may do the same
+                    file.write(f"{lines[-1]}\n")
+    except UserError as error:
+        return [CheckResult("WARN", "history", str(error))]
+    rows = _rows(lines, cluster.name)[-_LAST:]
+    results = []
+    for host in (node.host for node in nodes):
+        found = [(each["job"], slow) for each in rows for slow in each["slow"] if slow["host"] == host]
+        if len({job for job, _ in found}) > 1:
+            parts = ", ".join(sorted({slow["part"] for _, slow in found}))
+            worst = 100 * max(slow["excess"] for _, slow in found)
+            words = f"slow in {len(found)} of the last {len(rows)} checks, in {parts}, by up to {worst:.1f} %"
+            results.append(CheckResult("WARN", "history", words, "have the node repaired, or leave it out", (host,)))
+    return results
+
+
+def _rows(lines: Sequence[str], cluster_name: str) -> list[Mapping[str, Any]]:
+    rows = []
+    for line in lines:
+        with suppress(ValueError, TypeError, KeyError):
+            row = json.loads(line)
+            if row["cluster"] == cluster_name:
+                rows.append(row)
+    return rows

@@ -141,7 +141,7 @@ def _run(command: BenchCommand) -> int:
     from configs.registry import require_engine
     from logs.disk import explain_disk_errors, write_json
     from train.bench.launching import Jobs
-    from train.bench.machine_use import MachineUseMeter
+    from train.bench.measure import MachineUseMeter
     from train.bench.samples import MeasurementFailed, MeasurementRefused
 
     if command.bench.needs:

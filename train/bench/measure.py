@@ -3,18 +3,24 @@
 A figure of an alternative is compared with the reference's figure of the same round, so that whatever slows the machine
 for a while slows both. The median of these ratios has a 90 % interval, and the interval gives the verdict.
 
+What the machine did beside a bench is told, too: processor time of other work, and time that a hypervisor gave to other
+machines. Linux's ``/proc/stat`` has the time for which each processor worked, for whomever; ``os.times`` has that of
+this process and of all processes that it started and that have ended.
+
 The module of every bench imports this one at its top, so only the standard library is imported here.
 """
 
 import dataclasses
 import logging
 import math
+import os
 import statistics
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from train.bench.machine_use import MachineUse
 from train.bench.samples import Figures
 
 logger = logging.getLogger(__name__)
@@ -27,6 +33,13 @@ CANNOT_TELL = "cannot tell on this machine"
 
 _PACKAGES = ("horovod", "mxnet", "mxnet-cu112", "numpy", "nvidia-dali-cuda110", "pillow", "torch", "torchvision")
 _MACHINE = ("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus")
+
+
+_NOTICED = 0.05
+"""Share of the processors from which on other work is worth a note; services of an idle machine take 0.01."""
+_BUSY_FIELDS = (0, 1, 2)
+"""Fields of ``/proc/stat``: user, nice, system. Interrupts belong to whoever sends packets, so they are left out."""
+_STEAL_FIELD = 7
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,67 @@ class BenchRow:
             low, high = self.interval
             verdict = below if high < level else above if low > level else CANNOT_TELL
         return dataclasses.replace(self, verdict=verdict)
+
+
+@dataclass(frozen=True)
+class MachineUse:
+    """Processor time during a bench, as a number of cores that worked all the time.
+
+    Attributes:
+        cores: The cores that this process may use.
+        own_cores: Taken by the bench and the processes that it started.
+        other_cores: Taken by other processes.
+        stolen_cores: Wanted by this machine, and given to other machines by the hypervisor (steal).
+        load_before: Mean number of processes that wanted a processor in the minute before the bench.
+    """
+
+    cores: int
+    own_cores: float
+    other_cores: float
+    stolen_cores: float
+    load_before: float
+
+    @property
+    def note(self) -> str | None:
+        """Return a sentence if other work took a share that can change the figures, else None."""
+        if self.other_cores + self.stolen_cores < _NOTICED * self.cores:
+            return None
+        return (
+            f"this machine was busy: other work took {self.other_cores:.1f} of {self.cores} cores, the hypervisor "
+            f"{self.stolen_cores:.1f}, the bench itself {self.own_cores:.1f}; load before it {self.load_before:.1f}"
+        )
+
+
+class MachineUseMeter:
+    """Measures the use of this machine from its creation on; `read` may be called at any time."""
+
+    def __init__(self) -> None:
+        self._load_before = os.getloadavg()[0]
+        self._begin = _read_times()
+
+    def read(self) -> MachineUse:
+        """Return the use until now."""
+        busy_s, steal_s, own_s, elapsed_s = (end - begin for begin, end in zip(self._begin, _read_times(), strict=True))
+        elapsed_s = max(elapsed_s, 1e-9)
+        return MachineUse(
+            cores=len(os.sched_getaffinity(0)),
+            own_cores=own_s / elapsed_s,
+            other_cores=max(0.0, (busy_s - own_s) / elapsed_s),
+            stolen_cores=steal_s / elapsed_s,
+            load_before=self._load_before,
+        )
+
+
+def _read_times() -> tuple[float, float, float, float]:
+    """Return seconds of work and of steal of the usable cores, of work of this process, and of the time of day."""
+    tick_s, cores = 1 / os.sysconf("SC_CLK_TCK"), os.sched_getaffinity(0)
+    busy = steal = 0
+    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+        name, *fields = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
+            busy += sum(int(fields[field]) for field in _BUSY_FIELDS)
+            steal += int(fields[_STEAL_FIELD])
+    return busy * tick_s, steal * tick_s, sum(os.times()[:4]), time.monotonic()
 
 
 @dataclass(frozen=True)

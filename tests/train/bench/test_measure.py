@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from train.bench.machine_use import MachineUse, MachineUseMeter
 from train.bench.measure import (
     CANNOT_TELL,
     CONFIDENCE,
     BenchRow,
+    MachineUse,
+    MachineUseMeter,
     interleave,
     make_report,
     median_interval,
@@ -106,7 +107,7 @@ def test_other_work_is_what_the_usable_cores_did_without_interrupts_and_without_
     monkeypatch.setattr(Path, "read_text", read_text)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     monkeypatch.setattr("os.times", lambda: next(own_s))
-    monkeypatch.setattr("train.bench.machine_use.time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    monkeypatch.setattr("train.bench.measure.time", SimpleNamespace(monotonic=lambda: next(now_s)))
     use = MachineUseMeter().read()
     assert [use.own_cores, use.other_cores, use.stolen_cores, use.cores] == pytest.approx([0.3, 0.9, 0.1, 1])
 
