@@ -54,26 +54,32 @@ class AllreduceBench(PlaceOptions, Bench):
         """See `train.bench.options.Bench`."""
         sizes = list(dict.fromkeys(map(_bytes_of, self.sizes)))
         variants = self._variants()
-        starts: dict[str, list[dict[int, Figures]]] = {variant.title: [] for variant in variants}
-        for number, variant in turns(variants, self.rounds):
-            logger.info("start %d of %d: %s", number + 1, self.rounds, variant.title)
-            starts[variant.title].append(variant.start(jobs, self.cluster, sizes))
+        starts: dict[str, list[dict[int, float]]] = {title: [] for title in variants}
+        for number, title in turns([*variants], self.rounds):
+            logger.info("start %d of %d: %s", number + 1, self.rounds, title)
+            _, overrides = variants[title]
+            task = {"cluster": self.cluster, "overrides": overrides, "rounds": _SAMPLES, "sizes": sizes}
+            found = jobs.ranks("steps.allreduce", task).samples
+            starts[title].append({size: median(each["allreduce_ms"] for each in found[str(size)]) for size in sizes})
         rows: list[BenchRow] = []
-        for ranks, size in itertools.product(dict.fromkeys(each.cluster.world_size for each in variants), sizes):
-            same = [variant.title for variant in variants if variant.cluster.world_size == ranks]
-            measured = {f"{title}, {_in_words(size)}": [each[size] for each in starts[title]] for title in same}
+        for ranks, size in itertools.product(dict.fromkeys(each.world_size for each, _ in variants.values()), sizes):
+            measured = {
+                f"{title}, {_in_words(size)}": [_figures(cluster, size, start[size]) for start in starts[title]]
+                for title, (cluster, _) in variants.items()
+                if cluster.world_size == ranks
+            }
             rows += [row for title, rounds in measured.items() for row in summarize(title, rounds)]
             rows += ratio_rows(measured, next(iter(measured)), compared=["allreduce_ms"])
         notes = [
             "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
             "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
             "predicted_ms: the collective alone; a small buffer also waits for the library's next cycle",
-            *dict.fromkeys(note for variant in variants if (note := _predicted(variant.cluster, sizes[0])[1])),
+            *dict.fromkeys(note for cluster, _ in variants.values() if (note := _predicted(cluster, sizes[0])[1])),
         ]
         return make_report(rows, notes)
 
-    def _variants(self) -> "list[_Variant]":
-        """Return every number of ranks over every library and route, each once.
+    def _variants(self) -> "dict[str, tuple[Cluster, tuple[str, ...]]]":
+        """Return every number of ranks over every library and route: title -> cluster, and what changes its file so.
 
         Raises:
             UserError: A number of ranks does not fit the cluster's nodes.
@@ -84,7 +90,7 @@ class AllreduceBench(PlaceOptions, Bench):
         is_local = is_local_cpu(base)
         # Sums in shared memory have one route.
         usual = _OF_ONE_MACHINE if is_local and not self.routes else (base.communication.carrier,)
-        variants = []
+        variants = {}
         for ranks, backend, route in itertools.product(
             self.ranks or (_LOCAL_RANKS if is_local else (base.world_size,)),
             self.backends or usual,
@@ -99,43 +105,21 @@ class AllreduceBench(PlaceOptions, Bench):
             if ranks != base.world_size:
                 own += [f"cluster.num_nodes={base.num_nodes}", f"cluster.ranks_per_node={ranks // base.num_nodes}"]
             overrides = (*self.overrides, *own)
-            variants.append(_Variant(load_cluster(self.cluster, overrides), overrides))
-        return list({variant.title: variant for variant in variants}.values())
+            cluster = load_cluster(self.cluster, overrides)
+            way = f"{cluster.communication.allreduce}, {cluster.communication.carrier}"
+            variants[f"{cluster.world_size} ranks, {way}"] = cluster, overrides
+        return variants
 
 
-@dataclass(frozen=True)
-class _Variant:
-    """A number of ranks, a route and a library.
-
-    Attributes:
-        cluster: The cluster with these.
-        overrides: What changes the cluster file so.
-    """
-
-    cluster: "Cluster"
-    overrides: tuple[str, ...]
-
-    @property
-    def title(self) -> str:
-        """Name the ranks, the route and the library."""
-        communication = self.cluster.communication
-        return f"{self.cluster.world_size} ranks, {communication.allreduce}, {communication.carrier}"
-
-    def start(self, jobs: "Jobs", cluster_name: str, sizes: Sequence[int]) -> dict[int, Figures]:
-        """Start the ranks once; return the figures of each size, from the median of the start's samples."""
-        task = {"cluster": cluster_name, "overrides": self.overrides, "rounds": _SAMPLES, "sizes": sizes}
-        found = jobs.ranks("steps.allreduce", task).samples
-        return {size: self.figures(size, median(each["allreduce_ms"] for each in found[str(size)])) for size in sizes}
-
-    def figures(self, size: int, allreduce_ms: float) -> dict[str, float]:
-        """Return the bandwidth, and the simulator's prediction where it has one."""
-        ranks = self.cluster.world_size
-        bus_gb_per_s = 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6
-        figures = {"allreduce_ms": allreduce_ms, "bus_gb_per_s": bus_gb_per_s}
-        predicted_s, _ = _predicted(self.cluster, size)
-        if predicted_s is None:
-            return figures
-        return {**figures, "predicted_ms": 1e3 * predicted_s, "predicted / measured": 1e3 * predicted_s / allreduce_ms}
+def _figures(cluster: "Cluster", size: int, allreduce_ms: float) -> Figures:
+    """Return the time, the bandwidth, and the simulator's prediction where it has one."""
+    ranks = cluster.world_size
+    bus_gb_per_s = 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6
+    figures = {"allreduce_ms": allreduce_ms, "bus_gb_per_s": bus_gb_per_s}
+    predicted_s, _ = _predicted(cluster, size)
+    if predicted_s is None:
+        return figures
+    return {**figures, "predicted_ms": 1e3 * predicted_s, "predicted / measured": 1e3 * predicted_s / allreduce_ms}
 
 
 def _predicted(cluster: "Cluster", size: int) -> tuple[float | None, str]:

@@ -25,7 +25,7 @@ from train.bench.forms import (
     wanted_precisions,
 )
 from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, effort, generated_images, option
+from train.bench.options import Bench, effort, option
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -129,32 +129,33 @@ class PeersBench(PeerOptions, Bench):
         return self.ranks * self.batch
 
     @property
-    def network(self) -> dict[str, Any]:
-        """Arguments of `train.networks.arch.build_network`."""
-        classes, channels = (10, 1) if self._is_grey else (1000, 3)
-        return {"name": self.model, "num_classes": classes, "image_size": self.side, "input_channels": channels}
+    def images(self) -> int:
+        """Images of the data set."""
+        return max(_FEWEST_IMAGES, self.global_size)
 
     @property
-    def _is_grey(self) -> bool:
-        return self.model.startswith("mnist")
+    def network(self) -> dict[str, Any]:
+        """Arguments of `train.networks.arch.build_network`."""
+        classes, channels = (10, 1) if self.model.startswith("mnist") else (1000, 3)
+        return {"name": self.model, "num_classes": classes, "image_size": self.side, "input_channels": channels}
 
     @property
     def data(self) -> Path:
         """The folder of the packed images."""
         from configs.load import ROOT
 
-        return ROOT / "runs" / "data" / f"bench-peers-{self.network['num_classes']}-{self._images}"
-
-    @property
-    def _images(self) -> int:
-        return max(_FEWEST_IMAGES, self.global_size)
+        return ROOT / "runs" / "data" / f"bench-peers-{self.network['num_classes']}-{self.images}"
 
     @property
     def overrides(self) -> list[str]:
         """The changes of the recipe for a run of this program."""
         return [
-            *(GREY if self._is_grey else ()),
-            *generated_images(self.data.name, self._images),
+            *(GREY if self.model.startswith("mnist") else ()),
+            f"data.name={self.data.name}",
+            "data.source=generated",
+            f"data.train_samples={self.images}",
+            "data.eval_samples=2",
+            f"data.shuffle_buffer={self.images}",
             *(f"model.{key}={value}" for key, value in self.network.items()),
             f"batch.global_size={self.global_size}",
             *((_LARS,) if self.optimizer == "lars" else ()),

@@ -46,12 +46,6 @@ def is_local_cpu(cluster: "Cluster") -> bool:
     return cluster.launcher == "local" and cluster.device == "cpu"
 
 
-def generated_images(name: str, count: int) -> list[str]:
-    """Return the changes of a recipe that make ``count`` generated JPEGs its data set."""
-    counts = [f"data.train_samples={count}", "data.eval_samples=2", f"data.shuffle_buffer={count}"]
-    return [f"data.name={name}", "data.source=generated", *counts]
-
-
 def option(text: str, default: Any = None, *, flag: str | None = None, **settings: Any) -> Any:
     """Return a field that is an option.
 
