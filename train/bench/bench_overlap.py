@@ -80,13 +80,13 @@ class OverlapBench(Bench):
         links = [_bits_per_s(link) for link in self.links]
         rows: list[BenchRow] = []
         for ranks in self.ranks:
-            timed = self.describe(ranks, backward_s)
+            described, recipe, cluster = self._describe(ranks)
             for link in links:
-                rows += self._compare(timed, link, jobs)
+                rows += self._compare(described, recipe, cluster, link, backward_s, jobs)
         notes = [
-            f"{self.model} at {self.image_size} px, batch {self.batch} a rank, {timed.cluster.engine.precision}, on a "
-            f"GPU of {self.described}, {1 / timed.speed:.3g} times slower; gradients are {_SHRINK} times shorter, and "
-            "the link is slower so that communication keeps its share of a step",
+            f"{self.model} at {self.image_size} px, batch {self.batch} a rank, {described.engine.precision}, on a "
+            f"GPU of {self.described}, {backward_s / _ready_s(cluster)[0]:.3g} times slower; gradients are {_SHRINK} "
+            "times shorter, and the link is slower so that communication keeps its share of a step",
             "a bucket is named by its largest size; the last layer goes first",
             "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that "
             f"is not exposed; its verdict needs an interval of at most {_WIDEST}",
@@ -96,8 +96,8 @@ class OverlapBench(Bench):
         ]
         return make_report(rows, notes)
 
-    def describe(self, ranks: int, backward_s: float) -> "TimedRanks":
-        """Describe ranks that wait.
+    def _describe(self, ranks: int) -> "tuple[Cluster, Recipe, Cluster]":
+        """Return the described cluster, and a rehearsal on this machine: its ranks wait as long as that one computes.
 
         Raises:
             UserError: The simulator does not know the described machine, or the recipe does not fit it.
@@ -113,84 +113,62 @@ class OverlapBench(Bench):
             f"batch.global_size={ranks * self.batch}",
         )
         recipe, cluster = load_both("imagenet-b256", self.described, (*place, *self.overrides))
-        run, here = rehearsed_run(recipe, cluster, Course(_SHRINK), ranks=ranks)
-        assert here.rehearsal is not None
-        ready_s = here.rehearsal.waits.gradients_s
-        return TimedRanks(run, here, cluster.communication.bucket_bytes, backward_s, ready_s)
+        return cluster, *rehearsed_run(recipe, cluster, Course(_SHRINK), ranks=ranks)
 
-    def _compare(self, timed: "TimedRanks", link: float | None, jobs: "Jobs") -> list[BenchRow]:
-        """Start the ranks once over a link, and return the rows of every transfer."""
+    def _compare(
+        self,
+        described: "Cluster",
+        recipe: "Recipe",
+        cluster: "Cluster",
+        link: float | None,
+        backward_s: float,
+        jobs: "Jobs",
+    ) -> list[BenchRow]:
+        """Start the ranks once over a link, and return the rows of every transfer.
+
+        ``link`` has bits a second of the described machine, whose link is slower here as its compute is, and the
+        gradients short. If None, communication takes as long as backward.
+        """
         from configs.load import dump
 
-        ranks = timed.cluster.world_size
+        ranks = cluster.world_size
         title = "communication as long as backward" if link is None else f"{link / 1e9:.3g} Gb/s"
         title = f"{ranks} ranks, {title}"
-        caps = sorted({_BUCKET_BYTES, timed.bucket_bytes})
+        caps = sorted({_BUCKET_BYTES, described.communication.bucket_bytes})
         transfers: list[Transfer] = [(NONE, caps[0]), (SERIAL, caps[0]), *((OVERLAPPED, cap) for cap in caps)]
         logger.info("%s: %s", title, "; ".join(map(_title, transfers)))
-        link_bytes_per_s = timed.link_bytes_per_s(link)
+        last_s, ready_s = _ready_s(cluster)
+        speed = last_s / backward_s
+        sizes_bytes, _ = plan_buckets(recipe, cluster, caps[0])
+        # In a ring.
+        sent_bytes = sum(sizes_bytes) / _SHRINK * 2 * (ranks - 1) / ranks
+        link_bytes_per_s = sent_bytes / backward_s if link is None else link / 8 * speed / _SHRINK
         place = [
-            f"cluster.rehearsal.speed={timed.speed!r}",
+            f"cluster.rehearsal.speed={speed!r}",
             f"cluster.communication.cycle_time_ms={_CYCLE_MS_PER_RANK * ranks}",
             f"cluster.communication.link_bytes_per_s={link_bytes_per_s:g}",
         ]
         with tempfile.TemporaryDirectory(prefix="bench-overlap-") as folder:
             config = Path(folder, "config.yaml")
-            config.write_text(dump(timed.recipe, timed.cluster), encoding="utf-8")
+            config.write_text(dump(recipe, cluster), encoding="utf-8")
             shape = {"rounds": self.rounds, "steps": self.steps, "transfers": transfers}
             found = jobs.ranks("steps.overlap", {"cluster": str(config), "overrides": place, **shape}).samples
         samples = [found[str(index)] for index in range(len(transfers))]
+        ready_ms, sent_ms = [1e3 * each_s / speed for each_s in ready_s], 1e3 * sent_bytes / link_bytes_per_s
         rows: list[BenchRow] = []
         for (when, bucket_bytes), own in zip(transfers, samples, strict=True):
-            least_ms = timed.least_exposed_ms(bucket_bytes, link_bytes_per_s)
-            rounds = figures(when, own, *samples[:2], backward_s=timed.backward_s, least_ms=least_ms)
+            _, buckets = plan_buckets(recipe, cluster, bucket_bytes)
+            least_ms = exposed_ms(buckets.order, ready_ms, sizes_bytes, sent_ms)
+            rounds = figures(when, own, *samples[:2], backward_s=backward_s, least_ms=least_ms)
             rows += map(_judged, summarize(f"{title}: {_title((when, bucket_bytes))}", rounds, _WARMUP))
         return rows
 
 
-@dataclass(frozen=True)
-class TimedRanks:
-    """Ranks that wait as long as a described GPU computes, and what they stand for.
-
-    Attributes:
-        recipe: What they rehearse.
-        cluster: This machine, with the waits of the described GPU.
-        bucket_bytes: Bucket size of the described cluster.
-        backward_s: The backward pass, as long as the ranks wait for it.
-        ready_s: When the described GPU has computed each gradient, since backward began.
-    """
-
-    recipe: "Recipe"
-    cluster: "Cluster"
-    bucket_bytes: int
-    backward_s: float
-    ready_s: Sequence[float]
-
-    @property
-    def speed(self) -> float:
-        """Seconds of the described GPU for each second of a rank."""
-        return max(self.ready_s) / self.backward_s
-
-    def sent_s(self, link_bytes_per_s: float) -> float:
-        """Return how long a rank sends to sum all its gradients in a ring."""
-        sizes_bytes, _ = plan_buckets(self.recipe, self.cluster, self.bucket_bytes)
-        ranks = self.cluster.world_size
-        return sum(sizes_bytes) / _SHRINK * 2 * (ranks - 1) / ranks / link_bytes_per_s
-
-    def link_bytes_per_s(self, described: float | None) -> float:
-        """Return what a rank can send in a second.
-
-        Args:
-            described: Bits a second of the described machine, whose link is slower here as its compute is, and the
-                gradients short. If None, communication takes as long as backward.
-        """
-        return self.sent_s(self.backward_s) if described is None else described / 8 * self.speed / _SHRINK
-
-    def least_exposed_ms(self, bucket_bytes: int, link_bytes_per_s: float) -> float:
-        """Return the fewest milliseconds of communication that a step can expose, whatever the library does."""
-        sizes_bytes, buckets = plan_buckets(self.recipe, self.cluster, bucket_bytes)
-        ready_ms = [1e3 * ready_s / self.speed for ready_s in self.ready_s]
-        return exposed_ms(buckets.order, ready_ms, sizes_bytes, 1e3 * self.sent_s(link_bytes_per_s))
+def _ready_s(cluster: "Cluster") -> tuple[float, Sequence[float]]:
+    """Return when the described GPU has computed the last gradient, and each one, since backward began."""
+    assert cluster.rehearsal is not None
+    ready_s = cluster.rehearsal.waits.gradients_s
+    return max(ready_s), ready_s
 
 
 def plan_buckets(recipe: "Recipe", cluster: "Cluster", bucket_bytes: int) -> tuple[Sequence[int], BucketPlan]:
