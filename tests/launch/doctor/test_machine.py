@@ -37,10 +37,6 @@ def test_what_the_kernel_says_of_the_machine_is_told_in_bytes(
     monkeypatch.delenv("NO_SUCH_FOLDER", raising=False)
     monkeypatch.setattr("resource.getrlimit", lambda _: limits)
     facts = inspect_machine(cluster)
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert facts.memory_available_bytes is not None
-    assert free / 2 < facts.memory_available_bytes <= whole
     assert facts.shm_free_bytes == pytest.approx(shutil.disk_usage("/dev/shm").free, rel=0.2)
     assert facts.stage is not None
     assert "NO_SUCH_FOLDER" in str(facts.stage.problem)

@@ -59,10 +59,8 @@ def test_the_interval_of_a_median_holds_it_in_nine_of_ten_cases_whatever_the_dis
         ("step_ms", [0.7, 0.8, 0.9, 0.8, 0.8], "faster"),
         ("start_s", [1.2, 1.1, 1.3, 1.1, 1.1], "slower"),
         ("images_per_s", [1.2, 1.1, 1.3, 1.1, 1.1], "faster"),
-        ("images_per_core_s", [0.9, 0.8, 0.9, 0.8, 0.9], "slower"),
         ("wait_fraction", [0.9, 0.8, 0.9, 0.8, 0.9], "lower"),
         ("step_ms", [0.7, 0.8, 1.1, 0.8, 0.8], CANNOT_TELL),
-        ("step_ms", [0.7, 0.8, 1.0, 0.8, 0.8], CANNOT_TELL),
         ("step_ms", [0.7, 0.7, 0.7, 0.7], CANNOT_TELL),
     ],
 )
@@ -77,10 +75,8 @@ def test_a_ratio_whose_interval_holds_one_or_has_too_few_rounds_cannot_tell(
 @pytest.mark.parametrize(
     ("values", "answer"),
     [
-        ([0.82, 0.84, 0.85, 0.86, 0.9], "more"),
         ([0.82, 0.84, 0.85, 0.86, 0.95], CANNOT_TELL),
         ([0.7, 0.71, 0.72, 0.73, 0.79], "less"),
-        ([0.75, 0.78, 0.79, 0.8, 0.82], CANNOT_TELL),
     ],
 )
 def test_an_interval_that_holds_the_level_or_is_wider_than_the_question_cannot_tell(
