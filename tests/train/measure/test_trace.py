@@ -106,3 +106,16 @@ def test_a_rank_records_a_few_settled_steps_once(
         tracer.step_queued()
     tracer.close()
     assert ends == recorded
+
+
+def test_the_parts_of_the_ranks_become_one_file_in_the_order_of_the_ranks(tmp_path: Path) -> None:
+    for rank in (10, 2):
+        (tmp_path / f"trace_{rank}.json").touch()
+    engine: Any = SimpleNamespace(
+        begin_trace=lambda _: None, read_trace=lambda path: [Operator(path.stem, 5, 7, is_communication=False)]
+    )
+    tracer_of(engine, tmp_path, 2, 1, 1).merge()
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    bars = [(each["pid"], each["name"]) for each in events if each["ph"] == "X"]
+    assert bars == [(2, "trace_2"), (10, "trace_10")]
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
