@@ -63,7 +63,10 @@ def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
     try:
         manifest = check_dataset(folder, recipe.data, recipe.model.num_classes)
         for path in islice(image_files(folder), _SAMPLE_FILES):
-            _read_ends(path)
+            with path.open("rb") as file:
+                file.read(_SAMPLE_BYTES)
+                file.seek(max(0, path.stat().st_size - _SAMPLE_BYTES))
+                file.read(_SAMPLE_BYTES)
         stays_cached = missing_cache_clear(recipe, cluster)
     except UserError as error:
         return DatasetFacts(str(folder), problem=str(error), exists=folder.exists())
@@ -71,13 +74,6 @@ def inspect_dataset(recipe: Recipe, cluster: Cluster) -> DatasetFacts:
         return DatasetFacts(str(folder), problem=f"{error.filename}: {error.strerror}")
     records = manifest.train.records + manifest.eval.records
     return DatasetFacts(str(folder), records=records, bytes=dataset_bytes(manifest), stays_cached=stays_cached)
-
-
-def _read_ends(path: Path) -> None:
-    with path.open("rb") as file:
-        file.read(_SAMPLE_BYTES)
-        file.seek(max(0, path.stat().st_size - _SAMPLE_BYTES))
-        file.read(_SAMPLE_BYTES)
 
 
 def _limit(which: int) -> int | None:

@@ -119,8 +119,11 @@ def _run(folder: Path, wanted: Wanted) -> int:
         meter = node_meter(identity, cluster) if is_acceptance else None
         if meter is not None:
             meter.start()
-        if is_acceptance:
-            report.add(**_device(cluster, identity))
+        if is_acceptance and cluster.device == "cpu":
+            report.add(model=processor())
+        elif is_acceptance:
+            model, _, uuid = of_gpu(identity, "name,uuid").partition(", ")
+            report.add(model=model, gpu=uuid)
         if wanted.alone:
             report.add(alone=_trained_alone(recipe, cluster, identity))
         else:
@@ -157,14 +160,6 @@ def _examine(
             ))  # fmt: skip
     except _UNUSABLE as error:
         report.add(failure=last_line(error), is_second_hand=is_second_hand(error))
-
-
-def _device(cluster: Cluster, identity: Identity) -> dict[str, str]:
-    """Return the model of a rank's processor or GPU, and the UUID of the GPU."""
-    if cluster.device == "cpu":
-        return {"model": processor()}
-    name, _, uuid = of_gpu(identity, "name,uuid").partition(", ")
-    return {"model": name, "gpu": uuid}
 
 
 def _trained_alone(recipe: Recipe, cluster: Cluster, identity: Identity) -> AloneFacts:

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import REFUSED_STATUS, UserError, nearest
@@ -80,10 +80,6 @@ class BenchCommand(NamedTuple):
     output: Path | None
 
 
-def _command(name: str, json: bool, output: Path | None, **own: Any) -> BenchCommand:
-    return BenchCommand(name, BENCHES[name](**own), json, output)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a bench.
 
@@ -106,7 +102,9 @@ def read_command(arguments: Sequence[str]) -> BenchCommand:
         raise UserError(f"bench {asked} is gone; {_GONE[asked]}")
     if not name.startswith("-") and name not in BENCHES:
         raise UserError(f"{name}: no such bench; {nearest(name, BENCHES)}")
-    return parse(_parser(), _command, arguments)
+    return parse(
+        _parser(), lambda name, json, output, **own: BenchCommand(name, BENCHES[name](**own), json, output), arguments
+    )
 
 
 def _parser() -> Parser:
@@ -169,15 +167,12 @@ def _text(report: "Report") -> str:
     from train.bench.measure import CONFIDENCE
 
     titles = ["alternative", "figure", "median", f"{CONFIDENCE:.0%} interval", "low", "high", "n", "verdict"]
+    spans = [f"{row.interval[0]:,.4g} to {row.interval[1]:,.4g}" if row.interval else "too few" for row in report.rows]
     cells = [
-        [row.alternative, row.figure, row.median, _span(row.interval), row.low, row.high, row.n, row.verdict]
-        for row in report.rows
+        [row.alternative, row.figure, row.median, span, row.low, row.high, row.n, row.verdict]
+        for row, span in zip(report.rows, spans, strict=True)
     ]
     return "\n".join([table(cells, titles), *(f"- {note}" for note in report.notes)])
-
-
-def _span(interval: tuple[float, float] | None) -> str:
-    return "too few" if interval is None else f"{interval[0]:,.4g} to {interval[1]:,.4g}"
 
 
 if __name__ == "__main__":

@@ -160,7 +160,10 @@ class OverlapBench(Bench):
             _, buckets = plan_buckets(recipe, cluster, bucket_bytes)
             least_ms = exposed_ms(buckets.order, ready_ms, sizes_bytes, sent_ms)
             rounds = figures(when, own, *samples[:2], backward_s=backward_s, least_ms=least_ms)
-            rows += map(_judged, summarize(f"{title}: {_title((when, bucket_bytes))}", rounds, _WARMUP))
+            for row in summarize(f"{title}: {_title((when, bucket_bytes))}", rounds, _WARMUP):
+                words = {"below": f"less than {_ENOUGH}", "above": f"more than {_ENOUGH}"}
+                is_question = row.figure == "hidden_fraction"
+                rows.append(row.judged(_ENOUGH, **words, widest=_WIDEST) if is_question else row)
         return rows
 
 
@@ -252,10 +255,3 @@ def figures(
             found["hidden_bound"] = 1 - least_ms / cost_ms
         rounds.append(found)
     return rounds
-
-
-def _judged(row: BenchRow) -> BenchRow:
-    """Return the row with the answer to the question of a hidden fraction."""
-    if row.figure != "hidden_fraction":
-        return row
-    return row.judged(_ENOUGH, below=f"less than {_ENOUGH}", above=f"more than {_ENOUGH}", widest=_WIDEST)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.programs import Program, command_of
 from logs.read.lines import read_events
-from train.bench.measure import BenchRow, Report, interleave, make_report
+from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
 from train.bench.samples import Figures, read_samples
 from train.rank.startup import WAITING
@@ -67,12 +67,17 @@ class StartupBench(PlaceOptions, Bench):
             else row
             for row in rows
         ]
+        path = [row for row in rows if row.figure.startswith(_CRITICAL)]
+        longest = [
+            f"{row.figure.removeprefix(_CRITICAL).removesuffix('_s')} {row.median:.2f} s"
+            for row in sorted(path, key=lambda row: -row.median)[:_BOUNDING]
+        ]
         what = f"{self.image_size} px, {self.batch_size} images per rank, {ranks} ranks"
         notes = [
             f"ResNet-50 at {what}; the phases are those of rank 0; in ours, phases overlap",
             "command_to_run_start_s: since the command was given (ours: ./run.sh train; textbook: horovodrun)",
             f"command_to_first_step_s: until the loss of the first step, from JPEGs; the goal is {_GOAL_S:g} s",
-            _bounds(rows),
+            f"what bounds it, on rank 0's critical path: {', '.join(longest)}",
             "rank_to_run_start_s: since the process of rank 0 began",
             "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines in the place of its "
             "readers"
@@ -137,14 +142,6 @@ def critical_path(phases: Sequence[Mapping[str, Any]], until_s: float) -> dict[s
     for row, wait in itertools.product(others, waits):
         parts[row["phase"]] += max(0.0, min(row["end_s"], wait["end_s"]) - max(row["begin_s"], wait["begin_s"]))
     return {**parts, "between phases": until_s - sum(parts.values())}
-
-
-def _bounds(rows: Sequence[BenchRow]) -> str:
-    """Return the longest parts of our critical path in words."""
-    parts = [row for row in rows if row.figure.startswith(_CRITICAL)]
-    longest = sorted(parts, key=lambda row: -row.median)[:_BOUNDING]
-    named = (f"{row.figure.removeprefix(_CRITICAL).removesuffix('_s')} {row.median:.2f} s" for row in longest)
-    return f"what bounds it, on rank 0's critical path: {', '.join(named)}"
 
 
 def _start_textbook(task: Mapping[str, Any], ranks: int, jobs: "Jobs") -> Figures:

@@ -263,7 +263,9 @@ def ratio_rows(
         for figure in shared:
             pairs = zip(rounds, measured[reference], strict=True)
             ratios = [{f"{figure} / {reference}": own[figure] / other[figure]} for own, other in pairs if other[figure]]
-            below, above = _verdicts_of(figure)
+            below, above = ("faster", "slower") if figure.endswith(("_s", "_ms")) else ("lower", "higher")
+            if "_per_" in figure:
+                below, above = "slower", "faster"
             own_rows = summarize(name, ratios, warmup) if ratios else []
             rows += [row.judged(1.0, below=below, above=above) for row in own_rows]
     return rows
@@ -281,10 +283,3 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     while (outside := outside + 2 * math.comb(n, k) / 2**n) <= 1 - CONFIDENCE:
         k += 1
     return (sorted(values)[k - 1], sorted(values)[-k]) if k else None
-
-
-def _verdicts_of(figure: str) -> tuple[str, str]:
-    """Return the words for a figure that is smaller and larger than the reference's, by the figure's unit."""
-    if "_per_" in figure:
-        return "slower", "faster"
-    return ("faster", "slower") if figure.endswith(("_s", "_ms")) else ("lower", "higher")

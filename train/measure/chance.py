@@ -66,7 +66,9 @@ class ChanceWatch:
         if step + 1 <= self.warmup_steps:
             return None
         self.beginning = self.beginning or losses
-        if not self._is_chance(score):
+        correct, total = int(score.row["correct"]), int(score.row["total"])
+        most = total * self.chance + _DEVIATIONS * math.sqrt(total * self.chance * (1 - self.chance))
+        if not correct <= most < total:
             self.window.clear()
             return None
         self.window.append(losses)
@@ -80,11 +82,6 @@ class ChanceWatch:
             f"and a flat training loss of {fmean(flat):.4f} (a constant answer: {self.guess_loss:.4f}); try "
             "another schedule.base_lr or a longer warm-up, look at images and labels, or set run.stop_at_chance=false"
         )
-
-    def _is_chance(self, score: Score) -> bool:
-        correct, total = int(score.row["correct"]), int(score.row["total"])
-        most = total * self.chance + _DEVIATIONS * math.sqrt(total * self.chance * (1 - self.chance))
-        return correct <= most < total
 
     def _is_long_enough(self, window: Sequence[Sequence[float]]) -> bool:
         return len(window) >= _LEAST_EVALUATIONS and sum(map(len, window)) >= self.patience_steps

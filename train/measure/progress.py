@@ -148,8 +148,10 @@ class Progress:
 
     def steps(self, losses: Sequence[StepLoss], at: Where = "interval's end") -> None:
         """Add finished steps and report each completed interval; at the ``end`` also one that is cut short."""
-        if at != "within":
-            self._measure()
+        queued, seconds = self._clock.steps - self._measured[0], self._clock.stepping_s - self._measured[1]
+        if at != "within" and queued:
+            self._rate = queued * self._global_batch_size / seconds
+            self._measured = (self._clock.steps, self._clock.stepping_s)
         for loss in losses:
             self._interval.append(loss)
             if loss.skipped and self._visible:
@@ -158,13 +160,6 @@ class Progress:
                 self._report()
         if at == "end" and self._interval:
             self._report()
-
-    def _measure(self) -> None:
-        """Measure images/s since the last call, if a step was queued since."""
-        steps, seconds = self._clock.steps - self._measured[0], self._clock.stepping_s - self._measured[1]
-        if steps:
-            self._rate = steps * self._global_batch_size / seconds
-            self._measured = (self._clock.steps, self._clock.stepping_s)
 
     def _report(self) -> None:
         last, means = self._interval[-1], [each.mean for each in self._interval if each.counts]
