@@ -35,67 +35,38 @@ _VARIABLE_NAME = r"(?:[A-Z][A-Z0-9_]*|OMPI_MCA_[a-z0-9_]+)"
 class Cluster(Section):
     """The machines that a run uses: nodes, ranks, launcher, threads, folders, variables."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Name of the cluster: letters, digits, dots, dashes and underscores. Shipped files are named "
-        "after it.",
-    )
-    purpose: str = Field("", description="Purpose of the cluster file, for its readers; nothing else uses it.")
-    device: Literal["cpu", "gpu"] = Field("cpu", description="Whether ranks compute on the CPU, or on one GPU each.")
-    num_nodes: int = Field(
-        1,
-        ge=1,
-        le=100_000,
-        description="Machines of a run. The world size is num_nodes times ranks_per_node.",
-        json_schema_extra={"unit": "nodes"},
-    )
-    ranks_per_node: int = Field(
-        2,
-        ge=1,
-        le=1024,
-        description="Training processes on each node: one per GPU, or any number on a CPU.",
-        json_schema_extra={"unit": "ranks"},
-    )
-    launcher: Literal["local", "horovodrun", "mpirun", "srun", "torchrun"] = Field(
-        "local",
-        description="Program that starts the ranks. local is this program itself and starts ranks on its own machine "
-        "only. torchrun is PyTorch's: on several nodes, the pods of a TrainJob each run one (scheduler trainjob).",
-    )
-    watchdog_s: int = Field(
-        600,
-        ge=10,
-        description="Time without progress after which a rank ends the run. It applies from the first step on; before "
-        "that, communication.timeout_s applies. A rank that is frozen within steps ends the run sooner.",
-    )
-    trace_steps: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="Steps whose operators are recorded in trace.json. 0 records none; train --trace records 3.",
-    )
-    sample_gpus: bool = Field(
-        True,
-        description="Whether a run asks NVML, a library of NVIDIA's driver, once a second how busy the GPUs are, for "
-        "utilisation.jsonl, and for their energy. If false, the samples hold cores and memory only, and no energy of a "
-        "run on GPUs is known.",
-    )
-    notify: str = Field(
-        "",
-        description="Shell command that runs when a run ends, fails, is stopped or restarts its ranks. Its variables "
-        "are RUN_EVENT (end, failure, stop, restart), RUN_MESSAGE and RUN_FOLDER. If empty, no command runs.",
-    )
-    health: str | None = Field(
-        None,
-        min_length=1,
-        description="File to which ./run.sh doctor --step adds a line for each check, with the nodes that were slow. "
-        "A node that was slow in two jobs is named. If null, health.jsonl in paths.runs.",
-    )
-    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Field(strict=False)] = Field(
-        (),
-        description="Live trackers that ./run.sh train sends a run's numbers to at each evaluation, if their packages "
-        "are installed: tensorboard (event files in the run folder), wandb (Weights & Biases, also with "
-        "WANDB_MODE=offline), mlflow. For a job, use ./run.sh watch RUN --track NAME.",
-    )
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the cluster: letters, digits, dots, dashes and underscores. Shipped files are named after it."""
+    purpose: str = ""
+    """Purpose of the cluster file, for its readers; nothing else uses it."""
+    device: Literal["cpu", "gpu"] = "cpu"
+    """Whether ranks compute on the CPU, or on one GPU each."""
+    num_nodes: int = Field(1, ge=1, le=100_000, json_schema_extra={"unit": "nodes"})
+    """Machines of a run. The world size is num_nodes times ranks_per_node."""
+    ranks_per_node: int = Field(2, ge=1, le=1024, json_schema_extra={"unit": "ranks"})
+    """Training processes on each node: one per GPU, or any number on a CPU."""
+    launcher: Literal["local", "horovodrun", "mpirun", "srun", "torchrun"] = "local"
+    """Program that starts the ranks. local is this program itself and starts ranks on its own machine only. torchrun is
+    PyTorch's: on several nodes, the pods of a TrainJob each run one (scheduler trainjob)."""
+    watchdog_s: int = Field(600, ge=10)
+    """Time without progress after which a rank ends the run. It applies from the first step on; before that,
+    communication.timeout_s applies. A rank that is frozen within steps ends the run sooner."""
+    trace_steps: int = Field(0, ge=0, le=1000)
+    """Steps whose operators are recorded in trace.json. 0 records none; train --trace records 3."""
+    sample_gpus: bool = True
+    """Whether a run asks NVML, a library of NVIDIA's driver, once a second how busy the GPUs are, for
+    utilisation.jsonl, and for their energy. If false, the samples hold cores and memory only, and no energy of a run on
+    GPUs is known."""
+    notify: str = ""
+    """Shell command that runs when a run ends, fails, is stopped or restarts its ranks. Its variables are RUN_EVENT
+    (end, failure, stop, restart), RUN_MESSAGE and RUN_FOLDER. If empty, no command runs."""
+    health: str | None = Field(None, min_length=1)
+    """File to which ./run.sh doctor --step adds a line for each check, with the nodes that were slow. A node that was
+    slow in two jobs is named. If null, health.jsonl in paths.runs."""
+    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Field(strict=False)] = ()
+    """Live trackers that ./run.sh train sends a run's numbers to at each evaluation, if their packages are installed:
+    tensorboard (event files in the run folder), wandb (Weights & Biases, also with WANDB_MODE=offline), mlflow. For a
+    job, use ./run.sh watch RUN --track NAME."""
     node: Node = Node()
     fabric: Fabric = Fabric()
     scheduler: Scheduler = Scheduler()
@@ -105,21 +76,17 @@ class Cluster(Section):
     checkpoint: Checkpoint = Checkpoint()
     paths: Paths = Paths()
     submission: Submission = Submission()
-    rehearsal: Rehearsal | None = Field(
-        None,
-        description="Sleeps that replace compute in a rehearsal; ./run.sh rehearse writes this block. null in every "
-        "other run.",
-    )
+    rehearsal: Rehearsal | None = None
+    """Sleeps that replace compute in a rehearsal; ./run.sh rehearse writes this block. null in every other run."""
     environment: dict[str, str] = Field(
         default_factory=dict,
-        description="Environment variables of every rank, in addition to those that follow from other keys. A "
-        "variable given here takes precedence. MXNET_* and HOROVOD_* names that the stock libraries do not read are "
-        "refused.",
         json_schema_extra={
             "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
             "propertyNames": {"pattern": f"^{_VARIABLE_NAME}$"},
         },
     )
+    """Environment variables of every rank, in addition to those that follow from other keys. A variable given here
+    takes precedence. MXNET_* and HOROVOD_* names that the stock libraries do not read are refused."""
 
     @field_validator("environment", mode="before")
     @classmethod

@@ -68,10 +68,8 @@ class Span(NamedTuple):
 class Recipe(Section):
     """The mathematics of a run, complete: the same recipe gives the same loss curve wherever it runs."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Name of the recipe: letters, digits, dots, dashes and underscores. Run folders begin with it.",
-    )
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the recipe: letters, digits, dots, dashes and underscores. Run folders begin with it."""
     card: Card = Card()
     model: Model
     data: Data

@@ -44,34 +44,30 @@ Arguments = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
 class _AnyStudy(Section):
     """The keys that both kinds of study have."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Name of the study: letters, digits, dots, dashes and underscores. Its folder in runs has this "
-        "name.",
-    )
-    title: str = Field(description="Heading of the study's page.")
-    purpose: str = Field(description="Question that the study answers, as the page's first paragraph.")
-    notes: str = Field("", description="Findings, at the end of the page. An empty line separates paragraphs.")
-    recipe: str = Field(description="Recipe that every run starts from: a name in configs/recipes or a YAML file.")
-    cluster: str = Field(
-        "laptop",
-        description="Cluster that every run uses: a name in configs/clusters or a YAML file. Cells of a scaling study "
-        "that need more cores or GPUs than it has are predicted, not run.",
-    )
-    set: dict[str, Any] = Field(
-        default_factory=dict, description="Keys set in every run, with dots between blocks, as --set takes them."
-    )
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the study: letters, digits, dots, dashes and underscores. Its folder in runs has this name."""
+    title: str
+    """Heading of the study's page."""
+    purpose: str
+    """Question that the study answers, as the page's first paragraph."""
+    notes: str = ""
+    """Findings, at the end of the page. An empty line separates paragraphs."""
+    recipe: str
+    """Recipe that every run starts from: a name in configs/recipes or a YAML file."""
+    cluster: str = "laptop"
+    """Cluster that every run uses: a name in configs/clusters or a YAML file. Cells of a scaling study that need more
+    cores or GPUs than it has are predicted, not run."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Keys set in every run, with dots between blocks, as --set takes them."""
 
 
 class Curve(Section):
     """One line of the plot."""
 
-    set: dict[str, Any] = Field(
-        default_factory=dict, description="Keys that make this curve, with dots between blocks, as --set takes them."
-    )
-    grid: dict[int, Values] = Field(
-        min_length=1, description="Value of the swept key -> values of the tuned key to try there."
-    )
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Keys that make this curve, with dots between blocks, as --set takes them."""
+    grid: dict[int, Values] = Field(min_length=1)
+    """Value of the swept key -> values of the tuned key to try there."""
 
 
 class Study(_AnyStudy):
@@ -80,15 +76,15 @@ class Study(_AnyStudy):
     A run sets, each over the one before: ``set``, the curve's own ``set``, the swept key, the tuned key, run.seed.
     """
 
-    swept: str = Field(description="Key of the horizontal axis, for example batch.global_size.")
-    tuned: str = Field(
-        description="Key that each point tunes: it tries the values of the grid with the first seed and keeps the best."
-    )
-    seeds: Annotated[Numbers, Field(min_length=1), AfterValidator(_each_once)] = Field(
-        description="Values of run.seed, each once. The first one chooses the best value of the tuned key; the others "
-        "repeat the run with that value."
-    )
-    curves: dict[str, Curve] = Field(min_length=1, description="The curves to draw: a free name for each.")
+    swept: str
+    """Key of the horizontal axis, for example batch.global_size."""
+    tuned: str
+    """Key that each point tunes: it tries the values of the grid with the first seed and keeps the best."""
+    seeds: Annotated[Numbers, Field(min_length=1), AfterValidator(_each_once)]
+    """Values of run.seed, each once. The first one chooses the best value of the tuned key; the others repeat the run
+    with that value."""
+    curves: dict[str, Curve] = Field(min_length=1)
+    """The curves to draw: a free name for each."""
 
     def grid_cells(self) -> Iterator[Cell]:
         """Yield a cell for every value of every grid, with the first seed."""
@@ -132,16 +128,18 @@ class Cell:
 class LeftOut(Section):
     """Cells to leave out of the grid: those that have one of the listed values on every listed axis."""
 
-    framework: Names = Field((), description="Names in study.framework. If empty, any framework.")
-    network: Names = Field((), description="Names in study.network. If empty, any network.")
-    communication: Names = Field((), description="Names in study.communication. If empty, any communication.")
-    data: Names = Field((), description="Names in study.data. If empty, any data.")
-    batch: Numbers = Field(
-        (), description="Values of study.batch. If empty, any batch.", json_schema_extra={"unit": "images"}
-    )
-    ranks: Numbers = Field(
-        (), description="Values of study.ranks. If empty, any number of ranks.", json_schema_extra={"unit": "ranks"}
-    )
+    framework: Names = ()
+    """Names in study.framework. If empty, any framework."""
+    network: Names = ()
+    """Names in study.network. If empty, any network."""
+    communication: Names = ()
+    """Names in study.communication. If empty, any communication."""
+    data: Names = ()
+    """Names in study.data. If empty, any data."""
+    batch: Numbers = Field((), json_schema_extra={"unit": "images"})
+    """Values of study.batch. If empty, any batch."""
+    ranks: Numbers = Field((), json_schema_extra={"unit": "ranks"})
+    """Values of study.ranks. If empty, any number of ranks."""
 
     def matches(self, cell: ScalingCell) -> bool:
         """Return whether ``cell`` has a listed value on every listed axis."""
@@ -154,20 +152,19 @@ class Expectation(Section):
     It is judged by the numbers found, wherever both values were run, and the study's page says whether it holds.
     """
 
-    axis: Literal["framework", "communication", "data", "batch"] = Field(
-        description="Axis whose two values are compared."
-    )
-    base: str | int = Field(description="Value of the axis that is the baseline.")
-    other: str | int = Field(description="Value of the axis that is compared with base.")
-    effect: Literal["loses", "gains"] = Field(
-        description="Whether the network's images/s are expected to be lower (loses) or higher (gains) at other."
-    )
-    network: str = Field(description="Name, in study.network, of the network that is expected to lose or gain.")
-    than: Names = Field(
-        (),
-        description="Names of networks that are expected to lose, or gain, less. If empty, the network is compared "
-        "with itself alone.",
-    )
+    axis: Literal["framework", "communication", "data", "batch"]
+    """Axis whose two values are compared."""
+    base: str | int
+    """Value of the axis that is the baseline."""
+    other: str | int
+    """Value of the axis that is compared with base."""
+    effect: Literal["loses", "gains"]
+    """Whether the network's images/s are expected to be lower (loses) or higher (gains) at other."""
+    network: str
+    """Name, in study.network, of the network that is expected to lose or gain."""
+    than: Names = ()
+    """Names of networks that are expected to lose, or gain, less. If empty, the network is compared with itself
+    alone."""
 
     @property
     def sentence(self) -> str:
@@ -184,55 +181,37 @@ class ScalingStudy(_AnyStudy):
     ``times_ranks``; and batch.global_size and the cluster's nodes and ranks, which follow from its batch and ranks.
     """
 
-    repeats: int = Field(
-        3,
-        ge=1,
-        le=100,
-        description="Runs of each cell; repeat r adds r to the recipe's seed. More repeats show the spread and take "
-        "longer.",
-        json_schema_extra={"unit": "runs"},
-    )
-    warmup_steps: int = Field(10, ge=0, description="Steps at the beginning of a run that are not measured.")
-    ranks: Counts = Field(description="Numbers of ranks to run on, each once.", json_schema_extra={"unit": "ranks"})
-    batch: Counts = Field(
-        description="Images per rank in one step, each number once.", json_schema_extra={"unit": "images"}
-    )
+    repeats: int = Field(3, ge=1, le=100, json_schema_extra={"unit": "runs"})
+    """Runs of each cell; repeat r adds r to the recipe's seed. More repeats show the spread and take longer."""
+    warmup_steps: int = Field(10, ge=0)
+    """Steps at the beginning of a run that are not measured."""
+    ranks: Counts = Field(json_schema_extra={"unit": "ranks"})
+    """Numbers of ranks to run on, each once."""
+    batch: Counts = Field(json_schema_extra={"unit": "images"})
+    """Images per rank in one step, each number once."""
     global_batch: Annotated[Positives, Field(strict=False), AfterValidator(_each_once)] = Field(
-        (),
-        description="Images of all ranks together in one step, for strong scaling: each number is also split evenly "
-        "over each number of ranks that divides it.",
-        json_schema_extra={"unit": "images"},
+        (), json_schema_extra={"unit": "images"}
     )
-    framework: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="Frameworks to compare: a free name for each, with the keys that choose it, as "
-        "cluster.engine.name: torch. If empty, the cluster's. A framework that is not installed is left out and "
-        "reported. No cell is predicted, because the simulator does not distinguish frameworks.",
-    )
-    network: Variants = Field(
-        description="Networks to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
-    )
-    communication: Variants = Field(
-        description="Kinds of communication to compare: a free name for each, with the keys that choose it, or {}."
-    )
-    data: Variants = Field(
-        description="Data sets to compare: a free name for each, with the keys that choose it, or {} for the recipe's."
-    )
-    leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False)] = Field(
-        (), description="Combinations that are not run. A cell that an entry describes is left out."
-    )
-    prepare: dict[str, Arguments] = Field(
-        default_factory=dict,
-        description="Data sets to pack where they are missing: name of the data set -> arguments of ./run.sh prepare.",
-    )
-    expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = Field(
-        (), description="Comparisons that the study tests; its page says which of them hold."
-    )
-    times_ranks: dict[str, float] = Field(
-        default_factory=dict,
-        description="Keys that scale with the ranks of the cell: value for one rank, for example schedule.base_lr: "
-        "1e-4.",
-    )
+    """Images of all ranks together in one step, for strong scaling: each number is also split evenly over each number
+    of ranks that divides it."""
+    framework: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Frameworks to compare: a free name for each, with the keys that choose it, as cluster.engine.name: torch. If
+    empty, the cluster's. A framework that is not installed is left out and reported. No cell is predicted, because the
+    simulator does not distinguish frameworks."""
+    network: Variants
+    """Networks to compare: a free name for each, with the keys that choose it, or {} for the recipe's."""
+    communication: Variants
+    """Kinds of communication to compare: a free name for each, with the keys that choose it, or {}."""
+    data: Variants
+    """Data sets to compare: a free name for each, with the keys that choose it, or {} for the recipe's."""
+    leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False)] = ()
+    """Combinations that are not run. A cell that an entry describes is left out."""
+    prepare: dict[str, Arguments] = Field(default_factory=dict)
+    """Data sets to pack where they are missing: name of the data set -> arguments of ./run.sh prepare."""
+    expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    """Comparisons that the study tests; its page says which of them hold."""
+    times_ranks: dict[str, float] = Field(default_factory=dict)
+    """Keys that scale with the ranks of the cell: value for one rank, for example schedule.base_lr: 1e-4."""
 
     @model_validator(mode="after")
     def _names_are_of_this_grid(self) -> ScalingStudy:

@@ -22,27 +22,15 @@ class Crop(Section):
     with black. ``resized`` cuts a random rectangle and resizes that, which is the crop of ImageNet training.
     """
 
-    kind: Literal["none", "shift", "resized"] = Field(
-        "resized",
-        description="Kind of random crop: none (whole image), shift (moved image) or resized (random rectangle).",
-    )
-    area: Range = Field(
-        (0.08, 1.0),
-        description="Smallest and largest share of the image's area that a resized crop covers, both in (0, 1]. A "
-        "lower smallest share augments more.",
-    )
-    aspect: Range = Field(
-        (0.75, 1.3333333333333333),
-        description="Smallest and largest ratio of width to height of a resized crop, both at most 10.",
-    )
-    padding: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="Largest number of pixels by which a shift moves the image, horizontally and vertically. 0 moves "
-        "nothing.",
-        json_schema_extra={"unit": "px"},
-    )
+    kind: Literal["none", "shift", "resized"] = "resized"
+    """Kind of random crop: none (whole image), shift (moved image) or resized (random rectangle)."""
+    area: Range = (0.08, 1.0)
+    """Smallest and largest share of the image's area that a resized crop covers, both in (0, 1]. A lower smallest share
+    augments more."""
+    aspect: Range = (0.75, 1.3333333333333333)
+    """Smallest and largest ratio of width to height of a resized crop, both at most 10."""
+    padding: int = Field(0, ge=0, le=64, json_schema_extra={"unit": "px"})
+    """Largest number of pixels by which a shift moves the image, horizontally and vertically. 0 moves nothing."""
 
     @model_validator(mode="after")
     def _ranges_are_ordered(self) -> Crop:
@@ -56,83 +44,45 @@ class Crop(Section):
 class Data(Section):
     """The images: which data set, how many, and what is done to each image before the network sees it."""
 
-    name: str = Field(
-        description="Name of the packed data set: a folder in the cluster's paths.data. A recipe file that lies in a "
-        "data set takes both from there.",
-    )
-    source: DataSource = Field(
-        description="Source that the data set was packed from; a data set from another source is refused. synthetic "
-        "images are made in memory and never packed."
-    )
-    train_samples: int = Field(
-        ge=1,
-        description="Number of training images. A data set with another number is refused.",
-        json_schema_extra={"unit": "images"},
-    )
-    eval_samples: int = Field(
-        ge=1,
-        description="Number of evaluation images. A data set with another number is refused.",
-        json_schema_extra={"unit": "images"},
-    )
+    name: str
+    """Name of the packed data set: a folder in the cluster's paths.data. A recipe file that lies in a data set takes
+    both from there."""
+    source: DataSource
+    """Source that the data set was packed from; a data set from another source is refused. synthetic images are made in
+    memory and never packed."""
+    train_samples: int = Field(ge=1, json_schema_extra={"unit": "images"})
+    """Number of training images. A data set with another number is refused."""
+    eval_samples: int = Field(ge=1, json_schema_extra={"unit": "images"})
+    """Number of evaluation images. A data set with another number is refused."""
     crop: Crop = Crop()
-    flip: bool = Field(True, description="Whether half of the training images, chosen at random, are mirrored.")
-    eval_resize: int | None = Field(
-        None,
-        ge=8,
-        le=2048,
-        description="Length of an evaluation image's shorter side before the centre crop. Larger values crop away more "
-        "of the border. If null, data.eval_size.",
-        json_schema_extra={"unit": "px"},
-    )
-    eval_size: int | None = Field(
-        None,
-        ge=8,
-        le=1024,
-        description="Side of the square input image in evaluations and exports; networks without a global pool take "
-        "only that of training. If null, model.image_size.",
-        json_schema_extra={"unit": "px"},
-    )
-    eval_central_share: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="Share of an evaluation image's width and of its height: the central part that is resized to "
-        "data.eval_size without keeping its aspect. Excludes eval_resize. If null, the shorter side is resized, and "
-        "the centre is cropped.",
-    )
-    mean: PerChannel = Field(
-        (123.675, 116.28, 103.53),
-        description="Mean of red, green and blue (0 to 255), which is subtracted from each pixel; by default "
-        "ImageNet's.",
-    )
-    std: PerChannel = Field(
-        (58.395, 57.12, 57.375),
-        description="Standard deviation of red, green and blue, by which each pixel is divided after the mean is "
-        "subtracted; by default ImageNet's.",
-    )
-    shuffle_buffer: int = Field(
-        4096,
-        ge=1,
-        description="Size of a rank's shuffle buffer, from which its reader draws the next record at random. Larger "
-        "values shuffle better but take more memory; the buffer never exceeds the rank's shard.",
-        json_schema_extra={"unit": "records"},
-    )
-    plain_from_epoch: int | None = Field(
-        None,
-        ge=2,
-        description="First epoch, counted from 1, whose training images are cropped as in evaluation, without flip "
-        "and shuffling, and in no mixture with others. If null, images are augmented to the end.",
-        json_schema_extra={"unit": "epoch"},
-    )
-    keep_batches: bool = Field(
-        False,
-        description="Whether the first epoch's training batches stay in memory, as augmented, and are trained on "
-        "again in every later epoch. This saves reading and decoding; every epoch then has the same augmentation.",
-    )
-    bad_record: Literal["stop", "skip"] = Field(
-        "stop",
-        description="What happens if a training image cannot be decoded: the run stops, or the image is left out.",
-    )
+    flip: bool = True
+    """Whether half of the training images, chosen at random, are mirrored."""
+    eval_resize: int | None = Field(None, ge=8, le=2048, json_schema_extra={"unit": "px"})
+    """Length of an evaluation image's shorter side before the centre crop. Larger values crop away more of the border.
+    If null, data.eval_size."""
+    eval_size: int | None = Field(None, ge=8, le=1024, json_schema_extra={"unit": "px"})
+    """Side of the square input image in evaluations and exports; networks without a global pool take only that of
+    training. If null, model.image_size."""
+    eval_central_share: float | None = Field(None, gt=0, le=1)
+    """Share of an evaluation image's width and of its height: the central part that is resized to data.eval_size
+    without keeping its aspect. Excludes eval_resize. If null, the shorter side is resized, and the centre is
+    cropped."""
+    mean: PerChannel = (123.675, 116.28, 103.53)
+    """Mean of red, green and blue (0 to 255), which is subtracted from each pixel; by default ImageNet's."""
+    std: PerChannel = (58.395, 57.12, 57.375)
+    """Standard deviation of red, green and blue, by which each pixel is divided after the mean is subtracted; by
+    default ImageNet's."""
+    shuffle_buffer: int = Field(4096, ge=1, json_schema_extra={"unit": "records"})
+    """Size of a rank's shuffle buffer, from which its reader draws the next record at random. Larger values shuffle
+    better but take more memory; the buffer never exceeds the rank's shard."""
+    plain_from_epoch: int | None = Field(None, ge=2, json_schema_extra={"unit": "epoch"})
+    """First epoch, counted from 1, whose training images are cropped as in evaluation, without flip and shuffling, and
+    in no mixture with others. If null, images are augmented to the end."""
+    keep_batches: bool = False
+    """Whether the first epoch's training batches stay in memory, as augmented, and are trained on again in every later
+    epoch. This saves reading and decoding; every epoch then has the same augmentation."""
+    bad_record: Literal["stop", "skip"] = "stop"
+    """What happens if a training image cannot be decoded: the run stops, or the image is left out."""
 
     @field_validator("name")
     @classmethod

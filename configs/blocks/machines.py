@@ -17,27 +17,23 @@ class DataSheet(Section):
     All rates are dense ones; data sheets often print twice the rate, for sparse matrices.
     """
 
-    float16_flops: float = Field(gt=0, description="FLOP/s of 16-bit matrix products.", json_schema_extra=_FLOPS)
-    tf32_flops: float | None = Field(
-        None,
-        gt=0,
-        description="FLOP/s of TF32 matrix products. If null, the accelerator has no TF32.",
-        json_schema_extra=_FLOPS,
-    )
-    float32_flops: float = Field(
-        gt=0, description="FLOP/s of float32 without matrix units (CUDA cores).", json_schema_extra=_FLOPS
-    )
-    memory_bytes_per_s: float = Field(gt=0, description="Bandwidth of the memory.")
-    cache_bytes: float = Field(ge=0, description="Size of the last-level cache.")
-    units: int = Field(ge=1, description="Multiprocessors (SMs, compute units).", json_schema_extra={"unit": "SMs"})
-    link: Literal["nvlink", "pcie", "ethernet", "torus"] = Field(
-        "nvlink",
-        description="Kind of link to the other accelerators of the node, which decides the latency of a hop. It is "
-        "used only with node.gpu_link_bytes_per_s; if that is null, PCIe is assumed.",
-    )
-    has_matrix_units: bool = Field(
-        True, description="Whether matrix units (tensor cores) compute 16-bit products, as on GPUs since 2017."
-    )
+    float16_flops: float = Field(gt=0, json_schema_extra=_FLOPS)
+    """FLOP/s of 16-bit matrix products."""
+    tf32_flops: float | None = Field(None, gt=0, json_schema_extra=_FLOPS)
+    """FLOP/s of TF32 matrix products. If null, the accelerator has no TF32."""
+    float32_flops: float = Field(gt=0, json_schema_extra=_FLOPS)
+    """FLOP/s of float32 without matrix units (CUDA cores)."""
+    memory_bytes_per_s: float = Field(gt=0)
+    """Bandwidth of the memory."""
+    cache_bytes: float = Field(ge=0)
+    """Size of the last-level cache."""
+    units: int = Field(ge=1, json_schema_extra={"unit": "SMs"})
+    """Multiprocessors (SMs, compute units)."""
+    link: Literal["nvlink", "pcie", "ethernet", "torus"] = "nvlink"
+    """Kind of link to the other accelerators of the node, which decides the latency of a hop. It is used only with
+    node.gpu_link_bytes_per_s; if that is null, PCIe is assumed."""
+    has_matrix_units: bool = True
+    """Whether matrix units (tensor cores) compute 16-bit products, as on GPUs since 2017."""
 
 
 class Node(Section):
@@ -48,92 +44,49 @@ class Node(Section):
     its share.
     """
 
-    gpu: str | None = Field(
-        None,
-        description="Model of the GPU, for example V100-SXM2-16GB, by which ./run.sh simulate finds its speed. If "
-        "null, node.accelerator must describe the GPU before a prediction can be made.",
-    )
-    accelerator: DataSheet | None = Field(
-        None,
-        description="Data sheet of the GPU, for ./run.sh simulate. If null, the listed rates of the GPU's model apply.",
-    )
-    cpu: str | None = Field(
-        None,
-        description="Model of the CPU, for example EPYC 7763, by which ./run.sh simulate finds the speed of CPU "
-        "ranks. If null, the CPU is that of this machine, as measured by ./run.sh simulate --calibrate-here.",
-    )
-    gpu_memory_bytes: int | None = Field(
-        None,
-        ge=1,
-        description="Memory of one GPU, with which ./run.sh plan compares a rank's need. If null, nothing is compared.",
-    )
-    gpu_link_bytes_per_s: float | None = Field(
-        None,
-        gt=0,
-        description="Bandwidth of one GPU to the other GPUs of its node, one direction. If null, ./run.sh simulate "
-        "takes the rate of the GPU's model.",
-    )
-    cores: int | None = Field(
-        None,
-        ge=1,
-        description="CPU cores of one node: a job requests them, and its ranks are bound to equal blocks of them, "
-        "ranks on GPUs to cores at their GPU (rank_cores). If null, a job requests no cores, and ranks are not bound.",
-        json_schema_extra={"unit": "cores"},
-    )
-    memory_bytes: int | None = Field(
-        None,
-        ge=1,
-        description="Main memory of one node, with which ./run.sh plan compares the need of CPU ranks. If null, "
-        "nothing is compared.",
-    )
-    nics: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="Network cards of one node, for predictions and for the doctor's bandwidth check. With 0, ./run.sh "
-        "simulate takes the number that is usual for the GPU's model.",
-        json_schema_extra={"unit": "cards"},
-    )
-    nic_bytes_per_s: float | None = Field(
-        None,
-        gt=0,
-        description="Bandwidth of one network card, one direction. If null, ./run.sh simulate takes the rate that is "
-        "usual for the GPU's model.",
-    )
-    hcas: Texts = Field(
-        (),
-        description="InfiniBand adapters, in the order of the local ranks that share them: [mlx5_0, mlx5_1]. If empty, "
-        "NCCL and MPI choose adapters by themselves.",
-    )
-    interface: str | None = Field(
-        None,
-        min_length=1,
-        description="Network interface over which the ranks of NCCL, Gloo and Open MPI find each other, for example "
-        "eth0. If null, PyTorch's ranks take the one that leads to the ranks of other nodes. NCCL under Horovod takes "
-        "the first one that is up, and Open MPI every one whose addresses are not link-local; these may not reach the "
-        "other nodes.",
-    )
-    rank_cores: Texts = Field(
-        (),
-        description="CPU cores of each local rank, in the order of the ranks: [0-7, 8-15]. If empty, ranks that have "
-        "all GPUs of a node share the cores that the kernel lists at their GPU (local_cpulist), one thread a core; "
-        "other ranks share node.cores in equal blocks.",
-    )
+    gpu: str | None = None
+    """Model of the GPU, for example V100-SXM2-16GB, by which ./run.sh simulate finds its speed. If null,
+    node.accelerator must describe the GPU before a prediction can be made."""
+    accelerator: DataSheet | None = None
+    """Data sheet of the GPU, for ./run.sh simulate. If null, the listed rates of the GPU's model apply."""
+    cpu: str | None = None
+    """Model of the CPU, for example EPYC 7763, by which ./run.sh simulate finds the speed of CPU ranks. If null, the
+    CPU is that of this machine, as measured by ./run.sh simulate --calibrate-here."""
+    gpu_memory_bytes: int | None = Field(None, ge=1)
+    """Memory of one GPU, with which ./run.sh plan compares a rank's need. If null, nothing is compared."""
+    gpu_link_bytes_per_s: float | None = Field(None, gt=0)
+    """Bandwidth of one GPU to the other GPUs of its node, one direction. If null, ./run.sh simulate takes the rate of
+    the GPU's model."""
+    cores: int | None = Field(None, ge=1, json_schema_extra={"unit": "cores"})
+    """CPU cores of one node: a job requests them, and its ranks are bound to equal blocks of them, ranks on GPUs to
+    cores at their GPU (rank_cores). If null, a job requests no cores, and ranks are not bound."""
+    memory_bytes: int | None = Field(None, ge=1)
+    """Main memory of one node, with which ./run.sh plan compares the need of CPU ranks. If null, nothing is
+    compared."""
+    nics: int = Field(0, ge=0, le=64, json_schema_extra={"unit": "cards"})
+    """Network cards of one node, for predictions and for the doctor's bandwidth check. With 0, ./run.sh simulate takes
+    the number that is usual for the GPU's model."""
+    nic_bytes_per_s: float | None = Field(None, gt=0)
+    """Bandwidth of one network card, one direction. If null, ./run.sh simulate takes the rate that is usual for the
+    GPU's model."""
+    hcas: Texts = ()
+    """InfiniBand adapters, in the order of the local ranks that share them: [mlx5_0, mlx5_1]. If empty, NCCL and MPI
+    choose adapters by themselves."""
+    interface: str | None = Field(None, min_length=1)
+    """Network interface over which the ranks of NCCL, Gloo and Open MPI find each other, for example eth0. If null,
+    PyTorch's ranks take the one that leads to the ranks of other nodes. NCCL under Horovod takes the first one that is
+    up, and Open MPI every one whose addresses are not link-local; these may not reach the other nodes."""
+    rank_cores: Texts = ()
+    """CPU cores of each local rank, in the order of the ranks: [0-7, 8-15]. If empty, ranks that have all GPUs of a
+    node share the cores that the kernel lists at their GPU (local_cpulist), one thread a core; other ranks share
+    node.cores in equal blocks."""
 
 
 class Fabric(Section):
     """The network between machines, for predictions."""
 
-    nodes_per_rack: int | None = Field(
-        None,
-        ge=1,
-        description="Nodes that share the uplinks of a rack. If null, all nodes are on one switch.",
-        json_schema_extra={"unit": "nodes"},
-    )
-    uplink_share: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Bandwidth of a rack's uplinks over that of all its nodes together. 1 means full bisection "
-        "bandwidth; smaller values slow down traffic between racks.",
-    )
+    nodes_per_rack: int | None = Field(None, ge=1, json_schema_extra={"unit": "nodes"})
+    """Nodes that share the uplinks of a rack. If null, all nodes are on one switch."""
+    uplink_share: float = Field(1.0, gt=0, le=1)
+    """Bandwidth of a rack's uplinks over that of all its nodes together. 1 means full bisection bandwidth; smaller
+    values slow down traffic between racks."""

@@ -64,55 +64,43 @@ class Waits(Section):
     ``./run.sh rehearse`` takes the times from the simulator, and the accuracies from the published course of a run.
     """
 
-    forward_s: Seconds = Field(description="Forward pass of a step.")
-    gradients_s: Annotated[tuple[Seconds, ...], Field(strict=False)] = Field(
-        description="Time from the beginning of the backward pass to the end of each gradient's computation, first "
-        "layer first.",
-        json_schema_extra={"unit": "s"},
-    )
-    update_s: Seconds = Field(description="Update of the weights.")
-    copy_s: Seconds = Field(0.0, description="Copy of a micro-batch to the device, which ./run.sh accept measures.")
-    swap_s: Seconds = Field(0.0, description="Swap of an array with another node, which ./run.sh accept measures.")
-    evaluation_s: Seconds = Field(description="Inference on the rank's share of the evaluation images.")
-    top1: Annotated[tuple[Share, ...], Field(strict=False)] = Field(
-        description="Invented top-1 after each epoch, from epoch 1 on."
-    )
+    forward_s: Seconds
+    """Forward pass of a step."""
+    gradients_s: Annotated[tuple[Seconds, ...], Field(strict=False)] = Field(json_schema_extra={"unit": "s"})
+    """Time from the beginning of the backward pass to the end of each gradient's computation, first layer first."""
+    update_s: Seconds
+    """Update of the weights."""
+    copy_s: Seconds = 0.0
+    """Copy of a micro-batch to the device, which ./run.sh accept measures."""
+    swap_s: Seconds = 0.0
+    """Swap of an array with another node, which ./run.sh accept measures."""
+    evaluation_s: Seconds
+    """Inference on the rank's share of the evaluation images."""
+    top1: Annotated[tuple[Share, ...], Field(strict=False)]
+    """Invented top-1 after each epoch, from epoch 1 on."""
 
 
 class Rehearsal(Section):
     """A run whose network computes nothing: ranks wait as long as a described GPU would compute."""
 
     waits: Waits
-    shrink: int = Field(
-        256,
-        ge=1,
-        le=1_000_000,
-        description="Factor by which every tensor of weights and gradients is smaller than the real one, so that many "
-        "ranks fit on one machine. Buckets are planned for the real sizes.",
-    )
-    speed: float = Field(
-        1.0, ge=0.001, le=1000, description="Factor by which the rehearsal is faster than the described run."
-    )
-    slow_ranks: Annotated[dict[str, float], Field(strict=False)] = Field(
-        default_factory=dict,
-        description="Rank -> factor by which this rank computes more slowly than the others; RANK:copy and RANK:link "
-        "slow its copies and its link instead.",
-    )
-    noise: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Standard deviation of a wait, as a share of it; the ranks differ from each other by half as much "
-        "for good, and one wait of 50 takes ten deviations longer.",
-    )
+    shrink: int = Field(256, ge=1, le=1_000_000)
+    """Factor by which every tensor of weights and gradients is smaller than the real one, so that many ranks fit on one
+    machine. Buckets are planned for the real sizes."""
+    speed: float = Field(1.0, ge=0.001, le=1000)
+    """Factor by which the rehearsal is faster than the described run."""
+    slow_ranks: Annotated[dict[str, float], Field(strict=False)] = Field(default_factory=dict)
+    """Rank -> factor by which this rank computes more slowly than the others; RANK:copy and RANK:link slow its copies
+    and its link instead."""
+    noise: float = Field(0.0, ge=0, le=1)
+    """Standard deviation of a wait, as a share of it; the ranks differ from each other by half as much for good, and
+    one wait of 50 takes ten deviations longer."""
     faults: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description=f"Faults to inject, each WHAT@STEP:RANK; WHAT is one of {', '.join(FAULTS)}."
     )
-    forked: bool = Field(
-        False,
-        description="Whether the ranks are forked from a process that has imported the program, so that many start "
-        "fast on one machine.",
-    )
+    forked: bool = False
+    """Whether the ranks are forked from a process that has imported the program, so that many start fast on one
+    machine."""
 
     @field_validator("faults")
     @classmethod

@@ -11,8 +11,10 @@ from configs.decays.decay_block import DecayTiming, TimedDecay, between
 class Cosine(TimedDecay):
     """Half a cosine from the base rate to ``end_lr_ratio`` of it (Loshchilov and Hutter, arXiv:1608.03983)."""
 
-    name: Literal["cosine"] = Field(description="Chooses cosine decay.")
-    end_lr_ratio: float = Field(0.0, ge=0, le=1, description="Learning rate after the decay, as a share of base_lr.")
+    name: Literal["cosine"]
+    """Chooses cosine decay."""
+    end_lr_ratio: float = Field(0.0, ge=0, le=1)
+    """Learning rate after the decay, as a share of base_lr."""
 
     def final_lr(self, base_lr: float) -> float:
         """See `DecayBlock`."""

@@ -75,20 +75,13 @@ class DecayBlock(Section):
 class TimedDecay(DecayBlock):
     """A decay whose length and beginning are keys."""
 
-    steps: int | None = Field(
-        None,
-        ge=1,
-        description="Length of the decay in steps. If null, it lasts from the end of the warm-up to the last step.",
-    )
-    counts_from: Literal[0, 1] = Field(
-        0,
-        description="Progress, in steps, at the first step after the warm-up: 0 repeats base_lr there, 1 is below it.",
-    )
-    begins: Literal["after_warmup", "at_start"] = Field(
-        "after_warmup",
-        description="Where the decay begins: at the end of the warm-up, or with the run, so that the rate falls below "
-        "base_lr by the progress of the warm-up at its end, as in timm's code.",
-    )
+    steps: int | None = Field(None, ge=1)
+    """Length of the decay in steps. If null, it lasts from the end of the warm-up to the last step."""
+    counts_from: Literal[0, 1] = 0
+    """Progress, in steps, at the first step after the warm-up: 0 repeats base_lr there, 1 is below it."""
+    begins: Literal["after_warmup", "at_start"] = "after_warmup"
+    """Where the decay begins: at the end of the warm-up, or with the run, so that the rate falls below base_lr by the
+    progress of the warm-up at its end, as in timm's code."""
 
     def progress(self, step: int, timing: DecayTiming) -> float:
         """Return the share of the decay that is over at 0-based ``step``: 0 during the warm-up, 1 after the decay."""

@@ -17,14 +17,14 @@ class Polynomial(TimedDecay):
     E is ``end_lr``, or ``end_lr_ratio`` of the base rate; 0 without either.
     """
 
-    name: Literal["polynomial"] = Field(description="Chooses polynomial decay.")
-    power: float = Field(2.0, gt=0, le=10, description="Exponent of the remaining share of the decay; 1 is linear.")
-    end_lr_ratio: float | None = Field(
-        None, ge=0, le=1, description="Learning rate after the decay, as a share of base_lr. Excludes end_lr."
-    )
-    end_lr: float | None = Field(
-        None, ge=0, le=1000, description="Learning rate after the decay. Excludes end_lr_ratio."
-    )
+    name: Literal["polynomial"]
+    """Chooses polynomial decay."""
+    power: float = Field(2.0, gt=0, le=10)
+    """Exponent of the remaining share of the decay; 1 is linear."""
+    end_lr_ratio: float | None = Field(None, ge=0, le=1)
+    """Learning rate after the decay, as a share of base_lr. Excludes end_lr."""
+    end_lr: float | None = Field(None, ge=0, le=1000)
+    """Learning rate after the decay. Excludes end_lr_ratio."""
 
     @model_validator(mode="after")
     def _one_spelling_of_the_end(self) -> Polynomial:

@@ -13,13 +13,15 @@ from configs.errors import ConfigError
 class StepDecay(DecayBlock):
     """The rate times ``factor`` at each boundary."""
 
-    name: Literal["step"] = Field(description="Chooses step decay.")
+    name: Literal["step"]
+    """Chooses step decay."""
     boundaries: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = Field(
-        description="Epochs, in ascending order, after which the learning rate is multiplied by factor. The steps of "
-        "an epoch are rounded up; plan and run say where that shifts the epochs.",
-        json_schema_extra={"unit": "epochs"},
+        json_schema_extra={"unit": "epochs"}
     )
-    factor: float = Field(0.1, gt=0, lt=1, description="Factor of the learning rate at each boundary.")
+    """Epochs, in ascending order, after which the learning rate is multiplied by factor. The steps of an epoch are
+    rounded up; plan and run say where that shifts the epochs."""
+    factor: float = Field(0.1, gt=0, lt=1)
+    """Factor of the learning rate at each boundary."""
 
     @field_validator("boundaries")
     @classmethod

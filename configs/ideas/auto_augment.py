@@ -21,29 +21,18 @@ LARGEST_MAGNITUDE = 30
 class AutoAugmentKeys(Section):
     """The keys of RandAugment and TrivialAugment."""
 
-    auto_augment: Literal["none", "randaugment", "trivialaugment"] = Field(
-        "none",
-        description="Random operations (shear, translation, rotation, brightness, contrast, colour, sharpness, "
-        "posterize, solarize, equalize, autocontrast, identity) on each training image, cropped and mirrored, by "
-        "DALI: randaugment (Cubuk et al., arXiv:1909.13719) or trivialaugment, which is TrivialAugmentWide "
-        "(Müller and Hutter, arXiv:2103.10158; ta_wide of torchvision): one operation, of any magnitude.",
-    )
-    randaugment_layers: int = Field(
-        2, ge=1, le=16, description="Operations that randaugment draws for each image and applies one after another."
-    )
-    randaugment_magnitude: int = Field(
-        9,
-        ge=0,
-        le=LARGEST_MAGNITUDE,
-        description="Strength of the operations of randaugment, as in torchvision; three times the magnitude of timm.",
-    )
-    randaugment_std: float = Field(
-        0.0,
-        ge=0,
-        le=LARGEST_MAGNITUDE,
-        description="Standard deviation of the magnitude of randaugment, which is drawn for each operation and image "
-        "from a normal distribution, rounded, and kept between 0 and 30; three times the mstd of timm. 0: no draws.",
-    )
+    auto_augment: Literal["none", "randaugment", "trivialaugment"] = "none"
+    """Random operations (shear, translation, rotation, brightness, contrast, colour, sharpness, posterize, solarize,
+    equalize, autocontrast, identity) on each training image, cropped and mirrored, by DALI: randaugment (Cubuk et al.,
+    arXiv:1909.13719) or trivialaugment, which is TrivialAugmentWide (Müller and Hutter, arXiv:2103.10158; ta_wide of
+    torchvision): one operation, of any magnitude."""
+    randaugment_layers: int = Field(2, ge=1, le=16)
+    """Operations that randaugment draws for each image and applies one after another."""
+    randaugment_magnitude: int = Field(9, ge=0, le=LARGEST_MAGNITUDE)
+    """Strength of the operations of randaugment, as in torchvision; three times the magnitude of timm."""
+    randaugment_std: float = Field(0.0, ge=0, le=LARGEST_MAGNITUDE)
+    """Standard deviation of the magnitude of randaugment, which is drawn for each operation and image from a normal
+    distribution, rounded, and kept between 0 and 30; three times the mstd of timm. 0: no draws."""
 
 
 class AutoAugment(Idea):

@@ -24,13 +24,9 @@ _EPSILON = 1e-6
 class GradientClippingKeys(Section):
     """The key of clipping by the norm."""
 
-    clip_norm: float | None = Field(
-        None,
-        gt=0,
-        le=1e6,
-        description="Largest L2 norm of the gradient of all parameters together, the mean over the global batch, "
-        "without weight decay. A longer one is scaled down to it before the update. If null, it is used as it is.",
-    )
+    clip_norm: float | None = Field(None, gt=0, le=1e6)
+    """Largest L2 norm of the gradient of all parameters together, the mean over the global batch, without weight decay.
+    A longer one is scaled down to it before the update. If null, it is used as it is."""
 
 
 class _Clipping(Part):

@@ -29,26 +29,15 @@ class ProgressiveResizing(Section):
     # 88 epochs all grow from 3/4 to 7/8 of them. ProgressiveResizing of mosaicml/composer rounds alike, but resizes
     # each step, and all images after the crop.
 
-    initial_size: int = Field(
-        ge=8,
-        le=1024,
-        description="Side of the square training images of the first epochs: a multiple of size_step below "
-        "model.image_size.",
-        json_schema_extra={"unit": "px"},
-    )
-    size_step: int = Field(
-        ge=1,
-        le=512,
-        description="Step by which sizes differ; all of them are multiples. Each further size is one more that the "
-        "warm-up prepares.",
-        json_schema_extra={"unit": "px"},
-    )
-    ramp_start_share: float = Field(
-        ge=0, lt=1, description="Share of run.epochs that is done when the images begin to grow."
-    )
-    ramp_end_share: float = Field(
-        gt=0, le=1, description="Share of run.epochs that is done when the images have their full size."
-    )
+    initial_size: int = Field(ge=8, le=1024, json_schema_extra={"unit": "px"})
+    """Side of the square training images of the first epochs: a multiple of size_step below model.image_size."""
+    size_step: int = Field(ge=1, le=512, json_schema_extra={"unit": "px"})
+    """Step by which sizes differ; all of them are multiples. Each further size is one more that the warm-up
+    prepares."""
+    ramp_start_share: float = Field(ge=0, lt=1)
+    """Share of run.epochs that is done when the images begin to grow."""
+    ramp_end_share: float = Field(gt=0, le=1)
+    """Share of run.epochs that is done when the images have their full size."""
 
     @model_validator(mode="after")
     def _ramp_is_ordered(self) -> ProgressiveResizing:
@@ -73,11 +62,9 @@ class ProgressiveResizing(Section):
 class GrowingImagesKeys(Section):
     """The key of growing images."""
 
-    progressive_resizing: ProgressiveResizing | None = Field(
-        None,
-        description="Sizes of the training images by epoch, for example {initial_size: 160, size_step: 32, "
-        "ramp_start_share: 0.75, ramp_end_share: 0.875}. If null, model.image_size in every epoch.",
-    )
+    progressive_resizing: ProgressiveResizing | None = None
+    """Sizes of the training images by epoch, for example {initial_size: 160, size_step: 32, ramp_start_share: 0.75,
+    ramp_end_share: 0.875}. If null, model.image_size in every epoch."""
 
 
 class GrowingImages(Idea):

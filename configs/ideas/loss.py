@@ -38,36 +38,21 @@ class Loss(Section):
     as ``balanced`` ones have, both are about the same, and the learning rate needs no change.
     """
 
-    kind: Literal["softmax", "sigmoid", "one_hot_sigmoid"] = Field(
-        "softmax",
-        description="softmax for one class per image, sigmoid for any number of labels per image, one_hot_sigmoid for "
-        "one class per image that a sigmoid of each class tells from the rest.",
-    )
-    label_smoothing: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Label smoothing: share of a label that is spread over the classes. Larger values penalise "
-        "confident wrong answers less; 0 trains on the plain label. sigmoid does not allow it.",
-    )
-    smoothing: Literal["uniform", "softmax_output"] = Field(
-        "uniform",
-        description="Where the smoothed share goes: to all classes (uniform) or to all but the label (softmax_output).",
-    )
-    mixed_label_threshold: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="Share above which a label of a mixed image counts in full; one at or below it does not count "
-        "(timm's bce_target_thresh). If null, each label counts by its share. Only with one_hot_sigmoid and without "
-        "smoothing.",
-    )
-    class_weights: Annotated[tuple[float, ...], Field(strict=False)] | Literal["balanced"] | None = Field(
-        None,
-        description="Weight of each class in the loss, for classes with few images: a list of numbers, in the order of "
-        "the classes, or balanced, which weighs a class of n of N training images by N / (n x number of classes), as "
-        "scikit-learn does. Evaluations weigh nothing. If null, all classes weigh 1.",
-    )
+    kind: Literal["softmax", "sigmoid", "one_hot_sigmoid"] = "softmax"
+    """softmax for one class per image, sigmoid for any number of labels per image, one_hot_sigmoid for one class per
+    image that a sigmoid of each class tells from the rest."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Label smoothing: share of a label that is spread over the classes. Larger values penalise confident wrong answers
+    less; 0 trains on the plain label. sigmoid does not allow it."""
+    smoothing: Literal["uniform", "softmax_output"] = "uniform"
+    """Where the smoothed share goes: to all classes (uniform) or to all but the label (softmax_output)."""
+    mixed_label_threshold: float | None = Field(None, ge=0, lt=1)
+    """Share above which a label of a mixed image counts in full; one at or below it does not count (timm's
+    bce_target_thresh). If null, each label counts by its share. Only with one_hot_sigmoid and without smoothing."""
+    class_weights: Annotated[tuple[float, ...], Field(strict=False)] | Literal["balanced"] | None = None
+    """Weight of each class in the loss, for classes with few images: a list of numbers, in the order of the classes, or
+    balanced, which weighs a class of n of N training images by N / (n x number of classes), as scikit-learn does.
+    Evaluations weigh nothing. If null, all classes weigh 1."""
 
     @field_validator("class_weights", mode="before")
     @classmethod

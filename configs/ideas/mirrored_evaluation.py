@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from configs.ideas.idea import Idea
 from configs.ideas.part import Array, LogitsOf, Part, Place
 from configs.rule import AUGMENTATION, exactly
@@ -22,11 +20,9 @@ if TYPE_CHECKING:
 class MirroredEvaluationKeys(Section):
     """The key of mirrored evaluations."""
 
-    eval_flip: bool = Field(
-        False,
-        description="Whether evaluations and predictions take the mean of the logits of each image and of its mirror, "
-        "as FFCV does (lr_tta). They compute twice as long. Made for networks that learn from mirrors, see data.flip.",
-    )
+    eval_flip: bool = False
+    """Whether evaluations and predictions take the mean of the logits of each image and of its mirror, as FFCV does
+    (lr_tta). They compute twice as long. Made for networks that learn from mirrors, see data.flip."""
 
 
 class _Mirror(Part):

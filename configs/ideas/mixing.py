@@ -18,23 +18,15 @@ if TYPE_CHECKING:
 class MixingKeys(Section):
     """The keys of MixUp and CutMix."""
 
-    mixup_alpha: float = Field(
-        0.0,
-        ge=0,
-        le=100,
-        description="MixUp (Zhang et al., arXiv:1710.09412): each training image is added to another one of its "
-        "micro-batch by shares from Beta(alpha, alpha), one draw a micro-batch, and so are the losses of both labels. "
-        "Larger values mix more; 0 mixes nothing. The training loss that is reported is that of the mixed images.",
-    )
-    cutmix_alpha: float = Field(
-        0.0,
-        ge=0,
-        le=100,
-        description="CutMix (Yun et al., arXiv:1905.04899): each training image takes a box from another one of its "
-        "micro-batch, and the losses of both labels count by area. The share that stays is from Beta(alpha, alpha), "
-        "and larger where the box would reach over the border. 0 cuts nothing. With mixup_alpha, each micro-batch is "
-        "mixed in one of the two ways, by even odds.",
-    )
+    mixup_alpha: float = Field(0.0, ge=0, le=100)
+    """MixUp (Zhang et al., arXiv:1710.09412): each training image is added to another one of its micro-batch by shares
+    from Beta(alpha, alpha), one draw a micro-batch, and so are the losses of both labels. Larger values mix more; 0
+    mixes nothing. The training loss that is reported is that of the mixed images."""
+    cutmix_alpha: float = Field(0.0, ge=0, le=100)
+    """CutMix (Yun et al., arXiv:1905.04899): each training image takes a box from another one of its micro-batch, and
+    the losses of both labels count by area. The share that stays is from Beta(alpha, alpha), and larger where the box
+    would reach over the border. 0 cuts nothing. With mixup_alpha, each micro-batch is mixed in one of the two ways, by
+    even odds."""
 
 
 class Mixing(Idea):

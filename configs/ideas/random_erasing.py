@@ -17,14 +17,10 @@ if TYPE_CHECKING:
 class RandomErasingKeys(Section):
     """The key of random erasing."""
 
-    random_erasing: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Probability with which a normalised training image loses a rectangle, which becomes zeros (Zhong "
-        "et al., arXiv:1708.04896; random_erase of torchvision, reprob of timm): 0.02 to 0.33 of the image's area, "
-        "with a ratio of height to width of 0.3 to 3.3. 0 erases nothing.",
-    )
+    random_erasing: float = Field(0.0, ge=0, le=1)
+    """Probability with which a normalised training image loses a rectangle, which becomes zeros (Zhong et al.,
+    arXiv:1708.04896; random_erase of torchvision, reprob of timm): 0.02 to 0.33 of the image's area, with a ratio of
+    height to width of 0.3 to 3.3. 0 erases nothing."""
 
 
 class RandomErasing(Idea):

@@ -13,14 +13,10 @@ from configs.section import Section
 class StochasticDepthKeys(Section):
     """The key of stochastic depth."""
 
-    stochastic_depth: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Share of the images for which a step leaves out the branch of the last residual block, so that "
-        "only the shortcut is left; of block l of L, l / L of it (Huang et al., arXiv:1603.09382). The branches that "
-        "stay are divided by their own share, and evaluations take all as they are. 0 leaves out none.",
-    )
+    stochastic_depth: float = Field(0.0, ge=0, lt=1)
+    """Share of the images for which a step leaves out the branch of the last residual block, so that only the shortcut
+    is left; of block l of L, l / L of it (Huang et al., arXiv:1603.09382). The branches that stay are divided by their
+    own share, and evaluations take all as they are. 0 leaves out none."""
 
 
 class StochasticDepth(Idea):

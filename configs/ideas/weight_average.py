@@ -22,17 +22,11 @@ _KEY = "optimizer.average_half_life_steps"
 class WeightAverageKeys(Section):
     """The keys of averages over steps."""
 
-    average_half_life_steps: float | None = Field(
-        None,
-        gt=0,
-        description="Steps after which a step counts half in the averages (exponential moving averages, EMA) of "
-        "weights and running statistics, which are evaluated and exported in place of those of the last step. If "
-        "null, no average is kept.",
-        json_schema_extra={"unit": "steps"},
-    )
-    average_every_steps: int = Field(
-        1, ge=1, description="Steps between two updates of the averages. Larger values save time."
-    )
+    average_half_life_steps: float | None = Field(None, gt=0, json_schema_extra={"unit": "steps"})
+    """Steps after which a step counts half in the averages (exponential moving averages, EMA) of weights and running
+    statistics, which are evaluated and exported in place of those of the last step. If null, no average is kept."""
+    average_every_steps: int = Field(1, ge=1)
+    """Steps between two updates of the averages. Larger values save time."""
 
 
 class WeightAverage(Idea):

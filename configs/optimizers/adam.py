@@ -12,15 +12,12 @@ class AdamMoments(OptimizerBlock):
 
     num_moments: ClassVar[int] = 2
 
-    momentum: float = Field(
-        0.9, ge=0, lt=1, description="Decay rate of the gradients' running mean: beta_1 of the paper."
-    )
-    beta_2: float = Field(
-        0.999, ge=0, lt=1, description="Decay rate of the squared gradients' running mean: beta_2 of the paper."
-    )
-    epsilon: float = Field(
-        1e-8, gt=0, lt=1, description="Added to the root of the second moment, so that nothing is divided by 0."
-    )
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Decay rate of the gradients' running mean: beta_1 of the paper."""
+    beta_2: float = Field(0.999, ge=0, lt=1)
+    """Decay rate of the squared gradients' running mean: beta_2 of the paper."""
+    epsilon: float = Field(1e-8, gt=0, lt=1)
+    """Added to the root of the second moment, so that nothing is divided by 0."""
 
     def logged(self) -> dict[str, float]:
         """Return beta_2 and epsilon; beta_1 is logged as the momentum."""
@@ -34,7 +31,7 @@ class Adam(AdamMoments):
     variation: ClassVar[str] = ""
     momentum_log_key: ClassVar[str] = "opt_adam_beta_1"
 
-    name: Literal["adam"] = Field(description="Chooses Adam.")
-    weight_decay: float = Field(
-        0.0, ge=0, lt=1, description="Factor of the weight that is added to the gradient (L2 regularisation); 0: none."
-    )
+    name: Literal["adam"]
+    """Chooses Adam."""
+    weight_decay: float = Field(0.0, ge=0, lt=1)
+    """Factor of the weight that is added to the gradient (L2 regularisation); 0: none."""

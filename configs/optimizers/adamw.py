@@ -19,10 +19,10 @@ class AdamW(AdamMoments):
     variation: ClassVar[str] = ""
     momentum_log_key: ClassVar[str] = "opt_adamw_beta_1"
 
-    name: Literal["adamw"] = Field(description="Chooses AdamW: Adam with a weight decay that its moments do not hold.")
-    weight_decay: float = Field(
-        0.01, ge=0, lt=1, description="Share that a step takes off the weights, times the learning rate; 0: none."
-    )
+    name: Literal["adamw"]
+    """Chooses AdamW: Adam with a weight decay that its moments do not hold."""
+    weight_decay: float = Field(0.01, ge=0, lt=1)
+    """Share that a step takes off the weights, times the learning rate; 0: none."""
 
     def adapted(self, values: HyperParameters, lr_before: float, base_lr: float) -> HyperParameters:
         """Multiply the decay by the learning rate; see `OptimizerBlock`."""

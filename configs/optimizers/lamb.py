@@ -19,23 +19,16 @@ class Lamb(AdamMoments):
 
     momentum_log_key: ClassVar[str] = "opt_lamb_beta_1"
 
-    name: Literal["lamb"] = Field(
-        description="Chooses LAMB. Tensors with weight decay have a trust ratio; those in skip_weight_decay, and all "
-        "tensors where weight_decay is 0, take the step of Adam."
-    )
-    epsilon: float = Field(
-        1e-6, gt=0, lt=1, description="Added to the root of the second moment, so that nothing is divided by 0."
-    )
-    weight_decay: float = Field(
-        0.01, ge=0, lt=1, description="Factor of the weight that is added to Adam's step, before the trust ratio."
-    )
-    clip_norm: float | None = Field(
-        1.0,
-        gt=0,
-        le=1e6,
-        description="Largest L2 norm of the gradient of all parameters together, as elsewhere; timm's LAMB clips at 1. "
-        "If null, the gradient is used as it is.",
-    )
+    name: Literal["lamb"]
+    """Chooses LAMB. Tensors with weight decay have a trust ratio; those in skip_weight_decay, and all tensors where
+    weight_decay is 0, take the step of Adam."""
+    epsilon: float = Field(1e-6, gt=0, lt=1)
+    """Added to the root of the second moment, so that nothing is divided by 0."""
+    weight_decay: float = Field(0.01, ge=0, lt=1)
+    """Factor of the weight that is added to Adam's step, before the trust ratio."""
+    clip_norm: float | None = Field(1.0, gt=0, le=1e6)
+    """Largest L2 norm of the gradient of all parameters together, as elsewhere; timm's LAMB clips at 1. If null, the
+    gradient is used as it is."""
 
     def update_rule(
         self, weight: Any, gradient: Any, moments: Sequence[Any], values: HyperParameters

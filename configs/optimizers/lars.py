@@ -30,23 +30,16 @@ class Lars(CorrectedMomentum):
     warmup_log_prefix: ClassVar[str] = "lars_opt"
     momentum_log_key: ClassVar[str] = "lars_opt_momentum"
 
-    name: Literal["lars"] = Field(description="Chooses LARS.")
-    trust_coefficient: float = Field(
-        0.001, gt=0, lt=1, description="Factor of every layer's trust ratio |w| / (|g| + decay |w|): eta of the paper."
-    )
-    epsilon: float = Field(
-        0.0, ge=0, lt=1, description="Added to the trust ratio's denominator; MLPerf's closed division requires 0."
-    )
-    trust_weight_decay: float | None = Field(
-        None,
-        ge=0,
-        lt=10,
-        description="Weight decay in the trust ratio's denominator. If null, optimizer.weight_decay.",
-    )
-    skip_trust_ratio: ParameterKinds = Field(
-        ("gamma", "beta", "bias"),
-        description="Kinds of parameters that use the plain learning rate, without a trust ratio.",
-    )
+    name: Literal["lars"]
+    """Chooses LARS."""
+    trust_coefficient: float = Field(0.001, gt=0, lt=1)
+    """Factor of every layer's trust ratio |w| / (|g| + decay |w|): eta of the paper."""
+    epsilon: float = Field(0.0, ge=0, lt=1)
+    """Added to the trust ratio's denominator; MLPerf's closed division requires 0."""
+    trust_weight_decay: float | None = Field(None, ge=0, lt=10)
+    """Weight decay in the trust ratio's denominator. If null, optimizer.weight_decay."""
+    skip_trust_ratio: ParameterKinds = ("gamma", "beta", "bias")
+    """Kinds of parameters that use the plain learning rate, without a trust ratio."""
 
     def trusts(self, kind: str) -> bool:
         """Return whether ``skip_trust_ratio`` leaves the kind out."""

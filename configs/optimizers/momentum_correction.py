@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pydantic import Field
-
 from configs.optimizers.optimizer_block import HyperParameters, OptimizerBlock
 from configs.rule import REFERENCE, Rule, exactly
 
@@ -13,11 +11,9 @@ from configs.rule import REFERENCE, Rule, exactly
 class CorrectedMomentum(OptimizerBlock):
     """The key of momentum correction: m lr(i) / lr(i-1) in step i, and m after a rate of 0."""
 
-    momentum_correction: bool = Field(
-        False,
-        description="Whether the momentum of a step is multiplied by its learning rate and divided by that of the step "
-        "before, so that all gradients in it count with the present rate (Goyal et al., arXiv:1706.02677, section 3).",
-    )
+    momentum_correction: bool = False
+    """Whether the momentum of a step is multiplied by its learning rate and divided by that of the step before, so that
+    all gradients in it count with the present rate (Goyal et al., arXiv:1706.02677, section 3)."""
 
     def adapted(self, values: HyperParameters, lr_before: float, base_lr: float) -> HyperParameters:
         """See `OptimizerBlock`."""

@@ -21,29 +21,20 @@ class Muon(OptimizerBlock):
     is_shared: ClassVar[bool] = True
     tells_layers_apart: ClassVar[bool] = True
 
-    name: Literal["muon"] = Field(description="Chooses Muon; ranks divide the orthogonalisation among themselves.")
-    momentum: float = Field(
-        0.95, ge=0, lt=1, description="Nesterov momentum of the hidden weights; 0 keeps nothing of the last step."
-    )
-    weight_decay: float = Field(
-        0.0, ge=0, lt=1, description="Share that a step takes off the weights, times the learning rate; 0: none."
-    )
-    newton_schulz_steps: int = Field(
-        5,
-        ge=1,
-        le=20,
-        description="Newton-Schulz steps. After 5, singular values above 0.0015 of the matrix's norm are between 0.68 "
-        "and 1.21, after 3 those above 0.017; smaller ones stay smaller.",
-        json_schema_extra={"unit": "steps"},
-    )
-    sgd_lr_ratio: float = Field(
-        1.0,
-        gt=0,
-        le=1000,
-        description="Learning rate of what is no hidden weight, as a multiple of the schedule's: the first layer's "
-        "weight, the classifier, biases and batch norm, which SGD with Nesterov momentum updates.",
-    )
-    sgd_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of what is no hidden weight.")
+    name: Literal["muon"]
+    """Chooses Muon; ranks divide the orthogonalisation among themselves."""
+    momentum: float = Field(0.95, ge=0, lt=1)
+    """Nesterov momentum of the hidden weights; 0 keeps nothing of the last step."""
+    weight_decay: float = Field(0.0, ge=0, lt=1)
+    """Share that a step takes off the weights, times the learning rate; 0: none."""
+    newton_schulz_steps: int = Field(5, ge=1, le=20, json_schema_extra={"unit": "steps"})
+    """Newton-Schulz steps. After 5, singular values above 0.0015 of the matrix's norm are between 0.68 and 1.21, after
+    3 those above 0.017; smaller ones stay smaller."""
+    sgd_lr_ratio: float = Field(1.0, gt=0, le=1000)
+    """Learning rate of what is no hidden weight, as a multiple of the schedule's: the first layer's weight, the
+    classifier, biases and batch norm, which SGD with Nesterov momentum updates."""
+    sgd_momentum: float = Field(0.9, ge=0, lt=1)
+    """Nesterov momentum of what is no hidden weight."""
 
     def logged(self) -> dict[str, float]:
         """Return the Newton-Schulz steps, and the rate and the momentum of SGD."""

@@ -60,20 +60,12 @@ class OptimizerBlock(Section):
     warmup_log_prefix: ClassVar[str] = "opt"
     momentum_log_key: ClassVar[str] = "opt_momentum"
 
-    momentum: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Momentum: share of the last update, or of the running mean, that is kept in each step; 0 keeps "
-        "nothing.",
-    )
-    weight_decay: float = Field(
-        ge=0, lt=1, description="Factor of the weight that is added to the gradient (L2 regularisation); 0: none."
-    )
-    skip_weight_decay: ParameterKinds = Field(
-        ("gamma", "beta", "bias"),
-        description="Kinds of parameters without weight decay: batch-norm gamma and beta, biases, weights.",
-    )
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Momentum: share of the last update, or of the running mean, that is kept in each step; 0 keeps nothing."""
+    weight_decay: float = Field(ge=0, lt=1)
+    """Factor of the weight that is added to the gradient (L2 regularisation); 0: none."""
+    skip_weight_decay: ParameterKinds = ("gamma", "beta", "bias")
+    """Kinds of parameters without weight decay: batch-norm gamma and beta, biases, weights."""
 
     def logged(self) -> dict[str, float]:
         """Return the optimizer's own hyperparameters, MLPerf log key -> value, in the order in which they are logged.

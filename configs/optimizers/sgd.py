@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
-
 from configs.optimizers.momentum_correction import CorrectedMomentum, uncorrected
 from configs.optimizers.optimizer_block import HyperParameters
 from configs.rule import CHECKED, REFERENCE, Rule, exactly
@@ -41,12 +39,11 @@ class Sgd(CorrectedMomentum):
     log_prefix: ClassVar[str] = "sgd_opt"
     momentum_log_key: ClassVar[str] = "sgd_opt_momentum"
 
-    name: Literal["sgd"] = Field(description="Chooses SGD with momentum.")
-    decoupled_weight_decay: bool = Field(
-        False,
-        description="Whether each step takes the share weight_decay off the weights, scaled as the learning rate is "
-        "(1 at base_lr), instead of adding to the gradient. The gradients' momentum then does not hold the decay.",
-    )
+    name: Literal["sgd"]
+    """Chooses SGD with momentum."""
+    decoupled_weight_decay: bool = False
+    """Whether each step takes the share weight_decay off the weights, scaled as the learning rate is (1 at base_lr),
+    instead of adding to the gradient. The gradients' momentum then does not hold the decay."""
 
     def adapted(self, values: HyperParameters, lr_before: float, base_lr: float) -> HyperParameters:
         """Scale a decoupled decay as the learning rate is; see `OptimizerBlock`."""

@@ -27,36 +27,25 @@ class Shampoo(OptimizerBlock):
     is_shared: ClassVar[bool] = True
     momentum_log_key: ClassVar[str] = "opt_shampoo_beta_1"
 
-    name: Literal["shampoo"] = Field(
-        description="Chooses Shampoo, under PyTorch; ranks divide the roots of the statistics among themselves."
-    )
-    momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum: beta_1 of the code; 0 keeps nothing.")
-    beta_2: float = Field(0.999, ge=0, lt=1, description="Decay rate of the statistics' running mean.")
-    matrix_epsilon: float = Field(
-        1e-6, gt=0, lt=1, description="Added to the statistics' diagonal before their root; also their first value."
-    )
-    weight_decay: float = Field(
-        ge=0, lt=1, description="Factor of the weight that is added to the preconditioned gradient; 0: none."
-    )
-    root_power: int | None = Field(
-        None,
-        ge=1,
-        le=16,
-        description="Power p of the inverse root (L + epsilon I)^(-1 / p) of a statistic. If null, twice the number of "
-        "the tensor's axes.",
-    )
-    block_size: int = Field(
-        128,
-        ge=2,
-        le=8192,
-        description="Longest side of a block. A root takes a time that grows with the cube of the side.",
-    )
-    start_preconditioning_step: int = Field(
-        1, ge=0, description="First step, counted from 0, that takes the preconditioned gradient."
-    )
-    root_every_steps: int = Field(
-        1, ge=1, description="Steps between two computations of the roots. Larger values save time."
-    )
+    name: Literal["shampoo"]
+    """Chooses Shampoo, under PyTorch; ranks divide the roots of the statistics among themselves."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Nesterov momentum: beta_1 of the code; 0 keeps nothing."""
+    beta_2: float = Field(0.999, ge=0, lt=1)
+    """Decay rate of the statistics' running mean."""
+    matrix_epsilon: float = Field(1e-6, gt=0, lt=1)
+    """Added to the statistics' diagonal before their root; also their first value."""
+    weight_decay: float = Field(ge=0, lt=1)
+    """Factor of the weight that is added to the preconditioned gradient; 0: none."""
+    root_power: int | None = Field(None, ge=1, le=16)
+    """Power p of the inverse root (L + epsilon I)^(-1 / p) of a statistic. If null, twice the number of the tensor's
+    axes."""
+    block_size: int = Field(128, ge=2, le=8192)
+    """Longest side of a block. A root takes a time that grows with the cube of the side."""
+    start_preconditioning_step: int = Field(1, ge=0)
+    """First step, counted from 0, that takes the preconditioned gradient."""
+    root_every_steps: int = Field(1, ge=1)
+    """Steps between two computations of the roots. Larger values save time."""
 
     def logged(self) -> dict[str, float]:
         """Return the keys of the statistics and their roots; beta_1 is logged as the momentum."""
