@@ -122,86 +122,67 @@ class Cluster(Section):
     @model_validator(mode="after")
     def _parts_agree(self) -> Cluster:
         self._require_possible_engine()
-        if self.device == "cpu" and self.communication.backend == "nccl":
-            raise ConfigError("communication.backend", "nccl", "gloo or mpi on a CPU")
-        self._require_useful_decoder()
-        if 0 < len(self.node.rank_cores) < self.ranks_per_node:
-            allowed = f"an entry for each of a node's {self.ranks_per_node} ranks, or an empty list"
-            raise ConfigError("node.rank_cores", list(self.node.rank_cores), allowed)
+        engine, ranks, on_gpu = self.engine, self.ranks_per_node, self.device == "gpu"
+        self.refuse(
+            not on_gpu and self.communication.backend == "nccl", "communication.backend", "gloo or mpi on a CPU"
+        )
+        no_cache = engine.decoded_cache_bytes and not (on_gpu and engine.stick_to_shard)
+        allowed = "0, except with device: gpu and engine.stick_to_shard: true"
+        self.refuse(no_cache, "engine.decoded_cache_bytes", allowed)
+        no_load = engine.hw_decoder_load is not None and not on_gpu
+        self.refuse(no_load, "engine.hw_decoder_load", "null, except with device: gpu")
+        allowed = f"an entry for each of a node's {ranks} ranks, or an empty list"
+        self.refuse(0 < len(self.node.rank_cores) < ranks, "node.rank_cores", allowed)
         self._require_possible_communication()
-        if self.num_nodes > 1 and self.launcher == "local":
-            raise ConfigError("launcher", "local", "horovodrun, mpirun, srun or torchrun for more than one node")
+        allowed = "horovodrun, mpirun, srun or torchrun for more than one node"
+        self.refuse(self.num_nodes > 1 and self.launcher == "local", "launcher", allowed)
         return self
-
-    def _require_useful_decoder(self) -> None:
-        engine = self.engine
-        if engine.decoded_cache_bytes and not (self.device == "gpu" and engine.stick_to_shard):
-            allowed = "0, except with device: gpu and engine.stick_to_shard: true"
-            raise ConfigError("engine.decoded_cache_bytes", engine.decoded_cache_bytes, allowed)
-        if engine.hw_decoder_load is not None and self.device != "gpu":
-            raise ConfigError("engine.hw_decoder_load", engine.hw_decoder_load, "null, except with device: gpu")
 
     def _require_possible_engine(self) -> None:
         engine, entry, on = self.engine, ENGINES[self.engine.name], f"under {ENGINES[self.engine.name].title}"
         precisions, layouts = entry.precisions, entry.layouts
         if self.device == "cpu":
             precisions, layouts, on = entry.cpu_precisions, entry.cpu_layouts, f"{on} on a CPU"
-        if engine.compile and engine.name != "torch":
-            raise ConfigError("engine.compile", True, f"false {on}")
-        if engine.cuda_graphs != "none" and engine.name != "torch":
-            raise ConfigError("engine.cuda_graphs", engine.cuda_graphs, f"none {on}")
-        if engine.batch_norm == "fused" and (engine.name, engine.layout) != ("torch", "NHWC"):
-            where, remedy = (on, "") if engine.name != "torch" else ("in NCHW", "set cluster.engine.layout=NHWC")
-            raise ConfigError("engine.batch_norm", "fused", f"framework {where}", remedy)
-        if entry.computes == (self.rehearsal is not None):
-            raise ConfigError("engine.name", engine.name, "timed, together with a rehearsal block, or another engine")
-        allowed = (("engine.precision", engine.precision, precisions), ("engine.layout", engine.layout, layouts))
-        for key, value, values in (
-            *allowed,
-            ("communication.kind", self.communication.kind, communicators_of(engine.name)),
-        ):
-            if value not in values:
-                raise ConfigError(key, value, f"{', '.join(values)} {on}")
+        not_torch = engine.name != "torch"
+        self.refuse(engine.compile and not_torch, "engine.compile", f"false {on}")
+        self.refuse(engine.cuda_graphs != "none" and not_torch, "engine.cuda_graphs", f"none {on}")
+        where, remedy = (on, "") if not_torch else ("in NCHW", "set cluster.engine.layout=NHWC")
+        is_fused, in_place = engine.batch_norm == "fused", (engine.name, engine.layout) == ("torch", "NHWC")
+        self.refuse(is_fused and not in_place, "engine.batch_norm", f"framework {where}", remedy)
+        is_rehearsed = self.rehearsal is not None
+        allowed = "timed, together with a rehearsal block, or another engine"
+        self.refuse(entry.computes == is_rehearsed, "engine.name", allowed)
+        possible = {"engine.precision": precisions, "engine.layout": layouts}
+        for key, values in {**possible, "communication.kind": communicators_of(engine.name)}.items():
+            self.refuse(self.at(key) not in values, key, f"{', '.join(values)} {on}")
 
     def _require_possible_communication(self) -> None:
-        communication = self.communication
-        if communication.allreduce == "torus" and communication.backend != "nccl":
-            allowed = "flat or hierarchical without NCCL"
-            raise ConfigError("communication.allreduce", "torus", allowed, "set communication.backend: nccl")
-        kind = communication.kind
-        if kind == "torch_distributed" and communication.allreduce != "flat":
-            raise ConfigError("communication.allreduce", communication.allreduce, "flat with torch_distributed")
-        if kind == "torch_distributed" and communication.deferred_fraction:
-            raise ConfigError("communication.deferred_fraction", communication.deferred_fraction, "0 under PyTorch")
-        if kind == "none" and self.world_size > 1:
-            allowed = f"for one rank, not {self.world_size}"
-            raise ConfigError("communication.kind", kind, allowed, "set cluster.ranks_per_node=1")
-        if kind in ("devices", "shared_memory") and self.num_nodes > 1:
-            raise ConfigError("communication.kind", kind, "one machine", "set cluster.num_nodes=1, or kind: horovod")
-        if kind == "parameter_server_async" and self.engine.precision == "float16":
-            raise ConfigError("communication.kind", kind, "float32 only", "set cluster.engine.precision=float32")
-        if self.checkpoint.best and not communication.is_synchronous:
-            raise ConfigError("checkpoint.best", True, "false where ranks are asynchronous")
-        link = communication.link_bytes_per_s
-        if kind == "shared_memory":
-            self._require_possible_shared_memory()
-        if link is not None and (self.launcher != "local" or self.device == "gpu"):
-            allowed = "null, except for CPU ranks of launcher local"
-            raise ConfigError("communication.link_bytes_per_s", link, allowed, "set launcher: local, or leave it out")
-
-    def _require_possible_shared_memory(self) -> None:
-        communication = self.communication
-        if self.device == "gpu":
-            allowed = "for CPU ranks: the gradients of GPUs are not in the machine's memory"
-            raise ConfigError("communication.kind", communication.kind, allowed, "leave the key out")
-        if self.engine.gradient_precision != "float32":
-            allowed = "float32 only"
-            raise ConfigError("communication.kind", communication.kind, allowed, "set cluster.engine.precision=float32")
-        if communication.allreduce != "flat":
-            raise ConfigError("communication.allreduce", communication.allreduce, "flat with shared_memory")
-        if communication.link_bytes_per_s is not None:
-            allowed = "null with shared_memory, which sends nothing over the loopback"
-            raise ConfigError("communication.link_bytes_per_s", communication.link_bytes_per_s, allowed)
+        own, on_gpu, link = self.communication, self.device == "gpu", self.communication.link_bytes_per_s
+        kind, in_torch, in_memory = own.kind, own.kind == "torch_distributed", own.kind == "shared_memory"
+        for is_wrong, key, allowed, remedy in (
+            (own.allreduce == "torus" and own.backend != "nccl",
+             "communication.allreduce", "flat or hierarchical without NCCL", "set communication.backend: nccl"),
+            (in_torch and own.allreduce != "flat", "communication.allreduce", "flat with torch_distributed", ""),
+            (in_torch and own.deferred_fraction, "communication.deferred_fraction", "0 under PyTorch", ""),
+            (kind == "none" and self.world_size > 1,
+             "communication.kind", f"for one rank, not {self.world_size}", "set cluster.ranks_per_node=1"),
+            (kind in ("devices", "shared_memory") and self.num_nodes > 1,
+             "communication.kind", "one machine", "set cluster.num_nodes=1, or kind: horovod"),
+            (kind == "parameter_server_async" and self.engine.precision == "float16",
+             "communication.kind", "float32 only", "set cluster.engine.precision=float32"),
+            (self.checkpoint.best and not own.is_synchronous,
+             "checkpoint.best", "false where ranks are asynchronous", ""),
+            (in_memory and on_gpu, "communication.kind",
+             "for CPU ranks: the gradients of GPUs are not in the machine's memory", "leave the key out"),
+            (in_memory and self.engine.gradient_precision != "float32",
+             "communication.kind", "float32 only", "set cluster.engine.precision=float32"),
+            (in_memory and own.allreduce != "flat", "communication.allreduce", "flat with shared_memory", ""),
+            (in_memory and link is not None, "communication.link_bytes_per_s",
+             "null with shared_memory, which sends nothing over the loopback", ""),
+            (link is not None and (self.launcher != "local" or on_gpu), "communication.link_bytes_per_s",
+             "null, except for CPU ranks of launcher local", "set launcher: local, or leave it out"),
+        ):  # fmt: skip
+            self.refuse(is_wrong, key, allowed, remedy)
 
     @property
     def world_size(self) -> int:

@@ -42,7 +42,8 @@ class ConfigError(UserError):
 
     def __init__(self, key: str, got: object, allowed: str, remedy: str = "") -> None:
         self.key, self.got, self.allowed, self.remedy = key, got, allowed, remedy
-        parts = [f"got {_shortened(repr(got))}, allowed: {allowed}" if allowed or not remedy else "", remedy]
+        shown = repr([*got] if isinstance(got, tuple) else got)
+        parts = [f"got {_shortened(shown)}, allowed: {allowed}" if allowed or not remedy else "", remedy]
         super().__init__(f"{_shortened(key)}: {'; '.join(filter(None, parts))}")
 
 

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 AUGMENTATION = "MLPerf training rules, ResNet reference preprocessing"
 REFERENCE = "MLPerf ResNet reference model"
 HYPERPARAMETERS = "MLPerf training rules, ResNet hyperparameters"
@@ -36,13 +34,6 @@ class Rule:
     optimizer: str = ""
     rulesets: tuple[str, ...] = ("0.6.0", "4.0.0")
     reference: str = ""
-
-    def value(self, recipe: BaseModel) -> Any:
-        """Return the recipe's value at ``key``, or None if the recipe has no such key."""
-        block: Any = recipe
-        for part in self.key.split("."):
-            block = getattr(block, part, None)
-        return block
 
 
 def exactly(name: str, key: str, value: object, source: str, why: str = "", optimizer: str = "") -> Rule:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from configs.errors import ConfigError
 from configs.ideas import IDEAS
 from configs.optimizers.optimizer_idea import OPTIMIZER
 from configs.rule import AUGMENTATION, CHECKED, HYPERPARAMETERS, REFERENCE, Rule, exactly
@@ -30,7 +29,7 @@ def broken_rules(recipe: Recipe, ruleset: str) -> list[Rule]:
         and rule.optimizer in ("", recipe.optimizer.name)
         and rule.reference in ("", recipe.mlperf.reference)
     ]
-    return [rule for rule in applying if not rule.is_allowed(rule.value(recipe))]
+    return [rule for rule in applying if not rule.is_allowed(recipe.at(rule.key))]
 
 
 def require_allowed(recipe: Recipe) -> None:
@@ -41,9 +40,9 @@ def require_allowed(recipe: Recipe) -> None:
     """
     if recipe.mlperf.division != "closed":
         return
-    for rule in broken_rules(recipe, recipe.mlperf.ruleset)[:1]:
+    for rule in broken_rules(recipe, recipe.mlperf.ruleset):
         where = f"in the closed division of {recipe.mlperf.ruleset} (rule {rule.name}; {rule.source})"
-        raise ConfigError(rule.key, rule.value(recipe), f"{rule.allowed} {where}", "or set mlperf.division: open")
+        recipe.refuse(rule, rule.key, f"{rule.allowed} {where}", "or set mlperf.division: open")
 
 
 def _range(low: float, high: float) -> Callable[[Any], bool]:

@@ -177,16 +177,14 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _parts_agree(self) -> Recipe:
         plain, resize = self.data.plain_from_epoch, self.data.eval_resize
+        epochs, images = self.run.epochs, self.data.train_samples
         side = max(self.evaluated.model.image_size, self.model.image_size if plain else 0)
-        if resize is not None and resize < side:
-            key = "data.eval_size" if side == self.data.eval_size else "model.image_size"
-            raise ConfigError("data.eval_resize", resize, f"at least {key} ({side})")
-        if plain is not None and plain > self.run.epochs:
-            allowed = f"2 to run.epochs ({self.run.epochs})"
-            raise ConfigError("data.plain_from_epoch", plain, allowed, "set data.plain_from_epoch=null, too")
-        if plain is not None and self.data.keep_batches:
-            raise ConfigError("data.keep_batches", True, "false with data.plain_from_epoch, which changes the images")
-        if self.batch.global_size > self.data.train_samples * 100:
-            allowed = f"at most 100 times data.train_samples ({self.data.train_samples})"
-            raise ConfigError("batch.global_size", self.batch.global_size, allowed)
+        key = "data.eval_size" if side == self.data.eval_size else "model.image_size"
+        self.refuse(resize is not None and resize < side, "data.eval_resize", f"at least {key} ({side})")
+        allowed, remedy = f"2 to run.epochs ({epochs})", "set data.plain_from_epoch=null, too"
+        self.refuse(plain is not None and plain > epochs, "data.plain_from_epoch", allowed, remedy)
+        allowed = "false with data.plain_from_epoch, which changes the images"
+        self.refuse(plain is not None and self.data.keep_batches, "data.keep_batches", allowed)
+        allowed = f"at most 100 times data.train_samples ({images})"
+        self.refuse(self.batch.global_size > images * 100, "batch.global_size", allowed)
         return self

@@ -1,4 +1,4 @@
-"""The base class of every block of keys in a recipe, a cluster file or a study. Imports nothing of ours."""
+"""The base class of every block of keys in a recipe, a cluster file or a study."""
 
 import ast
 import sys
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+from configs.errors import ConfigError
 
 _UNITS = {
     "_bytes_per_s": "bytes/s",
@@ -69,3 +71,15 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, json_schema_extra=_describe_keys
     )
+
+    def at(self, key: str) -> Any:
+        """Return the value at a dotted path in this block, or None if there is no such key."""
+        value: Any = self
+        for part in key.split("."):
+            value = getattr(value, part, None)
+        return value
+
+    def refuse(self, is_wrong: object, key: str, allowed: str, remedy: str = "") -> None:
+        """Raise ConfigError for the value at a dotted path in this block if it is wrong; see `ConfigError`."""
+        if is_wrong:
+            raise ConfigError(key, self.at(key), allowed, remedy)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from configs.errors import ConfigError
 from configs.ideas.idea import Idea
 from configs.rule import REFERENCE, exactly
 from configs.section import Section
@@ -41,9 +40,8 @@ class ProgressiveResizing(Section):
 
     @model_validator(mode="after")
     def _ramp_is_ordered(self) -> ProgressiveResizing:
-        if self.ramp_end_share <= self.ramp_start_share:
-            allowed = f"more than ramp_start_share ({self.ramp_start_share:g})"
-            raise ConfigError("ramp_end_share", self.ramp_end_share, allowed)
+        allowed = f"more than ramp_start_share ({self.ramp_start_share:g})"
+        self.refuse(self.ramp_end_share <= self.ramp_start_share, "ramp_end_share", allowed)
         return self
 
     def side(self, epoch: int, epochs: int, full: int) -> int:
@@ -88,13 +86,9 @@ class GrowingImages(Idea):
         """Refuse sizes that do not meet, and plain or kept images of other sizes than the last one."""
         resizing, plain, full = self._resizing(recipe), recipe.data.plain_from_epoch, recipe.model.image_size
         step, initial = resizing.size_step, resizing.initial_size
-        if full % step:
-            raise ConfigError("model.image_size", full, f"a multiple of {_KEY}.size_step ({step})")
-        if initial >= full or initial % step:
-            allowed = f"a multiple of size_step ({step}) below model.image_size ({full})"
-            raise ConfigError(f"{_KEY}.initial_size", initial, allowed)
-        if recipe.data.keep_batches:
-            raise ConfigError("data.keep_batches", True, f"false with {_KEY}, which changes the images")
-        if plain is not None and self.side(recipe, plain) < full:
-            allowed = f"null, or an epoch whose images have {full} px by {_KEY}"
-            raise ConfigError("data.plain_from_epoch", plain, allowed)
+        recipe.refuse(full % step, "model.image_size", f"a multiple of {_KEY}.size_step ({step})")
+        allowed = f"a multiple of size_step ({step}) below model.image_size ({full})"
+        recipe.refuse(initial >= full or initial % step, f"{_KEY}.initial_size", allowed)
+        recipe.refuse(recipe.data.keep_batches, "data.keep_batches", f"false with {_KEY}, which changes the images")
+        allowed = f"null, or an epoch whose images have {full} px by {_KEY}"
+        recipe.refuse(plain is not None and self.side(recipe, plain) < full, "data.plain_from_epoch", allowed)

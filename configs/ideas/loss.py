@@ -66,13 +66,13 @@ class Loss(Section):
 
     @model_validator(mode="after")
     def _only_one_class_is_smoothed(self) -> Loss:
-        if self.has_label_vectors and self.label_smoothing:
-            raise ConfigError("label_smoothing", self.label_smoothing, "0 where loss.kind is sigmoid")
-        if self.kind != "softmax" and self.class_weights is not None:
-            raise ConfigError("class_weights", self.class_weights, f"null where loss.kind is {self.kind}")
-        if self.mixed_label_threshold is not None and (self.kind != "one_hot_sigmoid" or self.label_smoothing):
-            allowed = "null, or loss.kind one_hot_sigmoid with loss.label_smoothing 0"
-            raise ConfigError("mixed_label_threshold", self.mixed_label_threshold, allowed)
+        self.refuse(self.has_label_vectors and self.label_smoothing, "label_smoothing", "0 where loss.kind is sigmoid")
+        are_weighed = self.class_weights is not None
+        self.refuse(are_weighed and self.kind != "softmax", "class_weights", f"null where loss.kind is {self.kind}")
+        has_threshold, is_plain = self.mixed_label_threshold is not None, not self.label_smoothing
+        allowed = "null, or loss.kind one_hot_sigmoid with loss.label_smoothing 0"
+        is_wrong = has_threshold and not (self.kind == "one_hot_sigmoid" and is_plain)
+        self.refuse(is_wrong, "mixed_label_threshold", allowed)
         return self
 
     def balanced(self, counts: Sequence[int], num_classes: int) -> Loss:
@@ -160,18 +160,17 @@ class LossIdea(Idea):
 
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse labels and weights of other classes than the loss takes, and a target where there is no top-1."""
-        loss, source, target = recipe.loss, recipe.data.source, recipe.run.target_top1
-        if isinstance(loss.class_weights, tuple) and len(loss.class_weights) != recipe.model.num_classes:
-            allowed = f"{recipe.model.num_classes} numbers, one for each class (model.num_classes), or balanced"
-            raise ConfigError("loss.class_weights", list(loss.class_weights), allowed)
-        if not loss.has_label_vectors and source in SOURCES_WITH_LABEL_VECTORS:
-            allowed = f"sigmoid for data.source: {source}, whose images have several labels"
-            raise ConfigError("loss.kind", loss.kind, allowed)
-        if loss.has_label_vectors and source not in (*SOURCES_WITH_LABEL_VECTORS, "synthetic"):
-            allowed = ", ".join(sorted(SOURCES_WITH_LABEL_VECTORS))
-            raise ConfigError("data.source", source, f"{allowed} or synthetic where loss.kind is sigmoid")
-        if loss.has_label_vectors and target is not None:
-            raise ConfigError("run.target_top1", target, "null where loss.kind is sigmoid, which has no top-1")
+        weights, source, classes = recipe.loss.class_weights, recipe.data.source, recipe.model.num_classes
+        vectors, target = recipe.loss.has_label_vectors, recipe.run.target_top1
+        allowed = f"{classes} numbers, one for each class (model.num_classes), or balanced"
+        recipe.refuse(isinstance(weights, tuple) and len(weights) != classes, "loss.class_weights", allowed)
+        allowed = f"sigmoid for data.source: {source}, whose images have several labels"
+        recipe.refuse(not vectors and source in SOURCES_WITH_LABEL_VECTORS, "loss.kind", allowed)
+        allowed = f"{', '.join(sorted(SOURCES_WITH_LABEL_VECTORS))} or synthetic where loss.kind is sigmoid"
+        is_wrong = vectors and source not in (*SOURCES_WITH_LABEL_VECTORS, "synthetic")
+        recipe.refuse(is_wrong, "data.source", allowed)
+        allowed = "null where loss.kind is sigmoid, which has no top-1"
+        recipe.refuse(vectors and target is not None, "run.target_top1", allowed)
 
     def label_shape(self, recipe: Recipe) -> tuple[int, ...] | None:
         """Return that of a 0 or a 1 for each class, if labels are those."""

@@ -276,7 +276,7 @@ def _compliance(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
             {
                 "rule": rule.name,
                 "key": rule.key,
-                "got": value.model_dump(mode="json") if isinstance(value := rule.value(recipe), Section) else value,
+                "got": value.model_dump(mode="json") if isinstance(value := recipe.at(rule.key), Section) else value,
                 "allowed": rule.allowed,
                 "source": rule.source,
             }
