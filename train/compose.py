@@ -115,7 +115,7 @@ class Composition:
     def make_evaluator(self, on_batch: Callable[[], object]) -> Evaluator:
         """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""
         assert self.evaluation is not None
-        new_metric = metric_of(self.engine, self.recipe.loss, self.identity.rank)
+        new_metric = metric_of(self.engine, self.recipe.loss)
         if (rehearsal := self.cluster.rehearsal) is not None:
             new_metric = partial(InventedTop1, self.engine, Course(rehearsal.waits.top1))
         return Evaluator(

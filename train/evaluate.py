@@ -117,9 +117,9 @@ class Metric(Protocol):
         """
 
 
-def metric_of(engine: Engine, loss: Loss, rank: int) -> Callable[[], Metric]:
-    """Return the function that begins an evaluation on ``rank`` of a network trained on ``loss``."""
-    return partial(MeanAuc, engine, rank) if loss.has_label_vectors else partial(Top1, engine)
+def metric_of(engine: Engine, loss: Loss) -> Callable[[], Metric]:
+    """Return the function that begins an evaluation of a network trained on ``loss``."""
+    return partial(MeanAuc if loss.has_label_vectors else Top1, engine)
 
 
 def top1_score(correct: int, total: int, loss: float | None = None) -> Score:
@@ -194,15 +194,13 @@ class MeanAuc:
     A class that all images have, or none, has no ROC curve: its AUC is None, and the mean leaves it out.
     """
 
-    def __init__(self, engine: Engine, rank: int) -> None:
-        self._engine, self._rank = engine, rank
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._parts: list[tuple[Array, Array, int]] = []
-        self._total = 0
 
     def add(self, logits: Array, labels: Array, num_valid: int) -> None:
         """See `Metric`; logits and labels have shape (batch, classes)."""
         self._parts.append((logits, labels, num_valid))
-        self._total += num_valid
 
     def score(self, communicator: Communicator) -> Score:
         """See `Metric`.
@@ -226,21 +224,15 @@ class MeanAuc:
         """See `Metric`."""
 
     def _gather(self, communicator: Communicator) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits and labels of all images: each rank fills its rows of a table of zeros, which is summed."""
-        counts = communicator.gather("evaluation images", self._total)
-        widths = communicator.gather("evaluation classes", self._parts[0][0].shape[1] if self._parts else 0)
-        start, width = sum(counts[: self._rank]), max(widths)
-        rows = np.zeros((2, sum(counts), width), np.float32)
-        for logits, labels, num_valid in self._parts:
-            stop = start + num_valid
-            rows[0, start:stop] = self._engine.to_host(logits)[:num_valid]
-            rows[1, start:stop] = self._engine.to_host(labels)[:num_valid]
-            start = stop
-        table = self._engine.from_host(rows)
-        communicator.reduce("evaluation scores", [table])
-        communicator.complete()
-        gathered = self._engine.to_host(table)
-        return gathered[0], gathered[1]
+        """Return logits and labels of all images."""
+        own = [
+            np.stack([self._engine.to_host(each)[:num_valid] for each in pair], axis=1).astype(np.float32)
+            for *pair, num_valid in self._parts
+        ]
+        width = max(communicator.gather("evaluation classes", own[0].shape[-1] if own else 0))
+        rows = communicator.gather_bytes("evaluation scores", b"".join(each.tobytes() for each in own))
+        table = np.frombuffer(b"".join(rows), np.float32).reshape(-1, 2, width)
+        return table[:, 0], table[:, 1]
 
 
 def _auc(logits: np.ndarray, labels: np.ndarray) -> float | None:

@@ -27,7 +27,7 @@ def _add(metric: Any, logits: np.ndarray, labels: Any, num_valid: int) -> None:
 
 
 def _score(labels: np.ndarray, logits: np.ndarray = LOGITS) -> Score:
-    metric = MeanAuc(cpu_engine(), 0)
+    metric = MeanAuc(cpu_engine())
     _add(metric, logits, labels, len(logits))
     return metric.score(SingleProcess())
 
@@ -55,7 +55,7 @@ def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole(bounds: t
 
     def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
         communicator = start_communicator(identity, ledger, connect).result()
-        metric = MeanAuc(cpu_engine(), identity.rank)
+        metric = MeanAuc(cpu_engine())
         part = parts[identity.rank]
         if len(LOGITS[part]):
             padded, labels = (np.concatenate([array[part], np.full((2, 2), 1e9)]) for array in (LOGITS, LABELS))
@@ -67,21 +67,6 @@ def test_ranks_with_shards_of_any_size_agree_on_the_score_of_the_whole(bounds: t
     one_process = Identity(0, 3, 0, 3, "here", "none")
     assert run_ranks_here(cluster, one_process, Ledger(), main) == 0
     assert rows == dict.fromkeys(range(3), _score(LABELS).row)
-
-
-def test_scores_are_read_when_their_sum_is_complete() -> None:
-    class Later(SingleProcess):
-        """Sums with a rank that has the same images and the opposite opinion, twice as strong."""
-
-        def reduce(self, _name: str, arrays: Any, _priority: int = 0) -> None:
-            (self.table,) = arrays
-
-        def complete(self) -> None:
-            self.table[0] -= 2 * cpu_engine().copy(self.table[0])
-
-    metric = MeanAuc(cpu_engine(), 0)
-    _add(metric, LOGITS, LABELS, 5)
-    assert metric.score(Later()).row["class_auc"] == [pytest.approx(1 / 6), 0.0]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+
 from configs.registry import COMMUNICATORS
 from configs.schema import Communication
 from train.rank.identity import Identity
@@ -45,9 +47,11 @@ class Communicator(ABC):
 
     Attributes:
         keeps_ranks_equal: Whether all ranks see the same sums, and so keep the same weights and optimizer's state.
+        world_size: Number of ranks.
     """
 
     keeps_ranks_equal = True
+    world_size = 1
 
     @abstractmethod
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
@@ -60,21 +64,36 @@ class Communicator(ABC):
         MXNet's engine orders every later reader after the sum.
         """
 
-    @abstractmethod
+    def sum(self, name: str, arrays: Sequence[Any]) -> None:
+        """Sum each array over the ranks, in place; work that is queued from now on sees the sums."""
+        self.reduce(name, arrays)
+        self.complete()
+
     def average(self, name: str, arrays: Sequence[Any]) -> None:
         """Average each array over the ranks, in place; work that is queued from now on sees the means."""
+        self.sum(name, arrays)
+        for array in arrays:
+            array[:] = array / self.world_size
 
     @abstractmethod
-    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Return the sums of signed 64-bit integers over the ranks; waits."""
+    def gather_rows(self, name: str, row: bytes) -> list[bytes]:
+        """Return every rank's bytes, by rank; waits. All ranks have equally many, and one or more."""
 
-    @abstractmethod
-    def gather(self, name: str, value: int) -> list[int]:
-        """Return every rank's unsigned 64-bit integer, by rank; waits."""
-
-    @abstractmethod
     def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
         """Return every rank's content, of any length, by rank; waits."""
+        lengths = self.gather(f"{name}: lengths", len(content))
+        rows = self.gather_rows(name, content.ljust(max(1, *lengths), b"\0"))
+        return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+    def gather(self, name: str, value: int) -> list[int]:
+        """Return every rank's unsigned 64-bit integer, by rank; waits."""
+        return [int.from_bytes(row, "little") for row in self.gather_rows(name, value.to_bytes(8, "little"))]
+
+    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
+        """Return the sums of signed 64-bit integers over the ranks; waits."""
+        rows = self.gather_rows(name, np.array(values, np.int64).tobytes())
+        sums: list[int] = np.sum([np.frombuffer(row, np.int64) for row in rows], axis=0).tolist()
+        return sums
 
     def swap(self, array: Any, partner: int | None) -> Any | None:
         """Send a vector to a rank that sends its own at the same time, and return that; on a GPU it is queued.
@@ -104,20 +123,9 @@ class SingleProcess(Communicator):
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Leave the arrays as they are."""
 
-    def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Leave the arrays as they are."""
-
-    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Return the values."""
-        return list(values)
-
-    def gather(self, name: str, value: int) -> list[int]:
-        """Return the one value."""
-        return [value]
-
-    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
-        """Return the one content."""
-        return [content]
+    def gather_rows(self, name: str, row: bytes) -> list[bytes]:
+        """Return the one row."""
+        return [row]
 
 
 Connect = Callable[[Identity, Ledger], Communicator]

@@ -79,34 +79,16 @@ class Devices(Communicator):
     """
 
     def __init__(self, group: DeviceGroup, rank: int) -> None:
-        self._group, self._rank = group, rank
+        self._group, self._rank, self.world_size = group, rank, group.size
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Wait for all devices, then queue the sums, so that operators queued next come after the sums."""
         self._group.meet(self._rank, arrays, lambda all_: self._group.add_up(name, all_, priority))
 
-    def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Queue the sums, then a division by the number of devices."""
-        self.reduce(name, arrays)
-        for array in arrays:
-            array[:] = array / self._group.size
-
-    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Return the sums, added in Python; waits."""
-        total: list[int] = self._group.meet(
-            self._rank, values, lambda rows: [sum(column) for column in zip(*rows, strict=True)]
-        )
-        return total
-
-    def gather(self, name: str, value: int) -> list[int]:
-        """Return every device's value; waits."""
-        values: list[int] = self._group.meet(self._rank, value, list)
-        return values
-
-    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
-        """Return every device's content; waits."""
-        contents: list[bytes] = self._group.meet(self._rank, content, list)
-        return contents
+    def gather_rows(self, name: str, row: bytes) -> list[bytes]:
+        """See `Communicator`."""
+        rows: list[bytes] = self._group.meet(self._rank, row, list)
+        return rows
 
 
 def run_ranks_here(cluster: Cluster, identity: Identity, ledger: Ledger, main: RankMain) -> int:

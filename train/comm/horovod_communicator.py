@@ -59,48 +59,22 @@ class HorovodCommunicator(Communicator):
     """The verbs of `Communicator` over an initialised ``horovod.mxnet``."""
 
     def __init__(self, horovod: Any) -> None:
-        self._horovod = horovod
+        self._horovod, self.world_size = horovod, horovod.size()
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Queue one grouped allreduce; MXNet's engine starts it when all of ``arrays`` are ready."""
         self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Sum, name=name, priority=priority)
 
-    def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Queue one grouped allreduce that divides by the number of ranks."""
-        self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Average, name=name)
-
-    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Sum as int64, exactly; waits."""
-        total = self._horovod.allreduce(_int64(values), op=self._horovod.Sum, name=name)
-        return [int(value) for value in total.asnumpy()]
-
-    def gather(self, name: str, value: int) -> list[int]:
-        """Gather 64 bits of each rank as a signed integer, because MXNet has no unsigned one; waits."""
-        signed = value - (1 << 64) if value >= 1 << 63 else value
-        everybody = self._horovod.allgather(_int64([signed]), name=name).asnumpy()
-        return [int(each) % (1 << 64) for each in everybody]
-
     def swap(self, array: Any, partner: int | None) -> Any | None:
         """Send all of the vector to one rank, and nothing to the others."""
         to = self._horovod.rank() if partner is None else partner
-        splits = [len(array) if rank == to else 0 for rank in range(self._horovod.size())]
+        splits = [len(array) if rank == to else 0 for rank in range(self.world_size)]
         return self._horovod.alltoall(array, splits, name="swap")[0]
 
-    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
-        """Gather the lengths, then all contents in one array; waits.
+    def gather_rows(self, name: str, row: bytes) -> list[bytes]:
+        """See `Communicator`."""
+        import mxnet as mx  # noqa: PLC0415 (slow: imported by the thread that needs it)
 
-        Each content gets one byte more, because an empty array cannot be sent.
-        """
-        import mxnet as mx  # noqa: PLC0415 (slow)
-
-        lengths = self.gather(f"{name}: lengths", len(content))
-        own = mx.nd.array(np.frombuffer(content + b"\0", np.uint8), dtype="uint8")
-        joined = self._horovod.allgather(own, name=name).asnumpy().tobytes()
-        ends = np.cumsum([length + 1 for length in lengths]).tolist()
-        return [joined[end - 1 - length : end - 1] for end, length in zip(ends, lengths, strict=True)]
-
-
-def _int64(values: Sequence[int]) -> Any:
-    import mxnet as mx  # noqa: PLC0415 (slow: imported by the thread that needs it)
-
-    return mx.nd.array(np.array(values, np.int64), dtype="int64")
+        own = mx.nd.array(np.frombuffer(row, np.uint8), dtype="uint8")
+        rows = self._horovod.allgather(own, name=name).asnumpy().reshape(self.world_size, -1)
+        return [each.tobytes() for each in rows]

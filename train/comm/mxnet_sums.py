@@ -76,11 +76,6 @@ class OperatorQueue:
         if self._failure is not None:
             raise self._failure
 
-    def divide(self, arrays: Sequence[Any], divisor: int) -> None:
-        """Queue a division of each array."""
-        for array in arrays:
-            array[:] = array / divisor
-
     def _run(self, _context: Any, on_complete: Any, number: int) -> None:
         """Hand the arrays to the thread that sums; called by the engine when they are computed."""
         at = on_complete.contents

@@ -23,8 +23,6 @@ from train.comm.communicator import Communicator, Connect, WorldMismatch, first_
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
-_SHIFTS = (0, 16, 32, 48)
-
 _FEW = 1024
 """Arrays up to this many elements are copied to a fixed buffer before a push."""
 
@@ -56,7 +54,7 @@ class SynchronousServer(Communicator):
     """
 
     def __init__(self, mx: Any, store: Any, rank: int, world_size: int) -> None:
-        self._mx, self._store, self._rank, self._world_size = mx, store, rank, world_size
+        self._mx, self._store, self._rank, self.world_size = mx, store, rank, world_size
         self._sent: dict[str, list[Any]] = {}
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
@@ -78,48 +76,16 @@ class SynchronousServer(Communicator):
         for array, buffer in apart:
             buffer.copyto(array)
 
-    def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Queue the sums, then a division by the number of ranks."""
-        self._sum(name, arrays)
-        for array in arrays:
-            array[:] = array / self._world_size
+    def gather_rows(self, name: str, row: bytes) -> list[bytes]:
+        """Sum a table of zeros in which each rank has filled its row, a byte a cell.
 
-    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Return the sums of signed 64-bit integers, added in Python; waits."""
-        rows = [[each - (each >> 63 << 64) for each in row] for row in self._tabulate(name, values)]
-        return [sum(column) for column in zip(*rows, strict=True)]
-
-    def gather(self, name: str, value: int) -> list[int]:
-        """Return every rank's value; waits."""
-        return [row[0] for row in self._tabulate(name, [value])]
-
-    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
-        """Sum a table of float32 as `_tabulate` does; the row of a rank holds one byte a cell; waits."""
-        lengths = self.gather(f"{name}: lengths", len(content))
-        table = np.zeros((self._world_size, max(lengths) + 1), np.float32)
-        table[self._rank, : len(content)] = np.frombuffer(content, np.uint8)
-        array = self._mx.nd.array(table)
-        self._sum(f"{name}: {max(lengths)}", [array])
-        rows = array.asnumpy().astype(np.uint8)
-        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
-
-    def _tabulate(self, name: str, values: Sequence[int]) -> list[list[int]]:
-        """Return every rank's 64-bit integers as unsigned ones, by rank; negative values in two's complement.
-
-        Servers sum in float32, whatever type they are sent (MXNet 1.9.1, measured: 2^40 + 1 came back as 2^40). So
-        each rank fills its own row of a table of zeros, 16 bits a cell, and the sum of the tables is exact.
+        Servers sum in float32, whatever type they are sent (MXNet 1.9.1, measured: 2^40 + 1 came back as 2^40).
         """
-        table = np.zeros((self._world_size, len(values), 4), np.float32)
-        table[self._rank] = [[value >> shift & 0xFFFF for shift in _SHIFTS] for value in values]
+        table = np.zeros((self.world_size, len(row)), np.float32)
+        table[self._rank] = np.frombuffer(row, np.uint8)
         array = self._mx.nd.array(table)
-        self._sum(name, [array])
-        return [
-            [sum(int(part) << shift for part, shift in zip(cell, _SHIFTS, strict=True)) for cell in row]
-            for row in array.asnumpy()
-        ]
-
-    def _sum(self, name: str, arrays: Sequence[Any]) -> None:
-        self.reduce(name, arrays)
+        self.sum(f"{name}: {len(row)}", [array])
+        return [each.tobytes() for each in array.asnumpy().astype(np.uint8)]
 
 
 class AsynchronousServer(SynchronousServer):
@@ -138,7 +104,7 @@ class AsynchronousServer(SynchronousServer):
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Multiply this rank's arrays by the number of ranks, in place of a sum."""
         for array in arrays:
-            array[:] = array * self._world_size
+            array[:] = array * self.world_size
 
     def publish(self, weights: Sequence[Any]) -> None:
         """Copy the weights, the same on every rank, to the servers, which hold them from now on."""
@@ -153,7 +119,7 @@ class AsynchronousServer(SynchronousServer):
             settled: Wait until every rank's updates have arrived, so that all ranks pull the same weights.
         """
         for key, weight, pulled in zip(self._keys, self._weights, self._pulled, strict=True):
-            self._store.push(key, (weight - pulled) / self._world_size)
+            self._store.push(key, (weight - pulled) / self.world_size)
         if settled:
             self._wait_for_all()
         self._store.pull(self._keys, out=self._weights)
@@ -166,7 +132,7 @@ class AsynchronousServer(SynchronousServer):
     def _keys(self) -> list[str]:
         return [f"weights.{number}" for number in range(len(self._weights))]
 
-    def _sum(self, name: str, arrays: Sequence[Any]) -> None:
+    def sum(self, name: str, arrays: Sequence[Any]) -> None:
         """Add to new zeros in each call, because a server that adds keeps everything it was sent."""
         self._sums += 1
         keys = [f"{name}.{self._sums}.{number}" for number in range(len(arrays))]

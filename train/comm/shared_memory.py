@@ -33,9 +33,6 @@ class ArrayQueue(Protocol):
     def complete(self) -> None:
         """See `Communicator.complete`."""
 
-    def divide(self, arrays: Sequence[Any], divisor: int) -> None:
-        """Divide the arrays in place, after their sums."""
-
 
 class TensorQueue:
     """The `ArrayQueue` of PyTorch's tensors on a CPU, which are computed when they are handed over."""
@@ -55,11 +52,6 @@ class TensorQueue:
         """Wait for the sums on the host, since PyTorch's CPU has no queue that could."""
         while self._pending:
             self._pending.pop().result()
-
-    def divide(self, arrays: Sequence[Any], divisor: int) -> None:
-        """Divide each tensor."""
-        for array in arrays:
-            array.detach().div_(divisor)
 
 
 def _settle(result: Future[None], error: Exception | None) -> None:
@@ -99,8 +91,8 @@ class SharedMemoryCommunicator(Communicator):
     """
 
     def __init__(self, identity: Identity, connections: Connections) -> None:
-        self._rank, self._world_size = identity.rank, identity.world_size
-        self._memory = SharedMemory(connections.memory, self._rank, self._world_size)
+        self._rank, self.world_size = identity.rank, identity.world_size
+        self._memory = SharedMemory(connections.memory, self._rank, self.world_size)
         self._thread = SumThread(connections.peers)
         self._queue: ArrayQueue | None = None
         self._buckets: dict[str, tuple[int, SharedBucket]] = {}
@@ -119,25 +111,10 @@ class SharedMemoryCommunicator(Communicator):
         if self._queue is not None:
             self._queue.complete()
 
-    def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Sum, then divide by the number of ranks."""
-        self.reduce(name, arrays)
-        self.complete()
-        self._queue_of(arrays[0]).divide(arrays, self._world_size)
-
-    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Sum every rank's integers in Python; waits."""
-        rows = [np.frombuffer(row, np.int64).tolist() for row in self.gather_bytes(name, _int64(values))]
-        return [sum(column) for column in zip(*rows, strict=True)]
-
-    def gather(self, name: str, value: int) -> list[int]:
-        """Return every rank's integer; waits."""
-        return [int.from_bytes(each, "little") for each in self.gather_bytes(name, value.to_bytes(8, "little"))]
-
-    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
-        """Return every rank's content, which travels over the sockets; waits."""
-        everybody = {self._rank: content, **self._thread.exchange(name, content)}
-        return [everybody[rank] for rank in range(self._world_size)]
+    def gather_rows(self, name: str, row: bytes) -> list[bytes]:
+        """Exchange the rows over the sockets."""
+        rows = {self._rank: row, **self._thread.exchange(name, row)}
+        return [rows[rank] for rank in range(self.world_size)]
 
     def _queue_of(self, array: Any) -> ArrayQueue:
         """Return the queue of the framework that the array belongs to; a run has one framework."""
@@ -154,7 +131,3 @@ class SharedMemoryCommunicator(Communicator):
 def _type_of(array: Any) -> str:
     """Return the name of an array's type: ``numpy.float32`` under MXNet and ``torch.float32`` give float32."""
     return str(array.dtype).rpartition(".")[2].rstrip("'>")
-
-
-def _int64(values: Sequence[int]) -> bytes:
-    return np.array(values, np.int64).tobytes()

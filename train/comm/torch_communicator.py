@@ -93,7 +93,7 @@ def _connect_torch(communication: Communication, identity: Identity, ledger: Led
     if device.type == "cuda" and identity.local_rank < torch.cuda.device_count():
         # Each thread has a current device of its own, at first GPU 0, where every rank would open a context.
         torch.cuda.set_device(device)
-    opened = TorchCommunicator(torch, device)
+    opened = TorchCommunicator(torch, device, identity.world_size)
     atexit.register(opened.leave)
     with ledger.phase("communicator: init"):
         try:
@@ -312,11 +312,12 @@ class TorchCommunicator(Communicator):
 
     Args:
         torch: The module.
-        device: Where integers are summed and gathered: the GPU for NCCL, otherwise the CPU.
+        device: Where bytes are gathered: the GPU for NCCL, otherwise the CPU.
+        world_size: Number of ranks.
     """
 
-    def __init__(self, torch: Any, device: Any) -> None:
-        self._torch, self._distributed, self._device = torch, torch.distributed, device
+    def __init__(self, torch: Any, device: Any, world_size: int) -> None:
+        self._torch, self._distributed, self._device, self.world_size = torch, torch.distributed, device, world_size
         self._buffers: dict[str, list[_Flat | _InPlace]] = {}
         self._pending: dict[str, list[tuple[Any, _Flat | _InPlace, list[Any]]]] = {}
         self._begun: deque[Any] = deque(maxlen=_WORKS_HELD)
@@ -353,32 +354,10 @@ class TorchCommunicator(Communicator):
                 flat.unload(group)
         self._pending.clear()
 
-    def average(self, name: str, arrays: Sequence[Any]) -> None:
-        """Sum, then divide by the number of ranks."""
-        self.reduce(name, arrays)
-        self.complete()
-        with self._torch.no_grad():
-            self._torch._foreach_div_(list(arrays), self._distributed.get_world_size())
-
-    def sum_integers(self, name: str, values: Sequence[int]) -> list[int]:
-        """Sum as int64, exactly; waits."""
-        total = self._torch.tensor(list(values), dtype=self._torch.int64, device=self._device)
-        self._begin(self._distributed.all_reduce, total).wait()
-        return [int(value) for value in total.tolist()]
-
-    def gather(self, name: str, value: int) -> list[int]:
-        """Gather 64 bits of each rank as a signed integer, because PyTorch sums no unsigned ones; waits."""
-        signed = value - (1 << 64) if value >= 1 << 63 else value
-        own = self._torch.tensor([signed], dtype=self._torch.int64, device=self._device)
-        return [int(each) % (1 << 64) for each in self._gathered(own).flatten().tolist()]
-
-    def gather_bytes(self, name: str, content: bytes) -> list[bytes]:
-        """Gather the lengths, then all contents, filled up to the longest; waits."""
-        lengths = self.gather(f"{name}: lengths", len(content))
-        padded = bytearray(content.ljust(max(1, *lengths), b"\0"))
-        own = self._torch.frombuffer(padded, dtype=self._torch.uint8).to(self._device)
-        rows = self._gathered(own).cpu().numpy()
-        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+    def gather_rows(self, name: str, row: bytes) -> list[bytes]:
+        """Gather one tensor."""
+        own = self._torch.frombuffer(bytearray(row), dtype=self._torch.uint8).to(self._device)
+        return [each.tobytes() for each in self._gathered(own).cpu().numpy()]
 
     def swap(self, array: Any, partner: int | None) -> Any | None:
         """Send and receive side by side."""
@@ -395,7 +374,7 @@ class TorchCommunicator(Communicator):
     def _gathered(self, own: Any) -> Any:
         """Return every rank's ``own``, which has one axis, by rank, along a new first axis."""
         distributed = self._distributed
-        rows = own.new_empty(distributed.get_world_size() * len(own))
+        rows = own.new_empty(self.world_size * len(own))
         if distributed.get_backend() == "mpi":  # gathers into one tensor since PyTorch 2.6 only
             self._begin(distributed.all_gather, list(rows.split(len(own))), own).wait()
         elif hasattr(distributed, "all_gather_single"):  # its name since PyTorch 2.13

@@ -95,7 +95,7 @@ def evaluate(recipe: Recipe, cluster: Cluster, predict: Predict) -> Score:
     images = images_of(recipe, cluster, plan, ALONE)
     images.load()
     source = images.open_evaluation(engine)
-    metric, logits = metric_of(engine, recipe.loss, 0)(), predict
+    metric, logits = metric_of(engine, recipe.loss)(), predict
     for part in parts_of(Place(recipe, cluster, plan, ALONE.rank, engine, None)):
         logits = part.logits(logits)
     for batch in source.batches():

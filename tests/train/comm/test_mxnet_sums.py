@@ -38,8 +38,7 @@ def test_readers_wait_for_a_sum_that_another_thread_ends() -> None:
     may_end.set()
     queue.complete()
     assert set(after.asnumpy().flat) == {9 * 20 + 1}
-    queue.divide(arrays, 2)
-    assert set(arrays[1].asnumpy()) == set(arrays[2].asnumpy()) == {4.5}
+    assert set(arrays[1].asnumpy()) == set(arrays[2].asnumpy()) == {9}
 
 
 def test_an_error_of_a_sum_is_raised_by_the_next_one_and_at_the_end_of_a_step() -> None:

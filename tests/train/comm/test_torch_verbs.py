@@ -58,7 +58,7 @@ def _together(act: Callable[[TorchCommunicator, int, _World], Any]) -> list[Any]
 
     def run(rank: int) -> Any:
         world = _World(distributed.ProcessGroupGloo(store, rank, 3, timedelta(seconds=20)))
-        told = act(TorchCommunicator(world, CPU), rank, world)
+        told = act(TorchCommunicator(world, CPU, 3), rank, world)
         over.wait(20)  # a rank that leaves takes its connections with it
         return told
 

@@ -53,7 +53,7 @@ def test_averages_of_weights_and_statistics_move_by_their_half_life_and_are_what
             assert not np.allclose(each, own[key])
     images, labels = random_batch(engine, model.network, seed=9)
     source: Any = SimpleNamespace(batches=lambda: iter([(images, labels, 8)]))
-    parts = model.network, source, SingleProcess(), metric_of(engine, recipe.loss, 0), lambda: None
+    parts = model.network, source, SingleProcess(), metric_of(engine, recipe.loss), lambda: None
     row = Evaluator(*parts, model.parts)().row
     logits = resnet8(Forward(expected, recipe.model.bn_epsilon), engine.to_host(images))
     right = engine.to_host(labels).astype(int)

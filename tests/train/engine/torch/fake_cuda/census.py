@@ -167,7 +167,7 @@ def _trace(
             network=record.watched(network, "forward", "backward"),
             optimizer=record.watched(model.optimizer, "update", "hold", "apply"),
         )
-        communicator: Any = record.watched(TorchCommunicator(torch, engine.device), "complete")
+        communicator: Any = record.watched(TorchCommunicator(torch, engine.device, 1), "complete")
         parts = Composition(recipe, cluster, plan, identity, engine, communicator, watched, None, None)
         step = parts.make_step(Clock(engine, 1), lambda _: None, image_type=str(half).removeprefix("torch."))
         source: Any = SimpleNamespace(next_batch=lambda: batch)
