@@ -1,4 +1,4 @@
-"""The recipe's ``schedule.decay`` block: one file and one class for each decay of the learning rate.
+"""The recipe's ``schedule.decay`` block: one class for each decay of the learning rate.
 
 A new decay is registered by adding its class to `Decay`; docs/extending.md has a worked example.
 """
@@ -7,10 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from configs.decays.cosine import Cosine
-from configs.decays.decay_block import DecayBlock, DecayTiming
-from configs.decays.polynomial import Polynomial
-from configs.decays.step_decay import StepDecay
+from configs.decays.decay_block import Cosine, DecayBlock, DecayTiming, Polynomial, StepDecay
 
 __all__ = ["Cosine", "Decay", "DecayBlock", "DecayTiming", "Polynomial", "StepDecay"]
 

@@ -1,11 +1,16 @@
-"""What every decay's block of keys has, and what it says of itself. Pure arithmetic; imports no framework."""
+"""What every decay's block of keys has and says of itself, and the decays. Pure arithmetic; imports no framework."""
 
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
+from configs.errors import ConfigError
 from configs.section import Section
 
 
@@ -92,3 +97,102 @@ class TimedDecay(DecayBlock):
     def length(self, available_steps: int) -> int:
         """See `DecayBlock`."""
         return available_steps if self.steps is None else self.steps
+
+
+class Polynomial(TimedDecay):
+    """From the base rate B down to the end rate E: B s + E (1-s) with s = (1-x)^power, x from 0 to 1, clamped.
+
+    E is ``end_lr``, or ``end_lr_ratio`` of the base rate; 0 without either.
+    """
+
+    name: Literal["polynomial"]
+    """Chooses polynomial decay."""
+    power: float = Field(2.0, gt=0, le=10)
+    """Exponent of the remaining share of the decay; 1 is linear."""
+    end_lr_ratio: float | None = Field(None, ge=0, le=1)
+    """Learning rate after the decay, as a share of base_lr. Excludes end_lr."""
+    end_lr: float | None = Field(None, ge=0, le=1000)
+    """Learning rate after the decay. Excludes end_lr_ratio."""
+
+    @model_validator(mode="after")
+    def _one_spelling_of_the_end(self) -> Polynomial:
+        if self.end_lr is not None and self.end_lr_ratio is not None:
+            got = {"end_lr": self.end_lr, "end_lr_ratio": self.end_lr_ratio}
+            raise ConfigError("end_lr", got, "one of end_lr and end_lr_ratio", "remove the other")
+        return self
+
+    def final_lr(self, base_lr: float) -> float:
+        """See `DecayBlock`."""
+        return base_lr * (self.end_lr_ratio or 0.0) if self.end_lr is None else self.end_lr
+
+    def lr(self, base_lr: float, step: int, timing: DecayTiming) -> float:
+        """See `DecayBlock`."""
+        left = 1 - self.progress(step, timing)
+        return between(base_lr, self.final_lr(base_lr), float(left**self.power))
+
+    def logged(self, prefix: str, timing: DecayTiming) -> Mapping[str, Any]:
+        """See `DecayBlock`."""
+        return {
+            f"{prefix}_learning_rate_decay_steps": timing.decay_steps,
+            f"{prefix}_learning_rate_decay_poly_power": self.power,
+        }
+
+
+class StepDecay(DecayBlock):
+    """The rate times ``factor`` at each boundary."""
+
+    name: Literal["step"]
+    """Chooses step decay."""
+    boundaries: Annotated[tuple[float, ...], Field(strict=False, min_length=1)] = Field(
+        json_schema_extra={"unit": "epochs"}
+    )
+    """Epochs, in ascending order, after which the learning rate is multiplied by factor. The steps of an epoch are
+    rounded up; plan and run say where that shifts the epochs."""
+    factor: float = Field(0.1, gt=0, lt=1)
+    """Factor of the learning rate at each boundary."""
+
+    @field_validator("boundaries")
+    @classmethod
+    def _boundaries_rise(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if list(value) != sorted(set(value)) or value[0] <= 0:
+            raise ConfigError("boundaries", list(value), "epochs above 0, in ascending order")
+        return value
+
+    @property
+    def boundary_epochs(self) -> tuple[float, ...]:
+        """See `DecayBlock`."""
+        return self.boundaries
+
+    def final_lr(self, base_lr: float) -> float:
+        """See `DecayBlock`."""
+        return float(base_lr * self.factor ** len(self.boundaries))
+
+    def lr(self, base_lr: float, step: int, timing: DecayTiming) -> float:
+        """See `DecayBlock`; an epoch has the nominal number of steps."""
+        boundaries = [round(epoch * timing.steps_per_epoch) for epoch in self.boundaries]
+        return float(base_lr * self.factor ** bisect_right(boundaries, step))
+
+    def logged(self, prefix: str, timing: DecayTiming) -> Mapping[str, Any]:
+        """See `DecayBlock`."""
+        return {
+            "opt_learning_rate_decay_boundary_epochs": self.boundaries,
+            "opt_learning_rate_decay_factor": self.factor,
+        }
+
+
+class Cosine(TimedDecay):
+    """Half a cosine from the base rate to ``end_lr_ratio`` of it (Loshchilov and Hutter, arXiv:1608.03983)."""
+
+    name: Literal["cosine"]
+    """Chooses cosine decay."""
+    end_lr_ratio: float = Field(0.0, ge=0, le=1)
+    """Learning rate after the decay, as a share of base_lr."""
+
+    def final_lr(self, base_lr: float) -> float:
+        """See `DecayBlock`."""
+        return base_lr * self.end_lr_ratio
+
+    def lr(self, base_lr: float, step: int, timing: DecayTiming) -> float:
+        """See `DecayBlock`."""
+        share = 0.5 * (1 + math.cos(math.pi * self.progress(step, timing)))
+        return between(base_lr, self.final_lr(base_lr), share)

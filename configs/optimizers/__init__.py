@@ -1,4 +1,4 @@
-"""The recipe's ``optimizer`` block: one file and one class for each optimizer.
+"""The recipe's ``optimizer`` block: one class for each optimizer.
 
 A new optimizer is registered by adding its class to `Optimizer`; docs/extending.md has a worked example.
 """
@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from configs.optimizers.adam import Adam
-from configs.optimizers.adamw import AdamW
+from configs.optimizers.adam import Adam, AdamW
 from configs.optimizers.lamb import Lamb
 from configs.optimizers.lars import Lars
 from configs.optimizers.muon import Muon

@@ -4,8 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from configs.optimizers.momentum_correction import CorrectedMomentum, uncorrected
-from configs.optimizers.optimizer_block import ParameterKinds
+from configs.optimizers.optimizer_block import CorrectedMomentum, ParameterKinds, uncorrected
 from configs.rule import CHECKED, REFERENCE, exactly
 
 

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from configs.ideas import with_keys_of_ideas
-from configs.rule import Rule
+from configs.rule import REFERENCE, Rule, exactly
 from configs.section import Section
 
 ParameterKind = Literal["weight", "gamma", "beta", "bias"]
@@ -130,3 +130,23 @@ class OptimizerBlock(Section):
             NotImplementedError: The optimizer relies on an implementation in the engine.
         """
         raise NotImplementedError(f"{type(self).__name__} has no update rule: the engine must implement it")
+
+
+class CorrectedMomentum(OptimizerBlock):
+    """The key of momentum correction: m lr(i) / lr(i-1) in step i, and m after a rate of 0."""
+
+    momentum_correction: bool = False
+    """Whether the momentum of a step is multiplied by its learning rate and divided by that of the step before, so that
+    all gradients in it count with the present rate (Goyal et al., arXiv:1706.02677, section 3)."""
+
+    def adapted(self, values: HyperParameters, lr_before: float, base_lr: float) -> HyperParameters:
+        """See `OptimizerBlock`."""
+        if not (self.momentum_correction and lr_before):
+            return values
+        return replace(values, momentum=values.momentum * (values.lr / lr_before))
+
+
+def uncorrected(optimizer: str) -> Rule:
+    """Return the rule of the closed division for an optimizer."""
+    key = "optimizer.momentum_correction"
+    return exactly(f"{optimizer}_opt_momentum_correction", key, False, REFERENCE, optimizer=optimizer)

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from configs.optimizers.momentum_correction import CorrectedMomentum, uncorrected
-from configs.optimizers.optimizer_block import HyperParameters
+from configs.optimizers.optimizer_block import CorrectedMomentum, HyperParameters, uncorrected
 from configs.rule import CHECKED, REFERENCE, Rule, exactly
 
 
