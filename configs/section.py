@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from configs.errors import ConfigError
+
+Keys = TypeVar("Keys", bound="Section")
 
 _UNITS = {
     "_bytes_per_s": "bytes/s",
@@ -71,6 +73,12 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, json_schema_extra=_describe_keys
     )
+
+    @classmethod
+    def of(cls: type[Keys], block: BaseModel) -> Keys:
+        """Return a block that has these keys among others, with the type of these."""
+        assert isinstance(block, cls)
+        return block
 
     def at(self, key: str) -> Any:
         """Return the value at a dotted path in this block, or None if there is no such key."""

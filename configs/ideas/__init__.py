@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from configs.ideas.augmentation_repeats import AugmentationRepeats
-from configs.ideas.auto_augment import AUTO_AUGMENT
+from configs.ideas.auto_augment import AutoAugment
 from configs.ideas.gradient_clipping import GradientClipping
 from configs.ideas.growing_images import GrowingImages
 from configs.ideas.idea import Idea
-from configs.ideas.loss import LOSS
+from configs.ideas.loss import LossIdea
 from configs.ideas.mirrored_evaluation import MirroredEvaluation
-from configs.ideas.mixing import MIXING
-from configs.ideas.random_erasing import RANDOM_ERASING
+from configs.ideas.mixing import Mixing
+from configs.ideas.random_erasing import RandomErasing
 from configs.ideas.stochastic_depth import StochasticDepth
-from configs.ideas.weight_average import WEIGHT_AVERAGE
+from configs.ideas.weight_average import WeightAverage
 from configs.section import Section
 
 __all__ = ["IDEAS", "Idea", "with_keys_of_ideas"]
@@ -27,13 +27,13 @@ Block = TypeVar("Block", bound=Section)
 IDEAS: tuple[Idea, ...] = (
     GrowingImages(),
     AugmentationRepeats(),
-    AUTO_AUGMENT,
-    RANDOM_ERASING,
-    MIXING,
+    AutoAugment(),
+    RandomErasing(),
+    Mixing(),
     StochasticDepth(),
-    LOSS,
+    LossIdea(),
     GradientClipping(),
-    WEIGHT_AVERAGE,
+    WeightAverage(),
     MirroredEvaluation(),
 )
 """Every idea, in the order in which several of them act at one place of a step."""

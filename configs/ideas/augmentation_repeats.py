@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from configs.errors import ConfigError
 from configs.ideas.idea import Idea
 from configs.rule import REFERENCE, exactly
 from configs.section import Section
@@ -40,22 +39,18 @@ class AugmentationRepeats(Idea):
     keys = AugmentationRepeatsKeys
     rules = (exactly("augmentation_repeats", _KEY, 1, REFERENCE),)
 
-    def _repeats(self, recipe: Recipe) -> int:
-        keys = recipe.data
-        assert isinstance(keys, AugmentationRepeatsKeys)
-        return keys.augmentation_repeats
-
     def rows(self, recipe: Recipe, batch_size: int) -> Sequence[int]:
         """Return the first records of a micro-batch, each several times."""
-        return [row // self._repeats(recipe) for row in range(batch_size)]
+        repeats = AugmentationRepeatsKeys.of(recipe.data).augmentation_repeats
+        return [row // repeats for row in range(batch_size)]
 
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse kept batches, which would have the same few images in every epoch."""
-        if recipe.data.keep_batches:
-            raise ConfigError("data.keep_batches", True, f"false with {_KEY}, which trains on other images each epoch")
+        allowed = f"false with {_KEY}, which trains on other images each epoch"
+        recipe.refuse(recipe.data.keep_batches, "data.keep_batches", allowed)
 
     def require_batch(self, recipe: Recipe, per_rank_batch_size: int) -> None:
         """Refuse micro-batches of one image, or a part of its repeats."""
-        if per_rank_batch_size < (repeats := self._repeats(recipe)):
-            allowed = f"micro-batches of at least {_KEY} ({repeats}) images, not of {per_rank_batch_size}"
-            raise ConfigError("batch.global_size", recipe.batch.global_size, allowed)
+        repeats = AugmentationRepeatsKeys.of(recipe.data).augmentation_repeats
+        allowed = f"micro-batches of at least {_KEY} ({repeats}) images, not of {per_rank_batch_size}"
+        recipe.refuse(per_rank_batch_size < repeats, "batch.global_size", allowed)

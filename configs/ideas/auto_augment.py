@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from configs.errors import ConfigError
 from configs.ideas.idea import Idea
 from configs.rule import AUGMENTATION, exactly
 from configs.section import Section
@@ -43,18 +42,9 @@ class AutoAugment(Idea):
     rules = (exactly("auto_augment", "data.auto_augment", "none", AUGMENTATION),)
     augmentation = "data.input.auto_augment"
 
-    def settings(self, recipe: Recipe) -> AutoAugmentKeys:
-        """Return the block with the keys."""
-        assert isinstance(recipe.data, AutoAugmentKeys)
-        return recipe.data
-
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse keys of RandAugment that have no effect."""
-        settings = self.settings(recipe)
-        for name, default in self.off.items():
-            value, is_read = getattr(settings, name), settings.auto_augment == "randaugment" or name == "auto_augment"
-            if value != default and not is_read:
-                raise ConfigError(f"data.{name}", value, f"{default} unless data.auto_augment is randaugment")
-
-
-AUTO_AUGMENT = AutoAugment()
+        kind, *others = self.off
+        for name in others if recipe.at(f"data.{kind}") != "randaugment" else ():
+            key, default = f"data.{name}", self.off[name]
+            recipe.refuse(recipe.at(key) != default, key, f"{default} unless data.auto_augment is randaugment")

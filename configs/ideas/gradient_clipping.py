@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from configs.errors import ConfigError
 from configs.ideas.idea import Idea
 from configs.ideas.part import Array, Part, Place
 from configs.rule import REFERENCE, exactly
@@ -57,20 +56,12 @@ class GradientClipping(Idea):
 
     def require_place(self, recipe: Recipe, cluster: Cluster) -> None:
         """Refuse asynchronous ranks, which have no common gradient."""
-        if not cluster.communication.is_synchronous:
-            raise ConfigError(_KEY, _limit(recipe), "null where ranks are asynchronous")
+        recipe.refuse(not cluster.communication.is_synchronous, _KEY, "null where ranks are asynchronous")
 
     def logged(self, recipe: Recipe) -> Mapping[str, Any]:
         """Return the limit, by MLPerf's name."""
-        return {"opt_gradient_clip_norm": _limit(recipe)}
+        return {"opt_gradient_clip_norm": recipe.at(_KEY)}
 
     def part_of(self, place: Place) -> Part:
         """See `Idea`."""
-        return _Clipping(place.engine, _limit(place.recipe), 1 / place.plan.global_batch_size)
-
-
-def _limit(recipe: Recipe) -> float:
-    keys = recipe.optimizer
-    assert isinstance(keys, GradientClippingKeys)
-    assert keys.clip_norm is not None
-    return keys.clip_norm
+        return _Clipping(place.engine, place.recipe.at(_KEY), 1 / place.plan.global_batch_size)

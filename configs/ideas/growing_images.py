@@ -77,10 +77,9 @@ class GrowingImages(Idea):
         return self._resizing(recipe).side(epoch, recipe.run.epochs, recipe.model.image_size)
 
     def _resizing(self, recipe: Recipe) -> ProgressiveResizing:
-        keys = recipe.data
-        assert isinstance(keys, GrowingImagesKeys)
-        assert keys.progressive_resizing is not None
-        return keys.progressive_resizing
+        resizing = GrowingImagesKeys.of(recipe.data).progressive_resizing
+        assert resizing is not None
+        return resizing
 
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse sizes that do not meet, and plain or kept images of other sizes than the last one."""

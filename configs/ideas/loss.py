@@ -183,6 +183,3 @@ class LossIdea(Idea):
     def described(self, recipe: Recipe) -> Mapping[str, Any]:
         """Return the function that makes probabilities of the exported network's logits."""
         return {"activation": recipe.loss.activation}
-
-
-LOSS = LossIdea()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from configs.errors import ConfigError
 from configs.ideas.idea import Idea
 from configs.rule import AUGMENTATION, exactly
 from configs.section import Section
@@ -45,18 +44,10 @@ class Mixing(Idea):
     part = "train.ideas.mixing"
     held_batches = 2
 
-    def alphas(self, recipe: Recipe) -> tuple[float, float]:
-        """Return alpha of MixUp and of CutMix; 0 leaves a kind out."""
-        keys = recipe.data
-        assert isinstance(keys, MixingKeys)
-        return keys.mixup_alpha, keys.cutmix_alpha
-
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse images with any number of labels, which have no pair of classes."""
-        if recipe.loss.has_label_vectors:
-            alphas = zip(self.keys.model_fields, self.alphas(recipe), strict=True)
-            name, alpha = next(each for each in alphas if each[1])
-            raise ConfigError(f"data.{name}", alpha, "0 where loss.kind is sigmoid")
+        for key in (f"data.{name}" for name in self.off):
+            recipe.refuse(recipe.loss.has_label_vectors and recipe.at(key), key, "0 where loss.kind is sigmoid")
 
     def label_shape(self, recipe: Recipe) -> tuple[int, ...]:
         """Return that of the classes of both images, and the share of the first."""
@@ -64,9 +55,5 @@ class Mixing(Idea):
 
     def require_batch(self, recipe: Recipe, per_rank_batch_size: int) -> None:
         """Refuse micro-batches of one image, which has no partner."""
-        if per_rank_batch_size == 1:
-            allowed = "2 or more images a micro-batch where data.mixup_alpha or data.cutmix_alpha mixes them"
-            raise ConfigError("batch.global_size", recipe.batch.global_size, allowed)
-
-
-MIXING = Mixing()
+        allowed = "2 or more images a micro-batch where data.mixup_alpha or data.cutmix_alpha mixes them"
+        recipe.refuse(per_rank_batch_size == 1, "batch.global_size", allowed)

@@ -1,17 +1,10 @@
 """Random erasing: a rectangle of some training images becomes zeros. The part is `train.ideas.random_erasing`."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from configs.ideas.idea import Idea
 from configs.rule import AUGMENTATION, exactly
 from configs.section import Section
-
-if TYPE_CHECKING:
-    from configs.schema import Recipe
 
 
 class RandomErasingKeys(Section):
@@ -31,12 +24,3 @@ class RandomErasing(Idea):
     rules = (exactly("random_erasing", "data.random_erasing", 0, AUGMENTATION),)
     part = "train.ideas.random_erasing"
     held_batches = 1
-
-    def probability(self, recipe: Recipe) -> float:
-        """Return the probability that an image loses a rectangle."""
-        keys = recipe.data
-        assert isinstance(keys, RandomErasingKeys)
-        return keys.random_erasing
-
-
-RANDOM_ERASING = RandomErasing()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from configs.errors import ConfigError
 from configs.ideas.idea import Idea
 from configs.rule import REFERENCE, exactly
 from configs.section import Section
@@ -39,19 +38,11 @@ class WeightAverage(Idea):
 
     def is_on(self, recipe: Recipe) -> bool:
         """Return whether the recipe sets a half-life."""
-        return self.keys_of(recipe).average_half_life_steps is not None
-
-    def keys_of(self, recipe: Recipe) -> WeightAverageKeys:
-        """Return the keys."""
-        keys = recipe.optimizer
-        assert isinstance(keys, WeightAverageKeys)
-        return keys
+        return recipe.at(_KEY) is not None
 
     def require_place(self, recipe: Recipe, cluster: Cluster) -> None:
         """Refuse asynchronous ranks, which would have different averages."""
-        if not cluster.communication.is_synchronous:
-            got = self.keys_of(recipe).average_half_life_steps
-            raise ConfigError(_KEY, got, "null where ranks are asynchronous")
+        recipe.refuse(not cluster.communication.is_synchronous, _KEY, "null where ranks are asynchronous")
 
     def variation(self, recipe: Recipe) -> str:
         """Return that only some steps move the averages."""
@@ -73,6 +64,3 @@ class WeightAverage(Idea):
         weights = [name.removeprefix("weights/") for name in names if name.startswith("weights/")]
         first = sum(name.startswith("momenta/") for name in names) - len(weights)
         return {f"momenta/{first + number}": f"evaluated/{name}" for number, name in enumerate(weights)}
-
-
-WEIGHT_AVERAGE = WeightAverage()

@@ -14,7 +14,7 @@ from nvidia.dali.auto_aug.core import select, signed_bin
 from nvidia.dali.auto_aug.rand_augment import get_rand_augment_suite
 from nvidia.dali.auto_aug.trivial_augment import get_trivial_augment_wide_suite
 
-from configs.ideas.auto_augment import AUTO_AUGMENT, LARGEST_MAGNITUDE, AutoAugmentKeys
+from configs.ideas.auto_augment import LARGEST_MAGNITUDE, AutoAugmentKeys
 from configs.schema import Recipe
 
 _MAGNITUDES = LARGEST_MAGNITUDE + 1
@@ -33,7 +33,7 @@ def augmented(images: Any, recipe: Recipe) -> Any:
 
 def _drawn(recipe: Recipe) -> tuple[list[Any], list[tuple[Any, Any]]]:
     """Return the operations, and for each layer the number of the operation and its magnitude with a random sign."""
-    settings = AUTO_AUGMENT.settings(recipe)
+    settings = AutoAugmentKeys.of(recipe.data)
     if settings.auto_augment == "randaugment":
         suite = get_rand_augment_suite(use_shape=True, max_translate_rel=_TRANSLATION)
         magnitudes = [_magnitude_near(settings) for _ in range(settings.randaugment_layers)]

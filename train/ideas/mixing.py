@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from configs.ideas.mixing import MIXING
+from configs.ideas.mixing import MixingKeys
 from configs.ideas.part import Part, Place
 from configs.plan import RunPlan
 from configs.schema import Recipe
@@ -114,7 +114,8 @@ def mixing_of(recipe: Recipe, plan: RunPlan, rank: int) -> Mixing:
     plain = recipe.data.plain_from_epoch
     end = None if plain is None else plan.epoch_steps(plain).start
     sides = {plan.epoch_steps(epochs[0]).start: taken.model.image_size for epochs, taken in recipe.spans}
-    return Mixing(MIXING.alphas(recipe), sides, recipe.run.seed, rank, end)
+    keys = MixingKeys.of(recipe.data)
+    return Mixing((keys.mixup_alpha, keys.cutmix_alpha), sides, recipe.run.seed, rank, end)
 
 
 def part_of(place: Place) -> MixingPart:

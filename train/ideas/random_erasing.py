@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from configs.ideas.part import Part, Place
-from configs.ideas.random_erasing import RANDOM_ERASING
+from configs.ideas.random_erasing import RandomErasingKeys
 from data.input.batches import TrainingBatch
 from data.shards import stream_seed
 
@@ -28,7 +28,7 @@ class RandomErasingPart(Part):
     """
 
     def __init__(self, place: Place) -> None:
-        self._place, self._probability = place, RANDOM_ERASING.probability(place.recipe)
+        self._place, self._probability = place, RandomErasingKeys.of(place.recipe.data).random_erasing
         plain = place.recipe.data.plain_from_epoch
         self._end = math.inf if plain is None else place.plan.epoch_steps(plain).start
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from configs.ideas.part import Part, Place
-from configs.ideas.weight_average import WEIGHT_AVERAGE
+from configs.ideas.weight_average import WeightAverageKeys
 from train.engine.protocol import Array, Engine, TrainableNetwork
 
 
@@ -89,6 +89,6 @@ def part_of(place: Place) -> Part:
     """Return the averages of a network; an exported network has them as its weights."""
     if place.network is None:
         return Part()
-    keys = WEIGHT_AVERAGE.keys_of(place.recipe)
+    keys = WeightAverageKeys.of(place.recipe.optimizer)
     assert keys.average_half_life_steps is not None
     return WeightAverage(place.engine, place.network, keys.average_half_life_steps, keys.average_every_steps)
