@@ -99,12 +99,15 @@ class SharedMemoryCommunicator(Communicator):
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Queue the sum of a bucket; its arrays have one type, and the same sizes in every call under this name."""
-        if name not in self._buckets:
-            (number_type,) = {_type_of(array) for array in arrays}
-            sizes = [math.prod(array.shape) for array in arrays]
-            self._buckets[name] = len(self._buckets), self._memory.bucket(sizes, number_type)
-        number, bucket = self._buckets[name]
+        (number_type,) = {_type_of(array) for array in arrays}
+        number, bucket = self._bucket(name, [math.prod(array.shape) for array in arrays], number_type)
         self._queue_of(arrays[0]).start(name, arrays, priority, partial(self._thread.sum, number, bucket))
+
+    def _bucket(self, name: str, sizes: Sequence[int], number_type: str) -> tuple[int, SharedBucket]:
+        """Return number and memory of a bucket; ranks ask for new ones in the same order."""
+        if name not in self._buckets:
+            self._buckets[name] = len(self._buckets), self._memory.bucket(sizes, number_type)
+        return self._buckets[name]
 
     def complete(self) -> None:
         """Wait on the host under PyTorch; MXNet's engine orders every later reader after the sum."""
@@ -112,9 +115,14 @@ class SharedMemoryCommunicator(Communicator):
             self._queue.complete()
 
     def gather_rows(self, name: str, row: bytes) -> list[bytes]:
-        """Exchange the rows over the sockets."""
-        rows = {self._rank: row, **self._thread.exchange(name, row)}
-        return [rows[rank] for rank in range(self.world_size)]
+        """Sum a table of zeros in which each rank has filled its row; tables of one size share a bucket."""
+        table = np.zeros((self.world_size, len(row)), np.uint8)
+        table[self._rank] = np.frombuffer(row, np.uint8)
+        result: Future[None] = Future()
+        number, bucket = self._bucket(f"rows of {len(row)}", [table.size], "uint8")
+        self._thread.sum(number, bucket, [table.reshape(-1)], partial(_settle, result))
+        result.result()
+        return [each.tobytes() for each in table]
 
     def _queue_of(self, array: Any) -> ArrayQueue:
         """Return the queue of the framework that the array belongs to; a run has one framework."""

@@ -2,8 +2,8 @@
 
 A bucket is summed when it is ready on all ranks, in whatever order buckets become ready on each. The thread sleeps
 until a message arrives or another thread of this rank hands it something. A message says that a rank has given or added
-a bucket (see `train.comm.shared_sum`), or carries bytes. The sockets of a rank that ends are closed, so nothing waits
-for a rank that is gone. Imports no framework.
+a bucket (see `train.comm.shared_sum`). The sockets of a rank that ends are closed, so nothing waits for a rank that is
+gone. Imports no framework.
 """
 
 import atexit
@@ -12,10 +12,8 @@ import selectors
 import socket
 import struct
 import threading
-import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,15 +25,15 @@ from train.comm.shared_sum import SharedBucket
 Done = Callable[[Exception | None], None]
 """Called by the thread when a bucket is summed, or with the reason why it never will be."""
 
-_HEADER = struct.Struct("<BII")
-"""Kind of message, number of the bucket or checksum of the name of the bytes, length of the bytes."""
+_MESSAGE = struct.Struct("<BI")
+"""Kind of message, number of the bucket."""
 
-_GIVEN, _ADDED, _BYTES = range(3)
+_GIVEN, _ADDED = range(2)
 
-_AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 16
 """Most bytes that are read from a socket at once."""
 
-_LAST_BYTES_S = 10.0
+_LAST_MESSAGES_S = 10.0
 """Time to send what other ranks still wait for when this rank ends."""
 
 
@@ -45,7 +43,6 @@ class _Peer:
     Attributes:
         rank: The other rank.
         unsent: Bytes that the socket has not taken yet.
-        contents: What the rank has sent for `SumThread.exchange`, each with the checksum of its name.
         is_gone: Whether the rank has ended.
     """
 
@@ -53,7 +50,6 @@ class _Peer:
         connection.setblocking(False)
         self.rank, self.connection = rank, connection
         self.unsent, self._unread = bytearray(), bytearray()
-        self.contents: deque[tuple[int, bytes]] = deque()
         self.is_gone = False
 
     def send(self) -> None:
@@ -67,7 +63,7 @@ class _Peer:
             self.unsent.clear()  # The end of the stream, after the last messages, tells that the rank is gone.
 
     def receive(self) -> list[tuple[int, int]]:
-        """Return kind and bucket of the messages that have arrived; bytes go to ``contents``."""
+        """Return kind and bucket of the messages that have arrived."""
         try:
             while arrived := self.connection.recv(_AT_ONCE):
                 self._unread += arrived
@@ -76,17 +72,9 @@ class _Peer:
             pass
         except ConnectionResetError:
             self.is_gone = True
-        messages, begin = [], 0
-        while len(self._unread) >= begin + _HEADER.size:
-            kind, number, length = _HEADER.unpack_from(self._unread, begin)
-            start, begin = begin + _HEADER.size, begin + _HEADER.size + length
-            if len(self._unread) < begin:
-                begin = start - _HEADER.size
-                break
-            if kind == _BYTES:
-                self.contents.append((number, bytes(self._unread[start:begin])))
-            messages.append((kind, number))
-        del self._unread[:begin]
+        whole = len(self._unread) // _MESSAGE.size * _MESSAGE.size
+        messages = [*_MESSAGE.iter_unpack(self._unread[:whole])]
+        del self._unread[:whole]
         return messages
 
 
@@ -108,7 +96,7 @@ class _Sum:
 
 
 class SumThread:
-    """Sums buckets and exchanges bytes with the threads of the other ranks.
+    """Sums buckets with the threads of the other ranks.
 
     Args:
         peers: A connected socket for each other rank, by rank.
@@ -117,7 +105,6 @@ class SumThread:
     def __init__(self, peers: Mapping[int, socket.socket]) -> None:
         self._peers = [_Peer(rank, connection) for rank, connection in sorted(peers.items())]
         self._sums: defaultdict[int, _Sum] = defaultdict(_Sum)
-        self._exchanges: deque[tuple[int, Future[dict[int, bytes]]]] = deque()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._failure: Exception | None = None
@@ -141,16 +128,6 @@ class SumThread:
         """
         self._hand_over(partial(self._begin, number, (bucket, arrays, done)))
 
-    def exchange(self, name: str, content: bytes) -> dict[int, bytes]:
-        """Return what each other rank hands to this call; waits.
-
-        Raises:
-            PeerLost: Another rank has ended before.
-        """
-        result: Future[dict[int, bytes]] = Future()
-        self._hand_over(partial(self._begin_exchange, zlib.crc32(name.encode()), content, result))
-        return result.result()
-
     def _hand_over(self, work: Callable[[], None]) -> None:
         self._inbox.append(work)
         os.eventfd_write(self._wake, 1)
@@ -158,7 +135,7 @@ class SumThread:
     def _end(self) -> None:
         """End the thread when the others have got all that was for them."""
         self._hand_over(partial(setattr, self, "_is_ending", True))
-        self._thread.join(_LAST_BYTES_S)
+        self._thread.join(_LAST_MESSAGES_S)
 
     def _run(self) -> None:
         while not self._is_ending or any(peer.unsent for peer in self._peers):
@@ -188,9 +165,6 @@ class SumThread:
 
     def _receive(self, peer: _Peer) -> None:
         for kind, number in peer.receive():
-            if kind == _BYTES:
-                self._finish_exchange()
-                continue
             (self._sums[number].given if kind == _GIVEN else self._sums[number].added).add(peer.rank)
             self._advance(number)
         if peer.is_gone:
@@ -198,10 +172,10 @@ class SumThread:
             self._selector.unregister(peer.connection)
             self._fail_what_cannot_be()
 
-    def _tell(self, kind: int, number: int, content: bytes = b"") -> None:
+    def _tell(self, kind: int, number: int) -> None:
         for peer in self._peers:
             if not peer.is_gone:
-                peer.unsent += _HEADER.pack(kind, number, len(content)) + content
+                peer.unsent += _MESSAGE.pack(kind, number)
                 self._send(peer)
 
     def _send(self, peer: _Peer) -> None:
@@ -237,21 +211,6 @@ class SumThread:
             one.ready, one.has_added = None, False
             done(None)
 
-    def _begin_exchange(self, name: int, content: bytes, result: Future[dict[int, bytes]]) -> None:
-        self._exchanges.append((name, result))
-        self._tell(_BYTES, name, content)
-        self._finish_exchange()
-        self._fail_what_cannot_be()
-
-    def _finish_exchange(self) -> None:
-        if self._exchanges and all(peer.contents for peer in self._peers):
-            name, result = self._exchanges.popleft()
-            answers = {peer.rank: peer.contents.popleft() for peer in self._peers}
-            if any(other != name for other, _ in answers.values()):
-                result.set_exception(AssertionError("the ranks sum different buckets"))
-            else:
-                result.set_result({rank: content for rank, (_, content) in answers.items()})
-
     def _fail_what_cannot_be(self) -> None:
         """Tell whoever waits for a rank that is gone, or for this thread after an error."""
         gone = [peer for peer in self._peers if peer.is_gone]
@@ -263,7 +222,3 @@ class SumThread:
             if one.ready is not None and error is not None:
                 (_, _, done), one.ready = one.ready, None
                 done(error)
-        silent = next((peer.rank for peer in gone if not peer.contents), None)
-        if error := self._failure or (None if silent is None else PeerLost(f"rank {silent}")):
-            while self._exchanges:
-                self._exchanges.popleft()[1].set_exception(error)

@@ -40,17 +40,14 @@ def _together(world_size: int, act: Callable[[Communicator, int], Any], monkeypa
         return list(pool.map(run, range(world_size)))
 
 
-def test_an_average_is_there_when_the_call_returns_also_where_another_rank_is_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def average(communicator: Communicator, rank: int) -> list[float]:
-        time.sleep(rank * _LATE_S)
-        array = torch.tensor([2.0 + 4 * rank, 1.0])
-        communicator.average("mean", [array])
-        told: list[float] = array.tolist()
-        return told
+def test_contents_of_any_length_reach_every_rank_as_often_as_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [b"", bytes(range(256)) * 20_000, b"x" * 3_000_000]
 
-    assert _together(2, average, monkeypatch) == [[4.0, 1.0]] * 2
+    def gather(communicator: Communicator, rank: int) -> list[list[bytes]]:
+        time.sleep(rank * _LATE_S)
+        return [communicator.gather_bytes("all", contents[rank]) for _ in range(2)]
+
+    assert _together(3, gather, monkeypatch) == [[contents] * 2] * 3
 
 
 @pytest.mark.medium
