@@ -48,22 +48,6 @@ def record_weight_decay_step(step: int) -> float:
     return float(13 * 5e-5 * warm * ((1 - 0.0025) * left**2.2 + 0.0025))
 
 
-def record_update(weight: np.ndarray, gradients: list[np.ndarray], first_step: int) -> np.ndarray:
-    """Apply the record's update as its kernels have it; gradients are means over the batch.
-
-    T = 0.0025 |w| / (|g| + W |w| + 1e-9) with W = 13 x 5e-5; v = 0.96 v - T W c w - T lr g; w = w + v, where c is
-    weight decay's own schedule.
-    """
-    w, v = weight.astype(np.float64), np.zeros_like(weight, np.float64)
-    for step, gradient in enumerate(gradients, start=first_step):
-        g = gradient.astype(np.float64)
-        w_norm, g_norm = float(np.linalg.norm(w)), float(np.linalg.norm(g))
-        trust = 0.0025 * w_norm / (g_norm + 13 * 5e-5 * w_norm + 1e-9)
-        v = 0.96 * v - trust * record_weight_decay_step(step) * w - trust * record_lr(step) * g
-        w = w + v
-    return w
-
-
 def closed_lr(step: int, base_lr: float, warmup_steps: int, total_steps: int) -> float:
     """Give the rate of NVIDIA's closed runs at 0-based ``step``; they count n from 1 and end at 1e-4."""
     n = step + 1

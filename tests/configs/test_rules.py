@@ -103,11 +103,6 @@ def test_a_decay_by_steps_is_refused_for_its_missing_power() -> None:
         load_recipe("mlperf-b1632", ["schedule.decay={name: step, boundaries: [30], factor: 1.3513513513513513e-5}"])
 
 
-def test_the_record_could_not_be_closed() -> None:
-    with pytest.raises(ConfigError, match="rule lars_epsilon"):
-        load_recipe("abci-b86016", ["mlperf.division=closed"])
-
-
 @pytest.mark.parametrize(
     ("key", "allowed", "refused"),
     [

@@ -167,16 +167,6 @@ def test_a_rank_that_was_stopped_gets_its_own_statistics_and_place_and_everybody
         np.testing.assert_array_equal(momentum, kept)
 
 
-def test_after_an_evaluation_the_statistics_of_one_rank_are_everybodys(tmp_path: Path) -> None:
-    checkpoints, communicator = _checkpoints(tmp_path, every=1)
-    _evaluate(checkpoints, [2])
-    assert "checkpoint statistics" not in communicator.gathered
-    for rank in range(2):
-        given = _origin(tmp_path).weights(rank)
-        assert given is not None
-        np.testing.assert_array_equal(given["bn_moving_var"], STATISTICS["bn_moving_var"])
-
-
 def test_another_number_of_ranks_takes_the_mean_of_the_statistics_and_begins_the_images_anew(tmp_path: Path) -> None:
     checkpoints, _ = _checkpoints(tmp_path)
     checkpoints.stopped(cast(Any, Parts()), Position(3, 45))
@@ -194,12 +184,6 @@ def test_a_run_that_changed_twice_tells_of_both_changes(tmp_path: Path) -> None:
     checkpoints.finished(Position(4, 57))
     first, second = _origin(tmp_path, {"run": {"epochs": 8}}).changes
     assert (first, second.partition(":")[0]) == ("2 ranks instead of 1", "8 epochs instead of 6")
-
-
-def test_a_run_without_a_checkpoint_begins_at_its_first_step() -> None:
-    origin = InitialState.read(None, SETTINGS, PLAN)
-    assert (origin.position, origin.resumed_from_step) == (Position(1, 0), None)
-    assert (origin.weights(0), origin.source_state(0)) == (None, b"")
 
 
 def test_a_checkpoint_of_version_1_is_resumed_if_it_belongs_to_the_run(tmp_path: Path) -> None:
@@ -324,13 +308,6 @@ def test_time_is_lost_only_to_a_checkpoint_that_is_due(tmp_path: Path) -> None:
     assert checkpoints.stall_s > 0
     assert (communicator.gathered, checkpoints.saved) == (["checkpoint data"], Position(3, 38))
     checkpoints.writer.wait()
-
-
-def test_a_trained_network_keeps_the_means_and_no_place_among_the_images(tmp_path: Path) -> None:
-    checkpoints, communicator = _checkpoints(tmp_path)
-    checkpoints.finished(Position(6, 94))
-    assert communicator.gathered == ["checkpoint data"], "after an evaluation, all ranks have the same statistics"
-    assert _origin(tmp_path).source_state(0) == b""
 
 
 SHAPES = {name: array.shape for name, array in {**WEIGHTS, **STATISTICS}.items()}

@@ -70,13 +70,6 @@ def test_the_library_of_images_is_loaded_before_the_communicators_and_both_come_
     ]  # fmt: skip
 
 
-def test_without_images_no_library_reads_any_and_the_cluster_file_names_the_communicator() -> None:
-    made = _composed()
-    assert (made.training, made.evaluation) == (None, None)
-    assert isinstance(made.communicator, SingleProcess)
-    assert (made.plan.per_rank_batch_size, made.plan.accumulation_steps, made.identity) == (8, 2, ALONE)
-
-
 @pytest.mark.medium
 def test_a_rank_makes_its_clock_and_draws_dropout_and_mixes_as_its_files_say() -> None:
     made = _composed("cluster.engine.timing=false")

@@ -53,21 +53,6 @@ def test_pages_that_cannot_be_dropped_leave_no_cache_clear_in_the_log_of_a_good_
     assert not json.loads((tmp_path / "run/verdict.json").read_text(encoding="utf-8"))["0.6.0"]["passed"]
 
 
-@pytest.mark.slow
-@pytest.mark.ranks
-def test_a_staged_copy_is_read_cleared_and_removed(
-    in_memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JOB_DISK", str(tmp_path / "disk"))
-    done = train(
-        tmp_path / "run", *SHORT, f"cluster.paths.data={in_memory}", "cluster.paths.stage=$JOB_DISK/sets",
-        "cluster.paths.keep_stage=false",
-    )  # fmt: skip
-    assert done.status == 0, done.errors
-    assert '"key": "cache_clear", "value": true' in (tmp_path / "run/result_0.txt").read_text(encoding="utf-8")
-    assert list((tmp_path / "disk/sets").iterdir()) == []
-
-
 def test_a_stage_whose_variable_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JOB_DISK", raising=False)
     with pytest.raises(UserError, match=r"cluster\.paths\.stage: \$JOB_DISK/sets names a variable that is not set"):

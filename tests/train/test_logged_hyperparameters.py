@@ -188,23 +188,3 @@ def test_accumulation_is_logged_and_leaves_the_rest_as_it_is(tmp_path: Path) -> 
     new, _ = _logged(tmp_path, "abci-b86016", 8)
     # Of 8 ranks each takes 256 times 42 images; a rank's 160,145 images are 15 steps of 10,752, as 625 are of 42.
     assert new == _approximately({**expected, "gradient_accumulation_steps": 256})
-
-
-def test_what_is_logged_follows_the_recipes_keys(tmp_path: Path) -> None:
-    changes: dict[str, dict[str, Any]] = {
-        "batch.global_size=96": {"global_batch_size": 96, "model_bn_span": 48, "opt_learning_rate_warmup_steps": 13,
-                                 "lars_opt_learning_rate_decay_steps": 62},
-        "optimizer.momentum=0.7": {"lars_opt_momentum": 0.7},
-        "optimizer.weight_decay=3e-3": {"lars_opt_weight_decay": 3e-3},
-        "optimizer.epsilon=1e-4": {"lars_epsilon": 1e-4},
-        "optimizer.trust_coefficient=0.02": {"lars_opt_trust_coefficient": 0.02},
-        "loss.label_smoothing=0.25": {"label_smoothing": 0.25},
-        "schedule.warmup_epochs=3": {"lars_opt_learning_rate_warmup_epochs": 3, "opt_learning_rate_warmup_steps": 57,
-                                     "lars_opt_learning_rate_decay_steps": 56},
-        "schedule.decay.power=3": {"lars_opt_learning_rate_decay_poly_power": 3},
-    }  # fmt: skip
-    for number, (override, change) in enumerate(changes.items()):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        new, _ = _logged(folder, "digits", 2, [override])
-        assert new == _approximately({**TABLE["digits"][1], **change}), override

@@ -2,8 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,15 +14,12 @@ from logs.metrics import NullMetrics
 from logs.mlperf import EventLog, Kind
 from tests.dry_loop import Blank, NumberEngine, dry_train
 from train.checkpoint import NoCheckpoints
-from train.comm.buckets import BucketPlan
-from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
-from train.evaluate import Score, top1_score
+from train.evaluate import Score
 from train.loop import Result, RunFailed, blocks
 from train.measure.progress import LossNotFinite
-from train.measure.timing import Clock, StepClock
+from train.measure.timing import StepClock
 from train.rank.signals import RunStopped
-from train.step import Step
 
 
 class RememberingLog(EventLog):
@@ -159,12 +155,6 @@ def test_ten_skipped_steps_in_a_row_abort() -> None:
     assert log.keys[-1] == "run_stop aborted"
 
 
-def test_a_loss_that_is_not_finite_in_a_step_that_is_not_skipped_aborts_in_float16_too() -> None:
-    log = RememberingLog()
-    with pytest.raises(RunFailed, match="loss not finite at step 7, first on rank 0"):
-        _run(Remembered(log, bad_step=7, overflows=[6]), log, [], [])
-
-
 def test_a_batch_that_cannot_be_read_aborts_with_its_step() -> None:
     log = RememberingLog()
     with pytest.raises(RunFailed, match="OSError: record 7 is torn") as caught:
@@ -217,41 +207,6 @@ def test_a_run_that_stopped_before_an_evaluation_begins_with_it() -> None:
     assert plan.steps_after(2) == result.steps == 38
     assert blank.batches == 0
     assert "eval_accuracy" in log.keys
-
-
-def test_a_run_stuck_at_chance_ends_with_the_reason() -> None:
-    log = RememberingLog()
-    result, _ = _run(Remembered(log), log, [], [0.1, 0.1], stop_rule=lambda step, *_: f"stuck at step {step}")
-    assert (result.success, result.failure, result.epochs) == (False, "stuck at step 37", 2)
-    assert log.keys[-1] == "run_stop aborted"
-
-
-class PausingClock(Clock):
-    """A clock that knows whether it is paused."""
-
-    is_paused = False
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        self.is_paused = True
-        yield
-        self.is_paused = False
-
-
-def test_an_evaluation_is_no_part_of_the_steps_time() -> None:
-    log = RememberingLog()
-    blank = Remembered(log)
-    engine = cast(Engine, NumberEngine())
-    clock, seen = PausingClock(engine, 2), []
-
-    def evaluate() -> Score:
-        seen.append(clock.is_paused)
-        return top1_score(97, 100)
-
-    part = cast(Any, blank)
-    step = Step(engine, part, part, SingleProcess(), BucketPlan(((0, 1),)), 1, clock, on_step=lambda _: None)
-    _run(blank, log, [], [], step=step, evaluate=evaluate)
-    assert (seen, clock.is_paused) == ([True], False)
 
 
 def test_a_loss_that_is_not_finite_just_before_an_evaluation_aborts_before_it() -> None:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import pytest
-
 from configs.ideas.part import Part
 from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch
@@ -132,13 +130,6 @@ def test_a_step_is_forward_reductions_last_layer_first_update_and_exchange() -> 
     assert arrays == StepArrays(own=1.0, summed="sum of 1.0", stops="flag False", skipped="not skipped")
 
 
-def test_accumulation_clears_the_sums_once_and_adds_the_losses() -> None:
-    calls, arrays = _take(BucketPlan(((3, 2, 1, 0),)), accumulation=3)
-    assert calls[:17] == [("seed", 107), "zero", *FETCH, "backward", *FETCH, "backward", *FETCH, "backward"]
-    assert arrays.own == 321.0
-    assert calls[22] == ("bucket_0", ["g3", "g2", "g1", "g0", "sum of 321.0", "flag False"], 0)
-
-
 class _Named(Part):
     """A part that adds its name to the images."""
 
@@ -160,13 +151,6 @@ def test_buckets_leave_in_the_order_of_the_plan_whatever_the_order_of_arrival() 
     names = [call[0] if isinstance(call, tuple) else call for call in calls]
     begin = names.index("backward") + 1
     assert names[begin : begin + 8] == [1, 3, 0, "first layer", 2, "bucket_0", "bucket_1", "bucket_2"]
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_the_wish_to_stop_travels_with_the_first_bucket(told: bool) -> None:
-    calls, arrays = _take(BucketPlan(((3,), (2, 1, 0))), told_to_stop=told)
-    assert arrays.stops == f"flag {told}"
-    assert ("bucket_0", ["g3", "sum of 1.0", f"flag {told}"], 0) in calls
 
 
 def test_deferred_buckets_and_the_one_before_them_share_an_array_that_orders_them() -> None:

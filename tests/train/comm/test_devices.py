@@ -62,17 +62,6 @@ def test_a_rank_may_end_while_its_communicator_is_still_coming_up() -> None:
     assert isinstance(pending.result(), SingleProcess)
 
 
-def test_a_process_of_one_rank_connects_as_its_cluster_file_says() -> None:
-    cluster, process = load_cluster("laptop", ["cluster.communication.kind=none", "cluster.ranks_per_node=1"]), Ledger()
-
-    def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
-        assert (identity, ledger) == (ALONE, process)
-        assert isinstance(connect(identity, ledger), SingleProcess)
-        return 7
-
-    assert run_ranks_here(cluster, ALONE, process, main) == 7
-
-
 def test_the_first_collective_sees_every_rank_in_its_place() -> None:
     class Other(SingleProcess):
         def gather(self, name: str, value: int) -> list[int]:

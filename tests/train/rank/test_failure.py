@@ -76,12 +76,3 @@ def test_a_failed_comparison_reports_the_ranks_that_differ_from_most(
 
 def test_a_folder_that_is_gone_raises_nothing(tmp_path: Path) -> None:
     record_failure(tmp_path / "gone", THIRD, OSError("x"))
-
-
-@pytest.mark.parametrize(
-    ("number", "status", "words"),
-    [(signal.SIGTERM, 75, "SIGTERM"), (signal.SIGUSR1, 75, "SIGUSR1"), (signal.SIGINT, 130, "SIGINT")],
-)
-def test_a_rank_told_to_end_says_by_what_and_with_which_status(number: int, status: int, words: str) -> None:
-    stopped = Stopped(number)
-    assert (stopped.exit_status, str(stopped)) == (status, f"stopped by {words}")

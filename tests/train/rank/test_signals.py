@@ -34,16 +34,6 @@ def test_a_notice_ends_a_rank_at_once_until_its_first_step_and_then_waits(signal
     assert signals.told_to_stop()
 
 
-@pytest.mark.parametrize("number", POLITE)
-def test_the_same_notice_that_comes_twice_ends_a_rank_once(signals: StopSignals, number: int) -> None:
-    with pytest.raises(Stopped) as caught:
-        _send(number)
-    assert caught.value.number == number
-    # A launcher signals the rank and its group: what the rank says about its end must not be cut short.
-    _send(number)
-    assert signals.told_to_stop()
-
-
 def test_ctrl_c_ends_a_rank_whenever_it_comes(signals: StopSignals) -> None:
     signals.wait_for_step()
     for _ in range(2):
@@ -69,10 +59,6 @@ def test_a_rank_whose_run_is_over_heeds_no_notice(signals: StopSignals, number: 
     signals.rest()
     _send(number)
     assert not signals.told_to_stop()
-
-
-def test_a_rank_whose_run_is_over_still_heeds_ctrl_c(signals: StopSignals) -> None:
-    signals.rest()
     with pytest.raises(Stopped):
         _send(signal.SIGINT)
 

@@ -93,11 +93,6 @@ def test_the_first_phase_is_the_interpreters_from_the_start_of_the_process() -> 
     assert before - 0.1 <= first["end_s"] <= process_age_s() + 0.1
 
 
-def test_phases_are_told_in_the_order_in_which_they_began() -> None:
-    _, *rows = _recorded([("inner", 3.0, 5.0), ("outer", 2.0, 9.0)]).to_json()["phases"]
-    assert [(row["phase"], row["begin_s"], row["end_s"]) for row in rows] == [("outer", 2.0, 9.0), ("inner", 3.0, 5.0)]
-
-
 def test_a_rank_that_waits_for_nobody_is_ready_at_the_end_of_its_last_phase() -> None:
     ledger = _recorded([("imports", 0.0, 4.0), ("data set", 1.0, 3.0)])
     last = gather_starts(lambda _, content: [content], "here", ledger)["last"]

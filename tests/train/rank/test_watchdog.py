@@ -208,18 +208,6 @@ def test_a_rank_that_waits_names_the_one_that_is_frozen_unless_it_was_frozen_too
     assert (reports, [each.split(": ")[1] for each in caplog.messages]) == ([], named)
 
 
-def test_a_timer_in_c_that_is_seldom_set_leaves_time_for_a_report(time: _Time) -> None:
-    dog = Watchdog(600, print)
-    for seconds in (59, 2, 59):
-        time.now += seconds
-        dog()
-    dog.expect(50)
-    dog.rest()
-    # A tenth more than the timeout, because it is set every tenth, five seconds for the watchdog's own report, and two
-    # for the stacks.
-    assert time.timers_s == [pytest.approx(667), pytest.approx(667), pytest.approx(62), 0]
-
-
 def test_the_end_is_certain_before_the_report_and_the_stacks_which_may_wait_for_a_disk_or_a_reader(
     time: _Time,
 ) -> None:
