@@ -16,6 +16,7 @@ import numpy as np
 from configs.schema import Communication
 from train.comm.communicator import Communicator, Connect, SingleProcess, first_collective
 from train.comm.machine_ranks import Connections, meet
+from train.comm.neighbours import flattened, is_dense
 from train.comm.shared_sum import SharedBucket, SharedMemory
 from train.comm.sum_thread import Done, SumThread
 from train.rank.identity import Identity
@@ -46,7 +47,8 @@ class TensorQueue:
         """Begin at once."""
         result: Future[None] = Future()
         self._pending.append(result)
-        begin([_flat(array) for array in arrays], partial(_settle, result))
+        assert all(map(is_dense, arrays)), "a view of these has gaps"
+        begin([flattened([array]).numpy() for array in arrays], partial(_settle, result))
 
     def complete(self) -> None:
         """Wait for the sums on the host, since PyTorch's CPU has no queue that could."""
@@ -59,14 +61,6 @@ def _settle(result: Future[None], error: Exception | None) -> None:
         result.set_result(None)
     else:
         result.set_exception(error)
-
-
-def _flat(array: Any) -> np.ndarray:
-    """Return a flat view of a tensor's memory, whatever the order of its axes there."""
-    own = array.detach()
-    assert 1 + sum((n - 1) * step for n, step in zip(own.shape, own.stride(), strict=True)) == own.numel(), own.stride()
-    flat: np.ndarray = own.as_strided((own.numel(),), (1,)).numpy()
-    return flat
 
 
 def connect(communication: Communication) -> Connect:

@@ -258,53 +258,37 @@ def _ipv4_addresses() -> dict[str, str]:
 
 
 class _Flat:
-    """A flat buffer for arrays of one type of number.
+    """The numbers of arrays of one type in one piece of memory.
 
     Args:
         torch: The module.
-        arrays: Arrays of the shapes, the type and the device of those that the buffer will hold.
+        arrays: The arrays. The memory of neighbours serves these arrays alone, and nothing is copied. Other arrays get
+            a buffer, which serves all arrays of the same shapes.
     """
 
     def __init__(self, torch: Any, arrays: Sequence[Any]) -> None:
-        self._torch = torch
-        self.buffer = torch.empty(
-            sum(array.numel() for array in arrays), dtype=arrays[0].dtype, device=arrays[0].device
-        )
-        parts = self.buffer.split([array.numel() for array in arrays])
-        self._views = [like(part, array) for part, array in zip(parts, arrays, strict=True)]
+        self._torch, self._own, self._views = torch, list(arrays), list[Any]()
+        if are_neighbours(arrays):
+            self.buffer = flattened(arrays)
+            return
+        sizes = [array.numel() for array in arrays]
+        self.buffer = torch.empty(sum(sizes), dtype=arrays[0].dtype, device=arrays[0].device)
+        self._views = [like(part, array) for part, array in zip(self.buffer.split(sizes), arrays, strict=True)]
+        self._own = []
 
     def load(self, arrays: Sequence[Any]) -> None:
-        """Queue a copy of the arrays into the buffer."""
-        self._torch._foreach_copy_(self._views, list(arrays))
+        """Queue a copy of the arrays into the buffer, unless they are there."""
+        if self._views:
+            self._torch._foreach_copy_(self._views, list(arrays))
 
     def unload(self, arrays: Sequence[Any]) -> None:
-        """Queue a copy of the buffer into the arrays."""
-        self._torch._foreach_copy_(list(arrays), self._views)
+        """Queue a copy of the buffer into the arrays, unless they are there."""
+        if self._views:
+            self._torch._foreach_copy_(list(arrays), self._views)
 
     def serves(self, arrays: Sequence[Any]) -> bool:
-        """Return whether the buffer is for these arrays, too: for all of the same shapes."""
-        return True
-
-
-class _InPlace:
-    """The memory of arrays that are neighbours, in their order; nothing is copied.
-
-    Args:
-        arrays: Arrays for which `are_neighbours` holds.
-    """
-
-    def __init__(self, arrays: Sequence[Any]) -> None:
-        self._arrays, self.buffer = list(arrays), flattened(arrays)
-
-    def load(self, arrays: Sequence[Any]) -> None:
-        """Do nothing: the arrays are the buffer."""
-
-    def unload(self, arrays: Sequence[Any]) -> None:
-        """Do nothing: the arrays are the buffer."""
-
-    def serves(self, arrays: Sequence[Any]) -> bool:
-        """Return whether these are the arrays that are the buffer."""
-        return all(array is own for array, own in zip(arrays, self._arrays, strict=True))
+        """Return whether the memory is for these arrays, too."""
+        return bool(self._views) or all(array is own for array, own in zip(arrays, self._own, strict=True))
 
 
 class TorchCommunicator(Communicator):
@@ -318,8 +302,8 @@ class TorchCommunicator(Communicator):
 
     def __init__(self, torch: Any, device: Any, world_size: int) -> None:
         self._torch, self._distributed, self._device, self.world_size = torch, torch.distributed, device, world_size
-        self._buffers: dict[str, list[_Flat | _InPlace]] = {}
-        self._pending: dict[str, list[tuple[Any, _Flat | _InPlace, list[Any]]]] = {}
+        self._flats: dict[tuple[str, Any], _Flat] = {}
+        self._pending: dict[str, list[tuple[Any, _Flat, list[Any]]]] = {}
         self._begun: deque[Any] = deque(maxlen=_WORKS_HELD)
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
@@ -330,18 +314,13 @@ class TorchCommunicator(Communicator):
             by_type.setdefault(array.dtype, []).append(array)
         with self._torch.no_grad():
             flights = []
-            for flat, group in zip(self._buffers_of(name, list(by_type.values())), by_type.values(), strict=True):
+            for key, group in (((name, number_type), group) for number_type, group in by_type.items()):
+                if key not in self._flats or not self._flats[key].serves(group):
+                    self._flats[key] = _Flat(self._torch, group)
+                flat = self._flats[key]
                 flat.load(group)
                 flights.append((self._begin(self._distributed.all_reduce, flat.buffer), flat, group))
         self._pending[name] = flights
-
-    def _buffers_of(self, name: str, groups: Sequence[list[Any]]) -> list[_Flat | _InPlace]:
-        """Return the buffers of a bucket, one for each type of number."""
-        buffers = self._buffers.get(name)
-        if buffers is None or not all(each.serves(group) for each, group in zip(buffers, groups, strict=True)):
-            buffers = [_InPlace(each) if are_neighbours(each) else _Flat(self._torch, each) for each in groups]
-            self._buffers[name] = buffers
-        return buffers
 
     def complete(self) -> None:
         """Wait for every sum, and copy back what was not summed in place.

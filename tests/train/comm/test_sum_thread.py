@@ -88,7 +88,12 @@ def test_a_rank_that_has_ended_after_its_part_of_a_sum_fails_nobody(
     has_added, may_add = threading.Event(), threading.Event()
     first, last = ranks[1].buckets[0].add, ranks[2].buckets[0].add
     monkeypatch.setattr(ranks[1].buckets[0], "add", lambda arrays: may_add.wait(10) and first(arrays))
-    monkeypatch.setattr(ranks[2].buckets[0], "add", lambda arrays: (last(arrays), has_added.set()))
+
+    def add_and_tell(arrays: Any) -> None:
+        last(arrays)
+        has_added.set()
+
+    monkeypatch.setattr(ranks[2].buckets[0], "add", add_and_tell)
     waiting = [rank.sum(0, 1) for rank in ranks]
     assert has_added.wait(10)
     ranks[2].leave()

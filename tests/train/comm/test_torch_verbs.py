@@ -100,15 +100,3 @@ def test_what_ranks_gather_arrives_in_one_tensor_whose_length_is_that_of_the_lon
 
     numbers = [(1 << 64) - 1 - rank for rank in range(3)]
     assert _together(gather) == [([b"\0", b"\0a", b"\0ab"], numbers, [tensors] * 3)] * 3
-
-
-def test_a_bucket_that_is_on_its_way_is_not_sent_again() -> None:
-    def step(communicator: TorchCommunicator, _rank: int, _world: _World) -> Any:
-        array = torch.ones(3)
-        communicator.reduce("bucket", [array])
-        with pytest.raises(AssertionError, match="bucket is already being summed"):
-            communicator.reduce("bucket", [array])
-        communicator.complete()
-        return array.tolist()
-
-    assert _together(step) == [[3.0] * 3] * 3
