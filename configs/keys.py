@@ -11,8 +11,8 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from configs.arguments import Parser, exit_status, parse
@@ -47,17 +47,9 @@ The schema knows types, ranges and required keys. ./run.sh plan also checks what
 keys. Editors read numbers by YAML 1.2: 5e-5 and 1e6 are numbers, 1_000 is a text."""
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``./run.sh keys``."""
-
-    block: str | None
-    json: bool
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the keys and return the exit status, see `configs.arguments.exit_status`."""
-    return exit_status(lambda: _print_keys(parse(_parser(), _Options, arguments)))
+    return exit_status(lambda: parse(_parser(), _print_keys, arguments))
 
 
 def _parser() -> Parser:
@@ -72,12 +64,14 @@ def _parser() -> Parser:
         "names and descriptions (lr, momentum); default: all keys"
     )
     parser.add_argument("block", metavar="BLOCK", nargs="?", help=words)
-    parser.add_argument("--json", action="store_true", help="print a JSON Schema instead of the listing")
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="print a JSON Schema instead of the listing"
+    )
     return parser
 
 
-def _print_keys(options: _Options) -> int:
-    sys.stdout.write(_json(options.block) if options.json else _text(options.block))
+def _print_keys(block: str | None, *, as_json: bool) -> int:
+    sys.stdout.write(_json(block) if as_json else _text(block))
     return 0
 
 
@@ -113,38 +107,30 @@ def _find(wanted: str | None, *, may_search: bool) -> dict[str, Sequence[Block]]
         return every
     if wanted in KINDS:
         return {wanted: every[wanted]}
-    parts = {kind: [part for block in blocks for part in _part(block, wanted)] for kind, blocks in every.items()}
-    found = {kind: blocks for kind, blocks in parts.items() if blocks}
-    if not found and may_search:
-        parts = {
-            kind: [part for block in blocks for part in _matching(block, wanted)] for kind, blocks in every.items()
-        }
-        found = {kind: blocks for kind, blocks in parts.items() if blocks}
-    if not found:
-        listed = [block for blocks in every.values() for block in blocks]
-        known = {block.path for block in listed} | {key.path for block in listed for key in block.keys}
-        same_ending = sorted(path for path in known if path.endswith(f".{wanted}"))
-        hint = f"did you mean {' or '.join(map(repr, same_ending))}?" if same_ending else nearest(wanted, known)
-        if not hint.startswith("did you mean"):
-            hint = "no name and no description has this word; ./run.sh keys lists all keys"
-        raise UserError(f"{wanted}: no such block or key; {hint}")
-    return dict(found)
+    beginning, meant = re.compile(rf"(?<![^\W_]){re.escape(wanted)}", re.IGNORECASE), synonym(wanted)
+    ways: list[Callable[[Key], bool]] = [lambda key: key.path == wanted]
+    if may_search:  # in names and descriptions, for words that begin so
+        ways.append(lambda key: key.path == meant or bool(beginning.search(f"{key.path} {key.sentence}")))
+    for is_wanted in ways:
+        parts = {kind: [*_parts(blocks, wanted, is_wanted)] for kind, blocks in every.items()}
+        if found := {kind: blocks for kind, blocks in parts.items() if blocks}:
+            return dict(found)
+    listed = [block for blocks in every.values() for block in blocks]
+    known = {block.path for block in listed} | {key.path for block in listed for key in block.keys}
+    same_ending = sorted(path for path in known if path.endswith(f".{wanted}"))
+    hint = f"did you mean {' or '.join(map(repr, same_ending))}?" if same_ending else nearest(wanted, known)
+    if not hint.startswith("did you mean"):
+        hint = "no name and no description has this word; ./run.sh keys lists all keys"
+    raise UserError(f"{wanted}: no such block or key; {hint}")
 
 
-def _matching(block: Block, word: str) -> list[Block]:
-    """Return the block with the keys in whose name or description a word begins so; nothing if there is none."""
-    beginning = re.compile(rf"(?<![^\W_]){re.escape(word)}", re.IGNORECASE)
-    meant = synonym(word)
-    keys = tuple(key for key in block.keys if key.path == meant or beginning.search(f"{key.path} {key.sentence}"))
-    return [replace(block, keys=keys)] if keys else []
-
-
-def _part(block: Block, wanted: str) -> list[Block]:
-    """Return the block if it is at or below ``wanted``, the block with one key if that is ``wanted``, else nothing."""
-    if f"{block.path}.".startswith(f"{wanted}."):
-        return [block]
-    keys = tuple(key for key in block.keys if key.path == wanted)
-    return [replace(block, keys=keys)] if keys else []
+def _parts(blocks: Sequence[Block], wanted: str, is_wanted: Callable[[Key], bool]) -> Iterator[Block]:
+    """Yield the blocks at and below ``wanted``, and every other block that has wanted keys, with these only."""
+    for block in blocks:
+        if f"{block.path}.".startswith(f"{wanted}."):
+            yield block
+        elif keys := tuple(filter(is_wanted, block.keys)):
+            yield replace(block, keys=keys)
 
 
 def _listing(blocks: Sequence[Block]) -> str:

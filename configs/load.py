@@ -4,11 +4,11 @@ Every mistake of the user becomes one `UserError` of one line.
 """
 
 import json
-import pickle
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -284,7 +284,7 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
         path = Path(name)
     if not is_file(path):
         raise _no_file(kind, name)
-    tree = pickle.loads(_parse_once(_read_text(path), str(path)))
+    tree = deepcopy(_parse_once(_read_text(path), str(path)))
     if isinstance(tree, dict) and {kind, "recipe", "cluster"} <= tree.keys():
         tree = tree[kind]
     if not isinstance(tree, dict):
@@ -358,10 +358,7 @@ def _require_kind(kind: str, path: Path, tree: Mapping[str, Any]) -> None:
 
 
 # A study loads its recipe and its cluster for each of its cells: parsing each time took 7 s for 432 cells (EPYC core).
-@lru_cache(maxsize=16)
-def _parse_once(text: str, name: str) -> bytes:
-    """Return the content of a YAML text as a pickle, from which each caller gets a copy of its own."""
-    return pickle.dumps(parse_yaml(text, name))
+_parse_once = lru_cache(maxsize=16)(parse_yaml)
 
 
 def _set(tree: dict[str, Any], override: str, schema: type[BaseModel]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from configs.ideas import IDEAS
-from configs.optimizers.optimizer_idea import OPTIMIZER
+from configs.optimizers import OPTIMIZER
 from configs.rule import AUGMENTATION, CHECKED, HYPERPARAMETERS, REFERENCE, Rule, exactly
 from configs.schema import Recipe
 

@@ -13,49 +13,17 @@ from typing import NamedTuple
 from pydantic import Field, model_validator
 
 from configs.blocks.execution import Communication, EngineSettings
-from configs.blocks.images import Crop, Data
-from configs.blocks.jobs import Container, Paths, Scheduler, Submission
-from configs.blocks.machines import DataSheet, Fabric, Node
+from configs.blocks.images import Data
 from configs.blocks.training import Batch, Card, Mlperf, Model, Residual, Run, Schedule
 from configs.cluster import Cluster
-from configs.decays import Cosine, Polynomial, StepDecay
 from configs.errors import ConfigError
 from configs.ideas import IDEAS, Idea
 from configs.ideas.loss import Loss
 from configs.networks import IMAGE_SIZES, NETWORKS, networks_for
-from configs.optimizers import Adam, Lars, Optimizer, Sgd
-from configs.optimizers.optimizer_idea import OPTIMIZER
+from configs.optimizers import OPTIMIZER, Optimizer
 from configs.section import Section
 
-__all__ = [
-    "Adam",
-    "Batch",
-    "Card",
-    "Cluster",
-    "Communication",
-    "Container",
-    "Cosine",
-    "Crop",
-    "Data",
-    "DataSheet",
-    "EngineSettings",
-    "Fabric",
-    "Lars",
-    "Loss",
-    "Mlperf",
-    "Model",
-    "Node",
-    "Paths",
-    "Polynomial",
-    "Recipe",
-    "Residual",
-    "Run",
-    "Schedule",
-    "Scheduler",
-    "Sgd",
-    "StepDecay",
-    "Submission",
-]
+__all__ = ["Cluster", "Communication", "Data", "EngineSettings", "Loss", "Mlperf", "Model", "Recipe", "Residual"]
 
 
 class Span(NamedTuple):

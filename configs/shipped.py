@@ -6,19 +6,11 @@ This module itself needs only the standard library, so that ``--help`` works bef
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError
 
 _WIDTH = 100
-
-
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``./run.sh recipes``."""
-
-    word: str | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,16 +21,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     words = "list only recipes with this word in their name, purpose, data or hardware"
     parser.add_argument("word", metavar="WORD", nargs="?", help=words)
-    return exit_status(lambda: _print(parse(parser, _Options, arguments)))
+    return exit_status(lambda: parse(parser, _print, arguments))
 
 
-def _print(options: _Options) -> int:
+def _print(word: str | None) -> int:
     from configs.load import ROOT
 
     names = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
-    entries = [entry for entry in map(_entry, names) if (options.word or "").lower() in entry.lower()]
+    entries = [entry for entry in map(_entry, names) if (word or "").lower() in entry.lower()]
     if not entries:
-        raise UserError(f"{options.word}: in no recipe; ./run.sh recipes lists all of them")
+        raise UserError(f"{word}: in no recipe; ./run.sh recipes lists all of them")
     sys.stdout.write("\n".join(entries))
     return 0
 

@@ -1,12 +1,18 @@
-"""The recipe's ``optimizer`` block: one class for each optimizer.
+"""The recipe's ``optimizer`` block: one class for each optimizer, and what they say as an idea.
 
 A new optimizer is registered by adding its class to `Optimizer`; docs/extending.md has a worked example.
 """
 
-from typing import Annotated
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from pydantic import Field
 
+from configs.errors import ConfigError
+from configs.ideas import Idea
 from configs.optimizers.adam import Adam, AdamW
 from configs.optimizers.lamb import Lamb
 from configs.optimizers.lars import Lars
@@ -14,8 +20,14 @@ from configs.optimizers.muon import Muon
 from configs.optimizers.optimizer_block import HyperParameters, OptimizerBlock, ParameterKinds
 from configs.optimizers.sgd import Sgd
 from configs.optimizers.shampoo import Shampoo
+from configs.registry import ENGINES
+from configs.section import Section
+
+if TYPE_CHECKING:
+    from configs.schema import Cluster, Recipe
 
 __all__ = [
+    "OPTIMIZER",
     "Adam",
     "AdamW",
     "HyperParameters",
@@ -30,3 +42,55 @@ __all__ = [
 ]
 
 Optimizer = Annotated[Lars | Sgd | Adam | AdamW | Lamb | Muon | Shampoo, Field(discriminator="name")]
+
+_BLOCKS: tuple[type[OptimizerBlock], ...] = get_args(get_args(Optimizer)[0])
+
+
+class OptimizerIdea(Idea):
+    """The optimizer, which every recipe has; its keys are those of its block."""
+
+    block = "optimizer"
+    keys = Section
+    rules = tuple(rule for block in _BLOCKS for rule in block.rules)
+
+    def is_on(self, recipe: Recipe) -> bool:
+        """Return True."""
+        return True
+
+    def require_fit(self, recipe: Recipe) -> None:
+        """Refuse frozen layers where the place of a layer in the network decides how it is updated."""
+        if recipe.model.frozen and recipe.optimizer.tells_layers_apart:
+            allowed = f"[] with optimizer.name: {recipe.optimizer.name}, which tells the first layer and the last apart"
+            raise ConfigError("model.frozen", list(recipe.model.frozen), allowed)
+
+    def require_place(self, recipe: Recipe, cluster: Cluster) -> None:
+        """Refuse an engine that has no such optimizer, and work to be divided among ranks without a common gradient."""
+        name, block, engine = recipe.optimizer.name, recipe.optimizer, cluster.engine.name
+        if block.is_shared and not cluster.communication.is_synchronous:
+            alone = [each for each in _BLOCKS if not each.is_shared]
+            raise ConfigError("optimizer.name", name, f"{_listed(alone)} where ranks are asynchronous")
+        if block.engines and engine not in (*block.engines, "timed"):
+            others = [each for each in _BLOCKS if not each.engines or engine in each.engines]
+            remedy = f"or set cluster.engine.name to {block.engines[0]}"
+            raise ConfigError("optimizer.name", name, f"{_listed(others)} under {ENGINES[engine].title}", remedy)
+
+    def variation(self, recipe: Recipe) -> str:
+        """Return what the block says."""
+        words = recipe.optimizer.variation
+        return words and f"the optimizer {recipe.optimizer.name}, which {words}"
+
+    def held_numbers(self, recipe: Recipe, shapes: Sequence[tuple[int, ...]], num_statistics: int) -> int:
+        """Return those that the block counts."""
+        return recipe.optimizer.held_numbers(shapes)
+
+    def state_numbers(self, recipe: Recipe, shapes: Sequence[tuple[int, ...]], num_statistics: int) -> int:
+        """Return those of the moments; a state of other shapes comes on top."""
+        return recipe.optimizer.num_moments * sum(map(math.prod, shapes))
+
+
+def _listed(blocks: Sequence[type[OptimizerBlock]]) -> str:
+    *others, last = sorted(get_args(each.model_fields["name"].annotation)[0] for each in blocks)
+    return f"{', '.join(others)} or {last}"
+
+
+OPTIMIZER = OptimizerIdea()

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.blocks.training import Batch
 from configs.errors import ConfigError
 from configs.load import load_recipe
 from configs.plan import RunPlan, plan_run, shifted_epochs
-from configs.schema import Batch
 
 RECORD = [
     "batch.global_size=86016",

@@ -9,8 +9,9 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import load_recipe
+from configs.optimizers import Lars, Sgd
 from configs.plan import plan_run
-from configs.schema import Lars, Recipe, Sgd
+from configs.schema import Recipe
 from tests.oracles import (
     closed_lr,
     composer_lr,

@@ -12,7 +12,8 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from configs.load import ROOT, load_cluster, load_recipe
-from configs.schema import EngineSettings, Lars, Model
+from configs.optimizers import Lars
+from configs.schema import EngineSettings, Model
 from tests.engines import ALONE, forward_backward, small_network
 from train.engine.init import initial_weights
 from train.engine.mxnet.engine import MxnetEngine
