@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from configs.load import load_both
-from configs.optimizers import Adam, Lars, Sgd
 
 RECIPE, CLUSTER = load_both("digits", "laptop")
 
@@ -38,12 +37,3 @@ def _default(key: str) -> Any:
 )
 def test_a_key_that_is_left_out_means_what_its_source_says(key: str, value: object) -> None:
     assert _default(key) == pytest.approx(value) if isinstance(value, tuple) else _default(key) == value
-
-
-def test_the_optimizers_begin_with_the_values_of_their_papers() -> None:
-    """You et al. 2017; Sutskever et al. 2013; Kingma and Ba 2015."""
-    lars, sgd, adam = Lars(name="lars", weight_decay=0.0), Sgd(name="sgd", weight_decay=0.0), Adam(name="adam")
-    assert (lars.momentum, lars.trust_coefficient, lars.epsilon, lars.trust_weight_decay) == (0.9, 0.001, 0.0, None)
-    assert sgd.momentum == 0.9
-    assert (adam.momentum, adam.beta_2, adam.epsilon, adam.weight_decay) == (0.9, 0.999, 1e-8, 0.0)
-    assert lars.skip_weight_decay == sgd.skip_weight_decay == ("gamma", "beta", "bias")

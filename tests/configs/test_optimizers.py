@@ -2,7 +2,8 @@
 
 import pytest
 
-from configs.optimizers import AdamW, Lamb, Muon, OptimizerBlock, Shampoo
+from configs.load import load_recipe
+from configs.optimizers import Muon, Shampoo
 
 
 def test_muon_says_what_it_keeps_and_what_it_logs_and_shampoo_what_it_is() -> None:
@@ -18,23 +19,21 @@ def test_muon_says_what_it_keeps_and_what_it_logs_and_shampoo_what_it_is() -> No
     assert described == "shampoo, momentum 0.9, weight_decay 0.0001, beta_2 0.999, matrix_epsilon 1e-06"
 
 
-def test_adamw_begins_with_pytorchs_values_and_lamb_with_timms_and_both_log_by_mlperfs_names() -> None:
-    adamw = AdamW(name="adamw")
-    assert (adamw.momentum, adamw.beta_2, adamw.epsilon, adamw.weight_decay) == (0.9, 0.999, 1e-8, 0.01)
-    assert adamw.momentum_log_key == "opt_adamw_beta_1"
-    assert adamw.logged() == {"opt_adamw_beta_2": 0.999, "opt_adamw_epsilon": 1e-8}
-    lamb = Lamb(name="lamb")
-    assert (lamb.momentum, lamb.beta_2, lamb.epsilon, lamb.weight_decay) == (0.9, 0.999, 1e-6, 0.01)
-    assert lamb.clip_norm == 1
-    assert lamb.momentum_log_key == "opt_lamb_beta_1"
-    assert lamb.logged() == {"opt_lamb_beta_2": 0.999, "opt_lamb_epsilon": 1e-6}
-
-
-def test_an_optimizer_without_a_rule_asks_for_one_of_the_engine() -> None:
-    class Own(OptimizerBlock):
-        """An optimizer that forgot its rule."""
-
-    own = Own(weight_decay=0.1, skip_weight_decay=("gamma",))
-    assert own.describe() == "optimizer, momentum 0.9, weight_decay 0.1"
-    with pytest.raises(NotImplementedError, match="Own has no update rule: the engine must implement it"):
-        own.update_rule(None, None, (), None)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        # You et al. 2017; Sutskever et al. 2013; Kingma and Ba 2015; PyTorch's AdamW; timm's LAMB.
+        ("name: lars, weight_decay: 0", {"momentum": 0.9, "trust_coefficient": 0.001, "epsilon": 0.0}),
+        ("name: sgd, weight_decay: 0", {"momentum": 0.9, "skip_weight_decay": ("gamma", "beta", "bias")}),
+        ("name: adam", {"momentum": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0}),
+        ("name: adamw", {"momentum": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01}),
+        ("name: lamb", {"momentum": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}),
+    ],
+)
+def test_an_optimizer_begins_with_the_values_of_its_paper_or_program(keys: str, values: dict[str, object]) -> None:
+    optimizer = load_recipe("digits", [f"optimizer={{{keys}}}"]).optimizer
+    assert optimizer.model_dump().items() >= values.items()
+    if "beta_2" in values:  # by MLPerf's names
+        prefix = f"opt_{optimizer.name}"
+        assert optimizer.momentum_log_key == f"{prefix}_beta_1"
+        assert optimizer.logged() == {f"{prefix}_beta_2": values["beta_2"], f"{prefix}_epsilon": values["epsilon"]}
