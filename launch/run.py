@@ -39,12 +39,14 @@ from logs.claims import CLAIMS_FOLDER, Claim
 from logs.folder import STARTUP_FILE, RunFolder
 from logs.track.trackers import FOLDER as TRACKERS_FOLDER
 from logs.track.trackers import require_installed
-from train.plan.checkpoint_space import no_room_for_checkpoint
-from train.plan.classless_outputs import classless_outputs
-from train.plan.cold_images import missing_cache_clear
-from train.plan.fixed_step import require_fixed_step
+from train.plan.before_run import (
+    classless_outputs,
+    missing_cache_clear,
+    no_room_for_checkpoint,
+    require_fixed_step,
+    slow_values,
+)
 from train.plan.memory import shortage_here
-from train.plan.slow_values import slow_values
 
 _AT_INTERRUPT = "Ctrl-C: the run saves its state and ends; press Ctrl-C again to end it at once"
 

@@ -36,7 +36,7 @@ from train.measure.rank_pace import RankPace
 from train.measure.rank_times import Usage, gather_ranks, slowest_rank
 from train.measure.trace import Tracer, tracer_of
 from train.networks.arch import network_of
-from train.plan.fixed_step import require_fixed_step
+from train.plan.before_run import require_fixed_step
 from train.plan.memory import require_memory
 from train.rank.failure import record_failure
 from train.rank.identity import Identity

@@ -22,7 +22,7 @@ from data.verify import check_dataset
 from launch.doctor.facts import DatasetFacts, FolderFacts, MachineFacts
 from logs.environment import environment
 from train.dataset import local_folder
-from train.plan.cold_images import missing_cache_clear
+from train.plan.before_run import missing_cache_clear
 
 LIMITS = {
     "open files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC, "address space": resource.RLIMIT_AS,

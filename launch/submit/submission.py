@@ -27,7 +27,7 @@ from logs.checkpoints import step_of
 from logs.disk import found_object, write_json, write_text
 from logs.folder import UNFINISHED_MARK, RunFolder
 from logs.redaction import has_secret, may_hold_secret
-from train.plan.fixed_step import require_fixed_step
+from train.plan.before_run import require_fixed_step
 from train.plan.memory import require_memory
 
 JOB_FILE = "job.json"

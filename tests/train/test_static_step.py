@@ -29,7 +29,7 @@ from train.comm.communicator import Connect, connector, start_communicator
 from train.compose import compose
 from train.engine.protocol import Engine
 from train.measure.timing import Clock, StepClock
-from train.plan.fixed_step import require_fixed_step
+from train.plan.before_run import require_fixed_step
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
 from train.step import StepArrays

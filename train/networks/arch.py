@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import ConfigError, nearest
@@ -256,7 +256,11 @@ def network_arguments(model: Model) -> dict[str, Any]:
 
 def network_of(model: Model) -> Network:
     """Return the table of the network that a recipe's block ``model`` describes."""
-    return build_network(**network_arguments(model))
+    return _build_once(**network_arguments(model))
+
+
+_build_once = lru_cache(maxsize=64)(build_network)
+"""A plan asks for the same table many times."""
 
 
 def float32_gradients(parameters: Iterable[Parameter], bytes_per_number: int) -> frozenset[int]:

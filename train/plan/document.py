@@ -21,8 +21,7 @@ from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.networks.stages import stages_of
-from train.plan.cold_images import missing_cache_clear
-from train.plan.input_rate import input_rates
+from train.plan.before_run import missing_cache_clear
 from train.plan.memory import (
     BYTES_PER_NUMBER,
     available_bytes,
@@ -31,7 +30,7 @@ from train.plan.memory import (
     shortage,
     shortage_here,
 )
-from train.plan.slow_settings import slow_settings
+from train.plan.slow_settings import input_rates, slow_settings
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
 
@@ -173,8 +172,8 @@ def _tensors(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, Any]:
         "cuda_graphs": engine.cuda_graphs,
         "gradient_bytes": sum(sizes),
         "buckets": _buckets(network, width, cluster.communication),
-        "memory": _memory(recipe, cluster, plan, cluster.ranks_per_node * buffers.pinned_bytes),
-        "dali": asdict(buffers),
+        "memory": _memory(recipe, cluster, plan, cluster.ranks_per_node * buffers["pinned_bytes"]),
+        "dali": buffers,
     }
 
 

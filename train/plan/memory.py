@@ -68,29 +68,6 @@ _REMEDY = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); 
 
 
 @dataclass(frozen=True)
-class InputBuffers:
-    """The memory of one rank's DALI pipelines.
-
-    Attributes:
-        pipelines: Pipelines that exist at once: evaluation, training, and training on plain images.
-        threads: CPU threads of a pipeline.
-        prefetch_depth: Batches that a pipeline prepares in advance.
-        batch_bytes: Bytes of one batch.
-        queued_bytes: Bytes of all batches that are prepared in advance, and of those that queued steps still hold.
-        decoder_bytes: Bytes of the JPEG decoders on the GPU, with decoded images and their cache; 0 on a CPU.
-        pinned_bytes: Page-locked bytes of the host, for the JPEG decoders of a GPU; 0 on a CPU.
-    """
-
-    pipelines: int
-    threads: int
-    prefetch_depth: int
-    batch_bytes: int
-    queued_bytes: int
-    decoder_bytes: int
-    pinned_bytes: int
-
-
-@dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes of one rank, by purpose.
 
@@ -131,11 +108,20 @@ class MemoryEstimate:
         return self.total_bytes - self.workspace_bytes - self.libraries_bytes
 
 
-def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuffers:
+def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> dict[str, int]:
     """Return the buffers of a rank's input.
 
     Every pipeline holds ``prefetch_depth`` batches of cropped, normalised images. A batch is copied for the step, and
     the copies of ``run_ahead_steps`` queued steps live on. Ideas may hold further ones.
+
+    Returns:
+        pipelines: Pipelines that exist at once: evaluation, training, and training on plain images.
+        threads: CPU threads of a pipeline.
+        prefetch_depth: Batches that a pipeline prepares in advance.
+        batch_bytes: Bytes of one batch.
+        queued_bytes: Bytes of all batches that are prepared in advance, and of those that queued steps still hold.
+        decoder_bytes: Bytes of the JPEG decoders on the GPU, with decoded images and their cache; 0 on a CPU.
+        pinned_bytes: Page-locked bytes of the host, for the JPEG decoders of a GPU; 0 on a CPU.
     """
     engine, model, batch = cluster.engine, recipe.model, plan.per_rank_batch_size
     on_gpu = cluster.device == "gpu"
@@ -149,15 +135,15 @@ def estimate_input(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> InputBuff
     held += sum(idea.held_batches for idea in recipe.ideas)
     decoders = pipelines * engine.input_threads * on_gpu
     decoded = pipelines * engine.prefetch_depth * batch * DECODED_BYTES * on_gpu
-    return InputBuffers(
-        pipelines=pipelines,
-        threads=engine.input_threads,
-        prefetch_depth=engine.prefetch_depth,
-        batch_bytes=batch_bytes,
-        queued_bytes=held * batch_bytes + is_packed * engine.prefetch_depth * (eval_batch_bytes - batch_bytes),
-        decoder_bytes=decoders * _NVJPEG_DEVICE_BYTES + decoded + engine.decoded_cache_bytes * is_packed,
-        pinned_bytes=decoders * 2 * _NVJPEG_HOST_BYTES,
-    )
+    return {
+        "pipelines": pipelines,
+        "threads": engine.input_threads,
+        "prefetch_depth": engine.prefetch_depth,
+        "batch_bytes": batch_bytes,
+        "queued_bytes": held * batch_bytes + is_packed * engine.prefetch_depth * (eval_batch_bytes - batch_bytes),
+        "decoder_bytes": decoders * _NVJPEG_DEVICE_BYTES + decoded + engine.decoded_cache_bytes * is_packed,
+        "pinned_bytes": decoders * 2 * _NVJPEG_HOST_BYTES,
+    }
 
 
 def estimate_memory(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> MemoryEstimate:
@@ -211,7 +197,7 @@ def estimate_memory(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> MemoryEs
             plan.per_rank_batch_size * live * width + casts, 4 * recipe.optimizer.update_numbers(shapes)
         ),
         evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(evaluated) * width,
-        input_bytes=buffers.queued_bytes + buffers.decoder_bytes,
+        input_bytes=buffers["queued_bytes"] + buffers["decoder_bytes"],
         communication_bytes=_communication_bytes(cluster, summed),
         workspace_bytes=_WORKSPACE_BYTES if on_gpu else copy + fresh,
         libraries_bytes=_CUDA_BYTES if on_gpu else int(LIBRARY_BYTES[engine.name] * processes),

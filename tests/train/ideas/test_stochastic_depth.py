@@ -11,7 +11,7 @@ from configs.load import load_both, load_recipe
 from tests.engines import ALONE, BOTH, forward_backward
 from train.engine.protocol import open_engine
 from train.networks.arch import Network, build_network, network_of
-from train.plan.fixed_step import require_fixed_step
+from train.plan.before_run import require_fixed_step
 
 RATE, SEEDS = 0.6, 100
 SHARES = np.array([0.2, 0.4, 0.6])

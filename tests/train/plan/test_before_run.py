@@ -1,0 +1,111 @@
+"""What is said of a run before it begins: of its disk, of images in memory, and of values that make it slow."""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.load import load_both, load_recipe
+from logs.folder import RunFolder
+from tests.runs import TWO_EPOCHS, FinishedRun, train
+from tests.small_disk import small_disk
+from train.plan.before_run import checkpoint_bytes, missing_cache_clear, slow_values
+
+
+@pytest.mark.ranks
+def test_a_checkpoint_is_hardly_larger_than_what_is_asked_for(two_epoch_run: FinishedRun) -> None:
+    size = RunFolder(two_epoch_run.folder).checkpoints.files()[0].stat().st_size
+    assert 0.9 * size < checkpoint_bytes(load_recipe("digits", TWO_EPOCHS)) <= size
+
+
+@pytest.mark.parametrize(
+    ("settings", "numbers"),
+    [
+        (["optimizer={name: adam}", "schedule.base_lr=1e-3"], 78_042),  # another moment of each parameter
+        (["optimizer.average_half_life_steps=20"], 78_042 + 672),  # averages of parameters and statistics
+    ],
+)
+def test_moments_and_averages_need_room_as_the_weights_do(settings: list[str], numbers: int) -> None:
+    usual, other = (checkpoint_bytes(load_recipe("digits", [*TWO_EPOCHS, *more])) for more in ([], settings))
+    assert other - usual == 4 * numbers
+
+
+@pytest.mark.ranks
+def test_a_run_whose_disk_has_no_room_for_its_network_is_refused_in_one_line(tmp_path: Path) -> None:
+    with small_disk(tmp_path, "size=600k"):
+        refused = train(tmp_path / "below" / "run", *TWO_EPOCHS)
+        assert list(tmp_path.iterdir()) == []
+    assert (refused.status, refused.errors.count("\n")) == (2, 1)
+    # 600 KiB; 78,042 parameters, as many momenta and 672 statistics, of four bytes
+    for words in ("0.61 MB free", "needs 0.63 MB", "free some space", "--run-dir"):
+        assert words in refused.errors
+    with small_disk(tmp_path, "size=1200k"):
+        refused = train(tmp_path / "below" / "run", *TWO_EPOCHS, "cluster.checkpoint.best=true")
+    assert refused.status == 2
+    for words in ("1.23 MB free", "needs 1.25 MB", "checkpoint.best"):
+        assert words in refused.errors
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[Path]:
+    """Return a folder whose files are always in memory."""
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("no /dev/shm here")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+REHEARSED = "cluster.rehearsal={waits: {forward_s: 0, gradients_s: [], update_s: 0, evaluation_s: 0, top1: []}}"
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "place"),
+    [
+        ("{memory}", [], "{memory}/digits"),
+        ("{disk}", ["cluster.paths.stage=$SHM/copies"], "{memory}/copies"),
+        ("{disk}", [], None),
+        ("{memory}", ["cluster.paths.stage={disk}"], None),
+        ("{memory}", ["cluster.paths.stage=$NO_SUCH_VARIABLE/x"], None),
+        ("{memory}", ["mlperf.submits=false"], None),
+        ("{memory}", ["data.source=synthetic"], None),
+        ("{memory}", ["cluster.engine.name=timed", REHEARSED], None),
+    ],
+)
+def test_a_run_that_submits_is_warned_of_images_that_stay_in_memory(
+    data: str, settings: list[str], place: str | None, memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHM", str(memory))
+    given = [each.replace("{disk}", str(tmp_path)) for each in settings]
+    given.append(f"cluster.paths.data={data.format(memory=memory, disk=tmp_path)}")
+    told = missing_cache_clear(*load_both("digits", "laptop", given))
+    if place is None:
+        assert told is None
+    else:
+        assert told is not None
+        assert told.startswith(f"{place.format(memory=memory)}: the folder is a tmpfs, ")
+        assert "; set cluster.paths.stage to a folder on a local disk, " in told
+
+
+FAST = ("cluster.engine.name=torch", "cluster.device=gpu", "cluster.communication={}")
+SLOW = ("cluster.engine.precision=float32", "cluster.engine.layout=NCHW", "cluster.communication.backend=gloo")
+
+
+@pytest.mark.parametrize(
+    ("sets", "named"),
+    [
+        (FAST, {}),
+        (
+            (*FAST, "cluster.ranks_per_node=8", *SLOW),
+            {"engine.precision": "float16", "engine.layout": "NHWC", "communication.backend": "nccl"},
+        ),
+        ((*FAST, "cluster.ranks_per_node=1", SLOW[2]), {}),  # one rank sums nothing
+        (("cluster.engine.name=torch", "cluster.engine.layout=NCHW"), {}),  # a CPU
+    ],
+)
+def test_each_slow_value_of_gpus_is_named_with_the_better_one(sets: tuple[str, ...], named: dict[str, str]) -> None:
+    lines = slow_values(load_both("imagenet-b256", "laptop", sets)[1])
+    found = [re.fullmatch(r"cluster\.(\S+)=\S+ .* ./run.sh plan .*; set cluster\.\1=(\w+)", each) for each in lines]
+    assert {match[1]: match[2] for match in found if match} == named
+    assert len(lines) == len(named)

@@ -1,0 +1,164 @@
+"""What is said of a run, or against it, before it begins. Imports neither a framework nor the simulator."""
+
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from configs.errors import ConfigError, UserError
+from configs.load import resolve_path
+from configs.plan import plan_run
+from configs.registry import ENGINES
+from configs.schema import Cluster, Recipe
+from data.cache import known_obstacle
+from data.manifest import load_manifest
+from train.networks.arch import network_of
+
+
+def require_fixed_step(recipe: Recipe, cluster: Cluster) -> None:
+    """Raise ConfigError if a cluster cannot compute a recipe's step, or not with the CUDA graphs that it asks for.
+
+    Layers such as dropout draw by a seed that the host sets. Each idea says what else differs from step to step.
+    """
+    for idea in recipe.ideas:
+        idea.require_place(recipe, cluster)
+    _require_shared_statistics(recipe, cluster)
+    graphs = cluster.engine.cuda_graphs
+    if graphs == "none":
+        return
+    drawing = [layer.kind.name for layer in network_of(recipe.model).layers if layer.kind.draws]
+    problems = [f"{recipe.model.name}, which has {each}" for each in drawing]
+    problems += filter(None, (idea.variation(recipe) for idea in recipe.ideas))
+    if problems:
+        raise ConfigError("cluster.engine.cuda_graphs", graphs, f"none for {problems[0]}")
+
+
+def _require_shared_statistics(recipe: Recipe, cluster: Cluster) -> None:
+    """Raise ConfigError if batch norms span several ranks, and the ranks cannot compute statistics together."""
+    plan, communication = plan_run(recipe, cluster.world_size), cluster.communication
+    ranks = plan.norm_ranks
+    if ranks == 1:
+        return
+    if cluster.ranks_per_node % ranks:
+        lacking = f"whose number divides the {cluster.ranks_per_node} of a node"
+    elif cluster.engine.compile or cluster.engine.batch_norm == "fused":
+        lacking = "without cluster.engine.compile, and with cluster.engine.batch_norm=framework"
+    elif communication.kind != "torch_distributed" or communication.backend == "mpi":
+        lacking = "under cluster.engine.name=torch and cluster.communication.kind=torch_distributed, by gloo or nccl"
+    else:
+        return
+    raise ConfigError(
+        "batch.bn_span",
+        recipe.batch.bn_span,
+        f"{plan.per_rank_batch_size}, the images of a rank; or several ranks, here {ranks}, {lacking}",
+        "set batch.bn_span=null, or fewer ranks",
+    )
+
+
+def checkpoint_bytes(recipe: Recipe) -> int:
+    """Return the least bytes of a checkpoint: of weights, statistics and the states of ideas, all in float32.
+
+    A file is a few per cent larger, by names and the ranks' places among the images, and much larger where an optimizer
+    keeps more than moments. See `train.checkpoint.Checkpoints` for what is in it.
+    """
+    network = network_of(recipe.model)
+    shapes = [each.shape for each in network.parameters]
+    statistics = sum(math.prod(each.shape) for each in network.statistics)
+    states = sum(idea.state_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
+    return 4 * (network.num_parameters + network.num_constants + statistics + states)
+
+
+def no_room_for_checkpoint(recipe: Recipe, cluster: Cluster, run_folder: Path) -> str | None:
+    """Return why a run surely could not save its trained network, or None.
+
+    A new checkpoint is whole before an older one is deleted, so a run that is resumed needs the room, too. The best one
+    of a run may be another than the last one.
+
+    Args:
+        recipe: The recipe.
+        cluster: The machines.
+        run_folder: The folder of the run, which need not exist.
+    """
+    if not ENGINES[cluster.engine.name].computes:  # a rehearsal invents short tensors
+        return None
+    place = next(each for each in (run_folder, *run_folder.absolute().parents) if each.is_dir())
+    copies, words = (2, ", and its best one (checkpoint.best)") if cluster.checkpoint.best else (1, "")
+    needed = copies * checkpoint_bytes(recipe)
+    with suppress(OSError):
+        disk = os.statvfs(place)
+        free = disk.f_bavail * disk.f_frsize
+        if disk.f_blocks and free < needed:  # some network file systems know no size
+            return (
+                f"{run_folder}: its disk has {free / 1e6:,.2f} MB free, and the trained network, a checkpoint of "
+                f"{recipe.name}{words}, needs {needed / 1e6:,.2f} MB; free some space, or choose another disk "
+                "(--run-dir, cluster.paths.runs)"
+            )
+    return None
+
+
+def missing_cache_clear(recipe: Recipe, cluster: Cluster) -> str | None:
+    """Return why the log of a run that submits would fail the MLPerf check for want of ``cache_clear``, with a remedy.
+
+    None if this machine shows no reason: the images may be on another one, or not packed yet.
+    """
+    if not recipe.mlperf.submits or recipe.data.source == "synthetic" or cluster.rehearsal is not None:
+        return None
+    stage = cluster.paths.stage
+    folder = resolve_path(os.path.expandvars(stage)) if stage else resolve_path(cluster.paths.data) / recipe.data.name
+    with suppress(OSError):  # What is wrong with the folder, the run says by itself.
+        if why := known_obstacle(folder):
+            return (
+                f"{folder}: {why}, so the log cannot say cache_clear and fails the MLPerf check; set "
+                "cluster.paths.stage to a folder on a local disk, to which the run copies the images, or use a copy of "
+                "your own"
+            )
+    return None
+
+
+def classless_outputs(recipe: Recipe, cluster: Cluster) -> str | None:
+    """Return a line if the network has more outputs than the data set has classes.
+
+    None if not, or if nothing is packed yet on this machine.
+    """
+    if recipe.data.source == "synthetic":
+        return None
+    folder, outputs = resolve_path(cluster.paths.data) / recipe.data.name, recipe.model.num_classes
+    with suppress(UserError, OSError):  # What is wrong with the folder, the run says by itself.
+        found = len(load_manifest(folder).class_names)
+        if found < outputs:
+            return (
+                f"{folder}: {found} classes, the recipe says model.num_classes: {outputs}; no image belongs to the "
+                f"other outputs: --set model.num_classes={found}, unless the network is meant to have them"
+            )
+    return None
+
+
+def better_values(cluster: Cluster) -> dict[str, str]:
+    """Return the better value of each key that has a slow one. CPUs, and engines that only wait, have no such keys."""
+    better: dict[str, str] = {}
+    if cluster.device == "cpu" or not ENGINES[cluster.engine.name].computes:
+        return better
+    if cluster.engine.precision == "float32":
+        better["engine.precision"] = "float16"
+    if cluster.engine.layout == "NCHW":
+        better["engine.layout"] = "NHWC"
+    communication = cluster.communication
+    # Horovod sums the tensors of GPUs by NCCL, whatever library connects the ranks.
+    if communication.kind == "torch_distributed" and communication.backend == "gloo" and cluster.world_size > 1:
+        better["communication.backend"] = "nccl"
+    return better
+
+
+def value_of(cluster: Cluster, key: str) -> str:
+    """Return a value of one of the cluster's blocks, as text."""
+    block, _, name = key.partition(".")
+    return str(getattr(getattr(cluster, block), name))
+
+
+def slow_values(cluster: Cluster) -> list[str]:
+    """Return a line for each value for which there is a faster one."""
+    return [
+        f"cluster.{key}={value_of(cluster, key)} usually makes steps longer than {value}; ./run.sh plan says by which "
+        f"factor; set cluster.{key}={value}"
+        for key, value in better_values(cluster).items()
+    ]
