@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import field, fields
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -185,6 +186,35 @@ def in_words(error: Exception) -> str:
         return str(error)
     remedy = "the program or its .venv was moved or changed meanwhile; put it back, then repeat the command"
     return f"{' '.join(str(error).split())}: {remedy}"
+
+
+def option(text: str, default: Any = None, **settings: Any) -> Any:
+    """Return a field of a dataclass of options, of which `add_options` makes an option of the same name.
+
+    Args:
+        text: For the help.
+        default: The value without the option; False for a switch.
+        settings: Further arguments of `argparse.ArgumentParser.add_argument`; and ``group``, the title of a section of
+            the help, which begins with this option.
+    """
+    kind = {"action": "store_true"} if default is False else {}
+    return field(default=default, metadata={"help": text, **kind, **settings})
+
+
+def add_options(parser: argparse.ArgumentParser, options_type: type) -> None:
+    """Add the options of a dataclass, whose fields `option` has made."""
+    section: Any = parser
+    for each in fields(options_type):
+        if each.metadata:
+            settings = dict(each.metadata)
+            if title := settings.pop("group", ""):
+                section = parser.add_argument_group(title)
+            section.add_argument(flag(each.name), default=each.default, **settings)
+
+
+def flag(name: str) -> str:
+    """Return the option that a field of this name is."""
+    return f"--{name.replace('_', '-')}"
 
 
 def add_recipe(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:

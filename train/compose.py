@@ -26,7 +26,6 @@ from train.comm.shares import Shares
 from train.dataset import Images
 from train.engine.build import ModelParts, build_model, layer_seed
 from train.engine.protocol import Engine, open_engine
-from train.engine.timed.device import Course
 from train.engine.timed.score import InventedTop1
 from train.evaluate import Evaluator, metric_of
 from train.measure.timing import Clock, StepClock
@@ -117,7 +116,7 @@ class Composition:
         assert self.evaluation is not None
         new_metric = metric_of(self.engine, self.recipe.loss)
         if (rehearsal := self.cluster.rehearsal) is not None:
-            new_metric = partial(InventedTop1, self.engine, Course(rehearsal.waits.top1))
+            new_metric = partial(InventedTop1, self.engine, rehearsal.waits.top1)
         return Evaluator(
             self.model.network,
             self.evaluation,

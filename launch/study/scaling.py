@@ -24,7 +24,7 @@ from launch.study.runner import Task, run_study
 from logs.disk import explain_disk_errors, write_json, write_text
 from logs.folder import CONFIG_FILE
 from train.sim.conditions import DESCRIPTION, conditions
-from train.sim.forecast_text import forecast_row
+from train.sim.forecast import forecast_row
 from train.sim.grid import sweep
 
 _DEBIAN_DATASETS = Path("/usr/share/datasets")

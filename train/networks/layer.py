@@ -57,7 +57,7 @@ class Statistic(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a kernel without arithmetic moves for each image, see `train.sim.roofline.Kernel`.
+    """What a kernel without arithmetic moves for each image, see `train.sim.step_time.Kernel`.
 
     Attributes:
         numbers: Numbers read or written.

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, override_words, parse
+from configs.arguments import (
+    Parser,
+    add_from,
+    add_options,
+    add_place,
+    add_recipe,
+    exit_status,
+    option,
+    override_words,
+    parse,
+)
 
 
 @dataclass(frozen=True)
@@ -22,9 +32,9 @@ class _Options:
     recipe: str
     cluster: str | None
     overrides: list[str]
-    json: bool
-    plot: Path | None
     start_from: Path | None
+    json: bool = option("print the plan as JSON, with the learning rate of every step", default=False)
+    plot: Path | None = option("also draw the learning rate into a file", metavar="FILE.png", type=Path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,10 +49,7 @@ def _parser() -> Parser:
     add_recipe(parser)
     add_place(parser)
     add_from(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print the plan as JSON, with the learning rate of every step"
-    )
-    parser.add_argument("--plot", metavar="FILE.png", type=Path, help="also draw the learning rate into a file")
+    add_options(parser, _Options)
     return parser
 
 

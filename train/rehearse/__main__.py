@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.arguments import Parser, add_place, add_recipe, exit_status, parse
+from configs.arguments import Parser, add_options, add_place, add_recipe, exit_status, option, parse
 from configs.errors import UserError
 from configs.outputs import guard_outputs
 from configs.programs import Program, command_of
@@ -35,19 +35,50 @@ class _Options:
     recipe: str
     cluster: str | None
     overrides: list[str]
-    ranks: int | None
-    nodes: int
-    launcher: str | None
-    shrink: int | None
-    speed: float
-    slow: list[str]
-    fail: list[str]
-    validate: bool
-    check: int | None
-    accept: float | None
-    noise: float
-    config: Path | None
-    run_dir: Path | None
+    ranks: int | None = option("ranks on this machine", metavar="N", type=int)
+    nodes: int = option("nodes, with launcher srun (default: 1)", 1, metavar="N", type=int)
+    launcher: str | None = option(
+        f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it and a Horovod with MPI are here",
+        choices=["local", "horovodrun", "mpirun", "srun"],
+    )
+    shrink: int | None = option(
+        "tensors are F times smaller than the real ones (default: 256; in a job: 1)", metavar="F", type=int
+    )
+    speed: float = option("sleeps are S times shorter than the real compute (default: 1)", 1.0, metavar="S", type=float)
+    slow: list[str] | None = option(
+        "make a rank slower by this factor, or with --accept its copies or its link (3:copy:1.2, 3:link:1.3); "
+        "repeatable",
+        metavar="RANK:FACTOR",
+        action="append",
+    )
+    noise: float = option(
+        "standard deviation of every wait, as a share of it (default: 0)", 0.0, metavar="SHARE", type=float
+    )
+    fail: list[str] | None = option(
+        "inject a fault before a step: kill, silence, notice, error, slow, link or disk; repeatable",
+        metavar="WHAT@STEP:RANK",
+        action="append",
+    )
+    validate: bool = option("rehearse with 2, 4, 8, ... up to N ranks; print predictions beside them", default=False)
+    check: int | None = option(
+        "rehearse the check of ./run.sh doctor --step instead, in which each rank is a node of its own: which nodes "
+        "were named how often",
+        metavar="TIMES",
+        type=int,
+        nargs="?",
+        const=1,
+    )
+    accept: float | None = option(
+        "rehearse ./run.sh accept instead (default: 2 minutes); each rank is a node, the outputs go to --run-dir",
+        metavar="MINUTES",
+        type=float,
+        nargs="?",
+        const=2.0,
+    )
+    config: Path | None = option(
+        "run nothing; write the config of a job, as submit --rehearse does", metavar="FILE", type=Path
+    )
+    run_dir: Path | None = option("the run folder (default: a new one in runs)", metavar="DIR", type=Path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,77 +94,27 @@ def _parser() -> Parser:
     )
     add_recipe(parser)
     add_place(parser, default_name=None)
-    parser.add_argument("--ranks", metavar="N", type=int, help="ranks on this machine")
-    parser.add_argument("--nodes", metavar="N", type=int, default=1, help="nodes, with launcher srun (default: 1)")
-    parser.add_argument(
-        "--launcher",
-        choices=["local", "horovodrun", "mpirun", "srun"],
-        help=f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it and a Horovod with MPI are here",
-    )
-    parser.add_argument(
-        "--shrink",
-        metavar="F",
-        type=int,
-        help="tensors are F times smaller than the real ones (default: 256; in a job: 1)",
-    )
-    parser.add_argument(
-        "--speed",
-        metavar="S",
-        type=float,
-        default=1.0,
-        help="sleeps are S times shorter than the real compute (default: 1)",
-    )
-    parser.add_argument(
-        "--slow",
-        metavar="RANK:FACTOR",
-        action="append",
-        default=[],
-        help="make a rank slower by this factor, or with --accept its copies or its link (3:copy:1.2, 3:link:1.3); "
-        "repeatable",
-    )
-    noise = "standard deviation of every wait, as a share of it (default: 0)"
-    parser.add_argument("--noise", metavar="SHARE", type=float, default=0.0, help=noise)
-    parser.add_argument(
-        "--fail",
-        metavar="WHAT@STEP:RANK",
-        action="append",
-        default=[],
-        help="inject a fault before a step: kill, silence, notice, error, slow, link or disk; repeatable",
-    )
-    parser.add_argument(
-        "--validate",
-        action="store_true",
-        help="rehearse with 2, 4, 8, ... up to N ranks; print predictions beside them",
-    )
-    parser.add_argument(
-        "--check",
-        metavar="TIMES",
-        type=int,
-        nargs="?",
-        const=1,
-        help="rehearse the check of ./run.sh doctor --step instead, in which each rank is a node of its own: which "
-        "nodes were named how often",
-    )
-    accept = "rehearse ./run.sh accept instead (default: 2 minutes); each rank is a node, the outputs go to --run-dir"
-    parser.add_argument("--accept", metavar="MINUTES", type=float, nargs="?", const=2.0, help=accept)
-    parser.add_argument(
-        "--config", metavar="FILE", type=Path, help="run nothing; write the config of a job, as submit --rehearse does"
-    )
-    parser.add_argument("--run-dir", metavar="DIR", type=Path, help="the run folder (default: a new one in runs)")
+    add_options(parser, _Options)
     return parser
 
 
 def _rehearse(options: _Options) -> int:
     from configs.load import dump, load_both, resolve_path
     from logs.disk import write_text
-    from train.rehearse.rehearsal_text import outcome_text, rehearsed_steps, validation_text
-    from train.rehearse.rehearsed_run import Course, rehearsed_job, rehearsed_run
+    from train.rehearse.rehearsed_run import (
+        Course,
+        outcome_text,
+        rehearsed_job,
+        rehearsed_run,
+        rehearsed_steps,
+        validation_text,
+    )
 
     if options.cluster is None:
         raise UserError("--cluster: got nothing, allowed: the described machine; see ./run.sh rehearse --help")
     described = load_both(options.recipe, options.cluster, options.overrides)
     shrink = (1 if options.config else 256) if options.shrink is None else options.shrink
-    course = Course(shrink, options.speed, options.slow, options.fail, options.noise)
+    course = Course(shrink, options.speed, options.slow or [], options.fail or [], options.noise)
     if options.config:
         write_text(options.config, dump(*rehearsed_job(*described, course)))
         return 0

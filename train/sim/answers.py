@@ -13,17 +13,26 @@ from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.table import table
 from logs.disk import explain_disk_errors
+from train.measure.chrome_trace import Bar, chrome_trace
+from train.networks.arch import network_arguments
 from train.sim.collectives import allreduce_times, check_algorithm
 from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run
 from train.sim.constants import Calibration
-from train.sim.cpu import load_description
-from train.sim.forecast import Scenario, forecast, has_reference, with_recorded_software
-from train.sim.forecast_text import forecast_row, forecast_text
+from train.sim.forecast import (
+    Scenario,
+    forecast,
+    forecast_row,
+    forecast_text,
+    has_reference,
+    time_step,
+    with_recorded_software,
+)
 from train.sim.grid import optimize, parse_sweep, savings_by_cause, sweep
+from train.sim.hardware import load_description
 from train.sim.measure_here import measure_machine
 from train.sim.options import Options
+from train.sim.step_time import step_model
 from train.sim.time_to_train import predict_startup
-from train.sim.trace import step_trace
 
 _SHOWN_OPTIMA = 10
 _NEED_OTHER_MACHINES = ("switch", "ps:8")
@@ -54,7 +63,7 @@ def answer(options: Options) -> str:
     if options.calibrate and all(path.is_dir() for path in options.calibrate):
         return _calibrate_by_runs(options.calibrate)
     if options.calibrate or options.points or options.validate:
-        from train.sim.fit.answers import answer_points  # noqa: PLC0415 (SciPy is slow to load)
+        from train.sim.fit.calibrate import answer_points  # noqa: PLC0415 (SciPy is slow to load)
 
         return answer_points(options)
     if options.startup:
@@ -86,6 +95,51 @@ def _simulate(recipe_name: str, options: Options) -> str:
     if options.json:
         return json.dumps(forecast_row(one, options.price) | {"step_ms_saved_without": savings_ms}, indent=2)
     return forecast_text(one, savings_ms, calibration.coverage, options.price)
+
+
+def step_trace(scenario: Scenario, calibration: Calibration) -> str:
+    """Return the text of a Chrome trace of one step: a row of compute, a row of reductions, a row of waits.
+
+    Kernels have the duration that they have on the slowest rank and, in backward, with reductions at the same time, so
+    that the three rows fit together.
+    """
+    step = time_step(scenario, calibration)
+    timed = step_model(**network_arguments(scenario.recipe.model))
+    slowest = 1 + step.straggler_s / step.compute_s
+    stretched = slowest + step.contention_s / step.backward_s
+    kernels = timed.kernels(scenario.machine, scenario.batch, calibration.constants, scenario.software)
+    tables = (("forward", slowest, timed.forward), ("backward", stretched, timed.backward))
+    activities = [
+        (name, category, "compute (slowest rank)", factor * seconds)
+        for (category, factor, table), pass_s in zip(tables, kernels, strict=True)
+        for name, seconds in zip(table["name"], pass_s.tolist(), strict=True)
+    ]
+    num_kernels = len(activities)
+    activities += [
+        (name, name, row, seconds)
+        for name, row, seconds in (
+            ("exposed communication", "waits", step.exposed_s),
+            ("negotiation", "waits", step.overhead_s),
+            ("update", "compute (slowest rank)", step.update_s),
+            ("input", "waits", step.input_s),
+        )
+        if seconds > 0
+    ]
+    bars, at_s = [], 0.0
+    for name, category, row, seconds in activities:
+        bars.append(Bar(name, category, row, 1e6 * at_s, 1e6 * seconds))
+        at_s += seconds
+    reductions = [
+        Bar(
+            f"bucket {index} ({one.size_bytes / 1e6:.1f} MB)",
+            "allreduce",
+            "reductions",
+            1e6 * one.start_s,
+            1e6 * (one.end_s - one.start_s),
+        )
+        for index, one in enumerate(step.reductions)
+    ]
+    return json.dumps(chrome_trace({0: [*bars[:num_kernels], *reductions, *bars[num_kernels:]]}, "rank"))
 
 
 def _grid(scenario: Scenario, calibration: Calibration, options: Options) -> str:

@@ -25,10 +25,16 @@ from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE
 from logs.metrics import METRICS_FILE, read_metrics
 from train.sim.collectives import SHARED_MEMORY, allreduce
-from train.sim.constants import CONSTANTS, Calibration, load_calibration
-from train.sim.cpu import PROCESSORS, cpu_constants, load_description, machine_of_rates, rates_of_processor
+from train.sim.constants import CONSTANTS, Calibration, cpu_constants, load_calibration
 from train.sim.forecast import Forecast, Scenario, forecast, make_scenario, seconds_of_step
-from train.sim.hardware import FAMILIES, machine_of_cluster
+from train.sim.hardware import (
+    FAMILIES,
+    PROCESSORS,
+    load_description,
+    machine_of_cluster,
+    machine_of_rates,
+    rates_of_processor,
+)
 
 DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 """What ``--calibrate-here`` measured of this machine."""

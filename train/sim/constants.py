@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -141,3 +141,31 @@ def load_calibration() -> Calibration:
     tree = parse_yaml(CONSTANTS.read_text(encoding="utf-8"), CONSTANTS.name)
     names = ("coverage", "half_widths", "time_half_widths", "startup_half_width", "largest", "rounds")
     return Calibration(Constants(**tree["fitted"]), **{name: tree[name] for name in names})
+
+
+_CPU = {"plain_efficiency": 0.4, "memory_efficiency": 0.8, "kernel_s": 40e-6, "launch_s": 0.0, "tail": 0.0}
+"""Constants of a CPU, which are assumed and not measured: the rate of oneDNN's convolutions relative to the measured
+matrix product, the time of an operator in MXNet's engine, and others."""
+_CYCLE_CPU_S = 1e-4
+"""Core time of one cycle of an idle Horovod thread, for two ranks with Gloo. Measured: 0.065 to 0.11 of a core at a
+cycle of 1 ms, 0.015 of a core at 10 ms."""
+_DECODE_S, _DECODE_PIXEL_S = 80e-6, 31e-9
+"""Core time of DALI for an image, and for each pixel of the crop. Measured: 82 us at 32 px, 1.65 ms at 224 px."""
+
+
+def cpu_constants(constants: Constants, cores: float, ranks: int, image_size: int) -> Constants:
+    """Return the constants of a CPU.
+
+    Decoding and Horovod's negotiation run in threads of their own. If there are fewer than two cores a rank, these
+    threads take core time from compute. If there are fewer cores than ranks, the ranks take turns.
+
+    Args:
+        constants: Those of accelerators; some also apply to a CPU.
+        cores: Cores of a node.
+        ranks: Ranks of a node.
+        image_size: Side of the square input, px.
+    """
+    shared: dict[str, float] = {}
+    if cores < 2 * ranks:
+        shared = {"cycle_cpu_s": _CYCLE_CPU_S, "decode_s": _DECODE_S + _DECODE_PIXEL_S * image_size**2}
+    return replace(constants, **_CPU, **shared, cores=cores)

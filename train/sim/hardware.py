@@ -1,47 +1,56 @@
-"""Accelerators as published (families.yaml), and machines built from them. Nothing here is fitted."""
+"""Accelerators and CPUs as published, or as this machine was measured, and machines built from them.
+
+Nothing here is fitted.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from configs.errors import ConfigError, nearest
+from configs.errors import ConfigError, UserError, nearest
 from configs.load import parse_yaml
 from configs.registry import MOST_BFLOAT16_SUMMANDS
 from configs.schema import Cluster
-from train.sim.topology import SharedSums, Topology
+from train.sim.collectives import SharedSums, Topology
 
 _PCIE_BYTES_PER_S, _NIC_BYTES_PER_S = 12e9, 3e9
 """Links of a described machine without rates: PCIe of the third generation with 16 lanes, 25 Gb/s Ethernet."""
 FAMILIES = Path(__file__).with_name("families.yaml")
+PROCESSORS = FAMILIES.with_name("processors.yaml")
+_CORE_BYTES_PER_S = 12e9
+"""Memory bandwidth that one core can use at most; assumed, from 8 to 15 GB/s of copies on one core of several CPUs."""
+_LOOPBACK_BYTES_PER_S = 1.5e9
+"""Rate of a local TCP connection between ranks of one node; assumed, 0.6 to 3 GB/s on two-core machines."""
+_SUM_BUCKET_S = 2e-4
+"""Time of a bucket of a few bytes in shared memory; assumed, measured on two cores."""
+_RATES = ("cores", "flops", "link_bytes_per_s", "memory_bytes_per_s", "sum_bucket_s", "sum_bytes_per_s")
+"""Keys that a description must have."""
+_QUIET = 0.9
+"""Smallest share of a core that each measuring process must have had."""
 Row = TypeVar("Row")
+Product = TypeVar("Product", "Accelerator", "Processor")
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One product of the catalogue, a row of families.yaml; of a `Machine`, with the values of its own nodes.
+    """A product, a row of families.yaml, which describes the other values; of a `Machine`, with those of its own nodes.
 
     Attributes:
-        name: Product, for example ``A100-SXM-40GB``.
-        chip: Generation; all products of a chip share a calibration.
-        peak: Dense 16-bit matrix FLOP/s.
-        peak32: Float32 FLOP/s without matrix units.
         memory: Memory bandwidth, bytes/s.
         cache: Bytes of the last-level cache.
         units: Multiprocessors, or the chip's equivalent.
         node: Accelerators of a full node.
         link: Bytes/s of one accelerator to the others in its node, in one direction.
         link_kind: ``nvlink``, ``pcie``, ``ethernet``, ``torus`` or ``memory``; decides the latency of a hop.
-        nics: Network ports of a node.
-        nic: Bytes/s of one network port, in one direction.
-        tf32: Dense TF32 FLOP/s of the matrix units. If None, they have no TF32.
-        matrix_units: Whether 16-bit numbers are multiplied in matrix units.
-        compiler: Compiler of the programs that ran on the product, if it is not NVIDIA's: ``xla``, ``synapse``,
-            ``mindspore`` or ``rocm``.
-        match: Patterns of which one must occur in an accelerator's description.
+        nics: Network ports of a node; ``nic`` is the bytes/s of one, in one direction.
+        compiler: ``xla``, ``synapse``, ``mindspore`` or ``rocm``; empty for NVIDIA's programs.
     """
 
     name: str
@@ -63,16 +72,24 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
+class Processor:
+    """A CPU, a row of processors.yaml, which says what each value means."""
+
+    name: str
+    match: tuple[str, ...]
+    cores: int
+    clock: float
+    flops_per_cycle: int
+    memory: float
+
+
+@dataclass(frozen=True)
 class System:
-    """A system known by name that differs from the usual one of its accelerator.
+    """A system known by name that differs from the usual one of its accelerator, a row of families.yaml.
 
     Attributes:
-        name: For people only; accelerator likewise.
         match: Patterns of which one must occur in ``round submitter system``, or in the name of a cluster file.
-        node: Accelerators of a node. If None, that of the accelerator; link likewise.
-        nics: Network ports of a node. If None, those of the accelerator; nic, the bytes/s of one port, likewise.
-        nodes_per_rack: See `train.sim.topology.Topology`; uplink_share and rack_ordered likewise.
-        algorithm: Allreduce that the system's software used.
+        node: None if it is as that of the accelerator; link, nics and nic likewise.
         boundaries: Tensors in each bucket of the system's software, last layer first. If empty, it is not known.
         norm_traffic: See `train.sim.software.Software`. If None, the usual value of the software.
     """
@@ -92,6 +109,7 @@ class System:
     norm_traffic: float | None = None
 
 
+@cache
 def read_table(path: Path, name: str, row_type: type[Row]) -> tuple[Row, ...]:
     """Return the rows of a table of a YAML file, in their order; lists in them become tuples."""
     tree: dict[str, list[dict[str, Any]]] = parse_yaml(path.read_text(encoding="utf-8"), path.name)
@@ -101,7 +119,6 @@ def read_table(path: Path, name: str, row_type: type[Row]) -> tuple[Row, ...]:
     )
 
 
-@cache
 def accelerators() -> tuple[Accelerator, ...]:
     """Return the accelerators of families.yaml in the order of the file."""
     return read_table(FAMILIES, "accelerators", Accelerator)
@@ -114,29 +131,41 @@ def find_accelerator(*texts: str, key: str = "accelerator") -> Accelerator:
     Raises:
         ConfigError: families.yaml has no such accelerator. It names ``key``, the first text and the nearest product.
     """
-    for text in texts:
-        for each in accelerators():
-            if is_named(each.match, text):
-                return each
-    hint = nearest(texts[0], {each.name for each in accelerators()}) if texts[0] else "for example V100-SXM2-16GB"
-    remedy = f"{hint}, or describe it by its data sheet in node.accelerator of the cluster file (./run.sh keys node)"
-    raise ConfigError(key, texts[0] or None, "an accelerator of train/sim/families.yaml", remedy)
+    remedy = ", or describe it by its data sheet in node.accelerator of the cluster file (./run.sh keys node)"
+    return _find(accelerators(), texts, key, f"an accelerator of train/sim/{FAMILIES.name}", remedy)
 
 
 @cache
-def _systems() -> tuple[System, ...]:
-    return read_table(FAMILIES, "systems", System)
+def find_processor(text: str) -> Processor:
+    """Return the first processor with a pattern that occurs in ``text``.
+
+    Raises:
+        ConfigError: processors.yaml has no such CPU.
+    """
+    remedy = "; or leave it out, and measure the machine: ./run.sh simulate --calibrate-here"
+    processors: tuple[Processor, ...] = read_table(PROCESSORS, "processors", Processor)
+    return _find(processors, (text,), "node.cpu", f"a CPU of train/sim/{PROCESSORS.name}", remedy)
+
+
+def _find(products: Sequence[Product], texts: Sequence[str], key: str, allowed: str, remedy: str) -> Product:
+    for text in texts:
+        for each in products:
+            if _is_named(each.match, text):
+                return each
+    hint = nearest(texts[0], {each.name for each in products}) if texts[0] else "for example V100-SXM2-16GB"
+    raise ConfigError(key, texts[0] or None, allowed, f"{hint}{remedy}")
+
+
+def _is_named(patterns: tuple[str, ...], text: str) -> bool:
+    """Return whether a pattern stands in ``text`` as words of its own: GH200 is no H200, and A1000 is no A100."""
+    whole = [pattern.replace(".*", "(?![0-9]).*", 1) for pattern in patterns]
+    return any(re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text.lower()) for pattern in whole)
 
 
 def find_system(text: str) -> System:
     """Return the first system with a pattern that occurs in ``text``, or a usual one."""
-    return next((one for one in _systems() if any(re.search(each, text.lower()) for each in one.match)), System())
-
-
-def is_named(patterns: tuple[str, ...], text: str) -> bool:
-    """Return whether a pattern stands in ``text`` as words of its own: GH200 is no H200, and A1000 is no A100."""
-    whole = [pattern.replace(".*", "(?![0-9]).*", 1) for pattern in patterns]
-    return any(re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text.lower()) for pattern in whole)
+    systems: tuple[System, ...] = read_table(FAMILIES, "systems", System)
+    return next((one for one in systems if any(re.search(each, text.lower()) for each in one.match)), System())
 
 
 @dataclass(frozen=True)
@@ -146,7 +175,7 @@ class Machine:
     Attributes:
         accelerator: The product, with the links of this machine's nodes.
         ranks: Number of accelerators; each one is a rank.
-        nodes_per_rack: See `train.sim.topology.Topology`; uplink_share, rack_ordered and sums likewise.
+        nodes_per_rack: See `train.sim.collectives.Topology`; uplink_share, rack_ordered and sums likewise.
         half: Whether the run computes in 16 bits. If False, it computes in float32.
         bfloat16: Whether the 16 bits are bfloat16, which many ranks sum in float32.
         tf32: Whether float32 is multiplied as TF32 where the matrix units can do that, as cuDNN does by default.
@@ -263,3 +292,80 @@ def _described_accelerator(cluster: Cluster) -> Accelerator | None:
         nic=_NIC_BYTES_PER_S,
         matrix_units=sheet.has_matrix_units,
     )
+
+
+def rates_of_processor(cluster: Cluster) -> dict[str, float]:
+    """Return the rates of one rank on the CPU that the cluster file names, as ``--calibrate-here`` measures them here.
+
+    A rank computes with ``engine.threads`` cores, and at most with its share of the node's. ``node.cores`` says how
+    many sockets a node has.
+
+    Raises:
+        ConfigError: processors.yaml has no such CPU.
+    """
+    node, processor = cluster.node, find_processor(cluster.node.cpu or "")
+    cores = node.cores or processor.cores
+    share_bytes_per_s = math.ceil(cores / processor.cores) * processor.memory / cluster.ranks_per_node
+    used = min(cluster.engine.threads, max(1.0, cores / cluster.ranks_per_node))
+    return {
+        "flops": used * processor.clock * processor.flops_per_cycle,
+        "memory_bytes_per_s": min(used * _CORE_BYTES_PER_S, share_bytes_per_s),
+        "link_bytes_per_s": _LOOPBACK_BYTES_PER_S,
+        "sum_bytes_per_s": min(_CORE_BYTES_PER_S, share_bytes_per_s),
+        "sum_bucket_s": _SUM_BUCKET_S,
+        "cores": float(cores),
+    }
+
+
+def load_description(path: Path) -> dict[str, float]:
+    """Read a file that ``./run.sh simulate --calibrate-here`` wrote; warn if other work had the cores meanwhile.
+
+    Raises:
+        UserError: There is no such file, or a rate is missing or not above 0.
+    """
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except OSError:
+        raise UserError(
+            f"{path}: this machine has not been measured; run ./run.sh simulate --calibrate-here first"
+        ) from None
+    if not isinstance(tree, dict) or not tree.keys() >= set(_RATES) or not all(float(tree[key]) > 0 for key in _RATES):
+        raise UserError(
+            f"{path}: {', '.join(_RATES)} must all be there and above 0; run ./run.sh simulate --calibrate-here again"
+        )
+    if (share := float(tree.get("core_share", 1))) < _QUIET:
+        sys.stderr.write(
+            f"warning: {path}: this machine seems slower than it is, since other work had {1 - share:.0%} of the cores "
+            "while it was measured; run ./run.sh simulate --calibrate-here again when it is idle\n"
+        )
+    return {key: float(value) for key, value in tree.items()}
+
+
+def machine_of_rates(rates: dict[str, float], cluster: Cluster) -> Machine:
+    """Return the machine of a cluster of CPUs.
+
+    Args:
+        rates: Of `load_description` or `rates_of_processor`. ``communication.link_bytes_per_s`` of the cluster file
+            takes the place of their link.
+        cluster: Has the ranks; on several nodes also the network cards, without which the link is taken for them.
+    """
+    node, communication = cluster.node, cluster.communication
+    link = communication.link_bytes_per_s or rates["link_bytes_per_s"]
+    sums = None
+    if communication.kind == "shared_memory":
+        sums = SharedSums(rates["sum_bytes_per_s"], rates["sum_bucket_s"], rates["cores"])
+    cpu = Accelerator(
+        name=node.cpu or "this machine",
+        chip="cpu",
+        peak=rates["flops"],
+        peak32=rates["flops"],
+        memory=rates["memory_bytes_per_s"],
+        cache=0.0,
+        units=1,
+        node=cluster.ranks_per_node,
+        link=link,
+        link_kind="memory",
+        nics=max(1, node.nics),
+        nic=node.nic_bytes_per_s or link,
+    )
+    return Machine(cpu, cluster.world_size, half=False, sums=sums)

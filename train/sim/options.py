@@ -5,11 +5,10 @@ Needs only the standard library and `configs.arguments`, so that ``--help`` work
 
 import argparse
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from configs.arguments import Parser, add_place, add_recipe
+from configs.arguments import Parser, add_options, add_place, add_recipe, flag, option
 from configs.errors import ConfigError, UserError, nearest
 
 _DESCRIPTION = "Predict a run on a described machine, and compare such predictions with measured runs."
@@ -54,19 +53,6 @@ _ABOVE_ZERO = {
 }
 
 
-_SOFTWARE, _SEVERAL, _FILES = "the simulated program", "several forecasts", "files"
-"""Groups of the help."""
-
-
-def _option(group: str, text: str, default: Any = None, **settings: Any) -> Any:
-    """Return a field that is an option; ``settings`` are arguments of `argparse.ArgumentParser.add_argument`."""
-    return field(default=default, metadata={"group": group, "help": text, **settings})
-
-
-def _switch(group: str, text: str) -> Any:
-    return _option(group, text, default=False, action="store_true")
-
-
 @dataclass(frozen=True)
 class Options:
     """The command line of ``./run.sh simulate``.
@@ -78,52 +64,48 @@ class Options:
     recipe: str | None
     cluster: str | None
     overrides: list[str]
-    json: bool
-    round: str | None = _option(
-        _SOFTWARE, "MLPerf round of the software (default: the chip's newest known)", metavar="R"
+    json: bool = option("print JSON instead of text", default=False)
+    round: str | None = option(
+        "MLPerf round of the software (default: the chip's newest known)", group="the simulated program", metavar="R"
     )
-    algorithm: str | None = _option(_SOFTWARE, "allreduce algorithm (default: by the cluster file)", metavar="A")
-    as_recorded: bool = _switch(
-        _SOFTWARE, "the buckets and the allreduce of the program that set a record on this cluster"
+    algorithm: str | None = option("allreduce algorithm (default: by the cluster file)", metavar="A")
+    as_recorded: bool = option(
+        "the buckets and the allreduce of the program that set a record on this cluster", default=False
     )
-    input_rate: float | None = _option(_SOFTWARE, "images/s of one rank's input pipeline", metavar="X", type=float)
-    sweep: list[str] | None = _option(
-        _SEVERAL,
+    input_rate: float | None = option("images/s of one rank's input pipeline", metavar="X", type=float)
+    sweep: list[str] | None = option(
         "vary ranks, batch, bucket_bytes, algorithm, nics or uplink_share; repeatable",
+        group="several forecasts",
         metavar="KEY=VALUES",
         action="append",
     )
-    optimize: bool = _switch(_SEVERAL, "find the best batch, buckets, algorithm and number of nodes")
-    deadline: float | None = _option(
-        _SEVERAL, "with --optimize: cheapest run within S seconds", metavar="S", type=float
-    )
-    budget: float | None = _option(_SEVERAL, "with --optimize: at most H accelerator hours", metavar="H", type=float)
-    price: float | None = _option(_SEVERAL, "price of an accelerator hour", metavar="P", type=float)
-    collectives: bool = _switch(_SEVERAL, "time of every allreduce by ranks and bytes")
-    startup: bool = _switch(_SEVERAL, "time of the start-up by ranks, with seeded or broadcast weights")
-    trace: Path | None = _option(_FILES, "write the step for chrome://tracing", metavar="FILE", type=Path)
-    plot: Path | None = _option(_FILES, "plot --sweep, --collectives or --validate as PNG", metavar="FILE", type=Path)
-    points: Path | None = _option(_FILES, "predict each row of a points file", metavar="CSV", type=Path)
-    validate: Path | None = _option(_FILES, "compare each row's predicted and measured rate", metavar="CSV", type=Path)
-    held_out: str | None = _option(
-        _FILES,
+    optimize: bool = option("find the best batch, buckets, algorithm and number of nodes", default=False)
+    deadline: float | None = option("with --optimize: cheapest run within S seconds", metavar="S", type=float)
+    budget: float | None = option("with --optimize: at most H accelerator hours", metavar="H", type=float)
+    price: float | None = option("price of an accelerator hour", metavar="P", type=float)
+    collectives: bool = option("time of every allreduce by ranks and bytes", default=False)
+    startup: bool = option("time of the start-up by ranks, with seeded or broadcast weights", default=False)
+    trace: Path | None = option("write the step for chrome://tracing", group="files", metavar="FILE", type=Path)
+    plot: Path | None = option("plot --sweep, --collectives or --validate as PNG", metavar="FILE", type=Path)
+    points: Path | None = option("predict each row of a points file", metavar="CSV", type=Path)
+    validate: Path | None = option("compare each row's predicted and measured rate", metavar="CSV", type=Path)
+    held_out: str | None = option(
         f"with --validate: predict by fits that have not seen the row ({', '.join(_HELD_OUT[:-1])} or all; minutes)",
         metavar="KIND",
         choices=_HELD_OUT,
     )
-    worth: bool = _switch(
-        _FILES, "with --validate: what each fitted constant contributes, by nested fits without it (minutes)"
+    worth: bool = option(
+        "with --validate: what each fitted constant contributes, by nested fits without it (minutes)", default=False
     )
-    calibrate: list[Path] | None = _option(
-        _FILES,
+    calibrate: list[Path] | None = option(
         "folders of runs, whose measured steps are used in all later forecasts on their machines; or a points file, "
         "to which the constants are fitted",
         metavar="PATH",
         type=Path,
         nargs="+",
     )
-    calibrate_here: bool = _switch(_FILES, "measure this machine, for clusters of CPUs")
-    out: Path | None = _option(_FILES, "file of the calibration, or of the held-out rows", metavar="FILE", type=Path)
+    calibrate_here: bool = option("measure this machine, for clusters of CPUs", default=False)
+    out: Path | None = option("file of the calibration, or of the held-out rows", metavar="FILE", type=Path)
 
     def __post_init__(self) -> None:
         if self.round is not None and self.round not in _ROUNDS:
@@ -151,7 +133,7 @@ class Options:
 
 
 def _flag(name: str) -> str:
-    return "RECIPE" if name == "recipe" else f"--{name.replace('_', '-')}"
+    return "RECIPE" if name == "recipe" else flag(name)
 
 
 def make_parser() -> Parser:
@@ -164,10 +146,5 @@ def make_parser() -> Parser:
     )
     add_recipe(parser, is_optional=True)
     add_place(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    groups = {name: parser.add_argument_group(name) for name in (_SOFTWARE, _SEVERAL, _FILES)}
-    for each in fields(Options):
-        if each.metadata:
-            settings = dict(each.metadata)
-            groups[settings.pop("group")].add_argument(_flag(each.name), default=each.default, **settings)
+    add_options(parser, Options)
     return parser

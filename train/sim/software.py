@@ -30,7 +30,7 @@ LAYOUT_COPIES = 5 / 7
 ten more passes if every tensor were copied, of which half fit the published rate with TF32 (docs/simulator.md)."""
 PYTORCH_LAUNCHES, NATIVE_NORM_LAUNCHES, COMPILED_LAUNCHES = 483 / 303, 532 / 303, 404 / 303
 FUSED_NORM_LAUNCHES = 580 / 303
-"""Launches of PyTorch for each kernel of `train.sim.roofline`, of which ResNet-50 has 303: in float16, in bfloat16,
+"""Launches of PyTorch for each kernel of `train.sim.step_time`, of which ResNet-50 has 303: in float16, in bfloat16,
 compiled, and with fused batch norms. 483, 532 and 580 were counted on tensors of a CUDA device that computes nothing
 (`imagenet-b256`, docs/gpu.md). 404 are estimated: 158 of the convolutions and 22 of the update as there, two in forward
 and two in backward for each of 53 batch norms, 12 more."""

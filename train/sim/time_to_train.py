@@ -53,7 +53,7 @@ class Era:
 @cache
 def era_of(mlperf_round: str) -> Era:
     """Return the era of a round; the last one, if it is empty or unknown."""
-    eras = read_table(ROUNDS, "eras", Era)
+    eras: tuple[Era, ...] = read_table(ROUNDS, "eras", Era)
     return next((each for each in eras if mlperf_round in each.rounds), eras[-1])
 
 
@@ -74,21 +74,8 @@ def epochs_to_target(global_batch: float, mlperf_round: str = "") -> int:
     return round(float(np.interp(at, batches, epochs)))
 
 
-class DataSet(NamedTuple):
-    """Numbers of images, and of evaluations in a run.
-
-    Attributes:
-        images: Images to train on.
-        eval_images: Images of an evaluation.
-        evaluations: Evaluations of the run. If None, there is one after every fourth epoch.
-    """
-
-    images: int
-    eval_images: int
-    evaluations: int | None = None
-
-
-IMAGENET = DataSet(images=1_281_167, eval_images=50_000)
+IMAGENET = 1_281_167
+"""Images of an epoch."""
 
 
 class RunTime(NamedTuple):
@@ -105,20 +92,28 @@ class RunTime(NamedTuple):
         return self.pre_s + self.first_epoch_excess_s + self.epochs_s + self.evaluations_s
 
 
-def run_time(
-    images_per_s: float, epochs: int, nodes: int, *, mlperf_round: str = "", data: DataSet = IMAGENET
+def run_time(  # noqa: PLR0913 (three are of a data set)
+    images_per_s: float,
+    epochs: int,
+    nodes: int,
+    *,
+    mlperf_round: str = "",
+    images: int = IMAGENET,
+    eval_images: int = 50_000,
+    evaluations: int | None = None,
 ) -> RunTime:
     """Return the time of a run of ``epochs`` at a constant rate on ``nodes`` nodes.
 
-    For published logs the sum of the parts agrees with the logged time within half a second.
+    For published logs the sum of the parts agrees with the logged time within half a second. If ``evaluations`` is
+    None, there is one after every fourth epoch.
     """
     era = era_of(mlperf_round)
-    evaluations = evaluations_of(epochs) if data.evaluations is None else data.evaluations
+    evaluations = evaluations_of(epochs) if evaluations is None else evaluations
     return RunTime(
         pre_s=era.pre_s,
         first_epoch_excess_s=era.excess_s + era.cold_s * min(1.0, _COLD_NODES / nodes),
-        epochs_s=epochs * data.images / images_per_s,
-        evaluations_s=evaluations * evaluation_time(images_per_s, mlperf_round, data.eval_images),
+        epochs_s=epochs * images / images_per_s,
+        evaluations_s=evaluations * evaluation_time(images_per_s, mlperf_round, eval_images),
     )
 
 

@@ -22,7 +22,7 @@ from logs.show.reported_run import gather_run
 from logs.show.wording import notes_of
 from tests.libraries import find_horovod
 from train.rehearse.__main__ import main
-from train.rehearse.rehearsal_text import RehearsedSteps, outcome_text, rehearsed_steps, validation_text
+from train.rehearse.rehearsed_run import RehearsedSteps, outcome_text, rehearsed_steps, validation_text
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
 

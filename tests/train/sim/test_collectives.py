@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import ConfigError
-from train.sim.collectives import ALGORITHMS, SHARED_MEMORY, allreduce, allreduce_times
-from train.sim.topology import SharedSums, Topology
+from train.sim.collectives import ALGORITHMS, SHARED_MEMORY, SharedSums, Topology, allreduce, allreduce_times
 
 LINK, CARDS = 5e3, 1e3
 """Bytes/s of machines so slow that latencies, at most 0.1 s, do not count: closed forms have the bandwidth only."""

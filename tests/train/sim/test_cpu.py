@@ -6,10 +6,10 @@ import pytest
 
 from configs.errors import ConfigError, UserError
 from configs.load import load_both, load_cluster
+from train.sim.collectives import SharedSums
 from train.sim.conditions import conditions
-from train.sim.cpu import find_processor, load_description, machine_of_rates, rates_of_processor
 from train.sim.forecast import Forecast, forecast
-from train.sim.topology import SharedSums
+from train.sim.hardware import find_processor, load_description, machine_of_rates, rates_of_processor
 
 RATES = (
     "{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9, cores: 2, sum_bytes_per_s: 8e9, sum_bucket_s: 2e-4}"

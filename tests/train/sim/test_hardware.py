@@ -6,6 +6,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import load_cluster
+from train.sim.collectives import Topology
 from train.sim.hardware import (
     Accelerator,
     Machine,
@@ -14,7 +15,6 @@ from train.sim.hardware import (
     find_system,
     machine_of_cluster,
 )
-from train.sim.topology import Topology
 
 V100 = find_accelerator("V100-SXM2-16GB")
 

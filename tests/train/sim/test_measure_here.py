@@ -10,7 +10,7 @@ import pytest
 
 from train.comm.shared_sum import create_memory
 from train.sim.__main__ import main
-from train.sim.cpu import load_description
+from train.sim.hardware import load_description
 from train.sim.measure_here import measure_process
 
 

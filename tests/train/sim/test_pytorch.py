@@ -9,13 +9,10 @@ from configs.load import load_both
 from train.networks.arch import gradient_bytes
 from train.sim.constants import load_calibration
 from train.sim.fit.calibrate import PYTORCH_RATES
-from train.sim.fit.point_forecast import point_rate
-from train.sim.fit.points import read_points
-from train.sim.forecast import Scenario, forecast, make_scenario
-from train.sim.forecast_text import forecast_row, forecast_text
+from train.sim.fit.points import point_rate, read_points
+from train.sim.forecast import Scenario, forecast, forecast_row, forecast_text, make_scenario
 from train.sim.hardware import Machine, find_accelerator
-from train.sim.roofline import kernel_times
-from train.sim.step_time import StepTime, step_model
+from train.sim.step_time import StepTime, kernel_times, step_model
 
 CALIBRATION = load_calibration()
 ALONE = replace(CALIBRATION.constants, straggler=0.0)

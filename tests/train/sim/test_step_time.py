@@ -7,13 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.networks.arch import build_network, gradient_bytes
-from train.sim.collectives import SHARED_MEMORY, allreduce
+from train.sim.collectives import SHARED_MEMORY, SharedSums, allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine, find_accelerator
-from train.sim.roofline import kernel_times, tabulate
 from train.sim.software import Software
-from train.sim.step_time import StepModel, StepTime, step_model
-from train.sim.topology import SharedSums
+from train.sim.step_time import StepModel, StepTime, kernel_times, step_model, tabulate
 
 MODEL = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
 V100 = find_accelerator("V100-SXM2-16GB")

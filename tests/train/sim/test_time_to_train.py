@@ -8,7 +8,6 @@ import mlperf_logging
 import pytest
 
 from train.sim.time_to_train import (
-    DataSet,
     epochs_to_target,
     evaluations_of,
     run_time,
@@ -82,7 +81,7 @@ def test_every_fourth_epoch_and_the_last_are_evaluated(epochs: int, evaluations:
     ],
 )
 def test_a_run_is_its_parts(mlperf_round: str, nodes: int, pre_s: float, excess_s: float, share: float) -> None:
-    data = DataSet(images=2_000_000, eval_images=30_000, evaluations=7)
-    run = run_time(1e5, 10, nodes, mlperf_round=mlperf_round, data=data)
+    data = {"images": 2_000_000, "eval_images": 30_000, "evaluations": 7}
+    run = run_time(1e5, 10, nodes, mlperf_round=mlperf_round, **data)
     assert run == pytest.approx((pre_s, excess_s, 10 * 20, 7 * (share * 0.3 + 0.02)))
     assert run.total_s == pytest.approx(sum(run))

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from configs.load import load_both
+from train.sim.answers import step_trace
 from train.sim.constants import load_calibration
 from train.sim.forecast import make_scenario, time_step
-from train.sim.trace import step_trace
 
 
 def test_kernels_reductions_and_waits_of_a_step_meet_where_one_ends_and_the_next_begins() -> None:

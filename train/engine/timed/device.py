@@ -1,4 +1,4 @@
-"""What a rehearsed rank does in place of computing: waiting, inventing accuracies, and failing on purpose."""
+"""What a rehearsed rank does in place of computing: waiting, and failing on purpose."""
 
 import os
 import random
@@ -7,7 +7,6 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,30 +54,6 @@ class Device:
     def work(self, seconds: float) -> None:
         """Wait until the device has worked for ``seconds`` more."""
         self.work_until(self.begin(), seconds)
-
-
-class Course:
-    """The invented accuracies of a run, as counts of images.
-
-    Args:
-        top1: Top-1 after each epoch.
-    """
-
-    def __init__(self, top1: Sequence[float]) -> None:
-        self._top1, self._epoch, self._owed = top1, 0, 0.0
-
-    def next_count(self, num_valid: int, epoch: int) -> int:
-        """Return the right answers among ``num_valid`` images after ``epoch``.
-
-        Fractions are kept for the next images of the same evaluation. Kept longer, those of many ranks together could
-        lift an accuracy over the target.
-        """
-        if epoch != self._epoch:
-            self._epoch, self._owed = epoch, 0.0
-        self._owed += num_valid * self._top1[min(epoch, len(self._top1)) - 1]
-        count = int(self._owed)
-        self._owed -= count
-        return count
 
 
 def strike(fault: Fault, device: Device) -> None:

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from train.sim.constants import Constants
-from train.sim.fit.point_forecast import point_rate
-from train.sim.fit.points import Point
+from train.sim.fit.points import Point, point_rate
 
 Array = npt.NDArray[np.float64]
 

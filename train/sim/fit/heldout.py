@@ -14,8 +14,7 @@ import numpy as np
 
 from train.sim.constants import Calibration, load_calibration
 from train.sim.fit.fitting import fit
-from train.sim.fit.point_forecast import forecast_point
-from train.sim.fit.points import Point
+from train.sim.fit.points import Point, forecast_point
 
 T = TypeVar("T")
 _LARGEST_SMALL_SYSTEM = 16

@@ -5,24 +5,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from configs.blocks.rehearsal import SLOWER, Fault, Rehearsal, Waits
-from configs.load import ROOT, load_both
+from configs.load import ROOT, load_both, load_cluster
 from configs.optimizers import HyperParameters
 from configs.plan import plan_run
+from configs.registry import installed_engine
 from configs.schema import Cluster, Recipe
-from tests.engines import ALONE
+from tests.engines import ALONE, BOTH, cpu_engine
+from train.comm.communicator import SingleProcess
+from train.comm.shares import Shares
 from train.engine.build import build_model
 from train.engine.init import initial_weights
 from train.engine.protocol import Engine, open_engine
-from train.engine.timed.device import Course, Device, strike
-from train.engine.timed.network import TimedNetwork, TimedOptimizer
+from train.engine.timed.device import Device, strike
+from train.engine.timed.engine import TimedEngine
+from train.engine.timed.score import InventedTop1
 from train.networks.arch import Network, build_network
 
 FORWARD_S, GAP_S = 0.03, 0.001
@@ -51,6 +56,20 @@ def _rehearsed(faults: tuple[str, ...] = (), slow: Mapping[str, float] = {}) -> 
     tree |= {"rehearsal": rehearsal, "engine": {**tree["engine"], "name": "timed"}}
     rehearsed = Cluster.model_validate(tree)
     return recipe, rehearsed, open_engine(rehearsed, ALONE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [
+        pytest.param("horovod", "mxnet", marks=BOTH[0].marks),
+        pytest.param("torch_distributed", "torch", marks=BOTH[1].marks),
+        ("shared_memory", installed_engine()),
+    ],
+)
+def test_arrays_are_those_that_the_communicator_sums(kind: str, taken: str) -> None:
+    waits = "cluster.rehearsal.waits={forward_s: 0, gradients_s: [], update_s: 0, evaluation_s: 0, top1: []}"
+    cluster = load_cluster("laptop", ["cluster.engine.name=timed", f"cluster.communication.kind={kind}", waits])
+    assert type(open_engine(cluster, ALONE).zeros((1,))).__module__.partition(".")[0] == taken
 
 
 class _Time:
@@ -199,41 +218,42 @@ def test_a_broken_link_is_seen_on_both_ends() -> None:
     assert done.stdout == "broken\nlistens\n", done.stderr
 
 
-_STRUCK = """
-from configs.blocks.rehearsal import Fault
-from train.engine.timed.device import Device, strike
-strike(Fault("{kind}", 1, 0), Device(1.0))
-open("file", "w").write("x")
-"""
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize(
     ("kind", "status"), [("kill", -signal.SIGKILL), ("notice", -signal.SIGTERM), ("disk", -signal.SIGXFSZ)]
 )
 def test_a_process_that_is_struck_ends_by_the_faults_own_signal(kind: str, status: int, tmp_path: Path) -> None:
-    # Python ignores SIGXFSZ, and reports a full disk as an error instead.
-    program = f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n{_STRUCK.format(kind=kind)}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=False)
-    assert done.returncode == status
+    if not (child := os.fork()):
+        for each in (signal.SIGTERM, signal.SIGXFSZ):  # Python reports a full disk as an error instead.
+            signal.signal(each, signal.SIG_DFL)
+        strike(Fault(kind, 1, 0), Device(1.0))
+        (tmp_path / "file").write_text("x")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
+
+
+def _right(top1: Sequence[float], epoch: int, *batches: int) -> int:
+    """Return how many images of an evaluation after an epoch are judged right."""
+    engine = cpu_engine()
+    metric, logits = InventedTop1(engine, top1), engine.from_host(np.array([epoch], np.float32))
+    for num_valid in batches:
+        metric.add(logits, logits, num_valid)
+    found: int = metric.score(SingleProcess()).row["correct"]
+    return found
 
 
 def test_the_accuracy_of_many_ranks_is_never_above_the_invented_one_of_the_epoch_or_of_the_last() -> None:
-    assert [Course((0.25, 0.5)).next_count(100, epoch) for epoch in (1, 2, 3, 9)] == [25, 50, 50, 50]
-    ranks = [Course([0.5004] * 9) for _ in range(64)]
-    for epoch in range(1, 10):
-        count = sum(rank.next_count(valid, epoch) for rank in ranks for valid in (6, 5))
-        assert 0.5004 * 64 * 11 - 64 < count <= 0.5004 * 64 * 11
+    assert [_right((0.25, 0.5), epoch, 100) for epoch in (1, 2, 3, 9)] == [25, 50, 50, 50]
+    count = 64 * _right([0.5004] * 9, 9, 6, 5)  # of so many ranks
+    assert 0.5004 * 64 * 11 - 64 < count <= 0.5004 * 64 * 11
 
 
 def test_ranks_that_crowd_the_cores_wake_up_less_often(passing: _Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, cluster, engine = _rehearsed()
+    recipe, cluster, _ = _rehearsed()
     crowded = cluster.model_copy(update={"ranks_per_node": 64})
 
     def wakes(cores: int) -> int:
         monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-        network = TimedNetwork(engine, _table(recipe), recipe, crowded, Device(1.0), ALONE)
+        network = open_engine(crowded, ALONE).build_network(_table(recipe), recipe, accumulate=False)
         moments: list[float] = []
         network.backward(lambda _: moments.append(passing.now))
         return len(set(moments))
@@ -243,15 +263,16 @@ def test_ranks_that_crowd_the_cores_wake_up_less_often(passing: _Time, monkeypat
 
 
 def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_types(passing: _Time) -> None:
-    recipe, cluster, engine = _rehearsed()
+    recipe, cluster, _ = _rehearsed()
     assert cluster.rehearsal is not None
     waits = cluster.rehearsal.waits.model_copy(update={"update_s": 0.25, "evaluation_s": 2.0})
     settings = cluster.engine.model_copy(update={"precision": "bfloat16"})
     rehearsal = cluster.rehearsal.model_copy(update={"waits": waits})
     cluster = cluster.model_copy(update={"rehearsal": rehearsal, "engine": settings})
-    table, device, four = _table(recipe), Device(1.0), replace(ALONE, world_size=4)
-    network = TimedNetwork(engine, table, recipe, cluster, device, four)
-    optimizer = TimedOptimizer(engine, recipe.optimizer, network, device, waits.update_s)
+    table, engine = _table(recipe), TimedEngine(cpu_engine(), cluster, replace(ALONE, world_size=4))
+    network: Any = engine.build_network(table, recipe, accumulate=False)
+    shares = Shares(0, 1, SingleProcess)
+    optimizer: Any = engine.fused_optimizer(recipe.optimizer, network, rescale=1.0, arrivals=(), shares=shares)
     kinds = {each.kind: engine.to_host(gradient).dtype.name
              for each, gradient in zip(network.parameters, network.gradients, strict=True)}  # fmt: skip
     assert kinds == {"weight": "float16", "gamma": "float32", "beta": "float32", "bias": "float16"}

@@ -15,12 +15,12 @@ from configs.errors import UserError
 from train.sim import constants as constants_module
 from train.sim.__main__ import main
 from train.sim.constants import load_calibration
-from train.sim.fit.answers import held_out_text
 from train.sim.fit.calibrate import (
     calibrate,
     framework_errors,
     half_widths,
     held_out_csv,
+    held_out_text,
     startup_errors,
 )
 from train.sim.fit.fitting import PRIORS

@@ -9,8 +9,7 @@ import yaml
 
 from train.sim.constants import CONSTANTS, Constants, load_calibration
 from train.sim.fit.fitting import PRIORS, fit, uncertainty
-from train.sim.fit.point_forecast import point_rate
-from train.sim.fit.points import Point, read_points
+from train.sim.fit.points import Point, point_rate, read_points
 
 EXCERPT = read_points(Path(__file__).parents[1] / "points.csv")
 TUNED = [point for point in EXCERPT if point.program == "tuned"][::3]

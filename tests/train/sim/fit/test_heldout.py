@@ -18,8 +18,7 @@ from train.sim.fit.heldout import (
     quantile,
     twice_the_largest,
 )
-from train.sim.fit.point_forecast import forecast_point, point_rate
-from train.sim.fit.points import Point, read_points
+from train.sim.fit.points import Point, forecast_point, point_rate, read_points
 from train.sim.hardware import find_accelerator
 
 EXCERPT = read_points(Path(__file__).parents[1] / "points.csv")

@@ -13,8 +13,7 @@ import pytest
 
 from train.sim.constants import load_calibration
 from train.sim.fit.calibrate import PUBLISHED_RATES
-from train.sim.fit.point_forecast import PointForecast, forecast_point, point_rate
-from train.sim.fit.points import Point, read_points
+from train.sim.fit.points import Point, PointForecast, forecast_point, point_rate, read_points
 
 EXCERPT = Path(__file__).parents[1] / "points.csv"
 IDENTITY = ("mlperf_round", "submitter", "system", "accelerator", "n_acc", "batch_per_acc", "how")
