@@ -1,77 +1,37 @@
 """The estimated memory of a rank: MXNet's own allocations, the arithmetic of each part, and the verdict."""
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from configs.errors import ConfigError
-from configs.load import ROOT, load_both
-from configs.registry import has_engine
+from configs.load import load_both
+from configs.plan import plan_run
 from train.networks.arch import Network, Rows, build_network
 from train.plan.document import plan_document
-from train.plan.memory import inference_elements, require_memory, shortage_here
+from train.plan.memory import estimate_input, estimate_memory, inference_elements, require_memory, shortage_here
 from train.plan.text import render
-
-_GROWTH = """
-import sys
-from train.engine.mxnet.mxnet_import import import_mxnet
-import_mxnet()
-import mxnet as mx
-from configs.load import load_both
-from tests.engines import ALONE
-from train.engine.protocol import open_engine
-from train.networks.arch import build_network
-
-def resident():
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096
-
-recipe, cluster = load_both("imagenet-b256", "laptop", [f"model.name={sys.argv[1]}", "model.image_size=64"])
-table = build_network(sys.argv[1], num_classes=1000, image_size=64)
-network = open_engine(cluster, ALONE).build_network(table, recipe, accumulate=False)
-batch = int(sys.argv[2])
-images, labels = mx.nd.zeros((batch, *network.image_shape)), mx.nd.zeros((batch,))
-mx.nd.waitall()
-before = resident()
-network.forward(images, labels)
-network.backward()
-mx.nd.waitall()
-print(resident() - before)
-"""
-
 
 RECORD = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
 NORMS = sum(each.size for each in RECORD.parameters if each.kind in ("gamma", "beta"))
 
 
-def _memory(recipe: str, cluster: str, *overrides: str) -> dict[str, Any]:
-    memory: dict[str, Any] = plan_document(*load_both(recipe, cluster, overrides))["memory"]
-    return memory
+def _memory(recipe: str, cluster: str, *overrides: str) -> dict[str, int]:
+    given = load_both(recipe, cluster, overrides)
+    plan = plan_run(given[0], given[1].world_size)
+    found = estimate_memory(*given, plan)
+    sums = {"total_bytes": found.total_bytes, "certain_bytes": found.certain_bytes}
+    return {**asdict(found), **sums, **estimate_input(*given, plan)}
 
 
-def _growth(network: str, batch: int) -> int:
-    """Return the bytes by which a process grows in its first step."""
-    command = [sys.executable, "-c", _GROWTH, network, str(batch)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    return int(done.stdout)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not has_engine("mxnet"), reason="mxnet is not installed: ./run.sh setup --engine mxnet")
-@pytest.mark.parametrize("network", ["resnet50", "densenet121"])
-def test_the_activations_of_an_image_are_those_that_mxnet_allocates(network: str) -> None:
-    # Many more images, because what a process takes besides them differs by tens of megabytes from start to start.
-    few, many = 4, 36
-    measured = (_growth(network, many) - _growth(network, few)) / (many - few)
+@pytest.mark.parametrize(("network", "measured"), [("resnet50", 8_421_120), ("densenet121", 12_444_928)])
+def test_the_activations_of_an_image_are_those_that_mxnet_allocates(network: str, measured: int) -> None:
+    """A process of MXNet 1.9.1 grew by so many bytes an image in its first step, 36 images less 4 of them."""
     sets = [f"model.name={network}", "model.image_size=64", "batch.global_size=2"]
-    assert _memory("imagenet-b256", "laptop", *sets)["activations_bytes"] == pytest.approx(measured, rel=0.25)
+    assert _memory("imagenet-b256", "laptop", *sets)["activations_bytes"] == pytest.approx(measured, rel=0.15)
 
 
 def test_float16_halves_all_but_the_masters_the_moments_and_batch_norm() -> None:
@@ -116,23 +76,24 @@ def test_every_pipeline_has_decoders_of_its_own_and_two_pinned_buffers_a_thread(
     three, two = (_memory("abci-b86016", "abci-v100", f"data.plain_from_epoch={each}") for each in ("86", "null"))
     one_pipeline = 3 * 211_025_920 + 3 * 42 * (224 * 224 * 4 * 2 + 600_000)
     assert three["input_bytes"] - two["input_bytes"] == one_pipeline
-    assert three["pinned_bytes_per_node"] == 4 * 3 * 3 * 2 * 140_544_512
+    assert three["pinned_bytes"] == 3 * 3 * 2 * 140_544_512
     cache = ("cluster.engine.stick_to_shard=true", "cluster.engine.decoded_cache_bytes=400000000")
     assert _memory("abci-b86016", "abci-v100", *cache)["input_bytes"] - three["input_bytes"] == 400_000_000
     threads = _memory("abci-b86016", "abci-v100", "cluster.engine.input_threads=6")
-    assert threads["pinned_bytes_per_node"] == 2 * three["pinned_bytes_per_node"]
+    assert threads["pinned_bytes"] == 2 * three["pinned_bytes"]
 
 
-@pytest.mark.parametrize(
-    ("gigabytes", "words"), [(16, "fits"), (6, "TIGHT: fits only if the libraries take less"), (4, "DOES NOT FIT: ")]
-)
-def test_the_plan_says_how_well_a_rank_fits(gigabytes: int, words: str) -> None:
-    sets = [f"cluster.node.gpu_memory_bytes={gigabytes << 30}"]
-    text = render(plan_document(*load_both("abci-b86016", "abci-v100", sets)))
-    found = re.search(r"^  available .* MB: (.*)$", text, re.MULTILINE)
-    assert found is not None
-    assert found[1].startswith(words)
-    assert "the pipelines are built before run_start" in text
+def test_the_plan_says_to_the_byte_how_well_a_rank_fits() -> None:
+    memory = _memory("digits", "laptop")
+    total, certain = memory["total_bytes"], memory["certain_bytes"]
+    tight = "TIGHT: fits only if the libraries take less"
+    for available, words in ((total, "fits"), (total - 1, tight), (certain, tight), (certain - 1, "DOES NOT FIT: ")):
+        document = plan_document(*load_both("digits", "laptop", [f"cluster.node.memory_bytes={2 * available}"]))
+        found = re.search(r"^  available .* MB: (.*)$", render(document), re.MULTILINE)
+        assert found is not None
+        assert found[1].startswith(words)
+        refusal = document["memory"]["refusal"]
+        assert (refusal is None) is (available >= certain)
 
 
 @pytest.mark.parametrize(
@@ -160,22 +121,21 @@ def test_a_run_is_refused_where_a_rank_surely_needs_more_than_there_is(
 def test_only_float16_shortens_the_batches_of_the_input(precision: str, width: int) -> None:
     sets = [
         "cluster.engine.name=torch",
-        f"cluster.engine.precision={precision}",
         "cluster.communication.allreduce=flat",
+        f"cluster.engine.precision={precision}",
     ]
-    dali = plan_document(*load_both("imagenet-b256", "a100-node", sets))["dali"]
-    assert dali["batch_bytes"] == 32 * 3 * 224**2 * width, "256 images for eight ranks"
+    found = _memory("imagenet-b256", "a100-node", *sets)
+    assert found["batch_bytes"] == 32 * 3 * 224**2 * width, "256 images for eight ranks"
 
 
-@pytest.mark.parametrize(("source", "pipelines"), [("", 2), ("data.source=synthetic", 0)])
-def test_batches_wait_in_the_pipelines_and_with_the_steps_that_are_queued(source: str, pipelines: int) -> None:
-    sets = [word for word in (source,) if word]
-    sets += ["cluster.engine.run_ahead_steps=3", "cluster.engine.prefetch_depth=5"]
-    dali = plan_document(*load_both("digits", "laptop", sets))["dali"]
-    assert dali["pipelines"] == pipelines
+@pytest.mark.parametrize(("sets", "pipelines"), [((), 2), (("data.source=synthetic",), 0)])
+def test_batches_wait_in_the_pipelines_and_with_the_steps_that_are_queued(sets: Sequence[str], pipelines: int) -> None:
+    queues = ("cluster.engine.run_ahead_steps=3", "cluster.engine.prefetch_depth=5")
+    found = _memory("digits", "laptop", *sets, *queues)
+    assert found["pipelines"] == pipelines
     # Three queued steps hold a batch each, and the step that runs holds one.
-    assert dali["queued_bytes"] == (pipelines * 5 + 3 + 1) * dali["batch_bytes"]
-    assert (dali["decoder_bytes"], dali["pinned_bytes"]) == (0, 0), "a CPU decodes without buffers of its own"
+    assert found["queued_bytes"] == (pipelines * 5 + 3 + 1) * found["batch_bytes"]
+    assert (found["decoder_bytes"], found["pinned_bytes"]) == (0, 0), "a CPU decodes without buffers of its own"
 
 
 def test_stochastic_depth_holds_nothing_more_and_silu_the_inputs_of_all_relus() -> None:

@@ -11,7 +11,6 @@ from tests.configs.test_progressive_resizing import GROWING
 from train.sim.constants import load_calibration
 from train.sim.forecast import Scenario, forecast, has_reference, make_scenario, time_step, with_recorded_software
 from train.sim.hardware import Machine, find_accelerator, find_system
-from train.sim.software import framework_software
 
 CALIBRATION = load_calibration()
 
@@ -128,25 +127,6 @@ def test_a_cluster_files_allreduce_is_one_of_the_simulators(allreduce: str, algo
     assert software.norm_traffic == pytest.approx(13 / 7), "batch norms are kernels of their own"
     copies = _record("cluster.engine.layout=NCHW").software.norm_traffic
     assert copies == pytest.approx(18 / 7), "in the layout of the file"
-
-
-@pytest.mark.parametrize(
-    ("half", "units", "is_fused", "is_channels_last", "sevenths"),
-    [
-        (True, True, True, True, 8),
-        (True, True, True, False, 13),
-        (True, True, False, False, 18),
-        (True, False, True, False, 8),
-        (False, True, True, True, 13),
-    ],
-)
-def test_a_frameworks_batch_norms_pass_over_a_tensor_as_often_as_its_kernels_need(
-    half: bool, units: bool, is_fused: bool, is_channels_last: bool, sevenths: int
-) -> None:
-    machine = _record().machine
-    machine = replace(machine, half=half, accelerator=replace(machine.accelerator, matrix_units=units, tf32=None))
-    found = framework_software(machine, is_fused=is_fused, is_channels_last=is_channels_last)
-    assert found.norm_traffic == pytest.approx(sevenths / 7)
 
 
 def test_a_share_of_all_gradients_fills_a_bucket_in_the_bytes_of_the_number_type() -> None:

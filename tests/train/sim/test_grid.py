@@ -68,24 +68,6 @@ SMALL = "cluster.node.gpu_memory_bytes=6000000000"
 """(6 - 1.5) GB hold 64 images of 70 MB."""
 
 
-def test_what_is_tried_keeps_to_the_deadline_and_the_budget_and_the_best_comes_first() -> None:
-    small = _scenario(SMALL)
-    found = optimize(small, CALIBRATION)
-    assert {(one.scenario.machine.ranks, one.scenario.accumulation) for one in found} == {(8, 1), (16, 1)}
-    assert min(one.scenario.global_batch for one in found) == 256
-    times = [one.run.total_s for one in found]
-    assert times == sorted(times)
-    middle = found[len(found) // 2]
-    seconds, budget = middle.run.total_s, middle.accelerator_hours
-    cheap = optimize(small, CALIBRATION, deadline_s=seconds)
-    assert [one.run.total_s for one in cheap if one.run.total_s > seconds] == []
-    assert middle in cheap, "the deadline is met to the second"
-    hours = [one.accelerator_hours for one in cheap]
-    assert hours == sorted(hours)
-    frugal = optimize(small, CALIBRATION, budget_hours=budget)
-    assert frugal == [one for one in found if one.accelerator_hours <= budget]
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("sets", "largest"),

@@ -48,9 +48,11 @@ def test_a_search_keeps_to_the_cluster_its_memory_the_deadline_and_the_budget_an
     assert {row["algorithm"] for row in rows} <= {"auto", "hierarchical"}, "which this program has"
     assert [row["cost"] for row in rows] == pytest.approx([2 * row["accelerator_hours"] for row in rows])
     times, hours = ([row[key] for row in rows] for key in ("time_to_train_s", "accelerator_hours"))
-    limits = ["--deadline", str(times[-1]), "--budget", str(sorted(hours)[3])]
+    # Six runs are as fast as the sixth; of these, four are as cheap as the fourth.
+    expected = sorted(hours[:6])[:4]
+    limits = ["--deadline", str(times[5]), "--budget", str(expected[-1])]
     cheap = json.loads(answer(capsys, *words, "--optimize", *limits, "--json"))
-    assert [row["accelerator_hours"] for row in cheap] == sorted(hours)[:4], "the cheapest in time is the best"
+    assert [row["accelerator_hours"] for row in cheap] == expected, "the cheapest in time is the best"
     head = answer(capsys, *words, "--optimize", *limits).splitlines()[0]
     assert head.split()[:6] == ["ranks", "per", "rank", "batch", "size", "global"]
 
@@ -99,6 +101,7 @@ def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
         (["imagenet-smoke", "--optimize", "--cluster", "a100-node"], "no convergence reference"),
         ([*RECORD[:3], "--set", "cluster.node.gpu=B20"], "did you mean 'B200'"),
         ([*RECORD[:3], "--set", "cluster.node.gpu=null"], "node.accelerator"),
+        (["digits", "--set", "cluster.node.cpu=EPYC 77630"], "did you mean 'EPYC 7763'"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_two(

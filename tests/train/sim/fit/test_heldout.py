@@ -35,23 +35,6 @@ def _names(kind: str, points: list[Point]) -> dict[str, list[str]]:
     return {name: [point.submitter for point in fold] for name, fold in folds(kind, points).items()}
 
 
-def test_systems_above_sixteen_accelerators_are_larger_ones() -> None:
-    assert _names("larger", [_point("a", 16), _point("b", 17), _point("c", 64)]) == {
-        "above 16 accelerators": ["b", "c"]
-    }
-
-
-def test_a_nested_fold_is_a_submitters_larger_systems_of_a_chip_and_a_round() -> None:
-    points = [
-        _point("A", 64),
-        _point("a", 32),
-        _point("A", 64, "2.0"),
-        _point("A", 8),
-        _point("a", 64, accelerator=V100),
-    ]
-    assert sorted(_names("nested", points).values()) == [["A"], ["A", "a"], ["a"]]
-
-
 def test_a_family_is_a_chip_and_the_largest_are_those_of_a_product_with_several_nodes() -> None:
     other = find_accelerator("A100-PCIE-40GB")
     points = [_point("a", 8), _point("b", 16), _point("c", 64, accelerator=other), _point("d", 8, accelerator=V100)]

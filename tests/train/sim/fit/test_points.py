@@ -1,18 +1,24 @@
-"""Rows of a points file: the machine that a row describes, and rows that are refused."""
+"""Rows of a points file: the machine that a row describes, rows that are refused, and how close predictions are."""
 
 import csv
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from configs.errors import UserError
-from train.sim.fit.points import Point, ranks_per_node, read_points
-from train.sim.hardware import accelerators, find_accelerator
-from train.sim.software import SEPARATE_SUMS
+from train.sim.constants import load_calibration
+from train.sim.fit.calibrate import PUBLISHED_RATES
+from train.sim.fit.points import Point, PointForecast, forecast_point, point_rate, ranks_per_node, read_points
+from train.sim.hardware import find_accelerator
 from train.sim.step_time import MAX_BATCH, MAX_RANKS
 
+EXCERPT = Path(__file__).parents[1] / "points.csv"
+"""Of results in mlcommons/training_results_v0.6 to v4.0 (ResNet-50; medians of epoch times)."""
+IDENTITY = ("mlperf_round", "submitter", "system", "accelerator", "n_acc", "batch_per_acc", "how")
 ROW = {"accelerator": "A100-SXM4-40GB", "n_acc": "16", "batch_per_acc": "64"}
 
 
@@ -27,6 +33,10 @@ def _read(folder: Path, *rows: dict[str, str]) -> list[Point]:
 
 def _point(folder: Path, **columns: str) -> Point:
     return _read(folder, ROW | columns)[0]
+
+
+def _bare(folder: Path, **columns: str) -> Point:
+    return _read(folder, columns)[0]
 
 
 @pytest.mark.parametrize(
@@ -45,13 +55,9 @@ def test_a_node_has_ports_for_its_accelerators(tmp_path: Path, columns: dict[str
     usual = replace(point.accelerator, node=8, nics=8)
     machine = replace(point, accelerator=usual).machine
     assert (machine.accelerator.node, machine.accelerator.nics) == (node, nics)
-
-
-def test_every_node_has_a_port(tmp_path: Path) -> None:
-    point = _point(tmp_path, n_acc="1")
-    for usual, nics in ((1, 1), (12, 2)):  # 0.125 and 1.5 of a port
-        product = replace(point.accelerator, node=8, nics=usual)
-        assert replace(point, accelerator=product).machine.accelerator.nics == nics
+    if node == 1:
+        single = replace(point, accelerator=replace(usual, nics=1)).machine
+        assert single.accelerator.nics == 1, "an eighth of a port"
 
 
 def test_cards_in_pcie_slots_are_one_node_up_to_twenty_four_and_some_products_have_one_a_node() -> None:
@@ -98,46 +104,6 @@ def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes) -> 
         read_points(path)
 
 
-@pytest.mark.parametrize(
-    ("columns", "traffic"),
-    [
-        ({"mlperf_round": "0.7"}, SEPARATE_SUMS),
-        ({"mlperf_round": "0.6"}, 1.0),
-        ({"mlperf_round": "0.7", "n_acc": "8"}, 1.0),  # one node
-        ({"mlperf_round": "0.7", "submitter": "Google"}, 1.0),
-    ],
-)
-def test_nvidias_networks_for_several_nodes_make_the_sums_of_batch_norms_apart(
-    tmp_path: Path, columns: dict[str, str], traffic: float
-) -> None:
-    assert _point(tmp_path, **columns).software.norm_traffic == traffic
-
-
-@pytest.mark.parametrize(
-    ("mlperf_round", "bucket_bytes", "graphs"),
-    [("0.6", 4 << 20, False), ("0.7", 64 << 20, False), ("1.0", 64 << 20, True)],
-)
-def test_a_round_has_its_buckets_and_its_graphs(
-    tmp_path: Path, mlperf_round: str, bucket_bytes: int, graphs: bool
-) -> None:
-    software = _point(tmp_path, mlperf_round=mlperf_round).software
-    assert (software.bucket_bytes, software.graphs) == (bucket_bytes, graphs)
-
-
-@pytest.mark.parametrize(
-    ("compiler", "traffic", "is_whole", "boundaries"),
-    [("xla", 0.5, True, ()), ("synapse", 0.5, True, ()), ("mindspore", 0.5, False, (75, 86)), ("rocm", 1.0, False, ())],
-)
-def test_a_compiler_fuses_batch_norms_and_may_launch_the_step_as_one_program(
-    tmp_path: Path, compiler: str, traffic: float, is_whole: bool, boundaries: tuple[int, ...]
-) -> None:
-    assert compiler in {each.compiler for each in accelerators()}
-    point = _point(tmp_path, mlperf_round="0.6")
-    software = replace(point, accelerator=replace(point.accelerator, compiler=compiler)).software
-    assert (software.norm_traffic, software.graphs, software.boundaries) == (traffic, is_whole, boundaries)
-    assert software.bucket_bytes == (64 << 20 if is_whole else 4 << 20)
-
-
 def test_every_column_of_a_points_file_is_read(tmp_path: Path) -> None:
     columns = {
         "mlperf_round": "2.1", "submitter": "A", "system": "b", "accelerator": "V100", "n_acc": "16",
@@ -176,3 +142,114 @@ def test_every_column_of_a_points_file_is_read(tmp_path: Path) -> None:
 )
 def test_nodes_are_counted_from_a_systems_name(system: str, ranks: int, accelerator: str, node: int) -> None:
     assert ranks_per_node(system, ranks, find_accelerator(accelerator)) == node
+
+
+def test_points_of_the_excerpt_are_predicted_within_the_promised_errors() -> None:
+    calibration = load_calibration()
+    points = read_points(EXCERPT)
+    errors, times = [], []
+    for point in points:
+        found = forecast_point(point, calibration)
+        assert found.rate_bounds[0] < found.images_per_s < found.rate_bounds[1]
+        errors.append(abs(found.images_per_s / (point.measured_images_per_s or 1) - 1))
+        times.append(abs(found.time_to_train_s / (point.measured_time_s or 1) - 1))
+    assert np.median(errors) <= 0.03
+    assert max(errors) <= 0.20
+    assert np.median(times) <= 0.05
+
+
+def _is_inside(found: PointForecast) -> bool:
+    low, high = found.rate_bounds
+    return low <= (found.point.measured_images_per_s or 0) <= high
+
+
+def _forecasts(name: str) -> list[PointForecast]:
+    return [forecast_point(point, load_calibration()) for point in read_points(PUBLISHED_RATES.with_name(name))]
+
+
+def test_rates_that_were_not_fitted_are_inside_their_intervals_as_often_as_promised() -> None:
+    unseen, further, published = map(_forecasts, ("unseen_rates.csv", "further_rates.csv", "published_rates.csv"))
+    nvidia = [one for one in unseen if not one.point.accelerator.compiler]
+    others = [one for one in unseen if one.point.accelerator.compiler]
+    assert [len(each) for each in (nvidia, others, further)] == [35, 13, 24]
+    assert np.mean([*map(_is_inside, nvidia)]) >= 0.9
+    assert sum(map(_is_inside, others)) >= 11
+    assert all(map(_is_inside, further))
+    assert np.median([abs(math.expm1(_log_error(one))) for one in further]) < 0.08
+    assert {one.point.lacks for one in published} == {"own kernels", "float32", "another network"}
+    assert np.mean([*map(_is_inside, published)]) >= 0.9
+    own = [one for one in published if one.point.ranks <= 8 and one.point.lacks == "own kernels"]
+    assert max(abs(_log_error(one)) for one in own) < 0.1
+
+
+def _log_error(found: PointForecast) -> float:
+    return math.log(found.images_per_s / (found.point.measured_images_per_s or 1))
+
+
+@pytest.mark.parametrize(("layout", "published"), [("NHWC", 1154), ("NCHW", 841)])
+def test_separate_kernels_and_copies_between_layouts_slow_pytorch_as_published(
+    tmp_path: Path, layout: str, published: float
+) -> None:
+    row = {"accelerator": "V100-SXM2-16GB", "n_acc": "1", "batch_per_acc": "128", "layout": layout}
+    rates = [
+        point_rate(_bare(tmp_path, source=source, **row), load_calibration().constants)
+        for source in ("torchvision (PyTorch)", "NVIDIA's MXNet")
+    ]
+    assert rates[0] == pytest.approx(published, rel=0.1)
+    assert rates[1] / rates[0] > 1.15, "which has them in one kernel"
+
+
+def test_tinygrads_runs_have_an_interval_of_their_own(tmp_path: Path) -> None:
+    row = {"submitter": "tinycorp", "accelerator": "NVIDIA GeForce RTX 4090", "n_acc": "6", "batch_per_acc": "256"}
+    forecasts = [
+        forecast_point(_bare(tmp_path, **{**row, "submitter": who}), load_calibration())
+        for who in ("tinycorp", "Lambda")
+    ]
+    assert forecasts[0].interval.lacks == "tinygrad"
+    low, high = forecasts[0].rate_bounds
+    assert low < 6352 < high, "the published rate, which is half of what is predicted"
+    assert forecasts[0].interval.rate > 3 * forecasts[1].interval.rate
+
+
+def test_predictions_do_not_change_when_the_measured_columns_are_gone(tmp_path: Path) -> None:
+    calibration = load_calibration()
+    with EXCERPT.open() as file:
+        bare = [{key: row[key] for key in IDENTITY} for row in csv.DictReader(file)]
+    blind = _read(tmp_path, *bare)
+    for seen, unseen in zip(read_points(EXCERPT), blind, strict=True):
+        assert forecast_point(seen, calibration).row() == forecast_point(unseen, calibration).row()
+
+
+def test_a_costlier_optimizer_slows_a_step_by_what_its_authors_measured(tmp_path: Path) -> None:
+    systems = ("tpu-v4-256-JAX-Distributed-Shampoo", "tpu-v4-256-JAX")
+    rates = [
+        point_rate(
+            _bare(tmp_path, system=each, accelerator="TPU", n_acc="128", batch_per_acc="256"),
+            load_calibration().constants,
+        )
+        for each in systems
+    ]
+    assert rates[1] / rates[0] == pytest.approx(1.26, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("submitter", "accelerator", "program"),
+    [("NVIDIA", "A100-SXM-80GB", "tuned"), ("Google", "V100", "framework"), ("Google", "TPU v3", "compiler"),
+     ("tinycorp", "AMD Radeon RX 7900 XTX", "framework"), ("AMD", "MI300X", "compiler")],
+)  # fmt: skip
+def test_chips_and_programs_that_are_not_nvidias_have_wider_intervals(
+    tmp_path: Path, submitter: str, accelerator: str, program: str
+) -> None:
+    point = _bare(tmp_path, submitter=submitter, accelerator=accelerator, n_acc="8", batch_per_acc="128")
+    assert point.program == program
+    width = forecast_point(point, load_calibration()).interval.rate
+    assert width < 0.11 if program == "tuned" else width > 0.25
+
+
+def test_a_row_has_the_ends_of_the_rate_and_of_the_time_by_their_own_intervals() -> None:
+    found = forecast_point(read_points(EXCERPT)[0], load_calibration())
+    interval = replace(found.interval, rate=math.log(2), time=math.log(3))
+    row = found._replace(interval=interval).row()
+    ends = [row[key] for key in ("low", "high", "time_low_s", "time_high_s")]
+    rate, time_s = found.images_per_s, found.time_to_train_s
+    assert ends == pytest.approx([rate / 2, 2 * rate, time_s / 3, 3 * time_s], abs=0.1)
