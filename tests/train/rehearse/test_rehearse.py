@@ -37,16 +37,18 @@ def _rehearse(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.ranks
-def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(tmp_path: Path) -> None:
+def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "run"
-    done = _rehearse(folder)
+    done = _rehearse(folder, "--fail", "kill@20:1", "--set", "cluster.scheduler.max_restarts=2")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert [each.outcome for each in RunFolder(folder).attempts.read()] == ["failed"]
     summary, recipe = RunFolder(folder).summary(), load_both("digits", "laptop")[0]
     plan = plan_run(recipe, 2)
     assert (summary.status, summary.steps, summary.is_rehearsal) == ("success", plan.total_steps, True)
-    assert summary.top1 is not None
-    assert recipe.run.target_top1 is not None
-    assert recipe.run.target_top1 <= summary.top1 < recipe.run.target_top1 + 0.01
+    target = recipe.run.target_top1 or 0
+    assert target <= (summary.top1 or 0) < target + 0.01
     assert "not a result" in done.stdout
     predicted = re.search(r"predicted for these ranks: .*", done.stdout)
     assert predicted
@@ -62,15 +64,6 @@ def test_a_rehearsal_reaches_its_invented_target_and_is_refused_as_a_result(tmp_
     package = [sys.executable, "-m", "logs", "package", *[str(folder)] * 5]
     refused = subprocess.run(package, cwd=ROOT, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
-
-
-@pytest.mark.ranks
-def test_a_fault_strikes_once_in_a_run_that_restarts_its_ranks(tmp_path: Path) -> None:
-    done = _rehearse(tmp_path / "run", "--fail", "kill@20:1", "--set", "cluster.scheduler.max_restarts=2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = RunFolder(tmp_path / "run")
-    assert [each.outcome for each in folder.attempts.read()] == ["failed"]
-    assert folder.summary().status == "success"
 
 
 @pytest.mark.ranks

@@ -175,17 +175,6 @@ def test_more_nodes_have_the_cards_of_the_cluster_file_or_one_as_fast_as_the_lin
     assert (shared.ranks, shared.bytes_per_number, shared.peak) == (2, 4, 1e10)
 
 
-def test_a_faster_card_makes_more_nodes_faster_and_the_interval_is_that_of_an_unseen_machine() -> None:
-    sets = ["cluster.node.cpu=Xeon 8480+", "cluster.node.cores=112", "cluster.engine.threads=28", "cluster.num_nodes=2"]
-    sets += ["cluster.ranks_per_node=4", *SEVERAL_NODES]
-    slow, fast = (
-        forecast(*conditions(*load_both("imagenet-b256", "laptop", [*sets, f"cluster.node.nic_bytes_per_s={rate}"])))
-        for rate in (1e8, 1.2e10)
-    )
-    assert fast.images_per_s > slow.images_per_s
-    assert (fast.interval.lacks, fast.interval.basis) == ("another network", "unseen")
-
-
 @pytest.mark.parametrize(("cores", "takes_core_time"), [(3, True), (4, False)])
 def test_threads_beside_compute_are_counted_by_the_ranks_of_a_node(cores: int, takes_core_time: bool) -> None:
     sets = ["cluster.node.cpu=EPYC 7763", f"cluster.node.cores={cores}", "cluster.num_nodes=3", *SEVERAL_NODES]
