@@ -24,6 +24,7 @@ _PCIE_BYTES_PER_S, _NIC_BYTES_PER_S = 12e9, 3e9
 """Links of a described machine without rates: PCIe of the third generation with 16 lanes, 25 Gb/s Ethernet."""
 FAMILIES = Path(__file__).with_name("families.yaml")
 PROCESSORS = FAMILIES.with_name("processors.yaml")
+_PROGRAMS = FAMILIES.with_name("programs.yaml")
 _CORE_BYTES_PER_S = 12e9
 """Memory bandwidth that one core can use at most; assumed, from 8 to 15 GB/s of copies on one core of several CPUs."""
 _LOOPBACK_BYTES_PER_S = 1.5e9
@@ -117,6 +118,13 @@ def read_table(path: Path, name: str, row_type: type[Row]) -> tuple[Row, ...]:
         row_type(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
         for row in tree[name]
     )
+
+
+@cache
+def program_numbers(section: str) -> dict[str, float]:
+    """Return a section of programs.yaml, which says what each number means and where it comes from."""
+    numbers: dict[str, float] = parse_yaml(_PROGRAMS.read_text(encoding="utf-8"), _PROGRAMS.name)[section]
+    return numbers
 
 
 def accelerators() -> tuple[Accelerator, ...]:

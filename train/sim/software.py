@@ -7,41 +7,11 @@ from configs.schema import Cluster, Recipe
 from train.comm.buckets import bucket_cap
 from train.networks.arch import gradient_bytes, network_of
 from train.sim.collectives import SHARED_MEMORY
-from train.sim.hardware import Machine
+from train.sim.hardware import Machine, program_numbers
 
 _ALGORITHMS = {"flat": "auto", "hierarchical": "hierarchical", "torus": "hierarchical"}
 """Allreduce in the cluster file -> simulated one. NCCL chooses ring or tree, over all ranks or between nodes."""
 _SERVER_KINDS = ("parameter_server", "parameter_server_async")
-
-SEPARATE_SUMS = 8 / 7
-"""Memory traffic of batch norms that read their input once more for its sums, relative to NVIDIA's networks for one
-node, in which the convolution before the batch norm makes the sums: 3 + 5 passes over a tensor instead of 2 + 5."""
-UNFUSED = 13 / 7
-"""The same of networks in which batch norm, ReLU and addition are kernels of their own: 5 + 8 passes over a tensor
-instead of 2 + 5. Fused kernels exist for 16 bits only, and PyTorch has none."""
-NATIVE_NORM = 16 / 7
-"""The same of PyTorch's own batch norm, which takes bfloat16, as cuDNN's takes float16 and float32 only: 6 + 10 passes.
-`UNFUSED` fits PyTorch's published float16 rates, which have cuDNN's kernel. The kernel of channels last keeps what fits
-of a tensor on the chip. PyTorch's reads the input once more for the normalization (batch_norm_stats, then
-batch_norm_elemt), and the input and the gradient once more for the gradient (batch_norm_backward_reduce, then
-batch_norm_backward_elemt): three passes more. Not measured."""
-LAYOUT_COPIES = 5 / 7
-"""What copies between channels first and channels last add to it if matrix units multiply tensors with channels first:
-ten more passes if every tensor were copied, of which half fit the published rate with TF32 (docs/simulator.md)."""
-PYTORCH_LAUNCHES, NATIVE_NORM_LAUNCHES, COMPILED_LAUNCHES = 483 / 303, 532 / 303, 404 / 303
-FUSED_NORM_LAUNCHES = 580 / 303
-"""Launches of PyTorch for each kernel of `train.sim.step_time`, of which ResNet-50 has 303: in float16, in bfloat16,
-compiled, and with fused batch norms. 483, 532 and 580 were counted on tensors of a CUDA device that computes nothing
-(`imagenet-b256`, docs/gpu.md). 404 are estimated: 158 of the convolutions and 22 of the update as there, two in forward
-and two in backward for each of 53 batch norms, 12 more."""
-PYTORCH_LAUNCH_S = 14.3e-6
-"""Time that Python and PyTorch's dispatcher need for a launch. *Source*: pytorch/benchmark, pull request 706: three
-steps of ResNet-50 with one image on a V100 take 89.0 ms eagerly, and 50.2 ms as a CUDA graph. Such a step launches
-about 2,070 kernels: 230 in forward, 390 in backward with the sums into 161 gradients, 161 zeros and 1,288 of Adam."""
-PYTORCH_UNIT_BYTES_PER_S = 22e9
-"""Most bytes/s that PyTorch's kernels between convolutions move in a multiprocessor, which an H100 reaches. *Source*:
-lambdal/deeplearning-benchmark, NVIDIA's ResNet-50 in PyTorch with AMP: one H200 made 3,079 images/s and one B200 3,077,
-one H100 2,791, though their bandwidths a multiprocessor are 1.4 and 2.0 times an H100's."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +62,7 @@ def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Soft
     communication, engine = cluster.communication, cluster.engine
     is_channels_last = engine.layout == "NHWC"
     if cluster.device == "cpu":
-        software = Software(graphs=False, norm_traffic=SEPARATE_SUMS)
+        software = Software(graphs=False, norm_traffic=norm_traffic("separate_sums"))
     elif engine.name == "torch":
         software = pytorch_software(
             machine,
@@ -137,18 +107,16 @@ def pytorch_software(
         graphs: ``engine.cuda_graphs``. The host launches no kernel of a graph; under ``compute``, the allreduces follow
             the whole backward pass.
     """
-    passes, launches = (NATIVE_NORM, NATIVE_NORM_LAUNCHES) if machine.bfloat16 else (UNFUSED, PYTORCH_LAUNCHES)
-    if is_compiled:
-        passes, launches = SEPARATE_SUMS, COMPILED_LAUNCHES
-    elif is_fused:
-        passes, launches = SEPARATE_SUMS, FUSED_NORM_LAUNCHES
-    is_graph = graphs != "none"
+    program, passes = ("bfloat16", "native") if machine.bfloat16 else ("float16", "unfused")
+    if is_compiled or is_fused:
+        program, passes = "compiled" if is_compiled else "fused", "separate_sums"
+    is_graph, launches, pytorch = graphs != "none", program_numbers("launches"), program_numbers("pytorch")
     return Software(
         graphs=is_graph,
-        norm_traffic=passes + _copies(machine, is_channels_last=is_channels_last),
+        norm_traffic=norm_traffic(passes) + _copies(machine, is_channels_last=is_channels_last),
         overlaps=graphs != "compute",
-        host_s=0.0 if is_graph else launches * PYTORCH_LAUNCH_S,
-        unit_bytes_per_s=PYTORCH_UNIT_BYTES_PER_S,
+        host_s=0.0 if is_graph else launches[program] / launches["kernels"] * pytorch["launch_s"],
+        unit_bytes_per_s=pytorch["unit_bytes_per_s"],
     )
 
 
@@ -160,10 +128,15 @@ def framework_software(machine: Machine, *, is_channels_last: bool, is_fused: bo
         is_channels_last: Whether tensors have the layout that matrix units read.
         is_fused: Whether batch norm, ReLU and addition are one kernel in 16 bits.
     """
-    passes = SEPARATE_SUMS if is_fused and machine.half else UNFUSED
+    passes = norm_traffic("separate_sums" if is_fused and machine.half else "unfused")
     return Software(graphs=False, norm_traffic=passes + _copies(machine, is_channels_last=is_channels_last))
+
+
+def norm_traffic(program: str) -> float:
+    """Return the memory traffic of a program's batch norms, relative to that of NVIDIA's networks for one node."""
+    return program_numbers("passes")[program] / program_numbers("passes")["tuned"]
 
 
 def _copies(machine: Machine, *, is_channels_last: bool) -> float:
     """Return what copies between the layouts add to the memory traffic of batch norms."""
-    return LAYOUT_COPIES if machine.uses_matrix_units and not is_channels_last else 0.0
+    return norm_traffic("layout_copies") if machine.uses_matrix_units and not is_channels_last else 0.0

@@ -8,23 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train.sim.hardware import read_table
-
-_LAUNCH_S, _LAUNCH_DOUBLING_S = 8.0, 1.6
-_COMMUNICATOR_S, _COMMUNICATOR_RANK_S = 4.5, 5.6e-3
-_PIPELINE_S, _NETWORK_S, _STATES_S = 3.6, 0.25, 0.5
-"""*Source*: the 2019 record's log of 2,048 ranks (20.4 s, of which 16.0 s communicator, 0.25 s network, 3.6 s input
-pipeline and binding, 0.5 s optimizer states; 25.5 s of launch and imports before that), and the untimed start of the
-public points on 8 accelerators."""
-_CPU_LAUNCH_S, _CPU_COMMUNICATOR_S, _CPU_PIPELINE_S = 1.9, 0.1, 0.3
-"""*Source*: ``startup.json`` of the digits on two ranks of one CPU, medians of five runs under MXNet. The import of
-PyTorch takes two seconds more."""
-_COMPILE_S = 100.0
-"""Compilation of the whole program, in place of `Era.warmup_s`; like this a median over the public points."""
-_NEGOTIATION_RANK_S = 10e-6
-"""For every tensor of a broadcast, the coordinator reads one message of each rank."""
-_TENSORS, _BROADCAST_S = 161, 2 * 102e6 / 1e9
-"""Parameter tensors of ResNet-50, and the time of their 102 MB at 1 GB/s, sent and received."""
+from train.sim.hardware import program_numbers, read_table
 
 _COLD_NODES = 8
 """With more nodes, the first epoch's reading of a cold data set becomes shorter in proportion."""
@@ -162,12 +146,14 @@ def predict_startup(ranks: int, *, seeded: bool = True, overlapped: bool = True,
         overlapped: Whether the communicator starts while network and pipeline are built. If False, it starts after.
     """
     if on_cpu:
-        built_s = max(_CPU_COMMUNICATOR_S, _CPU_PIPELINE_S)
-        return StartupTime(_CPU_LAUNCH_S, _CPU_COMMUNICATOR_S, _CPU_PIPELINE_S, _CPU_LAUNCH_S + built_s)
-    launch_s = _LAUNCH_S + _LAUNCH_DOUBLING_S * math.log2(ranks)
-    communicator_s = _COMMUNICATOR_S + _COMMUNICATOR_RANK_S * ranks if ranks > 1 else 0.0
-    pipeline_s = _PIPELINE_S + _NETWORK_S + _STATES_S
-    weights_s = 0.0 if seeded or ranks == 1 else _TENSORS * _NEGOTIATION_RANK_S * ranks + _BROADCAST_S
+        found = program_numbers("startup_on_cpu")
+        return StartupTime(**found, total_s=found["launch_s"] + max(found["communicator_s"], found["pipeline_s"]))
+    found = program_numbers("startup")
+    launch_s = found["launch_s"] + found["launch_doubling_s"] * math.log2(ranks)
+    communicator_s = found["communicator_s"] + found["communicator_rank_s"] * ranks if ranks > 1 else 0.0
+    pipeline_s, weights_s = found["pipeline_s"], 0.0
+    if not seeded and ranks > 1:
+        weights_s = found["tensors"] * found["negotiation_rank_s"] * ranks + found["broadcast_s"]
     built_s = max(communicator_s, pipeline_s) if overlapped else communicator_s + pipeline_s
     return StartupTime(launch_s, communicator_s, pipeline_s, launch_s + built_s + weights_s)
 
@@ -181,5 +167,5 @@ def predict_init(ranks: int, mlperf_round: str, *, has_compiler: bool) -> float:
         has_compiler: Whether a compiler makes one program of the whole step.
     """
     startup = predict_startup(ranks)
-    warmup_s = _COMPILE_S if has_compiler else era_of(mlperf_round).warmup_s
+    warmup_s = program_numbers("startup")["compile_s"] if has_compiler else era_of(mlperf_round).warmup_s
     return startup.total_s - startup.launch_s + warmup_s

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from configs.errors import ConfigError, UserError, nearest
 from train.sim.constants import Calibration, Constants, Interval, bounds
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
-from train.sim.software import SEPARATE_SUMS, Software, framework_software, pytorch_software
+from train.sim.software import Software, framework_software, norm_traffic, pytorch_software
 from train.sim.step_time import MAX_BATCH, MAX_RANKS, step_model
 from train.sim.time_to_train import (
     IMAGENET,
@@ -157,7 +157,7 @@ class Point:
             traffic = _FUSED_TRAFFIC
         else:
             has_separate_sums = era.separate_sums and self.machine.nodes > 1 and self.program == "tuned"
-            traffic = SEPARATE_SUMS if has_separate_sums else 1.0
+            traffic = norm_traffic("separate_sums") if has_separate_sums else 1.0
         return Software(
             bucket_bytes=_WHOLE_PROGRAM_BYTES if is_whole_program else era.bucket_bytes,
             algorithm=self.known_system.algorithm,
