@@ -156,15 +156,6 @@ def test_faster_links_never_cost_time_and_more_bytes_never_save_any(
     assert allreduce(name, slow, 2 * size) >= before * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "count", "local", "racks"), [(1, 1, 1, 1), (5, 1, 5, 1), (8, 1, 8, 1), (9, 2, 8, 1), (70, 9, 8, 3)]
-)
-def test_a_last_node_and_a_last_rack_may_be_partly_filled(ranks: int, count: int, local: int, racks: int) -> None:
-    topology = Topology(ranks, 8, 100e9, 20e9, nodes_per_rack=4)
-    assert (topology.nodes, topology.local, topology.racks) == (count, local, racks)
-    assert topology.rank_bytes_per_s == (100e9 if count == 1 else 20e9)
-
-
 def test_a_sum_in_shared_memory_is_its_passes_over_the_memory_and_ranks_above_the_cores_take_turns() -> None:
     sums = SharedSums(bytes_per_s=8e9, bucket_s=1e-4, cores=2)
     two, four = (Topology(ranks, ranks, 1e9, 1e9, link_kind="memory", sums=sums) for ranks in (2, 4))

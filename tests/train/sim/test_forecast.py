@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from configs.errors import UserError
 from configs.load import load_both, load_cluster, load_recipe
 from tests.configs.test_progressive_resizing import GROWING
 from train.sim.constants import load_calibration
-from train.sim.forecast import Scenario, forecast, has_reference, make_scenario, time_step, with_recorded_software
-from train.sim.hardware import Machine, find_accelerator, find_system
+from train.sim.forecast import Scenario, forecast, has_reference, make_scenario, time_step
+from train.sim.hardware import Machine, find_accelerator
 
 CALIBRATION = load_calibration()
 
@@ -35,19 +34,6 @@ def test_a_recipe_keeps_its_epochs_up_to_those_that_its_batch_needs(
     assert evaluations is not None
     assert found.scenario.mlperf_round == "0.7"
     assert found.run.evaluations_s == pytest.approx(evaluations * (0.95 * 50_000 / found.images_per_s + 0.02))
-
-
-def test_a_recipe_of_another_optimizer_takes_all_of_its_epochs() -> None:
-    found = forecast(make_scenario(*load_both("imagenet-b256", "a100-node", []), CALIBRATION), CALIBRATION)
-    assert (found.epochs, found.convergence) == (90, "all epochs")
-    assert found.time_to_train_s == pytest.approx(90 * 1_281_167 / found.images_per_s, rel=0.02)
-
-
-def test_another_batch_has_the_epochs_that_it_needs_whatever_the_recipes_are() -> None:
-    scenario = _record("run.epochs=40")
-    smaller = forecast(replace(scenario, machine=replace(scenario.machine, ranks=1024)), CALIBRATION)
-    assert smaller.convergence == "reference"
-    assert smaller.epochs > 40
 
 
 @pytest.mark.parametrize(("batch", "word"), [(42, "reference"), (43, "beyond")])
@@ -84,18 +70,6 @@ def test_a_scenario_has_the_number_type_the_engine_and_the_evaluations_of_the_ru
     assert not found.tuned
     other = make_scenario(*load_both("imagenet-b256", "a100-node", sets), CALIBRATION, mlperf_round="0.7")
     assert other.mlperf_round == "0.7"
-
-
-def test_the_records_program_has_its_buckets_and_counts_as_tuned() -> None:
-    scenario, system = _record(), find_system("abci-v100")
-    found = with_recorded_software(scenario, "abci-v100")
-    assert (found.software.boundaries, found.software.algorithm) == (system.boundaries, system.algorithm)
-    assert found.software.norm_traffic == (system.norm_traffic or scenario.software.norm_traffic)
-    assert (scenario.lacks, found.lacks) == ("own kernels", "")
-    with pytest.raises(
-        UserError, match="--as-recorded: no record on the cluster 'dgx-a100' is known; it is known of a"
-    ):
-        with_recorded_software(scenario, "dgx-a100")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from configs.errors import ConfigError
 from configs.load import load_cluster, load_recipe
 from train.sim.constants import load_calibration
 from train.sim.forecast import Scenario, make_scenario
-from train.sim.grid import optimize, parse_sweep, savings_by_cause, sweep
+from train.sim.grid import optimize, parse_sweep, savings_by_cause
 
 CALIBRATION = load_calibration()
 SCENARIO = make_scenario(load_recipe("imagenet-b256"), load_cluster("dgx-a100"), CALIBRATION)
@@ -99,18 +99,3 @@ def test_a_cause_that_is_not_there_costs_nothing_and_the_causes_come_by_size() -
         machine = replace(SCENARIO.machine, accelerator=product)
         saved = savings_by_cause(replace(SCENARIO, machine=machine), CALIBRATION)
         assert (saved["accelerators that share a network card"] > 0) is has_cause
-
-
-def test_a_swept_value_takes_the_place_of_the_scenarios() -> None:
-    recorded = replace(SCENARIO, software=replace(SCENARIO.software, boundaries=(3, 21, 57, 80)))
-    software, machine = recorded.software, recorded.machine
-    for key, value, changed in (
-        ("ranks", "24", replace(recorded, machine=replace(machine, ranks=24))),
-        ("batch", "7", replace(recorded, batch=7.0)),
-        ("bucket_bytes", "2e6", replace(recorded, software=replace(software, bucket_bytes=2_000_000, boundaries=()))),
-        ("algorithm", "ring", replace(recorded, software=replace(software, algorithm="ring"))),
-        ("nics", "3", replace(recorded, machine=replace(machine, accelerator=replace(machine.accelerator, nics=3)))),
-        ("uplink_share", "0.25", replace(recorded, machine=replace(machine, uplink_share=0.25))),
-    ):
-        ((values, found),) = sweep(recorded, CALIBRATION, [(key, (value,))])
-        assert (values, found.scenario) == ({key: value}, changed)

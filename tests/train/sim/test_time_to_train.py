@@ -9,7 +9,6 @@ import pytest
 
 from train.sim.time_to_train import (
     epochs_to_target,
-    evaluations_of,
     run_time,
 )
 
@@ -64,11 +63,6 @@ def test_measured_rates_and_epochs_give_the_published_times(
     rate: float, epochs: int, nodes: int, mlperf_round: str, seconds: float
 ) -> None:
     assert run_time(rate, epochs, nodes, mlperf_round=mlperf_round).total_s == pytest.approx(seconds, rel=0.04)
-
-
-@pytest.mark.parametrize(("epochs", "evaluations"), [(1, 1), (4, 1), (5, 2), (35, 9), (90, 23)])
-def test_every_fourth_epoch_and_the_last_are_evaluated(epochs: int, evaluations: int) -> None:
-    assert evaluations_of(epochs) == evaluations
 
 
 @pytest.mark.parametrize(

@@ -121,13 +121,6 @@ def test_the_shipped_intervals_of_frameworks_are_those_of_their_published_rates(
         assert shipped.half_widths[name] == pytest.approx(sorted(map(abs, errors))[rank - 1], abs=1e-4), name
 
 
-def test_larger_systems_may_have_a_wider_interval_and_a_class_without_points_has_that_of_all() -> None:
-    hidden = [*_hidden("campaign", TUNED, 0.1, times=[0.05]), *_hidden("largest", TUNED, 0.41237, times=[0.2])]
-    rates, times = half_widths(hidden, {})
-    assert rates == {"seen": 0.1, "larger": 0.4124, "unseen": 0.4124, "compiler": 1.0, "tinygrad": 1.0}
-    assert times == {"seen": 0.1, "larger": 0.4124, "unseen": 0.4124, "compiler": 1.0}, "no time is known better"
-
-
 def test_an_error_of_a_start_up_is_predicted_over_measured() -> None:
     point = replace(TUNED, measured_init_s=predict_init(TUNED.ranks, TUNED.round, has_compiler=False) / 2)
     compiled = replace(COMPILED, measured_init_s=10.0)
