@@ -19,6 +19,7 @@ from configs.machine_limits import usable_cores
 from configs.plan import plan_run
 from configs.registry import ENGINES, communicators_of, installed_engine
 from configs.schema import Cluster, Recipe
+from configs.templates import fill_template
 from configs.validate import validate
 from logs.disk import write_text
 from logs.folder import REHEARSAL_FILE, STARTUP_FILE, RunFolder
@@ -58,6 +59,7 @@ _AGREES = 0.1
 _BUSY = 0.7
 """Share of this machine's processors from which on ranks wait for them."""
 _LONGEST_PHASES = 4
+_TEMPLATE = Path(__file__).with_name("rehearsal.txt.jinja")
 
 
 @dataclass(frozen=True)
@@ -340,38 +342,18 @@ def outcome_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster: C
         recipe: The described recipe.
         cluster: The described machine.
     """
-    summary, calibration = RunFolder(folder).summary(), load_calibration()
-    described = time_step(make_scenario(recipe, cluster, calibration), calibration)
-    exposed = "not measured"
-    if summary.comm_exposed_fraction is not None:
-        exposed = f"{1e3 * steps.step_s * summary.comm_exposed_fraction:.1f} ms"
-    lines = [
-        f"rehearsed: {summary.steps} steps of {1e3 * steps.step_s:.1f} ms on {steps.ranks} ranks of this machine: "
-        f"sleeps {1e3 * steps.compute_s:.1f} ms, exposed communication {exposed}",
-        f"predicted for these ranks: {1e3 * steps.predicted_s:.1f} ms, of which {1e3 * steps.negotiation_s:.1f} are "
-        f"half a cycle of Horovod's negotiation: {steps.verdict}",
-        f"CPU: {100 * steps.busy:.0f} % busy, {1e3 * steps.cpu_s:.1f} ms per rank and step",
-        f"predicted for the described machine: {1e3 * described.total_s:.1f} ms per step, of which compute "
-        f"{1e3 * described.compute_s:.1f} and exposed communication {1e3 * described.exposed_s:.1f}",
-    ]
-    if summary.slowest_rank is not None and summary.rank_excess is not None:
-        excess = f"{100 * summary.rank_excess:.0f} % longer than the median rank"
-        lines.insert(3, f"slowest rank: {summary.slowest_rank}, {excess}")
-    compared = "\n".join(lines) + "\n"
-    write_text(folder / REHEARSAL_FILE, compared)
-    checkpoints = f"checkpoints: training waited {summary.checkpoint_s or 0:.2f} s for them"
-    return f"{compared}{checkpoints}\nstart-up of rank 0: {_startup(folder)}\n"
-
-
-def _startup(folder: Path) -> str:
-    """Return the length of the start-up and its longest phases."""
-    ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
-    lengths = {row["phase"]: row["end_s"] - row["begin_s"] for row in ledger["phases"]}
-    longest = sorted(lengths, key=lambda phase: -lengths[phase])[:_LONGEST_PHASES]
-    words = ", ".join(f"{phase} {lengths[phase]:.1f}" for phase in longest)
-    last = ledger["last"]
-    ready = f"rank {last['rank']} was ready last, after {last['ready_s']:.1f} s"
-    return f"{ledger['elapsed_s']:.1f} s, longest {words}; {ready}, the median rank after {last['median_s']:.1f} s"
+    calibration, startup = load_calibration(), json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
+    lengths = [(row["phase"], row["end_s"] - row["begin_s"]) for row in startup["phases"]]
+    told = fill_template(
+        _TEMPLATE,
+        steps=steps,
+        summary=RunFolder(folder).summary(),
+        described=time_step(make_scenario(recipe, cluster, calibration), calibration),
+        startup=startup,
+        longest=sorted(lengths, key=lambda each: -each[1])[:_LONGEST_PHASES],
+    )
+    write_text(folder / REHEARSAL_FILE, told.partition("checkpoints: ")[0])
+    return told
 
 
 def validation_text(rows: Sequence[RehearsedSteps]) -> str:

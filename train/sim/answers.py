@@ -35,6 +35,8 @@ from train.sim.step_time import step_model
 from train.sim.time_to_train import predict_startup
 
 _SHOWN_OPTIMA = 10
+_COMPUTE = "compute (slowest rank)"
+"""Row of a trace."""
 _NEED_OTHER_MACHINES = ("switch", "ps:8")
 """Algorithms that need special switches, or machines besides those of the ranks."""
 _GRID_COLUMNS = (
@@ -109,37 +111,29 @@ def step_trace(scenario: Scenario, calibration: Calibration) -> str:
     stretched = slowest + step.contention_s / step.backward_s
     kernels = timed.kernels(scenario.machine, scenario.batch, calibration.constants, scenario.software)
     tables = (("forward", slowest, timed.forward), ("backward", stretched, timed.backward))
-    activities = [
-        (name, category, "compute (slowest rank)", factor * seconds)
-        for (category, factor, table), pass_s in zip(tables, kernels, strict=True)
-        for name, seconds in zip(table["name"], pass_s.tolist(), strict=True)
-    ]
-    num_kernels = len(activities)
-    activities += [
-        (name, name, row, seconds)
-        for name, row, seconds in (
-            ("exposed communication", "waits", step.exposed_s),
-            ("negotiation", "waits", step.overhead_s),
-            ("update", "compute (slowest rank)", step.update_s),
-            ("input", "waits", step.input_s),
-        )
-        if seconds > 0
-    ]
-    bars, at_s = [], 0.0
-    for name, category, row, seconds in activities:
-        bars.append(Bar(name, category, row, 1e6 * at_s, 1e6 * seconds))
-        at_s += seconds
-    reductions = [
-        Bar(
-            f"bucket {index} ({one.size_bytes / 1e6:.1f} MB)",
-            "allreduce",
-            "reductions",
-            1e6 * one.start_s,
-            1e6 * (one.end_s - one.start_s),
-        )
-        for index, one in enumerate(step.reductions)
-    ]
-    return json.dumps(chrome_trace({0: [*bars[:num_kernels], *reductions, *bars[num_kernels:]]}, "rank"))
+    bars, at_us = [], 0.0
+
+    def happens(name: str, category: str, row: str, seconds: float) -> None:
+        """Add what happens next."""
+        nonlocal at_us
+        bars.append(Bar(name, category, row, at_us, 1e6 * seconds))
+        at_us += 1e6 * seconds
+
+    for (category, factor, kernel_table), pass_s in zip(tables, kernels, strict=True):
+        for name, seconds in zip(kernel_table["name"], pass_s.tolist(), strict=True):
+            happens(name, category, _COMPUTE, factor * seconds)
+    for index, one in enumerate(step.reductions):
+        name = f"bucket {index} ({one.size_bytes / 1e6:.1f} MB)"
+        bars.append(Bar(name, "allreduce", "reductions", 1e6 * one.start_s, 1e6 * (one.end_s - one.start_s)))
+    for name, row, seconds in (
+        ("exposed communication", "waits", step.exposed_s),
+        ("negotiation", "waits", step.overhead_s),
+        ("update", _COMPUTE, step.update_s),
+        ("input", "waits", step.input_s),
+    ):
+        if seconds > 0:
+            happens(name, name, row, seconds)
+    return json.dumps(chrome_trace({0: bars}, "rank"))
 
 
 def _grid(scenario: Scenario, calibration: Calibration, options: Options) -> str:

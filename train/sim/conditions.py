@@ -12,6 +12,7 @@ import math
 import shlex
 import statistics
 import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -195,16 +196,14 @@ def _log_factor(scenario: Scenario, calibration: Calibration, rate: float, folde
         constants = replace(calibration.constants, compute_factor=math.exp(log_factor))
         return scenario.global_batch / seconds_of_step(scenario, replace(calibration, constants=constants))
 
-    low, high = -_LOG_LIMIT, _LOG_LIMIT
-    if not predicted(high) < rate < predicted(low):
+    if not predicted(_LOG_LIMIT) < rate < predicted(-_LOG_LIMIT):
         raise UserError(
             f"--calibrate: {folder} ran at {rate:.4g} images/s, but its communication and waits alone are predicted to "
-            f"allow {predicted(low):.4g}; check the links in the cluster file, or measure them again"
+            f"allow {predicted(-_LOG_LIMIT):.4g}; check the links in the cluster file, or measure them again"
         )
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if predicted(middle) > rate else (low, middle)
-    return (low + high) / 2
+    parts = 1 << 40
+    found = bisect_left(range(parts), -rate, key=lambda part: -predicted((2 * part / parts - 1) * _LOG_LIMIT))
+    return (2 * found / parts - 1) * _LOG_LIMIT
 
 
 def _unmeasured(
