@@ -80,12 +80,6 @@ def test_without_latencies_a_buffer_takes_as_long_as_what_is_moved_of_it(
     assert allreduce(name, topology, size) == pytest.approx(moved * size / CARDS, rel=2e-3)
 
 
-@pytest.mark.parametrize(("size_bytes", "fill"), [(127 << 10, 0.6), (128 << 10, 0.5), (1 << 20, 0.5)])
-def test_a_tree_reaches_the_share_of_the_bandwidth_that_nccl_measured(size_bytes: int, fill: float) -> None:
-    found = allreduce("tree", flat(64), size_bytes)
-    assert found == pytest.approx(2 * size_bytes / (CARDS * 0.92 * fill), rel=2e-3)
-
-
 @pytest.mark.parametrize(
     ("name", "topology", "seconds"),
     [
@@ -113,18 +107,6 @@ def test_a_tree_reaches_the_share_of_the_bandwidth_that_nccl_measured(size_bytes
 )
 def test_infinite_bandwidth_leaves_the_latency_of_every_step(name: str, topology: Topology, seconds: float) -> None:
     assert allreduce(name, topology, 1e6) == pytest.approx(seconds)
-
-
-def test_protocols_trade_latency_for_bandwidth_as_nccls_table_does() -> None:
-    """A ring of two nodes: 6.6, 14 or 8.4 us and two steps of 2.7, 4 or 14 us, at 50, 92 or 100 % of the bandwidth."""
-    for size in (1e3, 3e5, 5e5, 1e9):
-        ways = ((6.6e-6, 2.7e-6, 0.5), (14e-6, 4e-6, 0.92), (8.4e-6, 14e-6, 1.0))
-        expected = min(base_s + 2 * step_s + size / (20e9 * share) for base_s, step_s, share in ways)
-        assert allreduce("ring", Topology(2, 1, 1e15, 20e9), size) == pytest.approx(expected)
-        ways = ((6.8e-6, 5e-6, 0.5), (14e-6, 8.5e-6, 0.92), (8.4e-6, 14e-6, 1.0))
-        fill = {1e3: 0.9, 3e5: 0.5, 5e5: 0.5, 1e9: 0.9}[size]
-        trees = [base_s + 2 * step_s + 2 * size / (20e9 * 0.92 * fill * share) for base_s, step_s, share in ways]
-        assert allreduce("tree", Topology(2, 1, 1e15, 20e9), size) == pytest.approx(min(trees))
 
 
 @pytest.mark.parametrize("name", NAMES)

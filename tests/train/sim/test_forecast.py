@@ -60,18 +60,6 @@ def test_the_reference_is_for_one_network_one_accuracy_and_all_of_imagenet(
     assert has_reference(load_recipe("imagenet-b256", overrides)) is has_one
 
 
-def test_a_scenario_has_the_number_type_the_engine_and_the_evaluations_of_the_run() -> None:
-    sets = ["cluster.engine.precision=float32", "cluster.engine.name=torch", "run.epochs=9", "run.eval_every_epochs=3"]
-    sets += ["run.eval_first_epoch=3", "batch.accumulation_steps=2"]
-    found = make_scenario(*load_both("imagenet-b256", "a100-node", sets), CALIBRATION)
-    assert (found.machine.half, found.is_pytorch_on_gpu, found.evaluations) == (False, True, 3)
-    assert (found.batch * found.accumulation * found.machine.ranks, found.accumulation) == (256, 2)
-    assert found.mlperf_round == CALIBRATION.rounds["A100"]
-    assert not found.tuned
-    other = make_scenario(*load_both("imagenet-b256", "a100-node", sets), CALIBRATION, mlperf_round="0.7")
-    assert other.mlperf_round == "0.7"
-
-
 @pytest.mark.parametrize(
     ("chip", "network", "half", "tuned", "lacks"),
     [

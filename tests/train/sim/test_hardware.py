@@ -44,23 +44,13 @@ def test_every_product_is_found_by_its_own_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("half", "tf32", "rates", "peak", "uses_units", "width"),
-    [
-        (True, True, (8e13, True), 3e14, True, 2),
-        (True, False, (None, False), 3e14, False, 2),
-        (False, True, (8e13, True), 8e13, True, 4),
-        (False, False, (8e13, True), 2e13, False, 4),
-        (False, True, (None, True), 2e13, False, 4),
-    ],
+    ("name", "half", "uses_units"),
+    [("P100", True, False), ("V100", True, True), ("V100", False, False), ("A30", False, True)],
 )
-def test_a_run_computes_at_the_peak_of_its_number_type(
-    half: bool, tf32: bool, rates: tuple[float | None, bool], peak: float, uses_units: bool, width: int
+def test_matrix_units_multiply_16_bits_from_volta_on_and_float32_with_tf32(
+    name: str, half: bool, uses_units: bool
 ) -> None:
-    product = replace(find_accelerator("V100"), peak=3e14, peak32=2e13, tf32=rates[0], matrix_units=rates[1])
-    machine = Machine(replace(product, node=8), 20, half=half, tf32=tf32)
-    assert (machine.peak, machine.uses_matrix_units, machine.bytes_per_number) == (peak, uses_units, width)
-    assert machine.nodes == 3
-    assert replace(machine, ranks=8).nodes == 1
+    assert Machine(find_accelerator(name), 8, half=half).uses_matrix_units is uses_units
 
 
 def test_a_cluster_file_takes_the_place_of_the_catalogue_where_it_has_a_rate() -> None:

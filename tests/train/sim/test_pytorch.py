@@ -10,8 +10,7 @@ from train.sim.constants import load_calibration
 from train.sim.fit.calibrate import PYTORCH_RATES
 from train.sim.fit.points import point_rate, read_points
 from train.sim.forecast import Scenario, forecast, forecast_row, forecast_text, make_scenario
-from train.sim.hardware import Machine, find_accelerator
-from train.sim.step_time import StepTime, kernel_times, step_model
+from train.sim.step_time import StepTime, step_model
 
 CALIBRATION = load_calibration()
 ALONE = replace(CALIBRATION.constants, straggler=0.0)
@@ -90,24 +89,6 @@ def test_nothing_hides_the_allreduces_beside_a_graph_of_compute() -> None:
     for hiding in (eager, step):
         assert hiding.exposed_s < 0.3 * hiding.communication_s
     assert step.total_s < compute.total_s
-
-
-def test_a_kernel_between_convolutions_moves_no_more_than_its_multiprocessors_can() -> None:
-    forward = step_model("resnet50").forward
-    at = {name: list(forward["name"]).index(name) for name in ("stage1_block1_conv3", "stage1_block1_conv3_bn")}
-    software = replace(_scenario().software, graphs=True)
-    plain = replace(ALONE, kernel_s=0.0, cache_share=0.0, memory_efficiency=1.0, compute_efficiency=1e3)
-
-    def seconds(product: str, kernel: str) -> float:
-        chip = find_accelerator(product)
-        return float(kernel_times(forward, Machine(chip, 1), 64, plain, software)[at[kernel]])
-
-    moved = 64 * 13 / 7 * 2 * 2 * 256 * 56 * 56  # read and written once an image in the network of two passes
-    assert seconds("A100-SXM-80GB", "stage1_block1_conv3_bn") == pytest.approx(moved / 2039e9)
-    assert seconds("H200", "stage1_block1_conv3_bn") == pytest.approx(moved / (132 * 22e9))
-    assert seconds("B200", "stage1_block1_conv3_bn") == pytest.approx(moved / (148 * 22e9))
-    numbers = 64 * (64 + 256) * 56 * 56 + 64 * 256
-    assert seconds("H200", "stage1_block1_conv3") == pytest.approx(2 * numbers / 4800e9), "a convolution has no limit"
 
 
 def test_an_h200_gains_as_little_over_an_h100_as_measured() -> None:

@@ -40,22 +40,6 @@ def test_a_convolution_takes_the_slower_of_arithmetic_and_traffic() -> None:
     assert kernel_times(forward, machine(1), 64, plain, Software())[at] == pytest.approx(max(arithmetic, traffic))
 
 
-def test_a_cache_that_holds_a_tensor_spares_the_reading_and_none_spares_nothing() -> None:
-    forward, _ = tabulate(MODEL.network)
-    at = list(forward["name"]).index("stage1_block1_conv3_bn")
-    held = find_accelerator("L40S")
-    plain = Constants(memory_efficiency=1.0, cache_share=1.0, kernel_s=0.0)
-
-    def time_s(batch: int, cache: float) -> float:
-        where = Machine(replace(held, cache=cache), 1)
-        return float(kernel_times(forward, where, batch, plain, Software())[at])
-
-    made = 256 * 56 * 56  # read and written once an image, two bytes each
-    assert time_s(8, 0.0) == pytest.approx(8 * 4 * made / held.memory)
-    assert time_s(8, 1e9) == pytest.approx(8 * 2 * made / held.memory)
-    assert time_s(64, held.cache) > 8 * time_s(8, held.cache)
-
-
 def test_the_records_buckets_have_the_published_sizes() -> None:
     buckets = MODEL.buckets(Software(boundaries=(3, 21, 57, 80)), 2)
     assert [round(size / 1e6) for size, _ in buckets] == [4, 22, 20, 5]
@@ -78,15 +62,6 @@ def test_a_step_lasts_until_the_last_reduction_of_late_ranks_and_counts_no_time_
         step = MODEL.time_step(machine(512), 64, constants, Software(bucket_bytes=size))
         assert min(step.straggler_s, step.exposed_s) > 0
         assert step.total_s == pytest.approx(step.reductions[-1].end_s + step.update_s + step.overhead_s + step.input_s)
-
-
-def test_small_filters_of_stride_one_spare_products_without_matrix_units() -> None:
-    for row in (*MODEL.forward, *MODEL.backward):
-        layer = MODEL.network.layers[row["layer"]]
-        spared = 36 / 16 if (layer.kind.name, layer.kernel, layer.stride) == ("conv", 3, 1) else 1.0
-        if row["flops"]:
-            assert row["flops"] == 2.0 * layer.macs
-            assert row["plain_flops"] == pytest.approx(row["flops"] / spared)
 
 
 def test_what_is_read_behind_compute_counts_only_beyond_the_time_that_decoding_takes_from_it() -> None:

@@ -63,19 +63,3 @@ def test_measured_rates_and_epochs_give_the_published_times(
     rate: float, epochs: int, nodes: int, mlperf_round: str, seconds: float
 ) -> None:
     assert run_time(rate, epochs, nodes, mlperf_round=mlperf_round).total_s == pytest.approx(seconds, rel=0.04)
-
-
-@pytest.mark.parametrize(
-    ("mlperf_round", "nodes", "pre_s", "excess_s", "share"),
-    [
-        ("4.0", 8, 1.2, 1.55, 0.42),
-        ("", 32, 1.2, 0.65, 0.42),
-        ("0.7", 16, 2.0, 0.95, 0.95),
-        ("0.6", 512, 2.0, 1.9, 0.95),
-    ],
-)
-def test_a_run_is_its_parts(mlperf_round: str, nodes: int, pre_s: float, excess_s: float, share: float) -> None:
-    data = {"images": 2_000_000, "eval_images": 30_000, "evaluations": 7}
-    run = run_time(1e5, 10, nodes, mlperf_round=mlperf_round, **data)
-    assert run == pytest.approx((pre_s, excess_s, 10 * 20, 7 * (share * 0.3 + 0.02)))
-    assert run.total_s == pytest.approx(sum(run))
