@@ -7,8 +7,8 @@ import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
-from json import dumps
 from pathlib import Path
+from typing import Any
 
 from configs.arguments import Parser, Style, exit_status, painted, parse, printable
 from configs.errors import UserError
@@ -86,54 +86,30 @@ def _print_verdict(passed: bool | None, what: str, path: Path, *lines: str) -> N
 
 def _coloured(passed: bool | None) -> str:
     """Return PASS, FAIL or dashes, in colour on a terminal."""
-    words: dict[bool | None, tuple[str, Style]] = {
-        True: ("PASS", "good"),
-        False: ("FAIL", "bad"),
-        None: ("----", "faint"),
-    }
-    return painted(*words[passed], sys.stdout)
+    words: tuple[str, Style] = ("----", "faint") if passed is None else ("PASS", "good") if passed else ("FAIL", "bad")
+    return painted(*words, sys.stdout)
 
 
-def _report(
-    *, paths: list[Path], out: Path | None, json: bool, plot: Path | None, csv: Path | None, tensorboard: Path | None
-) -> int:
+def _report(**options: Any) -> int:
     """Write the page, the picture or the curves and print the path, or print the figures as JSON."""
-    from logs.show.report import figures_of, write_curves, write_events, write_picture, write_report
+    from logs.show.report import report
 
-    if json:
-        print(dumps(figures_of(paths), indent=2, allow_nan=False))
-    elif plot:
-        print(write_picture(paths, plot))
-    elif csv:
-        print(write_curves(paths, csv))
-    elif tensorboard:
-        print(write_events(paths, tensorboard))
-    else:
-        print(write_report(paths, out))
+    print(report(**options))
     return 0
 
 
-def _package(  # noqa: PLR0913 (the options of the command line)
-    *, runs: list[Path], org: str | None, out: Path | None, system_file: Path | None, field: list[str],
-    custom_rcp: Path | None, make_rcp: Path | None,
-) -> int:  # fmt: skip
+def _package(*, runs: list[Path], make_rcp: Path | None, **options: Any) -> int:
     """Write a submission tree and print the verdict of each official tool, or write a set of reference points."""
-    from configs.load import ROOT
     from logs.judge.compliance import find_logs
     from logs.judge.package import package
     from logs.judge.rcp import custom_rcps
-    from logs.judge.system import read_fields
     from logs.read.parse import parse_log
 
     if make_rcp:
         custom_rcps([parse_log(find_logs(run, "4.0.0")[0][0]) for run in runs], make_rcp)
         print(make_rcp)
         return 0
-    if org is None:
-        raise UserError("--org: got nothing, allowed: the submitter's name; give --org NAME")
-    fields = read_fields(system_file, field)
-    destination = out or ROOT / "runs" / "packages"
-    packaged = package(runs, org, destination, fields=fields, custom_rcp=custom_rcp)
+    packaged = package(runs, **options)
     for finding in packaged.findings:
         words = finding.words or ("",)
         print(f"{_coloured(finding.passed)}  {finding.tool:<18}  {words[0]}".rstrip())
@@ -160,12 +136,10 @@ def _check_parser() -> Parser:
     )
     parser = Parser(prog="./run.sh check", description=words)
     parser.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and logs of any submitter")
-    parser.add_argument(
-        "--ruleset", metavar="R", help="0.6.0 to 4.0.0 (default: the ruleset that each log was written for)"
-    )
-    parser.add_argument(
-        "--division", choices=("open", "closed"), help="judge by this division's rules (default: the log's division)"
-    )
+    words = "0.6.0 to 4.0.0 (default: the ruleset that each log was written for)"
+    parser.add_argument("--ruleset", metavar="R", help=words)
+    words = "judge by this division's rules (default: the log's division)"
+    parser.add_argument("--division", choices=("open", "closed"), help=words)
     parser.add_argument("--raw", action="store_true", help="also print the checker's own messages")
     return parser
 
@@ -173,58 +147,35 @@ def _check_parser() -> Parser:
 def _report_parser() -> Parser:
     words = "Write one HTML page that shows one or several runs side by side, with charts. The page needs no network."
     parser = Parser(prog="./run.sh report", description=words)
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="RUN|LOG", help="run folders, and any submitter's logs, v0.5 to v4.0"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the page (default: report.html, in the run folder if there is only one, otherwise in the current folder)",
-    )
+    words = "run folders, and any submitter's logs, v0.5 to v4.0"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help=words)
+    words = "the page (default: report.html, in the run folder if there is only one, otherwise in the current folder)"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=words)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
-    instead.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw accuracy and loss by epoch, as SVG or PNG, instead of a page"
-    )
-    instead.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write the curves, one point per line, instead of a page"
-    )
-    instead.add_argument(
-        "--tensorboard",
-        type=Path,
-        metavar="DIR",
-        help="write the curves for TensorBoard (needs ./run.sh setup --extra tensorboard)",
-    )
+    for option, metavar, words in (
+        ("--plot", "FILE", "draw accuracy and loss by epoch, as SVG or PNG, instead of a page"),
+        ("--csv", "FILE", "write the curves, one point per line, instead of a page"),
+        ("--tensorboard", "DIR", "write the curves for TensorBoard (needs ./run.sh setup --extra tensorboard)"),
+    ):
+        instead.add_argument(option, type=Path, metavar=metavar, help=words)
     return parser
 
 
 def _package_parser() -> Parser:
     words = "Write an MLPerf submission tree from five runs of one recipe, and judge it with the official tools. "
-    words += RETIRED
-    parser = Parser(prog="./run.sh package", description=words)
+    parser = Parser(prog="./run.sh package", description=words + RETIRED)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="five run folders of one recipe")
     parser.add_argument("--org", metavar="NAME", help="name of the submitter, after which the tree is named")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write the tree (default: runs/packages)")
-    parser.add_argument(
-        "--system-file", type=Path, metavar="FILE", help="YAML or JSON file with fields of the system description"
-    )
-    parser.add_argument(
-        "--field",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="one field of the system description; overrides --system-file; repeatable",
-    )
-    parser.add_argument(
-        "--custom-rcp", type=Path, metavar="FILE", help="reference points from --make-rcp, instead of MLPerf's"
-    )
-    parser.add_argument(
-        "--make-rcp",
-        type=Path,
-        metavar="FILE",
-        help="write reference convergence points (RCP) of ten or more runs to FILE instead of a tree",
-    )
+    words = "YAML or JSON file with fields of the system description"
+    parser.add_argument("--system-file", type=Path, metavar="FILE", help=words)
+    words = "one field of the system description; overrides --system-file; repeatable"
+    parser.add_argument("--field", action="append", default=[], metavar="NAME=VALUE", help=words)
+    words = "reference points from --make-rcp, instead of MLPerf's"
+    parser.add_argument("--custom-rcp", type=Path, metavar="FILE", help=words)
+    words = "write reference convergence points (RCP) of ten or more runs to FILE instead of a tree"
+    parser.add_argument("--make-rcp", type=Path, metavar="FILE", help=words)
     return parser
 
 
@@ -234,13 +185,9 @@ def _watch_parser() -> Parser:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run folder, also one on a network file system")
     parser.add_argument("--every", type=_pause_s, default=2.0, metavar="S", help="seconds between updates (default: 2)")
     parser.add_argument("--once", action="store_true", help="print the progress once and exit")
-    parser.add_argument(
-        "--track",
-        action="append",
-        default=[],
-        choices=("tensorboard", "wandb", "mlflow"),
-        help="also send the run's numbers to this tracker, for example from a login node; repeatable",
-    )
+    words = "also send the run's numbers to this tracker, for example from a login node; repeatable"
+    choices = ("tensorboard", "wandb", "mlflow")
+    parser.add_argument("--track", action="append", default=[], choices=choices, help=words)
     return parser
 
 

@@ -13,10 +13,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from configs.load import ROOT
 from configs.machine_limits import usable_cores
 from configs.resume_check import NUMERICS_PREFIXES, arithmetic_changes, arithmetic_of
-from logs.disk import found_object, write_json
+from logs.disk import found_object, read_as, write_json
 from logs.redaction import is_secret, redact_lines
 
 ENVIRONMENT_FILE = "environment.json"
@@ -33,6 +35,19 @@ CPUINFO = Path("/proc/cpuinfo")
 
 _INSTRUCTION_SETS = re.compile(r"sse\w*|ssse3|pni|avx\w*|fma4?|f16c|bmi\d|amx\w*|xop")
 """The flags of a CPU by which numerical libraries choose kernels; pni is SSE3."""
+
+
+class _Environment(BaseModel, extra="allow"):
+    """What a submission or a page reads of ``environment.json``."""
+
+    packages: dict[str, Any] | None = None
+    git: dict[str, Any] | None = None
+    gpus: list[dict[str, Any]] | None = None
+    command: str | None = None
+    memory_bytes: int | None = None
+    cores: int | None = None
+    cpu_sockets: int | None = None
+    cpu_cores: int | None = None
 
 
 def environment() -> dict[str, Any]:
@@ -83,6 +98,15 @@ def write_environment(folder: Path, variables: Mapping[str, str]) -> list[str]:
         surroundings["earlier_attempts"] = earlier
     write_json(path, surroundings, is_private=True)
     return arithmetic_changes(earlier[0], arithmetic_of(surroundings)) if earlier else []
+
+
+def read_environment(run_folder: Path) -> dict[str, Any]:
+    """Return the content of a run's ``environment.json``.
+
+    Raises:
+        UserError: If the file is missing, is not a JSON object, or holds a value of another kind than runs record.
+    """
+    return read_as(_Environment, run_folder / ENVIRONMENT_FILE).model_dump()
 
 
 def command_given(words: Sequence[str]) -> str | None:

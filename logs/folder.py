@@ -1,7 +1,7 @@
 """A run's folder as one object: its files, settings, summary, checkpoints, claims and attempts."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from configs.arguments import short_path
 from configs.errors import UserError
-from configs.load import dump, load_run, resolve_path
+from configs.load import dump, load_run, parse_yaml, resolve_path
 from configs.reading import entries, exists, is_file, is_folder
 from configs.schema import Cluster, Recipe
 from logs.attempts import Attempts
@@ -98,6 +98,23 @@ class Summary:
     is_cold: bool | None = None
     is_saved: bool | None = None
     best: dict[str, Any] | None = None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a ``config.yaml``, dotted key -> value, without judging them; empty without the file.
+
+    The recipe's card has no settings.
+    """
+    tree = parse_yaml(path.read_text(encoding="utf-8"), path.name) if path.is_file() else None
+    return dict(_flat(tree)) if isinstance(tree, dict) else {}
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif not f"{prefix}{key}".startswith("recipe.card."):
+            yield f"{prefix}{key}", value
 
 
 class RunFolder:

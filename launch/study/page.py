@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from launch.study.figures import cell_figures, course_figures
 from launch.study.rows import ScalingRow, grouped, with_efficiency
 from logs.disk import found_object, write_text
 from logs.environment import ENVIRONMENT_FILE, machine_in_words
-from logs.show.chart import LineChart
 from logs.show.page import render_template
 
 _Value = tuple[str, Callable[[ScalingRow], float | None], int]
@@ -81,10 +80,10 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
     )
     write_text(folder / f"{study.name}.html", page)
     figures = by_cell.get("Throughput", [])[:_MOST_IN_PICTURE]
-    if kept := [replace(each.chart, heading=each.caption) for each in figures if isinstance(each.chart, LineChart)]:
+    if figures:
         from logs.show.drawing import save_charts  # noqa: PLC0415 (matplotlib takes a second to import)
 
-        save_charts(folder / f"{study.name}.svg", kept)
+        save_charts(folder / f"{study.name}.svg", figures)
 
 
 def _cells(

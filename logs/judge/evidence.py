@@ -13,10 +13,9 @@ from typing import Any
 from configs.errors import UserError
 from configs.load import load_run
 from logs.disk import read_as
-from logs.environment import ENVIRONMENT_FILE
+from logs.environment import ENVIRONMENT_FILE, read_environment
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, Summary
 from logs.judge.compliance import asks_for_log
-from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.rank_times import Ranks, Startup

@@ -5,20 +5,21 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.errors import UserError
 from configs.load import ROOT
 from configs.registry import INVENTED_SOURCES
 from logs.disk import explain_disk_errors, write_json
+from logs.environment import read_environment
 from logs.folder import SUMMARY_FILE, RunFolder
 from logs.judge.compliance import digest_of
 from logs.judge.evidence import problem_of
 from logs.judge.official import RULESET, ToolFinding, judge_package
-from logs.judge.system import describe, read_environment
+from logs.judge.system import describe, read_fields
 from logs.judge.unverified import RETIRED, footnote
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
@@ -26,6 +27,7 @@ from logs.read.record import RunRecord
 
 NUM_RUNS = 5
 """Number of result files that a ResNet submission must have. *Source*: the official package checker."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -48,23 +50,29 @@ class Packaged:
         return all(finding.passed is not False for finding in self.findings)
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     folder: RunFolder
     environment: dict[str, Any]
     record: RunRecord
 
 
 def package(
-    runs: Sequence[Path], org: str, destination: Path, *, fields: Mapping[str, str], custom_rcp: Path | None = None
+    runs: Sequence[Path],
+    *,
+    org: str | None,
+    out: Path | None,
+    system_file: Path | None,
+    field: Sequence[str],
+    custom_rcp: Path | None,
 ) -> Packaged:
-    """Write the tree ``destination``/``org`` from five runs of one recipe, and judge it; remove a tree that fails.
+    """Write a tree from five runs of one recipe, and judge it; remove a tree that fails.
 
     Args:
         runs: Five run folders, in the order of the result files.
-        org: The submitter: letters, digits, dots, dashes.
-        destination: The folder to write into; it must not contain ``org``.
-        fields: Fields of the system description that the runs have not recorded, or that replace recorded fields.
+        org: The submitter, after whom the tree is called: letters, digits, dots, dashes.
+        out: The folder to write into; it must not contain ``org``. If None, ``runs/packages``.
+        system_file: Fields of the system description that the runs have not recorded, or that replace recorded fields.
+        field: More of them, as ``NAME=VALUE``.
         custom_rcp: A file with reference points, see `logs.judge.rcp.custom_rcps`. If None, MLPerf's.
 
     Raises:
@@ -72,27 +80,20 @@ def package(
             their target, or have files that contradict each other; if fields of the system description are unknown,
             the tree exists, or the disk is full.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", org):
+    if org is None:
+        raise UserError("--org: got nothing, allowed: the submitter's name; give --org NAME")
+    fields, tree = read_fields(system_file, field), (out or ROOT / "runs" / "packages") / org
+    if not _NAME.fullmatch(org):
         raise UserError(
             f"--org: got {org!r}, allowed: letters, digits, dots and dashes, because a folder gets this name"
         )
-    if len(set(runs)) != NUM_RUNS or len(runs) != NUM_RUNS:
-        raise UserError(
-            f"package: got {len(set(runs))} different runs, allowed: {NUM_RUNS}; give {NUM_RUNS} run folders"
-        )
-    loaded = [_load(run) for run in runs]
-    first = loaded[0]
-    _require_one_submission(loaded)
-    for run in loaded:
-        if reason := _no_result(run):
-            raise UserError(f"{run.folder}: {reason}; repeat the run, or give another one")
-    division = first.folder.recipe.mlperf.division
-    description = describe(first.environment, first.folder.cluster, fields, org=org, division=division)
+    loaded = _load(runs)
+    recipe, cluster = loaded[0].folder.settings
+    description = describe(loaded[0].environment, cluster, fields, org=org, division=recipe.mlperf.division)
     system = re.sub(r"[^A-Za-z0-9._-]+", "-", description["system_name"])
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", system):
+    if not _NAME.fullmatch(system):
         words = f"system_name: got {description['system_name']!r}, allowed: a name that begins with a letter or a digit"
         raise UserError(f"{words}, because a folder gets this name; give --field system_name=NAME")
-    tree = destination / org
     if tree.exists():
         raise UserError(f"{tree}: exists already; give another --out, or remove this folder")
     created = next((each for each in reversed([tree, *tree.parents]) if not each.exists()), tree)
@@ -100,45 +101,60 @@ def package(
         tree.parent.mkdir(parents=True, exist_ok=True)
         with explain_disk_errors(tree):
             code = _write(tree, system, loaded, description)
-        judged = judge_package(tree, system=system, division=division, custom_rcp=custom_rcp)
-        findings = (*_submitters(loaded, org), _seeds(loaded), code, *judged)
-        note = footnote(RULESET, division, is_score=all(run.record.is_of_imagenet for run in loaded))
-        packaged = Packaged(tree, findings, (note, RETIRED))
+        judged = judge_package(tree, system=system, division=recipe.mlperf.division, custom_rcp=custom_rcp)
     except BaseException as error:
         shutil.rmtree(created, ignore_errors=True)
         if isinstance(error, OSError) and not tree.parent.is_dir():
             reason = error.strerror or str(error)
             raise UserError(f"--out: {tree} cannot be created ({reason}); give another folder") from None
         raise
+    is_score = all(run.record.is_of_imagenet for run in loaded)
+    notes = (footnote(RULESET, recipe.mlperf.division, is_score=is_score), RETIRED)
+    packaged = Packaged(tree, (*_own_findings(loaded, org), code, *judged), notes)
     if not packaged.passed:
         shutil.rmtree(created)
     return packaged
 
 
-def _load(folder: Path) -> _Run:
-    log = folder / RESULT_FILES[RULESET]
-    if not log.is_file():
-        raise UserError(f"{log}: no such log; give the folders of five runs that have ended")
-    return _Run(RunFolder(folder), read_environment(folder), parse_log(log))
+def _load(runs: Sequence[Path]) -> list[_Run]:
+    """Return five different runs that one submission can be made of.
 
-
-def _require_one_submission(runs: Sequence[_Run]) -> None:
-    """Raise `UserError` if runs differ in more than seed and paths, in their machines, or not even in their logs."""
-    first, seen = {**_submitted(runs[0]), **_machine(runs[0])}, dict[str, RunFolder]()
-    for run in runs:
-        other = {**_submitted(run), **_machine(run)}
+    Raises:
+        UserError: They differ in more than seed and paths, in their machines, or not even in their logs; or one of them
+            is no result.
+    """
+    if len(set(runs)) != NUM_RUNS or len(runs) != NUM_RUNS:
+        raise UserError(
+            f"package: got {len(set(runs))} different runs, allowed: {NUM_RUNS}; give {NUM_RUNS} run folders"
+        )
+    for folder in runs:
+        if not (log := folder / RESULT_FILES[RULESET]).is_file():
+            raise UserError(f"{log}: no such log; give the folders of five runs that have ended")
+    loaded = [
+        _Run(RunFolder(folder), read_environment(folder), parse_log(folder / RESULT_FILES[RULESET])) for folder in runs
+    ]
+    first, seen = _submitted(loaded[0]), dict[str, RunFolder]()
+    for run in loaded:
+        other = _submitted(run)
         if differing := ", ".join(sorted(key for key in first if first[key] != other[key])):
             remedy = "give runs of one recipe on one cluster"
-            raise UserError(f"{run.folder}: differs from {runs[0].folder} in {differing}; {remedy}")
+            raise UserError(f"{run.folder}: differs from {runs[0]} in {differing}; {remedy}")
         same = seen.setdefault(digest_of(run.folder / RESULT_FILES[RULESET]), run.folder)
         if same != run.folder:
             raise UserError(f"{run.folder}: has the same log as {same}; give five different runs")
+    for run in loaded:
+        if reason := _no_result(run):
+            raise UserError(f"{run.folder}: {reason}; repeat the run, or give another one")
+    return loaded
 
 
-def _machine(run: _Run) -> dict[str, Any]:
-    """Return the processors, GPUs and packages of a run: one submission describes one system."""
+def _submitted(run: _Run) -> dict[str, Any]:
+    """Return what all runs of a submission share: recipe, cluster, and the one system that it describes."""
+    recipe, cluster = run.folder.settings
     gpus = run.environment.get("gpus") or []
     return {
+        **recipe.model_dump(mode="json", exclude={"card": True, "run": {"seed"}}),
+        "cluster": cluster.model_dump(mode="json", exclude={"paths"}),
         "processors": (run.environment.get("cpu"), run.environment.get("cores")),
         "GPUs": [gpu.get("name") for gpu in gpus],
         "packages": run.environment.get("packages"),
@@ -164,11 +180,6 @@ def _no_result(run: _Run) -> str:
     return problem.words if problem else ""
 
 
-def _submitted(run: _Run) -> dict[str, Any]:
-    recipe = run.folder.recipe.model_dump(mode="json", exclude={"card": True, "run": {"seed"}})
-    return {**recipe, "cluster": run.folder.cluster.model_dump(mode="json", exclude={"paths"})}
-
-
 def _write(tree: Path, system: str, runs: Sequence[_Run], description: Mapping[str, str]) -> ToolFinding:
     """Write the tree; return the verdict on the copy of the code."""
     results = tree / "results" / system / "resnet"
@@ -177,58 +188,59 @@ def _write(tree: Path, system: str, runs: Sequence[_Run], description: Mapping[s
     write_json(tree / "systems" / f"{system}.json", description)
     for number, run in enumerate(runs):
         shutil.copyfile(run.folder / RESULT_FILES[RULESET], results / f"result_{number}.txt")
-    return _snapshot(tree / "benchmarks" / "resnet" / "implementations" / system, runs)
-
-
-def _snapshot(destination: Path, runs: Sequence[_Run]) -> ToolFinding:
-    """Copy the tracked files of the runs' commit, and the uncommitted changes, into the tree; return the verdict."""
     states = [run.environment.get("git") or {} for run in runs]
+    passed, words = _copy_code(tree / "benchmarks" / "resnet" / "implementations" / system, states)
+    return ToolFinding("code", passed, (words,))
+
+
+def _copy_code(destination: Path, states: Sequence[Mapping[str, Any]]) -> tuple[bool, str]:
+    """Copy the tracked files of a commit, and the uncommitted changes, into the tree; return the verdict.
+
+    Args:
+        destination: The folder to make.
+        states: What each run has recorded of its checkout.
+    """
     commits = {str(state.get("commit")) for state in states}
     commit = min(commits) if len(commits) == 1 and re.fullmatch(r"[0-9a-f]{40,64}", min(commits)) else "HEAD"
     done = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip()
-        words = f"git archive {commit} failed ({reason}); the tree contains no code"
-        return ToolFinding("code", passed=False, words=(words,))
+        return False, f"git archive {commit} failed ({reason}); the tree contains no code"
     destination.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        members = archive.getmembers()
+        # The official repository checker refuses files that are hidden, or have a space in their path.
+        refused = {each for each in archive if re.search(r"(^|/)\.| ", each.name)}
         archive.extraction_filter = getattr(
             tarfile, "data_filter", None
         )  # Python 3.10 and 3.11 got it in a later patch.
-        archive.extractall(destination, [each for each in members if not _is_unfriendly(each.name)])
-    left_out = [each.name for each in members if each.isfile() and _is_unfriendly(each.name)]
+        archive.extractall(destination, [each for each in archive if each not in refused])
+        left_out = [each.name for each in archive if each in refused and each.isfile()]
     kept = f", without {', '.join(left_out)}, whose names the repository checker refuses" if left_out else ""
-    if commit == "HEAD":
-        return ToolFinding("code", passed=False, words=("the runs recorded no common commit; the tree contains HEAD",))
     diffs = {state.get("diff_sha256") for state in states}
+    if commit == "HEAD":
+        return False, "the runs recorded no common commit; the tree contains HEAD"
     if diffs == {None}:
-        return ToolFinding("code", passed=True, words=(f"the tracked files of commit {commit[:12]}{kept}",))
+        return True, f"the tracked files of commit {commit[:12]}{kept}"
     if len(diffs) > 1 or not states[0].get("diff"):
-        words = f"commit {commit[:12]}, but the runs had uncommitted changes that differ, or were too large to record"
-        return ToolFinding("code", passed=False, words=(words,))
+        return (
+            False,
+            f"commit {commit[:12]}, but the runs had uncommitted changes that differ, or were too large to record",
+        )
     (destination / "uncommitted.diff").write_text(str(states[0]["diff"]), encoding="utf-8")
-    words = f"commit {commit[:12]}{kept}, and uncommitted.diff with the changes since"
-    return ToolFinding("code", passed=True, words=(words,))
+    return True, f"commit {commit[:12]}{kept}, and uncommitted.diff with the changes since"
 
 
-def _is_unfriendly(name: str) -> bool:
-    """Return whether a file lies at a path that the official repository checker refuses: hidden, or with a space."""
-    return any(part.startswith(".") or " " in part for part in Path(name).parts)
+def _own_findings(runs: Sequence[_Run], org: str) -> Iterator[ToolFinding]:
+    """Yield a finding if the logs name another submitter than the tree, which no official tool checks, and the seeds'.
 
-
-def _submitters(runs: Sequence[_Run], org: str) -> list[ToolFinding]:
-    """Return a finding if the logs name another submitter than the tree, which no official tool checks."""
-    others = {str(run.record.submitter) for run in runs} - {org}
-    words = f"the logs name {', '.join(sorted(others))}; set submission.org in the cluster file and run again"
-    return [ToolFinding("submitter", passed=None, words=(words,))] if others else []
-
-
-def _seeds(runs: Sequence[_Run]) -> ToolFinding:
-    """Check, as the official tool does in the closed division, that each run logs one seed, and no two the same."""
+    Each run must log one seed, and no two the same, as the official tool asks in the closed division.
+    """
+    if others := {str(run.record.submitter) for run in runs} - {org}:
+        words = f"the logs name {', '.join(sorted(others))}; set submission.org in the cluster file and run again"
+        yield ToolFinding("submitter", passed=None, words=(words,))
     seeds = [run.record.seeds for run in runs]
     words = ", ".join("/".join(map(str, each)) or "none" for each in seeds)
     are_distinct = len({each for own in seeds for each in own}) == len(runs) and all(len(each) == 1 for each in seeds)
     if not are_distinct:
         words += ": each run needs one seed of its own; repeat runs with --set run.seed=N"
-    return ToolFinding("seeds", are_distinct, (words,))
+    yield ToolFinding("seeds", are_distinct, (words,))

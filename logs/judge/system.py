@@ -8,14 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from configs.errors import UserError, nearest
 from configs.load import parse_yaml
 from configs.registry import ENGINES
 from configs.schema import Cluster
-from logs.disk import read_as
-from logs.environment import ENVIRONMENT_FILE
 from logs.judge.official import RULESET
 
 _STATUS = {
@@ -29,19 +25,6 @@ _NUMBERS = ("number_of_nodes", "host_processors_per_node", "accelerators_per_nod
 """Fields that the official result summary multiplies. It ends in a traceback if one of them is not a whole number."""
 _STACK = ("horovod", "nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy", "mlperf-logging")
 _GIB = 1 << 30
-
-
-class _Environment(BaseModel, extra="allow"):
-    """What a submission or a page reads of ``environment.json``."""
-
-    packages: dict[str, Any] | None = None
-    git: dict[str, Any] | None = None
-    gpus: list[dict[str, Any]] | None = None
-    command: str | None = None
-    memory_bytes: int | None = None
-    cores: int | None = None
-    cpu_sockets: int | None = None
-    cpu_cores: int | None = None
 
 
 def required_fields() -> list[str]:
@@ -151,12 +134,3 @@ def _recorded(environment: Mapping[str, Any], cluster: Cluster) -> dict[str, str
     else:
         found["accelerators_per_node"] = 0
     return {name: str(value) for name, value in found.items() if value is not None}
-
-
-def read_environment(run_folder: Path) -> dict[str, Any]:
-    """Return the content of a run's ``environment.json``.
-
-    Raises:
-        UserError: If the file is missing, is not a JSON object, or holds a value of another kind than runs record.
-    """
-    return read_as(_Environment, run_folder / ENVIRONMENT_FILE).model_dump()

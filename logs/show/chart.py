@@ -13,7 +13,6 @@ _COLOURS = 6
 """`colours.css` has as many colours for series: ``--c0`` to ``--c5``."""
 
 _DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (3, 1.5), (9, 3, 2, 3), (12, 4), (5, 2, 2, 2, 2, 2))
-_DASHES_PREDICTED = (1.0, 4.0)
 _MAX_POINTS = 300
 _MAX_DOTS = 40
 _MAX_VALUE = 1e15
@@ -49,33 +48,34 @@ class Series:
     @property
     def dashes(self) -> tuple[float, ...]:
         """Lengths of dashes and gaps in pixels; empty for a solid line."""
-        if self.style == "predicted":
-            return _DASHES_PREDICTED
-        if self.style == "ideal":
-            return ()
+        if self.style in ("predicted", "ideal"):
+            return (1.0, 4.0) if self.style == "predicted" else ()
         return _DASHES[(self.number + self.number // _COLOURS) % len(_DASHES)]
 
     @property
     def drawable(self) -> list[tuple[float, float]]:
         """The points to draw: at most about 300 of a line, NaN in place of a y that cannot be drawn."""
         stride = 1 if self.style == "scatter" else max(1, math.ceil(len(self.points) / _MAX_POINTS))
-        last = len(self.points) - 1
-        kept = [point for index, point in enumerate(self.points) if index % stride == 0 or index == last]
-        return [(x, y) if _is_drawable(y) else (x, math.nan) for x, y in kept if _is_drawable(x)]  # type: ignore[misc]
+        kept = [*self.points[::stride], *(self.points[-1:] if (len(self.points) - 1) % stride else ())]
+        known = [(x, math.nan if y is None else y) for x, y in kept if abs(x) < _MAX_VALUE]
+        return [(x, y if abs(y) < _MAX_VALUE else math.nan) for x, y in known]
+
+    @property
+    def known(self) -> list[tuple[float, float]]:
+        """The points to draw that have a y."""
+        return [(x, y) for x, y in self.drawable if not math.isnan(y)]
 
     @property
     def in_words(self) -> str:
         """The name with the last, the lowest and the highest value, as a tooltip has them; empty without a value."""
-        ys = [y for _, y in self.drawable if not math.isnan(y)]
+        ys = [y for _, y in self.known]
         ends = f"ends at {in_short(ys[-1])}, lowest {in_short(min(ys))}, highest {in_short(max(ys))}" if ys else ""
         return f"{self.name}: {ends}" if ys else ""
 
     @property
     def has_dots(self) -> bool:
         """Whether each point is marked: where points are few, a dot shows where a measurement was."""
-        if self.style in ("ideal", "scatter"):
-            return self.style == "scatter"
-        return sum(not math.isnan(y) for _, y in self.drawable) <= _MAX_DOTS
+        return self.style == "scatter" or (self.style != "ideal" and len(self.known) <= _MAX_DOTS)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,6 @@ class LineChart:
         x_scale: ``log2`` and ``log10`` need values above 0; ``log2`` puts the ticks at powers of two.
         y_from_zero: The vertical axis begins at 0 where no value is below 0.
         x_ticks: Values to mark on the horizontal axis. If empty, round numbers are chosen.
-        heading: Text above the chart in an image file.
     """
 
     title: str
@@ -128,19 +127,17 @@ class LineChart:
     y_scale: Scale = "linear"
     y_from_zero: bool = True
     x_ticks: Sequence[float] = ()
-    heading: str = ""
 
     @property
     def has_data(self) -> bool:
         """Whether there is at least one point to draw."""
-        return any(not math.isnan(y) for each in self.series for _, y in each.drawable)
+        return any(each.known for each in self.series)
 
     @property
     def single_values(self) -> list[tuple[Series, float, float]]:
         """The x and y of each series if none has more than one point, so that there is no line to draw; else empty."""
-        found = [(each, [point for point in each.drawable if not math.isnan(point[1])]) for each in self.series]
-        is_single = self.has_data and all(len(points) <= 1 for _, points in found)
-        return [(each, *points[0]) for each, points in found if points] if is_single else []
+        is_single = all(len(each.known) <= 1 for each in self.series)
+        return [(each, *point) for each in self.series for point in each.known] if is_single else []
 
     @property
     def description(self) -> str:
@@ -176,7 +173,7 @@ Chart = LineChart | BarChart
 
 @dataclass(frozen=True)
 class Captioned:
-    """A chart of a page with the caption above it."""
+    """A chart of a page, or of an image file, with the caption above it."""
 
     caption: str
     chart: Chart
@@ -195,7 +192,3 @@ def in_short(number: float) -> str:
 def colour_of(number: int) -> str:
     """Return the name of a colour in `colours.css`; the colours repeat."""
     return f"--c{number % _COLOURS}"
-
-
-def _is_drawable(value: float | None) -> bool:
-    return value is not None and abs(value) < _MAX_VALUE

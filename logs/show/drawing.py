@@ -4,7 +4,6 @@ The same numbers give the same text: an SVG has neither a date nor a random id.
 """
 
 import io
-import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, Locator, LogLocator, MaxNLocator, NullLocator
 
 from logs.disk import whole_file
-from logs.show.chart import Band, BarChart, Chart, LineChart, Scale, Series, colour_of, in_short
+from logs.show.chart import Band, BarChart, Captioned, Chart, LineChart, Scale, Series, colour_of, in_short
 
 Tooltips = dict[str, tuple[str, list[str]]]
 """Group of an SVG -> the tooltip of the group's line or bar, and the tooltips of the group's dots in their order."""
@@ -82,8 +81,8 @@ def to_svg(chart: Chart) -> str:
         return _to_svg(figure, [chart], tooltips)
 
 
-def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
-    """Draw charts side by side, with headings and legends, into a file: SVG if ``path`` ends so, otherwise PNG.
+def save_charts(path: Path, charts: Sequence[Captioned]) -> None:
+    """Draw charts of lines side by side, with captions and legends, into a file: SVG if ``path`` ends so, else PNG.
 
     Raises:
         UserError: If the file cannot be written.
@@ -94,17 +93,20 @@ def save_charts(path: Path, charts: Sequence[LineChart]) -> None:
     with rc_context(_STYLE):
         layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0.04)
         figure = Figure(figsize=size, layout=layout, facecolor=_light_colours()["--paper"])
-        for place, chart in enumerate(charts, start=1):
+        for place, captioned in enumerate(charts, start=1):
+            chart = captioned.chart
+            assert isinstance(chart, LineChart)
             axes = figure.add_subplot(1, len(charts), place)
             tooltips |= _draw(axes, chart, prefix=f"{place}-")
             axes.set_xlabel(chart.x_name)
             axes.set_ylabel(chart.title)
-            axes.set_title(chart.heading, color=ink)
+            axes.set_title(captioned.caption, color=ink)
             if len(chart.series) > 1:
                 axes.legend(loc="upper left", bbox_to_anchor=(0, -0.13), ncols=3, labelcolor=ink)
         with whole_file(path) as file:
             if path.suffix == ".svg":
-                svg = _to_svg(figure, charts, tooltips, style=_COLOURS.read_text(encoding="utf-8"))
+                drawn = [each.chart for each in charts]
+                svg = _to_svg(figure, drawn, tooltips, style=_COLOURS.read_text(encoding="utf-8"))
                 file.write(f"{svg}\n".encode())
             else:
                 figure.savefig(file, format="png", dpi=_PNG_DPI)
@@ -171,7 +173,7 @@ def _draw_lines(axes: Axes, chart: LineChart, prefix: str) -> Tooltips:
 
 def _set_axes(axes: Axes, chart: LineChart) -> None:
     """Make room for all points, spreads and bands, and choose the ticks."""
-    points = [(x, y) for series in chart.series for x, y in series.drawable if not math.isnan(y)]
+    points = [point for series in chart.series for point in series.known]
     xs = [x for x, _ in points]
     ys = [y for _, y in points] + [y for series in chart.series for low_high in series.spread for y in low_high]
     for band in chart.bands:
@@ -233,9 +235,7 @@ def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
         line.set(linestyle="", alpha=0.6)
     elif series.style == "ideal":
         line.set_linewidth(1)
-    if not series.has_dots:
-        return []
-    return [f"{series.name}: {in_short(y)} at {in_short(x)}" for x, y in points if not math.isnan(y)]
+    return [f"{series.name}: {in_short(y)} at {in_short(x)}" for x, y in series.known] if series.has_dots else []
 
 
 def _draw_band(axes: Axes, band: Band, row: int) -> None:

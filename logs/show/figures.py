@@ -1,19 +1,14 @@
 """The charts of a report, from the runs that it shows. A chart without data is left out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import Any
 
 from logs.read.lines import to_number
 from logs.show.chart import Band, Bar, BarChart, Captioned, LineChart, Scale, Series, Stretch
-from logs.show.reported_run import ReportedRun
+from logs.show.reported_run import Point, ReportedRun
 from logs.usage import Sample
-
-_Sample = tuple[Any, Any, Any]
-"""(epoch, seconds since run_start, value), as a log has them: anything may be missing or of a wrong type."""
 
 _WIDE = 20.0
 """Ratio between runs from which on an axis is logarithmic: on a linear one, the smallest run would be a dot."""
@@ -31,41 +26,68 @@ def figures(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     Lines come first and bars last: charts of lines are equally high and fill the rows of a page.
     """
     yield from course(runs)
-    by_epoch = [
-        Captioned("Learning rate", _chart("Learning rate", "epochs", runs, _learning_rate)),
-        Captioned("Throughput, images/s", _chart("Training images a second", "epochs", runs, _throughput)),
-        Captioned("Evaluation time, s", _chart("Seconds of an evaluation", "epochs", runs, _evaluation_s)),
-    ]
-    yield from _with_data(by_epoch)
+    rates = {
+        name: [*_warmup_begin(run, points), *points]
+        for run, (name, points) in zip(runs, _curve(runs, "learning_rate").items(), strict=True)
+    }
+    yield from _with_data(
+        [
+            Captioned("Learning rate", _chart("Learning rate", "epochs", rates)),
+            Captioned(
+                "Throughput, images/s", _chart("Training images a second", "epochs", _curve(runs, "images_per_s"))
+            ),
+            Captioned("Evaluation time, s", _chart("Seconds of an evaluation", "epochs", _curve(runs, "evaluation_s"))),
+        ]
+    )
     yield from utilisation({run.name: run.samples for run in runs})
     yield from _with_data([Captioned("Where a step's time goes", _step_shares(runs))])
-    for run in _with_own_chart(runs, lambda run: _rank_excess(run)[1]):
-        whose = f"{run.name}{_one_of(runs, 'most uneven')}; " if len(runs) > 1 else ""
-        yield from _with_data([Captioned(f"Time of a step by rank: {whose}{_slowest(run)}", _rank_times(run))])
-    for run in _with_own_chart(runs, lambda run: max((each.end_s for each in run.startup.phases), default=0.0)):
-        whose = f": {run.name}{_one_of(runs, 'longest')}" if len(runs) > 1 else ""
-        yield from _with_data([Captioned(f"Start-up{whose}", _startup(run))])
+    for run, whose in _with_own_chart(runs, lambda run: _rank_excess(run)[1], "most uneven"):
+        caption = f"Time of a step by rank: {whose}{'; ' if whose else ''}{_slowest(run)}"
+        yield from _with_data([Captioned(caption, _rank_times(run))])
+    lasts = _with_own_chart(runs, lambda run: max((each.end_s for each in run.startup.phases), default=0.0), "longest")
+    for run, whose in lasts:
+        yield from _with_data([Captioned(f"Start-up{': ' if whose else ''}{whose}", _startup(run))])
 
 
 def course(runs: Sequence[ReportedRun]) -> Iterator[Captioned]:
     """Yield the charts of accuracy and loss, by epoch and by time, that the runs have data for."""
-    targets = _targets(runs)
-    seconds, loss = "seconds since run_start", _metric("loss")
-    by_epoch, by_time = _resumes(runs, "epochs"), _resumes(runs, seconds)
-    top1 = partial(_chart, "Top-1 accuracy", runs=runs, samples=_accuracy, is_fitted=True)
-    losses = partial(_chart, "Loss", runs=runs, is_fitted=True)
-    found = [
-        Captioned("Accuracy by epoch", top1("epochs", bands=[*targets, *_references(runs), *by_epoch])),
-        Captioned("Accuracy by time", top1(seconds, bands=[*targets, *by_time])),
-    ]
-    trained = losses("epochs", samples=loss, bands=by_epoch)
-    if len(runs) == 1 and _validation_loss(runs[0]):
-        found.append(Captioned("Loss by epoch", _both_losses(runs[0], trained)))
+    seconds, targets = "seconds since run_start", _targets(runs)
+    by_epoch, by_time = _resumes(runs, by_epoch=True), _resumes(runs, by_epoch=False)
+    top1, losses = _curve(runs, "accuracy"), _curve(runs, "loss")
+    validated = _curve(runs, "validation_loss")
+
+    def fitted(title: str, x_name: str, curves: Mapping[str, list[Point]], bands: Sequence[Band]) -> LineChart:
+        return _chart(title, x_name, curves, bands, is_fitted=True)
+
+    trained = fitted("Loss", "epochs", losses, by_epoch)
+    if len(runs) == 1 and validated[runs[0].name]:
+        by_epochs = [Captioned("Loss by epoch", _both_losses(runs[0], trained))]
     else:
-        found.append(Captioned("Training loss by epoch", trained))
-        found.append(Captioned("Validation loss by epoch", losses("epochs", samples=_validation_loss, bands=by_epoch)))
-    found.append(Captioned("Training loss by time", losses(seconds, samples=loss, bands=by_time)))
-    yield from _with_data(found)
+        by_epochs = [
+            Captioned("Training loss by epoch", trained),
+            Captioned("Validation loss by epoch", fitted("Loss", "epochs", validated, by_epoch)),
+        ]
+    yield from _with_data(
+        [
+            Captioned(
+                "Accuracy by epoch", fitted("Top-1 accuracy", "epochs", top1, [*targets, *_references(runs), *by_epoch])
+            ),
+            Captioned("Accuracy by time", fitted("Top-1 accuracy", seconds, top1, [*targets, *by_time])),
+            *by_epochs,
+            Captioned("Training loss by time", fitted("Loss", seconds, losses, by_time)),
+        ]
+    )
+
+
+def _curve(runs: Sequence[ReportedRun], name: str) -> dict[str, list[Point]]:
+    return {run.name: run.curves.get(name, []) for run in runs}
+
+
+def _warmup_begin(run: ReportedRun, rates: Sequence[Point]) -> list[Point]:
+    """Return the learning rate at which a warm-up begins: the first row of the metrics is an interval later."""
+    begin = to_number(run.settings.get("recipe.schedule.warmup_start_lr"))
+    has_warmup = any(run.settings.get(f"recipe.schedule.warmup_{unit}") for unit in ("epochs", "steps"))
+    return [(0, 0, begin)] if rates and has_warmup and begin is not None else []
 
 
 def _both_losses(run: ReportedRun, trained: LineChart) -> LineChart:
@@ -73,45 +95,35 @@ def _both_losses(run: ReportedRun, trained: LineChart) -> LineChart:
     smoothing = to_number(run.settings.get("recipe.loss.label_smoothing"))
     # The loss of smoothed labels has a floor above 0, so that it stays above that of plain labels.
     name = f"training, with label smoothing {smoothing:g}" if smoothing else "training"
-    validated = Series("validation", 1, [(to_number(epoch) or 0.0, value) for epoch, _, value in _validation_loss(run)])
-    series = [*(replace(each, name=name) for each in trained.series), validated]
+    points = [(to_number(epoch) or 0.0, value) for epoch, _, value in run.curves["validation_loss"]]
+    series = [*(replace(each, name=name) for each in trained.series), Series("validation", 1, points)]
     return replace(trained, series=series, y_from_zero=_is_near_zero(series))
 
 
-def _with_data(figures: Sequence[Captioned]) -> Iterator[Captioned]:
+def _with_data(figures: Iterable[Captioned]) -> Iterator[Captioned]:
     """Yield the figures that have data; the caption names a logarithmic vertical axis, of which a page has no title.
 
     Of charts of the same values by epoch and by time, one is enough if no run has more than one value.
     """
     for figure in figures:
-        if figure.caption.endswith("by time") and isinstance(figure.chart, LineChart) and figure.chart.single_values:
-            continue
-        is_log = isinstance(figure.chart, LineChart) and figure.chart.y_scale != "linear"
-        if figure.chart.has_data:
+        lines = figure.chart if isinstance(figure.chart, LineChart) else None
+        is_double = lines is not None and figure.caption.endswith("by time") and lines.single_values
+        if figure.chart.has_data and not is_double:
+            is_log = lines is not None and lines.y_scale != "linear"
             yield replace(figure, caption=f"{figure.caption} (logarithmic)") if is_log else figure
 
 
-def _with_own_chart(runs: Sequence[ReportedRun], size: Callable[[ReportedRun], float]) -> Sequence[ReportedRun]:
-    """Return the runs that get a chart of their own: all if they are few, otherwise the one with the largest size."""
-    return runs if len(runs) <= _MOST_OWN_CHARTS else [max(runs, key=size)]
+def _with_own_chart(
+    runs: Sequence[ReportedRun], size: Callable[[ReportedRun], float], which: str
+) -> list[tuple[ReportedRun, str]]:
+    """Return the runs that get a chart of their own: all if they are few, otherwise the one with the largest size.
 
-
-def _one_of(runs: Sequence[ReportedRun], which: str) -> str:
-    return f", the {which} of {len(runs)}" if len(runs) > _MOST_OWN_CHARTS else ""
-
-
-def samples_of(run: ReportedRun) -> dict[str, list[_Sample]]:
-    """Return the curves of a run: name -> (epoch, seconds since run_start, value) of each point."""
-    if not run.record.is_of_images:
-        return {}
-    return {
-        "accuracy": _accuracy(run),
-        "loss": _metric("loss")(run),
-        "validation_loss": _validation_loss(run),
-        "learning_rate": _metric("lr")(run),
-        "images_per_s": _throughput(run),
-        "evaluation_s": _evaluation_s(run),
-    }
+    With each comes whose chart it is, for the caption; nothing if there is one run.
+    """
+    if len(runs) <= _MOST_OWN_CHARTS:
+        return [(run, run.name if len(runs) > 1 else "") for run in runs]
+    largest = max(runs, key=size)
+    return [(largest, f"{largest.name}, the {which} of {len(runs)}")]
 
 
 def utilisation(samples: Mapping[str, Sequence[Sample]]) -> Iterator[Captioned]:
@@ -133,9 +145,7 @@ def utilisation(samples: Mapping[str, Sequence[Sample]]) -> Iterator[Captioned]:
             for number, (name, rows) in enumerate(lines.items())
             if any(found is not None for _, found in rows)
         ]
-        chart = LineChart(caption, "seconds since the run was launched", series)
-        if chart.has_data:
-            yield Captioned(caption, chart)
+        yield from _with_data([Captioned(caption, LineChart(caption, "seconds since the run was launched", series))])
 
 
 def _lines_by_gpu(samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[tuple[Sample, float | None]]]:
@@ -151,8 +161,7 @@ def _lines_by_gpu(samples: Mapping[str, Sequence[Sample]]) -> dict[str, list[tup
 def _chart(
     title: str,
     x_name: str,
-    runs: Sequence[ReportedRun],
-    samples: Callable[[ReportedRun], list[_Sample]],
+    curves: Mapping[str, list[Point]],
     bands: Sequence[Band] = (),
     *,
     is_fitted: bool = False,
@@ -164,19 +173,17 @@ def _chart(
     Args:
         title: What the vertical axis shows.
         x_name: ``epochs``, or the seconds since a moment.
-        runs: The runs.
-        samples: Returns the points of a run.
+        curves: The points of each run.
         bands: Marked ranges of an axis.
         is_fitted: Whether a vertical axis from 0 is cut where it would hide the course of the values. A rate or a time
             is not to look more uneven than it is; an accuracy or a loss is.
     """
     series = []
-    for number, run in enumerate(runs):
-        rows = samples(run) if run.record.is_of_images else []
+    for number, (run, rows) in enumerate(curves.items()):
         points = [(to_number(epoch if x_name == "epochs" else second), to_number(y)) for epoch, second, y in rows]
         kept = [(x, y) for x, y in points if x is not None]
         if any(y is not None for _, y in kept):
-            series.append(Series(run.name, number, kept))
+            series.append(Series(run, number, kept))
     x_scale = _scale([max(x for x, _ in each.points) for each in series])
     heights = [[abs(y) for _, y in each.points if y] for each in series]
     y_scale = _scale([median(ys) for ys in heights if ys]) if not bands else "linear"
@@ -200,62 +207,6 @@ def _scale(sizes: Sequence[float]) -> Scale:
     return "log10" if len(sizes) > 1 and min(sizes) > 0 and max(sizes) > _WIDE * min(sizes) else "linear"
 
 
-def _accuracy(run: ReportedRun) -> list[_Sample]:
-    return [(each.epoch, each.at_s, each.accuracy) for each in run.record.evaluations]
-
-
-def _evaluation_s(run: ReportedRun) -> list[_Sample]:
-    return [(each.epoch, each.at_s, each.seconds) for each in run.record.evaluations if each.seconds is not None]
-
-
-def _metric(key: str) -> Callable[[ReportedRun], list[_Sample]]:
-    """Return a function that reads ``key`` from the rows of the metrics.
-
-    A row is placed by the images seen, because the row's epoch is a whole number and stands still within an epoch.
-    """
-
-    def samples(run: ReportedRun) -> list[_Sample]:
-        record = run.record
-        found: list[_Sample] = []
-        for row in run.intervals:
-            step, when = to_number(row.get("step")), to_number(row.get("time"))
-            epoch = row.get("epoch") if step is None else record.epochs_of(step + 1) or row.get("epoch")
-            found.append((epoch, None if when is None else record.since_start(when), row.get(key)))
-        return found
-
-    return samples
-
-
-def _learning_rate(run: ReportedRun) -> list[_Sample]:
-    """Return the learning rate, with the value at which a warm-up begins: the first row is an interval later."""
-    found = _metric("lr")(run)
-    begin = to_number(run.settings.get("recipe.schedule.warmup_start_lr"))
-    has_warmup = any(run.settings.get(f"recipe.schedule.warmup_{unit}") for unit in ("epochs", "steps"))
-    return [(0, 0, begin), *found] if found and has_warmup and begin is not None else found
-
-
-def _validation_loss(run: ReportedRun) -> list[_Sample]:
-    """Return the mean loss of the evaluation images; older runs have none."""
-    rows = [row for row in run.evaluations if to_number(row.get("eval_loss")) is not None]
-    times = [to_number(row.get("time")) for row in rows]
-    return [
-        (row.get("epoch"), None if when is None else run.record.since_start(when), to_number(row["eval_loss"]))
-        for row, when in zip(rows, times, strict=True)
-    ]
-
-
-def _throughput(run: ReportedRun) -> list[_Sample]:
-    """Return images/s from the metrics, else from the log's epochs, else as the log itself states them."""
-    record = run.record
-    if run.intervals:
-        return _metric("images_per_s")(run)
-    spans = [span for span in record.epoch_spans if span.end_s > span.begin_s]
-    if spans and (images := record.images_per_epoch):
-        rates = [images * span.epochs / (span.end_s - span.begin_s) for span in spans]
-        return [(span.first_epoch + span.epochs - 1, span.end_s, rate) for span, rate in zip(spans, rates, strict=True)]
-    return [(epoch, None, rate) for epoch, rate in record.throughputs] if record.is_of_images else []
-
-
 def _references(runs: Sequence[ReportedRun]) -> list[Band]:
     """Return where the official reference converges: a range for each batch size, or for several that overlap."""
     compared = [run.comparison for run in runs if run.record.is_of_images and run.record.division != "open"]
@@ -276,17 +227,15 @@ def _targets(runs: Sequence[ReportedRun]) -> list[Band]:
     return [Band("y", target, target, f"target {target:g}") for target in targets]
 
 
-def _resumes(runs: Sequence[ReportedRun], x_name: str) -> list[Band]:
+def _resumes(runs: Sequence[ReportedRun], *, by_epoch: bool) -> list[Band]:
     """Return a mark at each place where a run was resumed, by epochs or by seconds without the pauses."""
     marks = []
     for run in runs:
+        name = "resumed" if len(runs) == 1 else f"resumed: {run.name}"
         for pause in run.record.pauses:
-            if x_name == "epochs":
-                at = None if pause.step is None else run.record.epochs_of(pause.step)
-            else:
-                at = run.record.since_start(pause.begin_s)
-            if at:
-                marks.append(Band("x", at, at, "resumed" if len(runs) == 1 else f"resumed: {run.name}"))
+            steps = run.record.epochs_of(pause.step) if pause.step is not None else None
+            if at := steps if by_epoch else run.record.since_start(pause.begin_s):
+                marks.append(Band("x", at, at, name))
     return marks
 
 
@@ -306,10 +255,8 @@ def _step_shares(runs: Sequence[ReportedRun]) -> BarChart:
 
 def _end_to_end(label: str, lengths: Sequence[float], words: Sequence[str]) -> Bar:
     """Return a bar of stretches of these lengths, each beginning where the one before ends."""
-    ends = list(accumulate(lengths, initial=0.0))
-    return Bar(
-        label, [Stretch(*pair, n, text) for n, (pair, text) in enumerate(zip(pairwise(ends), words, strict=True))]
-    )
+    ends = pairwise(accumulate(lengths, initial=0.0))
+    return Bar(label, [Stretch(*pair, n, text) for n, (pair, text) in enumerate(zip(ends, words, strict=True))])
 
 
 def _startup(run: ReportedRun) -> BarChart:

@@ -4,35 +4,21 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
 
 from configs.arguments import printable
 from logs.judge.unverified import TERM
+from logs.show import wording
 from logs.show.chart import Captioned, Chart, LineChart, Series, colour_of, in_short
-from logs.show.class_tables import cell_strengths, class_summary, worst_classes
 from logs.show.figures import figures
-from logs.show.identity import common_and_differing
 from logs.show.reported_run import ReportedRun
-from logs.show.wording import (
-    NOTHING,
-    footnotes,
-    heading,
-    in_seconds,
-    is_compared,
-    is_unverified_score,
-    lead,
-    notes_of,
-    place_of,
-    state_of,
-    verdicts_of,
-)
+from logs.show.wording import NOTHING
 
 _FOLDER = Path(__file__).parent
 _MOST_FILES = 40
@@ -44,8 +30,7 @@ _MOST_CLASS_TABLES = 4
 _HEADS = ("Run", "Outcome", "Time to train", "Initialisation", "Epochs", "Accuracy", "Batch", "Images/s", "Log check")
 
 
-@dataclass(frozen=True)
-class _Settings:
+class _Settings(NamedTuple):
     """A table of settings and other facts: ``rows`` are (name, cells), and a cell is (value, whether it is unusual)."""
 
     settings: int
@@ -57,25 +42,26 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
     """Return the page of one or several runs, to be written into the file ``destination``."""
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     known = {key: [str(run.settings[key]) for run in runs if key in run.settings] for key in keys}
-    shared, facts = common_and_differing(runs)
+    shared, facts = wording.common_and_differing(runs)
     differing = [key for key in keys if len(set(known[key])) > 1]
     partial = [key for key in keys if len(known[key]) < len(runs) and key not in differing]
     same = [key for key in keys if len(known[key]) == len(runs) and key not in differing]
-    drawn = list(figures(runs))
+    drawn = [(figure, _numbers(figure)) for figure in figures(runs)]
     return render_template(
         _FOLDER / "report.html",
         title=", ".join(run.name for run in runs[:3]) + (" …" if len(runs) > 3 else ""),  # noqa: PLR2004
-        heading=heading(runs),
-        lead=lead(runs),
+        heading=wording.heading(runs),
+        lead=wording.lead(runs),
         heads=_HEADS,
         runs=runs,
         lines=[Series("", number, ()) for number in range(len(runs))],
         notes=list(_notes(runs)),
-        footnotes=footnotes(runs),
+        footnotes=wording.footnotes(runs),
         unverified=TERM,
+        wording=wording,
         identity=shared,
-        figures=[figure for figure in drawn if not _numbers(figure)],
-        numbers=[(figure.caption, found) for figure in drawn if (found := _numbers(figure))],
+        figures=[figure for figure, numbers in drawn if not numbers],
+        numbers=[(figure.caption, numbers) for figure, numbers in drawn if numbers],
         classes=[run for run in runs if run.classes is not None] if len(runs) <= _MOST_CLASS_TABLES else [],
         differing=_settings(runs, differing, facts),
         partial=_settings(runs, partial),
@@ -86,13 +72,13 @@ def render(runs: Sequence[ReportedRun], destination: Path) -> str:
 
 def _notes(runs: Sequence[ReportedRun]) -> Iterator[tuple[str, list[str], Markup]]:
     """Yield (name, notes, HTML attributes of the block): first the notes that hold for every run, then each run's."""
-    found = {run.name: [printable(note) for note in notes_of(run)] for run in runs}
+    found = {run.name: [printable(note) for note in wording.notes_of(run)] for run in runs}
     shared = [note for note in found[runs[0].name] if all(note in notes for notes in found.values())]
     yield "all runs" if len(runs) > 1 else runs[0].name, shared, Markup(" open")
     folded = Markup(' class="more"') if len(runs) > _MOST_COLUMNS else Markup()
     for run in runs:
         own = [note for note in found[run.name] if note not in shared]
-        yield run.name, own, folded if state_of(run)[1] else Markup(" open")
+        yield run.name, own, folded if wording.state_of(run)[1] else Markup(" open")
 
 
 def _numbers(figure: Captioned) -> list[str]:
@@ -172,20 +158,12 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.filters |= {
     "accuracy": lambda value: NOTHING if value is None else f"{value:.4f}",
-    "cell_strengths": cell_strengths,
-    "class_summary": class_summary,
     "colour": colour_of,
     "median": median,
     "fixed": lambda value, digits: f"{value:,.{digits}f}",
     "count": lambda settings: "1 setting" if settings == 1 else f"{settings} settings",
-    "is_compared": is_compared,
-    "is_unverified_score": is_unverified_score,
     "number": _number,
     "percent": lambda share: f"{share:.1%}",
-    "place": place_of,
-    "seconds": in_seconds,
-    "state": state_of,
+    "seconds": wording.in_seconds,
     "svg": _svg,
-    "verdicts": verdicts_of,
-    "worst_classes": worst_classes,
 }

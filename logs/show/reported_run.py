@@ -15,19 +15,22 @@ from logs.attempts import Attempt, Attempts
 from logs.classes import ClassResults, read_classes
 from logs.disk import read_as, read_object
 from logs.energy import RunEnergy
-from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder
+from logs.environment import read_environment
+from logs.folder import CONFIG_FILE, REHEARSAL_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, read_settings
 from logs.judge.compliance import RULESETS, Verdict, judge, read_verdicts
 from logs.judge.evidence import Problem, problem_of
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
-from logs.judge.system import read_environment
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.rank_times import Ranks, RankTimes, Startup
+from logs.read.lines import to_number
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
-from logs.settings import read_settings
 from logs.slow_ranks import SLOW_RANKS
 from logs.usage import Sample, read_samples
+
+Point = tuple[Any, Any, Any]
+"""(epoch, seconds since run_start, value), as a log has them: anything may be missing or of a wrong type."""
 
 _Content = TypeVar("_Content")
 
@@ -84,10 +87,8 @@ class ReportedRun:
         target = self.summary.get("target")
         if isinstance(target, int | float):
             return float(target)
-        is_by_rule = not self.path.is_dir() and self.record.is_of_imagenet
-        if self.record.target is None and is_by_rule and self.record.division == "closed":
-            return TARGET_TOP1
-        return self.record.target
+        is_by_rule = not self.path.is_dir() and self.record.is_of_imagenet and self.record.division == "closed"
+        return TARGET_TOP1 if self.record.target is None and is_by_rule else self.record.target
 
     @property
     def is_rehearsal(self) -> bool:
@@ -111,16 +112,60 @@ class ReportedRun:
 
         A verdict in the run folder counts only for the log that it judged; the checker judges any other log now.
         """
-        if not self.path.is_dir():
-            known = self.log is not None and self.record.ruleset in RULESETS
-            return [judge(self.log, str(self.record.ruleset))] if known and self.log else []
-        kept = {verdict.ruleset: verdict for verdict in read_verdicts(self.path)}
-        logs = {ruleset: self.path / name for ruleset, name in RESULT_FILES.items()}
-        judged = {ruleset: log for ruleset, log in logs.items() if ruleset not in kept and log.is_file()}
+        is_folder = self.path.is_dir()
+        found = {verdict.ruleset: verdict for verdict in read_verdicts(self.path)} if is_folder else {}
+        logs = {ruleset: self.path / name for ruleset, name in RESULT_FILES.items()} if is_folder else {}
+        judged = {ruleset: log for ruleset, log in logs.items() if ruleset not in found and log.is_file()}
         if self.log is not None and self.log not in logs.values() and self.record.ruleset in RULESETS:
             judged[str(self.record.ruleset)] = self.log
-        found = kept | {ruleset: judge(log, ruleset) for ruleset, log in judged.items()}
+        found |= {ruleset: judge(log, ruleset) for ruleset, log in judged.items()}
         return [found[ruleset] for ruleset in sorted(found, reverse=True)]
+
+    @cached_property
+    def curves(self) -> dict[str, list[Point]]:
+        """The curves of a run on images: name -> points.
+
+        A row of an interval is placed by the images seen, because the row's epoch is a whole number and stands still
+        within an epoch. Images/s are those of the metrics, else of the log's epochs, else what the log itself states.
+        """
+        record = self.record
+        if not record.is_of_images:
+            return {}
+        steps = [to_number(row.get("step")) for row in self.intervals]
+        epochs = [None if step is None else record.epochs_of(step + 1) for step in steps]
+        rows = [
+            (epoch or row.get("epoch"), self._since_start(row), row)
+            for epoch, row in zip(epochs, self.intervals, strict=True)
+        ]
+        loss, rate, images = (
+            [(epoch, at, row.get(key)) for epoch, at, row in rows] for key in ("loss", "lr", "images_per_s")
+        )
+        spans = [span for span in record.epoch_spans if span.end_s > span.begin_s]
+        in_epoch = record.images_per_epoch
+        by_epoch = [
+            (span.first_epoch + span.epochs - 1, span.end_s, in_epoch * span.epochs / (span.end_s - span.begin_s))
+            for span in spans
+            if in_epoch
+        ]
+        return {
+            "accuracy": [(each.epoch, each.at_s, each.accuracy) for each in record.evaluations],
+            "loss": loss,
+            "validation_loss": [
+                (row.get("epoch"), self._since_start(row), value)
+                for row in self.evaluations
+                if (value := to_number(row.get("eval_loss"))) is not None
+            ],
+            "learning_rate": rate,
+            "images_per_s": images or by_epoch or [(epoch, None, rate) for epoch, rate in record.throughputs],
+            "evaluation_s": [
+                (each.epoch, each.at_s, each.seconds) for each in record.evaluations if each.seconds is not None
+            ],
+        }
+
+    def _since_start(self, row: dict[str, Any]) -> float | None:
+        """Return the seconds from run_start to a row of the metrics."""
+        when = to_number(row.get("time"))
+        return None if when is None else self.record.since_start(when)
 
 
 def gather_run(path: Path, name: str | None = None) -> ReportedRun:
@@ -141,7 +186,9 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         return ReportedRun(name or path.stem, path, path, record, settings=_logged(record))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give run folders or logs")
-    log = _main_log(path)
+    # The log of ruleset 4.0.0, otherwise any log in the folder.
+    logs = [*(path / name for name in RESULT_FILES.values()), *sorted(path.glob("result_*.txt"))]
+    log = next((each for each in logs if each.is_file()), None)
     if log is None and not (path / CONFIG_FILE).is_file():
         raise NoRun(f"{path}: contains neither result_*.txt nor {CONFIG_FILE}; give a run folder or a log")
     record = parse_log(log) if log else RunRecord(path)
@@ -183,14 +230,6 @@ def summarise(run: ReportedRun) -> dict[str, Any]:
         "curve": [asdict(each) for each in record.evaluations],
         "unreadable_records": record.unreadable,
     }
-
-
-def _main_log(folder: Path) -> Path | None:
-    """Return the log of ruleset 4.0.0, otherwise any log in the folder; None without logs."""
-    for name in RESULT_FILES.values():
-        if (folder / name).is_file():
-            return folder / name
-    return next((path for path in sorted(folder.glob("result_*.txt")) if path.is_file()), None)
 
 
 def _or(read: Callable[[Path], _Content], path: Path, empty: _Content) -> _Content:

@@ -16,7 +16,6 @@ from configs.arguments import Style, duration, painted, printable
 from configs.errors import UserError
 from configs.plan import plan_run
 from configs.schema import Recipe
-from logs.attempts import Attempt
 from logs.energy import energy_of
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.judge.evidence import problem_of
@@ -78,20 +77,21 @@ def watch(
             for sender in senders:
                 sender.send(rows)
             lines = describe_progress(run.recipe, total_steps, follower.last, None if ended else time.time())
-            lines += [
-                (f"  attempt {number} {each.description}", "bad") for number, each in enumerate(_attempts(run), start=1)
-            ]
+            with suppress(OSError, ValueError):  # of a network file system
+                attempts = enumerate(run.attempts.read(), start=1)
+                lines += [(f"  attempt {number} {each.description}", "bad") for number, each in attempts]
             if ended:
                 words, is_success = _outcome(run)
                 lines.append((words, "good" if is_success else "bad"))
-            lines += _energy(run, follower.last.get("interval", {}), has_ended_well=bool(is_success))
+            with suppress(OSError, ValueError):
+                lines += _energy(run, follower.last.get("interval", {}), has_ended_well=bool(is_success))
             shown = _redraw(terminal, shown, lines)
             if ended or once:
                 return 0 if is_success else 1
             sleep(every_s)
     finally:
         for sender in senders:
-            sender.close(is_success=is_success)
+            sender.close(is_success)
 
 
 def _outcome(run: RunFolder) -> tuple[str, bool]:
@@ -107,18 +107,8 @@ def _energy(run: RunFolder, interval: Mapping[str, Any], *, has_ended_well: bool
     """Return a line on the energy of a run until now; none if no counter of energy can be read."""
     step, target = to_number(interval.get("step")), run.recipe.run.target_top1
     images = None if step is None else (step + 1) * run.recipe.batch.global_size
-    try:
-        energy = energy_of(run.path, images=images, has_reached_target=has_ended_well and target is not None)
-    except (OSError, ValueError):  # of a network file system
-        energy = None
+    energy = energy_of(run.path, images=images, has_reached_target=has_ended_well and target is not None)
     return [] if energy is None else [(f"  energy: {energy.words}", "plain")]
-
-
-def _attempts(run: RunFolder) -> Sequence[Attempt]:
-    try:
-        return run.attempts.read()
-    except (OSError, ValueError):  # of a network file system
-        return ()
 
 
 def _redraw(terminal: TextIO, shown: list[Line], lines: list[Line]) -> list[Line]:
@@ -168,20 +158,27 @@ def describe_progress(
     step, rate = to_number(interval.get("step")), to_number(interval.get("images_per_s"))
     if step is None:
         return [(f"{recipe.name}: starting, no step reported yet", "strong")]
-    size, samples = recipe.batch.global_size, recipe.data.train_samples
-    epoch = (step + 1) * size / samples
+    samples = recipe.data.train_samples
+    epoch = (step + 1) * recipe.batch.global_size / samples
+    full = round(20 * min(max((step + 1) / total_steps, 0.0), 1.0))
     age = "" if now is None else f"; last metrics {max(now - (to_number(interval.get('time')) or now), 0.0):.0f} s ago"
-    where = (
-        f"{recipe.name}: {_bar((step + 1) / total_steps)} step {step + 1:.0f} of {total_steps}, epoch {epoch:.2f} of "
-        f"at most {recipe.run.epochs}{age}"
+    loss, lr = (_shown(interval.get(key), ".4g", "not finite") for key in ("loss", "lr"))
+    waiting, exposed = (
+        _shown(interval.get(key), ".1%", "unknown") for key in ("input_wait_fraction", "comm_exposed_fraction")
     )
-    how_fast = (
-        f"  {rate or 0:.0f} images/s, loss {_in_short(interval.get('loss'))}, "
-        f"learning rate {_in_short(interval.get('lr'))}, waiting for input "
-        f"{_share(interval.get('input_wait_fraction'))}, exposed communication "
-        f"{_share(interval.get('comm_exposed_fraction'))}"
-    )
-    lines: list[Line] = [(where, "strong"), (how_fast, "plain"), _evaluation(evaluation, recipe.run.target_top1)]
+    lines: list[Line] = [
+        (
+            f"{recipe.name}: [{'#' * full}{'.' * (20 - full)}] step {step + 1:.0f} of {total_steps}, epoch "
+            f"{epoch:.2f} of at most {recipe.run.epochs}{age}",
+            "strong",
+        ),
+        (
+            f"  {rate or 0:.0f} images/s, loss {loss}, learning rate {lr}, waiting for input {waiting}, exposed "
+            f"communication {exposed}",
+            "plain",
+        ),
+        _evaluation(evaluation, recipe.run.target_top1),
+    ]
     if slow := slow_words([last.get(SLOW_RANKS, {})], is_over=now is None):
         lines.append((f"  {slow}", "bad"))
     if rate and now is not None:
@@ -207,22 +204,11 @@ def _evaluation(row: dict[str, Any], target: float | None) -> Line:
     if top1 is None:
         return "  last evaluation: none yet", "plain"
     goal = "" if target is None else f", target {target:g}"
-    reached = target is not None and top1 >= target
-    loss = "" if "eval_loss" not in row else f", validation loss {_in_short(row['eval_loss'])}"
+    loss = f", validation loss {_shown(row['eval_loss'], '.4g', 'not finite')}" if "eval_loss" in row else ""
     words = f"  last evaluation: top-1 {top1:.4f}{loss} after epoch {row.get('epoch')}{goal}"
-    return words, "good" if reached else "plain"
+    return words, "good" if target is not None and top1 >= target else "plain"
 
 
-def _bar(share: float) -> str:
-    full = round(20 * min(max(share, 0.0), 1.0))
-    return f"[{'#' * full}{'.' * (20 - full)}]"
-
-
-def _in_short(value: Any) -> str:
+def _shown(value: Any, form: str, otherwise: str) -> str:
     number = to_number(value)
-    return "not finite" if number is None else f"{number:.4g}"
-
-
-def _share(value: Any) -> str:
-    number = to_number(value)
-    return "unknown" if number is None else f"{number:.1%}"
+    return otherwise if number is None else format(number, form)

@@ -1,13 +1,15 @@
-"""What the report says of runs: what each is called, how they are headed, and when a mean over them means something."""
+"""What the report says of runs: what each is, what it is called, and when a mean over them means something."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from statistics import mean, median
 from typing import Any
 
 from markupsafe import Markup
 
-from configs.registry import INVENTED_SOURCES
+from configs.registry import ENGINES, INVENTED_SOURCES
+from logs.environment import machine_in_words
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import impossible_times
 from logs.judge.official import RULESET
@@ -15,7 +17,6 @@ from logs.judge.unverified import RETIRED, TERM, footnote
 from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
-from logs.show.identity import moment
 from logs.show.reported_run import ReportedRun
 from logs.slow_ranks import slow_stretches
 
@@ -31,16 +32,19 @@ _MOST_STRETCHES = 5
 """Parts of a run with a slow rank that a page names."""
 _LEAST_STALL_S = 0.01
 """A shorter wait for checkpoints is not told."""
+_COMMIT_DIGITS = 12
+_ALSO_SETTINGS = ("Recipe", "Network", "Data", "Engine", "Seed")
+"""Facts that follow from settings, which the table of several runs has anyway."""
 
 
 def heading(runs: Sequence[ReportedRun]) -> str:
     """Return the heading of the page: recipe, cluster and date, or how many runs of what."""
     places = list(dict.fromkeys(place_of(run) for run in runs))
-    if len(runs) == 1:
-        return ", ".join(text for text in (places[0] or runs[0].name, _date(runs[0])) if text)
     in_time = sorted(runs, key=lambda run: run.record.began_s or 0.0)
-    dates = [date for date in dict.fromkeys(map(_date, in_time)) if date]
-    when = f", {dates[0]}" + (f" to {dates[-1]}" if len(dates) > 1 else "") if dates else ""
+    dates = list(dict.fromkeys(filter(None, (_moment(run.record.began_s).partition(",")[0] for run in in_time))))
+    if len(runs) == 1:
+        return ", ".join([places[0] or runs[0].name, *dates])
+    when = f", {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
     what = f": {places[0]}" if len(places) == 1 and places[0] else ""
     return f"{len(runs)} runs side by side{what}{when}"
 
@@ -48,36 +52,109 @@ def heading(runs: Sequence[ReportedRun]) -> str:
 def place_of(run: ReportedRun) -> str:
     """Return recipe and cluster of a run, or submitter and platform of a log."""
     recipe, cluster = run.settings.get("recipe.name"), run.settings.get("cluster.name")
-    if recipe is not None:
-        return f"{recipe} on {cluster}"
-    return ", ".join(text for text in (run.record.submitter, run.record.platform) if text)
+    log = ", ".join(text for text in (run.record.submitter, run.record.platform) if text)
+    return log if recipe is None else f"{recipe} on {cluster}"
 
 
-def _date(run: ReportedRun) -> str:
-    return moment(run.record.began_s).partition(",")[0]
+def common_and_differing(runs: Sequence[ReportedRun]) -> tuple[dict[str, str], dict[str, list[str | None]]]:
+    """Return the facts that all runs share, and the facts in which they differ with the value of each run.
+
+    Of several runs, what differs in a setting is left to the table of settings.
+    """
+    are_ours = ["recipe.name" in run.settings for run in runs]
+    told = [_configured(run) if is_ours else _logged(run) for run, is_ours in zip(runs, are_ours, strict=True)]
+    facts = [{name: value for name, value in each if value} for each in told]
+    names = list(dict.fromkeys(name for each in facts for name in each))
+    values = {name: [each.get(name) for each in facts] for name in names}
+    shared = {name: found[0] for name, found in values.items() if found[0] and len(set(found)) == 1}
+    left_out = {*shared, *(_ALSO_SETTINGS if all(are_ours) else ())}
+    return shared, {name: found for name, found in values.items() if name not in left_out}
+
+
+def _configured(run: ReportedRun) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each fact of a run of this program, in the order of the page."""
+    settings, surroundings = run.settings, run.environment
+    side, classes = settings.get("recipe.model.image_size"), settings.get("recipe.model.num_classes")
+    yield "Recipe", f"{settings['recipe.name']}, {settings.get('recipe.mlperf.division')} division"
+    parameters = "" if run.startup.parameters is None else f", {run.startup.parameters:,} parameters"
+    yield "Network", f"{settings.get('recipe.model.name')}{parameters}"
+    images = [_grouped(settings.get(f"recipe.data.{part}_samples")) for part in ("train", "eval")]
+    where = f"{settings.get('recipe.data.name')}: {images[0]} training and {images[1]} evaluation images"
+    yield "Data", f"{where} of {side} px, {classes} classes"
+    git = surroundings.get("git") or {}
+    changed = " with changes" if git.get("dirty") else ""
+    yield "Commit", f"{str(git['commit'])[:_COMMIT_DIGITS]}{changed}" if git.get("commit") else ""
+    nodes, ranks = settings.get("cluster.num_nodes"), settings.get("cluster.ranks_per_node")
+    if isinstance(nodes, int) and isinstance(ranks, int):
+        total = f"{nodes * ranks} rank{'s' if nodes * ranks > 1 else ''}" + (f" on {nodes} nodes" if nodes > 1 else "")
+        yield "Machine", "; ".join(filter(None, (total, machine_in_words(surroundings))))
+    name, versions = str(settings.get("cluster.engine.name")), surroundings.get("packages") or {}
+    entry = ENGINES.get(name)
+    found = [str(versions[package]) for package in entry.distributions if package in versions] if entry else []
+    title = " ".join([entry.title if entry else name, *found[:1]])
+    yield "Engine", f"{title}, {settings.get('cluster.engine.precision')}"
+    yield "Seed", str(settings.get("recipe.run.seed"))
+    yield "Began", _moment(run.record.began_s)
+    yield "Command", str(surroundings.get("command") or "")
+
+
+def _logged(run: ReportedRun) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each fact of another submitter's log."""
+    record = run.record
+    yield "Submitter", record.submitter or ""
+    yield "Platform", record.platform or ""
+    yield "Benchmark", ", ".join(filter(None, (record.benchmark, record.division and f"{record.division} division")))
+    if record.train_samples:
+        more = f" and {_grouped(record.eval_samples)} evaluation" if record.eval_samples else ""
+        yield "Data", f"{_grouped(record.train_samples)} training{more} samples"
+    yield "Rules", record.ruleset or ""
+    yield "Seed", ", ".join(map(str, record.seeds)) if len(record.seeds) == 1 else ""
+    yield "Began", _moment(record.began_s)
+
+
+def _moment(time_s: float | None) -> str:
+    """Return Unix seconds as day, month, year, and the time of day behind a comma; empty if they are None."""
+    then = None if time_s is None else datetime.fromtimestamp(time_s, tz=timezone.utc)
+    return f"{then.day} {then:%B %Y, %H:%M:%S} UTC" if then else ""
+
+
+def _grouped(number: Any) -> str:
+    return f"{number:,}" if isinstance(number, int) else str(number)
 
 
 def lead(runs: Sequence[ReportedRun]) -> Markup:
     """Return a sentence with the time to train; a mean only over runs that are alike."""
     reached = [run for run in runs if state_of(run)[1]]
     times = sorted(run.record.time_to_train_s for run in reached if run.record.time_to_train_s)
-    without = sum(_has_no_target(run) for run in reached)
+    without = sum(map(_has_no_target, reached))
     if not times:
         states = ", ".join(dict.fromkeys(state_of(run)[0] for run in runs))
         goal = "has succeeded" if all(map(_has_no_target, runs)) else "has reached its target"
         return Markup("No run {}: {}.").format(goal, states)
     if len(runs) == 1:
+        record = runs[0].record
         goal = "of training to the last epoch, without a target" if without else "to train"
-        return Markup("{} {}{}.").format(_score(times[0], reached), goal, _attempts(runs[0]))
+        attempts = f", in {record.attempts} attempts" if record.attempts > 1 else ""
+        paused_s = sum(pause.end_s - pause.begin_s for pause in record.pauses)
+        attempts += f", without pauses of {in_seconds(paused_s)}" if attempts and record.pauses else ""
+        return Markup("{} {}{}.").format(_score(times[0], reached), goal, attempts)
     if differing := _differing(reached):
-        sentence = Markup("{} of {} runs {}, the fastest after {}. ")
-        sentence = sentence.format(len(reached), len(runs), _ended(len(reached), without), _score(times[0], reached))
-        return sentence + f"No mean: the runs differ in {', '.join(differing)}."
-    sentence = Markup("{} to train: median of ").format(_score(median(times), reached))
-    ended = "without a target" if without else "that reached the target"
-    sentence += f"{len(times)} runs {ended}, out of {len(runs)}; fastest {in_seconds(times[0])}, slowest "
+        ended = f"succeeded ({len(reached) - without} reached their target, {without} had none)"
+        ended = {0: "reached their target", len(reached): "ran to their last epoch, without a target"}.get(
+            without, ended
+        )
+        sentence = Markup("{} of {} runs {}, the fastest after {}. No mean: the runs differ in {}.")
+        return sentence.format(len(reached), len(runs), ended, _score(times[0], reached), ", ".join(differing))
     olympic = f"; olympic mean {in_seconds(mean(times[1:-1]))}" if len(times) >= _SUBMISSION_RUNS else ""
-    return sentence + f"{in_seconds(times[-1])}{olympic}."
+    return Markup("{} to train: median of {} runs {}, out of {}; fastest {}, slowest {}{}.").format(
+        _score(median(times), reached),
+        len(times),
+        "without a target" if without else "that reached the target",
+        len(runs),
+        in_seconds(times[0]),
+        in_seconds(times[-1]),
+        olympic,
+    )
 
 
 def _score(seconds: float, runs: Sequence[ReportedRun]) -> Markup:
@@ -91,36 +168,21 @@ def _has_no_target(run: ReportedRun) -> bool:
     return run.path.is_dir() and run.target is None
 
 
-def _ended(succeeded: int, without_target: int) -> str:
-    """Return how the runs that succeeded ended, in words."""
-    if not without_target:
-        return "reached their target"
-    if without_target == succeeded:
-        return "ran to their last epoch, without a target"
-    return f"succeeded ({succeeded - without_target} reached their target, {without_target} had none)"
-
-
-def _attempts(run: ReportedRun) -> str:
-    """Return in how many attempts a resumed run trained, and how long it paused; empty if it was not resumed."""
-    pauses = run.record.pauses
-    if run.record.attempts == 1:
-        return ""
-    paused_s = sum(pause.end_s - pause.begin_s for pause in pauses)
-    return f", in {run.record.attempts} attempts" + (f", without pauses of {in_seconds(paused_s)}" if pauses else "")
-
-
 def _differing(runs: Sequence[ReportedRun]) -> list[str]:
     """Return in what runs differ so much that their times have no common mean."""
-    kinds: dict[str, set[Any]] = {
-        "benchmark": {run.record.benchmark for run in runs},
-        "submitter": {run.record.submitter for run in runs},
-        "platform": {run.record.platform for run in runs},
-        "recipe": {run.settings.get("recipe.name") for run in runs},
-        "global batch": {run.record.global_batch_size for run in runs},
-        "target": {run.target for run in runs},
-        "training images": {run.record.train_samples for run in runs},
-    }
-    return [name for name, values in kinds.items() if len(values) > 1]
+    kinds = [
+        {
+            "benchmark": run.record.benchmark,
+            "submitter": run.record.submitter,
+            "platform": run.record.platform,
+            "recipe": run.settings.get("recipe.name"),
+            "global batch": run.record.global_batch_size,
+            "target": run.target,
+            "training images": run.record.train_samples,
+        }
+        for run in runs
+    ]
+    return [name for name, value in kinds[0].items() if any(each[name] != value for each in kinds)]
 
 
 def state_of(run: ReportedRun) -> tuple[str, bool | None]:

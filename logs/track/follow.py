@@ -22,15 +22,10 @@ _NAMES = {
 """Kind of row -> key of the row -> name of the curve, which is that of ``./run.sh report --csv``."""
 
 
-def values_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a tracker gets of a row: curve -> value; values that are missing or not finite are left out."""
-    numbers = {name: to_number(row.get(key)) for key, name in _NAMES.get(str(row.get("kind")), {}).items()}
-    values = {name: number for name, number in numbers.items() if number is not None}
-    return {**values, "epoch": float(row["epoch"])} if values and to_number(row.get("epoch")) is not None else values
-
-
 class Sender:
     """Sends each row of a run to a tracker once; a file keeps which it has, because a resumed run repeats rows.
+
+    Values that are missing or not finite are left out.
 
     Args:
         run_folder: The run folder.
@@ -39,7 +34,7 @@ class Sender:
     """
 
     def __init__(self, run_folder: Path, name: str, tracker: Tracker) -> None:
-        self._path, self._tracker = run_folder / FOLDER / f"{name}.json", tracker
+        self._path, self.close, self._log = run_folder / FOLDER / f"{name}.json", tracker.close, tracker.log
         try:
             self._steps = {str(kind): int(step) for kind, step in read_object(self._path).items()}
         except (UserError, TypeError, ValueError):
@@ -47,22 +42,18 @@ class Sender:
 
     def send(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Send the rows of later steps than the tracker has."""
-        new = [row for row in rows if self._is_new(row)]
-        for row in new:
-            self._tracker.log(int(row["step"]) + 1, to_number(row.get("time")) or 0.0, values_of(row))
-        if new:
+        before = dict(self._steps)
+        for row in rows:
+            kind, step = str(row.get("kind")), to_number(row.get("step"))
+            numbers = {name: to_number(row.get(key)) for key, name in _NAMES.get(kind, {}).items()}
+            values = {name: number for name, number in numbers.items() if number is not None}
+            if values and step is not None and step > self._steps.get(kind, -1):
+                self._steps[kind] = int(step)
+                if (epoch := to_number(row.get("epoch"))) is not None:
+                    values["epoch"] = epoch
+                self._log(int(step) + 1, to_number(row.get("time")) or 0.0, values)
+        if self._steps != before:
             write_json(self._path, self._steps)
-
-    def close(self, *, is_success: bool | None) -> None:
-        """End the run; None: it has not ended, and may be resumed."""
-        self._tracker.close(is_success=is_success)
-
-    def _is_new(self, row: Mapping[str, Any]) -> bool:
-        kind, step = str(row.get("kind")), to_number(row.get("step"))
-        if step is None or step <= self._steps.get(kind, -1) or not values_of(row):
-            return False
-        self._steps[kind] = int(step)
-        return True
 
 
 def follow(run_folder: Path, sender: Sender, goes_on: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from logs.read.record import Evaluation, Pause, RunRecord
 from logs.show.chart import BarChart, Chart, LineChart
-from logs.show.figures import figures, samples_of, utilisation
+from logs.show.figures import figures, utilisation
 from logs.show.reported_run import ReportedRun, gather_run
 from logs.usage import Sample
 from tests.logs import samples
@@ -206,7 +206,7 @@ def test_the_validation_loss_of_one_run_is_beside_its_training_loss_and_of_sever
     assert _points(several["Training loss by epoch"]) == [(1, 3.0), (2, 1.5)]
     assert "Loss by epoch" not in several
     assert "Training loss by epoch" in _charts(_validated()), "an older run has no validation loss"
-    assert samples_of(run)["validation_loss"] == [(1, 1.5, 2.5), (3, 3.5, 2.0)]
+    assert run.curves["validation_loss"] == [(1, 1.5, 2.5), (3, 3.5, 2.0)]
 
 
 def test_an_axis_of_accuracies_begins_at_nought_only_if_that_leaves_half_of_it_to_them() -> None:

@@ -143,7 +143,6 @@ def test_tensorboard_without_its_library_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    monkeypatch.delitem(sys.modules, "logs.track.tensorboard", raising=False)
     run = str(samples.run_folder(tmp_path / "run"))
     assert main(["report", run, "--tensorboard", str(tmp_path / "events")]) == 2
     assert "tensorboardX is not installed; run ./run.sh setup --extra tensorboard" in capsys.readouterr().err
@@ -172,7 +171,6 @@ def test_each_run_has_a_folder_of_events_with_epochs_in_thousandths_and_unix_tim
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=_Writer))
-    monkeypatch.delitem(sys.modules, "logs.track.tensorboard", raising=False)
     monkeypatch.setattr(_Writer, "made", [])
     runs = [str(samples.run_folder(tmp_path / name)) for name in ("a b_1.0-x", "late")]
     assert main(["report", *runs, "--tensorboard", str(tmp_path / "events")]) == 0
@@ -189,7 +187,6 @@ def test_each_run_has_a_folder_of_events_with_epochs_in_thousandths_and_unix_tim
     refused = str(samples.run_folder(tmp_path / "refused"))
     assert main(["report", refused, "--tensorboard", str(tmp_path)]) == 2
     assert "refused cannot be made (Permission denied); give another folder" in capsys.readouterr().err
-    del sys.modules["logs.track.tensorboard"]  # which has the writer of this test
 
 
 def test_runs_and_logs_have_as_many_folders_in_their_names_as_tell_them_apart_and_else_numbers(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import struct
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,22 +14,8 @@ from configs.plan import Position
 from logs.__main__ import main
 from logs.metrics import MetricsWriter
 from logs.track.follow import Sender, follow
-from logs.track.trackers import FOLDER, TRACKERS, open_tracker, require_installed
+from logs.track.trackers import FOLDER, TRACKERS, Tracker, open_tracker, require_installed
 from tests.logs import samples
-
-
-class Kept:
-    """A tracker that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.points: list[tuple[int, float, dict[str, float]]] = []
-        self.ends: list[bool | None] = []
-
-    def log(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
-        self.points.append((step, time_s, dict(values)))
-
-    def close(self, *, is_success: bool | None) -> None:
-        self.ends.append(is_success)
 
 
 def _interval(step: int, **values: Any) -> dict[str, Any]:
@@ -42,7 +27,8 @@ def _evaluation(step: int) -> dict[str, Any]:
 
 
 def test_rows_are_sent_once_as_they_come_also_by_the_next_attempt(tmp_path: Path) -> None:
-    path, first = tmp_path / "metrics.jsonl", Kept()
+    path = tmp_path / "metrics.jsonl"
+    first, second, ends = list[Any](), list[Any](), list[bool | None]()
     (tmp_path / FOLDER).mkdir()
     writer = MetricsWriter(path)
     writes = iter([[_interval(4)], [], [_interval(9, loss=float("nan")), _evaluation(9)]])
@@ -54,8 +40,8 @@ def test_rows_are_sent_once_as_they_come_also_by_the_next_attempt(tmp_path: Path
         writer.flush()
         return left.pop(0)
 
-    follow(tmp_path, Sender(tmp_path, "kept", first), goes_on)
-    assert first.points == [
+    follow(tmp_path, Sender(tmp_path, "kept", Tracker(lambda *point: first.append(point), ends.append)), goes_on)
+    assert first == [
         (5, 104.0, {"loss": 2.5, "learning_rate": 0.1, "epoch": 1.0}),
         (10, 109.0, {"learning_rate": 0.1, "epoch": 1.0}),
         (10, 9.0, {"accuracy": 0.75, "validation_loss": 0.5, "evaluation_s": 2.0, "epoch": 1.0}),
@@ -65,12 +51,11 @@ def test_rows_are_sent_once_as_they_come_also_by_the_next_attempt(tmp_path: Path
     for row in (_interval(9), _evaluation(9), _interval(14)):
         resumed.row(**row)
     resumed.close()
-    second = Kept()
-    sender = Sender(tmp_path, "kept", second)
+    sender = Sender(tmp_path, "kept", Tracker(lambda *point: second.append(point), ends.append))
     follow(tmp_path, sender, lambda: False)
-    assert [step for step, *_ in second.points] == [15]
-    sender.close(is_success=True)
-    assert second.ends == [True]
+    assert [step for step, *_ in second] == [15]
+    sender.close(True)
+    assert ends == [True]
 
 
 @pytest.mark.parametrize("name", TRACKERS)
@@ -111,13 +96,11 @@ def test_wandb_gets_the_settings_without_secrets_and_finds_the_run_of_an_earlier
         told.append(exit_code)
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
-    monkeypatch.delitem(sys.modules, "logs.track.wandb_run", raising=False)
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     for is_success in (True, False, None):
         tracker = open_tracker("wandb", run)
         tracker.log(5, 3.0, {"loss": 1.0})
-        tracker.close(is_success=is_success)
-    del sys.modules["logs.track.wandb_run"]
+        tracker.close(is_success)
     logged = (5, {"loss": 1.0, "time": 3.0})
     assert told == [logged, 0, logged, 1, logged, 1]
     assert (asked["id"], asked["resume"], asked["project"], asked["name"]) == ("run--1", "allow", "mine", "run +1")
