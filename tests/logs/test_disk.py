@@ -10,26 +10,9 @@ import pytest
 
 from configs.errors import UserError
 from logs.checkpoints import CheckpointFolder, SavedState, read
-from logs.disk import explain_disk_errors, read_object, write_json, write_text
+from logs.disk import read_object, write_json, write_text
 from tests.disk_order import DiskOrder
 from tests.small_disk import small_disk
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (errno.ENOSPC, "the disk is full; free some space, or put"),
-        (errno.EIO, "the disk or the file server reports an input/output error; check the disk or the file server, or"),
-        (errno.ENOENT, "the folder is missing, or was deleted during the run; make the folder, or repeat the run with"),
-        (errno.EACCES, "Permission denied; choose a folder that you may write to"),
-        (None, "of no kind; check the disk"),
-    ],
-)
-def test_each_error_has_its_reason_and_its_remedy(error: int | None, words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught, explain_disk_errors(tmp_path / "a"):
-        raise OSError(error, os.strerror(error)) if error else OSError("of no kind")
-    assert str(caught.value).startswith(f"{tmp_path}/a: cannot be written: {words}")
-
 
 NO_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 """How file systems that never sync refuse it."""
@@ -121,21 +104,6 @@ def test_a_file_gets_its_name_when_all_its_bytes_are_on_the_disk(
     assert order.is_named_on_disk[checkpoint]  # or a power failure may leave the run without this and the one before
 
 
-@pytest.mark.parametrize(
-    ("options", "mode"), [({}, 0o664), ({"is_private": False}, 0o664), ({"is_private": True}, 0o600)]
-)
-def test_only_a_file_that_must_be_private_is_kept_from_other_users(
-    options: dict[str, bool], mode: int, tmp_path: Path
-) -> None:
-    before = os.umask(0o002)
-    try:
-        write_text(tmp_path / "a.txt", "a", **options)
-        write_json(tmp_path / "b.json", {}, **options)
-    finally:
-        os.umask(before)
-    assert [path.stat().st_mode & 0o777 for path in sorted(tmp_path.iterdir())] == [mode, mode]
-
-
 def test_json_is_strict_has_a_line_for_each_value_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_json(path, {"a": 1})
@@ -168,18 +136,6 @@ def test_what_is_no_json_object_is_refused_with_the_reason(
         UserError, match=rf"file: cannot be read \(.*({reason}).*\); give the folder of a run of this program$"
     ):
         read_object(path)
-
-
-def test_a_text_that_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_text(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(path, "new \ud800")
-    (tmp_path / f".file.{os.getpid()}").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"file: cannot be written: the disk is full; free some space"):
-        write_text(path, "newer")
-    assert path.read_text(encoding="utf-8") == "old"
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_pipe_and_a_device_are_written_and_stay_what_they_are(tmp_path: Path) -> None:

@@ -140,23 +140,6 @@ def test_gpus_are_told_as_far_as_the_driver_answers(
     assert environment()["git"] is None, "there is no git"
 
 
-def test_instruction_sets_and_the_numbers_behind_the_model_name_are_the_machines() -> None:
-    told = subprocess.run(["lscpu", "--json"], capture_output=True, text=True, check=True, env={"LC_ALL": "C"}).stdout
-    fields = {row["field"].rstrip(":"): row["data"] for row in _rows(json.loads(told)["lscpu"])}
-    found = environment()
-    assert found["cpu"] == fields["Model name"]
-    assert found["cpu_id"] == f"{fields['Vendor ID']} family {fields['CPU family']} model {fields['Model']}"
-    flags = set(fields["Flags"].split())
-    assert cpu_flags() == set(found["cpu_flags"])
-    assert {"sse2", "sse4_2"} <= set(found["cpu_flags"]) <= flags
-    assert {flag for flag in flags if flag.startswith(("avx", "fma", "amx"))} <= set(found["cpu_flags"])
-    assert not {"fpu", "vmx", "rdrand"} & set(found["cpu_flags"])
-
-
-def _rows(tree: Any) -> list[dict[str, Any]]:
-    return [row for each in tree for row in [each, *_rows(each.get("children", []))]]
-
-
 def test_a_core_counts_once_however_many_threads_it_has_and_what_is_not_told_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,24 +83,6 @@ def test_a_folder_knows_whether_its_run_has_begun_and_ended(tmp_path: Path) -> N
     assert (folder.is_begun, folder.has_summary, folder.has_ended) == (True, True, False)
 
 
-def test_a_summary_comes_back_as_it_was_and_what_it_was_not_told_is_unknown(tmp_path: Path) -> None:
-    summary = Summary(recipe="digits", status="success", top1=0.97, steps=225, weights_checksum="00ff")
-    RunFolder(tmp_path).write_summary(summary)
-    assert RunFolder(tmp_path).summary() == summary
-    told = {"recipe": "digits", "status": "aborted", "is_rehearsal": False}
-    assert {key: each for key, each in asdict(Summary("digits", "aborted")).items() if each is not None} == told
-
-
-@pytest.mark.parametrize(
-    "text", [None, "{", "[]", '{"status": "success"}', '{"recipe": "a", "status": "success", "epochs": "8"}']
-)
-def test_a_missing_or_broken_summary_is_named(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / "summary.json").write_text(text)
-    with pytest.raises(UserError, match=r"summary.json: (cannot be read|is damaged)"):
-        RunFolder(tmp_path).summary()
-
-
 @pytest.mark.medium
 def test_a_killed_run_is_closed_as_aborted_with_complete_logs_and_a_summary(tmp_path: Path, toy_run: Any) -> None:
     folder = RunFolder(tmp_path)

@@ -52,12 +52,3 @@ def test_each_total_is_needed_and_is_a_list_of_numbers(tmp_path: Path, key: str)
         path.write_text(json.dumps(rest | odd), encoding="utf-8")
         with pytest.raises(UserError, match=rf"{path}: is damaged \({key}.*\); {REMEDY}$"):
             read_usage(tmp_path)
-
-
-def test_what_is_no_file_or_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / USAGE_FILE).mkdir()
-    with pytest.raises(UserError, match="it is not a file"):
-        read_usage(tmp_path)
-    (tmp_path / SAMPLES_FILE).write_bytes(b"\xff\n")
-    with pytest.raises(UserError, match=rf"{SAMPLES_FILE}: cannot be read \(.*utf-8.*\); {REMEDY}$"):
-        read_samples(tmp_path)

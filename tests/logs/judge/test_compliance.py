@@ -195,17 +195,6 @@ def test_the_log_of_a_rehearsal_or_a_resumed_run_is_refused_for_that_alone(
     assert verdict.log_sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
 
 
-def test_logs_are_judged_each_by_its_ruleset_and_the_verdicts_stand_in_the_order_of_the_logs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logs = [tmp_path / f"{number}.log" for number in range(4)]
-    for log, (write, status) in zip(logs, ((samples.mll, "aborted"), (samples.mllog, "success")) * 2, strict=True):
-        log.write_text(write(samples.run_events(status=status)))
-    assert main(["check", *map(str, logs)]) == 1
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("  ")]
-    assert lines == [f"{verdict}  {log}" for verdict, log in zip(("FAIL  0.6.0", "PASS  4.0.0") * 2, logs, strict=True)]
-
-
 def test_a_verdict_on_an_earlier_log_is_not_read_and_check_keeps_the_one_on_the_present_log(tmp_path: Path) -> None:
     folder = samples.run_folder(tmp_path / "run", best=0.98)
     log = folder / "result_0.txt"

@@ -14,7 +14,7 @@ from logs.__main__ import main
 from logs.judge import compliance
 from logs.judge.evidence import problem_of
 from logs.show.reported_run import gather_run
-from logs.show.wording import lead, notes_of, state_of
+from logs.show.wording import state_of
 from logs.usage import SAMPLES_FILE, USAGE_FILE
 from tests.logs import samples
 from tests.runs import FinishedRun
@@ -114,12 +114,8 @@ def test_what_is_no_file_is_named_and_not_waited_for(run: Path, name: str, put: 
     ("name", "content", "words"),
     [
         ("startup.json", {"phases": [{"phase": "a", "thread": "b", "begin_s": 0}]}, "phases.0.end_s: Field required"),
-        ("startup.json", {"phases": [{"phase": "a", "thread": "b", "begin_s": 0, "end_s": "1"}]}, "phases.0.end_s: "),
-        ("startup.json", {"phases": []}, ""),
         ("ranks.json", {"ranks": [{"rank": 0}]}, "ranks.0.compute_median_s: Field required"),
         ("environment.json", {"gpus": ["x"]}, "gpus.0: "),
-        ("environment.json", {"gpus": None, "more": 1}, ""),
-        ("summary.json", {"recipe": "digits", "status": "success", "top1": "x"}, "top1: "),
         (USAGE_FILE, {"wall_s": [1.0]}, "children_cpu_s, cpu_s, peak_memory_bytes: missing"),
         (SAMPLES_FILE, _SAMPLE | {"busy_cores": 1e308}, "line 1: is damaged (busy_cores: "),
     ],
@@ -135,34 +131,26 @@ def test_a_row_that_lacks_what_it_needs_is_damage(run: Path, name: str, content:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (summary(run_s=83.0), ""),
         (summary(run_s=83.1), f"run time in s is 83.1 in summary.json, but 82.0 in {LOG}"),
         (summary(run_s=20.0, resumed_from_step=7), ""),
-        (summary(top1=0.9800009), ""),
         (summary(top1=0.980002), f"accuracy is 0.980002 in summary.json, but 0.98 in {LOG}"),
         (summary(top1=0.5, mean_auc=0.98), ""),
         (summary(epochs=3), f"last epoch is 3 in summary.json, but 8 in {LOG}"),
-        (summary(steps=LAST_STEP + 1), ""),
         (summary(steps=LAST_STEP), f"steps is {LAST_STEP + 1} in metrics.jsonl, but {LAST_STEP} in summary.json"),
         (summary(recipe="other"), "recipe is other in summary.json, but digits in config.yaml"),
-        (summary(seed=9), f"seed is 9 in summary.json, but 1 in {LOG}"),
-        (summary(seed=None, recipe="digits", global_batch_size=64, world_size=2), ""),
         (edited("config.yaml", "seed: 1\n", "seed: 8\n"), f"seed is 8 in config.yaml, but 1 in {LOG}"),
         (edited(LOG, '"seed", "value": 1', '"seed", "value": 8'), f"seed is 1 in {OLD}, but 8 in {LOG}"),
         (edited(OLD, 'lars_opt_momentum: {"value": 0.9', 'lars_opt_momentum: {"value": 0.8'), "lars_opt_momentum is 0"),
-        (edited(OLD, '"success"', '"aborted"'), f"status is aborted in {OLD}, but success in {LOG}"),
         (edited(LOG, '"value": 0.49', '"value": 0.48'), f"accuracy after epoch 4 is 0.49 in {OLD}, but 0.48 in {LOG}"),
         (without_lines(LOG, "eval_accuracy", "0.49"), f"evaluations is 2 in {OLD}, but 1 in {LOG}"),
         (edited("metrics.jsonl", '"top1": 0.49', '"top1": 0.5'), "accuracy after epoch 4 is 0.5 in metrics.jsonl, but"),
         (edited("metrics.jsonl", '"top1"', '"mean_auc"'), ""),
         (summary(status="aborted"), f"status is aborted in summary.json, but success in {LOG}"),
         (summary(status="aborted", failure="rank 0 was killed"), ""),
-        (summary(status="aborted", failure="below its target", steps=9), "status is aborted in summary.json, but"),
         (summary(status="aborted", failure="not saved", steps=9, is_saved=False), ""),
         (without_lines(LOG, "run_stop"), f"run_stop is missing in {LOG}, but summary.json has success"),
         (lambda run: [summary(is_rehearsal=True, top1=0.1)(run)], ""),
         (lambda run: [summary(status="aborted", top1=0.1)(run), edited(LOG, '"success"', '"aborted"')(run)], ""),
-        (lambda run: [summary(status="aborted")(run), without_lines(LOG, "run_stop")(run)], ""),
         (lambda run: [edited(name, "0.98", "0.96")(run) for name in (LOG, OLD, "summary.json", "metrics.jsonl")],
          f"the last accuracy in {LOG} is 0.96, below the target of 0.97"),
         (lambda run: [*(without_lines(name, "accuracy")(run) for name in (LOG, OLD)), summary(top1=None)(run),
@@ -186,10 +174,7 @@ def test_an_accuracy_edited_in_one_file_fails_the_check_and_is_no_success_on_the
     edited(name, "0.98", "0.99")(run)
     assert main(["check", str(run)]) == 1
     assert re.search(r"FAIL  files .*\n      accuracy .*0.9[89] in .*, but 0.9[89] in", capsys.readouterr().out)
-    found = gather_run(run)
-    assert state_of(found) == ("files disagree", False)
-    assert "No run has reached its target" in lead([found])
-    assert any(note.startswith("Files disagree: accuracy") for note in notes_of(found))
+    assert state_of(gather_run(run)) == ("files disagree", False)
 
 
 @pytest.mark.parametrize("name", [LOG, OLD, "metrics.jsonl", "summary.json", "environment.json", "config.yaml"])
@@ -228,8 +213,6 @@ def test_times_that_cannot_be_fail_the_check_although_the_official_checker_passe
     log.write_text(re.sub(pattern, time, samples.mllog(samples.run_events())))
     assert main(["check", str(log)]) == 1
     assert f"FAIL  times  {log}\n      {words}\n" in capsys.readouterr().out
-    assert state_of(gather_run(log)) == ("impossible times", False)
-    assert f"The times of the log cannot be: {words}." in notes_of(gather_run(log))
 
 
 def test_a_run_folder_without_its_configuration_is_no_folder_of_others_logs(

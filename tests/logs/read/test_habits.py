@@ -135,23 +135,6 @@ def test_a_record_that_quotes_another_is_one_record(head: str) -> None:
     assert [event and event.value for event in found] == [json.loads(quoted)] * 2
 
 
-@pytest.mark.parametrize("key", ["epoch_start", "epoch_stop", "block_start", "block_stop"])
-def test_a_mark_without_a_time_or_an_epoch_changes_nothing(key: str) -> None:
-    marks, lost = _marks("epoch", 12), {"epoch_num": 9, "first_epoch_num": 9}
-    late = key.replace("start", "stop")
-    for odd in ((-BEGIN_S, key, None, lost), (50, key, None, {"epoch_num": "x"}), (50, key, None, {})):
-        assert _run(*marks, odd, (60, late, None, lost)) == _run(*marks)
-
-
-@pytest.mark.parametrize("key", ["run_stop", "eval_accuracy", "epoch_stop", "init_start", "run_start"])
-def test_an_event_without_a_time_behind_the_end_changes_no_time(key: str) -> None:
-    late: Told = (-BEGIN_S, key, 0.5, {"epoch_num": 8, "status": "success"})
-    plain, found = _run(*_marks("epoch", 12)), _run(*_marks("epoch", 12), (100, "run_stop", None, {}), late)
-    assert (found.time_to_train_s, found.elapsed_s, found.epoch_spans, found.evaluations) == (
-        plain.time_to_train_s, plain.elapsed_s, plain.epoch_spans, plain.evaluations,
-    )  # fmt: skip
-
-
 def test_each_resumption_is_an_attempt_and_ranks_are_counted_in_the_last_one() -> None:
     starts: list[Told] = [(0, "init_start", None, {}), (5, "init_start", None, {})]
     resumed: list[Told] = [(100 + at, key, value, more) for at, key, value, more in starts]
@@ -186,12 +169,10 @@ def _old(top1: float, epoch: int) -> dict[str, float]:
 @pytest.mark.parametrize(
     "told",
     [
-        [("start", 10, None, 4), ("accuracy", 12, 0.5, 4), ("stop", 13, None, 4)],
         [("start", 10, None, 4), ("stop", 13, None, 4), ("accuracy", 12, 0.5, 4)],
         [("accuracy", 12, 0.5, 4), ("stop", 13, None, 4), ("start", 10, None, 4)],
         [("start", 10, None, 4), ("start", 11, None, 4), ("accuracy", 12, 0.5, 4), ("accuracy", 12.5, 0.9, 4),
          ("stop", 13, None, 4), ("stop", 14, None, 4)],
-        [("start", 10, None, None), ("accuracy", 12, _old(0.5, 4), None), ("stop", 13, None, None)],
         [("start", 10, None, None), ("stop", 13, None, None), ("accuracy", 12, _old(0.5, 4), None)],
         [("start", 10, None, 4), ("accuracy", 12, 0.5, 4), ("stop", 13, None, None), ("stop", 14, None, None)],
     ],
@@ -235,26 +216,6 @@ def test_epochs_need_not_cover_the_time_of_the_evaluations() -> None:
 
 def _points(*points: tuple[str, Any]) -> RunRecord:
     return _record(*((0, key, value, {}) for key, value in points))
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("submitter", "submission_org", "Org"), ("benchmark", "submission_benchmark", "resnet"),
-        ("division", "submission_division", "open"), ("platform", "submission_platform", "box"),
-        ("global_batch_size", "global_batch_size", 7), ("global_batch_size", "input_batch_size", 512),
-        ("train_samples", "train_samples", 9), ("train_samples", "preproc_num_train_examples", 9),
-        ("train_samples", "num_train_examples", 9), ("eval_samples", "eval_samples", 9),
-        ("eval_samples", "preproc_num_eval_examples", 9), ("eval_samples", "num_eval_examples", 9),
-        ("target", "eval_target", 0.75),
-    ],
-)  # fmt: skip
-def test_each_key_has_its_place_in_the_points(name: str, key: str, value: object) -> None:
-    found = _points((key, value))
-    assert getattr(found, name) == value
-    assert found == RunRecord(
-        Path("made.txt"), ruleset="4.0.0", settings={key: value} if key == "eval_target" else {}, **{name: value},  # type: ignore[arg-type]
-    )  # fmt: skip
 
 
 def test_of_several_names_of_a_number_that_of_the_later_rounds_counts_and_of_several_values_the_last() -> None:

@@ -92,12 +92,6 @@ def test_v05_numbers_epochs_from_0_or_1_and_a_record_from_1(first: int, logged: 
     assert (parse("\n".join(late)).epochs, parse("\n".join(late)).median_epoch_s) == (8, 10)
 
 
-@pytest.mark.parametrize("ruleset", sorted(FORMATS))
-@pytest.mark.parametrize(("status", "best"), [("success", 0.5), ("aborted", 0.99)])
-def test_a_run_ends_as_its_run_stop_says_whatever_its_accuracy(ruleset: str, status: str, best: float) -> None:
-    assert parse(FORMATS[ruleset](samples.run_events(status=status, best=best))).status == status
-
-
 @pytest.mark.medium
 @settings(max_examples=30)
 @given(data=st.data(), ranks=st.integers(2, 4))
@@ -146,13 +140,6 @@ def test_a_rate_is_that_of_the_whole_run_and_not_what_the_log_says_of_itself() -
     unnumbered: list[samples.LoggedEvent] = [(at, key, value, {}) for at, key, value, _ in rates]
     assert parse(samples.mllog([*events[:-1], *unnumbered, events[-1]])).throughputs == record.throughputs
     assert record.images_per_s == pytest.approx(8 * 1281167 / 82)
-
-
-def test_an_accuracy_that_is_not_a_number_is_none_and_the_last_number_counts() -> None:
-    text = samples.mllog(samples.run_events()).replace('"value": 0.76,', '"value": NaN,')
-    record = parse(text)
-    assert [each.accuracy for each in record.evaluations] == [0.38, None]
-    assert figures(record)["final_accuracy"] == 0.38
 
 
 def test_a_run_started_again_in_the_same_file_is_the_one_that_counts() -> None:

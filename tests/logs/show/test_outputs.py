@@ -17,17 +17,15 @@ from logs.__main__ import main
 from tests.logs import samples
 
 
-@pytest.mark.parametrize("option", ["--out", "--plot", "--csv"])
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("option", "name", "words"),
     [
-        ("run/result_0.txt", "which is a file that the report reads"),
-        ("run/config.yaml", "which is a file that the report reads"),
-        ("run/other.json", "which is a file that the report reads"),
-        ("link", "which is a file that the report reads"),
-        ("protected.html", "which is write-protected"),
-        ("pipe", "which is not a regular file"),
-        (".", "which is a folder"),
+        ("--out", "run/result_0.txt", "which is a file that the report reads"),
+        ("--csv", "run/other.json", "which is a file that the report reads"),
+        ("--plot", "link", "which is a file that the report reads"),
+        ("--out", "protected.html", "which is write-protected"),
+        ("--plot", "pipe", "which is not a regular file"),
+        ("--csv", ".", "which is a folder"),
     ],
 )
 def test_a_report_replaces_no_input_and_no_odd_file(

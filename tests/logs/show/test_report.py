@@ -51,21 +51,6 @@ def test_the_page_of_several_runs_has_their_times_and_charts(
     assert "Start-up: run-2" not in text, "of many runs, one has such a chart"
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_the_slowest_rank_is_named_and_of_many_ranks_both_ends_are_drawn(tmp_path: Path) -> None:
-    folder = samples.run_folder(tmp_path / "run")
-    assert main(["report", str(folder)]) == 0
-    text = _text(folder / "report.html")
-    assert "by rank: rank 1 computes longest, 4.8% above the median" in text
-    samples.write_ranks(folder, [1.0 + 0.001 * rank for rank in range(2048)])
-    assert main(["report", str(folder)]) == 0
-    text = _text(folder / "report.html")
-    assert "by rank: rank 2047 computes longest, 50.6% above the median; the 8 slowest and fastest of 2048" in text
-    assert "rank 2040: 3040.0 ms computing" in text
-    assert "rank 7: 1007.0 ms computing" in text
-    assert "rank 1000" not in text
-
-
 def test_the_page_loads_nothing_and_works_with_screen_reader_and_keyboard(tmp_path: Path, runs: list[str]) -> None:
     out = tmp_path / "report.html"
     main(["report", *runs, "--out", str(out)])
@@ -86,6 +71,7 @@ def test_the_page_of_one_run_is_in_the_run_folder_and_says_why_a_log_fails(runs:
     assert main(["report", runs[0]]) == 0
     text = _text(folder / "report.html")
     assert "fails 4.0.0" in text
+    assert "run-1/metrics.jsonl" in text and "run-1/report.html" not in text, "its files, but not the page itself"
     assert "train_samples is missing; log train_samples" in text
 
 
@@ -149,7 +135,7 @@ def test_on_a_phone_nothing_of_the_page_is_beyond_the_edge(tmp_path: Path, runs:
 
 @pytest.mark.ranks
 @needs_browser
-@pytest.mark.parametrize(("runs", "most"), [(1, 2), (3, 2), (20, 3)])
+@pytest.mark.parametrize(("runs", "most"), [(1, 2), (20, 3)])
 def test_runs_print_on_few_sheets(tmp_path: Path, runs: int, most: int) -> None:
     folders = [samples.run_folder(tmp_path / f"run{number}", number, best=0.98) for number in range(runs)]
     page, paper = tmp_path / "page.html", tmp_path / "page.pdf"

@@ -1,6 +1,5 @@
 """What a report reads of a run folder, with and without the files that the log stands in for."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,24 +42,6 @@ def test_the_figures_of_a_log_are_all_that_it_tells(tmp_path: Path) -> None:
         ],
         "unreadable_records": 1,
     }  # fmt: skip
-
-
-def test_each_part_is_read_from_its_file(tmp_path: Path) -> None:
-    folder = samples.run_folder(tmp_path / "run")
-    row = {"time": 5.0, "busy_cores": 1.5, "machine_busy_cores": 2.0, "memory_bytes": 7}
-    (folder / "utilisation.jsonl").write_text(json.dumps(row) + "\n")
-    attempt = {"time": "t", "outcome": "failed", "cause": "c", "host": None, "from_step": 0, "kept_step": 0}
-    (folder / "attempts.jsonl").write_text(json.dumps(attempt | {"goes_on": True}) + "\n")
-    run = gather_run(folder, "named")
-    assert (run.name, run.path, run.log) == ("named", folder, folder / "result_0.txt")
-    assert [row["kind"] for row in run.intervals] == ["interval"] * 8, "and no evaluations"
-    assert [each.phase for each in run.startup.phases][:2] == ["interpreter", "communicator"]
-    assert [each.rank for each in run.ranks] == [0, 1]
-    assert [(each.time, each.busy_cores) for each in run.samples] == [(5.0, 1.5)]
-    assert run.summary["recipe"] == "digits"
-    assert [each.cause for each in run.restarts] == ["c"]
-    log = gather_run(folder / "result_0.mll.txt")
-    assert (log.name, log.path, log.log) == ("result_0.mll", log.log, folder / "result_0.mll.txt")
 
 
 def test_the_log_is_that_of_the_newer_ruleset_or_else_the_first(tmp_path: Path) -> None:
