@@ -2,22 +2,19 @@
 
 ``result_0.txt`` is for ruleset 4.0.0 (``:::MLLOG {json}``), and ``result_0.mll.txt`` for ruleset 0.6.0, that of the
 2019 record (``:::MLL seconds key: {json}``). There are two files because the checker of either ruleset refuses the
-lines of the other. Keys are those of ruleset 4.0.0. No other module imports ``mlperf_logging.mllog``.
+lines of the other. Keys are those of ruleset 4.0.0.
 """
 
 import contextlib
 import json
-import logging
 import os
 import re
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, TextIO
 
 from configs.errors import UserError
@@ -30,13 +27,13 @@ from logs.disk import explain_disk_errors
 RESULT_FILES = {"4.0.0": "result_0.txt", "0.6.0": "result_0.mll.txt"}
 """Ruleset -> the file in a run folder that is written for this ruleset."""
 
-_TOKEN = ":::MLLOG "
-
 _JUMP_S = 1.0
 """Least jump that is named. Daemons that keep a clock right slow it down or speed it up, and so all clocks of Linux."""
 
 _NOT_CALLERS = (__file__, contextlib.__file__)
-"""Source files with stack frames between mllog and the code that logs; contextlib runs blocks, epochs, evaluations."""
+"""Source files between an event and the code that logs it; contextlib runs blocks, epochs, evaluations."""
+
+_EVENT_TYPES = {"point": "POINT_IN_TIME", "start": "INTERVAL_START", "stop": "INTERVAL_END"}
 
 _OLD_KEYS = {
     "lars_opt_base_learning_rate": "opt_base_learning_rate",
@@ -52,8 +49,8 @@ Kind = Literal["point", "start", "stop"]
 Status = Literal["success", "aborted"]
 
 
-class EventLog(ABC):
-    """A run's log of events, with one method for each kind of event.
+class EventLog:
+    """A run's log of events, with one method for each kind of event; this one, of every rank but 0, writes nothing.
 
     MLPerf's rules ask for this order: submission, cache_clear, init_start, seed and hyperparameters, init_stop,
     run_start; then blocks of epochs, and inside each block one evaluation with its accuracy; run_stop. Epochs count
@@ -63,11 +60,9 @@ class EventLog(ABC):
 
     _stopped = False
 
-    @abstractmethod
     def emit(self, kind: Kind, key: str, value: Any = None, **metadata: Any) -> None:
         """Log one event, under a key of MLPerf's rules or a key of our own."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close the log; nothing may be logged afterwards."""
 
@@ -161,16 +156,6 @@ class EventLog(ABC):
         self.emit("point", "eval_accuracy", top1, epoch_num=epoch)
 
 
-class NullLog(EventLog):
-    """The log of every rank but 0: writes nothing, and makes the same assertions as the log of rank 0."""
-
-    def emit(self, kind: Kind, key: str, value: Any = None, **metadata: Any) -> None:
-        """Write nothing."""
-
-    def close(self) -> None:
-        """Do nothing, because nothing is open."""
-
-
 def _framework(engine: EngineEntry) -> str:
     for name in engine.distributions:
         with contextlib.suppress(PackageNotFoundError):
@@ -190,7 +175,7 @@ class MlperfLog(EventLog):
     """
 
     def __init__(self, run_folder: Path, *, is_resumed: bool = False) -> None:
-        self._encoder = _Encoder()
+        self._clock_s = _clock_s()
         self._files: dict[str, tuple[Path, TextIO]] = {}
         for ruleset, name in RESULT_FILES.items():
             path = run_folder / name
@@ -200,17 +185,17 @@ class MlperfLog(EventLog):
 
     def emit(self, kind: Kind, key: str, value: Any = None, **metadata: Any) -> None:
         """Write one event to both files; if the process is killed later, the event is not lost."""
-        line = self._encoder.encode(kind, key, value, metadata)
+        lines = _lines(self._clock_s, kind, key, value, metadata)
         for ruleset, (path, file) in self._files.items():
             with explain_disk_errors(path):
-                file.write(_FORMATS[ruleset](line) + "\n")
+                file.write(lines[ruleset])
                 # Where the folder is gone, or another run has begun there, rank 0's claim tells so.
                 if not os.fstat(file.fileno()).st_nlink and not path.exists() and path.parent.is_dir():
                     raise UserError(f"{path}: was deleted during the run, which ends; start it again")
 
     def close(self) -> None:
         """Close both files, the second also if closing the first fails; name a jump of the machine's clock."""
-        if abs(moved_s := time.time() - self._encoder.now_s()) > _JUMP_S:
+        if abs(moved_s := _clock_s() - self._clock_s) > _JUMP_S:
             words = "the times of log and summary are by a clock that nobody moves"
             sys.stderr.write(f"warning: the clock of this machine was moved by {moved_s:+,.0f} s in the run; {words}\n")
         with contextlib.ExitStack() as stack:
@@ -242,64 +227,37 @@ def close_log(path: Path, ruleset: str) -> None:
     *_, last_attempt = event_of("resumed_from_step").split(whole)
     if event_of("run_stop").search(last_attempt):
         return
-    line = _Encoder().encode("stop", "run_stop", None, {"status": "aborted"})
+    line = _lines(_clock_s(), "stop", "run_stop", None, {"status": "aborted"})[ruleset]
     with explain_disk_errors(path), path.open("r+b") as file:
         file.truncate(len(whole) + 1 if whole else 0)
         file.seek(0, 2)
-        file.write(f"{_FORMATS[ruleset](line)}\n".encode())
+        file.write(line.encode())
 
 
-class _Encoder(logging.Handler):
-    """The official logger with a private `logging.Logger`, which keeps the last line instead of printing it.
+def _clock_s() -> float:
+    """Return the Unix time at which the steady clock was 0, by the machine's clock, which may be moved meanwhile."""
+    return time.time() - time.monotonic()
 
-    The time of an event is that of the first event and the seconds since then: the machine's clock may be moved.
 
-    The package's shared logger is not used: it prints to stdout, and keeps the handlers of whoever used it before.
+def _lines(clock_s: float, kind: Kind, key: str, value: Any, metadata: dict[str, Any]) -> dict[str, str]:
+    """Return ruleset -> the line of an event that happens now, with the source file and line of the code that logs.
+
+    The first is the line of MLPerf's own logger, of which this format is all that a run needs.
+
+    Args:
+        clock_s: See `_clock_s`: the time of an event is that of the first event and the seconds since then.
+        kind: Kind of the event.
+        key: Key of ruleset 4.0.0.
+        value: What JSON can hold, or NumPy's form of it.
+        metadata: Likewise.
     """
-
-    def __init__(self) -> None:
-        from mlperf_logging.mllog import mllog  # noqa: PLC0415 (imports NumPy, which readers of logs do not need)
-
-        super().__init__()
-        self._line = ""
-        self._clock_s = time.time() - time.monotonic()
-        logger = logging.Logger(__name__, logging.INFO)  # unregistered, so no parent prints to the console
-        logger.addHandler(self)
-        # MLLogger uses root_dir as a regular expression.
-        self._mllogger = mllog.MLLogger(logger, root_dir=re.escape(str(ROOT)))
-        self._methods = {"point": self._mllogger.event, "start": self._mllogger.start, "stop": self._mllogger.end}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._line = record.getMessage()
-
-    def now_s(self) -> float:
-        """Return the seconds since 1970, by the machine's clock at the beginning."""
-        return self._clock_s + time.monotonic()
-
-    def encode(self, kind: Kind, key: str, value: Any, metadata: dict[str, Any]) -> str:
-        """Return the ``:::MLLOG`` line of an event, with the source file and line of the code that logs."""
-        time_ms = int(self.now_s() * 1e3)
-        self._methods[kind](key, value, metadata=metadata or None, time_ms=time_ms, stack_offset=_frames_to_caller())
-        # Where a value cannot be encoded, mllog logs "Failed to encode" and raises nothing.
-        assert self._line.startswith(_TOKEN), self._line
-        return self._line
-
-
-def _frames_to_caller() -> int:
-    """Return the number of stack frames between mllog and the code that logs."""
-    frame: FrameType | None = sys._getframe(1)
-    count = 0
-    while frame is not None and frame.f_code.co_filename in _NOT_CALLERS:
-        frame, count = frame.f_back, count + 1
-    return count + 1
-
-
-def _to_mll(line: str) -> str:
-    """Return a line of ruleset 4.0.0 in the format of ruleset 0.6.0."""
-    record = json.loads(line.removeprefix(_TOKEN))
-    key = _OLD_KEYS.get(record["key"], record["key"])
-    event = {"value": record["value"], "metadata": record["metadata"]}
-    return f":::MLL {record['time_ms'] / 1000:.3f} {key}: {json.dumps(event)}"
-
-
-_FORMATS: dict[str, Callable[[str], str]] = {"4.0.0": str, "0.6.0": _to_mll}
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename in _NOT_CALLERS and frame.f_back is not None:
+        frame = frame.f_back
+    place = {"file": frame.f_code.co_filename.removeprefix(f"{ROOT}/"), "lineno": frame.f_lineno}
+    event = {"value": value, "metadata": place | metadata}
+    time_ms = int((clock_s + time.monotonic()) * 1e3)
+    record = {"namespace": "", "time_ms": time_ms, "event_type": _EVENT_TYPES[kind], "key": key, **event}
+    texts = [json.dumps(each, default=lambda number: number.tolist()) for each in (record, event)]
+    old = f":::MLL {time_ms / 1000:.3f} {_OLD_KEYS.get(key, key)}: {texts[1]}\n"
+    return {"4.0.0": f":::MLLOG {texts[0]}\n", "0.6.0": old}

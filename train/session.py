@@ -23,7 +23,7 @@ from logs.classes import write_classes
 from logs.disk import dispensable, write_json
 from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
-from logs.mlperf import EventLog, MlperfLog, NullLog
+from logs.mlperf import EventLog, MlperfLog
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
@@ -226,7 +226,7 @@ def opened_log(
         is_cold: Whether no page of the data set is in memory, so that ``cache_clear`` may be logged.
     """
     is_resumed = resumed_from_step is not None
-    log: EventLog = MlperfLog(folder, is_resumed=is_resumed) if identity.rank == 0 else NullLog()
+    log: EventLog = MlperfLog(folder, is_resumed=is_resumed) if identity.rank == 0 else EventLog()
     try:
         if cluster.rehearsal is not None:
             log.rehearsal()

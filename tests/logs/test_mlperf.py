@@ -1,6 +1,7 @@
 """The events of a run, one by one, in the order of MLPerf's rules, and the two files that hold them."""
 
 import json
+import logging
 import re
 import shutil
 import signal
@@ -12,9 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlperf_logging.mllog import mllog
 
 from configs.errors import UserError
 from configs.load import ROOT, load_cluster
@@ -63,6 +66,19 @@ def test_an_event_names_the_file_and_line_that_logged_it(tmp_path: Path) -> None
         assert record["metadata"]["file"] == "tests/logs/test_mlperf.py"
         assert record["metadata"]["lineno"] == lineno
     log.close()
+
+
+def test_a_line_is_that_of_mlperf_s_own_logger(tmp_path: Path) -> None:
+    log, official = MlperfLog(tmp_path), mllog.MLLogger(logging.Logger("official", logging.INFO))
+    official.logger.addHandler(logging.FileHandler(tmp_path / "official"))
+    for kind, write in (("point", official.event), ("start", official.start), ("stop", official.end)):
+        for value in (None, "ä", 0.5, [1, 2], np.float32(0.5), np.arange(3)):
+            log.emit(kind, "key", value, epoch_num=np.int64(3))
+            write("key", value, metadata={"epoch_num": np.int64(3)})
+    log.close()
+    texts = [(tmp_path / name).read_text() for name in (NEW, "official")]
+    ours, theirs = (re.sub(r'"time_ms": \d+|"file": "[^"]*"|"lineno": \d+', "", text) for text in texts)
+    assert ours == theirs
 
 
 @pytest.mark.medium
