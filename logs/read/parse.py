@@ -3,7 +3,7 @@
 The parser keeps epochs, evaluations and hyperparameters, so that memory does not grow with the other lines of a log.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,13 +11,10 @@ from typing import Any, Literal
 from logs.read.lines import Event, read_events, ruleset_at, to_number
 from logs.read.record import EpochSpan, Evaluation, Pause, RunRecord, as_integer, elapsed
 
-_Status = Literal["success", "aborted"] | None
-
 _SETTINGS = ("opt_", "lars_", "sgd_", "model_bn_span", "gradient_accumulation", "label_smoothing", "eval_target")
-_POINTS = ("submission_", "global_batch_size", "input_batch_size", "eval_offset")
 _TRAIN_SAMPLES = ("train_samples", "preproc_num_train_examples", "num_train_examples")
 _EVAL_SAMPLES = ("eval_samples", "preproc_num_eval_examples", "num_eval_examples")
-_KEPT = (*_POINTS, *_TRAIN_SAMPLES, *_EVAL_SAMPLES)
+_KEPT = ("submission_", "global_batch_size", "input_batch_size", "eval_offset", *_TRAIN_SAMPLES, *_EVAL_SAMPLES)
 _ONCE = ("init_start", "init_stop", "run_start", "run_stop", "run_final")
 """Every rank may log these; the first event of each counts."""
 _MARKS = ("epoch_start", "epoch_stop", "block_start", "block_stop", "train_epoch")
@@ -58,40 +55,33 @@ class _Evaluations:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[float, dict[str, Any]] = {}
+        self.rows: dict[float, dict[str, Any]] = {}
+        self.earlier: set[float] = set()
+        """Epochs that may be evaluated anew: the run continues from a checkpoint that may be older."""
         self._without_epoch: dict[str, Any] = {}
-        self._earlier: set[float] = set()
-
-    def resume(self) -> None:
-        """Let the epochs so far be evaluated anew: the run continues from a checkpoint that may be older."""
-        self._earlier = set(self._rows)
 
     def add(self, event: Event) -> None:
         """Add an event; of several for one epoch, the first of the last attempt counts."""
-        what = _EVALUATED[event.key]
-        if event.epoch is None and what == "begin":
+        what, epoch = _EVALUATED[event.key], event.epoch
+        if epoch is None and what == "begin":
             self._without_epoch = {"begin": event.time_s}
-        elif event.epoch is None and what == "end":
-            last = next(reversed(self._rows.values()), {})
+        elif epoch is None and what == "end":
+            last = next(reversed(self.rows.values()), {})
             (self._without_epoch or last).setdefault("end", event.time_s)
         else:
-            row = self._row(event.epoch)
+            key = epoch if epoch is not None else -1.0 - len(self.rows)
+            if key in self.earlier:
+                self.earlier.remove(key)
+                del self.rows[key]
+            row = self.rows.setdefault(key, {"epoch": epoch})
             if what == "time" and "time" not in row:
                 value = event.value
-                if isinstance(value, dict):
-                    value = value.get("value", value.get("accuracy"))
-                row["accuracy"] = to_number(value)
+                row["accuracy"] = to_number(
+                    value.get("value", value.get("accuracy")) if isinstance(value, dict) else value
+                )
                 row.update({**self._without_epoch, **row})
                 self._without_epoch = {}
             row.setdefault(what, event.time_s)
-
-    def first_epoch(self) -> float | None:
-        """Return the lowest epoch that was evaluated, as the log numbers epochs."""
-        return min((row["epoch"] for row in self._rows.values() if row["epoch"] is not None), default=None)
-
-    def begins(self) -> list[float]:
-        """Return the Unix times at which evaluations began."""
-        return [row["begin"] for row in self._rows.values() if row.get("begin") is not None]
 
     def since(self, start: float | None, shift: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the run in order of time.
@@ -103,9 +93,8 @@ class _Evaluations:
             start: Unix time of run_start. If None, no evaluation is left out as a warm-up.
             shift: Added to the epochs, so that they count from 1.
         """
-        rows = [row for row in self._rows.values() if "time" in row]
-        if start is not None:
-            rows = [row for row in rows if row["time"] is None or row["time"] >= start]
+        rows = [row for row in self.rows.values() if "time" in row]
+        rows = [row for row in rows if start is None or row["time"] is None or row["time"] >= start]
         rows.sort(key=lambda row: (row["time"] or 0.0, row["epoch"] or 0.0))
         return tuple(
             Evaluation(
@@ -117,19 +106,12 @@ class _Evaluations:
             for row in rows
         )
 
-    def _row(self, epoch: float | None) -> dict[str, Any]:
-        key = epoch if epoch is not None else -1.0 - len(self._rows)
-        if key in self._earlier:
-            self._earlier.remove(key)
-            del self._rows[key]
-        return self._rows.setdefault(key, {"epoch": epoch})
-
 
 class _Spans:
     """The marks of epochs and blocks: Unix times, by the number of the first epoch as the log has it."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, dict[float, list[float]]] = {"epoch": {}, "block": {}}
+        self.marks: dict[str, dict[float, list[float]]] = {"epoch": {}, "block": {}}
         self._counts: dict[float, float] = {}
         self._open_epoch: float | None = None
 
@@ -149,56 +131,31 @@ class _Spans:
             self._open_epoch = epoch if is_old else None
             if kind == "block":
                 self._counts[epoch] = to_number(event.metadata.get("epoch_count")) or 1.0
-            self._marks[kind].setdefault(epoch, [event.time_s])
-        elif span := self._marks[kind].get(epoch):
+            self.marks[kind].setdefault(epoch, [event.time_s])
+        elif span := self.marks[kind].get(epoch):
             span[1:] = [max([event.time_s, *span[1:]])]
 
     def close(self, time_s: float | None) -> None:
         """End the open epoch of v0.5."""
-        span = self._marks["epoch"].get(self._open_epoch) if self._open_epoch is not None else None
+        span = self.marks["epoch"].get(self._open_epoch) if self._open_epoch is not None else None
         if span and len(span) == 1 and time_s is not None:
             span.append(time_s)
         self._open_epoch = None
 
-    def first_epoch(self) -> float | None:
-        """Return the lowest number of an epoch mark; None without epoch marks."""
-        return min(self._marks["epoch"], default=None)
-
-    def last_epoch(self, shift: int) -> int | float | None:
-        """Return the number of the last epoch that has ended, by the marks alone."""
-        rows = self._rows(shift, ())
-        return max((as_integer(epoch + count - 1) for epoch, span, count in rows if len(span) > 1), default=None)
-
-    def since(
-        self, start: float | None, shift: int, begins: Sequence[float], evaluations: Sequence[Evaluation], end_s: float
-    ) -> tuple[EpochSpan, ...]:
-        """Return the epochs; if the marks do not cover the run, the stretches of training between evaluations.
+    def ended(self, shift: int, begins: Sequence[float] = ()) -> Iterator[tuple[float, float, float, float]]:
+        """Yield (first epoch, begin, end, number of epochs): epochs, or blocks if no epoch has an end.
 
         Args:
-            start: Unix time of run_start. If None, nothing is returned.
-            shift: Added to the epochs, so that they count from 1.
+            shift: Added to epochs, so that they count from 1.
             begins: Unix times at which evaluations began; a block counts up to its evaluation.
-            evaluations: The evaluations of the run.
-            end_s: Seconds from run_start to the last event.
         """
-        if start is None:
-            return ()
-        found = tuple(
-            EpochSpan(as_integer(epoch), round(span[0] - start, 6), round(span[1] - start, 6), count)
-            for epoch, span, count in sorted(self._rows(shift, begins))
-            if len(span) > 1 and span[1] >= span[0] >= start
-        )
-        return found if _cover(found, evaluations, end_s) else _between(evaluations)
-
-    def _rows(self, shift: int, begins: Sequence[float]) -> list[tuple[float, list[float], float]]:
-        """Return (first epoch, begin and end, number of epochs): epochs, or blocks if no epoch has an end."""
-        if any(len(span) > 1 for span in self._marks["epoch"].values()):
-            return [(epoch + shift, span, 1.0) for epoch, span in self._marks["epoch"].items()]
-        rows = []
-        for epoch, span in self._marks["block"].items():
-            inside = [at for at in begins if span[1:] and span[0] < at < span[1]]
-            rows.append((epoch, [span[0], min(inside)] if inside else span, self._counts[epoch]))
-        return rows
+        if any(len(span) > 1 for span in self.marks["epoch"].values()):
+            yield from ((epoch + shift, *span, 1.0) for epoch, span in self.marks["epoch"].items() if len(span) > 1)
+            return
+        for epoch, (begin, *end) in self.marks["block"].items():
+            inside = [at for at in begins if end and begin < at < end[0]]
+            if end:
+                yield epoch, begin, min(inside) if inside else end[0], self._counts[epoch]
 
 
 def _cover(spans: Sequence[EpochSpan], evaluations: Sequence[Evaluation], elapsed_s: float) -> bool:
@@ -209,17 +166,14 @@ def _cover(spans: Sequence[EpochSpan], evaluations: Sequence[Evaluation], elapse
     return covered_s >= _LEAST_COVER * training_s and sum(span.epochs for span in spans) >= _LEAST_COVER * evaluated
 
 
-def _between(evaluations: Sequence[Evaluation]) -> tuple[EpochSpan, ...]:
-    """Return the stretches from run_start to the first evaluation, and from each evaluation to the next."""
-    spans: list[EpochSpan] = []
+def _between(evaluations: Sequence[Evaluation]) -> Iterator[EpochSpan]:
+    """Yield the stretches from run_start to the first evaluation, and from each evaluation to the next."""
     epoch, begin_s = 0.0, 0.0
     for each in evaluations:
-        if each.epoch is None or each.at_s is None or each.epoch <= epoch:
-            continue
-        end_s = max(each.at_s - (each.seconds or 0.0), begin_s)
-        spans.append(EpochSpan(as_integer(epoch + 1), round(begin_s, 6), round(end_s, 6), each.epoch - epoch))
-        epoch, begin_s = float(each.epoch), each.at_s
-    return tuple(spans)
+        if each.epoch is not None and each.at_s is not None and each.epoch > epoch:
+            end_s = max(each.at_s - (each.seconds or 0.0), begin_s)
+            yield EpochSpan(as_integer(epoch + 1), round(begin_s, 6), round(end_s, 6), each.epoch - epoch)
+            epoch, begin_s = float(each.epoch), each.at_s
 
 
 class _Parser:
@@ -240,13 +194,12 @@ class _Parser:
     def _restart(self) -> None:
         """Discard the events of a run, because a log may contain a run that was started again."""
         self.at: dict[str, Event] = {}
-        self.attempts = 1
-        self.init_starts, self.init_spread_s = 0, 0.0
-        self._first_init_s: float | None = None
+        self.init_starts_s: list[float | None] = []
         self.last_s: float | None = None
         self.spans = _Spans()
         self.evaluations = _Evaluations()
         self.throughputs: dict[float, float] = {}
+        self.attempts = 1
         self.pauses: list[Pause] = []
         self._resumed_at: Event | None = None
         self._paused_s = 0.0
@@ -259,16 +212,15 @@ class _Parser:
         self.ruleset = self.ruleset or event.ruleset
         if event.benchmark:
             self.points.setdefault("submission_benchmark", event.benchmark)
-        if event.time_s is not None:
-            self.first_s = event.time_s if self.first_s is None else self.first_s
+        self.first_s = event.time_s if self.first_s is None else self.first_s
         event = self._without_pauses(event)
         if event.key == "resumed_from_step":
             # A key of this program: the earlier attempt was stopped, and the same run continues here.
             self.at.pop("run_stop", None)
-            self.evaluations.resume()
+            self.evaluations.earlier = set(self.evaluations.rows)
             self._resumed_at = event
             self.attempts += 1
-            self.init_starts, self.init_spread_s, self._first_init_s = 0, 0.0, None
+            self.init_starts_s = []
         elif event.key in _EVENTS:
             # After run_stop, a slow rank or a second run in the same file may still log.
             if not self._came_later(event, "run_stop"):
@@ -297,9 +249,7 @@ class _Parser:
             is_running = "run_stop" not in self.at and self.attempts == 1
             if is_running and self._came_later(event, "run_start"):
                 self._restart()
-            self.init_starts += 1
-            self._first_init_s = event.time_s if self._first_init_s is None else self._first_init_s
-            self.init_spread_s = max(self.init_spread_s, elapsed(self._first_init_s, event.time_s) or 0.0)
+            self.init_starts_s.append(event.time_s)
         if event.key in ("run_stop", "eval_start"):
             self.spans.close(event.time_s)
         if event.key in _ONCE:
@@ -318,63 +268,73 @@ class _Parser:
         then = self._time(key)
         return event.time_s is not None and then is not None and event.time_s > then
 
+    def _time(self, key: str) -> float | None:
+        return self.at[key].time_s if key in self.at else None
+
     def record(self, source: Path) -> RunRecord:
         """Return the content of the log."""
-        start, stop = self._time("run_start"), self._time("run_stop")
-        if stop is None and "run_stop" not in self.at:
-            stop = self._time("run_final")
+        start, stop = self._time("run_start"), self._time("run_stop" if "run_stop" in self.at else "run_final")
         shift = 1 if self._counts_from_zero() else 0
         evaluations = self.evaluations.since(start, shift)
-        ends = [value for value in (stop, self.last_s) if value is not None]
-        elapsed_s = elapsed(start, max(ends, default=None))
-        points = self.points
+        elapsed_s = elapsed(start, max((at for at in (stop, self.last_s) if at is not None), default=None))
         target = to_number(self.settings.get("eval_target"))
-        known = any(value is not None for value in (self.first_s, self.ruleset)) or bool(points or self.at)
+        is_known = self.first_s is not None or bool(self.ruleset or self.points or self.at)
+        told = {key: self.points.get(f"submission_{key}") for key in ("org", "benchmark", "division", "platform")}
+        texts = {key: value if isinstance(value, str) and value else None for key, value in told.items()}
+        old_batch = self._integer("input_batch_size") or 0
+        starts_s = [at for at in self.init_starts_s if at is not None]
         return RunRecord(
             source=source,
-            ruleset=(self.ruleset or ruleset_at(self.first_s)) if known else None,
-            submitter=_text(points.get("submission_org")),
-            benchmark=_text(points.get("submission_benchmark")),
-            division=_text(points.get("submission_division")),
-            platform=_text(points.get("submission_platform")),
+            ruleset=(self.ruleset or ruleset_at(self.first_s)) if is_known else None,
+            submitter=texts["org"],
+            benchmark=texts["benchmark"],
+            division=texts["division"],
+            platform=texts["platform"],
             status=self._status(evaluations, target),
-            global_batch_size=_integer(points, "global_batch_size") or self._old_batch(),
-            train_samples=_integer(points, *_TRAIN_SAMPLES),
-            eval_samples=_integer(points, *_EVAL_SAMPLES),
+            global_batch_size=self._integer("global_batch_size")
+            or (old_batch if old_batch >= _LEAST_GLOBAL_BATCH else None),
+            train_samples=self._integer(*_TRAIN_SAMPLES),
+            eval_samples=self._integer(*_EVAL_SAMPLES),
             target=target,
             seeds=tuple(self.seeds),
             began_s=start,
             attempts=self.attempts,
             pauses=tuple(self.pauses),
-            init_starts=(self.init_starts, self.init_spread_s),
+            init_starts=(len(self.init_starts_s), elapsed(starts_s[0], max(starts_s)) or 0.0 if starts_s else 0.0),
             init_s=elapsed(self._time("init_start"), self._time("init_stop")),
             time_to_train_s=elapsed(start, stop),
             elapsed_s=elapsed_s,
             evaluations=evaluations,
-            epoch_spans=self.spans.since(start, shift, self.evaluations.begins(), evaluations, elapsed_s or 0.0),
-            last_epoch=self.spans.last_epoch(shift),
+            epoch_spans=() if start is None else self._spans(start, shift, evaluations, elapsed_s or 0.0),
+            last_epoch=max(
+                (as_integer(first + count - 1) for first, *_, count in self.spans.ended(shift)), default=None
+            ),
             throughputs=tuple(sorted(self.throughputs.items())),
             settings=dict(sorted(self.settings.items())),
             unreadable=self.unreadable,
         )
 
-    def _time(self, key: str) -> float | None:
-        return self.at[key].time_s if key in self.at else None
-
-    def _old_batch(self) -> int | None:
-        size = _integer(self.points, "input_batch_size")
-        return size if size is not None and size >= _LEAST_GLOBAL_BATCH else None
+    def _spans(
+        self, start: float, shift: int, evaluations: Sequence[Evaluation], elapsed_s: float
+    ) -> tuple[EpochSpan, ...]:
+        """Return the epochs; if the marks do not cover the run, the stretches of training between evaluations."""
+        begins = [row["begin"] for row in self.evaluations.rows.values() if row.get("begin") is not None]
+        found = tuple(
+            EpochSpan(as_integer(epoch), round(begin - start, 6), round(end - start, 6), count)
+            for epoch, begin, end, count in sorted(self.spans.ended(shift, begins))
+            if end >= begin >= start
+        )
+        return found if _cover(found, evaluations, elapsed_s) else tuple(_between(evaluations))
 
     def _counts_from_zero(self) -> bool:
         """Return whether the log numbers epochs from 0, as v0.5 allowed."""
-        if self.ruleset != "0.5.0":
-            return False
-        if (first := self.spans.first_epoch()) is not None:
-            return first == 0
+        if self.ruleset != "0.5.0" or self.spans.marks["epoch"]:
+            return self.ruleset == "0.5.0" and min(self.spans.marks["epoch"]) == 0
         # Without epoch events: eval_offset is the first evaluated epoch, numbered from 0.
-        return self.evaluations.first_epoch() == to_number(self.points.get("eval_offset"))
+        epochs = [row["epoch"] for row in self.evaluations.rows.values() if row["epoch"] is not None]
+        return min(epochs, default=None) == to_number(self.points.get("eval_offset"))
 
-    def _status(self, evaluations: tuple[Evaluation, ...], target: float | None) -> _Status:
+    def _status(self, evaluations: Sequence[Evaluation], target: float | None) -> Literal["success", "aborted"] | None:
         stop = self.at.get("run_stop")
         if stop is None:
             return None
@@ -386,11 +346,6 @@ class _Parser:
             return None if reached is None or target is None else "success" if reached >= target else "aborted"
         return "success" if str(status).lower() in ("success", "true") else "aborted"
 
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _integer(points: dict[str, Any], *keys: str) -> int | None:
-    numbers = (to_number(points.get(key)) for key in keys)
-    return next((int(number) for number in numbers if number is not None), None)
+    def _integer(self, *keys: str) -> int | None:
+        numbers = (to_number(self.points.get(key)) for key in keys)
+        return next((int(number) for number in numbers if number is not None), None)
