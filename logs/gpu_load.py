@@ -52,38 +52,28 @@ def gpu_meter(number: int, patience_s: float = _PATIENCE_S) -> Iterator[Callable
         command_of(Program.NVML, *_visible(number)), bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
-    try:
-        yield _Meter(process, patience_s).read
-    finally:
-        process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE_S)
+    questions, answers = process.stdin, process.stdout
+    assert questions is not None and answers is not None
+    is_asked = False
 
-
-class _Meter:
-    """The other end of the process that asks NVML."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]", patience_s: float) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._questions, self._answers = process.stdin, process.stdout
-        self._patience_s = patience_s
-        self._is_asked = False
-
-    def read(self) -> GpuLoad:
-        """Return the load now, as far as it is known."""
-        if not self._is_asked:
+    def read() -> GpuLoad:
+        nonlocal is_asked
+        if not is_asked:
             with suppress(OSError):  # The process may have ended.
-                self._questions.write(b"\n")
-        self._is_asked = True
-        if not select.select([self._answers], [], [], self._patience_s)[0]:
-            return GpuLoad()
-        self._is_asked = False
-        line = self._answers.readline()
+                questions.write(b"\n")
+        is_asked = not select.select([answers], [], [], patience_s)[0]
+        line = b"" if is_asked else answers.readline()
         shares, used, joules = json.loads(line) if line else ([], [], [])
         known = [each for each in used if each is not None]
         is_busy_known = any(each is not None for each in shares)
         return GpuLoad(shares if is_busy_known else (), sum(known) if known else None, joules)
+
+    try:
+        yield read
+    finally:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_S)
 
 
 def _visible(number: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reads the files on how much of a machine a run used: totals of each rank, and samples taken during the run."""
+"""What a run measured of itself: the machine that it used, in totals of each rank and in samples, and ranks' times."""
 
 import os
 from collections.abc import Sequence
@@ -21,6 +21,9 @@ _TOTALS = {"wall_s", "cpu_s", "children_cpu_s", "peak_memory_bytes"}
 
 _Measured = Annotated[float, Field(ge=-1, lt=1e18)]
 """A number that can have been measured; a kernel's counters may go back by a moment."""
+
+_Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""Times beyond 30 years are damage."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,59 @@ def read_samples(folder: Path) -> list[Sample]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); repeat the run, or remove the file") from None
     return [checked(Sample, line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a rank's start-up, in seconds since the process began."""
+
+    phase: str
+    thread: str
+    begin_s: _Seconds
+    end_s: _Seconds
+
+
+@dataclass(frozen=True)
+class LastStart:
+    """The rank that was ready last; see `train.rank.startup`."""
+
+    rank: int
+    host: str
+    ready_s: _Seconds
+    median_s: _Seconds
+    phase: str
+    phase_s: _Seconds
+    phase_median_s: _Seconds
+
+
+@dataclass(frozen=True)
+class Startup:
+    """The content of ``startup.json``.
+
+    Attributes:
+        phases: The phases of rank 0.
+        last: The rank that was ready last; None if there is one rank.
+        parameters: Number of the network's parameters; None in folders of older runs.
+    """
+
+    phases: Sequence[Phase] = ()
+    last: LastStart | None = None
+    parameters: int | None = None
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """Median and 95th percentile of a rank's times in a step."""
+
+    rank: int
+    compute_median_s: _Seconds
+    compute_p95_s: _Seconds
+    comm_wait_median_s: _Seconds
+    input_wait_median_s: _Seconds
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The content of ``ranks.json``."""
+
+    ranks: Sequence[RankTimes] = ()

@@ -104,8 +104,9 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
     def verdict(*messages: str) -> Verdict:
         return Verdict(ruleset, not messages, messages, digest)
 
-    if _is_rehearsal(log):
-        return verdict(_REHEARSAL_WORDS)
+    with log.open("rb") as file:
+        if event_of("rehearsal").search(file.read(_HEAD_BYTES)):
+            return verdict(_REHEARSAL_WORDS)
     if done.returncode == 0:
         return verdict()
     if event_of("resumed_from_step").search(log.read_bytes()):
@@ -115,12 +116,6 @@ def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
     silent = f"the checker ended with exit status {done.returncode} and no message"
     crash = (done.stderr.strip().splitlines() or [silent])[-1]
     return verdict(*(list(complaints_of(words, log, ruleset, inserted=division is not None)) or [crash]))
-
-
-def _is_rehearsal(log: Path) -> bool:
-    """Return whether the log says, before anything else, that it is the log of a rehearsal."""
-    with log.open("rb") as file:
-        return event_of("rehearsal").search(file.read(_HEAD_BYTES)) is not None
 
 
 def digest_of(log: Path) -> str:

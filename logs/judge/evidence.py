@@ -18,13 +18,13 @@ from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, Summ
 from logs.judge.compliance import asks_for_log
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
-from logs.rank_times import Ranks, Startup
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
-from logs.usage import SAMPLES_FILE, USAGE_FILE, read_samples, read_usage
+from logs.usage import SAMPLES_FILE, USAGE_FILE, Ranks, Startup, read_samples, read_usage
 
 _TOLERANCE, _TIME_TOLERANCE_S = 1e-6, 1.0
 """A summary measures with a clock of its own, so its seconds differ a little from those of the log's events."""
+_AFTER = "accuracy after epoch"
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,10 @@ def _disagreement(run: RunFolder, log: Path, record: RunRecord) -> str:
     for source, facts in _facts(run, summary):
         for name, value in facts.items():
             other, where = known.setdefault(name, (value, source))
-            if not _agree(name, value, other):
+            agree = value == other
+            if isinstance(value, int | float) and isinstance(other, int | float):
+                agree = abs(value - other) <= (_TIME_TOLERANCE_S if name == "run time in s" else _TOLERANCE)
+            if not agree:
                 return f"{name} is {value} in {source}, but {other} in {where}"
     (target, _), (reached, _) = (known.get(name, (None, "")) for name in ("target", "accuracy"))
     if target is not None and (reached is None or reached < target):
@@ -187,7 +190,7 @@ def _facts(run: RunFolder, summary: Summary) -> Iterator[tuple[str, dict[str, An
     rows = read_metrics(run / METRICS_FILE)
     steps = [row["step"] for row in rows if row.get("kind") == "interval" and isinstance(row.get("step"), int)]
     evaluations = [row for row in rows if row.get("kind") == "evaluation"]
-    measured = {_after(row.get("epoch")): row.get("top1", row.get("mean_auc")) for row in evaluations}
+    measured = {f"{_AFTER} {row.get('epoch')}": row.get("top1", row.get("mean_auc")) for row in evaluations}
     told = {
         **{name: getattr(summary, name) for name in configured},
         "accuracy": summary.top1 if summary.mean_auc is None else summary.mean_auc,
@@ -214,15 +217,5 @@ def _logged(record: RunRecord) -> dict[str, Any]:
         "last epoch": record.epochs,
         "run time in s": record.time_to_train_s,
         "evaluations": len(record.evaluations),
-        **{_after(each.epoch): each.accuracy for each in record.evaluations},
+        **{f"{_AFTER} {each.epoch}": each.accuracy for each in record.evaluations},
     }
-
-
-def _after(epoch: object) -> str:
-    return f"accuracy after epoch {epoch}"
-
-
-def _agree(name: str, one: Any, other: Any) -> bool:
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return abs(one - other) <= (_TIME_TOLERANCE_S if name == "run time in s" else _TOLERANCE)
-    return bool(one == other)

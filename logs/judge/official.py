@@ -66,12 +66,12 @@ def judge_package(org_folder: Path, *, system: str, division: str, custom_rcp: P
             rcp = _rcp(folder, results, custom_rcp) if division == "closed" else None
             repository = judge_repository(tree)
             package, summary = asked.result()
-        score = _score(folder / "summary.json")
+        score = _summary(summary, folder / "summary.json")
     return [
         ToolFinding("system description", "System description checker passed" in description, _complaints(description)),
         rcp or ToolFinding("RCP", None, ("the rules do not compare an open submission with the reference",)),
         ToolFinding("package", "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in package, _complaints(package)),
-        _summary(summary, score),
+        score,
         repository,
     ]
 
@@ -97,18 +97,15 @@ def _rcp(folder: Path, results: Path, custom: Path | None) -> ToolFinding:
     return ToolFinding("RCP", bool(verdict and verdict[2] == "PASSED"), tuple(lines))
 
 
-def _summary(words: str, score: float | None) -> ToolFinding:
+def _summary(words: str, summary: Path) -> ToolFinding:
+    """Return the verdict of the summary, with the score in minutes of the only system in the tree, if there is one."""
+    rows = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else []
+    score = next((float(row["resnet"]) for row in rows if row.get("resnet") is not None), None)
     said = tuple(line for line in words.splitlines() if re.match(r"CRITICAL|NOTICE|\w*Error", line))
     if score is None:
         return ToolFinding("result summary", passed=False, words=said or ("the tool printed no score",))
     passed = not any(line.startswith("CRITICAL") for line in said)
     return ToolFinding("result summary", passed, (f"score {score:.6g} minutes", *said))
-
-
-def _score(path: Path) -> float | None:
-    """Return the score in minutes of the only system in the tree; None without a score."""
-    rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    return next((float(row["resnet"]) for row in rows if row.get("resnet") is not None), None)
 
 
 def _run(folder: Path, tool: str, arguments: Sequence[str]) -> str:

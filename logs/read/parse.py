@@ -150,7 +150,8 @@ class _Spans:
             begins: Unix times at which evaluations began; a block counts up to its evaluation.
         """
         if any(len(span) > 1 for span in self.marks["epoch"].values()):
-            yield from ((epoch + shift, *span, 1.0) for epoch, span in self.marks["epoch"].items() if len(span) > 1)
+            spans = [(epoch, span) for epoch, span in self.marks["epoch"].items() if len(span) > 1]
+            yield from ((epoch + shift, span[0], span[1], 1.0) for epoch, span in spans)
             return
         for epoch, (begin, *end) in self.marks["block"].items():
             inside = [at for at in begins if end and begin < at < end[0]]

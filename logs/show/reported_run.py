@@ -22,12 +22,11 @@ from logs.judge.evidence import Problem, problem_of
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
-from logs.rank_times import Ranks, RankTimes, Startup
 from logs.read.lines import to_number
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
 from logs.slow_ranks import SLOW_RANKS
-from logs.usage import Sample, read_samples
+from logs.usage import Ranks, RankTimes, Sample, Startup, read_samples
 
 Point = tuple[Any, Any, Any]
 """(epoch, seconds since run_start, value), as a log has them: anything may be missing or of a wrong type."""

@@ -23,7 +23,7 @@ from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from configs.registry import ENGINES
 from configs.schema import Cluster, Mlperf
-from logs.mlperf import RESULT_FILES, MlperfLog, close_log
+from logs.mlperf import RESULT_FILES, Kind, MlperfLog, close_log
 from logs.read.parse import parse_log
 
 NEW, OLD = RESULT_FILES["4.0.0"], RESULT_FILES["0.6.0"]
@@ -70,7 +70,8 @@ def test_an_event_names_the_file_and_line_that_logged_it(tmp_path: Path) -> None
 def test_a_line_is_that_of_mlperf_s_own_logger(tmp_path: Path) -> None:
     log, official = MlperfLog(tmp_path), mllog.MLLogger(logging.Logger("official", logging.INFO))
     official.logger.addHandler(logging.FileHandler(tmp_path / "official"))
-    for kind, write in (("point", official.event), ("start", official.start), ("stop", official.end)):
+    writers: dict[Kind, Any] = {"point": official.event, "start": official.start, "stop": official.end}
+    for kind, write in writers.items():
         for value in (None, "ä", 0.5, [1, 2], np.float32(0.5), np.arange(3)):
             log.emit(kind, "key", value, epoch_num=np.int64(3))
             write("key", value, metadata={"epoch_num": np.int64(3)})

@@ -10,10 +10,10 @@ import pytest
 from logs.classes import ClassResults
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
-from logs.rank_times import Startup
 from logs.read.record import Evaluation, RunRecord
 from logs.show.page import render
 from logs.show.reported_run import ReportedRun
+from logs.usage import Startup
 from tests.logs.show.pages import notes, read_page, section, table, words
 
 pytestmark = pytest.mark.usefixtures("undrawn")

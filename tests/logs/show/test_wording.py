@@ -11,10 +11,10 @@ import pytest
 from logs.attempts import Attempt
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import Problem
-from logs.rank_times import LastStart, Startup
 from logs.read.record import Evaluation, Pause, RunRecord
 from logs.show.reported_run import ReportedRun
 from logs.show.wording import heading, lead, notes_of, state_of, verdicts_of
+from logs.usage import LastStart, Startup
 
 OWN = {"recipe.name": "digits", "cluster.name": "laptop"}
 ENDED: dict[str, Any] = {"ruleset": "4.0.0", "status": "success", "began_s": 1.79e9, "time_to_train_s": 82.0}
