@@ -25,7 +25,7 @@ STATE = SavedState(
         "weights/a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "data/0": np.frombuffer(b"\0any", np.uint8),
         "number": np.array(2, np.float32),
-        "view": np.arange(24, dtype=np.float32).reshape(2, 4, 3).transpose(0, 2, 1),
+        "view": np.arange(24, dtype=np.float32).reshape(2, 4, 3).transpose(2, 1, 0),
     },
 )
 
@@ -39,6 +39,7 @@ def test_what_was_written_is_read_to_the_bit_and_numpy_reads_it_too(tmp_path: Pa
     }
     with np.load(io.BytesIO(path.read_bytes()[:-32])) as members:  # the digest has 32 bytes
         assert set(members.files) == {"meta", *STATE.arrays}
+        assert members["view"].flags.c_contiguous, "written in one order whatever its order in memory"
 
 
 @pytest.mark.medium

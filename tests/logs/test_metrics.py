@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,6 +36,17 @@ def test_rows_come_back_as_they_were_from_strict_json(rows: list[dict[str, Any]]
             json.loads(line, parse_constant=not_json)
         # repr, because NaN does not equal itself.
         assert [repr(sorted(row.items())) for row in read_metrics(path)] == [repr(sorted(row.items())) for row in rows]
+
+
+def test_a_number_that_is_not_finite_is_null_and_named_beside_and_a_row_without_one_names_none(tmp_path: Path) -> None:
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl")
+    metrics.row(step=np.int64(3), loss=np.float32("nan"), lr=0.5)
+    metrics.row(step=1, top1=None)
+    metrics.close()
+    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
+        {"step": 3, "loss": None, "lr": 0.5, "not_finite": {"loss": "nan"}},
+        {"step": 1, "top1": None},
+    ]
 
 
 def test_rows_are_written_at_a_flush_and_not_before(tmp_path: Path) -> None:

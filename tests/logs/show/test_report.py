@@ -68,6 +68,7 @@ def test_the_page_of_one_run_is_in_the_run_folder_and_says_why_a_log_fails(runs:
     folder = Path(runs[0])
     log = folder / "result_0.txt"
     log.write_text("\n".join(line for line in log.read_text().splitlines() if "train_samples" not in line))
+    (folder / "report.html").touch()
     assert main(["report", runs[0]]) == 0
     text = _text(folder / "report.html")
     assert "fails 4.0.0" in text
