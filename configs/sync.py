@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """How a file system refuses to sync a file or a folder because it never does; the file is written all the same."""
@@ -18,3 +19,11 @@ def sync(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in _NO_SYNC:
             raise
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file; returns when it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        sync(file.fileno())

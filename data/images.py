@@ -10,8 +10,9 @@ import logging
 import re
 import warnings
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -148,13 +149,47 @@ class TarMember(NamedTuple):
             file.seek(self.offset)
             return file.read(self.size_bytes)
 
-    def open(self, mode: Literal["rb"]) -> BinaryIO:
-        """Return the image as an opened file."""
-        return io.BytesIO(self.read_bytes())
-
 
 ImageFile = Path | TarMember | StoredRecord
 """Where an image of the user lies. Its text names it in messages."""
+
+
+class Problem(NamedTuple):
+    """What is wrong with an image, and whether that is its content, rather than a disk that does not give it."""
+
+    text: str
+    is_content: bool
+
+
+def found_by(look: Callable[[], str | None], file: object) -> Problem | None:
+    """Return what a look at an image finds; None if nothing is wrong.
+
+    Args:
+        look: Reads the image and returns what is wrong with it, or raises OSError, or ValueError.
+        file: What is read, for messages.
+    """
+    try:
+        return Problem(why, is_content=True) if (why := patiently(file, look)) else None
+    except Unreadable as error:
+        return Problem(error.reason, is_content=False)
+    except ValueError as error:  # of what lies around the image
+        return Problem(str(error), is_content=True)
+    except OSError as error:
+        return Problem(f"cannot be read: {error.strerror}", is_content=False)
+
+
+def file_problem(file: ImageFile, size: int | None, *, is_decoded: bool) -> Problem | None:
+    """Return what is wrong with an image file, see `image_problem`; None if nothing is."""
+
+    def look() -> str | None:
+        with _opened(file) as opened:
+            return image_problem(opened, size, is_decoded=is_decoded)
+
+    return found_by(look, file)
+
+
+def _opened(file: ImageFile) -> BinaryIO:
+    return file.open("rb") if isinstance(file, Path) else io.BytesIO(file.read_bytes())
 
 
 class FileFacts(NamedTuple):
@@ -169,7 +204,7 @@ def file_facts(path: ImageFile) -> FileFacts | None:
     """Return what the header of a file says; None if it is no image that can be read."""
 
     def look() -> FileFacts:
-        with path.open("rb") as file, Image.open(file) as image:
+        with _opened(path) as file, Image.open(file) as image:
             is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
             return FileFacts(min(image.size), is_turned, image.has_transparency_data)
 

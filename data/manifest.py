@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from configs.errors import UserError
 from configs.reading import exists, is_file, read_bytes
 from configs.registry import SOURCES_WITH_LABEL_VECTORS, PackedSource
-from configs.sync import sync
+from configs.sync import write_synced
 
 SplitName = Literal["train", "eval"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
@@ -103,10 +103,7 @@ class Manifest(_ManifestBlock):
 
     def save(self, folder: Path) -> None:
         """Write ``manifest.json`` into the folder of a data set; returns when it is on the disk."""
-        with (folder / MANIFEST_FILE).open("w", encoding="utf-8") as file:
-            file.write(self.model_dump_json(indent=1) + "\n")
-            file.flush()
-            sync(file.fileno())
+        write_synced(folder / MANIFEST_FILE, f"{self.model_dump_json(indent=1)}\n".encode())
 
 
 def load_manifest(folder: Path, name: str = MANIFEST_FILE) -> Manifest:

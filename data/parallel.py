@@ -1,5 +1,6 @@
 """A parallel map for packing and verifying. It keeps the order, limits the memory, and leaves no process behind."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -11,10 +12,14 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any, TypeVar
 
+from tqdm import tqdm
+
 from configs.errors import UserError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+_IMAGES_PER_TASK = 16
 
 _work: Callable[[Any], Any] | None = None
 """The function of this worker process. A fork inherits it without pickling, so that it may refer to a whole source."""
@@ -25,6 +30,31 @@ def chunked(items: Iterable[Task], size: int) -> Iterator[Sequence[Task]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def in_order(
+    function: Callable[[Task], Result], items: Iterable[Task], *, workers: int, title: str, total: int
+) -> Iterator[Result]:
+    """Yield ``function(image)`` for each of many images, see `ordered_map`, and show the progress on a terminal.
+
+    Args:
+        function: Any callable.
+        items: What stands for each image; small picklable values.
+        workers: Number of processes.
+        title: Words before the progress.
+        total: Number of images.
+    """
+
+    def work(chunk: Sequence[Task]) -> list[Result]:
+        return [function(item) for item in chunk]
+
+    with (
+        tqdm(total=total, desc=title, unit=" images", disable=None) as progress,
+        contextlib.closing(ordered_map(work, chunked(items, _IMAGES_PER_TASK), workers=workers)) as done,
+    ):
+        for results in done:
+            yield from results
+            progress.update(len(results))
 
 
 def ordered_map(

@@ -9,21 +9,19 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from configs.arguments import printable
 from configs.errors import UserError
-from configs.reading import Unreadable, exists, is_folder, patiently
+from configs.reading import Unreadable, exists, is_folder
 from data.forms.catalogue import placed
-from data.images import ImageFile, image_problem
+from data.images import Problem, file_problem
 from data.lock import locked
 from data.manifest import SPLITS, InPlace, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
-from data.parallel import chunked, ordered_map
+from data.parallel import in_order
 from data.recordio import RecordWriter, pack_image
 from data.sources.image_source import Source, SourceSplit, name_some
 from data.space import require_space
@@ -31,8 +29,6 @@ from data.verify import check_files
 
 LEFT_OUT_FILE = "left_out.txt"
 """Beside the manifest of a data set without some of the source's images: each of them, and what is wrong with it."""
-
-_IMAGES_PER_TASK = 16
 
 
 class SourceRefused(UserError):
@@ -50,12 +46,15 @@ class SourceRefused(UserError):
 
 
 class _BadFile(NamedTuple):
-    """A file that cannot be packed: its place in a split, a line on it, and whether the file's content is wrong."""
+    """A file that cannot be packed: its place in a split, and what is wrong with it."""
 
     split: SplitName
     place: int
-    line: str
-    is_content: bool
+    file: str
+    problem: Problem
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.problem.text}"
 
 
 def check_source(source: Source, *, workers: int = 1, is_decoded: bool = True) -> Iterator[str]:
@@ -68,42 +67,21 @@ def check_source(source: Source, *, workers: int = 1, is_decoded: bool = True) -
             ``prepare --verify``. If not, only the headers of the files are read.
     """
     yield from source.problems
-    yield from (each.line for each in _bad_files(source, workers, is_decoded=is_decoded))
-
-
-def _bad_files(source: Source, workers: int, *, is_decoded: bool) -> Iterator[_BadFile]:
     for name in SPLITS:
-        split = source.split(name)
-
-        def bad_among(indices: Sequence[int], name: SplitName = name, split: SourceSplit = split) -> list[_BadFile]:
-            found = [(index, _file_problem(split.files[index], split.size, is_decoded=is_decoded)) for index in indices]
-            return [_BadFile(name, index, f"{split.files[index]}: {why[0]}", why[1]) for index, why in found if why]
-
-        indices = range(len(split.files))
-        with (
-            tqdm(total=len(indices), desc=f"checking {name}", unit=" images", disable=None) as progress,
-            contextlib.closing(ordered_map(bad_among, chunked(indices, _IMAGES_PER_TASK), workers=workers)) as done,
-        ):
-            for found in done:
-                yield from found
-                progress.update(_IMAGES_PER_TASK)
+        yield from map(str, _bad_files(source, name, workers, is_decoded=is_decoded))
 
 
-def _file_problem(file: ImageFile, size: int | None, *, is_decoded: bool) -> tuple[str, bool] | None:
-    """Return what is wrong with a file, and whether that is its content; None if nothing is."""
+def _bad_files(source: Source, name: SplitName, workers: int, *, is_decoded: bool) -> Iterator[_BadFile]:
+    split = source.split(name)
 
-    def look() -> str | None:
-        with file.open("rb") as opened:
-            return image_problem(opened, size, is_decoded=is_decoded)
+    def problem_of(place: int) -> Problem | None:
+        return file_problem(split.files[place], split.size, is_decoded=is_decoded)
 
-    try:
-        return (why, True) if (why := patiently(file, look)) else None
-    except Unreadable as error:
-        return error.reason, False
-    except ValueError as error:  # of what lies around the image
-        return str(error), True
-    except OSError as error:
-        return f"cannot be read: {error.strerror}", False
+    places = range(len(split.files))
+    found = in_order(problem_of, places, workers=workers, title=f"checking {name}", total=len(places))
+    for place, problem in enumerate(found):
+        if problem is not None:
+            yield _BadFile(name, place, str(split.files[place]), problem)
 
 
 def prepare(
@@ -144,11 +122,7 @@ def prepare(
         return _load_same(destination, wanted, seed, source.place), True
     if source.place is None:
         _require_space(source, destination)
-        bad = [*_bad_files(source, workers, is_decoded=is_decoded)]
-        kept = _without(source, bad, skips_bad=skips_bad)
-        fill = partial(_pack_splits, kept, bad, seed=seed, workers=workers)
-    else:
-        fill = partial(_place_splits, source, seed=seed, workers=workers, is_decoded=is_decoded, skips_bad=skips_bad)
+    fill = _pack_splits if source.place is None else _place_splits
     try:
         with _partial_folder(destination) as folder:
             manifest = Manifest(
@@ -158,7 +132,7 @@ def prepare(
                 class_names=source.class_names,
                 packed_side=source.eval.size,
                 in_place=source.place,
-                **fill(folder),
+                **fill(source, folder, seed=seed, workers=workers, is_decoded=is_decoded, skips_bad=skips_bad),
             )
             manifest.save(folder)
             folder.rename(destination)
@@ -170,21 +144,26 @@ def prepare(
     return manifest, False
 
 
-def _without(source: Source, bad: Sequence[_BadFile], *, skips_bad: bool) -> Source:
-    """Return the source without some files.
+def _without(source: Source, bad: Sequence[_BadFile], folder: Path, *, skips_bad: bool) -> Source:
+    """Return the source without some files, which are listed in the folder of the data set.
 
     Raises:
         SourceRefused: There are some, and they may not be left out, or they are more than half of a class's training
             images or of the evaluation images.
     """
-    can_skip = all(each.is_content for each in bad)
-    if bad and not (skips_bad and can_skip):
-        remedy = "--skip-bad leaves these files out" if can_skip else ""
-        raise SourceRefused([each.line for each in bad], remedy)
+    if not bad:
+        return source
+    lines = [*map(str, bad)]
+    can_skip = all(each.problem.is_content for each in bad)
+    if not (skips_bad and can_skip):
+        raise SourceRefused(lines, "--skip-bad leaves these files out" if can_skip else "")
+    listed = "".join(f"{printable(line)}\n" for line in lines)
+    with (folder / LEFT_OUT_FILE).open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(listed)
 
     def kept(name: SplitName) -> SourceSplit:
-        split, left_out = source.split(name), _places(bad, name)
-        return split.taken([place for place in range(len(split.labels)) if place not in left_out]) if bad else split
+        split, left_out = source.split(name), {each.place for each in bad if each.split == name}
+        return split.taken([place for place in range(len(split.labels)) if place not in left_out])
 
     taken = replace(source, train=kept("train"), eval=kept("eval"))
     parts = [*zip(source.class_names, _class_counts(source, "train"), _class_counts(taken, "train"), strict=True)]
@@ -192,18 +171,8 @@ def _without(source: Source, bad: Sequence[_BadFile], *, skips_bad: bool) -> Sou
     few = [f"{name} ({had - found:,} of {had:,})" for name, had, found in parts if 2 * found < had]
     if few:
         told = f"--skip-bad leaves out at most half of a class; more are bad of {name_some(few)}"
-        raise SourceRefused([each.line for each in bad], told)
+        raise SourceRefused(lines, told)
     return taken
-
-
-def _places(bad: Sequence[_BadFile], name: SplitName) -> set[int]:
-    return {each.place for each in bad if each.split == name}
-
-
-def _write_left_out(folder: Path, bad: Sequence[_BadFile]) -> None:
-    if bad:
-        listed = "".join(f"{printable(each.line)}\n" for each in bad)
-        (folder / LEFT_OUT_FILE).write_text(listed, encoding="utf-8", errors="backslashreplace")
 
 
 def _class_counts(source: Source, name: SplitName) -> list[int]:
@@ -279,11 +248,34 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _pack_splits(
-    source: Source, bad: Sequence[_BadFile], folder: Path, *, seed: int, workers: int
+    source: Source, folder: Path, *, seed: int, workers: int, is_decoded: bool, skips_bad: bool
 ) -> dict[SplitName, SplitManifest]:
-    """Write the records and the indexes of both splits."""
-    _write_left_out(folder, bad)
-    return {name: _pack(source, name, folder, seed, workers) for name in SPLITS}
+    """Check all images, and write the records and the indexes of both splits."""
+    bad = [each for name in SPLITS for each in _bad_files(source, name, workers, is_decoded=is_decoded)]
+    kept = _without(source, bad, folder, skips_bad=skips_bad)
+    return {name: _pack(kept, name, folder, seed, workers) for name in SPLITS}
+
+
+def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int) -> SplitManifest:
+    """Write the records and the index of one split."""
+    split, count = source.split(name), len(source.split(name).labels)
+
+    def payload(index: int) -> bytes:
+        return pack_image(split.labels[index], index, split.jpeg(index))
+
+    with RecordWriter(folder / f"{name}.rec", folder / f"{name}.idx") as writer:
+        order = _order(name, count, seed)
+        for each in in_order(payload, order, workers=workers, title=f"packing {name}", total=count):
+            writer.write(each)
+        records, rec_bytes, rec_sha256, idx_bytes, idx_sha256 = writer.finish()
+    return SplitManifest(
+        records=records,
+        rec_bytes=rec_bytes,
+        rec_sha256=rec_sha256,
+        idx_bytes=idx_bytes,
+        idx_sha256=idx_sha256,
+        class_counts=tuple(_class_counts(source, name)),
+    )
 
 
 def _order(name: SplitName, count: int, seed: int) -> list[int]:
@@ -296,64 +288,22 @@ def _place_splits(
     """Read all images, and write the indexes and the facts of both splits."""
     assert source.place is not None
     forms = {name: placed(folder, name, source.place) for name in SPLITS}
-    orders: dict[SplitName, list[int]] = {}
-    checksums: dict[SplitName, dict[int, int]] = {}
-    bad: list[_BadFile] = []
-    looked = {}
-
-    def write_index(name: SplitName) -> None:
-        split, left_out = source.split(name), _places(bad, name)
-        labels: Any = split.labels
-        orders[name] = [each for each in orders[name] if each not in left_out]
-        forms[name].write_index([(labels[each], split.files[each]) for each in orders[name]])
-        looked[name] = forms[name].look()
-
-    for name, form in forms.items():
-        count = len(source.split(name).files)
-        orders[name] = _order(name, count, seed) if form.keeps_order else [*range(count)]
-        write_index(name)
-        checksums[name] = {}
-        examined = form.examine(count, workers, "checking", is_decoded=is_decoded)
-        for each, found in zip(orders[name], examined, strict=True):
-            checksums[name][each] = found.checksum
-            if found.problem is not None:
-                line = f"{form.name([found.sample])}: {found.problem}"
-                bad.append(_BadFile(name, each, line, found.is_content))
-    kept = _without(source, bad, skips_bad=skips_bad)
-    _write_left_out(folder, bad)
-    for name in {each.split for each in bad}:
-        write_index(name)
-    return {
-        name: form.write_facts(
-            looked[name], [checksums[name][each] for each in orders[name]], _class_counts(kept, name)
-        )
-        for name, form in forms.items()
-    }
-
-
-def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int) -> SplitManifest:
-    """Write the records and the index of one split."""
-    split, count = source.split(name), len(source.split(name).labels)
-    order = _order(name, count, seed)
-
-    def payloads(indices: Sequence[int]) -> list[bytes]:
-        return [pack_image(split.labels[index], index, split.jpeg(index)) for index in indices]
-
-    with (
-        RecordWriter(folder / f"{name}.rec", folder / f"{name}.idx") as writer,
-        tqdm(total=count, desc=f"packing {name}", unit=" images", disable=None) as progress,
-        contextlib.closing(ordered_map(payloads, chunked(order, _IMAGES_PER_TASK), workers=workers)) as packed,
-    ):
-        for batch in packed:
-            for payload in batch:
-                writer.write(payload)
-            progress.update(len(batch))
-        rec, idx = writer.finish()
-    return SplitManifest(
-        records=count,
-        rec_bytes=rec.size_bytes,
-        rec_sha256=rec.sha256,
-        idx_bytes=idx.size_bytes,
-        idx_sha256=idx.sha256,
-        class_counts=tuple(_class_counts(source, name)),
-    )
+    if forms["train"].keeps_order:
+        source = replace(source, train=source.train.taken(_order("train", len(source.train.labels), seed)))
+    while True:
+        bad: list[_BadFile] = []
+        facts = []
+        for name, form in forms.items():
+            split = source.split(name)
+            form.write_index(split.labels, split.files)
+            looked, checksums = form.look(), list[int]()
+            examined = form.examine(len(split.files), workers, "checking", is_decoded=is_decoded)
+            for place, found in enumerate(examined):
+                checksums.append(found.checksum)
+                if found.problem is not None:
+                    bad.append(_BadFile(name, place, form.name([found.sample]), found.problem))
+            facts.append((looked, checksums, _class_counts(source, name)))
+        if not bad:
+            return {name: form.write_facts(*each) for (name, form), each in zip(forms.items(), facts, strict=True)}
+        # Bytes around an image that is left out may belong to its neighbour: all are read again.
+        source = _without(source, bad, folder, skips_bad=skips_bad)

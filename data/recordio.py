@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import mmap
 import os
 import struct
@@ -23,18 +22,17 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import NamedTuple
 
 from configs.reading import patiently, read_bytes
-from configs.sync import sync
+from configs.sync import sync, write_synced
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 _PREFIX = struct.Struct("<4sI")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
-_ONE_LABEL = struct.Struct("<f")
 _LENGTH_BITS = 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
-_WRITE_BUFFER_BYTES = 1 << 20
+_WRITE_BUFFER_BYTES, _PAGE_BYTES = 1 << 20, 4096
 
 MIN_RECORD_BYTES = _PREFIX.size + _IMAGE_HEADER.size
 """Size of the smallest image record in a file."""
@@ -120,31 +118,6 @@ def _aligned_magics(data: bytes | mmap.mmap, start: int = 0) -> Iterator[int]:
         place = data.find(MAGIC, place + 1)
 
 
-class _HashedFile:
-    """A new file that computes its length and checksum while it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=_WRITE_BUFFER_BYTES)
-        self._hash = hashlib.sha256()
-        self.size_bytes = 0
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._hash.update(data)
-        self.size_bytes += len(data)
-
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-    def sync(self) -> None:
-        self._file.flush()
-        sync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class RecordWriter:
     """A context manager that writes a file of records, and beside it the index.
 
@@ -153,31 +126,35 @@ class RecordWriter:
     """
 
     def __init__(self, rec: Path, idx: Path) -> None:
-        """Create both files, or raise FileExistsError."""
-        self.records = 0
-        self._rec, self._idx = _HashedFile(rec), _HashedFile(idx)
+        """Create the file of records, or raise FileExistsError."""
+        self._file, self._idx = rec.open("xb", buffering=_WRITE_BUFFER_BYTES), idx
+        self._records, self._size_bytes, self._hash, self._index = 0, 0, hashlib.sha256(), bytearray()
 
     def write(self, payload: bytes) -> None:
         """Append one record."""
-        self._idx.write(b"%d\t%d\n" % (self.records, self._rec.size_bytes))
-        self._rec.write(frame(payload))
-        self.records += 1
+        framed = frame(payload)
+        self._file.write(framed)
+        self._hash.update(framed)
+        self._index += b"%d\t%d\n" % (self._records, self._size_bytes)
+        self._records += 1
+        self._size_bytes += len(framed)
 
-    def finish(self) -> tuple[_HashedFile, _HashedFile]:
-        """Write both files to the disk, and return the file of records and the index."""
-        self._rec.sync()
-        self._idx.sync()
-        return self._rec, self._idx
+    def finish(self) -> tuple[int, int, str, int, str]:
+        """Write both files to the disk; return the number of records, and length and sha256 of records and index."""
+        self._file.flush()
+        sync(self._file.fileno())
+        write_synced(self._idx, index := bytes(self._index))
+        index_sha256 = hashlib.sha256(index).hexdigest()
+        return self._records, self._size_bytes, self._hash.hexdigest(), len(index), index_sha256
 
     def __enter__(self) -> RecordWriter:
         """Return the writer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close both files. Errors are ignored: what cannot be written now was not finished, so it does not count."""
-        for file in (self._rec, self._idx):
-            with contextlib.suppress(OSError):
-                file.close()
+        """Close the file. Errors are ignored: what cannot be written now was not finished, so it does not count."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def parse_index_line(line: bytes) -> tuple[int, int]:
@@ -197,14 +174,12 @@ class ScannedRecord(NamedTuple):
     """A record that a scan found, or damaged bytes where a record should be.
 
     Attributes:
-        number: Counts the records and the damaged places from 0.
         offset: First byte in the file.
         end: First byte after it.
         payload: The payload; empty if the record is damaged.
         problem: What is damaged; None if the record is sound.
     """
 
-    number: int
     offset: int
     end: int
     payload: bytes
@@ -240,7 +215,13 @@ class RecordFile:
         Raises:
             RecordError: No sound record begins there.
         """
-        return self._parse(offset)[0]
+        parts: list[bytes] = []
+        for begin, last, _ in self._parts(offset):
+            part = self.bytes_at(begin, last)
+            if next(_aligned_magics(part), None) is not None:
+                raise RecordError(f"damaged: its length of {len(part):,} bytes runs into the next record")
+            parts.append(part)
+        return MAGIC.join(parts)
 
     def class_at(self, offset: int) -> int:
         """Return the label of the record at a byte offset, and read hardly more of it.
@@ -248,15 +229,10 @@ class RecordFile:
         Raises:
             RecordError: No record begins there, or it does not have one label that is the number of a class.
         """
-        begin, length = next(self._parts(offset))
-        if length < _IMAGE_HEADER.size:
-            raise RecordError(f"{length} bytes are too few for an image header")
-        header = self.bytes_at(begin, begin + _IMAGE_HEADER.size + _ONE_LABEL.size)
-        flag, label, _, _ = _IMAGE_HEADER.unpack_from(header)
-        if flag > 1:
-            raise RecordError(f"has {flag} labels, allowed: 1")
-        if flag:
-            (label,) = _ONE_LABEL.unpack_from(header, _IMAGE_HEADER.size)
+        begin, last, _ = next(self._parts(offset))
+        label, *others = unpack_image(self.bytes_at(begin, min(last, begin + _PAGE_BYTES))).labels
+        if others:
+            raise RecordError(f"has {1 + len(others)} labels, allowed: 1")
         if not (label.is_integer() and label >= 0):
             raise RecordError(f"label {label:g}, allowed: whole numbers from 0")
         return int(label)
@@ -267,49 +243,37 @@ class RecordFile:
         Raises:
             RecordError: No record begins at ``offset``, or it does not end at ``end``.
         """
-        for begin, length in self._parts(offset):
-            place = begin + length + -length % 4
+        for begin, last, place in self._parts(offset):
             if place > end:
-                raise RecordError(f"damaged: its length of {length:,} bytes runs into the next record")
+                raise RecordError(f"damaged: its length of {last - begin:,} bytes runs into the next record")
         if place != end:
             raise RecordError(f"damaged: the next record begins {end - place:,} bytes after its end")
 
     def scan(self) -> Iterator[ScannedRecord]:
         """Yield all records in order; after a damaged one, continue at the next offset where a record begins."""
-        number = offset = 0
+        offset = 0
         while offset < self.size_bytes:
             try:
-                payload, end = self._parse(offset)
-                yield ScannedRecord(number, offset, end, payload, None)
+                payload = self.read(offset)
+                *_, (_, _, end) = self._parts(offset)
+                yield ScannedRecord(offset, end, payload, None)
             except RecordError as error:
                 end = self._next_beginning(offset + 1)
-                yield ScannedRecord(number, offset, end, b"", str(error))
-            number, offset = number + 1, end
+                yield ScannedRecord(offset, end, b"", str(error))
+            offset = end
 
-    def _parse(self, offset: int) -> tuple[bytes, int]:
-        """Return the payload of the record at ``offset``, and the offset after the record."""
-        parts: list[bytes] = []
-        end = offset
-        for begin, length in self._parts(offset):
-            part = self.bytes_at(begin, begin + length)
-            if next(_aligned_magics(part), None) is not None:
-                raise RecordError(f"damaged: its length of {length:,} bytes runs into the next record")
-            parts.append(part)
-            end = begin + length + -length % 4
-        return MAGIC.join(parts), end
-
-    def _parts(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield beginning and length of the payload of each part of the record at ``offset``, by the prefixes alone."""
-        place, flag = offset, _FIRST
+    def _parts(self, offset: int) -> Iterator[tuple[int, int, int]]:
+        """Yield where the payload of each part of a record begins and ends, and where the part ends, by its prefix."""
+        end, flag = offset, _FIRST
         while flag in (_FIRST, _MIDDLE):
-            flag, length = self._parse_prefix(place, is_first=place == offset)
-            begin = place + _PREFIX.size
-            place = begin + length + -length % 4
-            if place > self.size_bytes:
+            flag, length = self._parse_prefix(end, is_first=end == offset)
+            begin = end + _PREFIX.size
+            end = begin + length + -length % 4
+            if end > self.size_bytes:
                 raise RecordError(
                     f"truncated: its length is {length:,} bytes, the file has {self.size_bytes - begin:,} more"
                 )
-            yield begin, length
+            yield begin, begin + length, end
 
     def _parse_prefix(self, place: int, *, is_first: bool) -> tuple[int, int]:
         """Return flag and length of the part at ``place``."""
@@ -354,10 +318,6 @@ class StoredRecord(NamedTuple):
         """Return the encoded image, or raise `RecordError`."""
         with RecordFile(self.rec) as records:
             return unpack_image(records.read(self.offset)).image
-
-    def open(self, mode: Literal["rb"]) -> BinaryIO:
-        """Return the image as an opened file."""
-        return io.BytesIO(self.read_bytes())
 
 
 def find_wrong_length(rec: Path, idx: Path, limit_s: float) -> str | None:

@@ -4,11 +4,9 @@ from itertools import chain
 from pathlib import Path
 
 from configs.reading import exists, is_file
-from data.forms.class_folders import ClassFolders
 from data.forms.form import Form
-from data.forms.in_place import Placed
-from data.forms.packed import Packed
-from data.forms.records import PlacedRecords
+from data.forms.in_place import ClassFolders, Placed
+from data.forms.records import Packed, PlacedRecords
 from data.forms.webdataset import Shards
 from data.manifest import MANIFEST_FILE, SPLITS, InPlace, SplitName, load_manifest
 

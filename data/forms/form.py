@@ -50,9 +50,10 @@ class Form(ABC):
             scratch: Folder for an index without them; needed only if there are any.
         """
 
-    @abstractmethod
     def labels(self, output: Any) -> npt.NDArray[np.float32]:
         """Return the labels [B, number of labels] of a batch, from the second output of DALI's reader."""
+        labels: npt.NDArray[np.float32] = output.as_array().astype(np.float32, copy=False)
+        return labels
 
     @abstractmethod
     def sample(self, source: str) -> Sample:

@@ -1,34 +1,34 @@
-"""What all data sets in place share: beside an index for DALI, the facts by which a change of the images is noticed.
+"""Data sets in place: beside an index for DALI, the facts by which a change of the images is noticed; class folders.
 
 ``SPLIT.npz`` has length and time of change of each file that holds images, and a CRC-32 for each image, over all bytes
 that belong to it.
 """
 
-import contextlib
 import hashlib
 import io
 import os
+import re
 import zipfile
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
+from configs.errors import UserError
 from configs.reading import Unreadable, patiently, read_bytes
-from configs.sync import sync
+from configs.sync import write_synced
 from data.forms.form import Form, Sample
-from data.images import ImageFile, image_problem
+from data.images import ImageFile, Problem, found_by, image_problem
 from data.manifest import InPlace, Manifest, SplitManifest, SplitName
-from data.parallel import chunked, ordered_map
+from data.parallel import chunked, in_order
+from data.sources.image_source import shown
 
-_IMAGES_PER_TASK = 16
 _LOOKS_AT_ONCE, _FILES_PER_LOOK = 16, 1000
 """Threads that ask for lengths and times, of a file server perhaps, and how many files each takes at a time."""
 
@@ -54,12 +54,11 @@ class Span(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What was found of an image: its checksum, what is wrong, None if nothing, and if that is the file's content."""
+    """What was found of an image: its checksum, and what is wrong with it; None if nothing is."""
 
     sample: Sample
     checksum: int
-    problem: str | None
-    is_content: bool
+    problem: Problem | None
 
 
 class Placed(Form):
@@ -85,7 +84,7 @@ class Placed(Form):
         self.where = self._root
 
     @abstractmethod
-    def write_index(self, images: Sequence[tuple[int, ImageFile]]) -> None:
+    def write_index(self, labels: Sequence[Any], files: Sequence[ImageFile]) -> None:
         """Write the index of images with their labels, in an order in which DALI's reader can read them."""
 
     @abstractmethod
@@ -99,6 +98,10 @@ class Placed(Form):
     def index_files(self) -> list[Path]:
         """Return the files of the index."""
         return [self.index]
+
+    def sample(self, source: str) -> Sample:
+        """See `Form`."""
+        return source
 
     def samples(self) -> Iterator[Sample]:
         """See `Form`."""
@@ -114,29 +117,19 @@ class Placed(Form):
             is_decoded: Whether to decode the pixels, too.
         """
 
-        def judge(spans: Sequence[Span]) -> list[Examined]:
-            return [self._judge(span, is_decoded=is_decoded) for span in spans]
+        def judge(span: Span) -> Examined:
+            checksum = 0
 
-        with (
-            tqdm(total=total, desc=f"{title} {self._split}", unit=" images", disable=None) as progress,
-            contextlib.closing(ordered_map(judge, chunked(self.spans(), _IMAGES_PER_TASK), workers=workers)) as judged,
-        ):
-            for found in judged:
-                yield from found
-                progress.update(len(found))
+            def read() -> str | None:
+                nonlocal checksum
+                content = _read(span)
+                checksum = zlib.crc32(content)
+                return image_problem(io.BytesIO(self.image_in(span, content)), is_decoded=is_decoded)
 
-    def _judge(self, span: Span, *, is_decoded: bool) -> Examined:
-        try:
-            content = patiently(span.file, partial(_read, span))
-            checksum = zlib.crc32(content)
-            problem = image_problem(io.BytesIO(self.image_in(span, content)), is_decoded=is_decoded)
-        except Unreadable as error:
-            return Examined(span.sample, 0, error.reason, is_content=False)
-        except OSError as error:
-            return Examined(span.sample, 0, f"cannot be read: {error.strerror}", is_content=False)
-        except ValueError as error:
-            return Examined(span.sample, checksum, str(error), is_content=True)
-        return Examined(span.sample, checksum, problem, is_content=True)
+            problem = found_by(read, span.file)
+            return Examined(span.sample, checksum, problem)
+
+        return in_order(judge, self.spans(), workers=workers, title=f"{title} {self._split}", total=total)
 
     def look(self) -> npt.NDArray[np.int64]:
         """Return length and time of change, ns, of each file that holds images [number of files, 2]."""
@@ -155,7 +148,7 @@ class Placed(Form):
         """
         crcs, file = np.array(checksums, np.uint32), io.BytesIO()
         np.savez(file, looked=looked, crcs=crcs)
-        write_file(self._facts, file.getvalue())
+        write_synced(self._facts, file.getvalue())
         index = self._index_bytes()
         return SplitManifest(
             records=len(crcs),
@@ -215,17 +208,57 @@ class Placed(Form):
             return
         for found, crc in zip(self.examine(split.records, workers, "verifying"), crcs, strict=False):
             if found.problem is not None:
-                yield f"{self.name([found.sample])}: {found.problem}"
+                yield f"{self.name([found.sample])}: {found.problem.text}"
             elif found.checksum != crc:
                 yield f"{self.name([found.sample])}: other bytes than at ./run.sh prepare (CRC-32 {found.checksum:08x})"
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file; returns when it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        sync(file.fileno())
+class ClassFolders(Placed):
+    """One split of class folders; an image is known by its path from the folder that the user gave."""
+
+    suffix, keeps_order = ".lst", True
+    reader = "file"
+    source = re.compile(r"(?P<sample>.+)")
+    not_cleared = "its images are too many files to drop each from the page cache; --in-place of packed files can do so"
+
+    def write_index(self, labels: Sequence[Any], files: Sequence[ImageFile]) -> None:
+        """See `Placed`: a line for each image, its path and its label."""
+        paths = [os.fsencode(os.path.relpath(str(file), self._root)) for file in files]
+        if broken := [path for path in paths if b"\n" in path]:
+            name = shown(os.fsdecode(broken[0]))
+            raise UserError(f"{self._root}: {name!r}: a line break in a name, which no list can hold; rename the file")
+        write_synced(self.index, b"".join(b"%s %d\n" % line for line in zip(paths, labels, strict=True)))
+
+    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
+        """See `Form`."""
+        index = self.index
+        if left_out:
+            assert scratch is not None
+            paths = {os.fsencode(str(sample)) for sample in left_out}
+            index = scratch / self.index.name
+            index.write_bytes(b"".join(b"%s %s\n" % line for line in self._lines() if line[0] not in paths))
+        return {"file_root": str(self._root), "file_list": str(index)}
+
+    def _lines(self) -> Iterator[tuple[bytes, bytes]]:
+        for line in read_bytes(self.index).splitlines():
+            path, _, label = line.rpartition(b" ")
+            yield path, label
+
+    def name(self, samples: Iterable[Sample]) -> str:
+        """See `Form`."""
+        return ", ".join(shown(str(self._root / str(sample))) for sample in samples)
+
+    def image(self, sample: Sample) -> bytes:
+        """See `Form`."""
+        return read_bytes(self._root / str(sample))
+
+    def spans(self) -> Iterator[Span]:
+        """See `Placed`."""
+        return (Span(name := os.fsdecode(path), self._root / name) for path, _ in self._lines())
+
+    def files(self) -> Iterator[Path]:
+        """See `Form`."""
+        return (span.file for span in self.spans())
 
 
 def _read(span: Span) -> bytes:

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from configs.reading import patiently, read_bytes
+from configs.sync import write_synced
 from data.forms.form import Sample
-from data.forms.in_place import Placed, Span, write_file
+from data.forms.in_place import Placed, Span
 from data.images import ImageFile, TarMember
 from data.manifest import InPlace, SplitName
 from data.sources.image_source import shown
@@ -54,11 +55,11 @@ class Shards(Placed):
         """See `Placed`; DALI wants one for each shard."""
         return [self.index / f"{number:05}.idx" for number in range(len(self._shards))]
 
-    def write_index(self, images: Sequence[tuple[int, ImageFile]]) -> None:
+    def write_index(self, labels: Sequence[Any], files: Sequence[ImageFile]) -> None:
         """See `Placed`."""
         self.index.mkdir(exist_ok=True)
         lines: dict[Path, list[_Line]] = {shard: [] for shard in self._shards}
-        for _, file in images:
+        for file in files:
             assert isinstance(file, TarMember)
             assert file.label is not None
             name = quote(file.name, errors="surrogateescape")
@@ -87,10 +88,6 @@ class Shards(Placed):
     def labels(self, output: Any) -> npt.NDArray[np.float32]:
         """See `Form`; NaN for what is no class."""
         return np.array([[_class_or_nan(output.at(row).tobytes())] for row in range(len(output))], np.float32)
-
-    def sample(self, source: str) -> Sample:
-        """See `Form`."""
-        return source
 
     def name(self, samples: Iterable[Sample]) -> str:
         """See `Form`."""
@@ -122,7 +119,7 @@ class Shards(Placed):
 
 
 def _write(index: Path, lines: Sequence[_Line]) -> None:
-    write_file(index, f"v1.2 {len(lines)}\n{''.join(map(str, lines))}".encode("ascii"))
+    write_synced(index, f"v1.2 {len(lines)}\n{''.join(map(str, lines))}".encode("ascii"))
 
 
 def _parts(sample: Sample) -> tuple[Path, int, str]:

@@ -13,7 +13,7 @@ from PIL import Image
 from configs.errors import UserError
 from configs.schema import Data
 from data.__main__ import main
-from data.forms.packed import Packed
+from data.forms.records import Packed
 from data.manifest import load_manifest
 from data.prepare import prepare
 from data.recordio import RecordFile, RecordWriter, pack_image

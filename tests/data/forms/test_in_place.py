@@ -378,6 +378,20 @@ def test_damaged_images_are_refused_or_left_out_and_listed(
     assert [*verify_dataset(tmp_path / "set")] == []
 
 
+LABEL_OF_9 = {"records": struct.pack("<f", 9), "webdataset": b"09", "webdataset, json": b'{"caption": "7", "label":  9'}
+
+
+@pytest.mark.parametrize("form", LABEL_OF_9)
+def test_the_neighbours_of_an_image_that_is_left_out_are_sound(tmp_path: Path, form: str) -> None:
+    source = Prepared(form, tmp_path / "set", tmp_path / "source", FORMS[form](tmp_path / "source"))
+    place = source.places[10]
+    assert place.label is not None
+    source.overwrite(10, LABEL_OF_9[form], at=place.label - place.begin)  # half of a class may be left out
+    source.overwrite(9, b"no image at all")
+    prepare(source.source, source.folder, "--in-place", "--skip-bad")
+    assert [*verify_dataset(source.folder)] == []
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
