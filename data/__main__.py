@@ -10,7 +10,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,8 @@ from configs.outputs import guard_outputs
 from configs.registry import BUILT_IN_SOURCES, SOURCES
 
 if TYPE_CHECKING:
-    from data.first_recipe.write import FirstRecipe
     from data.manifest import Manifest
+    from data.sources.image_source import Source
 
 _ROOT = Path(__file__).parents[1]
 _SHOWN_FINDINGS = 20
@@ -59,35 +58,12 @@ exit status: 0 done, 1 --verify or --check found something, 2 wrong input or a f
 """
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``./run.sh prepare``; settings that were not given are None."""
-
-    source: str | None
-    dest: Path | None
-    verify: Path | None
-    check: str | None
-    no_decode: bool
-    skip_bad: bool
-    in_place: bool
-    workers: int
-    seed: int | None
-    size: int | None
-    quality: int | None
-    train: int | None
-    eval: int | None
-    classes: int | None
-    labels: Path | None
-    eval_share: int | None
-    no_recipe: bool
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``prepare`` and return the exit status, see `configs.arguments.exit_status`."""
-    return exit_status(lambda: _run(parse(_parser(), _Options, arguments)))
+    return exit_status(lambda: _run(parse(_parser(), argparse.Namespace, arguments)))
 
 
-def _run(options: _Options) -> int:
+def _run(options: argparse.Namespace) -> int:
     given = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
     names = [name for name in (options.source, options.dest) if name is not None]
     if options.verify is not None:
@@ -98,13 +74,14 @@ def _run(options: _Options) -> int:
         if names or options.skip_bad or options.in_place:
             told = "--check takes one source, no DEST, no --skip-bad and no --in-place; see ./run.sh prepare --help"
             raise UserError(told)
-        return _check(options.check, given, options)
+        return _check(_source(options.check, given), options)
     if not options.source or options.dest is None:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     if options.in_place and (options.size or options.quality is not None):
         raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
     try:
-        return _prepare(options.source, options.dest, given, options)
+        start = time.monotonic()
+        return _prepare(_source(options.source, given | {"in_place": options.in_place}), options, start)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was left behind") from None
 
@@ -125,20 +102,11 @@ def _parser() -> Parser:
     add("--no-decode", action="store_true", help="do not decode the images before packing; --verify can do so later")
     add("--skip-bad", action="store_true", help="leave out files that are no sound images, and list them in DEST")
     add("--in-place", action="store_true", help="pack nothing: list the images in DEST, to be read where they lie")
-    add(
-        "--workers",
-        metavar="N",
-        type=_whole_number(1, 1024),
-        default=default_workers(),
-        help="processes (default: %(default)s)",
-    )
+    told = "processes (default: %(default)s)"
+    add("--workers", metavar="N", type=_whole_number(1, 1024), default=default_workers(), help=told)
     add("--no-recipe", action="store_true", help="pack the images, but write no recipe.yaml")
-    add(
-        "--seed",
-        metavar="S",
-        type=_whole_number(0, 2**31 - 1),
-        help="order of the training images, and choice of those held out (default: 1)",
-    )
+    told = "order of the training images, and choice of those held out (default: 1)"
+    add("--seed", metavar="S", type=_whole_number(0, 2**31 - 1), help=told)
     group = parser.add_argument_group("options of some sources (see the list above)")
     add = group.add_argument
     add("--size", metavar="PX", type=_size, help="shorter side of the packed images, px; keep: bytes as they are")
@@ -146,12 +114,8 @@ def _parser() -> Parser:
     add("--train", metavar="N", type=_whole_number(1, 10_000_000), help="number of training images")
     add("--eval", metavar="N", type=_whole_number(1, 10_000_000), help="number of evaluation images")
     add("--classes", metavar="K", type=_whole_number(2, 1_000_000), help="number of classes")
-    add(
-        "--eval-share",
-        metavar="PERCENT",
-        type=_whole_number(1, 90),
-        help="share of each class that is held out, where the source has no evaluation part (default: 20)",
-    )
+    told = "share of each class that is held out, where the source has no evaluation part (default: 20)"
+    add("--eval-share", metavar="PERCENT", type=_whole_number(1, 90), help=told)
     add("--labels", metavar="CSV", type=Path, help="table of class -> labels (class,label|label)")
     return parser
 
@@ -185,37 +149,47 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{error}, or keep") from None
 
 
-def _prepare(name: str, destination: Path, given: Mapping[str, Any], options: _Options) -> int:
-    from data.first_recipe.write import write_recipe
-    from data.prepare import LEFT_OUT_FILE, SourceRefused, prepare
+def _source(name: str, settings: Mapping[str, Any]) -> "Source":
+    """Open a source, and print what the user should know of it."""
     from data.sources.catalogue import open_source
     from data.sources.image_source import Settings
 
-    settings = Settings(**given, in_place=options.in_place)
-    start = time.monotonic()
-    source = open_source(name, settings)
-    _print_notes(source.notes)
+    source = open_source(name, Settings(**settings))
+    for note in source.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return source
+
+
+def _prepare(source: "Source", options: argparse.Namespace, start: float) -> int:
+    from data.first_recipe import write_recipe
+    from data.prepare import LEFT_OUT_FILE, SourceRefused, prepare
+
+    folder = options.dest
     try:
         manifest, was_there = prepare(
             source,
-            destination,
-            seed=settings.seed,
+            folder,
+            seed=1 if options.seed is None else options.seed,
             workers=options.workers,
             is_decoded=not options.no_decode,
             skips_bad=options.skip_bad,
         )
     except SourceRefused as refused:
-        told = f"{name}: {_print_findings(refused.problems, 'problem')}; nothing was packed"
+        told = f"{options.source}: {_print_findings(refused.problems, 'problem')}; nothing was packed"
         raise UserError("; ".join(filter(None, (told, refused.remedy)))) from None
-    if (listed := destination / LEFT_OUT_FILE).exists():
+    if (listed := folder / LEFT_OUT_FILE).exists():
         lines = listed.read_text(encoding="utf-8").splitlines()
         total = len(lines) + manifest.train.records + manifest.eval.records
         print(f"{listed}: left out of {total:,} images: {_print_findings(lines, 'bad file')}")
     done = "indexed" if options.in_place else "packed"
-    took = "up to date" if was_there else f"{done} in {time.monotonic() - start:.1f} s"
-    _print_counts(destination, manifest, took)
+    _print_counts(folder, manifest, "up to date" if was_there else f"{done} in {time.monotonic() - start:.1f} s")
     if not options.no_recipe:
-        _print_recipe(write_recipe(destination, manifest))
+        path, state, reasons, command = write_recipe(folder, manifest)
+        kept = "kept, because it was changed; remove it to get a new one"
+        print(f"{path}: {kept if state == 'kept' else state}")
+        if state != "kept":
+            print(*(f"  {reason}" for reason in reasons), sep="\n")
+        print(f"next: {command}")
     return 0
 
 
@@ -237,34 +211,16 @@ def _print_counts(folder: Path, manifest: "Manifest", took: str) -> None:
         print(f"  and {len(names) - _SHOWN_CLASSES:,} more classes")
 
 
-def _print_recipe(recipe: "FirstRecipe") -> None:
-    kept = "kept, because it was changed; remove it to get a new one"
-    print(f"{recipe.path}: {kept if recipe.state == 'kept' else recipe.state}")
-    if recipe.state != "kept":
-        print(*(f"  {reason}" for reason in recipe.reasons), sep="\n")
-    print(f"next: {recipe.command}")
-
-
-def _check(name: str, given: Mapping[str, Any], options: _Options) -> int:
+def _check(source: "Source", options: argparse.Namespace) -> int:
     from data.prepare import check_source
-    from data.sources.catalogue import open_source
-    from data.sources.image_source import Settings
 
-    source = open_source(name, Settings(**given))
-    _print_notes(source.notes)
     found = check_source(source, workers=options.workers, is_decoded=not options.no_decode)
     if told := _print_findings(found, "problem"):
-        print(f"{name}: {told}")
+        print(f"{options.check}: {told}")
         return 1
-    images = len(source.train.labels), len(source.eval.labels)
-    classes = len(source.class_names)
-    print(f"{name}: {images[0]:,} training and {images[1]:,} evaluation images of {classes:,} classes can be packed")
+    images = f"{len(source.train.labels):,} training and {len(source.eval.labels):,} evaluation images"
+    print(f"{options.check}: {images} of {len(source.class_names):,} classes can be packed")
     return 0
-
-
-def _print_notes(notes: Iterable[str]) -> None:
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
 
 
 def _print_findings(findings: Iterable[str], noun: str) -> str:

@@ -21,8 +21,8 @@ from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from data.verify import verify_dataset
-from tests.data.first_recipe.test_first_recipe import class_folders
 from tests.data.sources.test_idx import idx_files
+from tests.data.test_first_recipe import class_folders
 from tests.failing_reads import failing_reads
 from tests.small_disk import small_disk
 

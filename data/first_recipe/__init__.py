@@ -1,1 +1,0 @@
-"""The first recipe for a packed data set, which ``./run.sh prepare`` writes beside the images."""
