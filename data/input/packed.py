@@ -7,7 +7,6 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from configs.schema import EngineSettings, Recipe
 from data.forms.catalogue import form_of
 from data.forms.form import Sample
 from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
-from data.input.damaged import find_damaged
-from data.input.pipeline import DALI_VERSION, make_pipeline
-from data.input.stream import ReadRequest, Start, Stream, UndecodableError, in_order
+from data.input.pipeline import DALI_VERSION, ReadRequest
+from data.input.stream import Stream, UndecodableError, in_order
 from data.shards import shard_range, stream_seed
 
 logger = logging.getLogger(__name__)
@@ -98,20 +96,6 @@ class _StreamPosition:
             DALI_VERSION,
         )
         return replace(position, opened_at=samples_given, pipeline=b"")
-
-
-def _open_stream(
-    request: ReadRequest,
-    reader: dict[str, Any],
-    seed: int,
-    *,
-    is_augmented: bool,
-    left_out: int = 0,
-    start: Start = Start(),  # noqa: B008 (immutable)
-) -> Stream:
-    pipeline = make_pipeline(request, reader, seed, is_augmented=is_augmented, state=start.checkpoint)
-    find = partial(find_damaged, request, reader, seed)
-    return Stream(request, pipeline, request.num_samples - left_out, find_damaged=find, start=start)
 
 
 class _PackedTraining:
@@ -213,8 +197,14 @@ class _PackedTraining:
                 return len(shard_range(request.num_samples - len(at.left_out), shard, request.world_size))
 
             state = with_reader_age(state, samples, length_of_pass)
-        start = Start(state, samples // request.batch_size)
-        return _open_stream(request, reader, seed, is_augmented=not at.is_plain, left_out=len(at.left_out), start=start)
+        return Stream(
+            request,
+            reader,
+            seed,
+            is_augmented=not at.is_plain,
+            left_out=len(at.left_out),
+            start=(state, samples // request.batch_size),
+        )
 
     def _files(self, left_out: frozenset[Sample]) -> dict[str, Any]:
         """Return the files and indexes for the reader, the indexes without the images that are left out."""
@@ -248,7 +238,7 @@ class _PackedEvaluation:
             "pad_last_batch": True,
         }
         seed = stream_seed(request.recipe.run.seed, "eval", request.rank)
-        self._stream = _open_stream(request, reader, seed, is_augmented=False)
+        self._stream = Stream(request, reader, seed, is_augmented=False)
 
     def batches(self) -> Iterator[EvaluationBatch]:
         if self._stream is None:

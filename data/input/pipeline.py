@@ -1,8 +1,9 @@
 """The DALI pipeline that reads, decodes, cuts and normalises images, on a CPU or a GPU. Only this file imports DALI."""
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 with warnings.catch_warnings():
@@ -12,11 +13,15 @@ with warnings.catch_warnings():
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline, pipeline_def
 
-from configs.schema import EngineSettings
-from data.input.stream import READER, ReadRequest
+from configs.schema import EngineSettings, Recipe
+from data.forms.form import Form
+from data.input.batches import Arrays, HostArrays
 
 DALI_VERSION: str = dali.__version__
 """The version whose checkpoints this process can continue from."""
+
+READER = "reader"
+"""Name of the reader operator in every pipeline."""
 
 _COLOURS = 3
 
@@ -38,6 +43,46 @@ _FILE_ACCESS: dict[str, dict[str, Any]] = {
     "read": {"dont_use_mmap": True},
 }
 """``engine.file_access`` -> arguments of the reader. Plain reads ignore ``read_ahead``."""
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """The images that one rank reads, and the device that they go to.
+
+    Attributes:
+        recipe: Crop, flip, normalisation, shuffling, seed, number of samples.
+        engine: Layout, threads, prefetching.
+        folder: The data set.
+        split: ``"train"`` or ``"eval"``.
+        images: That part of it, in its form.
+        batch_size: Images of a micro-batch of this rank.
+        rank: This rank, below ``world_size``.
+        world_size: Number of ranks.
+        device_id: GPU of this host; if None, the CPU.
+        arrays: Makes the arrays of the batches; by default NumPy's.
+    """
+
+    recipe: Recipe
+    engine: EngineSettings
+    folder: Path
+    split: str
+    images: Form
+    batch_size: int
+    rank: int
+    world_size: int
+    device_id: int | None
+    arrays: Arrays = field(default_factory=HostArrays)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of images that the recipe expects."""
+        data = self.recipe.data
+        return data.train_samples if self.split == "train" else data.eval_samples
+
+    @property
+    def largest_shard(self) -> int:
+        """Number of samples of the rank with the largest shard."""
+        return -(-self.num_samples // self.world_size)
 
 
 def make_pipeline(

@@ -1,25 +1,17 @@
-"""A stream of batches: runs a DALI pipeline, copies its outputs into the framework's arrays, and explains its errors.
-
-Calls methods of DALI's objects, but does not import DALI: `data.input.pipeline` makes the pipelines.
-"""
+"""A stream of batches: runs a DALI pipeline, copies its outputs into the framework's arrays, explains its errors."""
 
 import ctypes
 import os
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from configs.schema import EngineSettings, Recipe
 from data.forms.form import Form, Sample
-from data.input.batches import Arrays, DataError, HostArrays, TrainingBatch
-
-READER = "reader"
-"""Name of the reader operator in every pipeline."""
+from data.input.batches import DataError, TrainingBatch
+from data.input.pipeline import READER, ReadRequest, make_pipeline, make_reading_pipeline
 
 _LOOK_S = 5.0
 """How long to look for a record of a wrong length after DALI has stopped: the other ranks wait."""
@@ -31,46 +23,6 @@ _NO_THREAD = "Resource temporarily unavailable"
 """In the error of a thread that the system refuses to start; it tells nothing of the images."""
 
 _OUTCOME = "pipeline object is no longer valid"
-
-
-@dataclass(frozen=True)
-class ReadRequest:
-    """The images that one rank reads, and the device that they go to.
-
-    Attributes:
-        recipe: Crop, flip, normalisation, shuffling, seed, number of samples.
-        engine: Layout, threads, prefetching.
-        folder: The data set.
-        split: ``"train"`` or ``"eval"``.
-        images: That part of it, in its form.
-        batch_size: Images of a micro-batch of this rank.
-        rank: This rank, below ``world_size``.
-        world_size: Number of ranks.
-        device_id: GPU of this host; if None, the CPU.
-        arrays: Makes the arrays of the batches; by default NumPy's.
-    """
-
-    recipe: Recipe
-    engine: EngineSettings
-    folder: Path
-    split: str
-    images: Form
-    batch_size: int
-    rank: int
-    world_size: int
-    device_id: int | None
-    arrays: Arrays = field(default_factory=HostArrays)
-
-    @property
-    def num_samples(self) -> int:
-        """Number of images that the recipe expects."""
-        data = self.recipe.data
-        return data.train_samples if self.split == "train" else data.eval_samples
-
-    @property
-    def largest_shard(self) -> int:
-        """Number of samples of the rank with the largest shard."""
-        return -(-self.num_samples // self.world_size)
 
 
 class UndecodableError(DataError):
@@ -105,46 +57,37 @@ def in_order(samples: frozenset[Sample]) -> list[Sample]:
     return sorted(samples)
 
 
-class Start(NamedTuple):
-    """The place where a stream starts.
-
-    Attributes:
-        checkpoint: The checkpoint that its pipeline was made with; empty at the beginning of a shard.
-        batches_given: Batches that were given between that beginning and the checkpoint.
-    """
-
-    checkpoint: bytes = b""
-    batches_given: int = 0
-
-
 class Stream:
     """The batches of one DALI pipeline.
 
     Args:
         request: The images to read.
-        pipeline: A pipeline, not built yet, with three outputs: images, labels, and the source of each image.
-        num_samples: Number of images that the index of the pipeline should have.
-        find_damaged: Returns the images that stopped the pipeline, given the number of batches that it gave since its
-            first shard began; asked where DALI does not name them.
-        start: Where ``pipeline`` starts.
+        reader: Arguments of the reader operator: files, index, shard, shuffling, padding.
+        seed: Seed of all random operators.
+        is_augmented: Whether images are cut and flipped at random, instead of plainly.
+        left_out: How many images the index lacks.
+        start: Checkpoint of a pipeline that this one continues, and the batches that were given before it since the
+            first shard began.
     """
 
     def __init__(
         self,
         request: ReadRequest,
-        pipeline: Any,
-        num_samples: int,
+        reader: dict[str, Any],
+        seed: int,
         *,
-        find_damaged: Callable[[int], frozenset[Sample]],
-        start: Start,
+        is_augmented: bool,
+        left_out: int = 0,
+        start: tuple[bytes, int] = (b"", 0),
     ) -> None:
-        self._request, self._pipeline, self._num_samples = request, pipeline, num_samples
-        self._find_damaged = find_damaged
-        self._initial_state: bytes | None = start.checkpoint
-        self._batches_given = start.batches_given
+        self._request, self._reader, self._seed = request, reader, seed
+        self._num_samples = request.num_samples - left_out
+        self._initial_state: bytes | None = start[0]
+        self._batches_given = start[1]
         self._is_running = False
         self._has_vectors = request.recipe.loss.has_label_vectors
-        self._call(pipeline.build)
+        self._pipeline = make_pipeline(request, reader, seed, is_augmented=is_augmented, state=start[0])
+        self._call(self._pipeline.build)
 
     def start(self) -> None:
         """Open the files and begin to read ahead; does nothing if that is done already.
@@ -205,7 +148,7 @@ class Stream:
         if is_class.all():
             return
         at, column = np.unravel_index(np.argmin(is_class), is_class.shape)
-        image = self._request.images.name([sample_in(self._request.images, sources, int(at))])
+        image = self._request.images.name([_sample_in(self._request.images, sources, int(at))])
         raise DataError(f"{image}: label {labels[at, column]:g}, allowed: whole numbers 0 to {most}")
 
     def _call(self, action: Callable[[], Any]) -> Any:
@@ -218,7 +161,7 @@ class Stream:
         told = re.finditer(rf"File: {images.source.pattern}", text)
         samples = frozenset(images.sample(match["sample"]) for match in told)
         if not samples and _DECODER in text:
-            samples = self._find_damaged(self._batches_given)
+            samples = self._find_damaged()
         if _NO_THREAD in text:
             raise DataError(f"DALI cannot start its threads: {_NO_THREAD}")
         folder = shlex.quote(str(self._request.folder))
@@ -229,8 +172,29 @@ class Stream:
             raise DataError(f"{wrong}; DALI stopped {verify}")
         raise DataError(f"{images.where}: DALI stopped {verify}")
 
+    def _find_damaged(self) -> frozenset[Sample]:
+        """Return the images that stopped the pipeline: DALI 2 says that a batch cannot be decoded, but not which image.
 
-def sample_in(images: Form, sources: Any, number: int) -> Sample:
+        A pipeline that only reads, with the same reader and seed, gives the images in the same order; it passes over
+        the batches that were given, whose pages it does not touch. Pillow decodes the next ones, as ``./run.sh prepare
+        --verify`` does. DALI 2.4 must not decode them: one in four of its processes crashed at a damaged image.
+
+        Returns:
+            Those of the first batch that has any; none if every image can be decoded: the cause was another one.
+        """
+        pipeline, images = make_reading_pipeline(self._request, self._reader, self._seed), self._request.images
+        pipeline.build()
+        for number in range(self._batches_given + self._request.engine.prefetch_depth + 1):
+            (sources,) = pipeline.run()
+            if number < self._batches_given:
+                continue
+            samples = (_sample_in(images, sources, row) for row in range(len(sources)))
+            if bad := frozenset(sample for sample in samples if images.decoding_problem(sample)):
+                return bad
+        return frozenset()
+
+
+def _sample_in(images: Form, sources: Any, number: int) -> Sample:
     """Return which image is at a place of a batch, from the pipeline's output of sources."""
     source = images.source.fullmatch(os.fsdecode(sources.at(number).tobytes()))
     assert source is not None

@@ -12,7 +12,7 @@ from configs.load import ROOT
 from configs.schema import EngineSettings
 from data.forms.catalogue import form_of
 from data.input import pipeline
-from data.input.stream import ReadRequest
+from data.input.pipeline import ReadRequest
 from tests.data.input.test_packed import recipe_for
 
 
