@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,8 +49,8 @@ class PreparedImages(NamedTuple):
     manifest: Manifest | None = None
 
 
-class Images(ABC):
-    """The images of a run as one rank sees them: the run, and this rank's place in it.
+class Images:
+    """The images of a run as one rank sees them: the run, and this rank's place in it; here seeded images in memory.
 
     Attributes:
         image_type: Number type of the images: float32 or float16.
@@ -83,7 +82,6 @@ class Images(ABC):
         """
         return PreparedImages({}, is_cold=True)
 
-    @abstractmethod
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """Open this rank's stream of micro-batches; nothing is read before the first epoch begins.
 
@@ -91,10 +89,15 @@ class Images(ABC):
             arrays: The engine, which makes the arrays of the batches.
             state: State of a stream (`TrainingSource.state`) at which the new stream continues; empty for a new run.
         """
+        from data.input.synthetic import open_synthetic_training  # noqa: PLC0415
 
-    @abstractmethod
+        return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._shard_arguments(arrays))
+
     def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
         """Open this rank's shard of the evaluation images; ``arrays`` is the engine."""
+        from data.input.synthetic import open_synthetic_evaluation  # noqa: PLC0415
+
+        return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._shard_arguments(arrays))
 
     def close(self) -> None:
         """Release the images; the last user on a host removes the copy on the host's disk, unless it is kept."""
@@ -174,22 +177,6 @@ class PackedImages(Images):
             self._staged.release(keep=self._cluster.paths.keep_stage)
 
 
-class SyntheticImages(Images):
-    """Seeded images generated in memory."""
-
-    def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
-        """See `Images`."""
-        from data.input.synthetic import open_synthetic_training  # noqa: PLC0415
-
-        return open_synthetic_training(self._recipe, self._cluster.engine, state=state, **self._shard_arguments(arrays))
-
-    def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
-        """See `Images`."""
-        from data.input.synthetic import open_synthetic_evaluation  # noqa: PLC0415
-
-        return open_synthetic_evaluation(self._recipe, self._cluster.engine, **self._shard_arguments(arrays))
-
-
 class BlankImages(Images):
     """Blank batches, as many as the recipe's data set would give."""
 
@@ -223,12 +210,8 @@ def local_folder(path: str) -> Path:
 
 def images_of(recipe: Recipe, cluster: Cluster, plan: RunPlan, identity: Identity) -> Images:
     """Return the images that the recipe's ``data.source`` names, or blank ones for an engine that computes nothing."""
-    kind: type[Images] = PackedImages
-    if not ENGINES[cluster.engine.name].computes:
-        kind = BlankImages
-    elif recipe.data.source == "synthetic":
-        kind = SyntheticImages
-    return kind(recipe, cluster, plan, identity)
+    kind = Images if recipe.data.source == "synthetic" else PackedImages
+    return (kind if ENGINES[cluster.engine.name].computes else BlankImages)(recipe, cluster, plan, identity)
 
 
 def require_cold(communicator: Communicator, *, is_cold: bool) -> None:

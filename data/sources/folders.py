@@ -10,32 +10,35 @@ images, as ImageNet's, the bytes are kept. --size N sets another shorter side, -
 sets the quality of scaled JPEGs.
 """
 
-from collections import Counter
+import hashlib
+import os
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from configs.arguments import counted
 from configs.errors import UserError
-from configs.reading import is_file, is_folder
+from configs.reading import Unreadable, is_file, is_folder, patiently
 from data.images import ImageFile
 from data.manifest import InPlace
 from data.sources.class_folders import PARTS, Layout, ListedImage, Listing, find_layout, list_classes, require_whole
 from data.sources.flat_labels import with_labels
-from data.sources.held_out import DEFAULT_PERCENT, hold_out
 from data.sources.image_source import (
     Settings,
     Source,
     file_split,
     fingerprint,
-    form_of,
     name_some,
+    planned,
     spelling_hint,
-    with_size,
 )
 from data.sources.tars import list_tar
 
 LAYOUT = "a folder of images for each class (in train and val, in their tars, or alone)"
 OPTIONS = ("size", "quality", "eval_share")
+
+_HELD_OUT_PERCENT = 20
+"""Share of each class that is held out for evaluation, if the user names none."""
 
 _FEW_IMAGES, _FEW_TESTS, _IMBALANCE = 10, 50, 10
 
@@ -54,8 +57,7 @@ def open_source(name: str, settings: Settings) -> Source:
     names = tuple(sorted({image.class_name for image in train}))
     notes += _notes_on_names(layout.train, names)
     files = [[image.file for image in part] for part in (train, evaluation)]
-    settings, told = with_size(settings, [*files[0], *files[1]])
-    form = form_of(settings)
+    settings, form, told = planned(settings, [*files[0], *files[1]])
     numbers = {each: number for number, each in enumerate(names)}
     labels = [[numbers.get(image.class_name, 0) for image in part] for part in (train, evaluation)]
     num_bytes = [sum(image.size_bytes for image in part) for part in (train, evaluation)]
@@ -101,8 +103,8 @@ def _read_layout(
     elif len(names) == 1:
         problems.append(f"{layout.train}: one class ({names[0]}), allowed: at least two; add the folder of another one")
     if layout.eval is None:
-        share = settings.eval_share or DEFAULT_PERCENT
-        is_eval = hold_out(listed.images, share, settings.seed)
+        share = settings.eval_share or _HELD_OUT_PERCENT
+        is_eval = _hold_out(listed.images, share, settings.seed)
         train, evaluation = (
             [each for each, held in zip(listed.images, is_eval, strict=True) if held == wanted]
             for wanted in (False, True)
@@ -130,6 +132,54 @@ def _read_layout(
         named = f"{name_some(sorted(set(left_out)))} ({counted(len(left_out), 'file')})"
         notes.append(f"{folder}: left out, as hidden or no image: {named}")
     return train, evaluation, problems, [f"{layout.train.absolute().name}: {listed.form}; {told}", *notes]
+
+
+def _hold_out(images: Sequence[ListedImage], percent: int, seed: int) -> list[bool]:
+    """Return which images are for evaluation.
+
+    The choice follows from the seed and the names, so that it hardly changes when images are added. Files with the same
+    content stay together. A class with at least two different images has at least one on each side.
+
+    Args:
+        images: The images that there are.
+        percent: Share of each class for evaluation, 1 to 90.
+        seed: Seed of the choice.
+    """
+    groups: dict[str, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, content in enumerate(_contents(images)):
+        groups[images[number].class_name][content].append(number)
+    is_held_out = [False] * len(images)
+    for name, same in groups.items():
+        wanted = max(1, round(sum(map(len, same.values())) * percent / 100))
+        order = sorted(same.values(), key=lambda group: _digest(os.fsencode(f"{seed}/{name}/{images[group[0]].name}")))
+        taken = 0
+        for group in order[:-1]:
+            if taken >= wanted:
+                break
+            taken += len(group)
+            for number in group:
+                is_held_out[number] = True
+    return is_held_out
+
+
+def _contents(images: Sequence[ListedImage]) -> list[object]:
+    """Return something for each image that is equal where files are; only files of equal length are read."""
+    lengths = Counter(image.size_bytes for image in images)
+    return [
+        number if lengths[image.size_bytes] == 1 else _content(image.file, number)
+        for number, image in enumerate(images)
+    ]
+
+
+def _content(file: ImageFile, number: int) -> object:
+    try:
+        return _digest(patiently(file, file.read_bytes))
+    except (OSError, Unreadable):  # which the check of the source tells
+        return number
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _problems_of_evaluation(folder: Path, names: Sequence[str], tests: Listing) -> list[str]:

@@ -171,41 +171,44 @@ def name_some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED_AT_MOST]) + more
 
 
-def with_size(settings: Settings, files: Sequence[ImageFile]) -> tuple[Settings, list[str]]:
-    """Return the settings with the size that the files get, None to keep their bytes, and notes on the choice.
+def planned(settings: Settings, files: Sequence[ImageFile]) -> tuple[Settings, str, list[str]]:
+    """Return the settings with the size that the files get, what becomes of them in words, and notes on the choice.
 
     If the user chose no size, photographs are scaled: decoding 12 megapixels takes 0.1 s of a CPU in every epoch.
 
     Args:
-        settings: What the user set; size 0 keeps the bytes.
+        settings: What the user set; size 0 keeps the bytes, in the result None does.
         files: Images of the user; some of them are looked at.
+
+    Raises:
+        UserError: A quality is given without a size.
     """
     facts = [fact for file in files[:: -(-len(files) // _LOOKED_AT) or 1] if (fact := file_facts(file)) is not None]
     side = int(np.median([fact.shorter_side for fact in facts])) if facts else 0
-    notes = []
+    size, notes = settings.size, []
     if any(fact.has_alpha for fact in facts):
         notes.append(
             "transparent images: alpha is dropped, so that pixels show the colour stored below it, often black"
         )
-    if settings.size is None and side > _LARGEST_KEPT and not settings.in_place:
-        told = f"images of {side:,} px (shorter side, median) are scaled to {_SCALED_TO} px; --size keep keeps them"
-        return replace(settings, size=_SCALED_TO), [*notes, told]
-    if settings.size:
-        return settings, notes
+    if size is None and side > _LARGEST_KEPT and not settings.in_place:
+        size = _SCALED_TO
+        notes.append(f"images of {side:,} px (shorter side, median) are scaled to {size} px; --size keep keeps them")
+    if size:
+        quality = settings.quality or DEFAULT_QUALITY
+        return replace(settings, size=size, quality=quality), f"{size} px, JPEG quality {quality}", notes
+    if settings.quality is not None:
+        raise UserError(f"--quality {settings.quality}: the bytes of the images are kept unless --size is given")
     if side > _SCALED_TO and not settings.in_place:
         notes.append(
             f"images of {side:,} px (shorter side, median) are kept: --size {_SCALED_TO} makes training on a CPU faster"
         )
     if any(fact.is_turned for fact in facts):
         notes.append("orientation tags are not followed where bytes are kept: --size turns these images upright")
-    return replace(settings, size=None), notes
+    return replace(settings, size=None), "original bytes", notes
 
 
 def file_split(
-    files: Sequence[ImageFile],
-    labels: Sequence[int] | Sequence[tuple[int, ...]],
-    settings: Settings,
-    num_bytes: int,
+    files: Sequence[ImageFile], labels: Sequence[int] | Sequence[tuple[int, ...]], settings: Settings, num_bytes: int
 ) -> SourceSplit:
     """Return the split of images that lie in files of so many bytes, kept unless the settings have a size."""
 
@@ -213,19 +216,6 @@ def file_split(
         return read_image(files[index], settings.size, settings.quality or DEFAULT_QUALITY)
 
     return SourceSplit(labels, jpeg, files, settings.size, num_bytes if settings.size is None else 0)
-
-
-def form_of(settings: Settings) -> str:
-    """Return what becomes of the user's files, in words.
-
-    Raises:
-        UserError: A quality is given without a size.
-    """
-    if settings.size is not None:
-        return f"{settings.size} px, JPEG quality {settings.quality or DEFAULT_QUALITY}"
-    if settings.quality is not None:
-        raise UserError(f"--quality {settings.quality}: the bytes of the images are kept unless --size is given")
-    return "original bytes"
 
 
 def shown(name: str) -> str:

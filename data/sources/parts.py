@@ -13,7 +13,7 @@ from configs.registry import PackedSource
 from data.images import ImageFile
 from data.manifest import InPlace
 from data.sources.class_folders import EVAL_NAMES, TRAIN
-from data.sources.image_source import Settings, Source, file_split, fingerprint, form_of, name_some, with_size
+from data.sources.image_source import Settings, Source, file_split, fingerprint, name_some, planned
 
 _ALIKE = 0.5
 
@@ -58,9 +58,9 @@ def open_parts(
     listed = [list_part(part) for part in parts]
     labels = [part.labels for part in listed]
     count = 1 + max(labels[0], default=0)
-    settings, notes = with_size(settings, [*listed[0].files, *listed[1].files])
+    settings, form, notes = planned(settings, [*listed[0].files, *listed[1].files])
     notes += _notes_on_order(folder, labels[0], settings)
-    form, num_files = form_of(settings), counted(len(parts[0]), "file")
+    num_files = counted(len(parts[0]), "file")
     train, held = (
         file_split(each.files, each.labels, settings, sum(size)) for each, size in zip(listed, sizes, strict=True)
     )

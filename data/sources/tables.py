@@ -21,10 +21,9 @@ from data.sources.image_source import (
     alike_in_print,
     file_split,
     fingerprint,
-    form_of,
     name_some,
+    planned,
     spelling_hint,
-    with_size,
 )
 
 LAYOUT = "the tables train.csv and val.csv (or .json)"
@@ -55,8 +54,7 @@ def open_source(name: str, settings: Settings) -> Source:
         raise UserError(f"{folder}: val.csv (or .json) is missing beside {paths['train'].name}; {remedy}")
     tables = {split: read_table(path) for split, path in paths.items()}
     names, problems = _class_names(paths, tables)
-    settings, notes = with_size(settings, [folder / file for table in tables.values() for file in table])
-    form = form_of(settings)
+    settings, form, notes = planned(settings, [folder / file for table in tables.values() for file in table])
     for split, table in tables.items():
         missing = [file for file in table if not is_file(folder / file)]
         if missing:
