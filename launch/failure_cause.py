@@ -6,6 +6,7 @@ import resource
 import shlex
 import signal
 import socket
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -299,15 +300,22 @@ def _why(folder: RunFolder, killed_by: int | None, is_out_of_memory: bool | str)
 
 def _shortened_file(folder: RunFolder) -> str:
     """Return which file of the data set was cut short after a rank had mapped it, to which SIGBUS is the answer."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile):
         place = _data_set(folder)
         manifest = read_object(place / "manifest.json")
         for split in ("train", "eval"):
-            path = place / f"{split}.rec"
-            has, needs = path.stat().st_size, manifest[split]["rec_bytes"]
-            if has != needs:
-                remedy = "the file was changed while the run read it; pack it again with ./run.sh prepare"
-                return f": {path} has {has:,} bytes, its manifest says {needs:,}: {remedy}"
+            lengths = {place / f"{split}.rec": manifest[split]["rec_bytes"]}
+            if in_place := manifest.get("in_place"):
+                import numpy as np  # noqa: PLC0415 (the launcher needs it for nothing else)
+
+                with np.load(place / f"{split}.npz") as facts:
+                    paths = (Path(in_place["root"]) / name for name in in_place[split])
+                    lengths = dict(zip(paths, facts["looked"][:, 0].tolist(), strict=False))
+            for path, needs in lengths.items():
+                if (has := path.stat().st_size) != needs:
+                    remedy = f"{'list' if in_place else 'pack'} it again with ./run.sh prepare"
+                    changed = f"the file was changed while the run read it; {remedy}"
+                    return f": {path} has {has:,} bytes, its manifest says {needs:,}: {changed}"
     return ": it read beyond the end of a file, for example a truncated copy of the data set, or /dev/shm is full"
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from configs.load import ROOT, load_both
@@ -217,6 +218,11 @@ def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) 
     assert told() == f"{killed}: {beyond}"
     (place / "eval.rec").write_bytes(bytes(9))
     assert told() == f"{killed}: {place}/eval.rec has 9 bytes, its manifest says 7: {changed}"
+    (place / "2.tar").write_bytes(bytes(3))
+    manifest = {"in_place": {"root": str(place), "train": ["train.rec", "2.tar"], "eval": []}}
+    (place / "manifest.json").write_text(json.dumps({"train": {"rec_bytes": 11}, **manifest}), encoding="utf-8")
+    np.savez(place / "train.npz", looked=[[7, 0], [4, 0]])
+    assert told() == f"{killed}: {place}/2.tar has 3 bytes, its manifest says 4: {changed.replace('pack', 'list')}"
     (place / "manifest.json").write_text("{", encoding="utf-8")
     assert told() == f"{killed}: {beyond}"
     assert told(139) == f"rank 1 on {HERE} was killed by signal 11", "nobody knows which DALI it was"
