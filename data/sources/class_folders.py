@@ -191,7 +191,7 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
         is_root: Whether this is the folder that the user gave, where files that are no images may lie about.
 
     Raises:
-        UserError: The folder has no class folder, and nothing else is wrong with it.
+        UserError: The folder has no class folder, and nothing else is wrong with it; or a class is still in its tar.
     """
     names: list[str] = []
     images: list[ListedImage] = []
@@ -213,6 +213,9 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
             found = _list_class(Path(entry.path), entry.name, problems, left_out)
             images += found
             (names if found else empty).append(entry.name)
+    if tars := [name for name in files if name.lower().endswith(".tar")]:
+        remedy = "unpack each into a folder of its name, then remove the tar"
+        raise UserError(f"{folder}: class tars that are not unpacked: {name_some(tars)}; {remedy}")
     if files:
         problems.append(f"{folder}: files where class folders should be: {name_some(files)}; sort them into folders")
     if not images and not problems and not empty:
