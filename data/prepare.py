@@ -267,15 +267,7 @@ def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int
         order = _order(name, count, seed)
         for each in in_order(payload, order, workers=workers, title=f"packing {name}", total=count):
             writer.write(each)
-        records, rec_bytes, rec_sha256, idx_bytes, idx_sha256 = writer.finish()
-    return SplitManifest(
-        records=records,
-        rec_bytes=rec_bytes,
-        rec_sha256=rec_sha256,
-        idx_bytes=idx_bytes,
-        idx_sha256=idx_sha256,
-        class_counts=tuple(_class_counts(source, name)),
-    )
+        return SplitManifest(**writer.finish(), class_counts=tuple(_class_counts(source, name)))
 
 
 def _order(name: SplitName, count: int, seed: int) -> list[int]:

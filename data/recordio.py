@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from configs.reading import patiently, read_bytes
 from configs.sync import sync, write_synced
@@ -139,13 +139,18 @@ class RecordWriter:
         self._records += 1
         self._size_bytes += len(framed)
 
-    def finish(self) -> tuple[int, int, str, int, str]:
-        """Write both files to the disk; return the number of records, and length and sha256 of records and index."""
+    def finish(self) -> dict[str, Any]:
+        """Write both files to the disk, and return what a manifest says of them."""
         self._file.flush()
         sync(self._file.fileno())
         write_synced(self._idx, index := bytes(self._index))
-        index_sha256 = hashlib.sha256(index).hexdigest()
-        return self._records, self._size_bytes, self._hash.hexdigest(), len(index), index_sha256
+        return {
+            "records": self._records,
+            "rec_bytes": self._size_bytes,
+            "rec_sha256": self._hash.hexdigest(),
+            "idx_bytes": len(index),
+            "idx_sha256": hashlib.sha256(index).hexdigest(),
+        }
 
     def __enter__(self) -> RecordWriter:
         """Return the writer itself."""

@@ -7,35 +7,18 @@ of Protocol Buffers, after every number of batches (2026-11-27).
 """
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 # onnx brings protobuf into every environment of MXNet.
-from google.protobuf import descriptor_pb2, message_factory, text_format  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pb2, message_factory  # type: ignore[import-untyped]
 
-_FORM = """
-name: "dali_checkpoint.proto"
-message_type { name: "Checkpoint"
-  field { name: "operators" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Operator" } }
-message_type { name: "Operator"
-  field { name: "name" number: 1 label: LABEL_OPTIONAL type: TYPE_BYTES }
-  field { name: "state" number: 2 label: LABEL_OPTIONAL type: TYPE_BYTES } }
-message_type { name: "Reader"
-  field { name: "loader" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: "Loader" } }
-message_type { name: "Loader"
-  field { name: "random" number: 1 label: LABEL_OPTIONAL type: TYPE_BYTES }
-  field { name: "passes" number: 2 label: LABEL_OPTIONAL type: TYPE_INT32 }
-  field { name: "samples" number: 3 label: LABEL_OPTIONAL type: TYPE_INT64 } }
-"""
-"""The part of a checkpoint that is read here; all else of it is kept as it is."""
-
-
-@cache
-def _messages() -> dict[str, Any]:
-    """Return the messages of a checkpoint by name."""
-    form = text_format.Parse(_FORM, descriptor_pb2.FileDescriptorProto())
-    messages: dict[str, Any] = message_factory.GetMessages([form])
-    return messages
+_MESSAGE, _BYTES, _INT32, _INT64 = 11, 12, 5, 3
+_FORM = {
+    "Checkpoint": [{"name": "operators", "number": 1, "label": 3, "type": _MESSAGE, "type_name": "Operator"}],
+    "Operator": [{"name": "name", "number": 1, "type": _BYTES}, {"name": "state", "number": 2, "type": _BYTES}],
+    "Reader": [{"name": "loader", "number": 1, "type": _MESSAGE, "type_name": "Loader"}],
+    "Loader": [{"name": "passes", "number": 2, "type": _INT32}, {"name": "samples", "number": 3, "type": _INT64}],
+}
+"""Message -> the fields that are read here; protobuf keeps all others as they are."""
 
 
 def with_reader_age(checkpoint: bytes, samples: int, length_of_pass: Callable[[int], int]) -> bytes:
@@ -46,9 +29,11 @@ def with_reader_age(checkpoint: bytes, samples: int, length_of_pass: Callable[[i
         samples: Samples that the pipeline has given since its first pass began.
         length_of_pass: Returns the samples of a pass, counted from 0.
     """
-    whole = _messages()["Checkpoint"].FromString(checkpoint)
+    form = [{"name": name, "field": fields} for name, fields in _FORM.items()]
+    messages = message_factory.GetMessages([descriptor_pb2.FileDescriptorProto(name="dali", message_type=form)])
+    whole = messages["Checkpoint"].FromString(checkpoint)
     (reader,) = (each for each in whole.operators if each.name.startswith(b"readers"))
-    state = _messages()["Reader"].FromString(reader.state)
+    state = messages["Reader"].FromString(reader.state)
     state.loader.samples = samples - sum(map(length_of_pass, range(state.loader.passes)))
     reader.state = state.SerializeToString()
     return bytes(whole.SerializeToString())

@@ -76,13 +76,9 @@ def open_source(name: str, settings: Settings) -> Source:
         problems=tuple(problems),
         notes=(*notes, *told, *_notes_on_counts(names, labels)),
         place=InPlace(form="class_folders", root=str(folder.absolute()))
-        if settings.in_place and _are_files(*files)
+        if settings.in_place and all(isinstance(file, Path) for part in files for file in part)
         else None,
     )
-
-
-def _are_files(*parts: Sequence[ImageFile]) -> bool:
-    return all(isinstance(file, Path) for part in parts for file in part)
 
 
 def _list_part(path: Path, *, is_root: bool = False) -> Listing:
@@ -104,11 +100,9 @@ def _read_layout(
         problems.append(f"{layout.train}: one class ({names[0]}), allowed: at least two; add the folder of another one")
     if layout.eval is None:
         share = settings.eval_share or _HELD_OUT_PERCENT
-        is_eval = _hold_out(listed.images, share, settings.seed)
-        train, evaluation = (
-            [each for each, held in zip(listed.images, is_eval, strict=True) if held == wanted]
-            for wanted in (False, True)
-        )
+        held = _held_out(listed.images, share, settings.seed)
+        train = [image for number, image in enumerate(listed.images) if number not in held]
+        evaluation = [image for number, image in enumerate(listed.images) if number in held]
         told, notes = f"{share} % of each class is held out for evaluation (--eval-share)", []
         if not problems and not evaluation:
             problems.append(f"{layout.train}: no class has two different images, one of them for evaluation; add some")
@@ -134,8 +128,8 @@ def _read_layout(
     return train, evaluation, problems, [f"{layout.train.absolute().name}: {listed.form}; {told}", *notes]
 
 
-def _hold_out(images: Sequence[ListedImage], percent: int, seed: int) -> list[bool]:
-    """Return which images are for evaluation.
+def _held_out(images: Sequence[ListedImage], percent: int, seed: int) -> set[int]:
+    """Return the numbers of the images that are for evaluation.
 
     The choice follows from the seed and the names, so that it hardly changes when images are added. Files with the same
     content stay together. A class with at least two different images has at least one on each side.
@@ -145,33 +139,23 @@ def _hold_out(images: Sequence[ListedImage], percent: int, seed: int) -> list[bo
         percent: Share of each class for evaluation, 1 to 90.
         seed: Seed of the choice.
     """
-    groups: dict[str, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number, content in enumerate(_contents(images)):
-        groups[images[number].class_name][content].append(number)
-    is_held_out = [False] * len(images)
-    for name, same in groups.items():
-        wanted = max(1, round(sum(map(len, same.values())) * percent / 100))
-        order = sorted(same.values(), key=lambda group: _digest(os.fsencode(f"{seed}/{name}/{images[group[0]].name}")))
-        taken = 0
-        for group in order[:-1]:
-            if taken >= wanted:
-                break
-            taken += len(group)
-            for number in group:
-                is_held_out[number] = True
-    return is_held_out
-
-
-def _contents(images: Sequence[ListedImage]) -> list[object]:
-    """Return something for each image that is equal where files are; only files of equal length are read."""
     lengths = Counter(image.size_bytes for image in images)
-    return [
-        number if lengths[image.size_bytes] == 1 else _content(image.file, number)
-        for number, image in enumerate(images)
-    ]
+    groups: dict[str, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, image in enumerate(images):
+        content = number if lengths[image.size_bytes] == 1 else _content(image.file, number)
+        groups[image.class_name][content].append(number)
+    held: set[int] = set()
+    for name, same in groups.items():
+        wanted = len(held) + max(1, round(sum(map(len, same.values())) * percent / 100))
+        order = sorted(same.values(), key=lambda group: _digest(os.fsencode(f"{seed}/{name}/{images[group[0]].name}")))
+        for group in order[:-1]:
+            if len(held) < wanted:
+                held.update(group)
+    return held
 
 
 def _content(file: ImageFile, number: int) -> object:
+    """Return what is equal where files are."""
     try:
         return _digest(patiently(file, file.read_bytes))
     except (OSError, Unreadable):  # which the check of the source tells
