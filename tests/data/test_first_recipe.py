@@ -130,21 +130,9 @@ def test_a_recipe_that_the_user_has_changed_is_kept(tmp_path: Path, capsys: pyte
     assert (recipe.run.seed, path.read_text(encoding="utf-8")) == (7, changed)
     assert f"{path}: kept, because it was changed; remove it to get a new one\n" in told
     assert told.endswith(f"next: ./run.sh train {path}\n")
-    path.write_text("torn: {", encoding="utf-8")
-    assert main(["prepare", str(source), str(folder)]) == 0
-    assert f"{path}: kept, because it was changed" in capsys.readouterr().out
-    path.unlink()
-    prepared(source, folder)
-    assert path.read_text(encoding="utf-8") == written
     path.unlink()
     assert main(["prepare", str(source), str(folder), "--no-recipe"]) == 0
-    assert sorted(each.name for each in folder.iterdir()) == [
-        "eval.idx",
-        "eval.rec",
-        "manifest.json",
-        "train.idx",
-        "train.rec",
-    ]
+    assert not path.exists()
 
 
 def test_a_data_set_may_be_moved_with_its_recipe_and_settings_come_first(

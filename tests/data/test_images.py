@@ -13,6 +13,7 @@ from PIL import Image
 from configs.load import load_recipe
 from configs.schema import EngineSettings
 from data.__main__ import main
+from data.images import read_image
 from data.input.packed import open_evaluation
 from data.manifest import load_manifest
 
@@ -233,3 +234,17 @@ def test_a_side_that_no_jpeg_can_have_is_refused_before_packing(
     told = "is 20000 x 8 px, whose longer side becomes 80,000 px, allowed: 65,500"
     assert capsys.readouterr().out.splitlines()[0] == f"{folder}/train/00/image.jpg: {told}"
     assert main(["prepare", "--check", str(folder), "--size", "24", "--workers", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "expected"),
+    [((20, 30), 40, (60, 40)), ((30, 20), 20, (20, 30)), ((20, 27), 10, (14, 10)), ((21, 28), 10, (13, 10))],
+)
+def test_an_image_is_scaled_by_pillows_bicubic_filter_to_the_shorter_side_and_encoded_with_the_quality(
+    tmp_path: Path, shape: tuple[int, int], size: int, expected: tuple[int, int]
+) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8))
+    image.save(tmp_path / "a.png")
+    for quality in (50, 95, 100):
+        wanted = image if min(shape) == size else image.resize(expected, Image.Resampling.BICUBIC)
+        assert read_image(tmp_path / "a.png", size, quality) == _saved(wanted, "JPEG", quality=quality)

@@ -52,17 +52,12 @@ def test_a_damaged_manifest_says_what_to_do(tmp_path: Path, content: bytes, prob
     ("change", "problem"),
     [
         ({"records": 0, "class_counts": (0, 0)}, "records: Input should be greater than or equal to 1"),
-        ({"rec_bytes": 0}, "rec_bytes: Input should be greater"),
         ({"idx_bytes": 0}, "idx_bytes: Input should be greater"),
         ({"rec_sha256": "0" * 63}, "rec_sha256: String should match pattern"),
-        ({"idx_sha256": "G" * 64}, "idx_sha256: String should match pattern"),
-        ({"rec_sha256": "0" * 65}, "rec_sha256: String should match pattern"),
         ({"class_counts": (1, 2, 0)}, "class_counts has 3 classes, class_names 2"),
-        ({"class_counts": (3,)}, "class_counts has 1 classes, class_names 2"),
         ({"records": 9}, "class_counts add up to "),
         ({"records": "3"}, "records: Input should be a valid integer"),
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
-        ({"records": 0, "idx_bytes": 0}, "records: Input should be greater than or equal to 1"),
     ],
 )
 def test_a_split_that_cannot_be_is_named(tmp_path: Path, split: str, change: dict[str, Any], problem: str) -> None:

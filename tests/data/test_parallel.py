@@ -7,33 +7,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.errors import UserError
-from data.parallel import chunked, ordered_map
-
-
-@given(st.integers(0, 40), st.integers(1, 9))
-def test_chunks_hold_every_item_in_order_and_only_the_last_is_shorter(count: int, size: int) -> None:
-    chunks = list(chunked(range(count), size))
-    assert [item for chunk in chunks for item in chunk] == list(range(count))
-    assert all(len(chunk) == size for chunk in chunks[:-1])
-    assert all(0 < len(chunk) <= size for chunk in chunks)
-
-
-def test_with_one_worker_the_tasks_run_in_this_process_one_at_a_time() -> None:
-    taken = []
-
-    def tasks() -> Iterator[int]:
-        for number in range(5):
-            taken.append(number)
-            yield number
-
-    results = ordered_map(lambda number: (number, os.getpid()), tasks(), workers=1)
-    assert next(results) == (0, os.getpid())
-    assert taken == [0]
-    assert [number for number, _ in results] == [1, 2, 3, 4]
+from data.parallel import ordered_map
 
 
 def test_results_keep_the_order_of_their_tasks_which_are_taken_as_they_are_needed() -> None:

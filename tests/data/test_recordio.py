@@ -1,16 +1,12 @@
 """RecordIO agrees with MXNet's own reader and writer, and a scan continues after damage."""
 
-import errno
-import os
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.cache import drop_pages
 from data.recordio import (
     MAGIC,
     RecordError,
@@ -111,21 +107,6 @@ def test_a_file_cut_anywhere_gives_its_whole_records_and_one_problem(tmp_path: P
             spans = list(records.scan())
         whole, rest = divmod(length, 28)
         assert [span.problem is None for span in spans] == [True] * whole + [False] * bool(rest), length
-
-
-@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO], ids=errno.errorcode.get)
-def test_records_are_kept_where_a_file_system_cannot_sync_and_refused_where_a_disk_fails(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError) if number == errno.EIO else nullcontext():
-        rec = write(tmp_path, [b"pixels"])
-        drop_pages([rec])
-        with RecordFile(rec) as records:
-            assert [span.problem for span in records.scan()] == [None]
 
 
 def test_a_payload_fits_the_29_bits_of_the_length_and_files_are_never_written_over(tmp_path: Path) -> None:

@@ -31,21 +31,6 @@ class Counting:
         self.is_closed = True
 
 
-@given(st.integers(1, 20), st.lists(st.integers(1, 20), min_size=1, max_size=5))
-def test_every_epochs_batches_are_those_of_the_first(size: int, steps: list[int]) -> None:
-    source = Counting()
-    cached = CachedBatches(source, size)
-    seen = []
-    for epoch, count in enumerate(steps, start=1):
-        cached.begin_epoch(epoch)
-        seen += [cached.next_batch().images for _ in range(count)]
-    assert seen == [number % size + 1 for number in range(sum(steps))]
-    assert source.given == min(size, sum(steps))
-    assert source.is_closed == (sum(steps) >= size)
-    cached.close()
-    assert source.is_closed
-
-
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 60), st.integers(1, 60))
 def test_a_resumed_source_gives_the_batches_that_the_first_would_have_given(
     size: int, per_epoch: int, before: int, after: int
@@ -58,8 +43,14 @@ def test_a_resumed_source_gives_the_batches_that_the_first_would_have_given(
             seen.append(cached.next_batch().images)
         return seen
 
-    whole = CachedBatches(Counting(), size)
+    source = Counting()
+    whole = CachedBatches(source, size)
     expected = take(whole, range(before + after))
+    assert expected == [number % size + 1 for number in range(before + after)]
+    assert source.given == min(size, before + after)
+    assert source.is_closed == (before + after >= size)
+    whole.close()
+    assert source.is_closed
     first = CachedBatches(Counting(), size)
     take(first, range(before))
     again = Counting()

@@ -7,7 +7,6 @@ import pytest
 
 from configs.load import load_recipe
 from configs.schema import EngineSettings, Recipe
-from data.input import synthetic
 from data.input.synthetic import open_synthetic_evaluation, open_synthetic_training
 
 Array = Any
@@ -37,26 +36,10 @@ def test_two_ranks_see_in_a_step_what_one_rank_sees_in_two_accumulation_steps() 
         np.testing.assert_array_equal(labels, other_labels)
 
 
-def test_the_cut_of_the_global_batch_does_not_change_its_images() -> None:
-    recipe = recipe_for("data.train_samples=100")
-    whole = np.concatenate([images for images, _ in steps(recipe, 5, batch=32)])
-    parts = np.concatenate([images for images, _ in steps(recipe, 5, accumulation=4, batch=8)])
-    np.testing.assert_array_equal(whole, parts)
-
-
 def test_an_epoch_has_each_sample_once_and_the_next_epoch_repeats_them() -> None:
     images = np.concatenate([images for images, _ in steps(recipe_for("data.train_samples=40"), 10)])
     assert len({image.tobytes() for image in images[:40]}) == 40
     np.testing.assert_array_equal(images[:40], images[40:])
-
-
-def test_images_repeat_where_a_pool_of_limited_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_an_image = 8 * 8 * 3 * 4  # pixels, channels, bytes of a float32
-    for pool_bytes, size in ((6 * of_an_image - 1, 5), (of_an_image - 1, 1)):
-        monkeypatch.setattr(synthetic, "_POOL_BYTES", pool_bytes)
-        images = np.concatenate([images for images, _ in steps(recipe_for("data.train_samples=40"), 2)])
-        assert len({image.tobytes() for image in images}) == size
-        np.testing.assert_array_equal(images[:size], images[size : 2 * size])
 
 
 def test_seeds_and_splits_give_different_images() -> None:

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from configs.errors import UserError
-from configs.load import load_recipe
 from configs.schema import EngineSettings, Recipe
 from data.input.packed import open_evaluation, open_training
 from data.prepare import prepare
@@ -19,6 +18,7 @@ from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from data.sources.tables import read_table
 from data.verify import check_dataset, verify_dataset
+from tests.data.input.test_packed import recipe_for
 
 TRAIN = {"a.png": ["Mass", "Edema"], "deep/b.jpg": ["No Finding"], "c.png": ["Nodule"], "d.png": ["Mass"]}
 ROWS = (
@@ -45,25 +45,9 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def _recipe(channels: int = 1, classes: int = 3) -> Recipe:
-    return load_recipe(
-        "digits",
-        [
-            "data.source=table",
-            "loss={kind: sigmoid}",
-            "run.target_top1=null",
-            "data.train_samples=4",
-            "data.eval_samples=1",
-            "batch.global_size=4",
-            "model.name=resnet8",
-            f"model.num_classes={classes}",
-            f"model.image_size={SIDE}",
-            f"model.input_channels={channels}",
-            "data.crop={kind: none}",
-            "data.mean=[0, 0, 0]",
-            "data.std=[1, 1, 1]",
-        ],
-    )
+def _recipe(channels: int = 1) -> Recipe:
+    sets = ["data.source=table", "loss={kind: sigmoid}", "run.target_top1=null", "model.num_classes=3"]
+    return recipe_for(4, 1, [*sets, f"model.image_size={SIDE}", f"model.input_channels={channels}"])
 
 
 def test_csv_and_json_say_the_same(folder: Path) -> None:
@@ -138,9 +122,7 @@ def test_batches_carry_each_image_with_its_own_labels(folder: Path, tmp_path: Pa
     [
         "sed -i 's/Mass/Nodule/' train.csv",
         "sed -i 's/Edema/Mass/' val.json",
-        "truncate -s +1 a.png",
         "truncate -s +1 v.png",
-        "mv a.png z.png; sed -i s/a.png/z.png/ train.csv",
         "mv v.png z.png; sed -i s/v.png/z.png/ val.json",
         "(head -1 train.csv; tail -4 train.csv | tac) > other; mv other train.csv",
     ],
@@ -162,7 +144,6 @@ def test_a_table_of_both_kinds_is_read_from_csv_and_one_table_is_not_enough(fold
 # What is done to the folder by bash, and what is told of it.
 SPOILT = [
     ("rm a.png", "train.csv: no such files in"),
-    ("rm v.png", "val.json: no such files in"),
     ("sed -i 1d train.csv",
      "train.csv: the first line is 'a.png,Mass|Edema,1', allowed: a header, as file,labels"),
     ("echo a.png,Mass,9 >> train.csv", "train.csv: a.png is named twice; remove one row"),
@@ -176,10 +157,8 @@ SPOILT = [
     ("sed -i s/c.png,Nodule/c.png,Mass\u200b/ train.csv",
      "train.csv: labels 'Mass\\u200b' prints like 'Mass'; rename one of them"),
     ("sed -i s/Nodule/Hernia/ val.json", "val.json: labels that"),
-    ("echo '{\"v.png\": \"Mass\"}' > val.json", "val.json: v.png: got 'Mass', allowed: a list of labels"),
     ("echo '{\"v.png\": [\"Mass\", 3]}' > val.json",
      "val.json: v.png: got ['Mass', 3], allowed: a list of labels, each a text"),
-    ("echo '{\"v.png\": ' > val.json", "val.json: cannot be read: "),
     ("echo '[\"v.png\"]' > val.json",
      'val.json: is list, allowed: an object as {"a.png": ["Mass", "Nodule"]}'),
     ("echo {} > val.json", "val.json: names no file; at least one image is needed"),
