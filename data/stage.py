@@ -10,8 +10,8 @@ import hashlib
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def stage(source: Path, disk: Path) -> Staged:
     # Older versions knew no data set in place; their copies are used on.
     digest = hashlib.sha256(manifest.model_dump_json(exclude={"in_place"}).encode()).hexdigest()[:12]
     copy = disk / f"{source.name}-{digest}"
-    with _explained(disk):
+    try:
         disk.mkdir(parents=True, exist_ok=True)
         with locked(disk):
             begin = time.monotonic()
@@ -85,27 +85,17 @@ def stage(source: Path, disk: Path) -> Staged:
                 _copy_dataset(source, manifest, copy)
             use = ExitStack()
             use.enter_context(locked(copy, shared=True))
-    return Staged(copy, None if was_there else time.monotonic() - begin, use)
-
-
-@contextmanager
-def _explained(disk: Path) -> Iterator[None]:
-    """Turn an error of the disk into a UserError of one line."""
-    try:
-        yield
     except BlockingIOError:
         raise UserError(
             f"{disk}: another job uses a damaged copy of the data set; end that job, remove the copy"
         ) from None
     except OSError as error:
+        told = f"{error.filename or disk}: {error.strerror}"
+        remedy = "set cluster.paths.stage to a folder on a local disk that you may write, or to null"
         if error.errno in _FULL:
-            raise UserError(
-                f"{disk}: the disk is full; free some space, or set cluster.paths.stage to another disk"
-            ) from None
-        raise UserError(
-            f"{error.filename or disk}: {error.strerror}; set cluster.paths.stage to a folder on a local disk that you "
-            f"may write, or to null"
-        ) from None
+            told, remedy = f"{disk}: the disk is full", "free some space, or set cluster.paths.stage to another disk"
+        raise UserError(f"{told}; {remedy}") from None
+    return Staged(copy, None if was_there else time.monotonic() - begin, use)
 
 
 def _is_whole(copy: Path, manifest: Manifest) -> bool:

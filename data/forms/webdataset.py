@@ -4,9 +4,10 @@ import json
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -19,25 +20,6 @@ from data.forms.in_place import Placed, Span
 from data.images import ImageFile, TarMember
 from data.manifest import InPlace, SplitName
 from data.sources.image_source import shown
-
-
-class _Line(NamedTuple):
-    """A sample in the index of a shard: where image and label lie, and the image's name, quoted."""
-
-    offset: int
-    size_bytes: int
-    label_offset: int
-    label_bytes: int
-    name: str
-
-    @classmethod
-    def parse(cls, line: str) -> "_Line":
-        _, offset, size, name, _, label_offset, label_bytes, _ = line.split()
-        return cls(int(offset), int(size), int(label_offset), int(label_bytes), name)
-
-    def __str__(self) -> str:
-        image = f"jpg {self.offset} {self.size_bytes} {self.name}"  # DALI decodes by content, whatever the name says
-        return f"{image} cls {self.label_offset} {self.label_bytes} {self.name}\n"
 
 
 class Shards(Placed):
@@ -58,24 +40,24 @@ class Shards(Placed):
     def write_index(self, labels: Sequence[Any], files: Sequence[ImageFile]) -> None:
         """See `Placed`."""
         self.index.mkdir(exist_ok=True)
-        lines: dict[Path, list[_Line]] = {shard: [] for shard in self._shards}
+        members: dict[Path, list[TarMember]] = {shard: [] for shard in self._shards}
         for file in files:
             assert isinstance(file, TarMember)
-            assert file.label is not None
-            name = quote(file.name, errors="surrogateescape")
-            lines[file.archive].append(_Line(file.offset, file.size_bytes, *file.label, name))
-        for path, found in zip(self.index_files(), lines.values(), strict=True):
+            members[file.archive].append(file)
+        for path, found in zip(self.index_files(), members.values(), strict=True):
             _write(path, found)
 
-    def _lines(self, index: Path) -> list[_Line]:
-        return [_Line.parse(line) for line in read_bytes(index).decode("ascii").splitlines()[1:]]
+    def _members(self, shard: Path, index: Path) -> Iterator[TarMember]:
+        for line in read_bytes(index).decode("ascii").splitlines()[1:]:
+            _, offset, size, name, _, label_offset, label_bytes, _ = line.split()
+            yield TarMember(shard, _unquoted(name), int(offset), int(size), (int(label_offset), int(label_bytes)))
 
     def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
         """See `Form`."""
         indexes = dict(zip(self._shards, self.index_files(), strict=True))
         for shard, offsets in _by_shard(left_out).items():
             assert scratch is not None
-            kept = [line for line in self._lines(indexes[shard]) if line.offset not in offsets]
+            kept = [each for each in self._members(shard, indexes[shard]) if each.offset not in offsets]
             _write(scratch / indexes[shard].name, kept)
             indexes[shard] = scratch / indexes[shard].name
         return {
@@ -109,23 +91,32 @@ class Shards(Placed):
     def spans(self) -> Iterator[Span]:
         """See `Placed`; the headers before a sample belong to it, and the end of a shard to its last one."""
         for shard, index in zip(self._shards, self.index_files(), strict=True):
-            begin, lines = 0, self._lines(index)
-            for number, line in enumerate(lines, start=1):
-                end = max(line.offset + line.size_bytes, line.label_offset + line.label_bytes)
-                image = slice(line.offset - begin, line.offset - begin + line.size_bytes)
-                sample = f"{shard}:{line.offset}:{line.name}"
-                yield Span(sample, shard, begin, end if number < len(lines) else None, image)
+            begin, members = 0, [*self._members(shard, index)]
+            for number, (_, name, offset, size, label) in enumerate(members, start=1):
+                assert label is not None
+                end = max(offset + size, sum(label))
+                image = slice(offset - begin, offset - begin + size)
+                sample = f"{shard}:{offset}:{_quoted(name)}"
+                yield Span(sample, shard, begin, end if number < len(members) else None, image)
                 begin = end
 
 
-def _write(index: Path, lines: Sequence[_Line]) -> None:
-    write_synced(index, f"v1.2 {len(lines)}\n{''.join(map(str, lines))}".encode("ascii"))
+def _write(index: Path, members: Sequence[TarMember]) -> None:
+    """Write the index of a shard; DALI decodes by content, whatever the suffix says."""
+    lines = [f"v1.2 {len(members)}\n"]
+    for _, name, offset, size, label in members:
+        assert label is not None
+        lines.append(f"jpg {offset} {size} {_quoted(name)} cls {label[0]} {label[1]} {_quoted(name)}\n")
+    write_synced(index, "".join(lines).encode("ascii"))
+
+
+_quoted, _unquoted = partial(quote, errors="surrogateescape"), partial(unquote, errors="surrogateescape")
 
 
 def _parts(sample: Sample) -> tuple[Path, int, str]:
     """Return shard, first byte and name of an image."""
     shard, offset, name = str(sample).rsplit(":", 2)
-    return Path(shard), int(offset), unquote(name, errors="surrogateescape")
+    return Path(shard), int(offset), _unquoted(name)
 
 
 def _by_shard(samples: Iterable[Sample]) -> dict[Path, set[int]]:

@@ -117,7 +117,7 @@ def explain_no_layout(source: Path) -> str | None:
     remedy = "make a folder in it for each class, and move the images there"
     parent = source.absolute().parent
     if len([path for path in _subfolders(parent) if _holds_images(path)]) > 1:
-        whole = parent.parent if _is_part(parent) else parent
+        whole = parent.parent if is_part(parent) else parent
         return f"holds images, but no class folders; if it is one class of {whole}, give that folder, or {remedy}"
     return f"holds images, but no class folders; {remedy}"
 
@@ -135,14 +135,8 @@ def _explain_file(file: Path) -> str:
     return f"is an archive; unpack it by: {command}, and give {unpacked}"
 
 
-def require_whole(folder: Path) -> None:
-    """Raise UserError if the class folders of ``folder`` are one part of a data set whose other part lies beside it."""
-    if _is_part(folder.absolute()):
-        parent = folder.absolute().parent
-        raise UserError(f"{folder}: is one part of a data set, whose other part lies beside it; give {parent}")
-
-
-def _is_part(folder: Path) -> bool:
+def is_part(folder: Path) -> bool:
+    """Return whether the class folders of a folder are one part of a data set whose other part lies beside it."""
     around = find_layout(folder.parent) if folder.name.casefold() in PARTS else None
     return around is not None and around.eval is not None
 

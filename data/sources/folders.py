@@ -21,7 +21,7 @@ from configs.errors import UserError
 from configs.reading import Unreadable, is_file, is_folder, patiently
 from data.images import ImageFile
 from data.manifest import InPlace
-from data.sources.class_folders import PARTS, Layout, ListedImage, Listing, find_layout, list_classes, require_whole
+from data.sources.class_folders import PARTS, Layout, ListedImage, Listing, find_layout, is_part, list_classes
 from data.sources.flat_labels import with_labels
 from data.sources.image_source import (
     Settings,
@@ -52,7 +52,9 @@ def open_source(name: str, settings: Settings) -> Source:
     """See `SourceModule`; labels count the sorted names of the class folders of train."""
     folder, layout = Path(name), find_layout(Path(name))
     assert layout is not None
-    require_whole(folder)
+    if is_part(folder.absolute()):
+        parent = folder.absolute().parent
+        raise UserError(f"{folder}: is one part of a data set, whose other part lies beside it; give {parent}")
     train, evaluation, problems, notes = _read_layout(folder, layout, settings)
     names = tuple(sorted({image.class_name for image in train}))
     notes += _notes_on_names(layout.train, names)

@@ -6,7 +6,7 @@ where they lie; else the images are packed: --size and --quality as for class fo
 """
 
 import tarfile
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
@@ -49,13 +49,10 @@ def open_source(name: str, settings: Settings) -> Source:
 
 def _list(shards: list[Path]) -> Listed:
     """List the samples of a part, of several shards at a time."""
-    whole = Listed([], [], [])
     listed = ordered_map(_list_shard, shards, workers=min(default_workers(), len(shards)))
-    for found in tqdm(listed, total=len(shards), desc="reading headers", unit=" shards", disable=None):
-        whole.files.extend(found.files)
-        whole.labels.extend(found.labels)
-        whole.problems.extend(found.problems)
-    return whole
+    found = tqdm(listed, total=len(shards), desc="reading headers", unit=" shards", disable=None)
+    files, labels, problems = (list(chain.from_iterable(parts)) for parts in zip(*found, strict=True))
+    return Listed(files, labels, problems)
 
 
 def _list_shard(shard: Path) -> Listed:

@@ -139,35 +139,23 @@ def _best(classifier: "Classifier", file: Path, top: int) -> list[tuple[str, flo
     Raises:
         UserError: The file cannot be classified; the text says why, without the name of the file.
     """
+    from data.images import file_problem
+
     try:
         if not is_file(file):  # opening a pipe would wait for its writer
             raise UserError("is not a file" if exists(file) else "no such file")
     except Unreadable as error:
         raise UserError(error.reason) from None
-    if problem := _problem_of(file, classifier, is_decoded=False):
-        raise UserError(problem)
+    side = classifier.network["packed"]["shorter_side"]
+    if problem := file_problem(file, side, is_decoded=False):
+        raise UserError(problem.text)
     try:
         (row,) = patiently(file, lambda: classifier.probabilities([file]))
     except Exception as error:  # noqa: BLE001 (what Pillow raises depends on the place of the damage)
-        raise UserError(_problem_of(file, classifier, is_decoded=True) or f"cannot be classified: {error}") from None
+        problem = file_problem(file, side, is_decoded=True)
+        raise UserError(problem.text if problem else f"cannot be classified: {error}") from None
     best = [int(each) for each in row.argsort(kind="stable")[::-1][:top]]
     return [(classifier.class_name(each), float(row[each])) for each in best]
-
-
-def _problem_of(file: Path, classifier: "Classifier", *, is_decoded: bool) -> str | None:
-    """Return why a file could not be packed and trained on; None if it could."""
-    from data.images import image_problem
-
-    def look() -> str | None:
-        with file.open("rb") as opened:
-            return image_problem(opened, classifier.network["packed"]["shorter_side"], is_decoded=is_decoded)
-
-    try:
-        return patiently(file, look)
-    except Unreadable as error:
-        return error.reason
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
 
 
 class _JsonLines:
