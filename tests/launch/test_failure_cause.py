@@ -208,7 +208,7 @@ def test_a_data_set_that_was_cut_short_under_the_ranks_is_named(tmp_path: Path) 
     place.mkdir()
     for split, size in (("train", 5), ("eval", 7)):
         (place / f"{split}.rec").write_bytes(bytes(size))
-    manifest = {split: {"rec_bytes": 7} for split in ("train", "eval")}
+    manifest: dict[str, Any] = {split: {"rec_bytes": 7} for split in ("train", "eval")}
     (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     changed = "the file was changed while the run read it; pack it again with ./run.sh prepare"
     killed = f"rank 1 on {HERE} was killed by signal 7"
