@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs.load import load_recipe
-from configs.schema import EngineSettings
 from data.__main__ import main
 from data.images import read_image
-from data.input.packed import open_evaluation
 from data.manifest import load_manifest
+from tests.data.input.test_packed import evaluation, recipe_for
 
 SIDE = 64
 Y, X = np.mgrid[:SIDE, :SIDE]
@@ -154,15 +152,8 @@ def _folder(root: Path, kinds: dict[str, tuple[bytes, Any]]) -> Path:
 
 def _images(folder: Path, count: int) -> np.ndarray:
     """Return the evaluation images of a packed data set as DALI decodes them, [N, H, W, 3]."""
-    recipe = load_recipe("digits", [
-        "data.source=folders", f"data.train_samples={count}", f"data.eval_samples={count}", "batch.global_size=1",
-        f"model.num_classes={count}", f"model.image_size={SIDE}", "data.mean=[0, 0, 0]", "data.std=[1, 1, 1]",
-    ])  # fmt: skip
-    place: Any = {"batch_size": count, "rank": 0, "world_size": 1, "device_id": None}
-    source = open_evaluation(recipe, EngineSettings(), folder, **place)
-    (batch,) = list(source.batches())
+    (batch,) = evaluation(folder, recipe_for(count, count, [f"model.image_size={SIDE}"]), batch=count).batches()
     assert batch.labels.tolist() == list(range(count))
-    source.close()
     return np.asarray(batch.images.transpose(0, 2, 3, 1))
 
 

@@ -17,7 +17,6 @@ from data.recordio import (
     pack_image,
     unpack_image,
 )
-from tests.data.test_lock import open_files
 
 PIECES = st.sampled_from([MAGIC, MAGIC, MAGIC[:3], b"\0", b"abcd", b"pixels of an image"])
 PAYLOADS = st.lists(PIECES, min_size=1, max_size=8).map(b"".join)
@@ -117,13 +116,6 @@ def test_a_payload_fits_the_29_bits_of_the_length_and_files_are_never_written_ov
         RecordWriter(tmp_path / "a.rec", tmp_path / "b.idx")
 
 
-def test_files_are_closed_after_writing_and_reading(tmp_path: Path) -> None:
-    before = open_files()
-    with RecordFile(write(tmp_path, [b"pixels"])) as records:
-        assert records.size_bytes == 16
-    assert open_files() == before
-
-
 def test_a_damaged_record_of_several_parts_is_one_problem_and_the_next_one_is_read(tmp_path: Path) -> None:
     split = b"abcd" + MAGIC + b"efgh" + MAGIC + b"ijkl"
     rec = write(tmp_path, [split, split, b"B" * 20])
@@ -135,16 +127,6 @@ def test_a_damaged_record_of_several_parts_is_one_problem_and_the_next_one_is_re
         assert (first.payload, first.problem is None) == (b"", False)
         assert [(span.payload, span.problem) for span in others] == [(split, None), (b"B" * 20, None)]
         assert records.read(others[0].offset) == split
-
-
-def test_half_a_beginning_at_the_end_of_a_file_is_no_record(tmp_path: Path) -> None:
-    rec = write(tmp_path, [b"A" * 20, b"B" * 20])
-    damaged = bytearray(rec.read_bytes())
-    damaged[28:32] = bytes(4)
-    for rest in range(4):
-        rec.write_bytes(damaged + MAGIC + bytes(rest))
-        with RecordFile(rec) as records:
-            assert [span.problem is None for span in records.scan()] == [True, False], rest
 
 
 @pytest.mark.parametrize("limit_s", [60, 0])

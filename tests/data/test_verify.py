@@ -135,18 +135,6 @@ def test_a_manifest_of_other_counts_is_named(dataset: Path) -> None:
     ]
 
 
-def test_at_most_twenty_findings_are_shown_and_all_are_counted(
-    dataset: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for record in range(30):
-        overwrite(dataset / "train.rec", offset_of(dataset, record) + JPEG, b"broken")
-    (dataset / "eval.rec").unlink()
-    assert main(["prepare", "--verify", str(dataset)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 21
-    assert lines[-1] == f"{dataset}: 32 findings, the first 20 shown"
-
-
 def recipe_data(**changes: object) -> Data:
     base = {"name": "set", "source": "generated", "train_samples": 30, "eval_samples": 5}
     return Data.model_validate(base | changes)

@@ -17,15 +17,16 @@ from PIL import Image
 
 from configs.errors import UserError
 from configs.load import load_recipe
-from configs.schema import Data, EngineSettings, Recipe
+from configs.schema import Data, Recipe
 from data.__main__ import main
 from data.cache import clear_dataset, known_obstacle, resident_bytes
 from data.input.batches import DataError, TrainingSource
-from data.input.packed import open_evaluation, open_training
 from data.manifest import load_manifest
 from data.shards import shard_range
 from data.stage import stage
 from data.verify import check_dataset, verify_dataset
+from tests.data.input.test_packed import evaluation, one_pass, take, training
+from tests.data.input.test_packed import recipe_for as packed_recipe
 from tests.disk_order import DiskOrder
 
 TRAIN, EVAL, SIDE = 23, 7, 16
@@ -159,25 +160,8 @@ def prepare(*words: str | Path) -> None:
     assert main(["prepare", *map(str, words), "--no-recipe"]) == 0
 
 
-def recipe_for(*sets: str, train: int = TRAIN) -> Recipe:
-    fixed = [
-        f"data.train_samples={train}", f"data.eval_samples={EVAL}", "batch.global_size=4", f"model.image_size={SIDE}",
-        f"model.num_classes={TRAIN}", "data.shuffle_buffer=5", "data.crop={kind: resized}", "data.flip=true",
-    ]  # fmt: skip
-    return load_recipe("digits", [*fixed, *sets])
-
-
-def training(
-    folder: Path, recipe: Recipe, *, state: bytes = b"", file_access: Any = "mapped", **place: Any
-) -> TrainingSource:
-    where: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "device_id": None, **place}
-    source = open_training(recipe, EngineSettings(file_access=file_access), folder, state=state, **where)
-    source.begin_epoch(1)
-    return source
-
-
-def labels(source: TrainingSource, count: int) -> list[int]:
-    return [int(label) for _ in range(count) for label in source.next_batch().labels]
+def recipe_for(*sets: str) -> Recipe:
+    return packed_recipe(TRAIN, EVAL, ["data.shuffle_buffer=5", "data.crop={kind: resized}", "data.flip=true", *sets])
 
 
 @pytest.mark.medium
@@ -188,16 +172,14 @@ def test_every_image_is_read_once_an_epoch_and_evaluated_once_on_any_number_of_r
     shards = [len(shard_range(TRAIN, rank, world)) for rank in range(world)]
     seen: list[Counter[int]] = [Counter(), Counter()]
     for rank in range(world):
-        source = training(prepared.folder, recipe_for(), batch_size=1, rank=rank, world_size=world)
+        source = training(prepared.folder, recipe_for(), batch=1, rank=rank, world=world)
         for epoch, counted in enumerate(seen):  # in its second pass, a rank reads the shard of the next one
-            counted.update(labels(source, shards[(rank + epoch) % world]))
+            counted.update(take(source, shards[(rank + epoch) % world]))
         source.close()
     assert seen == [Counter(range(TRAIN))] * 2
     evaluated = []
     for rank in range(world):
-        place: dict[str, Any] = {"batch_size": 4, "rank": rank, "world_size": world, "device_id": None}
-        for batch in open_evaluation(recipe_for(), EngineSettings(), prepared.folder, **place).batches():
-            evaluated += [int(label) for label in batch.labels[: batch.num_valid]]
+        evaluated += one_pass(evaluation(prepared.folder, recipe_for(), rank=rank, world=world))
     assert evaluated == [*range(EVAL)]
 
 
@@ -208,10 +190,8 @@ def test_the_images_are_those_of_the_packed_data_set(prepared: Prepared) -> None
     for folder, access in (
         (packed, "mapped"), *((prepared.folder, access) for access in ("mapped", "mapped_ahead", "read")),
     ):  # fmt: skip
-        plain = training(folder, recipe, file_access=access, batch_size=TRAIN)
-        batch = plain.next_batch()
-        place: dict[str, Any] = {"batch_size": EVAL, "rank": 0, "world_size": 1, "device_id": None}
-        (evaluated,) = open_evaluation(recipe_for(), EngineSettings(), folder, **place).batches()
+        batch = training(folder, recipe, file_access=access, batch=TRAIN).next_batch()
+        (evaluated,) = evaluation(folder, recipe_for(), batch=EVAL).batches()
         assert batch.labels.dtype == np.float32
         found.append((*evaluated[:2], np.sort(batch.labels), batch.images[np.argsort(batch.labels)]))
     for in_place, expected in itertools.product(found[1:], found[:1]):
@@ -224,7 +204,7 @@ def test_a_stream_continues_wherever_it_was_interrupted(prepared: Prepared) -> N
         return [source.next_batch().images for _ in range(count)]
 
     recipe = recipe_for()
-    place: dict[str, Any] = {"rank": 1, "world_size": 2}
+    place: dict[str, Any] = {"rank": 1, "world": 2}
     whole = batches(training(prepared.folder, recipe, **place), 12)
     source, images = training(prepared.folder, recipe, **place), []
     for count in (1, 1, 2, 4, 3, 1):  # a shard has three batches
@@ -240,17 +220,17 @@ def test_a_damaged_image_stops_training_and_is_named_or_is_left_out(
     for number in bad:
         prepared.overwrite(number, b"no image at all")
     with pytest.raises(DataError) as caught:
-        labels(training(prepared.folder, recipe_for()), 6)
+        take(training(prepared.folder, recipe_for()), 6)
     named = "|".join(prepared.places[number].name for number in bad)
     assert re.search(rf"({named}).*: cannot be decoded .*--verify {prepared.folder}", str(caught.value))
     source = training(prepared.folder, recipe_for("data.bad_record=skip"))
-    seen = labels(source, 20)
+    seen = take(source, 20)
     assert set(seen) == set(range(TRAIN)) - bad
     assert len(caplog.messages) == len(bad)
     for number in bad:
         assert sum(re.search(prepared.places[number].name, each) is not None for each in caplog.messages) == 1
     again = training(prepared.folder, recipe_for("data.bad_record=skip"), state=source.state())
-    assert labels(again, 6) == labels(source, 6)
+    assert take(again, 6) == take(source, 6)
     assert len(caplog.messages) == len(bad), "what was left out is not tried again"
 
 

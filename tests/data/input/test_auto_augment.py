@@ -93,7 +93,6 @@ def _stream(folder: Path, *overrides: str, count: int = 1000) -> Counter[bytes]:
     if not (folder / "train.rec").exists():
         write_split(folder, "train", 40, draw=_picture)
     source = training(folder, recipe_for(overrides=[f"model.image_size={SIDE}", *overrides]), batch=50)
-    source.begin_epoch(1)
     batches = (source.next_batch().images.transpose(0, 2, 3, 1).round().astype(np.uint8) for _ in range(count // 50))
     return Counter(image.tobytes() for batch in batches for image in batch)
 

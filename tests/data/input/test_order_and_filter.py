@@ -74,9 +74,7 @@ def _first_image(folder: Path, path: str, *more: str) -> np.ndarray:
     recipe = recipe_for(4, 1, overrides=[f"model.image_size={SIDE}", "data.flip=false", PATHS[path], *more])
     if path == "evaluation":
         return np.asarray(next(iter(evaluation(folder, recipe, batch=1).batches())).images[0])
-    source = training(folder, recipe)
-    source.begin_epoch(1)
-    return np.asarray(source.next_batch().images[0])
+    return np.asarray(training(folder, recipe).next_batch().images[0])
 
 
 @pytest.fixture

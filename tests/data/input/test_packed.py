@@ -80,19 +80,23 @@ def recipe_for(train: int = 40, evaluation: int = 10, overrides: Sequence[str] =
 
 
 def training(
-    folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, **engine: Any
+    folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, epoch: int = 1, **more: Any
 ) -> TrainingSource:
-    return open_training(
-        recipe, EngineSettings(**engine), folder, batch_size=batch, rank=rank, world_size=world, device_id=None
-    )
+    """Open a stream in an epoch, or before any (0); ``more`` are its state and device, and settings of the engine."""
+    place: dict[str, Any] = {"batch_size": batch, "rank": rank, "world_size": world, "device_id": None}
+    place |= {name: more.pop(name) for name in ("state", "arrays", "device_id") if name in more}
+    source = open_training(recipe, EngineSettings(**more), folder, **place)
+    if epoch:
+        source.begin_epoch(epoch)
+    return source
 
 
 def evaluation(
-    folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, **engine: Any
+    folder: Path, recipe: Recipe, *, batch: int = 4, rank: int = 0, world: int = 1, **more: Any
 ) -> EvaluationSource:
-    return open_evaluation(
-        recipe, EngineSettings(**engine), folder, batch_size=batch, rank=rank, world_size=world, device_id=None
-    )
+    place: dict[str, Any] = {"batch_size": batch, "rank": rank, "world_size": world}
+    device_id = more.pop("device_id", None)
+    return open_evaluation(recipe, EngineSettings(**more), folder, device_id=device_id, **place)
 
 
 def take(source: TrainingSource, count: int) -> list[int]:
@@ -129,9 +133,7 @@ def test_an_evaluation_cut_short_does_not_shift_the_next_one(tmp_path: Path) -> 
 
 def test_each_pass_over_a_shard_is_complete_and_in_another_order_and_carries_over(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 21)
-    source = training(tmp_path, recipe_for(21), rank=1, world=2, stick_to_shard=True)
-    source.begin_epoch(1)
-    labels = take(source, 11)
+    labels = take(training(tmp_path, recipe_for(21), rank=1, world=2, stick_to_shard=True), 11)
     passes = [labels[start : start + 11] for start in range(0, 44, 11)]
     assert [sorted(each) for each in passes] == [list(range(10, 21))] * 4
     assert len({tuple(each) for each in [*passes, range(10, 21)]}) == 5
@@ -154,7 +156,6 @@ def test_ranks_crop_and_flip_independently(tmp_path: Path) -> None:
     batches = []
     for rank in (0, 1):
         source = training(tmp_path, recipe_for(overrides=overrides), rank=rank, world=2)
-        source.begin_epoch(1)
         batches.append(np.array(source.next_batch().images))
         source.close()
     assert np.abs(batches[0] - batches[1]).max() > 1
@@ -183,16 +184,10 @@ def test_float16_images_are_the_rounded_float32_ones(tmp_path: Path) -> None:
     sets = ["data.mean=[123.7, 116.3, 103.5]", "data.std=[58.4, 57.1, 57.4]", "data.crop={kind: resized}"]
     recipe = recipe_for(train=8, overrides=[*sets, "data.flip=true"])
     engine = cpu_engine()
-    half, full = (
-        open_training(
-            recipe, EngineSettings(precision=precision, layout="NHWC"), tmp_path,
-            batch_size=4, rank=0, world_size=1, device_id=None, arrays=engine,
-        )
-        for precision in ("float16", "float32")
-    )  # fmt: skip
-    for source in (half, full):
-        source.begin_epoch(1)
-    images, expected = (engine.to_host(source.next_batch().images) for source in (half, full))
+    images, expected = (
+        engine.to_host(training(tmp_path, recipe, precision=each, layout="NHWC", arrays=engine).next_batch().images)
+        for each in ("float16", "float32")
+    )
     assert (images.dtype, expected.dtype) == (np.float16, np.float32)
     assert (images == expected.astype(np.float16)).all()
 
@@ -219,16 +214,13 @@ def test_evaluation_images_have_a_size_and_a_crop_of_their_own(
     assert batch.images.shape == (1, 3, 24, 24)
     np.testing.assert_allclose(batch.images[0, 0, 12], 2 * across, atol=3)
     np.testing.assert_allclose(batch.images[0, 1, :, 12], 4 * down, atol=3)
-    source = training(tmp_path, recipe, batch=1)
-    source.begin_epoch(1)
-    assert source.next_batch().images.shape == (1, 3, SIDE, SIDE)
+    assert training(tmp_path, recipe, batch=1).next_batch().images.shape == (1, 3, SIDE, SIDE)
 
 
 def test_a_shift_gives_windows_of_the_image_with_a_black_border(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 8, draw=pattern)
     recipe = recipe_for(8, overrides=["data.crop={kind: shift, padding: 2}"])
     source = training(tmp_path, recipe, batch=50)
-    source.begin_epoch(1)
     padded = np.pad(pattern(0).astype(np.float32), ((2, 2), (2, 2), (0, 0)))
     is_border = np.pad(np.zeros((SIDE, SIDE), bool), 2, constant_values=True)
     found: Counter[tuple[int, int]] = Counter()
@@ -247,9 +239,7 @@ def test_a_shift_gives_windows_of_the_image_with_a_black_border(tmp_path: Path) 
 
 def test_half_of_the_images_are_mirrored_if_the_recipe_says_so(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 8, draw=pattern)
-    source = training(tmp_path, recipe_for(8, overrides=["data.flip=true"]), batch=100)
-    source.begin_epoch(1)
-    images = source.next_batch().images
+    images = training(tmp_path, recipe_for(8, overrides=["data.flip=true"]), batch=100).next_batch().images
     mirrored = images[:, 0, 0, 0] > images[:, 0, 0, -1]
     assert 30 <= mirrored.sum() <= 70
     np.testing.assert_allclose(
@@ -263,9 +253,7 @@ def test_random_crops_keep_to_the_recipes_share_of_the_area(tmp_path: Path, engi
     write_split(tmp_path, "train", 8, draw=lambda _: ramp)
     crop = "data.crop={kind: resized, area: [0.25, 0.25], aspect: [1, 1]}"
     # The decoder of a CPU has no cache, but images are cut as with one.
-    source = training(tmp_path, recipe_for(8, overrides=[crop]), batch=50, **engine)
-    source.begin_epoch(1)
-    rows = source.next_batch().images[:, 0, 5]
+    rows = training(tmp_path, recipe_for(8, overrides=[crop]), batch=50, **engine).next_batch().images[:, 0, 5]
     # A quarter of the area is half of the width, and half of the ramp.
     np.testing.assert_allclose(rows[:, -1] - rows[:, 0], 125 * (SIDE - 1) / SIDE, atol=6)
     assert np.ptp(rows[:, 0]) > 60
@@ -276,9 +264,7 @@ def test_every_access_to_the_file_gives_the_same_images(tmp_path: Path) -> None:
     batches = []
     for access in ("mapped", "mapped_ahead", "read"):
         recipe = recipe_for(overrides=["data.crop={kind: resized}"])
-        source = training(tmp_path, recipe, file_access=access)
-        source.begin_epoch(1)
-        batches.append(source.next_batch())
+        batches.append(training(tmp_path, recipe, file_access=access).next_batch())
     for other in batches[1:]:
         np.testing.assert_array_equal(other.images, batches[0].images)
         np.testing.assert_array_equal(other.labels, batches[0].labels)
@@ -292,7 +278,6 @@ BAD = b"no image at all" * 9
 def test_an_undecodable_image_stops_training_and_is_named(tmp_path: Path, kind: str) -> None:
     offsets = write_split(tmp_path, "train", 40, bad={23: BAD})
     source = training(tmp_path, recipe_for(overrides=[f"data.crop={{kind: {kind}}}"]))
-    source.begin_epoch(1)
     with pytest.raises(DataError) as caught:
         take(source, 10)
     message = str(caught.value)
@@ -312,8 +297,6 @@ def test_undecodable_images_are_left_out_with_one_warning_each_if_the_recipe_say
     write_split(tmp_path, "train", 40, bad={3: BAD, 4: b"", 17: jpeg(plain(17))[:300], 39: BAD})
     recipe = recipe_for(overrides=["data.bad_record=skip", "data.shuffle_buffer=1"])
     sources = [training(tmp_path, recipe, rank=rank, world=2, prefetch_depth=depth) for rank in range(2)]
-    for source in sources:
-        source.begin_epoch(1)
     labels = [label for source in sources for label in take(source, 30)]
     assert set(labels) == set(range(40)) - {3, 4, 17, 39}
     assert all(message.startswith("left out of training: ") for message in caplog.messages)
@@ -333,7 +316,7 @@ def test_the_last_epochs_are_plain_and_in_order_and_are_not_read_before(tmp_path
         evaluation=1,
         overrides=[crop, "data.flip=true", "data.eval_resize=20", "data.plain_from_epoch=3", "run.epochs=4"],
     )
-    sources = [training(tmp_path, recipe, rank=rank, world=2) for rank in range(2)]
+    sources = [training(tmp_path, recipe, rank=rank, world=2, epoch=0) for rank in range(2)]
     write_split(tmp_path, "train", 21, draw=lambda _: ramp)
     write_split(tmp_path, "eval", 1, draw=lambda _: ramp)
     # A rank's epoch is 10 images in batches of 4: 3 steps, then 2.
@@ -385,18 +368,15 @@ def test_images_that_grow_are_those_that_have_always_had_the_size(
         np.testing.assert_array_equal(batch.labels, constant[side][number].labels)
 
 
-def skipping(folder: Path, bad: Sequence[int], *sets: str, count: int = 40, world: int = 2, **opened: Any) -> Any:
+def skipping(folder: Path, bad: Sequence[int], *sets: str, count: int = 40, **place: Any) -> TrainingSource:
     """Open the first rank's stream of images of which some are damaged and left out."""
     write_split(folder, "train", count, bad=dict.fromkeys(bad, BAD))
     recipe = recipe_for(count, overrides=["data.bad_record=skip", *sets])
-    engine = EngineSettings(stick_to_shard=opened.pop("stick_to_shard", False))
-    place: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": world, "device_id": None}
-    return open_training(recipe, engine, folder, **place, **opened)
+    return training(folder, recipe, **{"world": 2, **place})
 
 
 def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = skipping(tmp_path, [3, 17], f"{PLAIN}=2", "run.epochs=3")
-    source.begin_epoch(1)
     take(source, 30)
     assert len(caplog.messages) == 2
     source.begin_epoch(2)
@@ -406,16 +386,18 @@ def test_a_record_left_out_before_the_plain_epochs_stays_out(tmp_path: Path, cap
 
 
 def test_a_rank_that_leaves_a_record_out_continues_with_the_same_shard(tmp_path: Path) -> None:
-    source = skipping(tmp_path, [33], count=60, world=3)
-    source.begin_epoch(1)
-    labels = take(source, 9)
+    labels = take(skipping(tmp_path, [33], count=60, world=3), 9)
     assert max(labels[:20]) < 20
     assert 19 <= min(labels[20:]) <= max(labels[20:]) < 40  # of 59 records, the second third is 19 to 38
 
 
+def test_a_rank_that_sticks_to_its_shard_stays_there_whatever_it_leaves_out(tmp_path: Path) -> None:
+    source = skipping(tmp_path, [11, 19], "data.shuffle_buffer=1", stick_to_shard=True)
+    assert max(take(source, 15)) <= 20  # of 38 records, the first half ends with number 20
+
+
 def test_a_record_left_out_of_the_plain_epochs_leaves_the_rank_at_its_shard(tmp_path: Path) -> None:
     source = skipping(tmp_path, [33], f"{PLAIN}=2", "run.epochs=4")
-    source.begin_epoch(1)
     take(source, 5)
     source.begin_epoch(2)
     assert take(source, 5) == [*range(20)]
@@ -434,17 +416,12 @@ def test_a_damaged_record_is_found_wherever_it_stops_the_stream_also_one_that_wa
     """DALI 2 does not say which record: the program reads the batches again that follow those given."""
     write_split(tmp_path, "train", 60)
     sound = training(tmp_path, recipe_for(60))
-    sound.begin_epoch(1)
     order = take(sound, 9)
     state = sound.state()
     order += take(sound, 8)
     record = order[4 * (9 + given) - 2]
     offsets = write_split(tmp_path / "bad", "train", 60, bad={record: b"x" * len(jpeg(plain(record)))})
-    source = open_training(
-        recipe_for(60), EngineSettings(), tmp_path / "bad",
-        batch_size=4, rank=0, world_size=1, device_id=None, state=state,
-    )  # fmt: skip
-    source.begin_epoch(1)
+    source = training(tmp_path / "bad", recipe_for(60), state=state)
     with pytest.raises(DataError, match=rf"record {record} at byte {offsets[record]}: cannot be decoded"):
         take(source, given + 2)
     source.close()
@@ -455,15 +432,10 @@ def test_a_stream_of_another_version_of_dali_begins_its_order_anew_in_the_shard_
 ) -> None:
     write_split(tmp_path, "train", 40)
     source = training(tmp_path, recipe_for(), rank=0, world=2)
-    source.begin_epoch(1)
     take(source, 6)  # 24 of 20 images: the second shard is due
     state = source.state().replace(f'"{dali.__version__}"'.encode(), b'"0.1.0"')
     assert state != source.state()
-    again = open_training(
-        recipe_for(), EngineSettings(), tmp_path, batch_size=4, rank=0, world_size=2, device_id=None, state=state
-    )
-    again.begin_epoch(2)
-    assert sorted(take(again, 5)) == list(range(20, 40))
+    assert sorted(take(training(tmp_path, recipe_for(), world=2, epoch=2, state=state), 5)) == list(range(20, 40))
     (told,) = caplog.messages
     assert told.startswith("the images are shuffled anew: the checkpoint was written with DALI 0.1.0, this is DALI ")
 
@@ -488,37 +460,33 @@ def test_a_label_outside_the_classes_is_named_with_its_record(tmp_path: Path) ->
 def test_unreadable_files_are_one_line(tmp_path: Path, command: str) -> None:
     write_split(tmp_path, "train", 40)
     subprocess.run(command.split(), cwd=tmp_path, check=True)
-    source = training(tmp_path, recipe_for())
     with pytest.raises(DataError, match=r"train\.rec: .*DALI stopped \(.+\); ./run.sh prepare --verify") as caught:
-        source.begin_epoch(1)
-        take(source, 10)
+        take(training(tmp_path, recipe_for()), 10)
     assert "\n" not in str(caught.value)
 
 
 def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 39)
     with pytest.raises(DataError, match=r"train\.idx: 39 records, expected 40; prepare the data set again"):
-        training(tmp_path, recipe_for()).begin_epoch(1)
+        training(tmp_path, recipe_for())
 
 
 @pytest.mark.medium
 def test_a_gpu_pipeline_is_accepted_up_to_the_missing_driver(tmp_path: Path) -> None:
     if search_gpus().gpus:
         pytest.skip("there is a GPU")
-    whole = EngineSettings(hw_decoder_load=0.5, decoder="whole")
-    region = EngineSettings(hw_decoder_load=0.5)
-    cached = EngineSettings(stick_to_shard=True, decoded_cache_bytes=1 << 20)
+    region: dict[str, Any] = {"hw_decoder_load": 0.5}
+    cached = {"stick_to_shard": True, "decoded_cache_bytes": 1 << 20}
     for kind, augment, engine in (
-        ("none", "none", region),
         ("shift", "none", region),
         ("resized", "randaugment", region),
-        ("resized", "none", whole),
+        ("resized", "none", {**region, "decoder": "whole"}),
         ("none", "trivialaugment", cached),
     ):
         crop = f"data.crop={{kind: {kind}, padding: 2}}"
         recipe = recipe_for(overrides=[crop, "data.flip=true", f"data.auto_augment={augment}"])
         with pytest.raises(RuntimeError, match=r"(?i)cuda"):
-            open_training(recipe, engine, tmp_path, batch_size=4, rank=0, world_size=1, device_id=0)
+            training(tmp_path, recipe, device_id=0, **engine)
 
 
 @pytest.mark.gpu("mxnet", "torch")
@@ -530,19 +498,16 @@ def test_a_gpu_gives_the_same_images_as_a_cpu(tmp_path: Path, kind: str, augment
     write_split(tmp_path, "train", 40, draw=pattern)
     write_split(tmp_path, "eval", 10, draw=pattern)
     recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}}}", f"data.auto_augment={augment}"])
-    place: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1}
     # The decoder of DALI 2.4 crashes on regions.
-    engine = EngineSettings(decoder="region" if dali.__version__.startswith("1.") else "whole")
-    sources = [open_training(recipe, engine, tmp_path, **place, device_id=device) for device in (None, 0)]
-    for source in sources:
-        source.begin_epoch(1)
+    decoder = "region" if dali.__version__.startswith("1.") else "whole"
+    sources = [training(tmp_path, recipe, device_id=device, decoder=decoder) for device in (None, 0)]
     on_cpu, on_gpu = (source.next_batch() for source in sources)
     np.testing.assert_array_equal(on_gpu.labels, on_cpu.labels)
     if augment == "none":
         np.testing.assert_allclose(on_gpu.images, on_cpu.images, atol=8)
     # Some operations make much of little, such as solarize of a pixel at its threshold.
     assert np.abs(on_gpu.images - on_cpu.images).mean() < 8
-    assert one_pass(open_evaluation(recipe, EngineSettings(), tmp_path, **place, device_id=0)) == list(range(10))
+    assert one_pass(evaluation(tmp_path, recipe, device_id=0)) == list(range(10))
 
 
 @pytest.mark.gpu("mxnet", "torch")
@@ -552,18 +517,15 @@ def test_images_in_the_cache_of_a_gpu_keep_their_pixels_and_their_labels_though_
 ) -> None:
     write_split(tmp_path, "train", 40, draw=pattern)
     write_split(tmp_path, "eval", 10, draw=pattern)
-    engine = EngineSettings(decoder="whole", stick_to_shard=True, decoded_cache_bytes=64 << 20)
-    place: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "device_id": 0}
+    cached: dict[str, Any] = {"decoder": "whole", "stick_to_shard": True, "decoded_cache_bytes": 64 << 20}
     recipe = recipe_for(overrides=[f"data.crop={{kind: {kind}}}"])
-    evaluation = open_evaluation(recipe, engine, tmp_path, **place)
-    training = open_training(recipe, engine, tmp_path, **place)
-    training.begin_epoch(1)
-    passes = [[training.next_batch() for _ in range(10)] for _ in range(3)]
+    held = evaluation(tmp_path, recipe, device_id=0, **cached)
+    passes = [[training(tmp_path, recipe, device_id=0, **cached).next_batch() for _ in range(10)] for _ in range(3)]
     assert [sorted(np.concatenate([batch.labels for batch in each])) for each in passes] == [list(range(40))] * 3
-    first, second = ([batch.images for batch in evaluation.batches()] for _ in range(2))
+    first, second = ([batch.images for batch in held.batches()] for _ in range(2))
     np.testing.assert_array_equal(first, second)
     write_split(tmp_path, "eval", 10, draw=plain)  # of which nothing is seen
-    np.testing.assert_array_equal(first, [batch.images for batch in evaluation.batches()])
+    np.testing.assert_array_equal(first, [batch.images for batch in held.batches()])
 
 
 @pytest.mark.parametrize(

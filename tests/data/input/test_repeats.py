@@ -48,7 +48,6 @@ def test_an_epoch_has_a_share_of_the_images_each_as_often_and_the_next_epoch_oth
 def test_a_plain_epoch_has_every_image_once(tmp_path: Path) -> None:
     write_split(tmp_path, "train", IMAGES)
     source = training(tmp_path, _recipe(4, "data.plain_from_epoch=2", "run.epochs=2"), batch=BATCH)
-    source.begin_epoch(1)
     assert len(set(take(source, IMAGES // BATCH))) == IMAGES // 4
     source.begin_epoch(2)
     assert sorted(take(source, IMAGES // BATCH)) == [*range(IMAGES)]
@@ -57,12 +56,9 @@ def test_a_plain_epoch_has_every_image_once(tmp_path: Path) -> None:
 def test_the_repeats_of_an_image_are_cropped_and_mirrored_each_for_itself(tmp_path: Path) -> None:
     write_split(tmp_path, "train", IMAGES, draw=pattern)
     source = training(tmp_path, _recipe(4, "data.crop={kind: resized}", "data.flip=true"), batch=BATCH)
-    source.begin_epoch(1)
     images = source.next_batch().images
     assert len({image.tobytes() for image in images}) == BATCH
-    whole = training(tmp_path, _recipe(4), batch=BATCH)
-    whole.begin_epoch(1)
-    images = whole.next_batch().images
+    images = training(tmp_path, _recipe(4), batch=BATCH).next_batch().images
     assert images.shape == (BATCH, 3, SIDE, SIDE)
     for first in (0, 4):
         np.testing.assert_array_equal(images[first : first + 4], images[first : first + 1].repeat(4, axis=0))

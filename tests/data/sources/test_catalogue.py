@@ -39,3 +39,9 @@ def test_tables_win_over_the_class_folders_that_hold_their_images(tmp_path: Path
         (tmp_path / f"{split}.csv").write_text("file,labels\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"train\.csv: names no file"):
         open_source(str(tmp_path), Settings())
+
+
+def test_the_digits_are_those_that_every_earlier_version_packed() -> None:
+    """Other pixels, labels or settings would make every packed copy an older data set."""
+    expected = "ed9a0da608fc68cf674c247ee526206df62050d3cda0f46adf6c14029a5139f5"
+    assert open_source("digits", Settings()).fingerprint == expected
