@@ -43,6 +43,19 @@ def test_dropped_pages_have_left_the_cache_and_pages_that_were_read_are_in_it(fi
     assert resident_bytes([empty, file, file]) == 2 * PAGES * mmap.PAGESIZE
 
 
+def test_a_file_of_more_than_a_gigabyte_is_counted_to_its_end(file: Path) -> None:
+    last, pages = (1 << 30) + 5 * mmap.PAGESIZE, 3 * mmap.PAGESIZE
+    with file.open("r+b") as opened:  # it has a hole, which takes no room
+        opened.seek(last)
+        opened.write(bytes(pages))
+    drop_pages([file])
+    assert resident_bytes([file]) == 0
+    with file.open("rb") as opened:
+        opened.seek(last)
+        assert opened.read() == bytes(pages)
+    assert pages <= (resident_bytes([file]) or 0) < PAGES * mmap.PAGESIZE
+
+
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_a_data_set_counts_as_cleared_only_where_no_page_of_its_records_is_left(
     file: Path, pauses: list[float], split: str
