@@ -78,6 +78,7 @@ def _submit(options: _Options) -> int:
     from configs.load import load_both
     from launch.accept.settings import load_settings, require_minutes
     from launch.submit.hosts import parse_hosts
+    from launch.submit.script import job_text
     from launch.submit.submission import make_job, refusal, submit_command, submit_job
     from logs.folder import RunFolder
     from logs.weights import starting_weights
@@ -98,7 +99,7 @@ def _submit(options: _Options) -> int:
     folders = _run_folders(options.run_dir or RunFolder.new(recipe, cluster).path, options.repeat)
     spec = make_job(recipe, cluster, hosts, folders, accept_minutes=options.accept)
     if options.dry_run:
-        sys.stdout.write(f"{spec.scheduler.render(spec)}\n# {submit_command(spec)}\n")
+        sys.stdout.write(f"{job_text(spec)}\n# {submit_command(spec)}\n")
         if why := refusal(recipe, spec):
             sys.stderr.write(f"warning: without --dry-run, the job is refused here: {why}\n")
     else:

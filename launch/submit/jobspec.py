@@ -1,8 +1,6 @@
 """A job, one or several runs on granted machines, and a scheduler that runs jobs, as data."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,6 @@ class Scheduler:
     Shell texts are used as they are, so they are quoted here.
 
     Attributes:
-        render: Returns the text of a job's script; raises `UserError` if the scheduler cannot run the job.
         submit: Shell command that hands over a job script; the path of the script is appended. ``bsub <`` is for a
             command that reads the script from standard input.
         id_in_output: Regular expression whose first group is the job's id in the output of ``submit``.
@@ -34,7 +31,7 @@ class Scheduler:
         without: Option of ``submit`` that keeps a job off the hosts ``{hosts}``, separated by commas; empty if it has
             none.
         job_variable: Environment variable that is set inside a job and nowhere else.
-        script_name: File name of the job script in the run folder.
+        script_name: File name of the job script in the run folder; ``templates`` has a file with its ending.
         launchers: Values of ``cluster.launcher`` that work inside a job.
         host_finders: Launchers that find the granted hosts by themselves.
         runtimes: Values of ``cluster.container.runtime`` that work inside a job.
@@ -46,7 +43,6 @@ class Scheduler:
         runs_script_in_image: Whether the job script itself runs inside the container image.
     """
 
-    render: Callable[[JobSpec], str]
     submit: str
     watch: str
     cancel: str

@@ -14,7 +14,8 @@ def require_submittable(spec: JobSpec) -> None:
 
     Raises:
         UserError: There is neither a scheduler nor a list of hosts, the job has no time limit, the scheduler does not
-            go with the launcher, the container or the communication, or the job would be granted no GPU.
+            go with the launcher, the container or the communication, the job would be granted no GPU, or its pods
+            would not see a folder that the run needs.
     """
     _require_machines(spec)
     if trackers := spec.cluster.trackers:
@@ -25,6 +26,10 @@ def require_submittable(spec: JobSpec) -> None:
     _require_launcher(spec)
     _require_container(spec)
     _require_gpu_request(spec)
+    if spec.scheduler.runs_script_in_image:
+        _require_mounts(spec)
+    if spec.cluster.scheduler.kind == "trainjob":
+        _require_train_job(spec)
     if spec.accept_minutes is not None and not (spec.starts_ranks and len(spec.run_folders) == 1):
         raise UserError(
             f"--accept: got launcher: {spec.cluster.launcher}, container.runtime: {spec.cluster.container.runtime} and "
@@ -93,3 +98,42 @@ def _require_gpu_request(spec: JobSpec) -> None:
         allowed = "the site's request for the GPUs of a node, for example [gpu=8] or [rt_F={num_nodes}]"
         remedy = "each site has its own: see qconf -sc; or name a queue of GPU nodes in cluster.scheduler.queue"
         raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)
+
+
+def _require_mounts(spec: JobSpec) -> None:
+    """Raise UserError if a folder that the run needs is in none of the cluster file's mounts.
+
+    Other schedulers mount such a folder from the host; the folders of a pod's host hold nothing of ours.
+    """
+    missing = set(spec.mounts) - set(spec.cluster.container.mounts)
+    if missing:
+        path = min(missing).partition(":")[0]
+        raise UserError(
+            f"container.mounts: the pods cannot see {path}; add CLAIM:{path}, and mount the claim at the same path "
+            f"on this machine"
+        )
+
+
+def _require_train_job(spec: JobSpec) -> None:
+    """Raise if the cluster file names no training runtime, or asks for what a TrainJob cannot do."""
+    scheduler = spec.cluster.scheduler
+    if not scheduler.training_runtime:
+        remedy = "the cluster's administrators can add those of docs/kubeflow-runtimes.yaml"
+        allowed = "the name of a ClusterTrainingRuntime (kubectl get clustertrainingruntimes)"
+        raise ConfigError("cluster.scheduler.training_runtime", "", allowed, remedy)
+    if spec.cluster.launcher == "mpirun":
+        if scheduler.resources:
+            remedy = "put them into the training runtime, or use launcher: torchrun"
+            allowed = "[] with launcher: mpirun, because a TrainJob cannot ask for more for the nodes of its runtime"
+            raise ConfigError("cluster.scheduler.resources", list(scheduler.resources), allowed, remedy)
+        return
+    # Each node runs a torchrun, which knows neither the next run nor whether the ranks are to start again.
+    for key, value in (("max_restarts", scheduler.max_restarts), ("spare_nodes", scheduler.spare_nodes)):
+        if value:
+            allowed = "0 with torchrun in a TrainJob"
+            raise ConfigError(f"cluster.scheduler.{key}", value, allowed, "or use launcher: mpirun")
+    if len(spec.run_folders) > 1:
+        raise UserError(
+            f"--repeat: got {len(spec.run_folders)}, allowed: 1 with torchrun in a TrainJob; submit several jobs, or "
+            "use launcher: mpirun"
+        )

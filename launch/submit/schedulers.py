@@ -6,13 +6,9 @@ docs/extending.md shows how to add one. Slurm, for example, is a row of `SCHEDUL
 from collections.abc import Mapping
 
 from launch.submit.jobspec import ON_HOST, Scheduler
-from launch.submit.kubernetes import mpi_job
-from launch.submit.script import job_script
-from launch.submit.train_job import train_job
 
 SCHEDULERS: Mapping[str, Scheduler] = {
     "none": Scheduler(
-        render=job_script,
         submit="bash",
         watch="ps -g {job} -o pid,etime,args",
         cancel="kill {job}",
@@ -20,7 +16,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         has_time_limit=False,
     ),
     "slurm": Scheduler(
-        render=job_script,
         submit="sbatch --parsable",
         watch="squeue --jobs={job}",
         cancel="scancel {job}",
@@ -34,7 +29,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         places_mpirun_ranks=True,
     ),
     "gridengine": Scheduler(
-        render=job_script,
         submit="qsub -terse",
         watch="qstat -j {job}",
         cancel="qdel {job}",
@@ -44,7 +38,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         host_finders=("mpirun",),
     ),
     "pbs": Scheduler(
-        render=job_script,
         submit="qsub",
         watch="qstat -f {job}",
         cancel="qdel {job}",
@@ -54,7 +47,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         host_finders=("mpirun",),
     ),
     "lsf": Scheduler(
-        render=job_script,
         submit="bsub <",
         # Job <7> is submitted to queue <normal>.
         id_in_output=r"<(\d+)>",
@@ -66,7 +58,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         host_finders=("mpirun", "horovodrun"),
     ),
     "kubernetes": Scheduler(
-        render=mpi_job,
         submit="kubectl create -o name -f",
         watch="kubectl get {job}",
         cancel="kubectl delete {job}",
@@ -76,7 +67,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         runs_script_in_image=True,
     ),
     "trainjob": Scheduler(
-        render=train_job,
         submit="kubectl create -o name -f",
         watch="kubectl get {job}",
         cancel="kubectl delete {job}",

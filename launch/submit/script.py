@@ -1,8 +1,9 @@
-"""Renders job scripts from ``templates``: ``job.sh.jinja`` is the script, the other files say what differs.
+"""Renders jobs from ``templates``: ``job.sh.jinja`` is the script of every job, a file for each scheduler has the rest.
 
 A template sees the job (``spec``), the cluster, and ``asked``, the cluster's block ``scheduler``.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,18 +24,15 @@ _COLUMNS = 75
 """Longest line of an array, as far as its words allow."""
 
 
-def job_script(spec: JobSpec, template: str | None = None) -> str:
-    """Return the script of a job.
-
-    Args:
-        spec: The job.
-        template: The name of the template without its ending. If None, that of the job's scheduler.
+def job_text(spec: JobSpec) -> str:
+    """Return the script of a job, or the manifest around the script.
 
     Raises:
         UserError: The scheduler takes no such path as that of the run folder.
     """
     cluster = spec.cluster
-    return _TEMPLATES.get_template(f"{template or cluster.scheduler.kind}.sh.jinja").render(
+    ending = Path(spec.scheduler.script_name).suffix
+    return _TEMPLATES.get_template(f"{cluster.scheduler.kind}{ending}.jinja").render(
         spec=spec,
         cluster=cluster,
         asked=cluster.scheduler,
@@ -43,6 +41,7 @@ def job_script(spec: JobSpec, template: str | None = None) -> str:
         stop_signal=stop_signal_of(cluster.launcher).name.removeprefix("SIG"),
         is_served=rendezvous_of(cluster.communication.kind).is_served(cluster),
         checks_first=_checks_first(spec),
+        limits=_limits(spec),
     )
 
 
@@ -73,6 +72,18 @@ def _launcher_words(spec: JobSpec) -> list[str]:
 def _checks_first(spec: JobSpec) -> bool:
     """Return whether the job examines its nodes first; an acceptance does so by itself."""
     return spec.cluster.scheduler.check_first and spec.starts_ranks and spec.accept_minutes is None
+
+
+def _limits(spec: JobSpec) -> dict[str, int | str]:
+    """Return the resources of a pod that runs ranks: its GPUs, and what the cluster file asks for."""
+    gpus = {"nvidia.com/gpu": spec.cluster.ranks_per_node} if spec.cluster.device == "gpu" else {}
+    return gpus | {resource: amount for resource, _, amount in (word.partition("=") for word in spec.resources)}
+
+
+def _label(name: str, longest: int) -> str:
+    """Return a name in the letters that Kubernetes allows: small ones, digits and dashes, a letter first."""
+    word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return (word if word[:1].isalpha() else f"run-{word}")[:longest].rstrip("-")
 
 
 def quote(path: Path | str) -> str:
@@ -138,6 +149,7 @@ _TEMPLATES.filters |= {
     "array": _array,
     "clock_time": _clock_time,
     "directive_path": _directive_path,
+    "label": _label,
     "lines": _lines,
     "quote": quote,
 }

@@ -23,6 +23,7 @@ from launch.start.inherited import left_out_options, without_jobs
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
+from launch.submit.script import job_text
 from logs.checkpoints import step_of
 from logs.disk import found_object, write_json, write_text
 from logs.folder import UNFINISHED_MARK, RunFolder
@@ -115,7 +116,7 @@ def submit_job(recipe: Recipe, spec: JobSpec) -> None:
     if shutil.which(program) is None:
         raise UserError(f"{program} is not on this machine; submit from a machine that has it, or use --dry-run")
     _require_environment(spec)
-    _make_folders(recipe, spec, spec.scheduler.render(spec))
+    _make_folders(recipe, spec, job_text(spec))
     try:
         _hand_over(spec)
     except UserError:

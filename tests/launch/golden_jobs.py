@@ -15,6 +15,7 @@ from configs.schema import Cluster
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
+from launch.submit.script import job_text
 
 GOLDEN = Path(__file__).parent / "golden"
 _SHARED = ["paths.data=/shared/data", "paths.runs=/shared/runs"]
@@ -77,13 +78,13 @@ def job_of(name: str, *sets: str) -> JobSpec:
 def script_of(cluster: Cluster, runs: int = 1) -> str:
     """Return the job script of a job on a cluster."""
     spec = job(cluster, runs)
-    return spec.scheduler.render(spec)
+    return job_text(spec)
 
 
 def script_and_manifest(name: str) -> tuple[str, str]:
     """Return the job script of one of the cases, and the manifest around it; empty if there is none."""
     spec = job_of(name)
-    text = spec.scheduler.render(spec)
+    text = job_text(spec)
     if text.startswith("#!"):
         return text, ""
     found = re.search(r"^( +)#!/usr/bin/env bash\n(\1.*\n|\n)*", text, re.MULTILINE)

@@ -12,6 +12,7 @@ import pytest
 from configs.load import load_cluster
 from configs.registry import has_engine
 from launch.submit.__main__ import main
+from launch.submit.script import job_text
 from tests.launch.golden_jobs import job
 from tests.launch.scheduled import ask, slurm, submit, wait_until
 
@@ -38,7 +39,7 @@ def test_the_script_starts_an_acceptance_and_ends_with_its_status(
         path.chmod(0o755)
     cluster = load_cluster("laptop", [f"cluster.{key}" for key in keys])
     spec = replace(job(cluster, 1), run_folders=(tmp_path,), program=tmp_path, python=python, accept_minutes=3.5)
-    script.write_text(spec.scheduler.render(spec), encoding="utf-8")
+    script.write_text(job_text(spec), encoding="utf-8")
     shellcheck = Path(sys.executable).parent / "shellcheck"
     judged = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
     assert (judged.returncode, judged.stdout) == (0, "")

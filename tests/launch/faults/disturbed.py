@@ -20,6 +20,7 @@ from configs.load import ROOT, load_both
 from configs.registry import ENGINES, has_engine
 from data.recordio import MIN_RECORD_BYTES, RecordFile
 from launch.run import open_run
+from launch.submit.script import job_text
 from launch.submit.submission import make_job, submit_command
 from logs.checkpoints import CHECKPOINT_FOLDER
 from logs.folder import RunFolder
@@ -182,7 +183,7 @@ def _command(way: Way, folder: Path, overrides: list[str]) -> list[str]:
         recipe, cluster = load_both("digits", "laptop", overrides)
         spec = make_job(recipe, cluster, way.hosts, (folder,))
         open_run(recipe, spec.cluster, folder)
-        spec.script.write_text(spec.scheduler.render(spec), encoding="utf-8")
+        spec.script.write_text(job_text(spec), encoding="utf-8")
         return shlex.split(submit_command(spec))
     sets = [word for override in overrides for word in ("--set", override)]
     allocation = ["salloc", f"--nodes={way.nodes}", "--ntasks=2", "--quiet"] if way.in_slurm else []

@@ -13,6 +13,8 @@ import yaml
 from configs.errors import UserError
 from configs.load import ROOT, load_cluster, load_recipe
 from launch.submit.jobspec import IMAGE_PROGRAM
+from launch.submit.requirements import require_submittable
+from launch.submit.script import job_text
 from launch.submit.submission import make_job
 from tests.launch.golden_jobs import job_of, script_and_manifest
 from tests.launch.submit.manifest_judges import judge_mpi_job
@@ -24,7 +26,7 @@ ON_CPU = ["device=cpu", "communication.backend=mpi", "engine.precision=float32",
 
 def _manifest(*sets: str, name: str = "digits") -> dict[str, Any]:
     spec = job_of("kubernetes", *sets)
-    manifest: dict[str, Any] = yaml.safe_load(spec.scheduler.render(replace(spec, name=name)))
+    manifest: dict[str, Any] = yaml.safe_load(job_text(replace(spec, name=name)))
     return manifest
 
 
@@ -49,7 +51,7 @@ def test_kubernetes_and_the_operator_take_the_job(sets: list[str], name: str) ->
 
 def test_what_a_shipped_cluster_file_submits_is_taken() -> None:
     spec = make_job(load_recipe("mlperf-b4096"), load_cluster("a100-kubernetes"), (), (Path("/runs/mlperf-b4096"),))
-    judge_mpi_job(yaml.safe_load(spec.scheduler.render(spec)))
+    judge_mpi_job(yaml.safe_load(job_text(spec)))
 
 
 def test_the_pods_meet_share_memory_and_start_once() -> None:
@@ -118,7 +120,7 @@ def test_a_mount_is_a_claim_unless_it_is_a_path_of_the_node_and_read_only_where_
 def test_a_folder_that_no_claim_holds_is_refused() -> None:
     spec = replace(job_of("kubernetes"), run_folders=(Path("/elsewhere/run"),))
     with pytest.raises(UserError, match=r"^container\.mounts: the pods cannot see /elsewhere; add CLAIM:/elsewhere"):
-        spec.scheduler.render(spec)
+        require_submittable(spec)
 
 
 def test_a_pod_runs_the_program_of_its_image_and_a_job_of_slurm_that_of_the_shared_folder() -> None:

@@ -13,6 +13,7 @@ from configs.load import load_cluster
 from launch.submit.jobspec import JobSpec
 from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
+from launch.submit.script import job_text
 from tests.launch.golden_jobs import job
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
@@ -41,7 +42,7 @@ def _spec(*sets: str, place: str = "laptop") -> JobSpec:
 
 def _script(*sets: str, **changes: object) -> str:
     spec = replace(_spec(*sets), **changes)  # type: ignore[arg-type]
-    return spec.scheduler.render(spec)
+    return job_text(spec)
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
@@ -201,7 +202,7 @@ def test_a_script_says_what_its_cluster_file_asks_for(sets: list[str], wanted: s
         (GE, "#$ -q long", "#$ -P vision"),
         (PBS, "#PBS -q long", "#PBS -A vision"),
         (LSF, "#BSUB -q long", "#BSUB -P vision"),
-        (KUBERNETES, "  namespace: long", "  labels:\n    kueue.x-k8s.io/queue-name: vision"),
+        (KUBERNETES, '  namespace: "long"', '  labels:\n    kueue.x-k8s.io/queue-name: "vision"'),
     ],
 )
 def test_a_job_names_its_queue_and_who_pays_if_the_cluster_file_does(sets: list[str], queue: str, account: str) -> None:

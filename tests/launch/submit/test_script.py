@@ -12,6 +12,7 @@ import pytest
 
 from configs.load import load_cluster
 from configs.schema import Cluster
+from launch.submit.script import job_text
 from tests.launch.golden_jobs import CASES, GOLDEN, golden_texts, job, script_and_manifest
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
@@ -53,7 +54,7 @@ class _StandInJob:
         (folder / "launch" / "rank.sh").write_text("", encoding="utf-8")
         spec = replace(job(cluster, 1), run_folders=runs, program=folder, python=python)
         self.script = folder / "job.sh"
-        self.script.write_text(spec.scheduler.render(spec), encoding="utf-8")
+        self.script.write_text(job_text(spec), encoding="utf-8")
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

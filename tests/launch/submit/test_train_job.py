@@ -9,6 +9,7 @@ import yaml
 
 from configs.errors import UserError
 from configs.load import ROOT, load_cluster, load_recipe
+from launch.submit.script import job_text
 from launch.submit.submission import make_job
 from tests.launch.submit.manifest_judges import judge_train_job, judge_training_runtime
 
@@ -29,7 +30,7 @@ _RECIPE = "mlperf-b4096"
 def _job(cluster: str, *overrides: str, runs: int = 1, name: str = _RECIPE) -> dict[str, Any]:
     folders = tuple(Path(f"/runs/{number}") for number in range(runs))
     spec = make_job(load_recipe(_RECIPE), load_cluster(cluster, overrides), (), folders)
-    job: dict[str, Any] = yaml.safe_load(spec.scheduler.render(replace(spec, name=name)))
+    job: dict[str, Any] = yaml.safe_load(job_text(replace(spec, name=name)))
     return job
 
 
