@@ -15,6 +15,7 @@ from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import Command, StageError, Stopwatch
 from launch.setup.gpu import NEEDS, search_gpus
+from launch.setup.horovod import try_mpi
 from launch.setup.layout import (
     BUILDING,
     CURRENT,
@@ -28,7 +29,6 @@ from launch.setup.layout import (
     Kind,
     Variant,
 )
-from launch.setup.mpi import try_mpi
 from launch.setup.pins import locked
 from launch.setup.site import choose_base
 from launch.setup.stages import make_stages
@@ -130,7 +130,9 @@ def set_up(options: Options) -> int:
         if environment is CURRENT and not pending:  # A complete new environment still has to take its place.
             state = State(CURRENT)
             if options.quiet or not _can_add_mpi(state, stages):
-                state.record(wheels=wheels, has_mpi=state.has_mpi)
+                if wheels != state.wheels:  # The environment may be another user's.
+                    state.wheels = wheels
+                    state.write()
                 if not options.quiet:
                     sys.stderr.write(f"setup: nothing to do; {kind} environment in {CURRENT.folder}\n")
                 return 0
@@ -244,7 +246,7 @@ def choose_engines(options: Options, remembered: Kind | None) -> tuple[Engine, .
     """
     wanted = options.engine
     if remembered is None:
-        return (wanted or default_engine(),)
+        return (wanted or ("mxnet" if runs_here("mxnet") else "torch"),)
     is_cpu = (options.variant or remembered.variant) == "cpu" == remembered.variant
     both: tuple[Engine, ...] = tuple(name for name in ENGINES if name == wanted or name in remembered.engines)
     if len(both) == 1 or (is_cpu and all(map(runs_here, both))):
@@ -268,11 +270,6 @@ def choose_variant(options: Options, engines: tuple[Engine, ...], remembered: Ki
     if options.variant or remembered is None:
         return options.variant
     return remembered.variant if remembered.variant == "cpu" or engines == remembered.engines else "gpu"
-
-
-def default_engine() -> Engine:
-    """Return the engine of a new environment if the user names none: MXNet where it runs here."""
-    return "mxnet" if runs_here("mxnet") else "torch"
 
 
 def runs_here(engine: Engine) -> bool:
@@ -334,23 +331,25 @@ def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | N
         has_mpi = try_mpi(is_expected=State(CURRENT).has_mpi)
         environment, stages, pending = _plan(kind, options.extra, has_mpi)
     state = State(environment)
-    has_mpi = state.has_mpi if has_mpi is None else has_mpi
     if stages[0] in pending:
         if State(CURRENT).kind:
             why = find_fault(CURRENT) or f"{CURRENT.folder} was made for another version, Python, engine or folder"
             sys.stderr.write(f"setup: {why}; making a new environment\n")
         remove_folder(BUILDING.folder)
-        state.reset(kind, wheels=wheels, has_mpi=has_mpi)
-    else:
-        state.record(wheels=wheels, has_mpi=has_mpi)
+        state.has_mpi, state.stages = False, {}
+    state.kind, state.wheels = kind, wheels
+    state.has_mpi = has_mpi = state.has_mpi if has_mpi is None else has_mpi
+    state.write()
     begun: dict[str, Command] = {}
     names = [stage.name for stage in pending]
     try:
         for stage in pending:
-            state.begin(stage.name, kind)
+            state.stages.pop(stage.name, None)  # An interrupted stage counts as not done.
+            state.write()
             with Stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}") as watch:
                 stage.run(Work(environment, kind, has_mpi, lock, options.checks_files, watch, names, begun, wheels))
-            state.finish(stage.name, stage.digest)
+            state.stages[stage.name] = stage.digest
+            state.write()
     finally:
         for command in begun.values():
             command.stop()

@@ -23,23 +23,6 @@ _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?ma
 _TRY_AGAIN = "run ./run.sh again: it continues where it stopped"
 _AGAIN = f"then {_TRY_AGAIN}"
 
-_MISMATCH = r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected"
-
-_OFFLINE = (
-    (
-        # pip calls it a conflict if the one version that a constraint allows is missing.
-        r"(?:No matching distribution found for|Cannot install) (?P<what>[^\s,]+)",
-        "set-up runs offline: {folder} has no {what} for Python {python}; fetch it where there is a network, by "
-        "./run.sh setup --download FOLDER with that Python and the options of this set-up (docs/offline.md)",
-    ),
-    (
-        _MISMATCH,
-        "{what} in {folder} does not match the lock file's hashes: it is damaged (copy it again), or of another build "
-        "(./run.sh setup --without-hashes)",
-    ),
-)
-"""As `_CAUSES`, for a pip that may not ask an index. ``folder`` is where it looks."""
-
 _CAUSES = (
     (r"No space left on device|Errno 28\b", f"the disk is full; free some space, {_AGAIN}"),
     (
@@ -57,19 +40,22 @@ _CAUSES = (
         "without a network take the wheels from a folder (docs/offline.md)",
     ),
     (
-        _MISMATCH,
-        "{what} does not match the lock file's hashes: it is damaged (pip cache purge, then ./run.sh again), or your "
-        "index has its own build (./run.sh setup --without-hashes)",
+        r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
+        "{what} in {place} does not match the lock file's hashes: it is damaged (copy the file again, or pip cache "
+        "purge, then ./run.sh again), or of another build (./run.sh setup --without-hashes)",
     ),
-    (
-        r"No matching distribution found for (?P<what>[^\s;]+)",
-        "the package index has no {what} for this Python; check pip's index settings (pip config list)",
-    ),
+    (r"No matching distribution found for (?P<what>[^\s,;]+)", "{place} has no {what} for Python {python}; {way}"),
     (r"[Pp]ermission denied", f"a file could not be written; take ownership of this folder (chown -R), {_AGAIN}"),
     (r"Illegal instruction", "this CPU lacks AVX, FMA or F16C, which Horovod is built with; use a newer machine"),
 )
 """Pattern in a failed command's output, and the probable cause with its remedy; the first that matches counts. What a
-compiler or a library says well enough by itself is not here."""
+compiler or a library says well enough by itself is not here. ``place`` is where pip looks for packages."""
+
+_ONLINE_WAY = "check pip's index settings (pip config list)"
+_OFFLINE_WAY = (
+    "set-up runs offline: fetch it where there is a network, by ./run.sh setup --download FOLDER with that Python and "
+    "the options of this set-up (docs/offline.md)"
+)
 
 _OF_ANOTHER = re.compile(r"error: (subprocess-exited|metadata-generation)")
 """Lines in which pip says that another program failed, before it shows what that program has printed."""
@@ -88,11 +74,15 @@ def explain(output: str, variables: Mapping[str, str], otherwise: str = "") -> s
         variables: The command's variables, which may forbid pip to ask an index.
         otherwise: What to do if no known cause matches.
     """
-    is_offline = variables.get("PIP_NO_INDEX", "").lower() in {"1", "true", "yes", "on", "y", "t"}
-    for pattern, cause in (*(_OFFLINE if is_offline else ()), *_CAUSES):
+    place, way = "the package index", _ONLINE_WAY
+    if variables.get("PIP_NO_INDEX", "").lower() in {"1", "true", "yes", "on", "y", "t"}:
+        place, way = variables.get("PIP_FIND_LINKS") or "no folder (PIP_FIND_LINKS)", _OFFLINE_WAY
+        # So pip says it, too, if a folder lacks the one version that a constraint allows.
+        output = output.replace("Cannot install", "No matching distribution found for")
+    python = "{}.{}".format(*sys.version_info)
+    for pattern, cause in _CAUSES:
         if match := re.search(pattern, output, re.MULTILINE):
-            folder = variables.get("PIP_FIND_LINKS") or "no folder (PIP_FIND_LINKS)"
-            return str(cause).format(folder=folder, python="{}.{}".format(*sys.version_info), **match.groupdict())
+            return cause.format(place=place, way=way, python=python, **match.groupdict())
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["the command printed nothing"]
     errors = (line for line in lines if re.search("error: ", line, re.IGNORECASE) and not _OF_ANOTHER.match(line))
     # Without the folder of a file of sources.
@@ -187,12 +177,9 @@ class Command:
                     return
         if status:
             text = self._log.read_text(encoding="utf-8", errors="replace")
-            killed_by = signal.Signals(-status).name if status < 0 else None
-            cause = (
-                f"the command was killed by {killed_by}; {_TRY_AGAIN}"
-                if killed_by
-                else explain(text, self._variables, self._otherwise)
-            )
+            cause = explain(text, self._variables, self._otherwise)
+            if status < 0:
+                cause = f"the command was killed by {signal.Signals(-status).name}; {_TRY_AGAIN}"
             raise StageError(f"{cause}\n       all of the output: {self._log}")
 
     def stop(self) -> None:

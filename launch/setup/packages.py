@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 Need = Literal["venv", "compiler", "make", "mpi"]
 
@@ -21,36 +21,27 @@ _WORDS: dict[Need, str] = {
 """What to do where no package is known."""
 
 
-class _Manager(NamedTuple):
-    """A package manager.
-
-    Attributes:
-        programs: The commands that it may have; the first on the PATH counts.
-        install: How a package is installed, after the command.
-        packages: What each need is called. Red Hat's and SUSE's Pythons can all make virtual environments.
-    """
-
-    programs: tuple[str, ...]
-    install: str
-    packages: dict[Need, str]
-
-
-_CONDA = _Manager(
-    ("mamba", "conda", "micromamba"),
-    "install -c conda-forge",
-    {"compiler": "cxx-compiler", "make": "make", "mpi": "openmpi"},
-)
-_APT = _Manager(
-    ("apt-get",),
-    "update && apt-get install",  # bare images have no lists of packages
-    {"venv": "{python}-venv", "compiler": "g++", "make": "make", "mpi": "libopenmpi-dev"},
-)
-_DNF = _Manager(("dnf", "microdnf", "yum"), "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi-devel"})
-_ZYPPER = _Manager(("zypper",), "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi4-devel"})
-_OF_DISTRIBUTION = {
-    "debian": _APT, "ubuntu": _APT, "fedora": _DNF, "rhel": _DNF, "centos": _DNF, "suse": _ZYPPER, "opensuse": _ZYPPER,
+_MANAGERS: dict[str, tuple[str, str, dict[Need, str]]] = {
+    "conda": (
+        "mamba conda micromamba",
+        "install -c conda-forge",
+        {"compiler": "cxx-compiler", "make": "make", "mpi": "openmpi"},
+    ),
+    "debian": (
+        "apt-get",
+        "update && apt-get install",  # bare images have no lists of packages
+        {"venv": "{python}-venv", "compiler": "g++", "make": "make", "mpi": "libopenmpi-dev"},
+    ),
+    "fedora": (
+        "dnf microdnf yum", "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi-devel"},
+    ),
+    "suse": ("zypper", "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi4-devel"}),
 }  # fmt: skip
-"""ID or ID_LIKE in /etc/os-release -> the distribution's package manager."""
+"""Distribution -> the commands that its package manager may have, how a package is installed after the command, and
+what each need is called. Red Hat's and SUSE's Pythons can all make virtual environments."""
+
+_LIKE = {"ubuntu": "debian", "rhel": "fedora", "centos": "fedora", "opensuse": "suse"}
+"""ID or ID_LIKE in /etc/os-release -> the distribution whose package manager that is."""
 
 
 def remedy(need: Need, python: str = sys.executable) -> str:
@@ -60,22 +51,17 @@ def remedy(need: Need, python: str = sys.executable) -> str:
         need: What this machine lacks.
         python: The interpreter that lacks it, if it is a part of Python. Only one of the distribution has packages.
     """
-    for manager in (_CONDA, _of_this_machine()):
-        program = next(filter(shutil.which, manager.programs), "") if manager else ""
-        if not manager or not program or (manager is _CONDA and not os.environ.get("CONDA_PREFIX")):
-            continue
-        name = manager.packages.get(need, "").format(python=Path(python).name)
-        if name and (need != "venv" or Path(python).parent == Path("/usr/bin")):
-            as_root = "" if manager is _CONDA or os.geteuid() == 0 else "as root: "
-            return f"{as_root}{program} {manager.install} {name}"
-    return _WORDS[need]
-
-
-def _of_this_machine() -> _Manager | None:
-    """Return the package manager of this distribution, or of one that it is like."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:
-        return None
+        release = {}
     names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
-    return next((_OF_DISTRIBUTION[name] for name in names if name in _OF_DISTRIBUTION), None)
+    conda = ["conda"] if os.environ.get("CONDA_PREFIX") else []
+    for name in (*conda, *(_LIKE.get(each, each) for each in names)):
+        programs, install, packages = _MANAGERS.get(name, ("", "", {}))
+        program = next(filter(shutil.which, programs.split()), "")
+        package = packages.get(need, "").format(python=Path(python).name)
+        if program and package and (need != "venv" or Path(python).parent == Path("/usr/bin")):
+            as_root = "" if name == "conda" or os.geteuid() == 0 else "as root: "
+            return f"{as_root}{program} {install} {package}"
+    return _WORDS[need]

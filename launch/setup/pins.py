@@ -90,17 +90,14 @@ def named_by(environment: Environment, extra: str) -> set[str]:
     """
     (metadata,) = environment.site_packages.glob("resnet_records-*.dist-info/METADATA")
     requirements = _REQUIRES.findall(metadata.read_text(encoding="utf-8"))
-    found: set[str] = set()
-    extras = {extra}
-    while True:
-        size = len(extras)
+    found, extras = set(), [extra]
+    for each in extras:  # which grows by those that this one names
         for name, deeper, marker in requirements:
             wanted = re.search(r"extra == [\"']([\w-]+)[\"']", marker)
-            if wanted is None or wanted[1] in extras:
+            if wanted is None or wanted[1] == each:
                 found.add(_plain(name))
-                extras.update(filter(None, deeper.split(",")))
-        if len(extras) == size:
-            return found - {"resnet-records"}
+                extras += [more for more in deeper.split(",") if more and more not in extras]
+    return found - {"resnet-records"}
 
 
 def named_by_extra(environment: Environment, lock: Lock, extra: str) -> set[str]:

@@ -32,6 +32,7 @@ class State:
         has_mpi: Whether Horovod is built with MPI. It stays true until Horovod is built again: a login node's module or
             the image in which Horovod was compiled has ``mpicxx``, the machine of the run need not.
         wheels: The folder from which pip took every file; empty if it asked its indexes.
+        stages: Name of a finished stage -> the digest of what the stage depended on.
     """
 
     def __init__(self, environment: Environment = CURRENT) -> None:
@@ -45,39 +46,18 @@ class State:
             self.kind = Kind(tuple(content.get("engines", ["mxnet"])), variant, content.get("base", ""))
         self.has_mpi: bool = content.get("has_mpi", False)
         self.wheels: str = content.get("wheels", "")
-        self._done: dict[str, str] = content.get("stages", {})
+        self.stages: dict[str, str] = content.get("stages", {})
 
     def is_done(self, stage: str, wanted: str) -> bool:
         """Return whether ``stage`` was finished with the digest ``wanted``."""
-        return self._done.get(stage) == wanted
+        return self.stages.get(stage) == wanted
 
-    def record(self, *, wheels: str, has_mpi: bool) -> None:
-        """Record the folder of wheels and whether Horovod has MPI, in an environment that is there."""
-        if (wheels, has_mpi) != (self.wheels, self.has_mpi):
-            self.wheels, self.has_mpi = wheels, has_mpi
-            self._write()
-
-    def reset(self, kind: Kind, *, wheels: str, has_mpi: bool) -> None:
-        """Forget every stage, because a new environment begins; make the environment's folder if it is missing."""
-        self.wheels, self.has_mpi, self._done = wheels, has_mpi, {}
-        self.begin("", kind)
-
-    def begin(self, stage: str, kind: Kind) -> None:
-        """Forget that ``stage`` was finished, so that an interrupted stage counts as not done; record ``kind``."""
-        self.kind = kind
-        self._done.pop(stage, None)
-        self._write()
-
-    def finish(self, stage: str, reached: str) -> None:
-        """Record that ``stage`` was finished with the digest ``reached``."""
-        self._done[stage] = reached
-        self._write()
-
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the record; make the environment's folder if it is missing."""
+        assert self.kind is not None
         self._path.parent.mkdir(exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
-        assert self.kind is not None
-        content = {**asdict(self.kind), "has_mpi": self.has_mpi, "wheels": self.wheels, "stages": self._done}
+        content = {**asdict(self.kind), "has_mpi": self.has_mpi, "wheels": self.wheels, "stages": self.stages}
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
         temporary.replace(self._path)
 

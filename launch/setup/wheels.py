@@ -74,7 +74,7 @@ def download(kind: Kind, folder: Path, *, checks_files: bool) -> None:
 
 
 def _fetch_all(work: Work, folder: Path) -> None:
-    environment, lock = work.environment, work.kind.lock
+    environment, lock, into = work.environment, work.kind.lock, [f"--dest={folder}"]
     # Horovod's sources and the list of packages need the tools, as does each package that has no wheel.
     for stage in (make_venv, install_tools, install_project):
         stage(work)
@@ -83,9 +83,10 @@ def _fetch_all(work: Work, folder: Path) -> None:
     names = set(TOOLS).union(named_by(environment, main), *extras)
     is_label_free = lock == "torch" and work.kind.variant == "cpu"
     pins = closure(lock, names - {"torch"} if is_label_free else names)
-    work.pip_download(["--no-deps", *work.pinned(pins)], folder, "download")
+    work.pip("download", [*into, "--no-deps", *work.pinned(pins)], "download")
     if is_label_free:
-        work.pip_download([*write_constraints(environment, lock), *locked(lock, "torch")], folder, "download-torch")
+        torch = [*write_constraints(environment, lock), *locked(lock, "torch")]
+        work.pip("download", [*into, *torch], "download-torch")
     if lock == "mxnet":
         horovod = ["--no-deps", "--no-binary=horovod", *work.pinned([HOROVOD_PIN])]
-        work.pip_download(horovod, folder, "download-horovod")
+        work.pip("download", [*into, *horovod], "download-horovod")

@@ -59,15 +59,7 @@ class Work:
             command.stop()
 
     def pip_install(self, words: Sequence[str | Path], log: str) -> None:
-        """Run the environment's ``pip install``, after removing what an interrupted pip left half installed.
-
-        Args:
-            words: pip's other arguments.
-            log: Name of the log, which begins anew.
-
-        Raises:
-            StageError: pip failed.
-        """
+        """Run the environment's ``pip install``, after removing what an interrupted pip left half installed."""
         for path in self.environment.site_packages.iterdir():
             # pip writes INSTALLER last, after a package's own files; it renames what it is about to remove to "~...".
             is_unfinished = path.suffix == ".dist-info" and not (path / "INSTALLER").exists()
@@ -75,34 +67,21 @@ class Work:
                 shutil.rmtree(path)
         # A pip.conf may lead pip elsewhere by these options; pip takes an empty prefix for the folder in which it runs.
         here = ["--no-user", "--target=", f"--prefix={self.environment.folder}", "--root=/"]
-        self._pip("install", [*here, "--no-compile", *words], log)
+        self.pip("install", [*here, "--no-compile", *words], log)
 
     def install(self, names: Collection[str], log: str) -> None:
         """Install packages with all that they need, as the lock file of the main engine pins them.
 
-        Args:
-            names: The packages; those that the lock file does not have are left out.
-            log: Name of the log, which begins anew.
-
-        Raises:
-            StageError: pip failed.
+        Packages that the lock file does not have are left out.
         """
         self.pip_install(self.pinned(closure(self.kind.lock, names)), log)
 
-    def pip_download(self, words: Sequence[str | Path], folder: Path, log: str) -> None:
-        """Run the environment's ``pip download`` into a folder.
-
-        Args:
-            words: pip's other arguments.
-            folder: Where the files are put; one that it has already is not fetched again.
-            log: Name of the log, which begins anew.
+    def pip(self, verb: str, words: Sequence[str | Path], log: str) -> None:
+        """Run the environment's pip, whose log begins anew.
 
         Raises:
             StageError: pip failed.
         """
-        self._pip("download", [f"--dest={folder}", *words], log)
-
-    def _pip(self, verb: str, words: Sequence[str | Path], log: str) -> None:
         remove_folder(self._temporary)
         self._temporary.mkdir()
         self.environment.log(log).unlink(missing_ok=True)

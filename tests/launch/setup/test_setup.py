@@ -16,11 +16,11 @@ from packaging.utils import canonicalize_name
 
 from configs.errors import UserError
 from launch.setup import __main__ as set_up
-from launch.setup.__main__ import Options, choose_engines, choose_kind, remembered_kind, runs_here
+from launch.setup.__main__ import Options, choose_kind, remembered_kind
 from launch.setup.checks import find_problems
 from launch.setup.child import Stopwatch
 from launch.setup.gpu import Gpu, GpuSearch
-from launch.setup.layout import LOCKS, PROJECT, ROOT, Environment, Kind, Lock, Variant, lock_file
+from launch.setup.layout import LOCKS, PROJECT, ROOT, Environment, Kind, Lock, lock_file
 from launch.setup.pins import closure, locked, named_by, read_pins
 from launch.setup.stages import make_stages
 from launch.setup.state import State
@@ -92,111 +92,70 @@ def test_a_machine_without_wheels_is_named_and_nothing_else_is_asked_of_it(
     assert problem is None or problem in found[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "remembered", "machine", "engines"),
-    [
-        (Options(), None, "x86_64 12", ("mxnet",)),
-        (Options(), None, "x86_64 13", ("torch",)),
-        (Options(), None, "aarch64 12", ("torch",)),
-        (Options("mxnet"), None, "x86_64 13", ("mxnet",)),
-        (Options("mxnet"), None, "aarch64 12", ("mxnet",)),
-        (Options(), TORCH, "x86_64 13", ("torch",)),
-        (Options("torch"), MXNET, "x86_64 12", ("mxnet", "torch")),
-        (Options("mxnet"), TORCH, "x86_64 12", ("mxnet", "torch")),
-        (Options("torch"), MXNET, "x86_64 13", ("torch",)),
-        (Options("torch"), MXNET, "aarch64 12", ("torch",)),
-        (Options("torch", "gpu"), MXNET, "x86_64 12", ("torch",)),
-        (Options("torch", "cpu"), Kind(("mxnet",), "gpu"), "x86_64 12", ("torch",)),
-    ],
+_GPU, _TORCH_GPU = Kind(("mxnet",), "gpu"), Kind(("torch",), "gpu")
+_NO_BUILD, _NO_KERNELS, _NO_DRIVER = (
+    "no build for it; taking PyTorch",
+    "no kernels .*; taking PyTorch",
+    "no NVIDIA driver",
 )
-def test_engines_follow_the_options_the_environment_the_processor_and_the_python(
-    options: Options, remembered: Kind | None, machine: str, engines: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
+
+
+@pytest.mark.parametrize(
+    ("options", "remembered", "machine", "outcome"),
+    [
+        # The engine: the wanted one, that of the environment, both where both fit, or what the machine can have.
+        (Options(), None, "x86_64 12", (MXNET, "^$")),
+        (Options(), None, "x86_64 13", (TORCH, f"Python 3.13: MXNet has {_NO_BUILD}")),
+        (Options(), None, "aarch64 12", (TORCH, f"aarch64: MXNet has {_NO_BUILD}")),
+        (Options("mxnet"), None, "x86_64 13", (MXNET, "^$")),
+        (Options("mxnet"), None, "aarch64 12", (MXNET, "^$")),
+        (Options(), TORCH, "x86_64 13", (TORCH, "^$")),
+        (Options("torch"), MXNET, "x86_64 12", (BOTH, "^$")),
+        (Options("mxnet"), TORCH, "x86_64 12", (BOTH, "^$")),
+        (Options("torch"), MXNET, "x86_64 13", (TORCH, "^$")),
+        (Options("torch"), MXNET, "aarch64 12", (TORCH, "^$")),
+        (Options("torch", "gpu"), MXNET, "x86_64 12 9.0 580.1", (_TORCH_GPU, "1 x H")),
+        (Options("torch", "cpu"), _GPU, "x86_64 12", (TORCH, "^$")),
+        (Options(), None, "x86_64 12 9.0 580.1", (_TORCH_GPU, _NO_KERNELS)),
+        (Options(), None, "x86_64 12 9.0 550.1", (CUDA12, _NO_KERNELS)),
+        # The variant: the wanted one, that of the environment, or what suits the engine and the driver.
+        (Options("torch"), None, "x86_64 12 9.0 580.1", (_TORCH_GPU, "1 x H")),
+        (Options("torch"), None, "x86_64 12 9.0 570.1", (CUDA12, "1 x H")),
+        (Options("torch", "cuda12"), None, "x86_64 12 9.0 580.1", (CUDA12, "1 x H")),
+        (Options("torch", "cpu"), _TORCH_GPU, "x86_64 12 9.0 580.1", (TORCH, "^$")),
+        (Options("torch"), TORCH, "x86_64 12 9.0 580.1", (TORCH, "^$")),
+        (Options("torch", "gpu"), TORCH, "x86_64 12 9.0 580.1", (_TORCH_GPU, "1 x H")),
+        (Options("torch", "cpu"), OVER, "x86_64 12 9.0 580.1", (TORCH, "^$")),
+        (Options(), CUDA12, "x86_64 12 9.0 580.1", (CUDA12, "^$")),
+        (Options("torch", "gpu"), CUDA12, "x86_64 12 9.0 580.1", (_TORCH_GPU, "1 x H")),
+        (Options("torch"), _GPU, "x86_64 12 9.0 570.1", (CUDA12, "1 x H")),
+        (Options("mxnet"), CUDA12, "x86_64 12 8.0 550.1", (_GPU, "1 x H")),
+        (Options("torch", "gpu"), None, "x86_64 12", (_TORCH_GPU, _NO_DRIVER)),
+        (Options("torch", "cuda12"), None, "x86_64 12", (CUDA12, _NO_DRIVER)),
+        # What cannot be.
+        (Options(), None, "x86_64 12 3.7 470.1", (None, r"MXNet 1\.9\.1 has kernels for")),
+        (Options("mxnet"), None, "x86_64 12 9.0 580.1", (None, r"MXNet 1\.9\.1 has kernels for")),
+        (Options("mxnet", "cuda12"), None, "x86_64 12", (None, r"--cuda12: .* CUDA 11: add --engine torch")),
+        (Options("mxnet", "cuda12"), MXNET, "x86_64 12", (None, r"--cuda12: .* CUDA 11: add --engine torch")),
+        (Options(variant="gpu"), BOTH, "x86_64 12", (None, "name it with --engine, mxnet or torch")),
+    ],
+)  # fmt: skip
+def test_engine_and_variant_follow_the_options_the_environment_and_the_machine(
+    options: Options, remembered: Kind | None, machine: str, outcome: tuple[Kind | None, str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    processor, minor = machine.split()
+    """A machine is a processor, the minor version of its Python and, if it has a GPU, the capability and the driver."""
+    (processor, minor, *gpu), (kind, told) = machine.split(), outcome
+    gpus = [Gpu("H", (int(gpu[0][0]), int(gpu[0][2])), gpu[1])] if gpu else []
     monkeypatch.setattr("platform.machine", lambda: processor)
     monkeypatch.setattr("sys.version_info", (3, int(minor), 0))
-    assert choose_engines(options, remembered) == engines
-
-
-@pytest.mark.parametrize(
-    ("machine", "what"), [("x86_64 14", "Python 3.14"), ("aarch64 11", "aarch64"), ("aarch64 14", "aarch64")]
-)
-def test_pytorch_is_taken_by_itself_where_mxnet_has_no_build(
-    machine: str, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    processor, minor = machine.split()
-    monkeypatch.setattr("platform.machine", lambda: processor)
-    monkeypatch.setattr("sys.version_info", (3, int(minor), 0))
-    assert choose_kind(Options(variant="cpu"), None) == TORCH
-    assert capsys.readouterr().err == f"setup: {what}: MXNet has no build for it; taking PyTorch\n"
-
-
-@pytest.mark.parametrize(
-    ("options", "remembered", "driver", "variant"),
-    [
-        (Options("torch"), None, "580.1", "gpu"),
-        (Options("torch"), None, "570.1", "cuda12"),
-        (Options("torch", "cuda12"), None, "580.1", "cuda12"),
-        (Options("torch", "cpu"), Kind(("torch",), "gpu"), "580.1", "cpu"),
-        (Options("torch"), TORCH, "580.1", "cpu"),
-        (Options("torch", "gpu"), TORCH, "580.1", "gpu"),
-        (Options("torch", "cpu"), OVER, "580.1", "cpu"),
-        (Options(), CUDA12, "580.1", "cuda12"),
-        (Options("torch", "gpu"), CUDA12, "580.1", "gpu"),
-        (Options("torch"), Kind(("mxnet",), "gpu"), "570.1", "cuda12"),
-        (Options("torch", "gpu"), None, None, "gpu"),
-        (Options("torch", "cuda12"), None, None, "cuda12"),
-        (Options("torch"), None, None, "cpu"),
-    ],
-)
-def test_the_variant_is_what_was_asked_for_or_is_there_or_suits_the_engine_and_the_driver(
-    options: Options, remembered: Kind | None, driver: str | None, variant: Variant, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    search = GpuSearch([Gpu("H100", (9, 0), driver)] if driver else [])
-    monkeypatch.setattr(set_up, "search_gpus", lambda: search)
-    assert choose_kind(options, remembered) == Kind(("torch",), variant)
-    chosen = variant != "cpu" and remembered != Kind(("torch",), variant)
-    first = "1 x H100" if driver else "no NVIDIA driver is here; set-up makes"
-    assert (f"setup: {first}" in capsys.readouterr().err) == chosen
-
-
-def test_another_engine_makes_of_an_environment_for_gpus_one_with_the_cuda_that_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("A100", (8, 0), "550.1")]))
-    assert remembered_kind(Options("mxnet"), CUDA12) == choose_kind(Options("mxnet"), CUDA12) == Kind(("mxnet",), "gpu")
-
-
-@pytest.mark.skipif(not runs_here("mxnet"), reason="PyTorch is taken here anyway")
-@pytest.mark.parametrize(
-    ("capability", "driver", "taken", "words"),
-    [
-        ((9, 0), "580.1", "gpu", "setup: G (compute capability 9.0): MXNet has no kernels for it; taking PyTorch"),
-        ((9, 0), "550.1", "cuda12", "setup: G (compute capability 9.0): MXNet has no kernels for it; taking PyTorch"),
-        ((3, 7), "470.1", None, r"MXNet 1\.9\.1 has kernels for"),
-    ],
-)
-def test_who_names_no_engine_gets_the_one_that_has_kernels_for_the_gpus(
-    capability: tuple[int, int], driver: str, taken: Variant | None, words: str, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("G", capability, driver)]))
-    if taken is None:
-        with pytest.raises(UserError, match=words):
-            choose_kind(Options(), None)
+    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch(gpus))
+    if kind is None:
+        with pytest.raises(UserError, match=told):
+            choose_kind(options, remembered)
     else:
-        assert choose_kind(Options(), None) == Kind(("torch",), taken)
-        assert words in capsys.readouterr().err
-
-
-def test_mxnet_is_refused_where_its_cuda_is_not_that_of_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch([Gpu("H100", (9, 0), "580.1")]))
-    with pytest.raises(UserError, match=r"MXNet 1\.9\.1 has kernels for"):
-        choose_kind(Options("mxnet"), None)
-    for remembered in (None, MXNET):
-        with pytest.raises(UserError, match=r"--cuda12: MXNet 1\.9\.1 is built for CUDA 11: add --engine torch"):
-            choose_kind(Options("mxnet", "cuda12"), remembered)
+        assert choose_kind(options, remembered) == kind
+        assert re.search(told, capsys.readouterr().err)
 
 
 def test_an_environment_over_a_base_stays_one_until_another_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,32 +276,31 @@ _PLACES: dict[Lock, tuple[int, Sequence[str]]] = {
 """Lock file -> the newest Python 3 and the processors that it is for."""
 
 
-@pytest.mark.parametrize(
-    ("lock", "python", "machine"),
-    [
-        (lock, f"3.{minor}", machine)
-        for lock, (newest, machines) in _PLACES.items()
-        for minor in range(10, newest + 1)
-        for machine in machines
-    ],
-)
+@pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_pins_all_that_its_extras_want_for_every_python_and_processor(
-    lock: Lock, python: str, machine: str, monkeypatch: pytest.MonkeyPatch
+    lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Python 3.10 has no tomllib.
     project = pytest.importorskip("tomllib").loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    monkeypatch.setitem(LOCKS, lock, lock_file(lock, (3, int(python.partition(".")[2]))))
-    extras = re.findall(r"--extra ([\w-]+)", LOCKS[lock].read_text(encoding="utf-8").splitlines()[1])
-    assert set(extras) == set(project["optional-dependencies"]) - _OTHER_EXTRAS[lock]
-    here = {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
-    lines = [Requirement(pin.version) for pin in read_pins(lock)]
-    pins = {canonicalize_name(each.name): each for each in lines if not each.marker or each.marker.evaluate(here)}
-    wanted = [Requirement(line) for line in project["dependencies"]]
-    for each in wanted + [deep for extra in extras for deep in _wanted(project, extra)]:
-        if each.marker and not each.marker.evaluate(here):
-            continue
-        (pin,) = pins[canonicalize_name(each.name)].specifier
-        assert each.specifier.contains(pin.version), each
+    newest, machines = _PLACES[lock]
+    for minor in range(10, newest + 1):
+        monkeypatch.setitem(LOCKS, lock, lock_file(lock, (3, minor)))
+        extras = re.findall(r"--extra ([\w-]+)", LOCKS[lock].read_text(encoding="utf-8").splitlines()[1])
+        assert set(extras) == set(project["optional-dependencies"]) - _OTHER_EXTRAS[lock]
+        lines = [Requirement(pin.version) for pin in read_pins(lock)]
+        wanted = [Requirement(line) for line in project["dependencies"]]
+        wanted += [deep for extra in extras for deep in _wanted(project, extra)]
+        for machine in machines:
+            here = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0", "platform_machine": machine}
+            pins = {canonicalize_name(each.name): each for each in lines if _counts(each, here)}
+            for each in wanted:
+                if _counts(each, here):
+                    (pin,) = pins[canonicalize_name(each.name)].specifier
+                    assert each.specifier.contains(pin.version), each
+
+
+def _counts(requirement: Requirement, place: dict[str, str]) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate(place)
 
 
 def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others() -> None:
@@ -360,23 +318,14 @@ def test_an_extra_is_installed_with_all_that_it_needs_and_nothing_of_the_others(
     assert "mxnet-cu112" not in listed
 
 
-def _free(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free_bytes))
-
-
-@pytest.mark.parametrize(("free_bytes", "told"), [(1_500_000_000, None), (1_499_999_999, "1.5"), (250_000_000, "0.2")])
 def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(
-    free_bytes: int, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _free(monkeypatch, free_bytes)
-    found = find_problems(OVER, tmp_path, [], 1_500_000_000)
-    line = f"{told} GB of disk free at {tmp_path}, 1.5 GB needed: free some, or move this folder to another disk"
-    assert found == ([] if told is None else [line])
-
-
-def test_an_environment_of_two_engines_becomes_one_for_gpus_of_a_named_engine_only() -> None:
-    with pytest.raises(UserError, match="name it with --engine, mxnet or torch"):
-        choose_engines(Options(variant="gpu"), BOTH)
+    free = SimpleNamespace(free=1_500_000_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: free)
+    assert find_problems(OVER, tmp_path, [], 1_500_000_000) == []
+    (line,) = find_problems(OVER, tmp_path, [], 1_500_000_001)
+    assert line.startswith(f"1.5 GB of disk free at {tmp_path}, 1.5 GB needed: free some, or move this folder")
 
 
 def test_a_user_without_a_home_gets_one_for_the_commands_of_set_up(

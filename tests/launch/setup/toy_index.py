@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distribution, distributions
 from pathlib import Path
@@ -25,9 +25,7 @@ _MODULES: dict[str, dict[str, str]] = {
     "mlperf-logging": {
         "mlperf_logging/mllog.py": "", "mlperf_logging/compliance_checker/mlp_compliance.py": "",
     },
-    "mxnet-cu112": {"mxnet/__init__.py": "from mxnet import runtime\n", "mxnet/runtime.py": _FEATURES},
     "numpy": {"numpy/__init__.py": "__version__ = '1.23.5'\n"},
-    "nvidia-nccl-cu11": {"nvidia/nccl/lib/libnccl.so.2": "", "nvidia/nccl/include/nccl.h": ""},
     "matplotlib": {"matplotlib/pyplot.py": ""},
     "pydantic": {"pydantic/main.py": ""},
     "scikit-learn": {"sklearn/datasets.py": ""},
@@ -52,7 +50,6 @@ dependencies = ["matplotlib", "mlperf-logging", "pydantic", "scikit_learn", "tqd
 mxnet = ["numpy>=1.23.5; python_version < '4'", "nvidia-dali-cuda110==1.34.0"]
 onnx = ["onnx"]
 cpu = ["resnet-records[mxnet]", "mxnet==1.9.1"]
-gpu = ["resnet-records[mxnet]", "mxnet-cu112==1.9.1", "nvidia-nccl-cu11"]
 torch = ["torch==2.13.0", "nvidia-dali-cuda130"]
 torch-cuda12 = ["resnet-records[torch-common,dali12]", "torch==2.10.0"]
 torch-common = ["sympy"]
@@ -73,9 +70,8 @@ _COMMON = [
     "tqdm==4.66 <- resnet-records", "typing-extensions==4.12 <- pydantic pydantic-core",
 ]  # fmt: skip
 _MXNET = [
-    "cmake==3.30 <- resnet-records", "mxnet==1.9.1 <- resnet-records", "mxnet-cu112==1.9.1 <- resnet-records",
-    "numpy==1.23.5 <- mxnet mxnet-cu112", "nvidia-dali-cuda110==1.34.0 <- resnet-records",
-    "nvidia-nccl-cu11==2.21 <- resnet-records", "requests==2.32 <- mxnet",
+    "cmake==3.30 <- resnet-records", "mxnet==1.9.1 <- resnet-records", "numpy==1.23.5 <- mxnet",
+    "nvidia-dali-cuda110==1.34.0 <- resnet-records", "requests==2.32 <- mxnet",
 ]  # fmt: skip
 _TORCH = [
     "torch==2.13.0 <- resnet-records", "nvidia-dali-cuda130==2.4.0 <- resnet-records", "sympy==1.13 <- torch",
@@ -85,18 +81,16 @@ _CUDA12 = ["torch==2.10.0 <- resnet-records", "nvidia-dali-cuda120==2.4.0 <- res
 """Packages of the lock files, each with those that need it."""
 
 _HOROVOD_SETUP = """
-import importlib.util, json, os, sys
+import json, os, sys
 from setuptools import setup
 if "bdist_wheel" in sys.argv:
-    os.environ["WHEELS_WERE_THERE"] = str(importlib.util.find_spec("tqdm") is not None)
     print("-- Configuring done", flush=True)
     import mxnet, subprocess, sysconfig  # MXNet must be there
     if source := os.environ.get("TOY_SOURCE"):
         subprocess.run(["g++", "-c", "-x", "c++", "-o", os.devnull, "-"], input=source.encode(), check=True)
     os.makedirs("horovod/mxnet")
     open("horovod/__init__.py", "w").write("__version__ = '0.28.1'")
-    built = {name.lower() + "_built": "HOROVOD_WITH_" + name in os.environ for name in ("MXNET", "GLOO", "MPI")}
-    built["nccl_built"] = os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
+    built = {name.lower() + "_built": "HOROVOD_WITH_" + name in os.environ for name in ("MXNET", "GLOO", "MPI", "NCCL")}
     lines = [f"def {name}(): return {is_built}" for name, is_built in built.items()]
     open("horovod/mxnet/__init__.py", "w").write("\\n".join(lines))
     search = "-Wl,-rpath," + sysconfig.get_path("purelib") + "/mxnet"
@@ -119,6 +113,7 @@ def make_venv(work):
 stages.make_venv = wheels.make_venv = make_venv
 sys.exit(setup.main(sys.argv[2:]))
 """
+"""A new environment gets the pip of this one: to install that of Python, as set-up does, takes 5 s of CPU."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +123,10 @@ class ToyCheckout:
     Attributes:
         tree: Its folder.
         index: The folder of the wheels.
-        copies_pip: Whether a new environment gets the pip of this one. To install the pip of Python, as set-up does,
-            takes five seconds of CPU.
     """
 
     tree: Path
     index: Path
-    copies_pip: bool = True
 
     @property
     def site_packages(self) -> Path:
@@ -146,12 +138,9 @@ class ToyCheckout:
         home = self.index.parent
         pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.index), "PIP_CONFIG_FILE": str(home / "pip.conf")}
         pip |= {"XDG_CONFIG_DIRS": str(home), "HOME": str(home), "PIP_NO_CACHE_DIR": "1"}
-        program = ["-m", "launch.setup"]
-        if self.copies_pip:
-            ours = distribution("pip")
-            names = ("pip", f"pip-{ours.version}.dist-info")
-            program = ["-c", _SET_UP_WITH_COPIED_PIP, ":".join(str(ours.locate_file(name)) for name in names)]
-        command = [sys.executable, *program, *arguments]
+        ours = distribution("pip")
+        copied = ":".join(str(ours.locate_file(name)) for name in ("pip", f"pip-{ours.version}.dist-info"))
+        command = [sys.executable, "-c", _SET_UP_WITH_COPIED_PIP, copied, *arguments]
         environment = {**os.environ, **pip, **variables}
         return subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True, check=False)
 
@@ -203,19 +192,17 @@ def make_horovod(index: Path) -> str:
 
 def _make_wheel(index: Path, name: str, version: str, needs: Collection[str]) -> Path:
     plain = re.sub(r"[-_.]+", "_", name)
-    files = _MODULES.get(name, {f"{plain.lower()}/__init__.py": ""})
+    info, path = f"{plain}-{version}.dist-info", index / f"{plain}-{version}-py3-none-any.whl"
     requires = "".join(f"Requires-Dist: {each}\n" for each in needs)
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
-    return _zip(index / f"{plain}-{version}-py3-none-any.whl", f"{plain}-{version}.dist-info", files, metadata)
-
-
-def _zip(path: Path, info: str, files: Mapping[str, str], metadata: str) -> Path:
-    wheel = "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    every = {**files, f"{info}/METADATA": metadata, f"{info}/WHEEL": wheel}
-    record = "".join(f"{name},,\n" for name in [*every, f"{info}/RECORD"])
+    files = {
+        **_MODULES.get(name, {f"{plain.lower()}/__init__.py": ""}),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
     with zipfile.ZipFile(path, "w") as archive:
-        for name, text in {**every, f"{info}/RECORD": record}.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
+        for file, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(zipfile.ZipInfo(file), text)
     return path
 
 
