@@ -28,8 +28,7 @@ from launch.doctor.options import Options
 from launch.doctor.step_checks import rankings_of
 from launch.setup.stages import make_stages
 from launch.setup.state import State
-from launch.start.commands import run_under
-from launch.start.gpus import without_cuda
+from launch.start.commands import run_under, without_cuda
 from launch.submit.hosts import parse_hosts
 from launch.submit.schedulers import SCHEDULERS
 from logs.claims import job_id

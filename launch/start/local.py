@@ -5,6 +5,8 @@ seconds to start and eleven to stop. Here the ranks share this terminal. A job s
 ``python -m launch.start.local [--kind KIND] [--servers N] RANKS COMMAND ...``, where KIND is a ``communication.kind``.
 """
 
+import functools
+import os
 import signal
 import socket
 import subprocess
@@ -14,11 +16,10 @@ from argparse import REMAINDER
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from configs.arguments import Parser, exit_status, parse
-from configs.errors import EARLY_STATUS, END_VARIABLE, STOPPED_STATUS
+from configs.errors import EARLY_STATUS, END_VARIABLE, STOPPED_STATUS, UserError
 from configs.machine_limits import describe_group, kills_in, memory_group
 from configs.outputs import guard_outputs
 from configs.programs import Program, command_of
@@ -26,7 +27,6 @@ from configs.rank_variables import server_environment
 from configs.registry import COMMUNICATORS
 from launch.start.inherited import without_ranks
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals, signal_groups
-from launch.start.link import require_link, shaped
 from launch.start.rendezvous import RankStart, rendezvous_of
 
 _POLL_S = 0.05
@@ -44,6 +44,20 @@ LEAVE_S = 15.0
 STOP_S = 60.0
 """Time for the ranks to save their state when the launcher is told to stop; a scheduler may give less."""
 
+CANNOT_SHAPE = (
+    "the loopback cannot be shaped here: it needs root or user namespaces, unshare, ip, tc, and a kernel with token "
+    "buckets (sch_tbf)"
+)
+
+_BURST_BYTES = 128 << 10
+"""Bytes that the token bucket lets pass at once: two of the loopback's largest packets."""
+
+_QUEUE_MS = 400
+
+_SCRIPT = (
+    "ip link set lo up && tc qdisc add dev lo root tbf rate {rate} burst {burst} latency {queue}ms || exit 71\n"
+    'exec "$@"'
+)
 
 ABORTED_STATUS = 128 + signal.SIGABRT
 """Status of a rank that NCCL has aborted because another rank has ended, or that has aborted by itself."""
@@ -138,7 +152,8 @@ def run_ranks_on_link(
     Raises:
         UserError: This machine cannot limit the rate of a loopback.
     """
-    require_link()
+    if not can_shape():
+        raise UserError(f"communication.link_bytes_per_s: {CANNOT_SHAPE}; leave the key out to use the plain loopback")
     words = ["--kind", kind, "--servers", str(servers), str(num_ranks)]
     inner = command_of(Program.LOCAL_LAUNCHER, *words, *command)
     senders = 2 * min(num_ranks, servers) if servers else num_ranks
@@ -149,6 +164,33 @@ def run_ranks_on_link(
         # The inner launcher needs all of its own grace period to end its ranks.
         outcome = _Supervisor([launcher], last_signal, (), 2 * GRACE_S).wait()
     return replace(outcome, failed=())  # The one process that failed there is the inner launcher.
+
+
+def shaped(bytes_per_s: float, senders: int) -> list[str]:
+    """Return the words that, put before a command line, run the command with a rate limit on the loopback.
+
+    All processes of the command share the loopback. Processes that send at the same time, as the ranks of a ring do,
+    get an equal part of the bucket's rate each; so that rate is ``senders`` times ``bytes_per_s``.
+
+    This needs root or user namespaces, and ``unshare``, ``ip`` and ``tc``. The command ends with status 71 where the
+    kernel has no token bucket.
+
+    Args:
+        bytes_per_s: The rate at which a process can send, in bytes per second, while it receives as much.
+        senders: Number of processes that send at the same time.
+    """
+    script = _SCRIPT.format(rate=f"{8 * round(senders * bytes_per_s)}bit", burst=_BURST_BYTES, queue=_QUEUE_MS)
+    own_user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    return ["unshare", "--net", *own_user, "bash", "-c", script, "link"]
+
+
+@functools.cache
+def can_shape() -> bool:
+    """Return whether the loopback can be shaped on this machine; it is tried once."""
+    try:
+        return subprocess.run([*shaped(1e8, senders=1), "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager
@@ -168,7 +210,7 @@ def _parameter_servers(
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = command_of(Program.PARAMETER_SERVER)
-    variables = partial(server_environment, port=port, workers=workers, servers=servers)
+    variables = functools.partial(server_environment, port=port, workers=workers, servers=servers)
     roles = [variables("scheduler"), *[variables("server")] * servers]
     started = [subprocess.Popen(command, start_new_session=True, env={**base, **role}) for role in roles]
     try:

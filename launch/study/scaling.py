@@ -15,7 +15,7 @@ from configs.registry import COMMUNICATORS, ENGINES, has_engine
 from configs.schema import Cluster, Recipe
 from configs.study import ScalingCell, ScalingStudy
 from launch.run import pack_data_set
-from launch.start.link import CANNOT_SHAPE, can_shape
+from launch.start.local import CANNOT_SHAPE, can_shape
 from launch.study.cell_run import CellRun, RunStarter, require_same_settings
 from launch.study.comparisons import compare, verdict
 from launch.study.page import write_page

@@ -17,8 +17,7 @@ from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment, rank_environment
 from launch.start.commands import inherited, launcher_command, local_words, require_startable, run_under
 from launch.start.launcher import run_launcher
-from launch.start.link import can_shape
-from launch.start.local import Outcome
+from launch.start.local import Outcome, can_shape
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 

@@ -16,7 +16,7 @@ from configs.registry import installed_engine
 from launch.__main__ import main as train_verb
 from launch.setup.checks import describe_gpus
 from launch.setup.gpu import search_gpus
-from launch.start.gpus import require_gpus
+from launch.start.commands import require_gpus
 from launch.start.ranks import main as ranks_verb
 from tests.launch.setup.gpu_machines import GpuMachine
 from tests.runs import FinishedRun

@@ -17,8 +17,7 @@ from configs.rank_variables import rank_environment
 from launch.start import local
 from launch.start.commands import run_under
 from launch.start.launcher_signals import forwarded_signals
-from launch.start.link import can_shape
-from launch.start.local import Outcome, run_ranks, run_ranks_on_link
+from launch.start.local import Outcome, can_shape, run_ranks, run_ranks_on_link
 
 PID = "echo $$ >{folder}/$RANK.pid;"
 

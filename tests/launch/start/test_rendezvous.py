@@ -15,10 +15,9 @@ import pytest
 
 from configs.load import ROOT, load_cluster
 from configs.registry import RendezvousName
-from launch.start import key_value_server
+from launch.start import rendezvous
 from launch.start.commands import launcher_command
-from launch.start.key_value_server import serve_values
-from launch.start.rendezvous import RENDEZVOUS, main, rendezvous_of
+from launch.start.rendezvous import RENDEZVOUS, main, rendezvous_of, serve_values
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -59,7 +58,7 @@ def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyP
         assert not asked[2].done(), "the value of another path is no answer"
         assert _ask(port, "PUT", "/global/10", b"") == (200, b"")
         assert asked[2].result() == (200, b"")
-        monkeypatch.setattr(key_value_server, "_HOLD_S", 0.01)
+        monkeypatch.setattr(rendezvous, "_HOLD_S", 0.01)
         assert _ask(port, "DELETE", "/global/1") == (200, b"")
         assert _ask(port, "GET", "/global/1")[0] == 404, "a rank that gives up must hear so"
         assert _ask(port, "PUT", "/global/1", b"new") == (200, b"")
@@ -107,10 +106,10 @@ def test_strangers_on_the_machine_keep_no_rank_from_its_answer_and_cause_no_trac
     code = f"""
 import resource, socket, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from launch.start import key_value_server
-key_value_server.REQUEST_S = 1.0
+from launch.start import rendezvous
+rendezvous.REQUEST_S = 1.0
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-with key_value_server.serve_values("127.0.0.1") as port:
+with rendezvous.serve_values("127.0.0.1") as port:
     print(port, flush=True)
     sys.stdin.read()
 """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT
-from launch.start.link import can_shape
+from launch.start.local import can_shape
 from train.bench.__main__ import read_command
 from train.bench.launching import Jobs
 from train.bench.measure import Report
