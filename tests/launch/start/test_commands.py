@@ -15,7 +15,7 @@ from configs import registry
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment, rank_environment
-from launch.start.commands import inherited, launcher_command, local_words, require_startable, run_under
+from launch.start.commands import launcher_command, local_words, require_startable, run_under
 from launch.start.launcher import run_launcher
 from launch.start.local import Outcome, can_shape
 
@@ -53,16 +53,6 @@ TORCH = ["cluster.engine.name=torch", *PLACES[:2]]
 def test_a_launcher_starts_a_nodes_ranks_on_each_node(launcher: str, sets: list[str], words: str) -> None:
     cluster = load_cluster("laptop", [*sets, f"cluster.launcher={launcher}"])
     assert launcher_command(cluster, ["rank"], {"A": "1"}, "python") == words.split()
-
-
-def test_variables_that_choose_libraries_and_kernels_go_to_every_host() -> None:
-    passed = {
-        "LD_LIBRARY_PATH": "/site",
-        "OPENBLAS_CORETYPE": "Haswell",
-        "DNNL_MAX_CPU_ISA": "AVX2",
-        "MKL_CBWR": "AVX2",
-    }
-    assert inherited({"HOME": "/home/a", "NOT_MKL_": "1", **passed, "SSH_AUTH_SOCK": "/tmp/s"}) == passed
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])

@@ -17,7 +17,7 @@ from configs.load import ROOT, load_cluster
 from configs.registry import RendezvousName
 from launch.start import rendezvous
 from launch.start.commands import launcher_command
-from launch.start.rendezvous import RENDEZVOUS, main, rendezvous_of, serve_values
+from launch.start.rendezvous import RENDEZVOUS, rendezvous_of, serve_values
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -64,22 +64,6 @@ def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyP
         assert _ask(port, "PUT", "/global/1", b"new") == (200, b"")
         assert _ask(port, "GET", "/global/1") == (200, b"new"), "a question that was given up changes no later one"
         assert _ask(port, "POST", "/global/1")[0] == 400
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "answer"),
-    [
-        (b"X\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
-        (b"PUT\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
-        (b"GET /a x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc"),
-    ],
-)
-def test_requests_of_few_words_are_answered(request_bytes: bytes, answer: bytes) -> None:
-    with serve_values("127.0.0.1") as port:
-        assert _ask(port, "PUT", "/a", b"abc") == (200, b"")
-        with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as rank:
-            rank.sendall(request_bytes)
-            assert b"".join(iter(lambda: rank.recv(1000), b"")) == answer
 
 
 def test_a_request_in_pieces_is_obeyed_once_it_is_whole() -> None:
@@ -220,11 +204,6 @@ def test_the_program_of_a_job_script_prints_one_line_and_serves_until_its_input_
         assert program.communicate(timeout=60)[0] == ""
     assert program.returncode == 0
     assert not found[1] or not _addresses(int(found[1]))
-
-
-def test_a_wrong_command_line_of_the_program_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--kind", "gloo", "1", "2"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import ROOT, dump, load_both
-from launch.submit import job
 from launch.submit.job import MOVE, RESTART, begin, end, main
 from logs.checkpoints import SavedState
 from logs.claims import Claim, Claims
@@ -76,26 +75,6 @@ def test_a_stopped_run_is_aborted_in_its_log_and_begun_again_with_the_attempt_se
     assert begin(run)
     assert _names(run) == {"config.yaml", "job.sh", "environment.json", "attempt-1", "claims"}
     assert {"result_0.txt", "summary.json"} <= _names(run / "attempt-1")
-
-
-def test_the_files_of_a_killed_job_are_closed_and_set_aside(run: Path) -> None:
-    assert begin(run)
-    (run / "result_0.txt").write_text(":::MLLOG {}\n", encoding="utf-8")
-    assert begin(run)
-    assert '"aborted"' in (run / "attempt-1" / "result_0.txt").read_text(encoding="utf-8")
-
-
-def test_with_checkpoints_the_next_attempt_finds_everything_but_the_end(run: Path) -> None:
-    _checkpoint(run, 3)
-    for name in ("result_0.txt", "metrics.jsonl", "failure_1.json", "verdict.json"):
-        (run / name).touch()
-    _report(run, 0, message="told to stop", status=75)
-    assert end(run, 75, was_signalled=False) == 75
-    assert begin(run)
-    kept = {"config.yaml", "job.sh", "environment.json", "checkpoints", "resume-from", "result_0.txt", "metrics.jsonl"}
-    kept |= {"claims"}
-    assert _names(run) == kept
-    assert RunFolder(run).checkpoints.resume_point() == run / "checkpoints" / "step-00000003.ckpt"
 
 
 def test_a_run_that_has_ended_is_not_started_again_whatever_its_result(
@@ -198,31 +177,6 @@ def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_
         (0, 3, True), (3, 5, True), (5, 9, False),
     ]  # fmt: skip
     assert not begin(run)
-
-
-def test_a_run_that_keeps_no_step_twice_is_not_started_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _set(run, RESTARTS)
-    for status in (RESTART, 1):
-        assert begin(run)
-        assert end(run, 1, was_signalled=False) == status
-    assert "no restart: 2 attempts in a row kept no step after step 0" in capsys.readouterr().err
-
-
-def test_a_job_that_keeps_no_step_is_queued_again_once_and_stays_resumable(run: Path) -> None:
-    for status in (75, 1):
-        assert begin(run)
-        assert end(run, 75, was_signalled=True, is_near_limit=True) == status
-    assert begin(run)
-
-
-def test_a_job_that_was_lost_twice_without_a_step_is_not_continued(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    for number in range(3):
-        with subprocess.Popen(["sleep", "60"]) as script:
-            assert begin(run, script=script.pid) is (number < 2)
-            script.kill()
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    assert "lost with its node; not continued: 2 attempts in a row kept no step" in summary["failure"]
 
 
 @pytest.mark.parametrize(("is_near_limit", "again"), [(False, "restarted it"), (True, "time was over")])
@@ -361,7 +315,7 @@ def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_that_nobody_holds
         raise UserError("the disk is full")
 
     assert begin(run)
-    monkeypatch.setattr(job, "finish_run", fail)
+    monkeypatch.setattr("launch.submit.job.finish_run", fail)
     assert end(run, 0, was_signalled=False) == 1
     assert capsys.readouterr().err.endswith("error: the disk is full\n")
     assert RunFolder(run).claims.holder() is None

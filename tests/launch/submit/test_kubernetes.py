@@ -54,28 +54,6 @@ def test_what_a_shipped_cluster_file_submits_is_taken() -> None:
     judge_mpi_job(yaml.safe_load(job_text(spec)))
 
 
-def test_the_pods_meet_share_memory_and_start_once() -> None:
-    manifest = _manifest()
-    spec, pods = manifest["spec"], _pods(manifest)
-    (launcher,), (worker,) = (pod["containers"] for pod in pods)
-    # They are the user whose keys the operator mounts.
-    assert spec["sshAuthMountPath"] == "/root/.ssh"
-    assert [each["securityContext"]["runAsUser"] for each in (launcher, worker)] == [0, 0]
-    assert worker["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
-    assert "/dev/shm" in [each["mountPath"] for each in worker["volumeMounts"]]
-    assert worker["resources"]["limits"] == {"nvidia.com/gpu": 8, "rdma/ib": "1"}
-    # The launcher is one pod more than there are nodes, runs no rank, and must not wait for a GPU.
-    assert "resources" not in launcher
-    assert spec["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
-    # A worker may pull its image for minutes longer than the launcher, which would fail for good.
-    assert spec["launcherCreationPolicy"] == "WaitForWorkersReady"
-    assert worker["readinessProbe"]["tcpSocket"] == {"port": 22}
-    assert "readinessProbe" not in launcher
-    # The operator starts a launcher again, beside the next attempt, unless the replicas, not their pods, say otherwise.
-    assert [each["restartPolicy"] for each in spec["mpiReplicaSpecs"].values()] == ["Never", "Never"]
-    assert not any("restartPolicy" in pod for pod in pods)
-
-
 def test_the_launcher_waits_until_the_names_of_the_workers_are_served(tmp_path: Path) -> None:
     """The name of a pod is served after the pod is ready; what would be a failure of ssh costs a second or two."""
     script, _ = script_and_manifest("kubernetes")

@@ -62,29 +62,19 @@ def test_every_kind_of_a_cluster_file_has_a_scheduler_that_its_jobs_can_be_told_
 
 
 @pytest.mark.parametrize(
-    ("kind", "output", "job_id", "commands"),
+    ("kind", "output", "job_id"),
     [
-        ("slurm", "7;cluster", "7", ["sbatch --parsable", "squeue --jobs=7", "scancel 7", "salloc"]),
-        ("gridengine", "7", "7", ["qsub -terse", "qstat -j 7", "qdel 7", "qrsh"]),
-        ("pbs", "7.server", "7.server", ["qsub", "qstat -f 7.server", "qdel 7.server", "qsub -I"]),
-        ("lsf", "Job <7> is submitted to queue <normal>.", "7", ["bsub <", "bjobs -l 7", "bkill 7", "bsub -I"]),
-        ("kubernetes", "mpijob.kubeflow/d-x7", "mpijob.kubeflow/d-x7",
-         ["kubectl create -o name -f", "kubectl get mpijob.kubeflow/d-x7", "kubectl delete mpijob.kubeflow/d-x7",
-          ""]),
-        ("trainjob", "trainjob.trainer/d-x7", "trainjob.trainer/d-x7",
-         ["kubectl create -o name -f", "kubectl get trainjob.trainer/d-x7", "kubectl delete trainjob.trainer/d-x7",
-          ""]),
+        ("slurm", "7;cluster", "7"),
+        ("gridengine", "7", "7"),
+        ("pbs", "7.server", "7.server"),
+        ("lsf", "Job <7> is submitted to queue <normal>.", "7"),
+        ("kubernetes", "mpijob.kubeflow/d-x7", "mpijob.kubeflow/d-x7"),
     ],
-)  # fmt: skip
-def test_the_commands_of_a_scheduler_are_those_of_its_manual(
-    kind: str, output: str, job_id: str, commands: list[str]
-) -> None:
-    scheduler = SCHEDULERS[kind]
-    found = re.search(scheduler.id_in_output, output)
+)
+def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: str, job_id: str) -> None:
+    found = re.search(SCHEDULERS[kind].id_in_output, output)
     assert found is not None
     assert found[1] == job_id
-    watch, cancel = (command.format(job=job_id) for command in (scheduler.watch, scheduler.cancel))
-    assert [scheduler.submit, watch, cancel, scheduler.interactive] == commands
 
 
 @pytest.mark.parametrize(
@@ -97,8 +87,6 @@ def test_the_commands_of_a_scheduler_are_those_of_its_manual(
         ([*PBS, "scheduler.wall_time_s=86399"], "#PBS -l walltime=23:59:59\n", ""),
         ([*GE, "scheduler.wall_time_s=3600"], "#$ -l h_rt=01:00:00\n", ""),
         # Slurm gives a rank its share of the cores, and at least one.
-        ([*SLURM, "node.cores=8"], "#SBATCH --cpus-per-task=4\n", ""),
-        ([*SLURM, "node.cores=8"], " --cpus-per-task=4\n", ""),
         ([*SLURM, "node.cores=1"], "#SBATCH --cpus-per-task=1\n", ""),
         (SLURM, "", "--cpus-per-task"),
         # A job asks for the GPUs of its ranks, unless the cluster file does so in Slurm's own words.
@@ -128,15 +116,11 @@ def test_the_commands_of_a_scheduler_are_those_of_its_manual(
         ([*PBS, REQUEUE], "#PBS -r y\n", "#PBS -r n"),
         ([*PBS, "scheduler.requeue=false"], "#PBS -r n\n", "#PBS -r y"),
         ([*GE, REQUEUE], "#$ -r y\n", "#$ -r n"),
-        ([*GE, REQUEUE], ' --near-limit "$limit_is_near"', ""),
-        ([*GE, REQUEUE], "[[ $limit_is_near -eq 0 ]] || exit 99\n", ""),
         ([*GE, "scheduler.requeue=false"], "#$ -r n\n", "limit_is_near"),
-        ([*LSF, REQUEUE], '#BSUB -r\n#BSUB -Q "76"\n', ""),
         ([*LSF, "scheduler.requeue=false"], "", "#BSUB -r"),
         ([*SLURM, REQUEUE], "#SBATCH --requeue\n", "--no-requeue"),
         ([*SLURM, "scheduler.requeue=false"], "#SBATCH --no-requeue\n", "#SBATCH --requeue"),
         # Without spares, a job asks for other hosts where a second failure can be and others can be had.
-        ([*SLURM, *MOVES], "      --hosts any ||\n", ""),
         ([*SLURM, *MOVES], '"ExcNodeList=$without"', ""),
         ([*SLURM, *MOVES, "scheduler.resources=['--exclude=bad7', '--exclude=bad8,bad9']"],
          '"ExcNodeList=bad7,bad8,bad9,$without"', ""),
@@ -149,8 +133,6 @@ def test_the_commands_of_a_scheduler_are_those_of_its_manual(
         ([*SLURM, *MOVES, *SPARES], '      --hosts "${granted[*]}" ||\n', "any"),
         # A job with spare nodes asks for them, and its ranks choose among the hosts.
         ([*SLURM, *SPARES], "#SBATCH --nodes=2\n", ""),
-        ([*SLURM, *SPARES], "#SBATCH --no-kill\n", ""),
-        ([*SLURM, *SPARES], "--topology \"$(scontrol show topology", ""),
         ([*GE, *SPARES, "scheduler.resources=['-pe mpi {world_size}']"], "#$ -pe mpi 4\n", "--topology"),
         ([*PBS, *SPARES], "#PBS -l select=2:mpiprocs=2\n", ""),
         ([*LSF, *SPARES], "#BSUB -n 4\n", ""),
@@ -159,9 +141,7 @@ def test_the_commands_of_a_scheduler_are_those_of_its_manual(
         ([*HOSTS, *SPARES], "-lt $num_hosts ]]", "-ne $num_hosts"),
         (SLURM, "-ne $num_hosts ]]", "choose_hosts"),
         # Nodes are examined first where the doctor can start ranks.
-        ([*SLURM, "scheduler.check_first=true"], "launch.doctor doctor --recipe", ""),
         ([*SLURM, "scheduler.check_first=false"], "", "launch.doctor"),
-        ([*GE, "launcher=local", "scheduler.check_first=true"], "launch.doctor doctor --recipe", ""),
         ([*HOSTS, "scheduler.check_first=true"], "launch.doctor doctor --recipe", ""),
         ([*SLURM, "scheduler.check_first=true", "container.runtime=apptainer", "container.image=a.sif"], "",
          "launch.doctor"),
@@ -174,8 +154,6 @@ def test_the_commands_of_a_scheduler_are_those_of_its_manual(
         ([*SLURM, "communication.kind=horovod", "communication.backend=mpi"], "", "coproc"),
         ([*SLURM, "communication.kind=horovod", "communication.backend=mpi"], "", 'kill "$server"'),
         # mpirun alone may run as root, and passes on what chooses kernels.
-        (GE, "OMPI_ALLOW_RUN_AS_ROOT=1", ""),
-        (GE, '"${inherited[@]}"', ""),
         ([*SLURM, *MPI], "export SLURM_EXPORT_ENV=ALL\n", "-hostfile"),
         ([*SLURM, *MPI, *SPARES], '-hostfile "$folder/hosts"', ""),
         (SLURM, "", "OMPI_ALLOW_RUN_AS_ROOT"),

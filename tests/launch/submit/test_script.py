@@ -76,6 +76,7 @@ _STAND_IN = """#!/usr/bin/env bash
 run=${!#}
 case "$*" in
   *'launch.submit.job begin'*) [[ ! -e $run/taken ]] || exit 2; [[ ! -e $run/over ]] ;;
+  *'launch.doctor'*) [[ ! -e ${0%/*}/sick ]] ;;
   *'launch.submit.reach'*) shift 4; printf '%s\n' "$@" ;;
   *'launch.submit.job hold'*) cat >/dev/null; touch "$run/let-go" ;;
   *'launch.submit.job end'*) run=$5; echo "end $*"; [[ $9 -eq 0 ]] || exit 75; exit "$7" ;;
@@ -185,3 +186,14 @@ def test_other_hosts_than_asked_for_are_refused(tmp_path: Path) -> None:
     output, _ = started.communicate(timeout=25)
     assert started.returncode == 2
     assert "error: the job got 1 hosts (one) and needs 2" in output
+
+
+@pytest.mark.parametrize("is_sick", [False, True])
+def test_a_job_whose_nodes_fail_a_check_trains_nothing(is_sick: bool, tmp_path: Path) -> None:
+    job = _StandInJob(tmp_path, _cluster("cluster.scheduler.check_first=true"), ["0 0"])
+    if is_sick:
+        (tmp_path / "sick").touch()
+    started = job.start()
+    output, _ = started.communicate(timeout=25)
+    assert (started.returncode, (tmp_path / "run-0" / "launched").exists()) == ((1, False) if is_sick else (0, True))
+    assert ("error: the nodes failed a check, see above; nothing was trained\n" in output) == is_sick

@@ -118,7 +118,8 @@ def test_nodes_are_checked_and_ranks_meet_over_mpi(tmp_path: Path, monkeypatch: 
     assert (read_summary(folder)["status"], read_summary(folder)["world_size"]) == ("success", 2)
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
     assert "HOROVOD_CONTROLLER=mpi" in log
-    assert re.search(r"^OK +step: .* images/s on 2 ranks; forward ", log, re.MULTILINE)
+    for found in ("ranks: 2 on 2 hosts$", r"clocks: at most 0\.", r"step: .* images/s on 2 ranks; forward "):
+        assert re.search(f"^OK +{found}", log, re.MULTILINE), log
 
 
 def test_ranks_train_on_images_in_a_container_of_charliecloud(
@@ -150,21 +151,6 @@ def test_ranks_train_on_images_in_a_container_of_charliecloud(
     found = read_summary(folder)
     assert (found["status"], found["world_size"]) == ("success", 2), log
     assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
-
-
-def test_a_job_whose_nodes_fail_a_check_trains_nothing(tmp_path: Path, packed_digits: Path) -> None:
-    folder = tmp_path / "run"
-    cluster = CLUSTER.replace("kind: slurm", "kind: slurm, check_first: true")
-    digits = ["data.source=digits", "data.eval_samples=599", f"cluster.paths.data={packed_digits}"]
-    job = submit(cluster, folder, overrides=[*digits, f"cluster.paths.stage={tmp_path}/cluster.yaml"])
-    log = _log_at_the_end(job, folder)
-    assert _state(job)[:2] == ("FAILED", "1:0"), log
-    assert re.search(r"^FAIL +stage", log, re.MULTILINE)
-    assert re.search(r"^OK +ranks: 2 on 2 hosts$", log, re.MULTILINE)
-    assert re.search(r"^OK +clocks: at most 0\.", log, re.MULTILINE)
-    assert re.search(r"^OK +allreduce: 32 MiB over 2 ranks by gloo: ", log, re.MULTILINE)
-    assert "error: the nodes failed a check, see above; nothing was trained" in log
-    assert not (folder / "summary.json").exists()
 
 
 def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
