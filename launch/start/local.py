@@ -253,18 +253,8 @@ class _MemoryWatch:
 class _Supervisor:
     """Waits for the ranks; after a failure, the loss of a server or a signal, it ends the ranks that are left.
 
-    Attributes:
-        ranks: The ranks' processes, each the leader of its process group.
-        last_signal: Returns the last signal to this process, or None.
-        servers: The processes of the parameter servers.
-        grace_s: Time for the ranks to end by themselves after a failure.
-        failed: Rank and status of the ranks that failed before any rank was signalled.
-        lost_server: Status of the first server that failed.
-        is_ending: Whether the ranks were signalled.
-        is_killing: Whether the ranks were sent SIGKILL.
-        deadline_s: When the ranks get the next, stronger signal.
-        passed_on: The last signal that was passed on.
-        memory: Knows the ranks' control groups.
+    Each rank is the leader of its process group. ``failed`` has those that failed before any rank was signalled, and
+    ``deadline_s`` is when the ranks get the next, stronger signal.
     """
 
     ranks: Sequence[subprocess.Popen[bytes]]

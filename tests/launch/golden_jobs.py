@@ -1,7 +1,7 @@
 """The jobs whose scripts stand in golden/. ``python -m tests.launch.golden_jobs`` rewrites the files for review.
 
-``job.sh`` is the script of the first job. ``differences.diff`` says how the script of each other job differs from it,
-apart from the variables of its ranks. The manifests stand there without the script in them.
+``job.sh`` is the script of the first job. ``differences.diff`` says how the script of each other job differs from the
+most similar one before it, apart from the variables of the ranks. The manifests stand there without their scripts.
 """
 
 import difflib
@@ -30,11 +30,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "slurm-pyxis": ("dgx-a100", 1, ["container.runtime=enroot", _IMAGE, _REQUEUE, "scheduler.max_restarts=9",
                                     "scheduler.queue=batch", "scheduler.account=vision",
                                     "scheduler.resources=[--exclude=bad7, --exclusive]"]),
-    "slurm-spares": ("dgx-a100", 1, ["num_nodes=3", "scheduler.spare_nodes=2", "scheduler.max_restarts=1",
-                                     "scheduler.check_first=true"]),
-    "gridengine": ("abci-v100", 5, [_REQUEUE, "scheduler.max_restarts=9", "scheduler.setup=['module load openmpi']"]),
-    "pbs-apptainer": ("abci-v100", 1, ["scheduler.kind=pbs", "scheduler.resources=[]", "container.runtime=apptainer",
-                                       _IMAGE, _REQUEUE]),
+    "hosts-mpirun": ("laptop", 1, ["num_nodes=2", "launcher=mpirun", "communication.backend=mpi"]),
     "lsf": ("laptop", 1, ["scheduler.kind=lsf", "num_nodes=2", "launcher=mpirun", "communication.backend=mpi",
                           "scheduler.wall_time_s=3600", "scheduler.queue=long", _REQUEUE]),
     "kubernetes": ("a100-node", 1, ["scheduler.kind=kubernetes", "num_nodes=2", "launcher=mpirun", *_POD,
@@ -43,7 +39,11 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
                                "scheduler.training_runtime=resnet-records-torch", "scheduler.queue=teams",
                                "scheduler.resources=[cpu=4, memory=8Gi]", *_POD]),
     "hosts-horovodrun": ("laptop", 1, ["num_nodes=2", "launcher=horovodrun", "scheduler.max_restarts=9"]),
-    "hosts-mpirun": ("laptop", 1, ["num_nodes=2", "launcher=mpirun", "communication.backend=mpi"]),
+    "slurm-spares": ("dgx-a100", 1, ["num_nodes=3", "scheduler.spare_nodes=2", "scheduler.max_restarts=1",
+                                     "scheduler.check_first=true"]),
+    "pbs-apptainer": ("abci-v100", 1, ["scheduler.kind=pbs", "scheduler.resources=[]", "container.runtime=apptainer",
+                                       _IMAGE, _REQUEUE]),
+    "gridengine": ("abci-v100", 5, [_REQUEUE, "scheduler.max_restarts=9", "scheduler.setup=['module load openmpi']"]),
 }  # fmt: skip
 """Name -> cluster, number of runs, and what the cluster sets. The whole script of the first one is kept."""
 
@@ -95,14 +95,18 @@ def script_and_manifest(name: str) -> tuple[str, str]:
 def golden_texts() -> dict[str, str]:
     """Return the text of each file in golden/."""
     made = {name: script_and_manifest(name) for name in CASES}
-    (first, (whole, _)), *others = made.items()
     files = {name + ".yaml": manifest for name, (_, manifest) in made.items() if manifest}
-    differences = [f"How other scripts differ from that of {first} in job.sh"]
-    for name, (script, _) in others:
-        old, new = ([line for line in each.splitlines() if "export " not in line] for each in (whole, script))
-        _, _, *lines = difflib.unified_diff(old, new, n=0, lineterm="")
-        differences += ["", f"=== {name}", *("@@" if line.startswith("@@") else line for line in lines)]
-    return {"job.sh": whole, "differences.diff": "\n".join([*differences, ""]), **files}
+    scripts = {
+        name: [line for line in script.splitlines() if "export " not in line] for name, (script, _) in made.items()
+    }
+    (first, whole), *others = scripts.items()
+    text, known = [f"How other scripts differ from those before them; that of {first} is job.sh"], {first: whole}
+    for name, script in others:
+        changes = {other: list(difflib.unified_diff(old, script, n=0, lineterm=""))[2:] for other, old in known.items()}
+        near, lines = min(changes.items(), key=lambda change: len(change[1]))
+        text += ["", f"=== {name}, from {near}", *("@@" if line.startswith("@@") else line for line in lines)]
+        known[name] = script
+    return {"job.sh": made[first][0], "differences.diff": "\n".join([*text, ""]), **files}
 
 
 if __name__ == "__main__":

@@ -188,21 +188,6 @@ def test_a_launcher_is_told_to_stop_by_the_file_if_it_has_one_and_else_or_later_
     assert (tmp_path / "stop").exists() == (stop == "stop")
 
 
-@pytest.mark.parametrize("has_guard", [True, False])
-def test_the_kernel_ends_a_launcher_with_this_process_where_there_is_a_command_for_it(
-    has_guard: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "setpriv").write_text(f'#!/bin/sh\necho "$1 $2" >"{tmp_path}/guarded"\nshift 2\nexec "$@"\n')
-    (tmp_path / "setpriv").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("shutil.which", lambda name: f"{tmp_path}/{name}" if has_guard else None)
-    script = f'echo "$OWN" >"{tmp_path}/told"'
-    assert run_launcher(["sh", "-c", script, str(tmp_path)], {"OWN": "1"}, signal.SIGTERM, None) == Outcome(0)
-    assert (tmp_path / "told").read_text(encoding="utf-8") == "1\n"
-    guarded = (tmp_path / "guarded").read_text(encoding="utf-8") if has_guard else ""
-    assert guarded == ("--pdeathsig TERM\n" if has_guard else "")
-
-
 @pytest.mark.parametrize("ends", ["exit 3", ":"])
 def test_a_second_ctrl_c_ends_a_launcher_by_two_of_its_own_and_else_by_a_kill(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -152,7 +152,7 @@ from pathlib import Path
 from configs.outputs import guard_outputs
 from launch.start.launcher import run_launcher
 guard_outputs()
-script = "for n in $(seq 200); do printf '%s\\r' $n; printf '%s\\n' $n >&2; sleep 0.002; done; exit 7"
+script = "for n in $(seq 50); do printf '%s\\r' $n; printf '%s\\n' $n >&2; sleep 0.002; done; exit 7"
 outcome = run_launcher(["bash", "-c", script, sys.argv[1]], {}, signal.SIGTERM, None)
 Path(sys.argv[1], "status").write_text(str(outcome.exit_status))
 """
@@ -170,7 +170,7 @@ def test_a_launcher_does_not_notice_whether_anybody_reads_the_pipe_behind_the_ru
         os.close(sends)
         errors = process.communicate(timeout=60)[1].decode()
     assert (tmp_path / "status").read_text(encoding="utf-8") == "7"
-    assert errors == "".join(f"{number}\n" for number in range(1, 201))
+    assert errors == "".join(f"{number}\n" for number in range(1, 51))
     if is_read:
-        assert os.read(receives, 1 << 16).decode() == "".join(f"{number}\r" for number in range(1, 201))
+        assert os.read(receives, 1 << 16).decode() == "".join(f"{number}\r" for number in range(1, 51))
         os.close(receives)

@@ -31,11 +31,11 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _busy(*named: str) -> subprocess.Popen[str]:
-    """Start a process that keeps one core busy for good, and wait until it has used half a second."""
+    """Start a process that keeps one core busy for good, and wait until it has used some time."""
     # Reading zeros is work of the kernel, which counts as much as the process's own.
     code = "zeros = open('/dev/zero', 'rb', 0)\nwhile True: zeros.read(1 << 16)\n"
     child = subprocess.Popen([sys.executable, "-S", "-c", code, *named], text=True)
-    _use(child, 0.5)
+    _use(child, 0.2)
     return child
 
 
@@ -73,7 +73,7 @@ def test_processor_time_counts_in_the_sample_in_which_it_was_used_and_a_server_s
 
     def held_up(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
         found: list[psutil.Process] = listed(process, recursive=recursive)
-        _use(child, 0.3)
+        _use(child, 0.1)
         return found
 
     with _busy(*named) as child:

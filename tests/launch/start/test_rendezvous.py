@@ -91,7 +91,7 @@ def test_strangers_on_the_machine_keep_no_rank_from_its_answer_and_cause_no_trac
 import resource, socket, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from launch.start import rendezvous
-rendezvous.REQUEST_S = 1.0
+rendezvous.REQUEST_S = 0.3
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 with rendezvous.serve_values("127.0.0.1") as port:
     print(port, flush=True)

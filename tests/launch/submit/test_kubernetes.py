@@ -39,9 +39,7 @@ def _pods(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("sets", "name"),
     [
-        ([], 9 * "imagenet-"),
-        (["scheduler.queue=teams", "scheduler.account=vision", "scheduler.resources=[cpu=96, memory=1Ti]"], "digits"),
-        ([MOUNTS], "digits"),
+        (["scheduler.queue=teams", "scheduler.account=vision", MOUNTS], 9 * "imagenet-"),
         (ON_CPU, "digits"),
     ],
 )

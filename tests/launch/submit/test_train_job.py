@@ -24,7 +24,7 @@ _ON_CPU = [
     "cluster.container={runtime: docker, image: i, mounts: ['training:/runs']}",
     "cluster.paths={data: /runs/data, runs: /runs}",
 ]  # fmt: skip
-_RECIPE = "mlperf-b4096"
+_RECIPE, _LONG = "mlperf-b4096", 9 * "imagenet-"
 
 
 def _job(cluster: str, *overrides: str, runs: int = 1, name: str = _RECIPE) -> dict[str, Any]:
@@ -46,11 +46,13 @@ def test_kubernetes_and_trainer_take_the_runtimes_and_no_pod_of_them_starts_agai
 
 @pytest.mark.medium
 def test_each_node_of_the_torch_runtime_runs_the_script_with_its_gpus_and_shared_memory() -> None:
-    job = _job("a100-trainjob", "cluster.scheduler.notice_s=300", "cluster.scheduler.resources=[rdma/ib=1]")
+    asked = ["num_nodes=8", "scheduler.notice_s=300", "scheduler.resources=[rdma/ib=1]"]
+    job = _job("a100-trainjob", *(f"cluster.{each}" for each in asked), name=_LONG)
     pods = judge_train_job(job, _RUNTIMES["resnet-records-torch"])
     assert list(pods) == ["node"]
     (node,) = pods["node"]["containers"]
-    assert (job["spec"]["trainer"]["numNodes"], job["spec"]["trainer"]["numProcPerNode"]) == (2, 8)
+    assert (job["spec"]["trainer"]["numNodes"], job["spec"]["trainer"]["numProcPerNode"]) == (8, 8)
+    assert job["metadata"]["generateName"] == f"{4 * 'imagenet-'}im-", "so that the names of pods are names of hosts"
     assert node["resources"] == {"limits": {"nvidia.com/gpu": 8, "rdma/ib": "1"}}
     assert node["command"][2].count("torch.distributed.run") == 1
     assert [each["mountPath"] for each in node["volumeMounts"]] == ["/data", "/runs", "/dev/shm"]
@@ -61,7 +63,7 @@ def test_each_node_of_the_torch_runtime_runs_the_script_with_its_gpus_and_shared
 @pytest.mark.medium
 def test_of_the_mpi_runtime_the_launcher_runs_the_script_and_the_nodes_have_the_gpus() -> None:
     mxnet = ["cluster.engine={name: mxnet, precision: float16, layout: NHWC}", "cluster.communication.kind=horovod"]
-    job = _job("a100-trainjob", *_BY_MPI, *mxnet)
+    job = _job("a100-trainjob", *_BY_MPI, *mxnet, name=_LONG)
     pods = judge_train_job(job, _RUNTIMES["resnet-records-mpi"])
     (node,), (launcher,) = (pods[name]["containers"] for name in ("node", "launcher"))
     # Trainer would give what the TrainJob asks for to the launcher, which runs no rank.
@@ -94,14 +96,6 @@ def test_a_job_on_cpus_asks_for_what_its_cluster_file_says() -> None:
         "labels": {"kueue.x-k8s.io/queue-name": "vision"},
     }
     assert "resourcesPerNode" not in _job("laptop", *_ON_CPU)["spec"]["trainer"]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("overrides", "runtime"), [((), "torch"), (_BY_MPI, "mpi")])
-def test_a_long_name_is_cut_so_that_those_of_the_pods_are_names_of_hosts(overrides: list[str], runtime: str) -> None:
-    job = _job("a100-trainjob", "cluster.num_nodes=8", *overrides, name=9 * "imagenet-")
-    judge_train_job(job, _RUNTIMES[f"resnet-records-{runtime}"])
-    assert job["metadata"]["generateName"] == f"{4 * 'imagenet-'}im-"
 
 
 @pytest.mark.parametrize(
