@@ -4,8 +4,19 @@ docs/extending.md shows how to add one. Slurm, for example, is a row of `SCHEDUL
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from launch.submit.jobspec import ON_HOST, Scheduler
+
+_KUBERNETES = Scheduler(
+    submit="kubectl create -o name -f",
+    watch="kubectl get {job}",
+    cancel="kubectl delete {job}",
+    script_name="job.yaml",
+    launchers=("mpirun",),
+    runtimes=("docker",),
+    runs_script_in_image=True,
+)
 
 SCHEDULERS: Mapping[str, Scheduler] = {
     "none": Scheduler(
@@ -57,24 +68,8 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         launchers=("mpirun", "horovodrun", "local"),
         host_finders=("mpirun", "horovodrun"),
     ),
-    "kubernetes": Scheduler(
-        submit="kubectl create -o name -f",
-        watch="kubectl get {job}",
-        cancel="kubectl delete {job}",
-        script_name="job.yaml",
-        launchers=("mpirun",),
-        runtimes=("docker",),
-        runs_script_in_image=True,
-    ),
-    "trainjob": Scheduler(
-        submit="kubectl create -o name -f",
-        watch="kubectl get {job}",
-        cancel="kubectl delete {job}",
-        script_name="job.yaml",
-        launchers=("torchrun", "mpirun"),
-        runtimes=("docker",),
-        runs_script_in_image=True,
-    ),
+    "kubernetes": _KUBERNETES,
+    "trainjob": replace(_KUBERNETES, launchers=("torchrun", "mpirun")),
 }
 """``scheduler.kind`` of a cluster file, see `configs.blocks.jobs.SchedulerKind` -> the scheduler.
 

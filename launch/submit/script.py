@@ -40,7 +40,8 @@ def job_text(spec: JobSpec) -> str:
         rank=[quote(word) for word in spec.rank_command],
         stop_signal=stop_signal_of(cluster.launcher).name.removeprefix("SIG"),
         is_served=rendezvous_of(cluster.communication.kind).is_served(cluster),
-        checks_first=_checks_first(spec),
+        # An acceptance examines the nodes by itself.
+        checks_first=cluster.scheduler.check_first and spec.starts_ranks and spec.accept_minutes is None,
         limits=_limits(spec),
     )
 
@@ -67,11 +68,6 @@ def _launcher_words(spec: JobSpec) -> list[str]:
         # Only this distribution takes the nodes in the order in which a file lists them, a line a rank.
         quoted += ["--distribution=arbitrary"] if spec.spares else []
     return quoted
-
-
-def _checks_first(spec: JobSpec) -> bool:
-    """Return whether the job examines its nodes first; an acceptance does so by itself."""
-    return spec.cluster.scheduler.check_first and spec.starts_ranks and spec.accept_minutes is None
 
 
 def _limits(spec: JobSpec) -> dict[str, int | str]:

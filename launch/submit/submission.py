@@ -256,17 +256,10 @@ def cancel(folder: RunFolder) -> str:
 def _job_of(folder: RunFolder) -> dict[str, Any]:
     """Return the record of a run's job."""
     job = found_object(folder / JOB_FILE)
-    if not (
-        all(isinstance(job.get(key), str) for key in ("job", "script", "submitted")) and _are_texts(job.get("runs"))
-    ):
-        raise UserError(
-            f"{folder}: no {JOB_FILE} in it; give the folder of a run that ./run.sh submit started"
-        ) from None
+    texts, runs = [job.get(key) for key in ("job", "script", "submitted")], job.get("runs")
+    if not isinstance(runs, list) or not all(isinstance(each, str) for each in [*texts, *runs]):
+        raise UserError(f"{folder}: no {JOB_FILE} in it; give the folder of a run that ./run.sh submit started")
     return job
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _ask(command: str) -> subprocess.CompletedProcess[str]:
