@@ -282,12 +282,7 @@ def _plan(kind: Kind, extras: Collection[str], has_mpi: bool | None) -> tuple[En
 
     Missing packages are added to the current environment. For another Python, variant, main engine or place of the
     checkout, or if the interpreter no longer runs, a new environment is built beside the current one, or a build that
-    was stopped goes on.
-
-    Args:
-        kind: What the environment is for.
-        extras: Names of `EXTRAS`.
-        has_mpi: Whether Horovod is to have MPI. If None, a Horovod that is there serves with MPI and without.
+    was stopped goes on. If ``has_mpi`` is None, a Horovod that is there serves with MPI and without.
     """
     for environment in (CURRENT, BUILDING):
         state = State(environment)
@@ -319,12 +314,7 @@ def _can_add_mpi(state: State, stages: Collection[Stage]) -> bool:
 def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | None) -> Environment:
     """Do the pending stages, first of a new environment if there is none to add to; return the environment.
 
-    Args:
-        kind: What the environment is for.
-        lock: Descriptor of the set-up lock.
-        options: What the user asks for.
-        wheels: The folder from which pip takes every file; empty for pip's indexes.
-        has_mpi: Whether Horovod is to have MPI. If None, MPI is tried if Horovod has to be built.
+    If ``has_mpi`` is None, MPI is tried if Horovod has to be built.
     """
     environment, stages, pending = _plan(kind, options.extra, has_mpi)
     if has_mpi is None and _builds_horovod(pending):

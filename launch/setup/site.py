@@ -12,7 +12,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from configs.errors import UserError
 from launch.setup.child import StageError
@@ -23,29 +23,17 @@ from launch.setup.probes.libraries import IMPORTED, REQUIRED
 from launch.setup.state import digest
 from launch.setup.work import GB, Stage, Work
 
-
-class _Needs(NamedTuple):
-    """What an engine needs of a site's Python.
-
-    Attributes:
-        oldest: Library -> the oldest version with which this program was tried; older ones lack some of what it calls.
-        built_for: Names of the packages that are built for each other, so that pip may replace none of them.
-    """
-
-    oldest: Mapping[str, tuple[int, int]]
-    built_for: re.Pattern[str]
-
-
-_NEEDS: Mapping[Engine, _Needs] = {
-    "mxnet": _Needs(
-        {"MXNet": (1, 9), "Horovod": (0, 28), "DALI": (1, 34)},
-        re.compile(r"(mxnet|horovod|nvidia-dali|numpy)\b", re.IGNORECASE),
-    ),
-    "torch": _Needs(
-        {"PyTorch": (2, 4), "DALI": (1, 34)},
-        re.compile(r"(torch\w*|pytorch-triton\S*|triton|nvidia-\S+|numpy)\b", re.IGNORECASE),
-    ),
+_OLDEST: Mapping[Engine, Mapping[str, tuple[int, int]]] = {
+    "mxnet": {"MXNet": (1, 9), "Horovod": (0, 28), "DALI": (1, 34)},
+    "torch": {"PyTorch": (2, 4), "DALI": (1, 34)},
 }
+"""Library -> the oldest version with which this program was tried; older ones lack some of what it calls."""
+
+_BUILT_FOR: Mapping[Engine, re.Pattern[str]] = {
+    "mxnet": re.compile(r"(mxnet|horovod|nvidia-dali|numpy)\b", re.IGNORECASE),
+    "torch": re.compile(r"(torch\w*|pytorch-triton\S*|triton|nvidia-\S+|numpy)\b", re.IGNORECASE),
+}
+"""Names of the packages that are built for each other, so that pip may replace none of them."""
 
 _READERS = ("dali12", "dali13")
 """Extras of pyproject.toml: DALI by the major version of CUDA that PyTorch was built with. On a CPU, either will do."""
@@ -127,7 +115,7 @@ def _problems(found: dict[str, Any], engine: Engine) -> list[str]:
     newest = max(NEWEST_PYTHON.values())
     if not (3, 10) <= tuple(version) <= newest:
         problems.append(f"it is Python {version[0]}.{version[1]}, and this program needs 3.10 to 3.{newest[1]}")
-    for title, oldest in _NEEDS[engine].oldest.items():
+    for title, oldest in _OLDEST[engine].items():
         if title in found and _number(found[title][0]) < oldest:
             problems.append(f"{title} is {found[title][0]}, and this program needs {oldest[0]}.{oldest[1]} or later")
     if "MXNet" in found and _number(found["MXNet"][0]) >= (2, 0):
@@ -181,7 +169,7 @@ def _make_venv_over_base(work: Work) -> None:
         lines.insert(0, "import os, sys; sys.pycache_prefix = os.path.join(sys.prefix, 'compiled')\n")
     (environment.site_packages / "zz_base.pth").write_text("".join(lines), encoding="utf-8")
     pins = [pin for pin in found["pins"] if not pin.lower().startswith("resnet-records==")]
-    built = filter(_NEEDS[work.kind.engines[0]].built_for.match, pins)
+    built = filter(_BUILT_FOR[work.kind.engines[0]].match, pins)
     for name, kept in (("base", pins), ("base-frameworks", built)):
         text = "\n".join([f"# the packages of {work.kind.base}", *kept, ""])
         (environment.folder / f"{name}.txt").write_text(text, encoding="utf-8")

@@ -183,7 +183,7 @@ def test_a_link_is_refused_by_every_verb_and_nothing_behind_it_is_touched(
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     path = f"{python.parent}:{os.environ['PATH']}"
-    command = [tree / "run.sh", *words]
+    command = [str(tree / "run.sh"), *words]
     done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"error: {tree}/{name} is a symbolic link, ")

@@ -81,9 +81,10 @@ _CUDA12 = ["torch==2.10.0 <- resnet-records", "nvidia-dali-cuda120==2.4.0 <- res
 """Packages of the lock files, each with those that need it."""
 
 _HOROVOD_SETUP = """
-import json, os, sys
+import importlib.util, json, os, sys
 from setuptools import setup
 if "bdist_wheel" in sys.argv:
+    print("tqdm is there:", importlib.util.find_spec("tqdm") is not None)
     print("-- Configuring done", flush=True)
     import mxnet, subprocess, sysconfig  # MXNet must be there
     if source := os.environ.get("TOY_SOURCE"):
@@ -166,6 +167,7 @@ def make_toy_checkout(tree: Path, index: Path) -> ToyCheckout:
         blocks += [_block(f"{name}=={distribution(name).version}", wheel, ["wheel"]) for name, wheel in tools.items()]
         (tree / f"requirements{lock}.lock").write_text("".join(blocks), encoding="utf-8")
     _make_wheel(index, "torch", "2.13.0+cpu", ["sympy"])
+    _make_horovod(index, tree / "launch" / "setup" / "pins.py")
     (index.parent / "pip.conf").write_text(
         "[install]\nuser = true\nprefix = /no/such\nroot = /no/such\ntarget = /no/such\n", encoding="utf-8"
     )
@@ -178,8 +180,8 @@ def _block(pin: str, wheel: Path, parents: Sequence[str]) -> str:
     return f"{pin} \\\n    --hash=sha256:{'0' * 64} \\\n    --hash=sha256:{_digest(wheel)}\n    # via{via}\n"
 
 
-def make_horovod(index: Path) -> str:
-    """Write the sources of a Horovod that compiles nothing; return their digest."""
+def _make_horovod(index: Path, pins: Path) -> None:
+    """Write the sources of a Horovod that compiles nothing, and let a checkout's pin be that of their digest."""
     path = index / "horovod-0.28.1.tar.gz"
     metadata = "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n"
     with tarfile.open(path, "w:gz") as archive:
@@ -187,7 +189,9 @@ def make_horovod(index: Path) -> str:
             entry = tarfile.TarInfo(f"horovod-0.28.1/{name}")
             entry.size = len(text.encode())
             archive.addfile(entry, io.BytesIO(text.encode()))
-    return _digest(path)
+    pins.write_text(
+        re.sub(r"sha256:\w+", f"sha256:{_digest(path)}", pins.read_text(encoding="utf-8")), encoding="utf-8"
+    )
 
 
 def _make_wheel(index: Path, name: str, version: str, needs: Collection[str]) -> Path:
