@@ -29,6 +29,7 @@ class AdamMoments(OptimizerBlock):
 class Adam(AdamMoments):
     """Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1), of the gradient g + wd w."""
 
+    fused: ClassVar[str] = "adam"
     variation: ClassVar[str] = ""
     momentum_log_key: ClassVar[str] = "opt_adam_beta_1"
 
@@ -45,6 +46,7 @@ class AdamW(AdamMoments):
     share is wd times the schedule's factor, without the base rate.
     """
 
+    fused: ClassVar[str] = "adam"
     variation: ClassVar[str] = ""
     momentum_log_key: ClassVar[str] = "opt_adamw_beta_1"
 

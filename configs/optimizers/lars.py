@@ -24,6 +24,7 @@ class Lars(CorrectedMomentum):
         ),
         uncorrected("lars"),
     )
+    fused: ClassVar[str] = "momentum"
     variation: ClassVar[str] = ""
     log_prefix: ClassVar[str] = "lars_opt"
     warmup_log_prefix: ClassVar[str] = "lars_opt"

@@ -17,6 +17,7 @@ class Muon(OptimizerBlock):
     norm take w = w (1 - r lr wd) - r lr u, where r is ``sgd_lr_ratio`` and m is ``sgd_momentum``.
     """
 
+    fused: ClassVar[str] = "muon"
     part: ClassVar[str] = "train.ideas.muon.MuonOptimizer"
     is_shared: ClassVar[bool] = True
     tells_layers_apart: ClassVar[bool] = True

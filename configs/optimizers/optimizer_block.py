@@ -32,13 +32,13 @@ class HyperParameters:
 class OptimizerBlock(Section):
     """The keys of an optimizer, what it logs, what memory it takes, and optionally its update rule.
 
-    A subclass adds ``name: Literal["..."]`` and its own keys. An engine may have an implementation of its own
-    (`fused_optimizer` of the engine). Any other optimizer runs its ``part``, which by default applies `update_rule` to
-    each tensor.
+    A subclass adds ``name: Literal["..."]`` and its own keys. An engine may have an implementation of its own, which it
+    finds by ``fused``. Any other optimizer runs its ``part``, which by default applies `update_rule` to each tensor.
 
     Attributes:
         rules: The rules of the closed division for the optimizer's keys.
         num_moments: Float32 arrays of a parameter's shape that the optimizer keeps for each parameter.
+        fused: The update by which an engine may have an implementation of its own: ``momentum``, ``adam`` or ``muon``.
         part: Module and class of the optimizer, see `train.ideas.update_rule.RuleOptimizer`.
         engines: Engines that can compute the optimizer. If empty, all of them.
         is_shared: Whether ranks divide among themselves what the optimizer computes of whole tensors.
@@ -51,6 +51,7 @@ class OptimizerBlock(Section):
 
     rules: ClassVar[Sequence[Rule]] = ()
     num_moments: ClassVar[int] = 1
+    fused: ClassVar[str] = ""
     part: ClassVar[str] = "train.ideas.update_rule.RuleOptimizer"
     engines: ClassVar[Sequence[str]] = ()
     is_shared: ClassVar[bool] = False

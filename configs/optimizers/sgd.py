@@ -34,6 +34,7 @@ class Sgd(CorrectedMomentum):
         ),
         uncorrected("sgd"),
     )
+    fused: ClassVar[str] = "momentum"
     variation: ClassVar[str] = ""
     log_prefix: ClassVar[str] = "sgd_opt"
     momentum_log_key: ClassVar[str] = "sgd_opt_momentum"

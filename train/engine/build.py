@@ -102,20 +102,11 @@ def build_optimizer(
 ) -> Optimizer:
     """Return the optimizer that updates a network's weights in place: the engine's own, or else that of the block.
 
-    Args:
-        engine: The framework.
-        config: The recipe's block.
-        network: The network; its gradients are sums over the global batch when `Optimizer.update` is called.
-        rescale: Factor from sums to means: 1 / global batch size.
-        arrivals: Arrival group of each gradient; a group is updated without waiting for later ones. If empty, all
-            gradients are one group.
-        shares: Divides among the ranks what an optimizer computes of whole tensors.
+    The arguments are those of `train.ideas.update_rule.RuleOptimizer`.
     """
-    fused = engine.fused_optimizer(config, network, rescale=rescale, arrivals=arrivals, shares=shares)
-    if fused is not None:
-        return fused
     module, _, name = config.part.rpartition(".")
-    made: Optimizer = getattr(import_module(module), name)(engine, config, network, rescale=rescale, shares=shares)
+    make = engine.fused_optimizer(config, network) or getattr(import_module(module), name)
+    made: Optimizer = make(engine, config, network, rescale=rescale, arrivals=arrivals, shares=shares)
     return made
 
 

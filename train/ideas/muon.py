@@ -31,7 +31,7 @@ class MuonOptimizer(RuleOptimizer):
     config: Muon
 
     def _prepare(self) -> None:
-        """See `RuleOptimizer`."""
+        super()._prepare()
         engine, network, shares = self._engine, self._network, self._shares
         self._steps = [engine.zeros(each.shape) for each in network.masters]
         self._hidden = hidden_weights(network.parameters)

@@ -5,8 +5,9 @@ It runs one rule per tensor and is slower than an engine's fused implementation.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from configs.optimizers import HyperParameters, OptimizerBlock
+from configs.optimizers import HyperParameters
 from train.comm.shares import ALONE, Shares
 from train.engine.protocol import Array, Engine, TrainableNetwork
 
@@ -14,31 +15,41 @@ from train.engine.protocol import Array, Engine, TrainableNetwork
 class RuleOptimizer:
     """Update a network's weights by ``config.update_rule``; see `train.engine.protocol.Optimizer`.
 
+    An engine's own implementation is a subclass, with another `update` and what that needs.
+
     Args:
         engine: Where the arrays live.
         config: The recipe's block.
-        network: The network; its gradients are sums over the global batch.
+        network: The network; its gradients are sums over the global batch, in the type of the weights or in float32.
         rescale: Factor from sums to means, 1 / global batch size.
+        arrivals: Arrival group of each tensor, 0 first, whose update need not wait for later groups. If empty, all
+            tensors are one group.
         shares: Divides among the ranks what a subclass computes of whole tensors.
+
+    Attributes:
+        momenta: The first moment of every tensor, then the second moment of every tensor, float32.
     """
 
     def __init__(
         self,
         engine: Engine,
-        config: OptimizerBlock,
+        config: Any,
         network: TrainableNetwork,
         *,
         rescale: float,
+        arrivals: Sequence[int] = (),
         shares: Shares = ALONE,
     ) -> None:
         self.config, self._shares = config, shares
         self._engine, self._network, self._rescale = engine, network, rescale
+        self._arrivals = arrivals or [0] * len(network.masters)
         self._skipped: Array | None = None
-        self.momenta = [engine.zeros(each.shape) for _ in range(config.num_moments) for each in network.masters]
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make what a subclass holds beside the moments."""
+        """Make the moments, and what a subclass holds besides."""
+        masters = self._network.masters
+        self.momenta = [self._engine.zeros(each.shape) for _ in range(self.config.num_moments) for each in masters]
 
     def update(self, hyper: HyperParameters) -> Array | None:
         """Queue the update of all weights for one step; see `train.engine.protocol.Optimizer.update`."""
@@ -79,6 +90,5 @@ class RuleOptimizer:
         self._engine.overwrite(array, new if skipped is None else new * (1 - skipped) + array * skipped)
 
     def reset(self) -> None:
-        """Set every moment to 0."""
-        for moment in self.momenta:
-            self._engine.overwrite(moment, self._engine.flag(moment, is_set=False))
+        """Set the state to what it was before the first step: every moment to 0."""
+        self._engine.clear(self.momenta)

@@ -63,7 +63,7 @@ def test_a_sum_that_overflows_is_still_found_after_the_clipping(name: str, value
     engine: Any = cpu_engine(name)
     arrays = [engine.from_host(np.array(each, np.float16)) for each in ([1, 2], [3, value])]
     _part(engine).gradients(arrays)
-    assert engine.to_number(engine.clear_unless_finite(arrays)) == 1
+    assert engine.first_not_finite(arrays) is not None
 
 
 @pytest.mark.medium

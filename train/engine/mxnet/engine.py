@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,11 @@ from configs.plan import plan_run
 from configs.reading import patiently
 from configs.schema import Cluster, Recipe
 from logs.environment import cpu_flags
-from train.comm.shares import Shares
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
-from train.engine.mxnet.export import export_formats
-from train.engine.mxnet.host_momentum import ON_HOST
 from train.engine.mxnet.network import TrainedNetwork
-from train.engine.mxnet.optimizers import FUSED, OPERATOR_LIMIT, RULES
-from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork, Work
-from train.ideas.loss import losses_of
+from train.engine.mxnet.optimizers import FUSED, OPERATOR_LIMIT, HostMomentum
+from train.engine.onnx_graph import export_onnx
+from train.engine.protocol import Engine, Operator, Optimizer, Predict, TrainableNetwork
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -32,8 +30,8 @@ _HOUSEKEEPING = ("DeleteVariable",)
 _FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN")
 
 
-class MxnetEngine:
-    """See `train.engine.protocol.Engine`.
+class MxnetEngine(Engine):
+    """The device of one rank under MXNet.
 
     Args:
         cluster: Precision, layout and device.
@@ -54,35 +52,14 @@ class MxnetEngine:
         self._host = mx.cpu() if is_gpu else self.context
 
     def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
-        """See `Engine`."""
-        return TrainedNetwork(
-            table,
-            recipe,
-            losses_of(self, recipe),
-            self._settings,
-            context=self.context,
-            accumulate=accumulate,
-            batch_size=plan_run(recipe, self._world_size).per_rank_batch_size,
-        )
+        batch_size = plan_run(recipe, self._world_size).per_rank_batch_size
+        return TrainedNetwork(self, table, recipe, self._settings, accumulate=accumulate, batch_size=batch_size)
 
-    def fused_optimizer(
-        self,
-        config: OptimizerBlock,
-        network: TrainableNetwork,
-        *,
-        rescale: float,
-        arrivals: Sequence[int],
-        shares: Shares,
-    ) -> Optimizer | None:
-        """See `Engine`."""
-        if rule := RULES.get(type(config)):
-            return rule(self, config, network, rescale=rescale, shares=shares)
+    def fused_optimizer(self, config: OptimizerBlock, network: TrainableNetwork) -> Callable[..., Optimizer] | None:
         is_whole = all(weight is master for weight, master in zip(network.weights, network.masters, strict=True))
-        fused: dict[type[OptimizerBlock], Callable[..., Optimizer]] = {**FUSED}
-        if is_whole and self.context.device_type == "cpu":
-            fused |= ON_HOST
-        made = fused.get(type(config))
-        return None if made is None else made(config, network, rescale=rescale, arrivals=arrivals)
+        if config.fused == "momentum" and is_whole and self.context.device_type == "cpu":
+            return HostMomentum
+        return FUSED.get(config.fused)
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
         """Read a ``.params`` file; the prefixes ``arg:`` and ``aux:`` are taken off the names."""
@@ -99,16 +76,26 @@ class MxnetEngine:
     def export_formats(
         self, network: TrainableNetwork, prefix: Path, _names: Mapping[str, str]
     ) -> Iterator[tuple[str, Predict]]:
-        """Write MXNet's own format and ONNX, which have this program's names."""
+        # MXNet's own format and ONNX have this program's names.
         assert isinstance(network, TrainedNetwork)
-        return export_formats(network, prefix)
+        predict = network.inference()
+        yield "trained", lambda images: predict(images).asnumpy()
+
+        network.export(prefix)
+        with warnings.catch_warnings():
+            # This loader gives the images no type, and then warns that it cannot tell their type.
+            warnings.simplefilter("ignore", UserWarning)
+            loaded = mx.gluon.SymbolBlock.imports(f"{prefix}-symbol.json", ["data"], f"{prefix}-0000.params")
+        yield "MXNet", lambda images: loaded(images).asnumpy()
+
+        tensors = {**network.read_weights(), **network.read_statistics()}
+        for name, of_host in export_onnx(network.network, tensors, network.model.bn_epsilon, prefix):
+            yield name, lambda images: of_host(images.asnumpy())  # noqa: B023 (there is one at most)
 
     def zeros(self, shape: Sequence[int]) -> Any:
-        """See `Engine`."""
         return mx.nd.zeros(tuple(shape), ctx=self.context)
 
     def from_host(self, values: np.ndarray) -> Any:
-        """See `Engine`."""
         return mx.nd.array(values, dtype=values.dtype, ctx=self.context)
 
     def from_dali(self, tensor: Any, *, is_on_host: bool) -> Any:
@@ -127,66 +114,45 @@ class MxnetEngine:
         return array.as_in_context(self.context)
 
     def take(self, array: Any, rows: np.ndarray) -> Any:
-        """See `Engine`."""
         return mx.nd.take(array, mx.nd.array(rows, dtype="int32").as_in_context(array.context))
 
     def flip(self, array: Any, axis: int) -> Any:
-        """See `Engine`."""
         return mx.nd.flip(array, axis=axis)
 
     def lerp(self, start: Any, end: Any, share: float) -> Any:
-        """See `Engine`."""
         return end * share + start * (1 - share)
 
-    def mean(self, array: Any, axes: Sequence[int]) -> Any:
-        """See `Engine`."""
-        return array.mean(axis=tuple(axes), keepdims=True)
-
     def stack(self, arrays: Sequence[Any], axis: int) -> Any:
-        """See `Engine`."""
         return mx.nd.stack(*arrays, axis=axis)
 
     def unstack(self, array: Any, count: int, axis: int) -> Sequence[Any]:
-        """See `Engine`."""
         return list(array.split(num_outputs=count, axis=axis, squeeze_axis=True))
 
     def to_host(self, array: Any) -> np.ndarray:
-        """See `Engine`."""
         values: np.ndarray = array.asnumpy()
         return values
 
     def to_number(self, array: Any) -> float:
-        """See `Engine`."""
         return float(array.asscalar())
 
-    def to_numbers(self, arrays: Sequence[Any]) -> list[float]:
-        """See `Engine`; each copy waits for its own array alone."""
-        return [self.to_number(array) for array in arrays]
-
     def to_float32(self, array: Any) -> Any:
-        """See `Engine`."""
         return array.astype("float32", copy=False)
 
     def copy(self, array: Any) -> Any:
-        """See `Engine`."""
         return array.copy()
 
     def flag(self, like: Any, *, is_set: bool) -> Any:
-        """See `Engine`."""
         return like.ones_like() if is_set else like.zeros_like()
 
     def product(self, left: Any, right: Any) -> Any:
-        """See `Engine`; mx.nd.dot would call OpenBLAS instead of oneDNN."""
+        # Mx.nd.dot would call OpenBLAS instead of oneDNN.
         return mx.nd.FullyConnected(left, right, no_bias=True, num_hidden=right.shape[0])
 
     def gemm(self, left: Any, right: Any, array: Any, *, alpha: float, beta: float) -> Any:
-        """See `Engine`."""
         return mx.nd.linalg.gemm(left, right, array, alpha=alpha, beta=beta)
 
-    def overwrite_each(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
-        """See `Engine`."""
-        for target, source in zip(targets, sources, strict=True):
-            source.copyto(target)
+    def clear(self, arrays: Sequence[Any]) -> None:
+        mx.nd.reset_arrays(*arrays, num_arrays=len(arrays))
 
     def scale_add(
         self,
@@ -197,15 +163,13 @@ class MxnetEngine:
         *,
         unless: Any = None,
     ) -> None:
-        """See `Engine`; one operator for many tensors where each has numbers of its own."""
-        before = [target.copy() for target in targets] if unless is not None else []
+        # One operator for many tensors where each has numbers of its own.
+        assert unless is None, "no network of this engine may overflow"
         if isinstance(kept, float) or isinstance(scale, float):
             for target, source in zip(targets, sources, strict=True):
                 mx.nd.elemwise_add(target * kept, source * scale, out=target)
         else:
             self._scale_add_each(targets, kept, sources, scale)
-        for target, old in zip(targets, before, strict=False):
-            mx.nd.where(unless.broadcast_to(old.shape), old, target, out=target)
 
     def _scale_add_each(
         self, targets: Sequence[Any], kept: Sequence[float], sources: Sequence[Any], scales: Sequence[float]
@@ -224,49 +188,23 @@ class MxnetEngine:
             )
 
     def norm(self, arrays: Sequence[Any]) -> Any:
-        """See `Engine`."""
         return mx.nd.concat(*_square_sums(arrays), dim=0).sum().sqrt()
 
     def first_element(self, array: Any) -> Any:
-        """See `Engine`."""
         return array.reshape(-1)[:1].copy()
 
-    def clear_unless_finite(self, arrays: Sequence[Any]) -> Any:
-        """See `Engine`."""
-        found = mx.nd.zeros((1,), ctx=self.context)
-        for array in arrays:
-            found = mx.nd.maximum(found, 1 - mx.nd.all_finite(array))
-        for array in arrays:
-            mx.nd.where(found.broadcast_to(array.shape), mx.nd.zeros_like(array), array, out=array)
-        return found
-
-    def first_not_finite(self, arrays: Sequence[Any]) -> int | None:
-        """See `Engine`; 75 M numbers take 0.1 s of one core of an EPYC by sums of squares, 2 s by multi_all_finite."""
-        if all(np.isfinite(each.asnumpy()).all() for each in _square_sums(arrays)):
-            return None
-        # Values above 1e19 are finite, and their squares are not.
-        return next((n for n, each in enumerate(arrays) if not np.isfinite(self.to_host(each)).all()), None)
-
-    def digests(self, arrays: Sequence[Any]) -> list[int]:
-        """See `Engine`."""
-        hosts = [np.ravel(self.to_host(each)) for each in arrays]
-        return [int(each.view(f"i{each.itemsize}").sum(dtype=np.int64)) % 2**64 for each in hosts]
-
     def overwrite(self, target: Any, source: Any) -> None:
-        """See `Engine`."""
         source.copyto(target)
 
     def log_softmax(self, array: Any) -> Any:
-        """See `Engine`."""
         return array.log_softmax(axis=-1)
 
     def softplus(self, array: Any) -> Any:
-        """See `Engine`."""
         operators = mx.sym if isinstance(array, mx.sym.Symbol) else mx.nd
         return array.relu() + operators.Activation(-array.abs(), act_type="softrelu")
 
     def column_scale(self, factors: Sequence[float]) -> Callable[[Any], Any]:
-        """See `Engine`; a symbol can hold no list of numbers, so the graph joins them (1,000: 8 ms on a CPU)."""
+        # A symbol can hold no list of numbers, so the graph joins them (1,000: 8 ms on a CPU).
 
         def scaled(array: Any) -> Any:
             operators = mx.sym if isinstance(array, mx.sym.Symbol) else mx.nd
@@ -277,28 +215,19 @@ class MxnetEngine:
         return scaled
 
     def pick(self, array: Any, columns: Any) -> Any:
-        """See `Engine`."""
         return array.pick(columns, axis=-1)
 
     def argmax(self, array: Any) -> Any:
-        """See `Engine`."""
         return array.argmax(axis=-1)
 
-    def capture(self, work: Work) -> Work:
-        """Return ``work``: MXNet's own graphs are those of `train.engine.mxnet.network`."""
-        return work
-
     def wait(self, *arrays: Any) -> None:
-        """See `Engine`."""
         for array in arrays:
             array.wait_to_read()
 
     def wait_all(self) -> None:
-        """See `Engine`."""
         mx.nd.waitall()
 
     def features(self) -> dict[str, Any]:
-        """See `Engine`."""
         built = mx.runtime.Features()
         return {
             "gpus": mx.context.num_gpus(),
@@ -312,13 +241,11 @@ class MxnetEngine:
         mx.profiler.set_state("run")
 
     def end_trace(self) -> None:
-        """See `Engine`."""
         mx.nd.waitall()
         mx.profiler.set_state("stop")
         mx.profiler.dump(finished=True)
 
     def read_trace(self, path: Path) -> list[Operator]:
-        """See `Engine`."""
         return read_operators(json.loads(path.read_text(encoding="utf-8")))
 
 

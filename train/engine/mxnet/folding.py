@@ -63,50 +63,36 @@ class FoldedInference:
         self._own = {
             name: each for name, each in block.collect_params().items() if name not in self._held and name != "data"
         }
-        shapes = self._shapes()
-        for name, each in self._own.items():
-            each.shape = shapes[name]
-            each.grad_req = "null"
-            each.initialize(mx.init.Zero(), ctx=context)
+        for name, values in self._folded().items():
+            self._own[name].shape = values.shape
+            self._own[name].grad_req = "null"
+            self._own[name].initialize(mx.init.Zero(), ctx=context)
         block.hybridize(static_alloc=True, static_shape=True)
         return block
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        shapes: dict[str, tuple[int, ...]] = {}
-        for norm in self._norms:
-            source = norm.inputs[0]
-            if source in self._folds:
-                shapes[source + _WEIGHT] = self._masters[f"{source}_weight"].shape
-                shapes[source + _BIAS] = (norm.out_channels,)
-            elif self._is_depthwise:
-                shapes[norm.name + _SCALE], shapes[norm.name + _SHIFT] = (
-                    (norm.out_channels, 1, 1, 1),
-                    (norm.out_channels,),
-                )
-            else:
-                channels = [1, 1, 1, 1]
-                channels[self._channel_axis] = norm.out_channels
-                shapes[norm.name + _SCALE] = shapes[norm.name + _SHIFT] = tuple(channels)
-        return shapes
-
     def fold(self) -> None:
         """Queue the computation of the folded weights from the weights and the statistics as they are now."""
+        for name, values in self._folded().items():
+            values.copyto(self._own[name].data())
+
+    def _folded(self) -> dict[str, Any]:
+        """Return the folded weights, and scale and shift of each batch norm that is not folded."""
         statistics = {each.name: self._held[each.name].data() for norm in self._norms for each in norm.statistics}
+        channels = [-1 if axis == self._channel_axis else 1 for axis in range(4)]
+        made = {}
         for norm in self._norms:
             source = norm.inputs[0]
             vectors = norm_vectors(norm, {**statistics, **self._masters}, self._folds)
             scale, shift = folded_batch_norm(*vectors, self._epsilon, mx.nd.sqrt)
             if source in self._folds:
-                weight = mx.nd.broadcast_mul(self._masters[f"{source}_weight"], scale.reshape((-1, 1, 1, 1)))
-                self._set(source + _WEIGHT, weight)
-                self._set(source + _BIAS, shift)
+                weight = self._masters[f"{source}_weight"]
+                made[source + _WEIGHT] = mx.nd.broadcast_mul(weight, scale.reshape((-1, 1, 1, 1)))
+                made[source + _BIAS] = shift
+            elif self._is_depthwise:
+                made[norm.name + _SCALE], made[norm.name + _SHIFT] = scale.reshape((-1, 1, 1, 1)), shift
             else:
-                self._set(norm.name + _SCALE, scale)
-                self._set(norm.name + _SHIFT, shift)
-
-    def _set(self, name: str, values: Any) -> None:
-        target = self._own[name].data()
-        values.reshape(target.shape).copyto(target)
+                made[norm.name + _SCALE], made[norm.name + _SHIFT] = (each.reshape(channels) for each in (scale, shift))
+        return made
 
     def __call__(self, images: Any) -> Any:
         """Queue inference and return the logits, shape (batch, classes)."""

@@ -4,7 +4,7 @@ A rank needs hardly any processor, so one machine can hold many. Gradients have 
 only shorter, and the real communicator reduces them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,10 @@ import numpy as np
 from configs.machine_limits import usable_cores
 from configs.optimizers import HyperParameters, OptimizerBlock
 from configs.schema import Cluster, Recipe
-from train.comm.shares import Shares
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 from train.engine.timed.device import Device, strike
 from train.engine.timed.score import INVENTED_LOSS
 from train.networks.arch import Network
-from train.networks.layer import Parameter
 from train.rank.identity import Identity
 
 _TICK_S = 1e-3
@@ -67,18 +65,10 @@ class TimedEngine:
             self._paths["link"].work(slower * self.rehearsal.waits.swap_s)
         return array
 
-    def fused_optimizer(
-        self,
-        config: OptimizerBlock,
-        network: TrainableNetwork,
-        *,
-        rescale: float,
-        arrivals: Sequence[int],
-        shares: Shares,
-    ) -> Optimizer:
-        """Return the optimizer that waits for the sums, and then for the update."""
+    def fused_optimizer(self, config: OptimizerBlock, network: TrainableNetwork) -> Callable[..., Optimizer]:
+        """Return what makes the optimizer that waits for the sums, and then for the update."""
         assert isinstance(network, _TimedNetwork)
-        return _TimedOptimizer(self, config, network)
+        return lambda *_, **__: _TimedOptimizer(self, config, network)
 
 
 def _grouped(ends_s: Sequence[float], tick_s: float) -> list[tuple[float, list[int]]]:
@@ -91,8 +81,8 @@ def _grouped(ends_s: Sequence[float], tick_s: float) -> list[tuple[float, list[i
     return groups[::-1]
 
 
-class _TimedNetwork:
-    """See `train.engine.protocol.TrainableNetwork`.
+class _TimedNetwork(TrainableNetwork):
+    """A network of waits.
 
     In every step, one gradient is set to 1 before it arrives, and the optimizer compares its sum with the number of
     ranks (``summed_ranks``, which is 1 where a bench leaves the sums out). All others are 0.
@@ -106,11 +96,10 @@ class _TimedNetwork:
     def __init__(self, owner: TimedEngine, table: Network, recipe: Recipe) -> None:
         engine, cluster, identity, rehearsal = owner.arrays, owner.cluster, owner.identity, owner.rehearsal
         assert len(rehearsal.waits.gradients_s) == len(table.parameters)
-        self.parameters: tuple[Parameter, ...] = table.parameters
+        super().__init__(engine, table, recipe, "")
         self.image_shape = (1,)
-        self.label_shape = recipe.label_shape
         self.step = -1  # the warm-up, in which no fault strikes
-        self._engine, self._waits, self._device = engine, rehearsal.waits, owner.device
+        self._waits, self._device = rehearsal.waits, owner.device
         self._faults = rehearsal.faults_of(identity.rank)
         self.summed_ranks = identity.world_size
         # Arrays that a step needs are made once: making them anew took a quarter of this thread's processor time.
@@ -125,16 +114,11 @@ class _TimedNetwork:
         kinds = ["float32" if each.is_norm else half for each in self.parameters]
         self.gradients = [engine.from_host(np.zeros(length, kind)) for length, kind in zip(lengths, kinds, strict=True)]
         self._marks = [[engine.flag(each, is_set=is_set) for is_set in (False, True)] for each in self.gradients]
-        self._statistics = {
+        self._statistics |= {
             each.name: engine.zeros((max(1, each.shape[0] // rehearsal.shrink),)) for each in table.statistics
         }
         crowding = cluster.ranks_per_node / usable_cores() / _RANKS_PER_CORE
         self._groups = _grouped(rehearsal.waits.gradients_s, _TICK_S * rehearsal.speed * max(1.0, crowding))
-
-    @property
-    def statistics(self) -> Sequence[Array]:
-        """Return the running means and variances, which never change."""
-        return list(self._statistics.values())
 
     def forward(self, images: Array, labels: Array) -> Array:
         """Wait for the forward pass and return an invented loss; a fault of this step strikes before."""
@@ -160,63 +144,30 @@ class _TimedNetwork:
         Raises:
             RuntimeError: The reduction went wrong.
         """
-        found = float(self._engine.to_host(self.gradients[self.step % len(self.gradients)])[0])
+        found = float(self.engine.to_host(self.gradients[self.step % len(self.gradients)])[0])
         if found != self.summed_ranks:
             raise RuntimeError(f"the sum of ones over {self.summed_ranks} ranks is {found:g}")
 
     def mark(self, *, is_set: bool) -> None:
         """Fill the gradient of this step with ones or zeros."""
         index = self.step % len(self.gradients)
-        self._engine.overwrite(self.gradients[index], self._marks[index][is_set])
+        self.engine.overwrite(self.gradients[index], self._marks[index][is_set])
 
     def inference(self) -> Callable[[Array], Array]:
         """Wait for the evaluation; return the function that returns the number of epochs done in place of logits."""
-        epochs = self._engine.from_host(np.array([max(1, round(self.step / self._steps_per_epoch))], np.float32))
+        epochs = self.engine.from_host(np.array([max(1, round(self.step / self._steps_per_epoch))], np.float32))
         self._device.work(self._waits.evaluation_s)
         return lambda _images: epochs
-
-    def zero_gradients(self) -> None:
-        """Set every gradient to 0, as it was."""
-        for gradient, (zeros, _) in zip(self.gradients, self._marks, strict=True):
-            self._engine.overwrite(gradient, zeros)
-
-    @property
-    def may_overflow(self) -> bool:
-        """Return False."""
-        return False
-
-    def follow_masters(self) -> None:
-        """Do nothing."""
 
     def seed(self, seed: int) -> None:
         """Do nothing."""
 
     def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Keep the beginning of every tensor, and statistics where ``weights`` has them."""
-        held = {each.name: array for each, array in zip(self.parameters, self.masters, strict=True)}
-        for name, array in {**held, **self._statistics}.items():
+        for name, array in {**self._weights(), **self._statistics}.items():
             if name in weights:
                 start = np.ascontiguousarray(weights[name].reshape(-1)[: array.shape[0]], np.float32)
-                self._engine.overwrite(array, self._engine.from_host(start))
-
-    def read_weights(self) -> dict[str, np.ndarray]:
-        """Copy every tensor to the host."""
-        return dict(self.each_weight())
-
-    def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the items of `read_weights` one by one."""
-        for each, array in zip(self.parameters, self.masters, strict=True):
-            yield each.name, self._engine.to_host(array)
-
-    def read_statistics(self) -> dict[str, np.ndarray]:
-        """Copy the running statistics to the host."""
-        return {name: self._engine.to_host(array) for name, array in self._statistics.items()}
-
-    def to_oihw(self, stored: np.ndarray) -> np.ndarray:
-        """Return the array, which is a vector."""
-        return stored
-
-    from_oihw = to_oihw
+                self.engine.overwrite(array, self.engine.from_host(start))
 
 
 class _TimedOptimizer:

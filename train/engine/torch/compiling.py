@@ -1,8 +1,9 @@
-"""``torch.compile``, for a network's forward passes and so for its backward passes."""
+"""``torch.compile``, for a network's forward passes and so for its backward passes; operators by Triton's kernels."""
 
 import logging
 import os
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
@@ -49,3 +50,15 @@ class Compiler:
             shapes = ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in examples[:1])
             logger.warning("torch.compile compiles again within the run, for %s, which takes up to a minute", shapes)
         return self._inductor(graph, examples)
+
+
+def computed_by(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module of kernels, which is imported at the first call.
+
+    The module imports Triton, which PyTorch for CPUs does not have.
+    """
+
+    def compute(*args: Any, **settings: Any) -> Any:
+        return getattr(import_module(f"train.engine.torch.{module}"), name)(*args, **settings)
+
+    return compute

@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from configs.errors import UserError
 from configs.optimizers import OptimizerBlock
 from configs.schema import Cluster, Recipe
-from train.comm.shares import Shares
-from train.engine.protocol import Operator, Optimizer, Predict, TrainableNetwork, Work
+from train.engine.protocol import Engine, Operator, Optimizer, Predict, TrainableNetwork, Work
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork, host_copy
-from train.engine.torch.optimizers import FUSED, MomentumOptimizer, clear_unless_finite, norms
-from train.engine.torch.tracing import Recorder, read_operators
-from train.ideas.loss import losses_of
+from train.engine.torch.optimizers import FUSED, clear_unless_finite, norms
+from train.engine.torch.tracing import read_operators
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
@@ -45,8 +44,8 @@ def _keep_freed_memory() -> None:
         _ = libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30) or libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
 
 
-class TorchEngine:
-    """See `train.engine.protocol.Engine`.
+class TorchEngine(Engine):
+    """The device of one rank under PyTorch.
 
     Args:
         cluster: Precision, layout, threads and device.
@@ -60,7 +59,6 @@ class TorchEngine:
         if not self._is_gpu:
             _keep_freed_memory()
         self.device = torch.device("cuda", identity.local_rank) if self._is_gpu else torch.device("cpu")
-        self._recorder = Recorder()
         self._graph_pool: Any = None
         # `train.compose` refuses a rank without a GPU of its own in one line; CUDA would do so here by a traceback.
         if self._is_gpu and identity.local_rank < torch.cuda.device_count():
@@ -76,32 +74,16 @@ class TorchEngine:
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
     def build_network(self, table: Network, recipe: Recipe, *, accumulate: bool) -> TrainableNetwork:
-        """See `Engine`."""
-        losses = losses_of(self, recipe)
-        return TrainedNetwork(table, recipe, losses, self._cluster, device=self.device, accumulate=accumulate)
+        return TrainedNetwork(self, table, recipe, self._cluster, accumulate=accumulate)
 
-    def fused_optimizer(
-        self,
-        config: OptimizerBlock,
-        network: TrainableNetwork,
-        *,
-        rescale: float,
-        arrivals: Sequence[int],
-        shares: Shares,
-    ) -> Optimizer | None:
-        """See `Engine`; all tensors are updated together, whatever their ``arrivals``."""
-        if type(config) not in FUSED:
-            return None
-        build = FUSED[type(config)]
-        if build is MomentumOptimizer and self._is_gpu and self._cluster.engine.batch_norm == "fused":
-            from train.engine.torch.fused_momentum import FusedMomentum as build  # noqa: N813, PLC0415 (registers)
-        optimizer = build(config, network, rescale=rescale)
-        if optimizer.finds_gradients and isinstance(network, TrainedNetwork):
-            network.leave_gradients()
-        return optimizer
+    def fused_optimizer(self, config: OptimizerBlock, network: TrainableNetwork) -> Callable[..., Optimizer] | None:
+        if config.fused == "momentum" and self._is_gpu and self._cluster.engine.batch_norm == "fused":
+            from train.engine.torch.fused_momentum import FusedMomentum  # noqa: PLC0415 (registers operators)
+
+            return FusedMomentum
+        return FUSED.get(config.fused)
 
     def read_parameters(self, path: Path) -> dict[str, np.ndarray]:
-        """Refuse a file of MXNet's."""
         remedy = (
             "train with --set cluster.engine.name=mxnet, or begin with a checkpoint of a run that has begun with it"
         )
@@ -110,16 +92,13 @@ class TorchEngine:
     def export_formats(
         self, network: TrainableNetwork, prefix: Path, names: Mapping[str, str]
     ) -> Iterator[tuple[str, Predict]]:
-        """Write PyTorch's own formats and ONNX."""
         assert isinstance(network, TrainedNetwork)
         return export_formats(network, prefix, names)
 
     def zeros(self, shape: Sequence[int]) -> Any:
-        """See `Engine`."""
         return torch.zeros(tuple(shape), device=self.device)
 
     def from_host(self, values: np.ndarray) -> Any:
-        """See `Engine`."""
         return torch.from_numpy(np.array(values, order="C")).to(self.device)
 
     def from_dali(self, tensor: Any, *, is_on_host: bool) -> Any:
@@ -142,69 +121,57 @@ class TorchEngine:
         return array
 
     def take(self, array: Any, rows: np.ndarray) -> Any:
-        """See `Engine`; the host would wait for a copy to a GPU from memory that is not pinned."""
+        # The host would wait for a copy to a GPU from memory that is not pinned.
         numbers = torch.empty(rows.shape, dtype=torch.int64, pin_memory=self._is_gpu)
         numbers.copy_(torch.from_numpy(rows))
         return array.index_select(0, numbers.to(array.device, non_blocking=True))
 
     def flip(self, array: Any, axis: int) -> Any:
-        """See `Engine`."""
         return array.flip(axis)
 
     def lerp(self, start: Any, end: Any, share: float) -> Any:
-        """See `Engine`."""
         return start.lerp(end, share)
 
-    def mean(self, array: Any, axes: Sequence[int]) -> Any:
-        """See `Engine`."""
-        return array.mean(dim=tuple(axes), keepdim=True)
-
     def stack(self, arrays: Sequence[Any], axis: int) -> Any:
-        """See `Engine`."""
         return torch.stack(tuple(arrays), dim=axis)
 
     def unstack(self, array: Any, count: int, axis: int) -> Sequence[Any]:
-        """See `Engine`."""
         slices: Sequence[Any] = array.unbind(axis)
         assert len(slices) == count
         return slices
 
     def to_host(self, array: Any) -> np.ndarray:
-        """See `Engine`; bfloat16, which NumPy does not have, becomes float32."""
+        # Bfloat16, which NumPy does not have, becomes float32.
         return host_copy(array.float() if array.dtype == torch.bfloat16 else array)
 
     def to_number(self, array: Any) -> float:
-        """See `Engine`."""
         return float(array.item())
 
     def to_numbers(self, arrays: Sequence[Any]) -> list[float]:
-        """See `Engine`."""
         return [float(value) for value in torch.cat(list(arrays)).tolist()]
 
     def to_float32(self, array: Any) -> Any:
-        """See `Engine`."""
         return array.float()
 
     def copy(self, array: Any) -> Any:
-        """See `Engine`."""
         return self._marked(array.clone())
 
     def flag(self, like: Any, *, is_set: bool) -> Any:
-        """See `Engine`."""
         return torch.full_like(like, float(is_set))
 
     def product(self, left: Any, right: Any) -> Any:
-        """See `Engine`."""
         return torch.nn.functional.linear(left, right)
 
     def gemm(self, left: Any, right: Any, array: Any, *, alpha: float, beta: float) -> Any:
-        """See `Engine`."""
         return torch.addmm(array, left, right, alpha=alpha, beta=beta)
 
     def overwrite_each(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
-        """See `Engine`; one launch for many tensors."""
+        # One launch for many tensors.
         if targets:
             torch._foreach_copy_(list(targets), list(sources))
+
+    def clear(self, arrays: Sequence[Any]) -> None:
+        torch._foreach_zero_(list(arrays))
 
     def scale_add(
         self,
@@ -215,7 +182,7 @@ class TorchEngine:
         *,
         unless: Any = None,
     ) -> None:
-        """See `Engine`; one launch an operator for many tensors."""
+        # One launch an operator for many tensors.
         if not targets:
             return
         if isinstance(kept, float) and unless is None:
@@ -230,13 +197,12 @@ class TorchEngine:
         torch._foreach_sub_(targets, changes)
 
     def norm(self, arrays: Sequence[Any]) -> Any:
-        """See `Engine`; one launch for many tensors of one type."""
+        # One launch for many tensors of one type.
         types = dict.fromkeys(array.dtype for array in arrays)
         parts = [norms([array for array in arrays if array.dtype == dtype]) for dtype in types]
         return torch.linalg.vector_norm(torch.cat(parts)).reshape(1)
 
     def first_element(self, array: Any) -> Any:
-        """See `Engine`."""
         return self._marked(array[(slice(0, 1),) * array.ndim].flatten().clone())
 
     def _marked(self, array: Any) -> Any:
@@ -246,47 +212,33 @@ class TorchEngine:
         return array
 
     def clear_unless_finite(self, arrays: Sequence[Any]) -> Any:
-        """See `Engine`."""
         return clear_unless_finite(arrays, torch.ones(1, device=self.device))
 
-    def first_not_finite(self, arrays: Sequence[Any]) -> int | None:
-        """See `Engine`; one launch an operator for many tensors, unless one of them is not finite."""
-        values = [array.detach() for array in arrays]
-        if not values or torch.stack(torch._foreach_norm(values)).isfinite().all():
-            return None
-        # Values above 1e19 are finite, and their squares are not.
-        return next((number for number, each in enumerate(values) if not each.isfinite().all()), None)
-
     def digests(self, arrays: Sequence[Any]) -> list[int]:
-        """See `Engine`; a GPU sums where the arrays are."""
+        # A GPU sums where the arrays are.
         if not arrays:
             return []
         sums = [each.detach().view(_WHOLE[each.element_size()]).sum(dtype=torch.int64) for each in arrays]
         return [each % 2**64 for each in torch.stack(sums).tolist()]
 
     def overwrite(self, target: Any, source: Any) -> None:
-        """See `Engine`."""
         target.copy_(source)
 
     def log_softmax(self, array: Any) -> Any:
-        """See `Engine`."""
         return array.log_softmax(dim=-1)
 
     def softplus(self, array: Any) -> Any:
-        """See `Engine`; PyTorch's own softplus leaves out what is small beside x."""
+        # PyTorch's own softplus leaves out what is small beside x.
         return -torch.nn.functional.logsigmoid(-array)
 
     def column_scale(self, factors: Sequence[float]) -> Callable[[Any], Any]:
-        """See `Engine`."""
         row = torch.tensor(factors, device=self.device)
         return lambda array: array * row
 
     def pick(self, array: Any, columns: Any) -> Any:
-        """See `Engine`."""
         return array.gather(1, columns.long()[:, None]).squeeze(1)
 
     def argmax(self, array: Any) -> Any:
-        """See `Engine`."""
         return array.argmax(dim=-1).float()
 
     def wait(self, *arrays: Any) -> None:
@@ -300,7 +252,6 @@ class TorchEngine:
             torch.cuda.current_stream(self.device).synchronize()
 
     def wait_all(self) -> None:
-        """See `Engine`."""
         if self._is_gpu:
             torch.cuda.synchronize(self.device)
 
@@ -320,7 +271,6 @@ class TorchEngine:
         return replay
 
     def features(self) -> dict[str, Any]:
-        """See `Engine`."""
         distributed = torch.distributed
         return {
             "gpus": torch.cuda.device_count(),
@@ -333,17 +283,19 @@ class TorchEngine:
         }
 
     def begin_trace(self, path: Path) -> None:
-        """Record with PyTorch's profiler; reductions over torch.distributed are operators too."""
+        # Reductions over torch.distributed are operators too.
         self.wait_all()
-        self._recorder.begin(path, is_gpu=self._is_gpu)
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._is_gpu else [])]
+        self._profile, self._trace = profile(activities=activities), path
+        self._profile.start()
 
     def end_trace(self) -> None:
-        """See `Engine`."""
         self.wait_all()
-        self._recorder.end()
+        self._profile.stop()
+        self._profile.export_chrome_trace(str(self._trace))
+        del self._profile
 
     def read_trace(self, path: Path) -> list[Operator]:
-        """See `Engine`."""
         return read_operators(path)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from configs.optimizers import Lars, Sgd
-from train.engine.protocol import TrainableNetwork
+from configs.optimizers import Lars
+from train.engine.torch.compiling import computed_by
 from train.engine.torch.optimizers import MomentumOptimizer
 
 CHUNK = 4096
@@ -31,11 +31,6 @@ _SCHEMAS = {
 
 
 def _register(name: str, schema: str) -> None:
-    def compute(*args: Any, **settings: Any) -> Any:
-        from train.engine.torch import momentum_kernels  # noqa: PLC0415 (imports Triton, which PyTorch for CPUs lacks)
-
-        return getattr(momentum_kernels, name)(*args, **settings)
-
     def shapes(_: Tensor, tensors: Tensor, numbers: Tensor, *_args: Any, **_settings: Any) -> Any:
         is_made = name == "momentum_rates"
         return (numbers.new_empty(2, len(tensors)), numbers.new_empty(1)) if is_made else None
@@ -43,7 +38,7 @@ def _register(name: str, schema: str) -> None:
     operator = f"resnet_records::{name}"
     torch.library.define(operator, schema)
     # On a CPU, Triton's interpreter computes them in tests.
-    torch.library.impl(operator, ("cuda", "cpu"), compute)
+    torch.library.impl(operator, ("cuda", "cpu"), computed_by("momentum_kernels", name))
     torch.library.register_fake(operator, shapes)
 
 
@@ -59,8 +54,9 @@ class FusedMomentum(MomentumOptimizer):
 
     _HAS_KERNELS = True
 
-    def __init__(self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float) -> None:
-        super().__init__(config, network, rescale=rescale)
+    def _prepare(self) -> None:
+        super()._prepare()
+        network, config = self._network, self.config
         pairs = zip(network.weights, network.masters, strict=True)
         copies = [None if weight is master else weight.detach() for weight, master in pairs]
         memory = _memory([copy for copy in copies if copy is not None])

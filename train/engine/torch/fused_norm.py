@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from train.engine.torch.compiling import computed_by
+
 _LAYOUT = torch.channels_last
 _OVER_IMAGES = (0, 2, 3)
 
@@ -93,21 +95,8 @@ def _normalised(x: Tensor, mean: Tensor, inverse_std: Tensor, gamma: Tensor, bet
     return (_exactly(x) - _per_channel(mean)) * _per_channel(inverse_std * gamma) + _per_channel(beta)
 
 
-@torch.library.impl(_NAMES[0], "cuda")
-def _on_gpu(x: Tensor, gamma: Tensor, beta: Tensor, addend: Tensor | None, *settings: Any) -> tuple[Tensor, ...]:
-    from train.engine.torch import norm_kernels  # noqa: PLC0415 (imports Triton, which PyTorch for CPUs does not have)
-
-    addend = None if addend is None else addend.contiguous(memory_format=_LAYOUT)
-    return norm_kernels.forward(x.contiguous(memory_format=_LAYOUT), gamma, beta, addend, *settings)
-
-
-@torch.library.impl(_NAMES[1], "cuda")
-def _backward_on_gpu(gradient: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    from train.engine.torch import norm_kernels  # noqa: PLC0415 (likewise)
-
-    gradient, x = (each.contiguous(memory_format=_LAYOUT) for each in (gradient, x))
-    *gradients, of_addend = norm_kernels.backward(gradient, x, *rest)
-    return *gradients, x.new_empty(0) if of_addend is None else of_addend
+for _name, _kernels in zip(_NAMES, ("forward", "backward"), strict=True):
+    torch.library.impl(_name, "cuda", computed_by("norm_kernels", _kernels))
 
 
 @torch.library.register_fake(_NAMES[0])

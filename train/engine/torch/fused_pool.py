@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_LAYOUT = torch.channels_last
+from train.engine.torch.compiling import computed_by
+
+LAYOUT = torch.channels_last
 
 _NAMES = "resnet_records::max_pool", "resnet_records::max_pool_backward"
 _WINDOW = "int kernel, int stride, int padding"
@@ -37,7 +39,7 @@ def max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
 def empty_output(x: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, Tensor]:
     """Return memory for an output and for its places."""
     sides = [(side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:]]
-    output = torch.empty((*x.shape[:2], *sides), dtype=x.dtype, device=x.device, memory_format=_LAYOUT)
+    output = torch.empty((*x.shape[:2], *sides), dtype=x.dtype, device=x.device, memory_format=LAYOUT)
     return output, torch.empty_like(output, dtype=torch.uint8)
 
 
@@ -45,22 +47,12 @@ def empty_output(x: Tensor, kernel: int, stride: int, padding: int) -> tuple[Ten
 def empty_input(gradient: Tensor, _places: Tensor, height: int, width: int, *_: int) -> Tensor:
     """Return memory for the gradient of an input."""
     shape = (*gradient.shape[:2], height, width)
-    return torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=_LAYOUT)
+    return torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=LAYOUT)
 
 
-# On a CPU, Triton's interpreter computes them in tests.
-@torch.library.impl(_NAMES[0], ("cuda", "cpu"))
-def _forward(x: Tensor, *window: int) -> tuple[Tensor, Tensor]:
-    from train.engine.torch import pool_kernels  # noqa: PLC0415 (imports Triton, which PyTorch for CPUs does not have)
-
-    return pool_kernels.forward(x.contiguous(memory_format=_LAYOUT), *window)
-
-
-@torch.library.impl(_NAMES[1], ("cuda", "cpu"))
-def _backward(gradient: Tensor, *rest: Any) -> Tensor:
-    from train.engine.torch import pool_kernels  # noqa: PLC0415 (likewise)
-
-    return pool_kernels.backward(gradient.contiguous(memory_format=_LAYOUT), *rest)
+for _name, _kernel in zip(_NAMES, ("forward", "backward"), strict=True):
+    # On a CPU, Triton's interpreter computes them in tests.
+    torch.library.impl(_name, ("cuda", "cpu"), computed_by("pool_kernels", _kernel))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""LARS, SGD, Adam and AdamW on a CPU in one pass over memory: by ``host_update.c``, where a C compiler makes it usable.
+"""LARS, SGD and Adam on a CPU in one pass over memory: by ``host_update.c``, where a C compiler makes it usable.
 
 The operators of `train.engine.torch.optimizers` do the same anywhere, in several passes over each block. A rank takes
 the way that it can, so both ways leave the same bits. The compiled file is kept in the folder of temporary files.

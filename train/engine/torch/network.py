@@ -9,7 +9,7 @@ With layout NHWC, images arrive as [N, H, W, C], and weights and activations hav
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,16 @@ from torch.nn import functional
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from train.comm.neighbours import like
+from train.engine.protocol import Array, TrainableNetwork
 from train.engine.torch.compiling import Compiler
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers, Operator
 from train.engine.torch.shared_norm import SharedStatistics
-from train.ideas.loss import Losses
+from train.ideas.loss import Losses, losses_of
 from train.networks.arch import Network
 from train.networks.fusion import BN_RELU, fuse_norms
 from train.networks.layer import Layer, Parameter
 from train.networks.stages import stages_of
-
-Array = Any
-"""A tensor of PyTorch, whose methods are typed in part only."""
 
 _IMAGE_AXES = 4
 
@@ -56,57 +54,39 @@ def host_copy(array: Array) -> np.ndarray:
     return copy if array.is_cuda else copy.copy(order="K")
 
 
-class TrainedNetwork:
+class TrainedNetwork(TrainableNetwork):
     """The network as one rank holds it: parameters, gradients, batch-norm statistics.
 
+    The masters are neighbours in memory where the gradients are, in the same order.
+
     Args:
-        network: The table of layers.
-        recipe: Constants of batch norm, and the shape of labels.
-        losses: Computes the losses of logits.
+        engine: The engine, with PyTorch's device.
+        table: The table of layers.
+        recipe: Constants of batch norm, the loss, and the shape of labels.
         cluster: Precision, layout, number type of sums over the ranks, and the number of accumulated micro-batches that
             may be queued on a GPU.
-        device: PyTorch's device.
         accumulate: Add each backward to the gradients instead of replacing them; the sums are always float32.
-
-    Attributes:
-        weights: Trainable tensors that the network computes with, in the order of ``parameters``.
-        masters: The weights in float32; where a weight is float32 already, the very same tensor. They are neighbours in
-            memory where the gradients are, in the same order.
-        image_shape: Shape of one image in the engine's layout.
-        label_shape: Shape of one image's label.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        recipe: Recipe,
-        losses: Losses,
-        cluster: Cluster,
-        *,
-        device: torch.device,
-        accumulate: bool,
-    ) -> None:
-        self.network, self.model, engine = network, recipe.model, cluster.engine
-        self.label_shape = recipe.label_shape
-        axes = {"C": network.input_channels, "H": network.image_size, "W": network.image_size}
-        self.image_shape = tuple(axes[axis] for axis in engine.layout if axis != "N")
-        self.parameters: tuple[Parameter, ...] = network.parameters
-        self._device, self._accumulate = device, accumulate
+    def __init__(self, engine: Any, table: Network, recipe: Recipe, cluster: Cluster, *, accumulate: bool) -> None:
+        super().__init__(engine, table, recipe, cluster.engine.layout)
+        self._device, self._accumulate, settings = engine.device, accumulate, cluster.engine
         self._is_alone = cluster.world_size == 1
         # Without a span, a rank may be alone in the place of one of many, whose batch the ranks cannot divide.
         norm_ranks = plan_run(recipe, cluster.world_size).norm_ranks if recipe.batch.bn_span else 1
         self._shared_statistics = SharedStatistics(norm_ranks) if norm_ranks > 1 else None
-        self._is_nhwc, self._run_ahead = engine.layout == "NHWC", engine.run_ahead_steps
-        self._dtype: torch.dtype = getattr(torch, engine.precision)
+        self._is_nhwc, self._run_ahead = settings.layout == "NHWC", settings.run_ahead_steps
+        self._dtype: torch.dtype = getattr(torch, settings.precision)
+        self.may_overflow = self._dtype == torch.float16
         self._sum_dtype: torch.dtype = torch.float32 if accumulate else getattr(torch, cluster.sum_precision)
-        self._generator = torch.Generator(device)
+        self._generator = torch.Generator(self._device)
         self._queued: deque[Any] = deque()
         self._loss: Any = None
         self._batch_statistics: dict[str, Sequence[Array]] = {}
         self._masks: dict[str, Array] = {}
         self._allocate()
-        self._compiler = Compiler(cluster.ranks_per_node) if engine.compile else None
-        self._divide(cluster, losses)
+        self._compiler = Compiler(cluster.ranks_per_node) if settings.compile else None
+        self._divide(cluster, losses_of(engine, recipe))
 
     def _divide(self, cluster: Cluster, losses: Losses) -> None:
         """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
@@ -169,8 +149,6 @@ class TrainedNetwork:
 
     def _allocate_constants(self) -> None:
         """Make the tensors of frozen layers, in float32 and as the network computes with them."""
-        self._constants: dict[str, Array] = {}
-        self._held_constants: dict[str, Array] = {}
         for each in self.network.constants:
             made = torch.zeros(each.shape, device=self._device)
             if self._is_nhwc and made.ndim == _IMAGE_AXES:
@@ -186,7 +164,6 @@ class TrainedNetwork:
         self._running = torch.zeros(2 * sum(widths), device=self._device)
         means, variances = self._running.split([sum(widths)] * 2)
         variances.fill_(1)
-        self._statistics: dict[str, Array] = {}
         for layer, mean, variance in zip(norms, means.split(widths), variances.split(widths), strict=True):
             self._statistics |= {each.name: held for each, held in zip(layer.statistics, (mean, variance), strict=True)}
 
@@ -217,7 +194,7 @@ class TrainedNetwork:
         return [made[index] for index in range(len(types))]
 
     @property
-    def gradients(self) -> list[Array]:
+    def gradients(self) -> Sequence[Array]:  # type: ignore[override]
         """Sums over images, of all gradients that have arrived.
 
         Those of one type are neighbours in memory, last layer first, so that most buckets are one piece of memory. One
@@ -226,24 +203,7 @@ class TrainedNetwork:
         self._collect()
         return self._gradients
 
-    @property
-    def statistics(self) -> Sequence[Array]:
-        """Return the batch-norm running means and variances, by layer."""
-        return list(self._statistics.values())
-
-    @property
-    def may_overflow(self) -> bool:
-        """Return whether the network computes in float16."""
-        return bool(self._dtype == torch.float16)
-
-    def follow_masters(self) -> None:
-        """See `train.engine.protocol.TrainableNetwork`; one launch for many tensors."""
-        pairs = [pair for pair in zip(self.weights, self.masters, strict=True) if pair[0] is not pair[1]]
-        if pairs:
-            torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
-
     def seed(self, seed: int) -> None:
-        """Set the 31-bit seed from which dropout draws until the next call; the same on any number of threads."""
         self._generator.manual_seed(seed)
 
     def _drop(self, layer: Layer, _tensors: Mapping[str, Array], values: Array) -> Array:
@@ -309,7 +269,6 @@ class TrainedNetwork:
         self._running.add_(changes, alpha=1 - self.model.bn_momentum)
 
     def forward(self, images: Array, labels: Array) -> Array:
-        """Queue the forward pass of one micro-batch and return the sum of its losses, shape (1,)."""
         self._draw_masks(len(images))
         values = self._channels_first(images).to(self._dtype)
         for stage in self._first_stages:
@@ -325,10 +284,6 @@ class TrainedNetwork:
         return images.permute(0, 3, 1, 2) if self._is_nhwc else images
 
     def backward(self, arrived: Callable[[int], None] | None = None) -> None:
-        """Compute, or on a GPU queue, the backward pass of the last `forward`; gradients are sums over images.
-
-        ``arrived`` is called during the backward pass, for each gradient as soon as it is computed or queued.
-        """
         loss, self._loss = self._loss, None
         self._arrived, self._missing = arrived, set(range(len(self.parameters)))
         loss.backward()
@@ -361,10 +316,7 @@ class TrainedNetwork:
         return receive
 
     def leave_gradients(self) -> None:
-        """Leave gradients from now on where autograd computes them, if neither ranks nor micro-batches are summed.
-
-        The arrays of ``gradients`` are then others after each backward pass, and not neighbours.
-        """
+        # Where ranks or micro-batches are summed, the sums have memory of their own.
         self._leaves_gradients = self._is_alone and not self._accumulate
 
     def _collect(self) -> None:
@@ -400,61 +352,11 @@ class TrainedNetwork:
         """
         if self._compiler is not None:
             self._compiler.has_all = True
-        folded = FoldedInference(
-            self.network, self.tensors(), epsilon=self.model.bn_epsilon, dtype=self._dtype
-        )  # fmt: skip
+        tensors = {**self._weights(), **self._statistics}
+        folded = FoldedInference(self.network, tensors, epsilon=self.model.bn_epsilon, dtype=self._dtype)
 
         def predict(images: Array) -> Array:
             with torch.inference_mode():
                 return folded(self._channels_first(images))
 
         return predict
-
-    def tensors(self) -> dict[str, Array]:
-        """Return the float32 weights and the running statistics by name, as they are stored."""
-        return {**self._weights(), **self._statistics}
-
-    def _weights(self) -> dict[str, Array]:
-        """Return the float32 weights, and the tensors of frozen layers, by name."""
-        names = (each.name for each in self.parameters)
-        return {**dict(zip(names, self.masters, strict=True)), **self._constants}
-
-    def zero_gradients(self) -> None:
-        """Clear the gradients before a new sum over micro-batches."""
-        torch._foreach_zero_(self.gradients)
-
-    def load_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Set every parameter from float32 arrays in OIHW, and the running statistics where ``weights`` has them.
-
-        Without statistics in ``weights``, means are set to 0 and variances to 1.
-        """
-        assert set(weights) - set(self._statistics) == set(self._tensors)
-        for name, master in self._weights().items():
-            master.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
-        self.follow_masters()
-        for name, held in self._held_constants.items():
-            held.copy_(self._constants[name])
-        for name, _, initial in self.network.statistics:
-            if name in weights:
-                self._statistics[name].copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
-            else:
-                self._statistics[name].fill_(initial)
-
-    def read_statistics(self) -> dict[str, np.ndarray]:
-        """Copy the running statistics to the host, float32; waits."""
-        return {name: host_copy(statistic) for name, statistic in self._statistics.items()}
-
-    def read_weights(self) -> dict[str, np.ndarray]:
-        """Copy every parameter in float32 to the host, in OIHW; waits."""
-        return dict(self.each_weight())
-
-    def each_weight(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the items of `read_weights` one by one, so that only one copy exists at a time."""
-        for name, master in self._weights().items():
-            yield name, host_copy(master)
-
-    def to_oihw(self, stored: np.ndarray) -> np.ndarray:
-        """Return the array: its shape is that of OIHW in both layouts."""
-        return stored
-
-    from_oihw = to_oihw

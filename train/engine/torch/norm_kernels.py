@@ -209,11 +209,16 @@ class _Division:
         self.tile_of_parts = {"BLOCK_P": _PARTS, "BLOCK_C": _FEW_COLUMNS}
 
 
+def _channels_last(values: Tensor) -> Tensor:
+    return values.contiguous(memory_format=torch.channels_last)
+
+
 def forward(
     x: Tensor, gamma: Tensor, beta: Tensor, addend: Tensor | None, epsilon: float, has_relu: bool,
     programs: int = _PROGRAMS,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """See `train.engine.torch.fused_norm.batch_norm`; ``x`` and ``addend`` lie in channels last."""
+    """See `train.engine.torch.fused_norm.batch_norm`."""
+    x, addend = _channels_last(x), None if addend is None else _channels_last(addend)
     divided = _Division(x, programs)
     parts = torch.empty(divided.shape_of_parts, device=x.device)
     _sum_moments[divided.per_part](x, *parts, *divided.chunks, **divided.tile)
@@ -229,11 +234,12 @@ def forward(
 def backward(
     gradient: Tensor, x: Tensor, output: Tensor | None, gamma: Tensor, beta: Tensor, mean: Tensor, inverse_std: Tensor,
     has_relu: bool, programs: int = _PROGRAMS,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """Return the gradients of input, gamma, beta and, if ``output`` is given, addend; the inputs lie in channels last.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of input, gamma, beta and, if ``output`` is given, addend; otherwise an empty tensor.
 
     ``output`` is what `forward` returned, if a ReLU followed an addition. Without an addition, it is computed again.
     """
+    gradient, x = _channels_last(gradient), _channels_last(x)
     divided, norm = _Division(x, programs), (gamma, beta, mean, inverse_std)
     of_addend = None if output is None else torch.empty_like(x)
     parts = torch.empty(divided.shape_of_parts, device=x.device)
@@ -248,4 +254,4 @@ def backward(
     _apply_gradients[divided.per_tile](
         passed, x, of_x, *norm, of_gamma, of_beta, *divided.matrix, HAS_RELU=is_again, **divided.tile
     )
-    return of_x, of_gamma, of_beta, of_addend
+    return of_x, of_gamma, of_beta, x.new_empty(0) if of_addend is None else of_addend

@@ -1,4 +1,4 @@
-"""LARS, momentum SGD, Adam and AdamW on flat memory; nothing is read back to the host.
+"""LARS, momentum SGD and Adam on flat memory; nothing is read back to the host.
 
 *Source* of LARS: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6, with the trust ratio
 T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v. T is 1 where a norm is 0. For SGD with
@@ -22,11 +22,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from configs.optimizers import Adam, AdamW, HyperParameters, Lars, OptimizerBlock, Sgd
+from configs.optimizers import HyperParameters
 from train.comm.buckets import plan_buckets
 from train.comm.neighbours import are_neighbours, flattened, like
-from train.engine.protocol import TrainableNetwork
 from train.engine.torch.host_update import host_update
+from train.ideas.update_rule import RuleOptimizer
 
 _BLOCK_SIZE = 1 << 17
 """Elements of a block on a CPU, of a norm and of an update.
@@ -63,16 +63,10 @@ def _factor(views: Sequence[Any]) -> Any:
     return views[0] if len(views) == 1 else torch.cat(views)
 
 
-class _Optimizer:
+class _Optimizer(RuleOptimizer):
     """What the optimizers share: the pieces of the network, and the numbers of a step on the device.
 
-    Args:
-        config: The optimizer's block of the recipe.
-        network: The network; its gradients are sums over the global batch, in the type of the weights or in float32.
-        rescale: Factor from sums to means, 1 / global batch size.
-
-    Attributes:
-        momenta: The first moment of every tensor, then the second moment of every tensor, float32.
+    All tensors are updated together, whatever their arrivals.
     """
 
     _IDLE: ClassVar[Sequence[float]]
@@ -81,8 +75,9 @@ class _Optimizer:
     _HAS_KERNELS: ClassVar[bool] = False
     """Whether the update has kernels of its own, which take whole tensors, and so neither blocks nor compiled loops."""
 
-    def __init__(self, config: OptimizerBlock, network: TrainableNetwork, *, rescale: float) -> None:
-        self._network, self._rescale, self._device = network, rescale, network.masters[0].device
+    def _prepare(self) -> None:
+        network, config = self._network, self.config
+        self._device = network.masters[0].device
         kinds = [parameter.kind for parameter in network.parameters]
         self._trusts = [config.trusts(kind) for kind in kinds]
         self._decays = [config.decays(kind) for kind in kinds]
@@ -101,11 +96,7 @@ class _Optimizer:
         if self._host is not None:
             # The pieces keep no memory of gradients that the network then has elsewhere.
             self._pieces = [replace(piece, gradients=None) for piece in self._pieces]
-
-    @property
-    def finds_gradients(self) -> bool:
-        """Whether each update takes the gradients from where they are then."""
-        return self._host is not None
+            network.leave_gradients()
 
     def _cut_network(self) -> Iterator[_Piece]:
         """Yield the pieces of the network.
@@ -151,7 +142,7 @@ class _Optimizer:
         """Return the numbers of a step."""
         raise NotImplementedError
 
-    def _update(self, numbers: Any) -> None:
+    def _update_by(self, numbers: Any) -> None:
         """Queue the update of all weights by the numbers of a step, on the device."""
         raise NotImplementedError
 
@@ -160,7 +151,7 @@ class _Optimizer:
         skipped = None
         if self._network.may_overflow:
             skipped = clear_unless_finite([piece.gradients for piece in self._pieces], self._one)
-        self._update(self._on_device if skipped is None else torch.where(skipped > 0, self._idle, self._on_device))
+        self._update_by(self._on_device if skipped is None else torch.where(skipped > 0, self._idle, self._on_device))
         if self._host is None:
             self._network.follow_masters()
         return skipped
@@ -182,28 +173,17 @@ class _Optimizer:
         self.hold(hyper)
         return self.apply()
 
-    def reset(self) -> None:
-        """Set the state to 0, as before the first step."""
-        torch._foreach_zero_(self.momenta)
-
 
 class MomentumOptimizer(_Optimizer):
-    """Update weights in place by LARS or by SGD with momentum.
-
-    Args:
-        config: ``Lars`` or ``Sgd`` block of the recipe.
-        network: The network; its gradients are sums over the global batch, in the type of the weights or in float32.
-        rescale: Factor from sums to means, 1 / global batch size.
-    """
+    """Update weights in place by LARS or by SGD with momentum."""
 
     _IDLE = (0.0, 1.0, 0.0, 0.0)
 
-    def __init__(self, config: Lars | Sgd, network: TrainableNetwork, *, rescale: float) -> None:
-        self.config = config
-        super().__init__(config, network, rescale=rescale)
+    def _prepare(self) -> None:
+        super()._prepare()
         # Grouped by the type of their gradients, because a multi-tensor norm of several types is a launch a tensor.
         self._by_type: dict[torch.dtype, list[int]] = {}
-        for index, gradient in enumerate(network.gradients):
+        for index, gradient in enumerate(self._network.gradients):
             if self._trusts[index]:
                 self._by_type.setdefault(gradient.dtype, []).append(index)
         self._trusted = [index for indices in self._by_type.values() for index in indices]
@@ -212,7 +192,7 @@ class MomentumOptimizer(_Optimizer):
     def _numbers(self, hyper: HyperParameters) -> Sequence[float]:
         return hyper.lr, hyper.momentum, hyper.weight_decay, 1.0
 
-    def _update(self, numbers: Any) -> None:
+    def _update_by(self, numbers: Any) -> None:
         lr, momentum, decay, share = numbers.unbind()
         self._rates.copy_(lr)
         if self._trusted:
@@ -236,7 +216,6 @@ class MomentumOptimizer(_Optimizer):
     def _trust_ratios(self, decay: Any) -> Any:
         """Return the trust ratio of each tensor that has one, as a vector on the device."""
         config, network = self.config, self._network
-        assert isinstance(config, Lars)
         if config.trust_weight_decay is not None:
             decay = config.trust_weight_decay
         weights = norms([network.masters[index] for index in self._trusted])
@@ -268,21 +247,20 @@ def _blocks(tensor: Any) -> Sequence[Any]:
 
 
 class AdamOptimizer(_Optimizer):
-    """Update weights in place by Adam; arguments as for `MomentumOptimizer`.
+    """Update weights in place by Adam.
 
     *Source*: Kingma and Ba, arXiv:1412.6980, algorithm 1: m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
     w = w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon) in step t = 1, 2, ..., with g the gradient plus wd w.
     With c = sqrt(1-b2^t), the last line is w - (lr c / (1-b1^t)) m / (sqrt(v) + epsilon c). t is the step of the
     schedule, so no counter has to be saved. Where steps may be skipped, t counts the others, on the device, and is the
-    last of ``momenta``. For AdamW see `configs.optimizers.AdamW`.
+    last of ``momenta``. A decoupled decay comes off the weights first.
     """
 
     _IDLE = (0.0, 0.0, 0.0, 0.0, 1.0)
 
-    def __init__(self, config: Adam | AdamW, network: TrainableNetwork, *, rescale: float) -> None:
-        self.config = config
-        super().__init__(config, network, rescale=rescale)
-        self._time = torch.zeros(1, device=self._device) if network.may_overflow else None
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._time = torch.zeros(1, device=self._device) if self._network.may_overflow else None
         if self._time is not None:
             self.momenta.append(self._time)
 
@@ -297,7 +275,7 @@ class AdamOptimizer(_Optimizer):
         correction = root(1 - self.config.beta_2**time)
         return rate * correction / (1 - self.config.momentum**time), epsilon * correction
 
-    def _update(self, numbers: Any) -> None:
+    def _update_by(self, numbers: Any) -> None:
         rate, share_1, share_2, decay, epsilon = numbers.unbind()
         torch.mul(self._decayed, decay, out=self._decay_rates)
         if self._host is not None:
@@ -346,10 +324,5 @@ def clear_unless_finite(gradients: Sequence[Any], one: Any) -> Any:
     return found
 
 
-FUSED: dict[type[OptimizerBlock], Callable[..., MomentumOptimizer | AdamOptimizer]] = {
-    Adam: AdamOptimizer,
-    AdamW: AdamOptimizer,
-    Lars: MomentumOptimizer,
-    Sgd: MomentumOptimizer,
-}
-"""Block of an optimizer -> its fused implementation; any other one takes its part."""
+FUSED: dict[str, type[_Optimizer]] = {"momentum": MomentumOptimizer, "adam": AdamOptimizer}
+"""`OptimizerBlock.fused` -> fused implementation; any other optimizer takes its part."""

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from train.engine.torch.fused_pool import empty_input, empty_output
+from train.engine.torch.fused_pool import LAYOUT, empty_input, empty_output
 
 _TILE = 2048
 """Numbers of a tile, 8 for each thread."""
@@ -85,14 +85,16 @@ def _launch(kernel: Any, made: Tensor, *tensors: Tensor, sides: Sequence[int], w
 
 
 def forward(x: Tensor, *window: int) -> tuple[Tensor, Tensor]:
-    """See `train.engine.torch.fused_pool.max_pool`; ``x`` lies in channels last."""
+    """See `train.engine.torch.fused_pool.max_pool`."""
+    x = x.contiguous(memory_format=LAYOUT)
     output, places = empty_output(x, *window)
     _launch(_max_pool, output, x, output, places, sides=(*x.shape[2:], *output.shape[2:]), window=window)
     return output, places
 
 
 def backward(gradient: Tensor, places: Tensor, height: int, width: int, *window: int) -> Tensor:
-    """Return the gradient of the input, whose sides are given; all lie in channels last."""
+    """Return the gradient of the input, whose sides are given."""
+    gradient = gradient.contiguous(memory_format=LAYOUT)
     of_x = empty_input(gradient, places, height, width)
     sides = height, width, *gradient.shape[2:]
     _launch(_max_pool_gradient, of_x, gradient, places, of_x, sides=sides, window=window)

@@ -48,7 +48,7 @@ class ShampooOptimizer(RuleOptimizer):
     config: Shampoo
 
     def _prepare(self) -> None:
-        """See `RuleOptimizer`."""
+        super()._prepare()
         engine, network, config, shares = self._engine, self._network, self.config, self._shares
         self._axes = [config.axes(each.shape) for each in network.parameters]
         self._groups: dict[tuple[int, ...], _Group] = {}

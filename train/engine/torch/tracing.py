@@ -1,37 +1,15 @@
-"""Recording operators with PyTorch's profiler, and reading its files."""
+"""The operators in the files of PyTorch's profiler."""
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile
-
 from train.engine.protocol import Operator
 
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 _COMMUNICATION = ("gloo:", "mpi:", "nccl:", "ncclDevKernel", "ncclKernel")
 _BEGINNINGS = ("aten::", *_COMMUNICATION)
-
-
-class Recorder:
-    """Records operators into a file, once or several times."""
-
-    _profile: profile | None = None
-    _path: Path | None = None
-
-    def begin(self, path: Path, *, is_gpu: bool) -> None:
-        """Start to record."""
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
-        self._profile, self._path = profile(activities=activities), path
-        self._profile.start()
-
-    def end(self) -> None:
-        """Stop, and write the file."""
-        assert self._profile is not None
-        self._profile.stop()
-        self._profile.export_chrome_trace(str(self._path))
-        self._profile = None
 
 
 def read_operators(path: Path) -> list[Operator]:

@@ -199,9 +199,8 @@ def test_a_step_in_float16_on_a_gpu_agrees_with_float32_on_a_cpu(
         batch = mx.nd.array(images.transpose(0, 2, 3, 1) if is_nhwc else images, ctx=context)
         network.zero_gradients()
         forward_backward(network, batch, mx.nd.array(labels, ctx=context))
-        optimizer = MomentumOptimizer(
-            Lars(name="lars", weight_decay=1e-4, trust_coefficient=0.01), network, rescale=1 / 8
-        )
+        config = Lars(name="lars", weight_decay=1e-4, trust_coefficient=0.01)
+        optimizer = MomentumOptimizer(network.engine, config, network, rescale=1 / 8)
         before = network.read_weights()
         optimizer.update(HyperParameters(0.1, 0.9, 1e-4))
         found.append({name: array - before[name] for name, array in network.read_weights().items()})

@@ -66,8 +66,8 @@ def update(case: Update, device: str) -> dict[str, Any]:
 
     place = f"cluster.device={device}", "cluster.communication.kind=none", "cluster.ranks_per_node=1"
     settings: Any = {"accumulate": case.accumulate, "precision": case.kind, "layout": "NHWC"}
-    _, _, network = small_network("torch", *place, f"model.num_classes={case.classes}", **settings)
-    optimizer, draw = FusedMomentum(case.config, network, rescale=RESCALE), torch.Generator().manual_seed(1)
+    engine, _, network = small_network("torch", *place, f"model.num_classes={case.classes}", **settings)
+    optimizer, draw = FusedMomentum(engine, case.config, network, rescale=RESCALE), torch.Generator().manual_seed(1)
     found: dict[str, Any] = {f"before_{index}": _host(each) for index, each in enumerate(network.masters)}
 
     def step(number: int) -> float:

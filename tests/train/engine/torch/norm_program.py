@@ -83,7 +83,7 @@ def compute(case: Case, device: str) -> dict[str, np.ndarray]:
     )
     names = "output", "mean", "inverse_std", "of_x", "of_gamma", "of_beta", "of_addend"
     found = zip(names, (output, mean, inverse_std, *gradients), strict=True)
-    return {name: each.to("cpu", torch.float32).numpy() for name, each in found if each is not None}
+    return {name: each.to("cpu", torch.float32).numpy() for name, each in found if each.numel()}
 
 
 def launches(architecture: int, *kinds: str) -> list[dict[str, Any]]:
