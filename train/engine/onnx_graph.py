@@ -90,7 +90,6 @@ OPERATORS: dict[str, Operator] = {
     "avg_pool": _window("AveragePool", count_include_pad=1),
     "global_pool": _plain("GlobalAveragePool"),
     "dropout": _plain("Identity"),
-    "stochastic_depth": _plain("Identity"),
     "dense": _dense,
 }
 """Name of a kind -> function from a layer, the names of its inputs and tensors, and epsilon to its operators."""
@@ -132,7 +131,7 @@ def write_onnx(table: Network, tensors: Mapping[str, np.ndarray], epsilon: float
     nodes, renamed = [], {table.layers[-1].name: OUTPUT}
     for layer in table.layers:
         names = [*layer.inputs, *layer.tensor_shapes]
-        for node in OPERATORS[layer.kind.name](layer, names, epsilon):
+        for node in OPERATORS[layer.kind.operator](layer, names, epsilon):
             outputs, name = [renamed.get(node.output, node.output)], layer.name if node.output == layer.name else None
             nodes.append(helper.make_node(node.operator, node.inputs, outputs, name=name, **node.attributes))
     side = table.image_size

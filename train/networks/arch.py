@@ -234,6 +234,7 @@ def _with_stochastic_depth(network: str, layers: Sequence[Layer], rate: float) -
     depth = sum(layer.kind.name == "add" for layer in layers)
     if not depth:
         raise ConfigError("model.stochastic_depth", rate, f"0 for {network}, which has no residual blocks")
+    kind = replace(KINDS["dropout"], name="stochastic_depth", keeps_output=False, overwrites=True, draws="images")
     made: list[Layer] = []
     number = 0
     for layer in layers:
@@ -242,7 +243,7 @@ def _with_stochastic_depth(network: str, layers: Sequence[Layer], rate: float) -
             number += 1
             branch, *others = layer.inputs
             name, share = f"{layer.name}_depth", rate * number / depth
-            made.append(replace(layer, name=name, kind=KINDS["stochastic_depth"], inputs=(branch,), rate=share))
+            made.append(replace(layer, name=name, kind=kind, inputs=(branch,), rate=share))
             kept = replace(layer, inputs=(name, *others))
         made.append(kept)
     return made

@@ -97,7 +97,6 @@ KINDS: Mapping[str, Kind] = {
         Kind("avg_pool"),
         Kind("global_pool", makes_pixel=True),
         Kind("dropout", is_in_place=True, draws="elements"),
-        Kind("stochastic_depth", keeps_output=False, overwrites=True, is_in_place=True, draws="images"),
         _Dense("dense", makes_pixel=True),
     )
 }

@@ -106,6 +106,11 @@ class Kind:
     forward: Traffic | None = None
     backward: Traffic | None = None
 
+    @property
+    def operator(self) -> str:
+        """Return the key of its operator in the engines' tables; all kinds that draw have that of dropout."""
+        return "dropout" if self.draws else self.name
+
     def in_channels(self, channels: Sequence[int]) -> int:
         """Return the channels that a layer reads, given those of each input."""
         assert len(set(channels)) == 1, f"inputs of different widths: {channels}"

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -29,6 +30,7 @@ from train.engine.init import initial_weights
 from train.engine.protocol import open_engine
 from train.measure.timing import Clock
 from train.networks.arch import Network, Rows
+from train.networks.kinds import KINDS
 from train.probe import open_rank
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
@@ -162,11 +164,13 @@ def _layers(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Result
     dense = rows.add("mean", "avg_pool", rows.add("joined", "concat", *branches), kernel=2, stride=2)
     residual = rows.conv_bn("conv", rows.add("relu", "relu", rows.add("bn", "bn", dense)), 32, kernel=3)
     gate = rows.add("gate", "sigmoid", rows.add("averaged", "global_pool", residual))
-    residual = rows.add("branch", "stochastic_depth", rows.add("product", "multiply", residual, gate), rate=0.0)
+    residual = rows.add("branch", "dropout", rows.add("product", "multiply", residual, gate), rate=0.0)
     added = rows.add("kept", "dropout", rows.add("added", "add", residual, dense), rate=0.0)
     halved = rows.add("halved", "max_pool", added, kernel=2, stride=2, padding=0)
     rows.dense("classifier", rows.dense_relu("hidden", halved, 64), 10)
-    engine, network = network_on(case, place, Network("layers", 32, 3, 10, tuple(rows.layers)), is_tf32=is_tf32)
+    of_images = replace(KINDS["dropout"], draws="images")
+    layers = [replace(each, kind=of_images) if each.name == "branch" else each for each in rows.layers]
+    engine, network = network_on(case, place, Network("layers", 32, 3, 10, tuple(layers)), is_tf32=is_tf32)
     statistics = _vector(network.read_statistics().values())
     batch = batch_on(engine, network, np.random.default_rng(0).standard_normal((32, 3, 32, 32), np.float32))
     logits = engine.to_host(network.inference()(batch[0]))

@@ -137,14 +137,13 @@ def _part(row: Layer, *, inplace: bool) -> nn.Module:
         "max_pool": lambda: nn.MaxPool2d(*geometry),
         "avg_pool": lambda: nn.AvgPool2d(*geometry),
         "global_pool": lambda: nn.AdaptiveAvgPool2d(1),
-        "dropout": lambda: nn.Dropout(row.rate),
-        "stochastic_depth": lambda: _StochasticDepth(row.rate),
+        "dropout": lambda: (nn.Dropout if row.kind.draws == "elements" else _ImageDropout)(row.rate),
         "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(row.in_channels * row.in_size**2, row.out_channels)),
     }
-    return parts[row.kind.name]()
+    return parts[row.kind.operator]()
 
 
-class _StochasticDepth(nn.Dropout):  # type: ignore[misc]
+class _ImageDropout(nn.Dropout):  # type: ignore[misc]
     def forward(self, values: Any) -> Any:
         return values * super().forward(values.new_ones(len(values), 1, 1, 1))
 

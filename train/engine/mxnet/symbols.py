@@ -134,7 +134,7 @@ def layer_symbol(layer: Layer, inputs: Sequence[Any], settings: Settings, **tens
     if settings.is_cast:
         held = {each.kind: each.name for each in layer.parameters if not each.is_norm}
         tensors |= {kind: tensor_symbol(name, settings.engine) for kind, name in held.items() if kind not in tensors}
-    return OPERATORS[layer.kind.name](layer, settings, tensors, *inputs)
+    return OPERATORS[layer.kind.operator](layer, settings, tensors, *inputs)
 
 
 Operator = Callable[..., Any]
@@ -240,7 +240,6 @@ OPERATORS: dict[str, Operator] = {
     "avg_pool": _pool,
     "global_pool": _global_pool,
     "dropout": _dropout,
-    "stochastic_depth": _dropout,
     "dense": _dense,
 }
 """Name of a kind -> operator. Inference has no batch norm, see `train.engine.mxnet.folding`."""

@@ -36,7 +36,6 @@ OPERATORS: dict[str, Operator] = {
     "avg_pool": lambda row, _tensors, values: functional.avg_pool2d(values, row.kernel, row.stride, row.padding),
     "global_pool": lambda _row, _tensors, values: functional.adaptive_avg_pool2d(values, 1),
     "dropout": lambda _row, _tensors, values: values,
-    "stochastic_depth": lambda _row, _tensors, values: values,
     "dense": _dense,
 }
 """Name of a kind -> operator in inference. What computes the table has the operator of batch norm, see `Layers`."""
@@ -69,7 +68,7 @@ class Layers:
         self._rows = [
             (
                 row,
-                (overwriting if row.inputs[0] in alone else plain)[row.kind.name],
+                (overwriting if row.inputs[0] in alone else plain)[row.kind.operator],
                 # An output that nothing reads any more is freed, which matters in inference.
                 [name for name in row.inputs if last_reader[name] == row.name],
             )

@@ -91,8 +91,7 @@ class TrainedNetwork(TrainableNetwork):
     def _divide(self, cluster: Cluster, losses: Losses) -> None:
         """Make the parts of the forward pass: one, or several that are compiled, of which the last has the loss."""
         stages = stages_of(self.network, cluster, self._sum_dtype.itemsize)
-        operators: dict[str, Operator] = {"bn": self._normalise}
-        operators |= {layer.kind.name: self._drop for layer in self.network.layers if layer.kind.draws}
+        operators: dict[str, Operator] = {"bn": self._normalise, "dropout": self._drop}
         if cluster.engine.batch_norm == "fused":
             # Importing it registers the operators, which other runs need not wait for.
             from train.engine.torch.fused_norm import batch_norm  # noqa: PLC0415
