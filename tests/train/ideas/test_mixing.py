@@ -1,25 +1,32 @@
 """MixUp and CutMix: the drawn shares and boxes, and the mixed images and labels, against the papers in NumPy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from configs.errors import ConfigError
-from configs.load import load_both, load_cluster
+from configs.ideas.part import Place
+from configs.load import load_both
 from configs.plan import plan_run
 from data.input.batches import TrainingBatch
-from tests.engines import ALONE, each_engine
-from train.engine.protocol import Engine, open_engine
-from train.ideas.mixing import Mix, Mixing, MixingPart, mixing_of
+from tests.engines import cpu_engine, each_engine
+from train.ideas.mixing import Mix, MixingPart
 
 DRAWS = 2000
 SIDE = 24
 
 
-def _mixing(*overrides: str, rank: int = 0) -> Mixing:
-    recipe, _ = load_both("digits", "laptop", [f"model.image_size={SIDE}", "data.eval_resize=32", *overrides])
-    return mixing_of(recipe, plan_run(recipe, 1), rank)
+def _part(*overrides: str, rank: int = 0, engine: Any = None, layout: str = "NCHW") -> MixingPart:
+    words = [f"model.image_size={SIDE}", "data.eval_resize=32", "data.mixup_alpha=0", *overrides]
+    recipe, cluster = load_both("digits", "laptop", words)
+    cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"layout": layout})})
+    return MixingPart(Place(recipe, cluster, plan_run(recipe, 1), rank, engine, None))
+
+
+def _mixing(*overrides: str, rank: int = 0) -> Callable[[int, int], Mix]:
+    return _part(*overrides, rank=rank).mix
 
 
 def _box_share(draw: np.random.Generator, alpha: float) -> float:
@@ -70,11 +77,6 @@ def test_a_mix_follows_from_seed_step_rank_and_micro_batch_alone_and_ends_with_p
     assert until(first - 1, 0) == mixing(first - 1, 0) != Mix(1.0) == until(first, 0) == until(first + 9, 1)
 
 
-def _mixed(engine: Engine, layout: str, batch: TrainingBatch, mix: Mix) -> TrainingBatch:
-    draw: Any = lambda step, number: mix  # noqa: E731
-    return MixingPart(engine, layout, draw).batch(0, 0, batch)
-
-
 @each_engine
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("box", [None, (slice(1, 4), slice(0, 2))])
@@ -82,9 +84,14 @@ def _mixed(engine: Engine, layout: str, batch: TrainingBatch, mix: Mix) -> Train
 def test_images_and_labels_are_mixed_with_those_from_the_end(
     name: str, layout: str, box: Any, number_type: str
 ) -> None:
-    cluster = load_cluster("laptop", [f"cluster.engine.name={name}"])
-    cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"layout": layout})})
-    engine = open_engine(cluster, ALONE)
+    engine = cpu_engine(name)
+
+    def mixed_by(mix: Mix) -> TrainingBatch:
+        part: Any = _part(engine=engine, layout=layout)
+        part.mix = lambda _step, _number: mix
+        mixed: TrainingBatch = part.batch(0, 0, batch)
+        return mixed
+
     images = np.random.default_rng(1).standard_normal((5, 3, 6, 7)).astype(number_type)
     labels = np.array([4, 0, 7, 7, 1], np.float32)
     share = 0.7
@@ -95,7 +102,7 @@ def test_images_and_labels_are_mixed_with_those_from_the_end(
     order = (0, 1, 2, 3) if layout == "NCHW" else (0, 2, 3, 1)
     given = np.ascontiguousarray(images.transpose(order))
     batch = TrainingBatch(engine.from_host(given), engine.from_host(labels))
-    found = _mixed(engine, layout, batch, Mix(share, box))
+    found = mixed_by(Mix(share, box))
     values = engine.to_host(found.images)
     assert values.dtype == number_type
     tolerance = 0 if box else 1e-3 if number_type == "float16" else 1e-6
@@ -103,7 +110,7 @@ def test_images_and_labels_are_mixed_with_those_from_the_end(
     rows = np.stack([labels, [1, 7, 7, 0, 4], np.full(5, share)], axis=1)
     np.testing.assert_allclose(engine.to_host(found.labels), rows, rtol=1e-6)
     np.testing.assert_array_equal(engine.to_host(batch.images), given)
-    np.testing.assert_array_equal(engine.to_host(_mixed(engine, layout, batch, Mix(1.0)).images), given)
+    np.testing.assert_array_equal(engine.to_host(mixed_by(Mix(1.0)).images), given)
 
 
 def test_what_cannot_be_mixed_is_refused() -> None:
