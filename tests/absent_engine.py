@@ -1,7 +1,7 @@
 """Skips the tests that import an engine which this environment does not have: whole modules, or single tests.
 
-Nothing has to be marked. A module of the program that imports an engine needlessly would be skipped too, so
-``tests/train/engine/test_absent_engine.py`` imports each of them without any engine.
+Nothing has to be marked. A module of the program that imports an engine needlessly would be skipped too; the contracts
+of `lint-imports` name the few modules that may.
 """
 
 import re

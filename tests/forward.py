@@ -84,24 +84,6 @@ def _channels(x: Array) -> Array:
     return x[None, :, None, None]
 
 
-def resnet50(forward: Forward, images: Array) -> Array:
-    """Give the logits of ResNet-50 v1.5."""
-    x = relu(forward.conv_bn(images.astype(np.float64), "stem", stride=2, padding=3))
-    x = max_pool(x, 3, 2, 1)
-    for stage, blocks in ((1, 3), (2, 4), (3, 6), (4, 3)):
-        for block in range(1, blocks + 1):
-            name, stride = f"stage{stage}_block{block}", 2 if stage > 1 and block == 1 else 1
-            inner = relu(forward.conv_bn(x, f"{name}_conv1"))
-            inner = relu(forward.conv_bn(inner, f"{name}_conv2", stride=stride, padding=1))
-            inner = forward.conv_bn(inner, f"{name}_conv3")
-            x = relu(inner + (forward.conv_bn(x, f"{name}_projection", stride=stride) if block == 1 else x))
-    return forward.classify(x)
-
-
-resnext50_32x4d = resnet50
-"""ResNeXt-50 (Xie et al., arXiv:1611.05431, table 1) has the same layers; its tensors have the groups and widths."""
-
-
 def resnet8(forward: Forward, images: Array) -> Array:
     """Give the logits of the paper's network for small images with one block in each of its three stages."""
     x = relu(forward.conv_bn(images.astype(np.float64), "stem", padding=1))

@@ -227,7 +227,7 @@ class Engine(Protocol):
     def export_formats(
         self, network: TrainableNetwork, prefix: Path, names: Mapping[str, str]
     ) -> Iterator[tuple[str, Predict]]:
-        """Write the network in every format that the framework can write, below ``prefix``.
+        """Write the network in every format that the framework alone can write, below ``prefix``.
 
         Args:
             network: A float32 network in NCHW on the CPU.
@@ -235,8 +235,7 @@ class Engine(Protocol):
             names: This program's name -> that in a file of nothing but tensors, for each tensor.
 
         Yields:
-            Name of the format, and a function from normalised images to logits of the network loaded from its files;
-            first ``trained``, the network itself.
+            Name of the format, and a function from normalised images to logits of the network loaded from its files.
         """
 
     def zeros(self, shape: Sequence[int]) -> Array:

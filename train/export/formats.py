@@ -17,6 +17,7 @@ from train.checkpoint import evaluated_weights
 from train.comm.communicator import SingleProcess
 from train.dataset import images_of
 from train.engine.build import build_model
+from train.engine.onnx_graph import export_onnx
 from train.engine.protocol import open_engine
 from train.evaluate import metric_of
 from train.networks.arch import network_of
@@ -63,7 +64,8 @@ def export_network(
 ) -> Iterator[tuple[str, Predict]]:
     """Write each format; yield its name and a function from normalised images to logits of the loaded network.
 
-    The engine's own formats and ONNX come first, then safetensors: float32 tensors in OIHW.
+    First comes ``trained``, the network itself, then the engine's own formats, ONNX if its packages are installed, and
+    safetensors: float32 tensors in OIHW.
 
     Args:
         recipe: The network and its images.
@@ -78,7 +80,11 @@ def export_network(
     plan, tensors = plan_run(recipe, cluster.world_size), evaluated_weights(read(checkpoint))
     network = build_model(engine, recipe, cluster, plan, tensors).network
     names = names or {name: name for name in tensors}
+    predict = network.inference()
+    yield "trained", lambda images: engine.to_host(predict(images))
     yield from engine.export_formats(network, destination / PREFIX, names)
+    for name, of_host in export_onnx(network.network, tensors, network.model.bn_epsilon, destination / PREFIX):
+        yield name, lambda images: of_host(engine.to_host(images))  # noqa: B023 (there is one at most)
     path = destination / f"{PREFIX}.safetensors"
     # The library writes an array that is not contiguous in the wrong order, and explains no full disk as Python does.
     path.write_bytes(save({name: np.asarray(each, order="C") for name, each in renamed(tensors, names).items()}))

@@ -110,40 +110,37 @@ class Rows:
         self.channels = {"data": self.input_channels}
         self.sizes = {"data": self.image_size}
 
-    # fmt: off
-    def add(  # noqa: PLR0913 (a layer has so many properties)
-        self, name: str, kind_name: str, *inputs: str,
-        out_channels: int | None = None, kernel: int = 1, stride: int = 1, padding: int | None = None,
-        groups: int = 1, has_bias: bool = False, rate: float = 0.0, ends_block: bool = False,
+    def add(
+        self,
+        name: str,
+        kind_name: str,
+        *inputs: str,
+        out_channels: int | None = None,
+        padding: int | None = None,
+        **properties: Any,
     ) -> str:
-        # fmt: on
         """Append one layer and return its name.
 
         ``kind_name`` is a key of `KINDS`. If ``padding`` is None, it is (kernel - 1) // 2, which keeps the image size
-        at stride 1 and an odd kernel.
+        at stride 1 and an odd kernel. ``properties`` are fields of `Layer`, such as ``kernel`` and ``stride``.
         """
         kind, sizes = KINDS[kind_name], [self.sizes[each] for each in inputs]
         in_channels = kind.in_channels([self.channels[each] for each in inputs])
-        margin = (kernel - 1) // 2 if padding is None else padding
-        out_size = kind.out_size(sizes, kernel, stride, margin)
-        assert out_size >= 1, f"{name}: nothing is left of {sizes[0]} px"
         width = in_channels if out_channels is None else out_channels
+        layer = Layer(name, kind, inputs, in_channels, width, sizes[0], out_size=0, **properties)
+        margin = (layer.kernel - 1) // 2 if padding is None else padding
+        out_size, groups = kind.out_size(sizes, layer.kernel, layer.stride, margin), layer.groups
+        assert out_size >= 1, f"{name}: nothing is left of {sizes[0]} px"
         assert not (in_channels % groups or width % groups), f"{name}: {groups} groups of {in_channels} to {width}"
-        self.layers.append(Layer(
-            name, kind, inputs, in_channels, width, sizes[0], out_size, kernel, stride, margin,
-            groups=groups, has_bias=has_bias, rate=rate, ends_block=ends_block,
-        ))  # fmt: skip
+        self.layers.append(replace(layer, out_size=out_size, padding=margin))
         self.channels[name], self.sizes[name] = width, out_size
         return name
 
-    # fmt: off
-    def conv_bn(  # noqa: PLR0913
-        self, name: str, source: str, width: int, *,
-        kernel: int = 1, stride: int = 1, groups: int = 1, relu: bool = False, ends_block: bool = False,
+    def conv_bn(
+        self, name: str, source: str, width: int, *, relu: bool = False, ends_block: bool = False, **properties: Any
     ) -> str:
-        # fmt: on
         """Append a convolution, its batch norm and, if ``relu``, the `activation`; return the name of the last."""
-        last = self.add(name, "conv", source, out_channels=width, kernel=kernel, stride=stride, groups=groups)
+        last = self.add(name, "conv", source, out_channels=width, **properties)
         last = self.add(f"{name}_bn", "bn", last, ends_block=ends_block)
         return self.activated(name, last) if relu else last
 
@@ -151,15 +148,9 @@ class Rows:
         """Append the `activation` of a layer or a block; return its name."""
         return self.add(f"{name}_{self.activation}", self.activation, source)
 
-    # fmt: off
-    def conv_relu(
-        self, name: str, source: str, width: int, *, kernel: int = 1, stride: int = 1, padding: int | None = None,
-    ) -> str:
-        # fmt: on
+    def conv_relu(self, name: str, source: str, width: int, **properties: Any) -> str:
         """Append a convolution with bias and a ReLU; return the name of the ReLU."""
-        last = self.add(
-            name, "conv", source, out_channels=width, kernel=kernel, stride=stride, padding=padding, has_bias=True
-        )
+        last = self.add(name, "conv", source, out_channels=width, has_bias=True, **properties)
         return self.add(f"{name}_relu", "relu", last)
 
     def dense_relu(self, name: str, source: str, width: int) -> str:

@@ -62,8 +62,3 @@ def test_the_dropout_of_a_step_has_31_bits_of_the_stream_of_its_rank() -> None:
     seeds = [layer_seed(7, 3, step) for step in range(100)]
     assert seeds == [stream_seed(7, f"dropout, step {step}", 3) & 0x7FFFFFFF for step in range(100)]
     assert max(seeds) > 2**30, "all bits are used"
-
-
-def test_no_two_ranks_and_no_two_steps_drop_the_same() -> None:
-    seeds = {layer_seed(seed, rank, step) for seed in (1, 2) for rank in range(32) for step in range(32)}
-    assert len(seeds) == 2 * 32 * 32

@@ -22,17 +22,12 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 OWN_FORMATS = {"mxnet": ["MXNet"], "torch": ["PyTorch state", "PyTorch program"]}
-LARGE = pytest.mark.slow
 POOLED = "model.residual={shortcut: pooled, stride: pool, squeeze_excitation: [stage2_block1]}"
-BLURRED = "model.residual={blur: convolutions_and_max_pool}"
-SIAT = "model.residual={stem: deep, shortcut: pooled, stride: pool, squeeze_excitation: [stage3_block6, stage4_block3]}"
+BLURRED = "model.residual={blur: convolutions}"
 NETWORKS = [
-    ("resnet8", 16, []), ("resnet8", 16, [POOLED]), ("resnet8", 15, [BLURRED.replace("_and_max_pool", "")]),
+    ("resnet8", 16, []), ("resnet8", 16, [POOLED]), ("resnet8", 15, [BLURRED]),
     ("mnist_small_cnn", 28, []), ("googlenet", 32, []), ("densenet121", 32, []),
     ("mobilenet_v2", 32, []), ("resnet8", 16, ["model.residual={activation: silu}"]),
-    pytest.param("resnet18", 64, [BLURRED], marks=LARGE), pytest.param("alexnet", 63, [], marks=LARGE),
-    pytest.param("resnext50_32x4d", 64, [], marks=LARGE),
-    *(pytest.param("resnet50", 64, residual, marks=LARGE) for residual in ([], [SIAT])),
 ]  # fmt: skip
 
 
@@ -72,8 +67,7 @@ def test_folded_logits_equal_those_with_batch_norm(
 @pytest.mark.parametrize(
     ("network_name", "side", "overrides"),
     [
-        ("resnet8", 40, []), ("googlenet", 70, []), ("densenet121", 64, []),
-        ("resnet8", 48, [POOLED]),
+        ("densenet121", 64, []), ("resnet8", 48, [POOLED]),
     ],
 )  # fmt: skip
 def test_images_of_another_size_than_those_of_training_are_evaluated(
@@ -132,21 +126,19 @@ def test_a_convolution_with_a_bias_is_folded_too_and_a_batch_norm_without_one_is
     np.testing.assert_allclose(engine.to_host(network.inference()(images)), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_mxnets_two_ways_of_a_batch_norm_that_is_not_folded_agree_with_arithmetic(layout: str) -> None:
+def test_mxnets_batch_norm_in_nhwc_that_is_not_folded_agrees_with_arithmetic() -> None:
     pytest.importorskip("mxnet")
     rows = Rows(3, 16)
     last = rows.add("pool", "global_pool", rows.add("first_relu", "relu", rows.add("first_bn", "bn", "data")))
     rows.dense("classifier", last, 10)
     table = Network("made", 16, 3, 10, tuple(rows.layers))
-    engine, _, network = small_network("mxnet", "model.bn_epsilon=0.5", table=table, layout=layout)
+    engine, _, network = small_network("mxnet", "model.bn_epsilon=0.5", table=table, layout="NHWC")
     arrays = randomize(network, table, network.read_weights())
     images = random_batch(engine, network, size=2)[0]
-    pixels = engine.to_host(images) if layout == "NHWC" else engine.to_host(images).transpose(0, 2, 3, 1)
     scale = arrays["first_bn_gamma"] / np.sqrt(arrays["first_bn_moving_var"] + 0.5)
-    pooled = np.maximum((pixels - arrays["first_bn_moving_mean"]) * scale + arrays["first_bn_beta"], 0).mean(
-        axis=(1, 2)
-    )
+    pooled = np.maximum(
+        (engine.to_host(images) - arrays["first_bn_moving_mean"]) * scale + arrays["first_bn_beta"], 0
+    ).mean(axis=(1, 2))
     expected = pooled @ arrays["classifier_weight"].T + arrays["classifier_bias"]
     np.testing.assert_allclose(engine.to_host(network.inference()(images)), expected, rtol=1e-4, atol=1e-5)
 
@@ -195,9 +187,7 @@ def test_weights_that_an_inference_reordered_in_memory_are_updated(name: str) ->
 
 @pytest.mark.slow
 @each_engine
-@pytest.mark.parametrize(
-    ("network_name", "side"), [("resnet8", 16), ("densenet121", 32), ("mnist_small_cnn", 28), ("mobilenet_v2", 32)]
-)
+@pytest.mark.parametrize(("network_name", "side"), [("resnet8", 16), ("densenet121", 32)])
 def test_every_exported_format_gives_the_logits_of_the_network(
     name: str, network_name: str, side: int, tmp_path: Path
 ) -> None:
@@ -205,8 +195,8 @@ def test_every_exported_format_gives_the_logits_of_the_network(
     held = {**network.read_weights(), **network.read_statistics()}
     names = {name: name for name in held}
     logits = {title: predict(images) for title, predict in engine.export_formats(network, tmp_path / "network", names)}
-    assert list(logits) == ["trained", *OWN_FORMATS[name], "ONNX"]
-    expected = logits["trained"]
+    assert list(logits) == OWN_FORMATS[name]
+    expected = engine.to_host(network.inference()(images))
     for title, values in logits.items():
         np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-4 * expected.std(), err_msg=title)
     (own,) = (path for path in tmp_path.iterdir() if path.suffix in (".params", ".pt"))
@@ -215,11 +205,9 @@ def test_every_exported_format_gives_the_logits_of_the_network(
     assert all(np.array_equal(read[key], values) for key, values in held.items())
 
 
-@each_engine
 def test_without_its_packages_no_onnx_file_is_written_and_the_log_says_so(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, network, _ = _opened(name, "resnet8", 16)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert list(export_onnx(network.network, network.read_weights(), 1e-3, tmp_path / "network")) == []
+    assert list(export_onnx(_table(has_bias=False, has_norm_before=False), {}, 1e-3, tmp_path / "network")) == []
     assert "no ONNX file is written: not installed: onnx, onnxruntime" in caplog.text

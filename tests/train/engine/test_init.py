@@ -13,27 +13,12 @@ MODEL = Model(name="resnet20", num_classes=10, image_size=32)
 NETWORK = build_network("resnet20", num_classes=10, image_size=32)
 
 
-def test_convolutions_are_fan_in_gaussian_and_the_classifier_narrow() -> None:
-    weights = initial_weights(NETWORK, MODEL, seed=1)
-    assert weights["stage3_block2_conv1_weight"].std() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
-    assert weights["classifier_weight"].std() == pytest.approx(0.01, rel=0.1)
-    assert not weights["classifier_bias"].any()
-    assert (weights["stem_bn_gamma"] == 1).all()
-
-
-def test_zero_gamma_blanks_only_the_last_of_each_block() -> None:
-    last = [f"stage{stage}_block{block}_conv2_bn_gamma" for stage in (1, 2, 3) for block in (1, 2, 3)]
-    for is_zero in (True, False):
-        weights = initial_weights(NETWORK, MODEL.model_copy(update={"zero_gamma": is_zero}), seed=1)
-        blank = [name for name, array in weights.items() if name.endswith("gamma") and not array.any()]
-        assert blank == (last if is_zero else [])
-
-
-def test_last_gamma_is_that_of_the_last_batch_norm_of_each_block_alone() -> None:
-    weights = initial_weights(NETWORK, MODEL.model_copy(update={"last_gamma": 1.4}), seed=1)
+@pytest.mark.parametrize(("given", "last"), [({}, 1), ({"last_gamma": 1.4}, 1.4), ({"zero_gamma": True}, 0)])
+def test_the_last_batch_norm_of_each_block_alone_has_the_last_gamma(given: dict[str, float], last: float) -> None:
+    weights = initial_weights(NETWORK, MODEL.model_copy(update=given), seed=1)
     for name, array in weights.items():
         if name.endswith("_gamma"):
-            assert (array == np.float32(1.4 if "_conv2_" in name else 1)).all(), name
+            assert (array == np.float32(last if "_conv2_" in name else 1)).all(), name
 
 
 def test_lecun_uniform_fills_its_range_evenly_from_the_tensors_own_stream() -> None:

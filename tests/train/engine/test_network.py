@@ -16,14 +16,7 @@ from train.networks.arch import Network, Rows
 from train.schedule import HyperParameters
 from train.warmup import warm_up
 
-SIZES = {
-    "alexnet": 67,
-    "googlenet": 32,
-    "densenet121": 32,
-    "mobilenet_v2": 32,
-    "mnist_small_cnn": 28,
-    "mnist_large_cnn": 28,
-}
+SIZES = {"googlenet": 32, "densenet121": 32, "mnist_small_cnn": 28}
 
 
 LAYOUTS = [*(pytest.param(*each.values, "NCHW", marks=each.marks) for each in BOTH),

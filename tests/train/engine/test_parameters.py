@@ -125,17 +125,6 @@ def test_foreign_names_are_taken_in_the_order_of_the_layers_and_other_shapes_are
         _load(_write(tmp_path / "grey.npz", grey))
 
 
-@pytest.mark.parametrize("ending", [".npz", ".onnx", ".safetensors"])
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_torchvisions_names_are_known_in_any_order_and_in_every_kind_of_file(
-    ending: str, prefix: str, trained: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    theirs = sorted(of_pytorch(trained).items())
-    loaded = _load(_write(tmp_path / f"a{ending}", {f"{prefix}{name}": each for name, each in theirs}))
-    assert loaded.keys() == trained.keys()
-    assert all(np.array_equal(loaded[name], values) for name, values in trained.items())
-
-
 def test_other_names_of_pytorch_are_taken_in_the_order_of_the_layers(
     trained: dict[str, np.ndarray], tmp_path: Path
 ) -> None:

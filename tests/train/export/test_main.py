@@ -70,21 +70,9 @@ def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp
         np.testing.assert_allclose(values, logits["trained"], atol=1e-4, err_msg=name)
     graph = onnx.load(tmp_path / "network.onnx").graph
     assert [each.name for each in graph.input] == ["data"], "weights are no inputs"
-    _require_tensors(tmp_path / "network.safetensors", {each.name: to_array(each) for each in graph.initializer})
-
-
-def _require_tensors(path: Path, expected: dict[str, np.ndarray]) -> None:
-    """Compare a file of safetensors with tensors, as its library reads it and by the format's definition."""
-    raw = path.read_bytes()
-    begin = 8 + int.from_bytes(raw[:8], "little")
-    header, loaded = json.loads(raw[8:begin]), load_file(path)
-    assert header.keys() == loaded.keys() == expected.keys()
-    for name, values in expected.items():
-        assert (header[name]["dtype"], header[name]["shape"]) == ("F32", list(values.shape))
-        first, last = header[name]["data_offsets"]
-        by_hand = np.frombuffer(raw[begin + first : begin + last], "<f4").reshape(values.shape)
-        np.testing.assert_array_equal(by_hand, values)
-        np.testing.assert_array_equal(loaded[name], values)
+    saved = load_file(tmp_path / "network.safetensors")
+    assert saved.keys() == {each.name for each in graph.initializer}
+    assert all(np.array_equal(saved[each.name], to_array(each)) for each in graph.initializer)
 
 
 @pytest.fixture(scope="module")

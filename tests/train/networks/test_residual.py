@@ -17,7 +17,6 @@ from train.sim.forecast import has_reference, make_scenario, time_step
 torch = pytest.importorskip("torch")
 nn: Any = torch.nn
 
-RESNET_D = "{stem: deep, shortcut: pooled}"
 POOLED = "{shortcut: pooled, stride: pool}"
 SIAT = "{stem: deep, shortcut: pooled, stride: pool, squeeze_excitation: [stage3_block6, stage4_block3]}"
 EXCITED = "{squeeze_excitation: [stage1_block1, stage3_block1]}"
@@ -31,7 +30,6 @@ CASES = [
     ("resnet8", 16, FFCV),
     ("resnet8", 15, FFCV),
     ("resnet8", 16, SILU),
-    pytest.param("resnet50", 64, RESNET_D, marks=SLOW),
     pytest.param("resnet50", 64, SIAT, marks=SLOW),
     pytest.param("resnet50", 64, COMPOSER, marks=SLOW),
 ]

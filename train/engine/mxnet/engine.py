@@ -19,7 +19,6 @@ from logs.environment import cpu_flags
 from train.engine.mxnet.bfloat16 import prepare_bfloat16
 from train.engine.mxnet.network import TrainedNetwork
 from train.engine.mxnet.optimizers import FUSED, OPERATOR_LIMIT, HostMomentum
-from train.engine.onnx_graph import export_onnx
 from train.engine.protocol import Engine, Operator, Optimizer, Predict, TrainableNetwork
 from train.networks.arch import Network
 from train.rank.identity import Identity
@@ -78,19 +77,12 @@ class MxnetEngine(Engine):
     ) -> Iterator[tuple[str, Predict]]:
         # MXNet's own format and ONNX have this program's names.
         assert isinstance(network, TrainedNetwork)
-        predict = network.inference()
-        yield "trained", lambda images: predict(images).asnumpy()
-
         network.export(prefix)
         with warnings.catch_warnings():
             # This loader gives the images no type, and then warns that it cannot tell their type.
             warnings.simplefilter("ignore", UserWarning)
             loaded = mx.gluon.SymbolBlock.imports(f"{prefix}-symbol.json", ["data"], f"{prefix}-0000.params")
         yield "MXNet", lambda images: loaded(images).asnumpy()
-
-        tensors = {**network.read_weights(), **network.read_statistics()}
-        for name, of_host in export_onnx(network.network, tensors, network.model.bn_epsilon, prefix):
-            yield name, lambda images: of_host(images.asnumpy())  # noqa: B023 (there is one at most)
 
     def zeros(self, shape: Sequence[int]) -> Any:
         return mx.nd.zeros(tuple(shape), ctx=self.context)

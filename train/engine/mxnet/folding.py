@@ -8,7 +8,7 @@ N H W images, and cuDNN 8.9.6 refuses more than 65,535 of them in inference; Res
 of 224 px on. And inference without batch norm is faster on every device.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -16,7 +16,7 @@ from mxnet import gluon
 
 from configs.schema import EngineSettings, Model
 from train.engine.formulas import folded_batch_norm, norm_vectors
-from train.engine.mxnet.symbols import Settings, as_precision, layer_symbol, tensor_symbol, with_precision
+from train.engine.mxnet.symbols import Settings, layer_symbol, network_symbol, tensor_symbol
 from train.networks.arch import Network
 from train.networks.layer import Layer
 
@@ -117,18 +117,12 @@ def folded_symbol(network: Network, model: Model, engine: EngineSettings, *, is_
         width = layer.out_channels
         return mx.sym.Convolution(data, scale, shift, kernel=(1, 1), num_filter=width, num_group=width)
 
-    def logits(data: Any) -> Any:
-        outputs = {"data": as_precision(engine, data)}
-        for layer in network.layers:
-            inputs = [outputs[name] for name in layer.inputs]
-            if layer.name in folds:
-                weight, bias = (tensor_symbol(layer.name + suffix, engine) for suffix in (_WEIGHT, _BIAS))
-                outputs[layer.name] = layer_symbol(layer, inputs, settings, weight=weight, bias=bias)
-            elif layer.kind.is_affine:
-                is_folded = layer.inputs[0] in folds
-                outputs[layer.name] = inputs[0] if is_folded else scaled(layer, inputs[0])
-            else:
-                outputs[layer.name] = layer_symbol(layer, inputs, settings)
-        return outputs[network.layers[-1].name]
+    def made(layer: Layer, inputs: Sequence[Any]) -> Any:
+        if layer.name in folds:
+            weight, bias = (tensor_symbol(layer.name + suffix, engine) for suffix in (_WEIGHT, _BIAS))
+            return layer_symbol(layer, inputs, settings, weight=weight, bias=bias)
+        if not layer.kind.is_affine:
+            return layer_symbol(layer, inputs, settings)
+        return inputs[0] if layer.inputs[0] in folds else scaled(layer, inputs[0])
 
-    return with_precision(engine, logits)
+    return network_symbol(network, engine, made)

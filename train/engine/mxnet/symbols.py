@@ -66,15 +66,11 @@ def logits_symbol(network: Network, model: Model, engine: EngineSettings, batch_
     exact = _float32_stem(network) if engine.precision == "bfloat16" else ()
     settings = Settings(model, engine, batch_size)
 
-    def logits(data: Any) -> Any:
-        outputs = {"data": data if exact else as_precision(engine, data)}
-        for layer in network.layers:
-            inputs = [outputs[name] for name in layer.inputs]
-            made = layer_symbol(layer, inputs, settings._replace(has_casts=layer not in exact))
-            outputs[layer.name] = as_bfloat16(made) if exact and layer is exact[-1] else made
-        return outputs[network.layers[-1].name]
+    def made(layer: Layer, inputs: Sequence[Any]) -> Any:
+        found = layer_symbol(layer, inputs, settings._replace(has_casts=layer not in exact))
+        return as_bfloat16(found) if exact and layer is exact[-1] else found
 
-    return with_precision(engine, logits)
+    return network_symbol(network, engine, made, has_exact_stem=bool(exact))
 
 
 def _float32_stem(network: Network) -> Sequence[Layer]:
@@ -100,24 +96,28 @@ def _is_cast(engine: EngineSettings) -> bool:
     return engine.precision != engine.gradient_precision
 
 
-def with_precision(engine: EngineSettings, logits: Callable[[Any], Any]) -> Any:
+def network_symbol(
+    network: Network, engine: EngineSettings, made: Callable[..., Any], *, has_exact_stem: bool = False
+) -> Any:
     """Return the symbol from float32 images to float32 logits; in 16 bits, the layers between infer their types.
 
     Args:
+        network: The table of layers.
         engine: Has the precision.
-        logits: Takes the symbol of the float32 images, and returns that of the logits in the precision.
+        made: Takes a layer and the symbols of its inputs, and returns that of its output.
+        has_exact_stem: Whether the first layers take the float32 images as they are.
     """
-    found = logits(mx.sym.Variable("data", dtype="float32"))
+    data = mx.sym.Variable("data", dtype="float32")
+    precision = "float32" if has_exact_stem else engine.precision
+    if precision != "float32":
+        data = as_bfloat16(data) if precision == "bfloat16" else mx.sym.cast(data, "float16")
+    outputs = {"data": data}
+    for layer in network.layers:
+        outputs[layer.name] = made(layer, [outputs[name] for name in layer.inputs])
+    found = outputs[network.layers[-1].name]
     if engine.precision == "float32":
         return found
     return as_float32(found) if engine.precision == "bfloat16" else mx.sym.cast(found, "float32")
-
-
-def as_precision(engine: EngineSettings, symbol: Any) -> Any:
-    """Return a float32 symbol in the precision of the layers."""
-    if engine.precision == "float32":
-        return symbol
-    return as_bfloat16(symbol) if engine.precision == "bfloat16" else mx.sym.cast(symbol, "float16")
 
 
 def layer_symbol(layer: Layer, inputs: Sequence[Any], settings: Settings, **tensors: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writing a trained network as PyTorch's state and program, and as ONNX, and loading each format again."""
+"""Writing a trained network as PyTorch's state and program, and loading each format again."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from train.engine.onnx_graph import export_onnx
 from train.engine.protocol import Predict
 from train.engine.pytorch_file import read_pytorch
 from train.engine.torch.folding import FoldedInference
@@ -29,12 +28,8 @@ def export_formats(network: TrainedNetwork, prefix: Path, names: Mapping[str, st
         names: This program's name -> that in the state file, for each tensor.
 
     Yields:
-        First ``trained``, the network itself, then ``PyTorch state`` (tensors by name), ``PyTorch program``
-        (`torch.export`), and ``ONNX`` if its packages are installed.
+        First ``PyTorch state`` (tensors by name), then ``PyTorch program`` (`torch.export`).
     """
-    predict = network.inference()
-    yield "trained", lambda images: predict(images).numpy()
-
     table, epsilon = network.network, network.model.bn_epsilon
     state = f"{prefix}.pt"
     arrays = {**network.read_weights(), **network.read_statistics()}
@@ -49,9 +44,6 @@ def export_formats(network: TrainedNetwork, prefix: Path, names: Mapping[str, st
     tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
     _write_program(_Inference(table, tensors, epsilon), network.image_shape, program)
     yield "PyTorch program", _without_graph(torch.export.load(program).module())
-
-    for name, of_host in export_onnx(table, arrays, epsilon, prefix):
-        yield name, lambda images: of_host(images.numpy())  # noqa: B023 (there is one at most)
 
 
 def _without_graph(predict: Callable[[Any], Any]) -> Predict:

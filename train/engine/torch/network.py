@@ -26,9 +26,8 @@ from train.engine.torch.layers import Layers, Operator
 from train.engine.torch.shared_norm import SharedStatistics
 from train.ideas.loss import Losses, losses_of
 from train.networks.arch import Network
-from train.networks.fusion import BN_RELU, fuse_norms
 from train.networks.layer import Layer, Parameter
-from train.networks.stages import stages_of
+from train.networks.stages import BN_RELU, fuse_norms, stages_of
 
 _IMAGE_AXES = 4
 

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -142,7 +141,7 @@ def test_a_large_batch_norm_of_nhwc_is_the_same_in_nchw() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("name", ["googlenet", "densenet121", "resnet18", "alexnet"])
+@pytest.mark.parametrize("name", ["googlenet", "densenet121"])
 def test_every_layer_has_its_channels_where_the_layout_has_them(name: str, layout: Literal["NCHW", "NHWC"]) -> None:
     side = 96
     model = Model(name=name, num_classes=10, image_size=side)
@@ -158,26 +157,6 @@ def test_every_layer_has_its_channels_where_the_layout_has_them(name: str, layou
         given = found.get(f"{layer.name}_output")
         if given is not None and len(given) > 2:
             assert given == shape(layer.out_channels, layer.out_size), layer.name
-
-
-def test_gradients_in_float16_are_summed_in_float32() -> None:
-    network = _small(HALF, accumulate=True)
-    halves = {
-        each.name: each for each in network._held.values() if each.grad_req != "null" and each.dtype == np.float16
-    }
-    assert len(halves) == len(network._half_sums) > 0
-
-    def backward() -> None:
-        for each in halves.values():
-            each.grad()[:] = 40_000  # of which float16 cannot hold two
-
-    network._losses = SimpleNamespace(backward=backward)
-    network.zero_gradients()
-    for _ in range(3):
-        network.backward()
-    for parameter, gradient in zip(network.parameters, network.gradients, strict=True):
-        expected = 120_000 if parameter.name in halves else 0
-        assert (gradient.asnumpy() == expected).all(), parameter.name
 
 
 @pytest.mark.gpu("mxnet")

@@ -35,7 +35,7 @@ engine.wait_all()
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not cpu_flags() >= CAST_FLAGS, reason="which kernels oneDNN has for other CPUs was not looked at")
-@pytest.mark.parametrize(("name", "side"), [("resnet8", 8), ("resnet8", 28), ("resnet20", 36)])
+@pytest.mark.parametrize(("name", "side"), [("resnet8", 28), ("resnet20", 36)])
 def test_no_layer_of_a_small_resnet_is_computed_by_reference_code(name: str, side: int) -> None:
     """They end in a pool of a quarter of this side; 28 and 32 px took 2.4 times as long, and 36 px failed."""
     command = [sys.executable, "-c", _STEP, name, str(side)]
@@ -84,20 +84,3 @@ def test_a_global_pool_of_any_size_is_the_mean_with_the_gradient_of_one(side: in
     pool.backward(mx.nd.ones_like(found))
     np.testing.assert_allclose(found.asnumpy(), data.asnumpy().mean(axis=(2, 3), keepdims=True), rtol=1e-5)
     np.testing.assert_allclose(held[1]["data"].asnumpy(), np.full(data.shape, 1 / side**2), rtol=1e-5)
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("side", [1, 2])
-def test_a_dense_layer_reads_its_input_channel_by_channel_in_both_layouts(
-    layout: Literal["NCHW", "NHWC"], side: int
-) -> None:
-    row = Layer("dense", KINDS["dense"], ("data",), 3, 2, side, 1, has_bias=True)
-    model = Model(name="resnet8", num_classes=10, image_size=8)
-    symbol = layer_symbol(row, [mx.sym.Variable("data")], Settings(model, EngineSettings(layout=layout)))
-    random = np.random.default_rng(4)
-    images = random.standard_normal((5, 3, side, side), np.float32)
-    weight, bias = random.standard_normal((2, 3 * side * side), np.float32), np.array([1, -1], np.float32)
-    given = images if layout == "NCHW" else images.transpose(0, 2, 3, 1)
-    arrays = {"data": given, "dense_weight": weight, "dense_bias": bias}
-    (found,) = symbol.eval(ctx=mx.cpu(), **{name: mx.nd.array(array) for name, array in arrays.items()})
-    np.testing.assert_allclose(found.asnumpy(), images.reshape(5, -1) @ weight.T + bias, rtol=1e-4, atol=1e-5)

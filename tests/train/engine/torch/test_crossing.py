@@ -63,8 +63,9 @@ class Rank:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("optimizer", ["{name: sgd, weight_decay: 0}", "{name: adam, weight_decay: 0}"])
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("layout", "optimizer"), [("NCHW", "{name: sgd, weight_decay: 0}"), ("NHWC", "{name: adam, weight_decay: 0}")]
+)
 @pytest.mark.parametrize(("writer", "reader"), [ENGINES, ENGINES[::-1]])
 def test_a_run_continues_under_the_other_engine(
     writer: str, reader: str, layout: str, optimizer: str, tmp_path: Path

@@ -10,7 +10,6 @@ from tests.train.engine.torch.kernel_program import MOMENTUM, RATES, RESCALE, UP
 from tests.train.engine.torch.kernel_program import computed as compute
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", params=WAYS)

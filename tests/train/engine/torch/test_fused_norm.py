@@ -1,25 +1,18 @@
 """Batch norm, addition and ReLU as one operator: Triton's kernels through its interpreter, and PyTorch's on a CPU."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from configs.load import ROOT
 from tests.oracles import batch_norm, batch_norm_gradients
-from tests.train.engine.torch.norm_program import CASES, EPSILON, Case
+from tests.train.engine.torch.kernel_program import EPSILON, NORMS, WAYS, Found, Norm, needs_triton, run
+from tests.train.engine.torch.kernel_program import computed as compute
 
 torch = pytest.importorskip("torch")
-needs_triton = pytest.mark.skipif(
-    find_spec("triton") is None, reason="no Triton, which ./run.sh setup --engine torch --extra test installs"
-)
 
 ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Number type -> the largest relative error of one rounding."""
@@ -27,36 +20,16 @@ SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 """Number type -> the smallest number that has all digits."""
 FEW = 12 * ROUNDING["float32"]
 """Float32 may add a dozen roundings of the terms before the last one, of which large means are the largest."""
-Found = dict[str, np.ndarray]
 
 
-def _run(*words: str, **variables: str) -> str:
-    program = [sys.executable, "-m", "tests.train.engine.torch.norm_program", *words]
-    return subprocess.run(
-        program, cwd=ROOT, env=os.environ | variables, check=True, capture_output=True, text=True
-    ).stdout
+@pytest.fixture(scope="module", params=["of_operator", *WAYS])
+def computed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Norm], Found]:
+    if request.param == "of_operator":
+        return _of_operator
+    return compute("norm", tmp_path_factory.mktemp("kernels"), request.param)
 
 
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Found]:
-    folder = tmp_path_factory.mktemp("interpreted")
-    _run("cpu", str(folder), TRITON_INTERPRET="1")
-    return lambda case: dict(np.load(folder / f"{case.name}.npz"))
-
-
-@pytest.fixture(scope="module")
-def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Found]:
-    folder = tmp_path_factory.mktemp("gpu")
-    _run("cuda", str(folder))
-    return lambda case: dict(np.load(folder / f"{case.name}.npz"))
-
-
-@pytest.fixture
-def of_operator() -> Callable[[Case], Found]:
-    return _of_operator
-
-
-def _of_operator(case: Case) -> Found:
+def _of_operator(case: Norm) -> Found:
     """Compute a case by the operator and by its registered gradient, on the CPU."""
     from train.engine.torch.fused_norm import batch_norm as operator
 
@@ -76,15 +49,11 @@ def _rows(values: Any) -> np.ndarray:
     return array.transpose(0, 2, 3, 1).reshape(-1, array.shape[1])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("computed", [
-    pytest.param("interpreted", marks=[pytest.mark.slow, pytest.mark.timeout(600), needs_triton]), "of_operator",
-    pytest.param("on_gpu", marks=pytest.mark.gpu("torch")),
-])  # fmt: skip
+@pytest.mark.parametrize("case", NORMS, ids=lambda case: case.name)
 def test_output_statistics_and_gradients_are_those_of_the_paper_within_two_roundings(
-    computed: str, case: Case, request: pytest.FixtureRequest
+    computed: Callable[[Norm], Found], case: Norm
 ) -> None:
-    found: Found = request.getfixturevalue(computed)(case)
+    found = computed(case)
     of, unit, smallest = case.inputs(), ROUNDING[case.kind], SMALLEST[case.kind]
     x, gradient, gamma, beta = _rows(of["x"]), _rows(of["gradient"]), of["gamma"].numpy(), of["beta"].numpy()
     addend: Any = 0.0 if of["addend"] is None else _rows(of["addend"])
@@ -134,28 +103,6 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 @pytest.mark.slow
 @needs_triton
-def test_the_gradients_of_the_kernels_are_finite_differences_of_the_paper(
-    interpreted: Callable[[Case], Found],
-) -> None:
-    (case,) = (each for each in CASES if (each.channels, each.has_addend, each.has_relu) == (7, True, False))
-    of, found, step = case.inputs(), interpreted(case), 1e-4
-    places = _rows(of["x"]), of["gamma"].double().numpy(), of["beta"].double().numpy()
-    addend, gradient = _rows(of["addend"]), _rows(of["gradient"])
-    for number, name in enumerate(("of_x", "of_gamma", "of_beta")):
-        slopes = np.zeros_like(places[number])
-        for index in np.ndindex(slopes.shape):
-            ends = []
-            for sign in (1, -1):
-                x, gamma, beta = (each.copy() for each in places)
-                (x, gamma, beta)[number][index] += sign * step
-                ends.append((batch_norm(x, gamma, beta, addend, EPSILON)[0] * gradient).sum())
-            slopes[index] = (ends[0] - ends[1]) / (2 * step)
-        computed = _rows(found[name]) if name == "of_x" else found[name]
-        np.testing.assert_allclose(computed, slopes, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@needs_triton
 @pytest.mark.parametrize(
     ("architecture", "kinds"), [(80, ["float16"]), (90, ["float16", "bfloat16", "float32"]), (100, ["bfloat16"])]
 )
@@ -168,9 +115,7 @@ def test_the_kernels_compile_for_gpus_and_move_each_activation_no_more_often_tha
         (False, False): ([1, 0, 2], [2, 0, 3]), (False, True): ([1, 0, 2], [2, 0, 3]),
         (True, False): ([1, 0, 3], [2, 0, 3]), (True, True): ([1, 0, 3], [4, 0, 3]),
     }  # fmt: skip
-    found = json.loads(
-        _run("launches", str(architecture), *kinds, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
-    )
+    found = json.loads(run("launches", str(architecture), *kinds, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0"))
     assert len(found) == len(kinds) * len(wanted)
     for each in found:
         assert (each["forward"], each["backward"]) == wanted[tuple(each["pattern"])]
@@ -182,7 +127,7 @@ def test_the_kernels_compile_for_gpus_and_move_each_activation_no_more_often_tha
 
 
 def test_an_infinite_input_is_not_hidden_by_the_relu() -> None:
-    case = next(each for each in CASES if each.kind == "float16" and each.has_relu)
+    case = next(each for each in NORMS if each.kind == "float16" and each.has_relu)
     from train.engine.torch.fused_norm import batch_norm as operator
 
     of = case.inputs()
@@ -194,12 +139,11 @@ def test_an_infinite_input_is_not_hidden_by_the_relu() -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("has_relu", [False, True])
-@pytest.mark.parametrize("has_addend", [False, True])
+@pytest.mark.parametrize(("has_addend", "has_relu"), [(False, True), (True, True)])
 def test_pytorch_takes_the_operator_as_one_of_its_own(has_addend: bool, has_relu: bool) -> None:
     from train.engine.torch import fused_norm
 
-    of = Case("float32", 8, 2, 3, has_addend, has_relu).inputs()
+    of = Norm("float32", 8, 2, 3, has_addend, has_relu).inputs()
     given = [None if of[each] is None else of[each].requires_grad_() for each in ("x", "gamma", "beta", "addend")]
     torch.library.opcheck(torch.ops.resnet_records.batch_norm.default, (*given, EPSILON, has_relu))
 

@@ -20,14 +20,9 @@ from train.engine.protocol import open_engine
 pytest.importorskip("torch")
 on_gpu = pytest.mark.gpu("torch")
 
-KINDS = [("cpu", "float32"), ("cpu", "bfloat16"), *(("gpu", kind) for kind in ALLOWED_ERROR)]
-IN_SECONDS = {
-    ("eager", "float32"), ("eager", "bfloat16"), ("fused", "float32"), ("fused", "bfloat16"), ("graph", "float32"),
-    ("sums between graphs", "float32"),
-}  # fmt: skip
-"""The executions and types that are tried on a CPU, too: compilers take minutes."""
-SLOW = {(name, "bfloat16") for name in ("NCHW", "LARS", "Adam")}
-"""What a CPU without bfloat16 computes for seconds; test_optimizers has the optimizers in 16 bits."""
+KINDS = [("cpu", "float32"), *(("gpu", kind) for kind in ALLOWED_ERROR)]
+IN_SECONDS = {"eager", "fused", "graph", "sums between graphs"}
+"""The executions that are tried on a CPU, too: compilers take minutes."""
 FIGURES = {
     "steps": {"logits", "loss", "gradient", "statistics", "update", "second_update", "evaluation"},
     "layers": {"logits", "loss", "gradient", "statistics"},
@@ -40,7 +35,7 @@ FIGURES = {
     pytest.param(name, device, kind, execution, marks=on_gpu if device == "gpu" else [])
     for name, case in KERNEL_CASES.items() for device, kind in KINDS if kind in case.kinds
     for execution in case.executions
-    if device == "gpu" or ((execution, kind) in IN_SECONDS and (name, kind) not in SLOW)
+    if device == "gpu" or execution in IN_SECONDS
 ])  # fmt: skip
 def test_a_device_computes_as_a_cpu_in_float32_but_for_rounding(
     name: str, device: str, kind: str, execution: str
