@@ -293,6 +293,7 @@ if __name__ == "__main__":
     if program == "launches":
         sys.stdout.write(json.dumps(launches(int(words[0]), *words[1:])))
     else:
-        compute, cases = {"update": (update, UPDATES), "pool": (pool, POOLS), "norm": (norm, NORMS)}[program]
+        programs: dict[str, Any] = {"update": (update, UPDATES), "pool": (pool, POOLS), "norm": (norm, NORMS)}
+        compute, cases = programs[program]
         for case in cases:
             np.savez(Path(words[1]) / f"{case.name}.npz", **compute(case, words[0]))
