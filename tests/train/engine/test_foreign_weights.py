@@ -62,7 +62,7 @@ def _optimizer(state: State) -> State:
 
 
 WRAPPED: dict[str, Callable[[State], Any]] = {
-    "alone.pth": lambda state: state,
+    "alone.pth": lambda state: dict(reversed(state.items())),  # names count, not their order
     "of_parameters.pth": lambda state: {name: torch.nn.Parameter(each, False) for name, each in state.items()
                                         if each.is_floating_point()},
     "torchvision.pth": lambda state: {
@@ -71,7 +71,8 @@ WRAPPED: dict[str, Callable[[State], Any]] = {
         "model": _other(state), "model_ema": {"n_averaged": torch.tensor(3), **_behind("module.", state)}},
     "timm.pth.tar": lambda state: {
         "state_dict": _other(state), "state_dict_ema": state, "arch": "resnet8", "args": argparse.Namespace()},
-    "example.pth.tar": lambda state: {"epoch": 3, "state_dict": _behind("module.", state), "best_acc1": torch.ones(())},
+    "example.pth.tar": lambda state: {
+        "epoch": 3, "state_dict": _behind("module.", dict(sorted(state.items()))), "best_acc1": torch.ones(())},
     "lightning.ckpt": lambda state: {
         "state_dict": {**_behind("net._orig_mod.", state), "criterion.weight": torch.ones(10)},
         "hyper_parameters": {"all": _Hyperparameters(), "dtype": torch.float16},
