@@ -82,11 +82,13 @@ class Figures:
 
     Attributes:
         images_per_s: Of all ranks together.
-        parts: Host -> part -> median seconds of its slowest rank, and the standard error of that median.
+        step_spread: Standard deviation of a step of all ranks together, as a share of the step.
+        parts: Host -> part -> median seconds of its slowest rank, and the standard deviation of one sample.
         bits: Model of processor or GPU -> checksum of the weights that most of its ranks trained.
     """
 
     images_per_s: float | None = None
+    step_spread: float = 0.0
     parts: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     bits: Mapping[str, str] = field(default_factory=dict)
 

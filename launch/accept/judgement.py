@@ -11,7 +11,7 @@ from configs.arguments import counted
 from launch.accept.document import Check, Expected, Figures, Node, Verdict, worst
 from launch.accept.statistics import Excess, compare
 from launch.doctor.check_result import CheckResult, ExpectedRate
-from launch.doctor.facts import RankFacts
+from launch.doctor.facts import RankFacts, StepFacts
 from logs.energy import RunEnergy
 
 FLOORS: Mapping[str, float] = {"compute": 0.025, "copy": 0.1, "input": 0.2, "link": 0.1}
@@ -32,11 +32,8 @@ which tells whether all are there."""
 _LEAST_OF_LINK = 0.5
 """Share of a link's rate that an allreduce of buckets reaches on a sound machine: NCCL reaches 0.8 with large ones."""
 
-_DRIFT = 4.0
-"""Standard errors by which a node may differ from the baseline, on top of its part's floor."""
-
 _BASELINE_RATE = 0.9
-"""Least share of the baseline's images/s."""
+"""Least share of the baseline's images/s, however exactly the steps were measured."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +88,22 @@ class Evidence:
 
 def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
     """Return all checks, those of the whole machine first, and the figures for a later acceptance."""
-    compared = _compared(evidence.ranks)
-    bits = _majorities(evidence.alone or ())
-    figures = Figures(_rate(evidence.ranks), _of_hosts(compared, evidence.ranks), bits)
+    steps = [rank.step for rank in evidence.ranks if rank.step is not None and rank.step.has_ended]
+    if len(steps) < len(evidence.ranks):
+        steps = []  # Nothing is known of the machine as a whole.
+    series = _series(steps)
+    slowest = {part: _slowest(each, evidence.ranks) for part, each in _compared(series, evidence.ranks).items()}
+    parts: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for part, hosts in slowest.items():
+        for host, (_, each) in hosts.items():
+            parts[host][part] = each.median_s, each.spread_s
+    figures = replace(_pace(steps), parts={**parts}, bits=_majorities(evidence.alone or ()))
     whole = [
-        *_doctor(evidence.doctor), *_rates(evidence), *_allreduce(evidence), *_learning(evidence), *_energy(evidence),
+        *_doctor(evidence.doctor), *_rates(evidence, steps), *_allreduce(evidence, steps), *_learning(evidence),
+        *_energy(evidence),
         *(Check(topic, "", "skipped", why) for topic, why in evidence.why_not.items()),
     ]  # fmt: skip
-    nodes = [*_parts(evidence, compared), *_bits(evidence)]
+    nodes = [*_parts(evidence, series, slowest), *_bits(evidence)]
     return [*[each for each in whole if not each.host], *[each for each in whole if each.host], *nodes], figures
 
 
@@ -131,10 +136,9 @@ def _doctor(results: Sequence[CheckResult]) -> Iterator[Check]:
             yield Check(result.topic, host, verdict, words)
 
 
-def _series(ranks: Sequence[RankFacts]) -> dict[str, np.ndarray]:
+def _series(steps: Sequence[StepFacts]) -> dict[str, np.ndarray]:
     """Return part -> seconds, [ranks, rounds], of the parts that all ranks have; NaN where a rank was idle."""
-    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended]
-    if not steps or len(steps) < len(ranks):
+    if not steps:
         return {}
     found: dict[str, list[Sequence[float | None]]]
     # Steps that take too long for samples were timed all the same.
@@ -146,9 +150,8 @@ def _series(ranks: Sequence[RankFacts]) -> dict[str, np.ndarray]:
     return {part: np.array(rows, float) for part, rows in found.items() if len(lengths[part]) == 1 and len(rows[0])}
 
 
-def _compared(ranks: Sequence[RankFacts]) -> dict[str, list[Excess]]:
+def _compared(series: Mapping[str, np.ndarray], ranks: Sequence[RankFacts]) -> dict[str, list[Excess]]:
     """Return part -> each rank's comparison with the ranks of its own model, by rank."""
-    series = _series(ranks)
     groups = defaultdict(list)
     for place, rank in enumerate(ranks):
         groups[rank.model].append(place)
@@ -171,33 +174,41 @@ def _slowest(excesses: Sequence[Excess], ranks: Sequence[RankFacts]) -> dict[str
     return found
 
 
-def _of_hosts(
-    compared: Mapping[str, Sequence[Excess]], ranks: Sequence[RankFacts]
-) -> dict[str, dict[str, tuple[float, float]]]:
-    parts: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
-    for part, excesses in compared.items():
-        for host, (_, each) in _slowest(excesses, ranks).items():
-            parts[host][part] = each.median_s, each.error_s
-    return dict(parts)
+def _drift(
+    part: str, samples: np.ndarray, slowest: Mapping[str, tuple[RankFacts, Excess]], evidence: Evidence
+) -> dict[str, Excess]:
+    """Return host -> the comparison of its slowest rank with the host's own baseline, where it has one."""
+    known = evidence.baseline.parts if evidence.baseline else {}
+    before = {host: known[host][part] for host in slowest if part in known.get(host, {})}
+    if not before:
+        return {}
+    rows = samples[[evidence.ranks.index(slowest[host][0]) for host in before]]
+    comparisons = len(before) * len(FLOORS)
+    excesses = compare(rows, floor=FLOORS[part], comparisons=comparisons, before=[*before.values()])
+    return dict(zip(before, excesses, strict=True))
 
 
-def _parts(evidence: Evidence, compared: Mapping[str, Sequence[Excess]]) -> Iterator[Check]:
+def _parts(
+    evidence: Evidence,
+    series: Mapping[str, np.ndarray],
+    slowest: Mapping[str, Mapping[str, tuple[RankFacts, Excess]]],
+) -> Iterator[Check]:
     """Yield a check for each part of each node: beside the other nodes, and beside the node's own baseline."""
-    for part, excesses in compared.items():
-        for host, (rank, each) in _slowest(excesses, evidence.ranks).items():
+    sizes = Counter(rank.model for rank in evidence.ranks)
+    for part, hosts in slowest.items():
+        drifts = _drift(part, series[part], hosts, evidence)
+        for host, (rank, each) in hosts.items():
             usual_s = each.median_s / (1 + each.excess)
-            expected = []
-            if sum(other.model == rank.model for other in evidence.ranks) > 1:
-                expected.append(Expected("the other nodes", high=usual_s * (1 + each.limit)))
-            is_slow = bool(expected) and each.is_slow
+            expected, is_slow = [], False
             words = f"{1e3 * each.median_s:.4g} ms, {100 * each.excess:+.1f} % from the median of its like"
-            before = evidence.baseline and evidence.baseline.parts.get(host, {}).get(part)
-            if before:
-                before_s, error_s = before
-                high = before_s * (1 + FLOORS[part]) + _DRIFT * float(np.hypot(each.error_s, error_s))
-                expected.append(Expected("the baseline", high=high))
-                is_slow |= each.median_s > high
-                words += f", {100 * (each.median_s / before_s - 1):+.1f} % from its baseline"
+            if sizes[rank.model] > 1:
+                expected.append(Expected("the other nodes", high=usual_s * (1 + each.limit)))
+                is_slow = each.is_slow
+            if drift := drifts.get(host):
+                before_s = each.median_s / (1 + drift.excess)
+                expected.append(Expected("the baseline", high=before_s * (1 + drift.limit)))
+                is_slow |= drift.is_slow
+                words += f", {100 * drift.excess:+.1f} % from its baseline"
             if is_slow:
                 words += f", {_name(rank)}; {_REMEDIES[part]}"
             yield Check(part, host, "slow" if is_slow else "pass", words, each.median_s, "s", tuple(expected))
@@ -207,17 +218,22 @@ def _name(rank: RankFacts) -> str:
     return f"rank {rank.rank}" + (f", GPU {rank.gpu}" if rank.gpu else "")
 
 
-def _rate(ranks: Sequence[RankFacts]) -> float | None:
-    """Return the images/s of all ranks together: those of the median step, which ends on all ranks at once."""
-    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended]
-    if not steps or len(steps) < len(ranks):
-        return None
-    return steps[0].images / max(median(step.samples.get("step") or [step.seconds["step"]]) for step in steps)
+def _steps_s(steps: Sequence[StepFacts]) -> Sequence[float]:
+    """Return the seconds of the steps of all ranks together, which end on all ranks at once, by the slowest rank."""
+    return max((step.samples.get("step") or [step.seconds["step"]] for step in steps), key=median)
 
 
-def _rates(evidence: Evidence) -> Iterator[Check]:
+def _pace(steps: Sequence[StepFacts]) -> Figures:
+    """Return the images/s of all ranks together, and the spread of their steps."""
+    if not steps:
+        return Figures()
+    (step,) = compare(np.array([_steps_s(steps)]), floor=0.0, comparisons=1)
+    return Figures(steps[0].images / step.median_s, step.spread_s / step.median_s)
+
+
+def _rates(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check]:
     """Yield the check of the rate of all ranks: beside the simulator and the baseline."""
-    rate, forecast, baseline = _rate(evidence.ranks), evidence.forecast, evidence.baseline
+    rate, forecast, baseline = _pace(steps).images_per_s, evidence.forecast, evidence.baseline
     if rate is None:
         return
     expected = []
@@ -226,18 +242,21 @@ def _rates(evidence: Evidence) -> Iterator[Check]:
     elif forecast is not None:
         expected.append(Expected("the simulator", forecast.low, forecast.high, decides=forecast.is_measured))
     if baseline is not None and baseline.images_per_s:
-        expected.append(Expected("the baseline", low=_BASELINE_RATE * baseline.images_per_s))
+        before_s = steps[0].images / baseline.images_per_s
+        before = [(before_s, before_s * baseline.step_spread)]
+        samples = np.array([_steps_s(steps)])
+        (drift,) = compare(samples, floor=1 / _BASELINE_RATE - 1, comparisons=1, before=before)
+        expected.append(Expected("the baseline", low=baseline.images_per_s / (1 + drift.limit)))
     is_low = any(each.decides and each.low is not None and rate < each.low for each in expected)
     words = f"{rate:,.1f} images/s on {counted(len(evidence.ranks), 'rank')}"
     words += "; see the parts of the nodes, the allreduce, and whether all nodes are slow alike" if is_low else ""
     yield Check("rate", "", "slow" if is_low else "pass", words, rate, "images/s", tuple(expected))
 
 
-def _allreduce(evidence: Evidence) -> Iterator[Check]:
+def _allreduce(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check]:
     """Yield the check of the allreduce at the recipe's bucket sizes: beside the links and the simulator."""
-    steps = [rank.step for rank in evidence.ranks if rank.step is not None and rank.step.has_ended]
-    count = len(evidence.ranks)
-    if len(steps) < count or count < 2 or not steps[0].buckets_s:  # noqa: PLR2004 (the least that can be summed)
+    count = len(steps)
+    if count < 2 or not steps[0].buckets_s:  # noqa: PLR2004 (the least that can be summed)
         return
     # A rank that arrives early waits for the others; the last one's time is that of the transfer.
     times = [min(each) for each in zip(*(step.buckets_s for step in steps), strict=True)]

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -21,21 +22,21 @@ _MAD_EFFICIENCY = 0.37
 
 @dataclass(frozen=True)
 class Excess:
-    """How one rank compares with the median of its like.
+    """How one rank compares with the median of its like, or with itself at another time.
 
     Attributes:
         excess: Share by which it takes longer.
         lasting: The same in the half of the rounds in which it is smaller.
-        limit: Largest excess that noise and the differences of sound ranks explain.
+        limit: Largest excess that noise, drift and the differences of sound ranks explain.
         median_s: Median time.
-        error_s: Standard error of the median.
+        spread_s: Standard deviation of one sample.
     """
 
     excess: float
     lasting: float
     limit: float
     median_s: float
-    error_s: float
+    spread_s: float
 
     @property
     def is_slow(self) -> bool:
@@ -43,8 +44,10 @@ class Excess:
         return self.excess > self.limit and self.lasting > self.limit / 2
 
 
-def compare(series: np.ndarray, *, floor: float, comparisons: int) -> list[Excess]:
-    """Compare each rank's samples with those of all ranks.
+def compare(
+    series: np.ndarray, *, floor: float, comparisons: int, before: Sequence[tuple[float, float]] | None = None
+) -> list[Excess]:
+    """Compare each rank's samples with those of all ranks, or with its own ones of an earlier acceptance.
 
     What slows all ranks of a round alike tells nothing of any, so samples count as ratios to the round's median. A
     passing disturbance is no alarm: both halves of the rounds must show the excess. The limit is the quantile of
@@ -52,32 +55,40 @@ def compare(series: np.ndarray, *, floor: float, comparisons: int) -> list[Exces
     of the ranks' medians, or the error of the rank's own one if that is larger. The spread is that of the median
     deviation, to which a few slow ranks add nothing.
 
+    Beside an earlier acceptance, the spread of the ranks' changes tells how far a machine drifts from one acceptance
+    to the next. Of few ranks, the spread of single samples in both acceptances does: what changes a rank's time from
+    one moment to the next may last, so the limit does not shrink with the number of samples.
+
     Args:
         series: Seconds, [ranks, rounds]; NaN where a rank has no sample.
         floor: Least limit.
         comparisons: Number of ranks and parts that are compared in all.
+        before: ``median_s`` and ``spread_s`` of each rank in an earlier acceptance. If None, the ranks are compared
+            with each other.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of a round in which all ranks of a model were idle
-        return _compare(series, floor, comparisons)
+        return _compare(series, floor, comparisons, None if before is None else np.array(before))
 
 
-def _compare(series: np.ndarray, floor: float, comparisons: int) -> list[Excess]:
+def _compare(series: np.ndarray, floor: float, comparisons: int, before: np.ndarray | None) -> list[Excess]:
     ranks, rounds = series.shape
-    ratios = series / np.nanmedian(series, axis=0)
+    ratios = series / (np.nanmedian(series, axis=0) if before is None else before[:, :1])
     halves = [np.nanmedian(half, axis=1) - 1 for half in np.array_split(ratios, min(2, rounds), axis=1)]
     whole = np.nanmedian(ratios, axis=1) - 1
-    known = np.isfinite(series).sum(axis=1)
-    within = spread(ratios, axis=1) * MEDIAN_ERROR / np.sqrt(known)
-    among = float(spread(whole, axis=0))
-    if ranks < _FEW:
-        limits = _FLOOR_OF_FEW + _quantile(comparisons, max(1, rounds - 1)) * within
+    within = spread(ratios, axis=1)
+    errors = within * MEDIAN_ERROR / np.sqrt(np.isfinite(series).sum(axis=1))
+    quantile_of_few = _quantile(comparisons, max(1, rounds - 1))
+    if ranks >= _FEW:
+        among = float(spread(whole, axis=0))
+        limits = np.maximum(floor, _quantile(comparisons, _MAD_EFFICIENCY * (ranks - 1)) * np.maximum(errors, among))
+    elif before is None:
+        limits = _FLOOR_OF_FEW + quantile_of_few * errors
     else:
-        limits = np.maximum(floor, _quantile(comparisons, _MAD_EFFICIENCY * (ranks - 1)) * np.maximum(within, among))
-    medians = np.nanmedian(series, axis=1)
-    # Beside another machine or another day, what slows all ranks of a round alike counts, too.
-    errors = spread(series, axis=1) * MEDIAN_ERROR / np.sqrt(known)
-    columns = whole, np.min(halves, axis=0), limits, medians, errors
+        # One sample has no spread.
+        known_floor = floor if rounds > 1 else max(floor, _FLOOR_OF_FEW)
+        limits = np.maximum(known_floor, quantile_of_few * np.hypot(within, before[:, 1] / before[:, 0]))
+    columns = whole, np.min(halves, axis=0), limits, np.nanmedian(series, axis=1), spread(series, axis=1)
     return [Excess(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
