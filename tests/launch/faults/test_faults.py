@@ -2,10 +2,11 @@
 
     python -m pytest tests/launch/faults/test_faults.py --faults-table docs/fault-runs.md
 
-tries all of them under every launcher and writes the table, about half an hour; with ``-k "srun and torch"`` and the
+tries all of them under every launcher and writes the tables, about half an hour; with ``-k "srun and torch"`` and the
 like only the rows of that launcher are made anew. Without the option a few stand for all.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -27,14 +28,13 @@ from tests.launch.faults.disturbed import (
     require,
     victim_of,
 )
-from tests.launch.faults.faults_page import Cell, write_incident, write_row
-from tests.launch.faults.incidents import INCIDENTS
-from tests.launch.faults.scene import SETTINGS, Incident, Scene
 from tests.launch.scheduled import slurm
-from tests.runs import read_summary, train
 from tests.small_disk import small_disk
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+
+Cell = tuple[Way, str, str]
+"""How the run is started, the fault, and the phase of the run that the fault comes in."""
 
 CELLS = [(way, fault, phase) for way in WAYS for fault, phase in faults_of(way)]
 _BY_NAME = {str(way): way for way in WAYS}
@@ -52,10 +52,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" in metafunc.fixturenames:
         cells = CELLS if metafunc.config.getoption("--faults-table") else FEW
         metafunc.parametrize("cell", cells, ids=[f"{way}: {fault} in {phase}" for way, fault, phase in cells])
-    if "incident" in metafunc.fixturenames:
-        wanted = INCIDENTS if metafunc.config.getoption("--faults-table") else ()
-        pairs = [(incident, way) for incident in wanted for way in incident.ways]
-        metafunc.parametrize(("incident", "way"), pairs, ids=[f"{way}: {each.titles[0]}" for each, way in pairs])
 
 
 @pytest.fixture(scope="module")
@@ -80,42 +76,33 @@ def test_a_fault_ends_the_run_in_time_by_name_and_leaves_nothing(
     with small_disk(disk, size) if fault == FULL else nullcontext():
         ended = disturb(way, disk / "run", packed_digits, fault, phase)
     if page := request.config.getoption("--faults-table"):
-        write_row(Path(page), cell, ended)
+        _write_row(Path(page), cell, ended)
     limit_s = LIMIT_S + (START_UP_S if (fault, phase) == ("kill -STOP", "start-up") else 0)
     assert ended.seconds < limit_s * _load_factor()
     _judge(way, fault, phase, ended)
     assert not ended.segments_left
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> str:
-    """Return the checksum of the weights of an undisturbed run with the settings of the incidents."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    shutil.copytree(shared_digits, folder / "data" / "digits")
-    done = train(folder / "run", *SETTINGS, f"cluster.paths.data={folder}/data")
-    assert done.status == 0, done.errors
-    return str(read_summary(done.folder)["weights_checksum"])
-
-
-@pytest.mark.slow
-def test_an_incident_ends_in_words_and_the_run_with_the_bits_of_an_undisturbed_one(
-    incident: Incident,
-    way: Way,
-    tmp_path: Path,
-    packed_digits: Path,
-    undisturbed: str,
-    request: pytest.FixtureRequest,
-) -> None:
-    require(way)
-    scene = Scene(way, tmp_path / "run", packed_digits, undisturbed)
-    try:
-        told = list(incident.play(scene))
-    finally:
-        scene.clean_up()
-    assert len(told) == len(incident.titles)
-    assert max(each.seconds or 0 for each in told) < LIMIT_S * _load_factor()
-    for title, each in zip(incident.titles, told, strict=True):
-        write_incident(Path(request.config.getoption("--faults-table")), title, way, each)
+def _write_row(path: Path, cell: Cell, ended: Ended) -> None:
+    """Write the row of a fault into the page, which has a table for each way in the order of ``WAYS``."""
+    way, fault, phase = cell
+    message = ended.summary.get("failure") or next(
+        (line for line in ended.errors.splitlines() if "the disk is full" in line), ""
+    )
+    # Without this machine's folders and host name.
+    words = [Path(each.rstrip(":")).name + ":" * each.endswith(":") if "/tmp" in each else each
+             for each in str(message).replace("|", "/").replace(os.uname().nodename, "HOST").split()]  # fmt: skip
+    after = f"{ended.seconds:.0f} s" if ended.seconds else "at its end"
+    with path.open("r+", encoding="utf-8") as page:
+        fcntl.flock(page, fcntl.LOCK_EX)  # Several processes may write rows at the same time.
+        blocks, place, key = page.read().split("\n## "), 1 + WAYS.index(way), f"| {fault} | {phase} |"
+        lines = blocks[place].split("\n")
+        (number,) = [number for number, line in enumerate(lines) if line.startswith(key)]
+        lines[number] = f"{key} {ended.status} | {after} | {' '.join(words)} |"
+        blocks[place] = "\n".join(lines)
+        page.seek(0)
+        page.truncate()
+        page.write("\n## ".join(blocks))
 
 
 def _judge(way: Way, fault: str, phase: str, ended: Ended) -> None:
