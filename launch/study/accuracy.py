@@ -6,7 +6,7 @@ Every run is a row of a CSV, the points are a page in Markdown, and the curves a
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,8 +14,7 @@ from statistics import fmean
 
 from configs.registry import require_engine
 from configs.study import Cell, Study
-from launch.study.cell_run import CellRun, RunStarter
-from launch.study.runner import Task, run_study
+from launch.study.tasks import CellRun, RunStarter, run_study
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import Summary
 from logs.show.page import render_template
@@ -25,6 +24,7 @@ DIVERGED = "not finite at step"
 """Words in the failure of a run that diverged, which is a result too: the learning rate is too high."""
 
 Results = Mapping[Cell, Summary]
+_Ended = tuple[Cell, Summary]
 Point = tuple[str, int]
 """A curve's name and a swept value."""
 
@@ -51,36 +51,26 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
         for name in {study.load(cell)[1].engine.name for cell in grid}:
             require_engine(name)
 
-    def tasks(cells: Iterable[Cell]) -> list[Task[tuple[Cell, Summary]]]:
-        return [_task(cell, CellRun(*study.load(cell), runs / cell.folder, starter)) for cell in cells]
+    def task(cell: Cell) -> CellRun[_Ended]:
+        def result_of(summary: Summary) -> _Ended | None:
+            is_result = summary.status == "success" or DIVERGED in (summary.failure or "")
+            return (cell, summary) if is_result else None
 
-    def stages() -> Iterator[Sequence[Task[tuple[Cell, Summary]]]]:
-        yield tasks(grid)
+        folder = runs / cell.folder
+        return CellRun(*study.load(cell), folder, starter, result_of, lambda ended: accuracy_text(ended[1]))
+
+    def stages() -> Iterator[Sequence[CellRun[_Ended]]]:
+        yield list(map(task, grid))
         if len(results) < len(grid):  # Only a dry run gets here without all results.
             sys.stdout.write(f"then {len(study.seeds) - 1} more seeds at the best of each point\n")
         else:
             best = best_cells(study, results).values()
-            yield tasks(replace(cell, seed=seed) for cell in best for seed in study.seeds[1:])
+            yield [task(replace(cell, seed=seed)) for cell in best for seed in study.seeds[1:]]
 
-    def record(found: tuple[Cell, Summary]) -> None:
-        results[found[0]] = found[1]
-
-    return run_study(stages(), record, lambda: write_study(study, results, output), is_dry_run=is_dry_run)
-
-
-def _task(cell: Cell, run: CellRun) -> Task[tuple[Cell, Summary]]:
-    """Return the task of one run, whose result is a summary that says success or that the run diverged."""
-
-    def read() -> tuple[Cell, Summary] | None:
-        summary = run.summary()
-        if summary is None or (summary.status != "success" and DIVERGED not in (summary.failure or "")):
-            return None
-        return cell, summary
-
-    def describe(result: tuple[Cell, Summary] | None) -> str:
-        return run.state() if result is None else accuracy_text(result[1])
-
-    return Task(run.folder, read, run.start, describe)
+    return run_study(
+        stages(), lambda ended: results.update([ended]), lambda: write_study(study, results, output),
+        is_dry_run=is_dry_run,
+    )  # fmt: skip
 
 
 def accuracy_text(summary: Summary) -> str:

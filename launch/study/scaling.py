@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from configs.errors import UserError
@@ -16,13 +16,12 @@ from configs.schema import Cluster, Recipe
 from configs.study import ScalingCell, ScalingStudy
 from launch.run import pack_data_set
 from launch.start.local import CANNOT_SHAPE, can_shape
-from launch.study.cell_run import CellRun, RunStarter, require_same_settings
 from launch.study.comparisons import compare, verdict
 from launch.study.page import write_page
 from launch.study.rows import PREDICTION_FILE, ScalingRow, measured, predicted, write_table
-from launch.study.runner import Task, run_study
+from launch.study.tasks import CellRun, RunStarter, Task, require_same_settings, run_study
 from logs.disk import explain_disk_errors, write_json, write_text
-from logs.folder import CONFIG_FILE
+from logs.folder import CONFIG_FILE, Summary
 from train.sim.conditions import DESCRIPTION, conditions
 from train.sim.forecast import forecast_row
 from train.sim.grid import sweep
@@ -136,23 +135,18 @@ def _measurements(
     """Yield every cell once, then every cell again, so that a drift of the machine affects all cells alike."""
     for repeat in range(study.repeats):
         for cell in fitting:
-            run = CellRun(*study.load(cell, repeat), runs / f"{cell.name}-{repeat + 1}", starter)
-            yield _measurement(cell, repeat, run, study.warmup_steps)
+            yield _measurement(study, cell, repeat, runs / f"{cell.name}-{repeat + 1}", starter)
 
 
-def _measurement(cell: ScalingCell, repeat: int, run: CellRun, warmup_steps: int) -> _Task:
+def _measurement(study: ScalingStudy, cell: ScalingCell, repeat: int, folder: Path, starter: RunStarter) -> _Task:
     """Return the task of one repeat of a cell."""
 
-    def read() -> list[ScalingRow] | None:
-        summary = run.summary()
-        is_result = summary is not None and summary.status == "success"
-        return [measured(cell, repeat, run.folder, warmup_steps)] if is_result else None
+    def result_of(summary: Summary) -> list[ScalingRow] | None:
+        return [measured(cell, repeat, folder, study.warmup_steps)] if summary.status == "success" else None
 
-    def describe(result: list[ScalingRow] | None) -> str:
-        return run.state() if result is None else f"{result[0].images_per_s:,.1f} images/s"
-
-    failure = ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=run.folder.name)
-    return Task(run.folder, read, run.start, describe, [failure])
+    failure = ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
+    words = "{0[0].images_per_s:,.1f} images/s".format
+    return CellRun(*study.load(cell, repeat), folder, starter, result_of, words, [failure])
 
 
 def _predictions(study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path) -> Iterator[_Task]:
@@ -166,42 +160,53 @@ def _predictions(study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path
         recipe, cluster = study.load(largest)
         # The simulator knows only steps in which all ranks wait for each other.
         if largest not in fitting and cluster.communication.kind != "parameter_server_async":
-            yield _prediction(cells, recipe, cluster, runs / f"{largest.name}-predicted")
+            yield _Prediction(cells, recipe, cluster, runs / f"{largest.name}-predicted")
 
 
-def _prediction(cells: Sequence[ScalingCell], recipe: Recipe, cluster: Cluster, folder: Path) -> _Task:
-    """Return the task that predicts cells which differ only in their number of ranks.
+@dataclass(frozen=True)
+class _Prediction:
+    """The prediction of cells that differ only in their number of ranks.
 
     The cells include those that are measured as well, so that the page can show the simulator's error. A prediction
     that failed leaves no trace in the table.
 
-    Args:
+    Attributes:
         cells: The cells.
         recipe: The recipe of the cell with the most ranks.
         cluster: The cluster of that cell.
         folder: Where the prediction is kept.
+        failure: See `Task`.
     """
-    ranks = ", ".join(str(cell.ranks) for cell in cells)
 
-    def read() -> list[ScalingRow] | None:
-        is_known = require_same_settings(folder, recipe, cluster) and (folder / PREDICTION_FILE).is_file()
-        return predicted(cells, folder, recipe.data.train_samples) if is_known else None
+    cells: Sequence[ScalingCell]
+    recipe: Recipe
+    cluster: Cluster
+    folder: Path
+    failure: list[ScalingRow] = field(default_factory=list)
 
-    def start() -> int:
-        with explain_disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / CONFIG_FILE, dump(recipe, cluster))
+    def read(self) -> list[ScalingRow] | None:
+        """Return the predicted rows, if they are there."""
+        is_begun = require_same_settings(self.folder, self.recipe, self.cluster)
+        if not is_begun or not (self.folder / PREDICTION_FILE).is_file():
+            return None
+        return predicted(self.cells, self.folder, self.recipe.data.train_samples)
+
+    def start(self) -> int:
+        """Ask the simulator; return 1 if it cannot tell."""
+        with explain_disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / CONFIG_FILE, dump(self.recipe, self.cluster))
         try:
-            write_json(folder / PREDICTION_FILE, _predict(cells, recipe, cluster))
+            write_json(self.folder / PREDICTION_FILE, _predict(self.cells, self.recipe, self.cluster))
         except UserError as error:
             sys.stderr.write(f"error: {error}\n")
             return 1
         return 0
 
-    def describe(result: list[ScalingRow] | None) -> str:
+    def describe(self, result: list[ScalingRow] | None) -> str:
+        """Return for which ranks it is."""
+        ranks = ", ".join(str(cell.ranks) for cell in self.cells)
         return f"{'to predict' if result is None else 'predicted'} for {ranks} ranks"
-
-    return Task(folder, read, start, describe, [])
 
 
 def _predict(cells: Sequence[ScalingCell], recipe: Recipe, cluster: Cluster) -> list[dict[str, object]]:

@@ -60,15 +60,17 @@ def test_every_column_of_a_row_comes_from_its_place(tmp_path: Path) -> None:
     assert scaling_row(1.0, top1=0.0, mean_auc=0.5).quality == 0.0
 
 
-def test_idle_servers_and_gpus_count_and_a_machine_is_never_less_busy_than_the_run(tmp_path: Path) -> None:
-    load = (Sample(1.0, 2.0, 1.0, 7, 0.0, 9, [], 0.0), Sample(2.0, 2.0, 1.5, 7, 0.5, 9, [], 1.0))
+@pytest.mark.parametrize(
+    ("load", "columns"),
+    [
+        # Idle servers and GPUs count, and a machine is never less busy than the run.
+        ((Sample(1.0, 2.0, 1.0, 7, 0.0, 9, [], 0.0), Sample(2.0, 2.0, 1.5, 7, 0.5, 9, [], 1.0)), (2.0, 0.25, 0.5, 0.0)),
+        ((), (None,) * 4),
+    ],
+)
+def test_a_load_that_was_not_sampled_is_left_out(tmp_path: Path, load: tuple[Sample, ...], columns: Any) -> None:
     row = _row_of(samples.run_folder(tmp_path / "run"), load=load)
-    assert (row.busy_gpus, row.server_busy_cores, row.other_busy_cores) == (0.25, 0.5, 0.0)
-
-
-def test_a_run_without_samples_leaves_values_out(tmp_path: Path) -> None:
-    row = _row_of(samples.run_folder(tmp_path / "run"))
-    assert (row.busy_cores, row.server_busy_cores, row.other_busy_cores, row.busy_gpus) == (None,) * 4
+    assert (row.busy_cores, row.busy_gpus, row.server_busy_cores, row.other_busy_cores) == columns
 
 
 @pytest.mark.parametrize(

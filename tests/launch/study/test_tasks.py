@@ -7,13 +7,13 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import dump, load_both, with_resolved_paths
-from launch.study.cell_run import CellRun
+from launch.study.tasks import CellRun
 from logs.folder import RunFolder, Summary
 from tests.launch.study.starter import Starter
 
 
-def _cell(folder: Path, starter: Starter) -> CellRun:
-    return CellRun(*load_both("digits", "laptop"), folder / "cell", starter)
+def _cell(folder: Path, starter: Starter) -> CellRun[Summary]:
+    return CellRun(*load_both("digits", "laptop"), folder / "cell", starter, lambda summary: summary, str)
 
 
 def test_a_run_without_an_end_is_cleared_away_and_one_of_the_same_settings_counts(tmp_path: Path) -> None:
@@ -22,39 +22,38 @@ def test_a_run_without_an_end_is_cleared_away_and_one_of_the_same_settings_count
     run = _cell(tmp_path, Starter())
     assert run.start() == 0
     assert [path.name for path in tmp_path.iterdir()] == ["cell"], "no mark of a job"
-    assert run.summary() == Summary("digits", "success", top1=run.recipe.schedule.base_lr / 10)
+    assert run.read() == Summary("digits", "success", top1=run.recipe.schedule.base_lr / 10)
     absolute = with_resolved_paths(run.cluster)
     assert absolute != run.cluster
     (run.folder / "config.yaml").write_text(dump(run.recipe, absolute), encoding="utf-8")
-    assert run.summary() is not None, "a job has absolute paths"
+    assert run.read() is not None, "a job has absolute paths"
     (run.folder / "summary.json").unlink()
-    assert run.summary() is None
+    assert run.read() is None
 
 
 def test_a_folder_of_other_settings_is_refused_and_a_summary_without_settings_is_no_result(tmp_path: Path) -> None:
     run = _cell(tmp_path, Starter())
     run.folder.mkdir()
     RunFolder(run.folder).write_summary(Summary("digits", "success", top1=0.9))
-    assert run.summary() is None
+    assert run.read() is None
     other = dump(*load_both("digits", "laptop", ["run.seed=9"]))
     (run.folder / "config.yaml").write_text(other, encoding="utf-8")
     with pytest.raises(
         UserError, match=f"^{run.folder}: .* settings differ .* remove the folder, or give another --runs"
     ):
-        run.summary()
+        run.read()
 
 
 def test_a_job_in_a_queue_is_handed_over_once_and_again_only_on_request(tmp_path: Path) -> None:
     starter = Starter(lambda _recipe: None, status=None)
     run = _cell(tmp_path / "deep", starter)
-    assert run.state() == "to run"
+    assert run.describe(None) == "to run"
     assert (run.start(), run.start(), len(starter.started)) == (None, None, 1)
-    assert run.ticket == tmp_path / "deep" / "cell.submitted"
-    assert run.state() == "waits in the scheduler's queue"
+    assert run.describe(None) == "waits in the scheduler's queue"
     RunFolder(run.folder).write_summary(Summary("digits", "aborted", failure="out of time"))
     assert (run.start(), len(starter.started)) == (1, 1)
-    assert run.state() == "failed; remove cell.submitted to try again"
-    run.ticket.unlink()
+    assert run.describe(None) == "failed; remove cell.submitted to try again"
+    (tmp_path / "deep" / "cell.submitted").unlink()
     assert (run.start(), len(starter.started)) == (None, 2)
 
 

@@ -1,0 +1,190 @@
+"""The tasks of both kinds of study: finished ones are kept, missing ones are run, the table and the page follow.
+
+Each task has a folder of its own. A task whose folder holds a result never runs again, so a study that was stopped
+continues with the first task without a result.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
+from configs.load import with_resolved_paths
+from configs.schema import Cluster, Recipe
+from logs.disk import explain_disk_errors
+from logs.folder import RunFolder, Summary
+
+Result = TypeVar("Result")
+
+RunStarter = Callable[[Recipe, Cluster, Path], int | None]
+"""Runs a recipe on a cluster in a folder. Returns the exit status, 128 + n if signal n stopped the run, or None if the
+run waits in a scheduler's queue."""
+
+_SIGNALLED = 128
+"""A status above this is 128 plus the number of the signal that stopped the task."""
+
+
+class Task(Protocol[Result]):
+    """A run or a prediction that a study consists of."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the task."""
+
+    @property
+    def failure(self) -> Result | None:
+        """The result of a task that failed; None if the study cannot continue after a failure."""
+
+    def read(self) -> Result | None:
+        """Return the result in the folder; None if the task has not come to its end.
+
+        Raises:
+            UserError: The folder belongs to a task with other settings.
+        """
+
+    def start(self) -> int | None:
+        """Run the task to its end.
+
+        Returns:
+            The exit status, `STOPPED_STATUS` if a signal stopped the task and its state is kept, 128 + n if signal n
+            ended the task, or None if the task waits in a scheduler's queue.
+
+        Raises:
+            UserError: The task was refused before it began.
+        """
+
+    def describe(self, result: Result | None) -> str:
+        """Return the result in a few words, or without a result what is still to be done."""
+
+
+@dataclass(frozen=True)
+class CellRun(Generic[Result]):
+    """An ordinary run, in a folder of its own, which counts from the moment when its summary is there.
+
+    Attributes:
+        recipe: What the run trains.
+        cluster: Where it runs.
+        folder: The folder of the run.
+        starter: What runs it.
+        result_of: Returns the result of a run that has ended, or None if it has none.
+        words: Returns a result in a few words.
+        failure: See `Task`.
+    """
+
+    recipe: Recipe
+    cluster: Cluster
+    folder: Path
+    starter: RunStarter
+    result_of: Callable[[Summary], Result | None]
+    words: Callable[[Result], str]
+    failure: Result | None = None
+
+    @property
+    def _ticket(self) -> Path:
+        """The mark of a run in a scheduler's queue. The mark lies beside the folder, which the job must find empty."""
+        return self.folder.with_name(f"{self.folder.name}.submitted")
+
+    def read(self) -> Result | None:
+        """Return the result of the run in the folder; see `Task`."""
+        run = RunFolder(self.folder)
+        if not require_same_settings(self.folder, self.recipe, self.cluster) or not run.has_summary:
+            return None
+        return self.result_of(run.summary())
+
+    def start(self) -> int | None:
+        """Run the recipe; see `Task`."""
+        run = RunFolder(self.folder)
+        if self._ticket.exists():
+            # A job that ended without success is submitted again only on request: after the ticket was removed.
+            return 1 if run.has_summary else None
+        if owner := run.claims.holder():
+            raise UserError(f"{self.folder}: a run is active in it: {owner}; wait for its end")
+        if self.folder.exists():
+            shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
+        status = self.starter(self.recipe, self.cluster, self.folder)
+        if status is None:
+            with explain_disk_errors(self._ticket):
+                self._ticket.parent.mkdir(parents=True, exist_ok=True)
+                self._ticket.touch()
+        if status == REFUSED_STATUS:
+            raise UserError(
+                f"{self.folder.name}: the run was refused (see above); correct the study, finished runs are kept"
+            )
+        return status
+
+    def describe(self, result: Result | None) -> str:
+        """Return the result, or what is to be done; see `Task`."""
+        if result is not None:
+            return self.words(result)
+        if not self._ticket.exists():
+            return "to run"
+        failed = f"failed; remove {self._ticket.name} to try again"
+        return failed if RunFolder(self.folder).has_summary else "waits in the scheduler's queue"
+
+
+def require_same_settings(folder: Path, recipe: Recipe, cluster: Cluster) -> bool:
+    """Return whether ``folder`` holds a run, and raise if that run has other settings.
+
+    Raises:
+        UserError: The folder holds a run of another recipe, or on another cluster.
+    """
+    run = RunFolder(folder)
+    if not run.is_begun:
+        return False
+    ran, place = run.settings
+    # A job's config has absolute paths where the study has relative ones.
+    if (ran, with_resolved_paths(place)) != (recipe, with_resolved_paths(cluster)):
+        raise UserError(
+            f"{folder}: holds a run whose settings differ from the study's; remove the folder, or give another --runs"
+        )
+    return True
+
+
+def run_study(
+    stages: Iterable[Sequence[Task[Result]]],
+    record: Callable[[Result], None],
+    finish: Callable[[], None],
+    *,
+    is_dry_run: bool,
+) -> int:
+    """Run the tasks of a study that have no result yet, and write the study's table and page.
+
+    Args:
+        stages: Lists of tasks; a list may depend on the results of the lists before it.
+        record: Takes the result of a task.
+        finish: Writes the page, once all results are there.
+        is_dry_run: Whether to list the tasks only. Nothing is run then, and ``finish`` is not called.
+
+    Returns:
+        0; 1 if a task failed; `STOPPED_STATUS` or 128 + n if a signal stopped a task.
+
+    Raises:
+        UserError: A folder belongs to a task with other settings, or a task was refused.
+    """
+    has_failed = False
+    for tasks in stages:
+        # All folders are read before the first run, so that a folder of another study is refused now, not hours later.
+        known = [task.read() for task in tasks]
+        for number, (task, found) in enumerate(zip(tasks, known, strict=True), start=1):
+            sys.stdout.write(f"{number:4}/{len(tasks)}  {task.folder.name:48}  {task.describe(found)}\n")
+            sys.stdout.flush()
+            result = found
+            if found is None and not is_dry_run:
+                status = task.start()
+                if status is None:
+                    continue
+                if status == STOPPED_STATUS or status > _SIGNALLED:
+                    return status
+                result = task.read()
+                if result is None:
+                    if task.failure is None:
+                        return status or 1
+                    result, has_failed = task.failure, True
+            if result is not None:
+                record(result)
+    if not is_dry_run:
+        finish()
+    return int(has_failed)
