@@ -2,23 +2,19 @@
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from configs.errors import UserError
 from configs.load import load_both, load_recipe
-from launch.finish import finish_run, tell_trouble
+from launch.finish import finish_run
 from launch.start.local import Outcome
 from logs.__main__ import main as check
 from logs.attempts import ATTEMPTS_FILE
 from logs.checkpoints import SavedState
 from logs.folder import RunFolder, Summary
-from logs.judge import compliance
-from logs.judge.compliance import Verdict
 from tests.dry_loop import dry_run
 from tests.logs import samples
 
@@ -107,19 +103,6 @@ def test_a_trained_network_that_was_not_saved_is_said_last_with_what_gets_it(
     assert words.format(folder=tmp_path) in last
 
 
-def test_the_summary_of_a_run_that_failed_names_rank_and_step_of_the_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = _folder(tmp_path, passes=False)
-    report = {**STOPPED, "rank": 1, "message": "broke", "status": 1}
-    (tmp_path / "failure_1.json").write_text(json.dumps(report), encoding="utf-8")
-    assert finish_run(folder, Outcome(1, ((1, 1),))) == 1
-    made = folder.summary()
-    assert (made.status, made.failed_rank, made.failed_step) == ("aborted", 1, 7)
-    assert made.failure == "rank 1 on here failed at step 7: broke"
-    assert capsys.readouterr().out.splitlines()[0] == f"digits: aborted: {made.failure}"
-
-
 @pytest.mark.medium
 def test_a_run_ends_with_its_figures_and_no_word_on_a_log_that_nobody_submits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -176,6 +159,12 @@ def _made(path: Path) -> Path:
             0,
             ["  resumed from step 9: not for submission; times and rates are of the last part"],
         ),
+        (
+            ["mlperf.ruleset=0.6.0"],
+            replace(SUCCESS, is_cold=False),
+            0,
+            ["  not for submission: images were in memory as the run began, so that the log has no cache_clear"],
+        ),
         (["mlperf.ruleset=4.0.0"], ABORTED, 1, []),
         (["data.source=folders", "mlperf.submits=false"], SUCCESS, 0, ["  next: ./run.sh predict {run} IMAGE ..."]),
         (["data.source=folders", "mlperf.submits=false"], ABORTED, 1, []),
@@ -191,46 +180,7 @@ def test_the_log_of_the_recipes_own_ruleset_decides_and_is_told_if_a_run_in_one_
     assert finish_run(folder, Outcome(0)) == status
     assert capsys.readouterr().out.splitlines()[1:] == [*(line.format(run=tmp_path) for line in lines), f"  {tmp_path}"]
     assert not json.loads((tmp_path / "verdict.json").read_text(encoding="utf-8"))["0.6.0"]["passed"]
-
-
-@pytest.mark.parametrize(
-    ("case", "status", "rows"),
-    [
-        (([], {}, ()), 0, ["PASS  run  ", "PASS  0.6.0", "PASS  4.0.0"]),
-        (([], {}, ("4.0.0",)), 1, ["PASS  run  ", "PASS  0.6.0", "FAIL  4.0.0"]),
-        (([], {}, ("0.6.0",)), 0, ["PASS  run  ", "----  0.6.0", "PASS  4.0.0"]),
-        ((["mlperf.ruleset=0.6.0"], {}, ("0.6.0",)), 1, ["PASS  run  ", "FAIL  0.6.0", "PASS  4.0.0"]),
-        ((["mlperf.submits=false"], {}, ("0.6.0", "4.0.0")), 0, ["PASS  run  ", "----  0.6.0", "----  4.0.0"]),
-        (([], {"resumed_from_step": 3}, ("4.0.0",)), 0, ["PASS  run  ", "PASS  0.6.0", "----  4.0.0"]),
-        (([], {"is_cold": False}, ("4.0.0",)), 0, ["PASS  run  ", "PASS  0.6.0", "----  4.0.0"]),
-        (([], {"run_s": 3613.0}, ()), 1, ["FAIL  files", "PASS  0.6.0", "PASS  4.0.0"]),
-        (([], {"status": "aborted"}, ("4.0.0",)), 1, ["FAIL  run  ", "PASS  0.6.0", "----  4.0.0"]),
-    ],
-)
-def test_check_gives_a_run_the_exit_status_that_train_gave_it(
-    case: tuple[list[str], dict[str, Any], Sequence[str]], status: int, rows: list[str],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """A case is what is set, what else is so of the run, and whose check its logs fail."""
-    settings, change, fails = case
-
-    def judge(log: Path, ruleset: str, division: str | None = None) -> Verdict:
-        found = samples.passed(log, ruleset, division)
-        complaint = "Required EXACTLY_ONE occurrence of 'seed' but found 0"
-        return replace(found, passed=False, messages=(complaint,)) if ruleset in fails else found
-
-    monkeypatch.setattr(compliance, "judge", judge)
-    ended = change.get("status", "success")
-    run = RunFolder(samples.run_folder(tmp_path / "run", overrides=tuple(settings), best=0.98, status=ended))
-    run.write_summary(replace(run.summary(), world_size=2, init_s=1.0, images_per_s=1.0, **change))
-    assert finish_run(run, Outcome(0)) == status
-    capsys.readouterr()
-    assert check(["check", str(run)]) == status
-    told = capsys.readouterr().out.splitlines()
-    assert [line[:11] for line in told if not line.startswith("      ")] == rows
-    remedy = "      seed is missing; log seed once, from rank 0, with another value in each run"
-    assert (remedy in told) == bool(fails and ended == "success")
-    assert check(["check", str(run), "--ruleset", "4.0.0"]) == int("4.0.0" in fails or "FAIL  files" in rows)
+    assert check(["check", str(tmp_path)]) == status, "as train has ended"
 
 
 @pytest.mark.medium
@@ -300,16 +250,3 @@ def test_a_run_on_all_of_imagenet_that_reached_its_target_is_compared_with_the_r
     for data, changes in others:
         assert finished(data, **changes).rcp is None
     assert "reference" not in capsys.readouterr().out
-
-
-def test_a_disk_without_room_for_the_summary_does_not_hide_the_cause(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = _folder(tmp_path, passes=False)
-    (tmp_path / f".summary.json.{os.getpid()}").symlink_to("/dev/full")
-    with pytest.raises(UserError) as caught:
-        finish_run(folder, Outcome(9))
-    assert tell_trouble(folder, Outcome(9), caught.value) == 1
-    cause, trouble = capsys.readouterr().err.splitlines()
-    assert "the launcher ended with status 9" in cause
-    assert "the disk is full" in trouble

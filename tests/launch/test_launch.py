@@ -61,18 +61,6 @@ def succeeds(folder: RunFolder) -> Outcome:
     return Outcome(0)
 
 
-def breaks_after(step: int) -> Callable[[RunFolder], Outcome]:
-    """Return an ending of ranks that write a checkpoint and fail afterwards."""
-
-    def end(folder: RunFolder) -> Outcome:
-        assert not (folder / "failure_0.json").exists(), "the report of an earlier attempt"
-        (folder / "failure_0.json").write_text(json.dumps(BROKEN), encoding="utf-8")
-        folder.checkpoints.write(step, SavedState({}, {}), keep=2)
-        return Outcome(1)
-
-    return end
-
-
 def loses_folder(status: int) -> Callable[[RunFolder], Outcome]:
     """Return an ending after which the folder belongs to another run."""
 
@@ -148,14 +136,6 @@ def test_ctrl_c_before_the_first_step_leaves_no_folder_and_after_it_says_how_to_
     assert RunFolder(folder).checkpoints.files()
 
 
-def test_ranks_that_refuse_leave_no_folder(tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
-    ranks.endings = [ends(REFUSED_STATUS)]
-    folder = tmp_path / "run"
-    assert launch_run(*load_both("digits", "laptop", [*sets, RESTARTS]), folder) == 2
-    assert not folder.exists()
-    assert len(ranks.started) == 1
-
-
 def test_a_run_that_one_rank_refused_is_kept_with_rank_and_reason(
     tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,22 +177,6 @@ def test_ranks_that_refuse_to_resume_leave_the_folder(left: str, tmp_path: Path,
     assert (folder.summary().status, folder.summary().failure) == ("aborted", "the ranks refused to start")
 
 
-@pytest.mark.medium
-def test_ranks_that_fail_are_started_again_from_the_newest_checkpoint_as_often_as_allowed(
-    tmp_path: Path, sets: list[str], ranks: Ranks
-) -> None:
-    ranks.endings = [breaks_after(step) for step in (3, 6, 9)]
-    assert launch_run(*load_both("digits", "laptop", [*sets, RESTARTS]), tmp_path / "run") == 1
-    assert len(ranks.started) == 3
-    attempts = RunFolder(tmp_path / "run").attempts.read()
-    assert [(each.from_step, each.kept_step, each.goes_on) for each in attempts] == [
-        (0, 3, True), (3, 6, True), (6, 9, False)
-    ]  # fmt: skip
-    ranks.endings += [breaks_after(3), succeeds]
-    assert launch_run(*load_both("digits", "laptop", [*sets, RESTARTS]), tmp_path / "other") == 0
-    assert len(ranks.started) == 5
-
-
 @pytest.mark.parametrize("status", [0, 1, REFUSED_STATUS])
 def test_a_launcher_that_lost_its_folder_leaves_it_to_the_other_one(
     status: int, tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
@@ -234,7 +198,9 @@ def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_and_no_refusal(
 
     ranks.endings = [leave_a_full_disk]
     assert launch_run(*load_both("digits", "laptop", sets), tmp_path / "run") == 1
-    assert "summary.json: cannot be written: the disk is full; " in capsys.readouterr().err.splitlines()[-1]
+    *_, cause, trouble = capsys.readouterr().err.splitlines()
+    assert cause == "digits: the launcher ended with status 1"
+    assert "summary.json: cannot be written: the disk is full; " in trouble
 
 
 def test_a_folder_in_which_somebody_trains_stays_as_it_is(tmp_path: Path, sets: list[str]) -> None:
@@ -344,7 +310,7 @@ def _spoil(path: Path) -> None:
 def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(
     tmp_path: Path, sets: list[str], ranks: Ranks
 ) -> None:
-    folder, job = RunFolder(tmp_path), {"hosts", "job.sh", "job.json", "unfinished"}
+    folder, job = RunFolder(tmp_path), {"hosts", "job.sh", "job.json", "unfinished", "energy_0.json"}
     folder.write_settings(*load_both("digits", "laptop", sets))
     for name in job:
         (tmp_path / name).touch()

@@ -23,15 +23,19 @@ from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from launch.setup.layout import USED_LOCK
+from logs.__main__ import main
 from logs.checkpoints import SavedState, read, step_of
 from logs.folder import RunFolder, Summary
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
 from tests.failing_reads import failing_reads
 from tests.launch.scheduled import ranks
+from tests.logs.rapl import steady_power
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, resume, train, train_command
 
 pytestmark = pytest.mark.ranks
+
+WATTS = 50
 
 
 def _close_terminal(folder: Path, overrides: list[str]) -> FinishedRun:
@@ -160,10 +164,41 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goes_on_to_the_same_bits(
-    tmp_path: Path, whole: Path, tiny: list[str]
+    tmp_path: Path, whole: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The newest checkpoint cannot be read for a moment then."""
+    """The newest checkpoint cannot be read for a moment then. The machine shows a processor that uses 50 W."""
     folder = tmp_path / "run"
+    monkeypatch.setenv("RANK_SYS", str(tmp_path / "sys"))
+    with steady_power(tmp_path / "sys", WATTS):
+        newest, done = _interrupted_and_resumed(folder, tiny)
+    assert done.status == 0, done.errors
+    assert (tmp_path / "has-failed").exists()
+    assert f"resumes from {newest}\n" in done.errors
+    assert not list(newest.parent.glob("*.damaged"))
+    assert _course(folder) == _course(whole)
+    assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
+    energy, times_s = read_summary(folder)["energy"], _trained_s(folder)
+    assert len(times_s) == energy["attempts"] == 2
+    # The counter, and the log's milliseconds, are read some hundredths of a second late on a busy machine.
+    assert energy["joules"] == energy["packages_j"] == pytest.approx(WATTS * sum(times_s), rel=0.1, abs=0.2 * WATTS)
+    assert energy["images_per_joule"] == pytest.approx(38 * 64 / energy["joules"])
+    words = f"nergy: {energy['joules'] / 3600:.4g} Wh (processors), {energy['images_per_joule']:.4g} images/J; not"
+    assert words in done.output
+    assert main(["watch", str(folder), "--once"]) == 0
+    assert main(["report", str(folder)]) == 0
+    assert words in capsys.readouterr().out
+    assert words in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def _trained_s(folder: Path) -> list[float]:
+    """Return the seconds from run_start to run_stop of each attempt, by the log."""
+    rows = [json.loads(line.partition(" ")[2]) for line in (folder / "result_0.txt").read_text().splitlines()]
+    begins, ends = ([row["time_ms"] for row in rows if row["key"] == key] for key in ("run_start", "run_stop"))
+    return [(end - begin) / 1000 for begin, end in zip(begins, ends, strict=True)]
+
+
+def _interrupted_and_resumed(folder: Path, tiny: list[str]) -> tuple[Path, FinishedRun]:
+    """Press Ctrl-C in the second epoch, and give the printed command; return the newest checkpoint, and the end."""
     terminal, end = os.openpty()
     command = ["setsid", "--ctty", "--wait", *train_command(folder, *tiny)]
     with subprocess.Popen(command, cwd=ROOT, stdin=end, stdout=end, stderr=end) as launcher:
@@ -185,13 +220,7 @@ def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goe
     assert shlex.split(words) == ["train", "--resume", str(folder)]
     newest, older = RunFolder(folder).checkpoints.files()
     assert step_of(newest) > step_of(older) == 19
-    done = resume(folder, variables=failing_reads(tmp_path, "open", newest, errno.ESTALE, once=True))
-    assert done.status == 0, done.errors
-    assert (tmp_path / "has-failed").exists()
-    assert f"resumes from {newest}\n" in done.errors
-    assert not list(newest.parent.glob("*.damaged"))
-    assert _course(folder) == _course(whole)
-    assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
+    return newest, resume(folder, variables=failing_reads(folder.parent, "open", newest, errno.ESTALE, once=True))
 
 
 def _train_and_kill_twice(folder: Path, overrides: list[str]) -> FinishedRun:

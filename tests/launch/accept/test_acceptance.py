@@ -5,27 +5,41 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from configs.load import ROOT, load_both
+from configs.load import ROOT, load_both, load_cluster, load_recipe
 from configs.registry import has_engine
 from launch.accept.__main__ import main
 from launch.accept.judgement import Evidence, judge
+from launch.accept.learning import learn
 from launch.doctor.examination import train_ranks_alone
+from logs.folder import RunFolder, Summary
+from tests.logs.rapl import steady_power
 
+WATTS = 50.0
 ACCEPT = [sys.executable, "-I", "-m", "launch.accept", "accept"]
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_a_sound_machine_passes_and_every_output_says_so(tmp_path: Path) -> None:
-    out, baseline = tmp_path / "out", tmp_path / "baseline.json"
+    """It shows a processor that uses 50 W. An earlier acceptance had the same outputs."""
+    out, baseline, sys_folder = tmp_path / "out", tmp_path / "baseline.json", tmp_path / "sys"
+    earlier = RunFolder(out / "learning")
+    earlier.path.mkdir(parents=True)
+    earlier.write_settings(load_recipe("digits").model_copy(update={"name": "accept"}), load_cluster("laptop"))
+    earlier.write_summary(Summary("accept", "success", top1=1.0, epochs=1))
     words = ["--cluster", "laptop", "--minutes", "1", "--set", "model.image_size=16", "--out", str(out)]
     words += ["--set", f"cluster.paths.runs={tmp_path / 'runs'}", "--save-baseline", str(baseline)]
-    done = subprocess.run([*ACCEPT, *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    begin, variables = time.monotonic(), {**os.environ, "RANK_SYS": str(sys_folder)}
+    with steady_power(sys_folder, WATTS):
+        done = subprocess.run(
+            [*ACCEPT, *words], cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=280
+        )
     document = json.loads((out / "accept.json").read_text(encoding="utf-8"))
     checks = {(check["topic"], check["host"]): check for check in document["checks"]}
     assert (done.returncode, document["verdict"]) == (0, "pass"), done.stderr + done.stdout
@@ -36,6 +50,8 @@ def test_a_sound_machine_passes_and_every_output_says_so(tmp_path: Path) -> None
     assert {"rate", "allreduce of buckets", "learning"} <= {topic for topic, place in checks if not place}
     assert checks["compute", host]["value"] == document["figures"]["parts"][host]["compute"][0] > 0
     assert checks["rate", ""]["value"] > 0
+    assert checks["learning", ""]["value"] > 1, "not the result of the earlier run"
+    assert 0 < document["energy"]["joules"] == document["energy"]["packages_j"] < WATTS * (time.monotonic() - begin)
     for rank in document["ranks"]:
         (bits,) = set(rank["alone"]["checksums"])
         assert len(rank["alone"]["checksums"]) == 2
@@ -49,6 +65,16 @@ def test_a_sound_machine_passes_and_every_output_says_so(tmp_path: Path) -> None
     page = (out / "accept.html").read_text(encoding="utf-8")
     assert all(word in page for word in (host, "laptop", "pass"))
     assert "laptop: pass" in done.stdout
+
+
+@pytest.mark.medium
+def test_a_run_of_the_user_in_the_folder_of_the_run_that_learns_stays(tmp_path: Path) -> None:
+    cluster, own = load_cluster("laptop", [f"cluster.paths.data={tmp_path}"]), RunFolder(tmp_path / "learning")
+    own.make()
+    own.write_settings(load_recipe("digits"), cluster)
+    own.write_summary(Summary("digits", "success", top1=1.0, epochs=1))
+    assert learn(cluster, own.path).failure
+    assert own.summary().recipe == "digits"
 
 
 @pytest.mark.slow

@@ -1,22 +1,16 @@
-"""The energy of an acceptance: by hand, and of real ranks on a made-up processor that uses 50 W all the time."""
+"""The energy of an acceptance, by hand."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from configs.load import load_both
 from launch.accept.energy import energy_of_parts
 from launch.accept.judgement import Evidence, judge
-from launch.doctor.examination import train_ranks_alone
 from launch.doctor.facts import RankFacts
 from logs.energy import AttemptEnergy, Joules, RunEnergy, Totals, write_attempts
 from logs.folder import RunFolder, Summary
-from tests.logs.rapl import steady_power
-
-WATTS = 50.0
 
 
 def _part(*joules: Joules | None) -> list[RankFacts]:
@@ -78,19 +72,3 @@ def test_the_run_that_learns_adds_all_its_attempts_and_its_images(
     found = energy_of_parts([_part(Joules([], [5.0])), _part(Joules([], [6.0]))], run)
     assert (found.joules, found.nodes["a"].joules) == (whole, whole)
     assert found.images_per_joule == (1.5 if counted else None)
-
-
-@pytest.mark.medium
-@pytest.mark.ranks
-def test_the_first_rank_of_a_node_counts_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK_SYS", str(tmp_path / "sys"))
-    recipe, cluster = load_both("digits", "laptop", ["model.image_size=16", f"cluster.paths.runs={tmp_path}"])
-    with steady_power(tmp_path / "sys", WATTS):
-        begin = time.monotonic()
-        (first, second), _ = train_ranks_alone(recipe, cluster, ())
-        elapsed_s = time.monotonic() - begin
-    assert first.joules is not None
-    (joules,) = first.joules.packages
-    assert joules is not None
-    assert 0 < joules <= WATTS * elapsed_s
-    assert second.joules is None
