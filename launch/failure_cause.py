@@ -7,7 +7,7 @@ import shlex
 import signal
 import socket
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,8 +136,20 @@ class Ending:
 
     @cached_property
     def step(self) -> tuple[int | None, str]:
-        """About the step at which a rank ended, and a phrase that tells the step."""
-        return _last_known_step(self.folder, (report["step"] for report in self.reports))
+        """About the step at which a rank ended, and a phrase that tells the step.
+
+        The step is the smallest one that other ranks reported, or else the last one in the run's metrics.
+        """
+        reported = [report["step"] for report in self.reports if report["step"] is not None]
+        if reported:
+            return min(reported), f" at or before step {min(reported)}"
+        if not is_file(self.folder / STARTUP_FILE):
+            return None, ""
+        step = 0
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            lines = (self.folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
+            step = int(json.loads(lines[-1])["step"])
+        return step, f" at or after step {step}"
 
     @cached_property
     def silent(self) -> tuple[int, str, int | None] | None:
@@ -170,31 +182,24 @@ _Told = str | Mapping[str, Any]
 """A message, or a message with rank, host and step."""
 
 
-def _tell_lost_state(its: Ending) -> _Told:
-    return f"told to stop by {_name(its.outcome.interrupted_by)}, but the state was not saved within {STOP_S:.0f} s"
+def _of_rank(report: Mapping[str, Any], step: int | None, words: str) -> _Told:
+    rank, host = report["rank"], report["host"]
+    return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {words}"}
 
 
 def _tell_kill(its: Ending) -> _Told:
     # The script that started the rank counts the kills of its own machine; see `supervise_rank.sh`.
     is_out_of_memory = its.own.get("ran_out_of_memory", its.outcome.ran_out_of_memory)
+    step, when = its.step
     why = _why(its.folder, its.own["killed_by"], is_out_of_memory)
-    return _of_rank(its.own["rank"], its.own["host"], its.step[0], its.own["message"] + its.step[1] + why)
+    return _of_rank(its.own, step, its.own["message"] + when + why)
 
 
 def _tell_silence(its: Ending) -> _Told:
     assert its.silent is not None
-    rank, ending, number = its.silent
+    (rank, ending, number), (step, when) = its.silent, its.step
     why = _why(its.folder, number, its.outcome.ran_out_of_memory)
-    return _of_rank(rank, _host_of(its.folder, rank), its.step[0], ending + its.step[1] + why)
-
-
-def _of_rank(rank: int, host: str, step: int | None, words: str) -> _Told:
-    return {"rank": rank, "host": host, "step": step, "message": f"rank {rank} on {host} {words}"}
-
-
-def _tell_refusal(its: Ending) -> _Told:
-    rank, host, step, message = (its.own[key] for key in ("rank", "host", "step", "message"))
-    return _of_rank(rank, host, step, f"refused to start: {message}")
+    return _of_rank({"rank": rank, "host": _host_of(its.folder, rank)}, step, ending + when + why)
 
 
 def _tell_error(its: Ending) -> _Told:
@@ -202,24 +207,25 @@ def _tell_error(its: Ending) -> _Told:
 
     If the error is a comparison of the ranks, the odd one out has failed, and not the rank that reports first.
     """
-    rank, host, step, message = (its.own[key] for key in ("rank", "host", "step", "message"))
-    step, when = its.step if step is None else (step, _at(step))
+    report, message = its.own, its.own["message"]
+    step, when = its.step if report["step"] is None else (report["step"], _at(report["step"]))
     remedy = next((f"; {remedy}" for words, remedy in _LIMITS.items() if words in message), "")
-    suspects = its.own.get("suspects")
+    suspects = report.get("suspects")
     if isinstance(suspects, list) and not 0 < len(suspects) < max(2, its.folder.cluster.world_size):
         return {"step": step, "message": f"the ranks failed{when}: {message}{remedy}"}
-    if suspects and rank not in suspects:
+    if suspects and report["rank"] not in suspects:
         rank = suspects[0]
         host = next((each["host"] for each in its.reports if each["rank"] == rank), None) or _host_of(its.folder, rank)
-    return _of_rank(rank, host, step, f"failed{when}: {message}{remedy}")
+        report = {"rank": rank, "host": host}
+    return _of_rank(report, step, f"failed{when}: {message}{remedy}")
 
 
 def _tell_waiting(its: Ending) -> _Told:
     """Tell of ranks that all waited: for the one that is behind the others, if there is one."""
     if its.hindmost:
-        rank, host, step, message = (its.hindmost[key] for key in ("rank", "host", "step", "message"))
+        step, message = its.hindmost["step"], its.hindmost["message"]
         words = f"made no progress{_at(step)}, while all others waited at later steps: {message}"
-        return _of_rank(rank, host, step, words)
+        return _of_rank(its.hindmost, step, words)
     first = min(its.reports, key=lambda report: report["time"])
     words = f"every rank waited for another{_at(its.step[0])}; rank {first['rank']}: {first['message']}"
     return {"step": its.step[0], "message": words}
@@ -231,10 +237,18 @@ _CAUSES: Sequence[tuple[Callable[[Ending], object], Callable[[Ending], _Told]]] 
         lambda its: f"a parameter server ended with status {its.outcome.lost_server} before the ranks did",
     ),
     (lambda its: its.outcome.interrupted_by == signal.SIGINT, lambda _: "ended at once by a second Ctrl-C"),
-    (lambda its: its.outcome.interrupted_by, _tell_lost_state),
+    (
+        lambda its: its.outcome.interrupted_by,
+        lambda its: (
+            f"told to stop by {_name(its.outcome.interrupted_by)}, but the state was not saved within {STOP_S:.0f} s"
+        ),
+    ),
     (lambda its: its.was_stopped, lambda its: its.stop or f"stopped by {_name(its.outcome.stopped_by)}"),
     (lambda its: "killed_by" in its.own, _tell_kill),
-    (lambda its: its.own.get("status") == REFUSED_STATUS, _tell_refusal),
+    (
+        lambda its: its.own.get("status") == REFUSED_STATUS,
+        lambda its: _of_rank(its.own, its.own["step"], f"refused to start: {its.own['message']}"),
+    ),
     (lambda its: its.own, _tell_error),
     (lambda its: its.silent, _tell_silence),
     (lambda its: its.reports, _tell_waiting),
@@ -252,24 +266,6 @@ def _name(number: int | None) -> str:
     """Return how a user knows a signal."""
     assert number is not None
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-
-
-def _last_known_step(folder: RunFolder, reported: Iterable[int | None]) -> tuple[int | None, str]:
-    """Return about the step at which a rank ended, and a phrase that tells the step.
-
-    The step is the smallest one that other ranks reported, or else the last one in the run's metrics.
-    """
-    step = min((step for step in reported if step is not None), default=None)
-    if step is not None:
-        return step, f" at or before step {step}"
-    if not is_file(folder / STARTUP_FILE):
-        return None, ""
-    try:
-        lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
-        step = int(json.loads(lines[-1])["step"])
-    except (OSError, ValueError, LookupError, TypeError):
-        step = 0
-    return step, f" at or after step {step}"
 
 
 def _at(step: int | None) -> str:
@@ -358,12 +354,9 @@ def _host_of(folder: RunFolder, rank: int) -> str:
     """Return the host of a rank: from the ranks' start-up ledger or, before it exists, from ``supervise_rank.sh``."""
     if folder.cluster.launcher == "local":
         return socket.gethostname()
-    try:
+    with contextlib.suppress(UserError, LookupError, TypeError):
         return str(read_object(folder / STARTUP_FILE)["hosts"][rank])
-    except (UserError, LookupError, TypeError):
-        pass
-    try:
+    with contextlib.suppress(OSError, ValueError, LookupError):
         lines = (folder / "ranks.txt").read_text(encoding="utf-8").splitlines()
         return dict(line.split(" ", 1) for line in lines)[str(rank)]
-    except (OSError, ValueError, LookupError):
-        return "an unknown host"
+    return "an unknown host"

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -11,13 +13,13 @@ from pathlib import Path
 
 from configs.arguments import short_path
 from configs.errors import UserError
-from configs.load import dump, resolve_path
+from configs.interrupts import interrupt_left_to_child
+from configs.load import dump, load_recipe, resolve_path
 from configs.plan import plan_run
+from configs.programs import Program, command_of
 from configs.schema import Cluster, Recipe
-from launch.accept.document import FORMAT, Acceptance, Figures, in_words, junit
-from launch.accept.energy import energy_of_parts
-from launch.accept.judgement import Evidence, judge, nodes_of
-from launch.accept.learning import learn
+from launch.accept.document import FORMAT, Acceptance, Check, Figures, in_words, junit
+from launch.accept.judgement import Evidence, judge, judge_learning, nodes_of
 from launch.accept.options import Options
 from launch.accept.settings import load_settings, require_minutes
 from launch.doctor import options as doctor
@@ -26,13 +28,17 @@ from launch.doctor.examination import examine, for_ranks, reachable_part, train_
 from launch.doctor.facts import RankFacts
 from launch.submit.hosts import parse_hosts
 from logs.disk import checked, explain_disk_errors, read_object, write_json, write_text
-from logs.energy import RunEnergy
+from logs.energy import AttemptEnergy, Joules, RunEnergy, add_up, read_attempts
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.show.page import render_template
 from train.sim.conditions import predict_allreduce
 
 _FIXED_S, _LEAST_S = 75.0, 10.0
 """What an acceptance takes on two cores besides the samples of the step, and the least time for these."""
+
+
+_LEAST_PER_RANK, _LEAST_BATCH, _STEPS_PER_EPOCH = 8, 64, 16
+"""Batch norm needs some images of a rank."""
 
 
 def accept(options: Options) -> int:
@@ -182,3 +188,47 @@ def _write(acceptance: Acceptance, evidence: Evidence, out: Path, baseline: Path
         write_json(baseline, document)
     elif baseline is not None:
         sys.stderr.write(f"--save-baseline: {baseline} was not written, because the verdict is {acceptance.verdict}\n")
+
+
+def learn(cluster: Cluster, folder: Path) -> Check:
+    """Train synthetic classes to a target on all ranks of a cluster, in a folder for the run; return how it ended."""
+    per_rank = max(_LEAST_PER_RANK, _LEAST_BATCH // cluster.world_size)
+    batch = per_rank * cluster.world_size
+    sizes = [f"batch.global_size={batch}", f"data.train_samples={_STEPS_PER_EPOCH * batch}"]
+    evaluated = [f"data.eval_samples={max(256, cluster.world_size)}"]
+    recipe = load_recipe(str(Path(__file__).with_name("learning.yaml")), [*sizes, *evaluated])
+    run = RunFolder(folder)
+    # An earlier acceptance may have had the same outputs, and a run that has ended cannot begin again.
+    if run.is_begun and run.settings[0].name == recipe.name:
+        shutil.rmtree(folder)
+    config = str(folder.with_name("learning.yaml"))
+    engine = cluster.engine.model_copy(update={"compile": False, "cuda_graphs": "none"})  # a minute for few steps
+    write_text(Path(config), dump(recipe, cluster.model_copy(update={"engine": engine})))
+    command = command_of(Program.TRAIN_VERB, "train", config, "--cluster", config, "--run-dir", str(folder))
+    with interrupt_left_to_child(says_so=True):
+        # The verdict alone goes to the standard output.
+        status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    return judge_learning(recipe, status, run.summary() if run.has_summary else None, folder)
+
+
+def energy_of_parts(parts: Sequence[Sequence[RankFacts]], learning: RunFolder | None) -> RunEnergy:
+    """Return the energy of all nodes in all parts, with the images per joule of the run that learns.
+
+    A part that a node did not count makes the sums unknown, because none of its devices is known there.
+
+    Args:
+        parts: The reports of the ranks in each part.
+        learning: The run that learns; None if there was none.
+    """
+    hosts = list(dict.fromkeys(rank.host for ranks in parts for rank in ranks))
+    if not hosts:
+        return RunEnergy()
+    rows = []
+    for number, ranks in enumerate(parts):
+        counted = {rank.host: rank.joules for rank in ranks if rank.joules is not None}
+        rows += [AttemptEnergy(number, len(hosts), host, counted.get(host, Joules())) for host in hosts]
+    if learning is None:
+        return add_up(rows)
+    rows += read_attempts(learning.path) or [AttemptEnergy(len(parts), len(hosts), host, Joules()) for host in hosts]
+    learned = (learning.summary().energy if learning.has_summary else None) or RunEnergy()
+    return replace(add_up(rows), images_per_joule=learned.images_per_joule)

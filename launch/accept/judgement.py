@@ -3,16 +3,19 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from configs.arguments import counted
+from configs.schema import Recipe
 from launch.accept.document import Check, Expected, Figures, Node, Verdict, worst
 from launch.accept.statistics import Excess, compare
 from launch.doctor.check_result import CheckResult, ExpectedRate
 from launch.doctor.facts import RankFacts, StepFacts
 from logs.energy import RunEnergy
+from logs.folder import Summary
 
 FLOORS: Mapping[str, float] = {"compute": 0.025, "copy": 0.1, "input": 0.2, "link": 0.1}
 """Part of a rank's own work -> share by which sound ranks may differ, however exactly they were measured. Ranks read
@@ -37,25 +40,6 @@ _BASELINE_RATE = 0.9
 
 
 @dataclass(frozen=True)
-class Learned:
-    """How the short run of all ranks ended.
-
-    Attributes:
-        epochs: Epochs until the target; None if it was not reached.
-        allowed: Epochs within which a sound machine reaches it.
-        top1: The last accuracy; None if there is none.
-        target: The target.
-        failure: Why the run failed; empty if it did not.
-    """
-
-    epochs: int | None
-    allowed: int
-    top1: float | None
-    target: float
-    failure: str = ""
-
-
-@dataclass(frozen=True)
 class Evidence:
     """Everything that is judged.
 
@@ -67,7 +51,7 @@ class Evidence:
         forecast: The rate that the simulator expects; None if it was not asked.
         predicted_buckets_s: Time of each bucket's allreduce by the simulator; empty if nobody knows.
         link_bytes_per_s: Of the cluster file, of one rank; None if the file does not say.
-        learned: The short run of all ranks; None if there was none.
+        learned: The check of the short run of all ranks; None if there was none.
         why_not: Topic -> why it was not tried.
         baseline: An earlier acceptance; None without one.
         energy: Of all parts, with the images per joule of ``learned``; None if it is not asked for.
@@ -80,7 +64,7 @@ class Evidence:
     forecast: ExpectedRate | None = None
     predicted_buckets_s: Sequence[float] = ()
     link_bytes_per_s: float | None = None
-    learned: Learned | None = None
+    learned: Check | None = None
     why_not: Mapping[str, str] = field(default_factory=dict)
     baseline: Figures | None = None
     energy: RunEnergy | None = None
@@ -99,8 +83,8 @@ def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
             parts[host][part] = each.median_s, each.spread_s
     figures = replace(_pace(steps), parts={**parts}, bits=_majorities(evidence.alone or ()))
     whole = [
-        *_doctor(evidence.doctor), *_rates(evidence, steps), *_allreduce(evidence, steps), *_learning(evidence),
-        *_energy(evidence),
+        *_doctor(evidence.doctor), *_rates(evidence, steps), *_allreduce(evidence, steps),
+        *filter(None, [evidence.learned]), *_energy(evidence),
         *(Check(topic, "", "skipped", why) for topic, why in evidence.why_not.items()),
     ]  # fmt: skip
     nodes = [*_parts(evidence, series, slowest), *_bits(evidence)]
@@ -328,20 +312,26 @@ def _wrong(rank: RankFacts, right: str | None, by: str) -> str:
     return "" if alone.checksums[0] == right else f"computed {alone.checksums[0]}, {by} computed {right}"
 
 
-def _learning(evidence: Evidence) -> Iterator[Check]:
-    """Yield the check of the short run that learns."""
-    learned = evidence.learned
-    if learned is None:
-        return
-    if learned.failure:
-        yield Check("learning", "", "failed", learned.failure)
-        return
-    aim = f"top-1 {learned.target} within {counted(learned.allowed, 'epoch')}"
-    if learned.epochs is None:
-        words = f"{learned.top1}, expected {aim}; the sums of the gradients or a rank's arithmetic are wrong"
-        yield Check("learning", "", "failed", words)
-        return
-    yield Check("learning", "", "pass", f"{aim}: after {learned.epochs}", learned.epochs, "epochs")
+def judge_learning(recipe: Recipe, status: int, ended: Summary | None, folder: Path) -> Check:
+    """Return the check of the short run that learns.
+
+    Args:
+        recipe: What it trained.
+        status: Its exit status.
+        ended: Its summary; None if it wrote none.
+        folder: Where it is.
+    """
+    target, epochs = recipe.run.target_top1, counted(recipe.run.epochs, "epoch")
+    assert target is not None
+    if ended is None:
+        return Check("learning", "", "failed", f"the run ended with status {status}, see {folder}")
+    aim = f"top-1 {target} within {epochs}"
+    if ended.top1 is not None and ended.top1 < target:
+        words = f"{ended.top1}, expected {aim}; the sums of the gradients or a rank's arithmetic are wrong"
+        return Check("learning", "", "failed", words)
+    if status or ended.top1 is None:
+        return Check("learning", "", "failed", ended.failure or f"the run ended with status {status}, see {folder}")
+    return Check("learning", "", "pass", f"{aim}: after {ended.epochs}", ended.epochs, "epochs")
 
 
 def _energy(evidence: Evidence) -> Iterator[Check]:

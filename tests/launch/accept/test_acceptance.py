@@ -14,8 +14,8 @@ import pytest
 from configs.load import ROOT, load_both, load_cluster, load_recipe
 from configs.registry import has_engine
 from launch.accept.__main__ import main
+from launch.accept.acceptance import learn
 from launch.accept.judgement import Evidence, judge
-from launch.accept.learning import learn
 from launch.doctor.examination import train_ranks_alone
 from logs.folder import RunFolder, Summary
 from tests.logs.rapl import steady_power
@@ -73,7 +73,7 @@ def test_a_run_of_the_user_in_the_folder_of_the_run_that_learns_stays(tmp_path: 
     own.make()
     own.write_settings(load_recipe("digits"), cluster)
     own.write_summary(Summary("digits", "success", top1=1.0, epochs=1))
-    assert learn(cluster, own.path).failure
+    assert learn(cluster, own.path).verdict == "failed"
     assert own.summary().recipe == "digits"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.accept.energy import energy_of_parts
+from launch.accept.acceptance import energy_of_parts
 from launch.accept.judgement import Evidence, judge
 from launch.doctor.facts import RankFacts
 from logs.energy import AttemptEnergy, Joules, RunEnergy, Totals, write_attempts

@@ -3,15 +3,18 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from configs.load import load_recipe
 from launch.accept.document import Check, Figures
-from launch.accept.judgement import Evidence, Learned, judge, nodes_of
+from launch.accept.judgement import Evidence, judge, judge_learning, nodes_of
 from launch.doctor.check_result import CheckResult, ExpectedRate
 from launch.doctor.facts import AloneFacts, RankFacts, StepFacts
+from logs.folder import Summary
 
 RANKS, STEP_S = 64, 0.1
 SECONDS = {"compute": STEP_S, "copy": 0.002, "input": 0.03, "link": 0.001}
@@ -226,16 +229,22 @@ def test_a_failed_check_of_the_doctor_fails_its_nodes_and_a_warning_does_not() -
 
 
 @pytest.mark.parametrize(
-    ("learned", "verdict"),
+    ("ended", "status", "verdict", "words"),
     [
-        (Learned(2, 5, 0.98, 0.9), "pass"),
-        (Learned(None, 5, 0.4, 0.9), "failed"),
-        (Learned(None, 5, None, 0.9, "the run ended with status 1"), "failed"),
+        (Summary("a", "success", top1=0.98, epochs=2), 0, "pass", "after 2"),
+        (Summary("a", "aborted", top1=0.4, epochs=5), 1, "failed", "0.4, expected top-1 0.97 within 30 epochs"),
+        (Summary("a", "aborted", failure="rank 1 broke"), 1, "failed", "rank 1 broke"),
+        (Summary("a", "success", top1=0.98, epochs=2), 9, "failed", "status 9"),
+        (None, 1, "failed", "status 1, see a/run"),
     ],
 )
-def test_a_machine_that_does_not_learn_failed(learned: Learned, verdict: str) -> None:
-    (check,) = judge(Evidence([], (), (), learned=learned, why_not={}))[0]
+def test_a_machine_that_does_not_learn_failed(ended: Summary | None, status: int, verdict: str, words: str) -> None:
+    check = judge_learning(
+        load_recipe("digits", ["run.epochs=30", "run.target_top1=0.97"]), status, ended, Path("a/run")
+    )
     assert (check.topic, check.verdict) == ("learning", verdict)
+    assert words in check.words
+    assert judge(Evidence([], (), (), learned=check))[0] == [check]
 
 
 def test_what_was_not_tried_is_said_and_is_no_verdict() -> None:
