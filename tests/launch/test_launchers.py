@@ -15,7 +15,7 @@ from configs.load import ROOT
 from tests.launch.faults.disturbed import WAYS, require
 from tests.launch.scheduled import SYNTHETIC, has_begun, wait_until
 from tests.limits import processes_like
-from tests.runs import FinishedRun, read_summary, train, train_command
+from tests.runs import read_summary, train_command
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
@@ -25,22 +25,6 @@ _GONE_S = 10
 _PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 _WAYS = {str(way): way for way in WAYS}
-
-
-def test_the_resolved_config_runs_again_to_the_same_weights_under_another_launcher(
-    short_run: FinishedRun, packed_digits: Path, tmp_path: Path
-) -> None:
-    """Under mpirun and srun, `tests/launch/test_machines.py` compares the weights."""
-    way = _WAYS["horovodrun 1"]
-    require(way)
-    assert short_run.status == 0, short_run.errors
-    settings = [f"cluster.paths.data={packed_digits}", *way.settings]
-    done = train(tmp_path / "run", *settings, recipe=str(short_run.folder / "config.yaml"))
-    assert done.status == 0, done.errors
-    assert "rank 1 of 2 on " in done.errors
-    found, local = read_summary(done.folder), read_summary(short_run.folder)
-    assert (found["status"], found["world_size"]) == ("success", 2)
-    assert found["weights_checksum"] == local["weights_checksum"]
 
 
 @pytest.mark.parametrize(

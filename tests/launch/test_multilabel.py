@@ -1,19 +1,16 @@
 """A whole run on images with several labels: real ranks, a real table, Adam."""
 
 import csv
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from configs.load import ROOT
 from data.__main__ import main as prepare
 from data.sources.digits import _read_table
 from logs.metrics import read_metrics
+from tests.runs import read_summary, train
 
 LABELS = {"even": (0, 2, 4, 6, 8), "loop": (0, 6, 8, 9), "prime": (2, 3, 5, 7)}
 MODEL = "{name: resnet8, num_classes: 3, image_size: 16, input_channels: 1}"
@@ -44,13 +41,11 @@ def test_two_ranks_learn_several_labels_an_image_from_a_table(tmp_path: Path) ->
         "optimizer={name: adam}", "schedule={base_lr: 3e-3, warmup_steps: 0, decay: {name: cosine}}",
         "run={epochs: 2, target_top1: null}",
     ]  # fmt: skip
-    sets = [word for override in overrides for word in ("--set", override)]
-    command = [sys.executable, "-m", "launch", "train", "digits", "--run-dir", str(tmp_path / "run"), *sets]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180)
-    assert done.returncode == 0, done.stderr
-    assert "MLPerf training 4.0.0 log check: passes" in done.stdout
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert f"mean ROC-AUC {summary['mean_auc']:.4f} after epoch 2" in done.stdout
+    done = train(tmp_path / "run", *overrides)
+    assert done.status == 0, done.errors
+    assert "MLPerf training 4.0.0 log check: passes" in done.output
+    summary = read_summary(done.folder)
+    assert f"mean ROC-AUC {summary['mean_auc']:.4f} after epoch 2" in done.output
     assert summary["top1"] is None
     assert summary["mean_auc"] > 0.9
     last = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "evaluation"][-1]

@@ -252,9 +252,6 @@ def test_a_run_goes_on_with_other_ranks_more_epochs_and_another_cpu_and_says_wha
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     begun = _pretend_another_cpu(folder / "environment.json")
-    done = resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")
-    assert done.status == 2
-    assert "the run in it has ended, success after step 38" in done.errors
     _unfinish(folder)
     RunFolder(folder).checkpoints.files()[0].unlink()
     done = resume(folder, "--set", "run.epochs=3", "--set", "cluster.ranks_per_node=1")

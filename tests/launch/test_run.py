@@ -26,12 +26,6 @@ def _losses(folder: Path) -> list[float]:
     return [row["loss"] for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "interval"]
 
 
-@pytest.fixture
-def digits(tmp_path: Path, packed_digits: Path) -> Path:
-    """Copy the packed digits into a folder of this test's own."""
-    return shutil.copytree(packed_digits / "digits", tmp_path / "data" / "digits")
-
-
 def test_the_rate_counts_the_images_of_all_ranks_over_the_time_of_the_epochs(two_epoch_run: FinishedRun) -> None:
     summary = read_summary(two_epoch_run.folder)
     epochs_s = sum(span.end_s - span.begin_s for span in parse_log(two_epoch_run.folder / "result_0.txt").epoch_spans)
@@ -92,31 +86,16 @@ def test_a_run_that_its_ranks_refuse_is_one_line_and_status_2(tmp_path: Path, pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_corrupt_jpeg_stops_the_run_and_is_named(tmp_path: Path, digits: Path) -> None:
-    number = _spoil(digits, 700)
+def test_a_corrupt_jpeg_stops_the_run_and_is_named(tmp_path: Path, packed_digits: Path) -> None:
+    digits = shutil.copytree(packed_digits / "digits", tmp_path / "data" / "digits")
+    number, offset = (int(word) for word in (digits / "train.idx").read_text("ascii").splitlines()[700].split("\t"))
+    with (digits / "train.rec").open("r+b") as file:
+        file.seek(offset + 8 + 24)
+        file.write(b"\0" * 400)  # within the image; the length stays
     done = train(tmp_path / "run", *SHORT, EPOCH, "cluster.ranks_per_node=1", f"cluster.paths.data={digits.parent}")
     assert done.status == 1
     assert "train.rec" in str(read_summary(done.folder)["failure"])
     assert f"record {number}" in str(read_summary(done.folder)["failure"])
-
-
-@pytest.mark.skipif(not has_engine("mxnet"), reason="DALI 2, of PyTorch's environment, may crash at such an image")
-def test_a_corrupt_jpeg_is_skipped_where_the_recipe_says_so(tmp_path: Path, digits: Path) -> None:
-    number = _spoil(digits, 700)
-    skip = ["data.bad_record=skip", "cluster.ranks_per_node=1"]
-    done = train(tmp_path / "run", *SHORT, EPOCH, *skip, f"cluster.paths.data={digits.parent}")
-    assert done.status == 0, done.errors
-    assert f"record {number}" in done.errors
-
-
-def _spoil(digits: Path, number: int) -> int:
-    """Overwrite the middle of the JPEG of one training record; the length stays. Return the record's key."""
-    lines = (digits / "train.idx").read_text(encoding="ascii").splitlines()
-    key, offset = (int(word) for word in lines[number].split("\t"))
-    with (digits / "train.rec").open("r+b") as file:
-        file.seek(offset + 8 + 24)
-        file.write(b"\0" * 400)
-    return key
 
 
 def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run: FinishedRun, tmp_path: Path) -> None:
