@@ -70,13 +70,17 @@ class Evidence:
     energy: RunEnergy | None = None
 
 
+_Slowest = dict[str, tuple[RankFacts, Excess]]
+"""Host -> its slowest rank in a part, and the comparison of that."""
+
+
 def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
     """Return all checks, those of the whole machine first, and the figures for a later acceptance."""
     steps = [rank.step for rank in evidence.ranks if rank.step is not None and rank.step.has_ended]
     if len(steps) < len(evidence.ranks):
         steps = []  # Nothing is known of the machine as a whole.
     series = _series(steps)
-    slowest = {part: _slowest(each, evidence.ranks) for part, each in _compared(series, evidence.ranks).items()}
+    slowest = _slowest(series, evidence.ranks)
     parts: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     for part, hosts in slowest.items():
         for host, (_, each) in hosts.items():
@@ -134,33 +138,25 @@ def _series(steps: Sequence[StepFacts]) -> dict[str, np.ndarray]:
     return {part: np.array(rows, float) for part, rows in found.items() if len(lengths[part]) == 1 and len(rows[0])}
 
 
-def _compared(series: Mapping[str, np.ndarray], ranks: Sequence[RankFacts]) -> dict[str, list[Excess]]:
-    """Return part -> each rank's comparison with the ranks of its own model, by rank."""
+def _slowest(series: Mapping[str, np.ndarray], ranks: Sequence[RankFacts]) -> dict[str, _Slowest]:
+    """Return part -> host -> its slowest rank beside the ranks of the rank's own model."""
     groups = defaultdict(list)
     for place, rank in enumerate(ranks):
         groups[rank.model].append(place)
-    found: dict[str, list[Excess]] = {}
+    found: dict[str, _Slowest] = defaultdict(dict)
     for part, samples in series.items():
-        rows: dict[int, Excess] = {}
+        pairs: list[tuple[int, Excess]] = []
         for places in groups.values():
             excesses = compare(samples[places], floor=FLOORS[part], comparisons=len(ranks) * len(series))
-            rows |= dict(zip(places, excesses, strict=True))
-        found[part] = [rows[place] for place in range(len(ranks))]
+            pairs += zip(places, excesses, strict=True)
+        for place, excess in sorted(pairs, key=lambda pair: pair[0]):
+            host, hosts = ranks[place].host, found[part]
+            if host not in hosts or excess.excess > hosts[host][1].excess:
+                hosts[host] = ranks[place], excess
     return found
 
 
-def _slowest(excesses: Sequence[Excess], ranks: Sequence[RankFacts]) -> dict[str, tuple[RankFacts, Excess]]:
-    """Return host -> its slowest rank, and the comparison of that."""
-    found: dict[str, tuple[RankFacts, Excess]] = {}
-    for rank, excess in zip(ranks, excesses, strict=True):
-        if rank.host not in found or excess.excess > found[rank.host][1].excess:
-            found[rank.host] = rank, excess
-    return found
-
-
-def _drift(
-    part: str, samples: np.ndarray, slowest: Mapping[str, tuple[RankFacts, Excess]], evidence: Evidence
-) -> dict[str, Excess]:
+def _drift(part: str, samples: np.ndarray, slowest: _Slowest, evidence: Evidence) -> dict[str, Excess]:
     """Return host -> the comparison of its slowest rank with the host's own baseline, where it has one."""
     known = evidence.baseline.parts if evidence.baseline else {}
     before = {host: known[host][part] for host in slowest if part in known.get(host, {})}
@@ -172,11 +168,7 @@ def _drift(
     return dict(zip(before, excesses, strict=True))
 
 
-def _parts(
-    evidence: Evidence,
-    series: Mapping[str, np.ndarray],
-    slowest: Mapping[str, Mapping[str, tuple[RankFacts, Excess]]],
-) -> Iterator[Check]:
+def _parts(evidence: Evidence, series: Mapping[str, np.ndarray], slowest: Mapping[str, _Slowest]) -> Iterator[Check]:
     """Yield a check for each part of each node: beside the other nodes, and beside the node's own baseline."""
     sizes = Counter(rank.model for rank in evidence.ranks)
     for part, hosts in slowest.items():
