@@ -14,7 +14,7 @@ from statistics import fmean
 
 from configs.registry import require_engine
 from configs.study import Cell, Study
-from launch.study.tasks import CellRun, RunStarter, run_study
+from launch.study.tasks import RunStarter, Task, run_study, summary_in
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import Summary
 from logs.show.page import render_template
@@ -51,15 +51,16 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
         for name in {study.load(cell)[1].engine.name for cell in grid}:
             require_engine(name)
 
-    def task(cell: Cell) -> CellRun[_Ended]:
-        def result_of(summary: Summary) -> _Ended | None:
-            is_result = summary.status == "success" or DIVERGED in (summary.failure or "")
-            return (cell, summary) if is_result else None
+    def task(cell: Cell) -> Task[_Ended]:
+        def find() -> _Ended | None:
+            ended = summary_in(folder)
+            is_result = ended and (ended.status == "success" or DIVERGED in (ended.failure or ""))
+            return (cell, ended) if ended and is_result else None
 
         folder = runs / cell.folder
-        return CellRun(*study.load(cell), folder, starter, result_of, lambda ended: accuracy_text(ended[1]))
+        return Task(*study.load(cell), folder, starter, find, lambda result: accuracy_text(result[1]))
 
-    def stages() -> Iterator[Sequence[CellRun[_Ended]]]:
+    def stages() -> Iterator[Sequence[Task[_Ended]]]:
         yield list(map(task, grid))
         if len(results) < len(grid):  # Only a dry run gets here without all results.
             sys.stdout.write(f"then {len(study.seeds) - 1} more seeds at the best of each point\n")

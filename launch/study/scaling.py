@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from configs.errors import UserError
@@ -19,9 +19,9 @@ from launch.start.local import CANNOT_SHAPE, can_shape
 from launch.study.comparisons import compare, verdict
 from launch.study.page import write_page
 from launch.study.rows import PREDICTION_FILE, ScalingRow, measured, predicted, write_table
-from launch.study.tasks import CellRun, RunStarter, Task, require_same_settings, run_study
+from launch.study.tasks import RunStarter, Task, run_study, summary_in
 from logs.disk import explain_disk_errors, write_json, write_text
-from logs.folder import CONFIG_FILE, Summary
+from logs.folder import CONFIG_FILE
 from train.sim.conditions import DESCRIPTION, conditions
 from train.sim.forecast import forecast_row
 from train.sim.grid import sweep
@@ -141,12 +141,14 @@ def _measurements(
 def _measurement(study: ScalingStudy, cell: ScalingCell, repeat: int, folder: Path, starter: RunStarter) -> _Task:
     """Return the task of one repeat of a cell."""
 
-    def result_of(summary: Summary) -> list[ScalingRow] | None:
-        return [measured(cell, repeat, folder, study.warmup_steps)] if summary.status == "success" else None
+    def find() -> list[ScalingRow] | None:
+        summary = summary_in(folder)
+        is_result = summary is not None and summary.status == "success"
+        return [measured(cell, repeat, folder, study.warmup_steps)] if is_result else None
 
     failure = ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
     words = "{0[0].images_per_s:,.1f} images/s".format
-    return CellRun(*study.load(cell, repeat), folder, starter, result_of, words, [failure])
+    return Task(*study.load(cell, repeat), folder, starter, find, words, failure=[failure])
 
 
 def _predictions(study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path) -> Iterator[_Task]:
@@ -160,53 +162,39 @@ def _predictions(study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path
         recipe, cluster = study.load(largest)
         # The simulator knows only steps in which all ranks wait for each other.
         if largest not in fitting and cluster.communication.kind != "parameter_server_async":
-            yield _Prediction(cells, recipe, cluster, runs / f"{largest.name}-predicted")
+            yield _prediction(cells, recipe, cluster, runs / f"{largest.name}-predicted")
 
 
-@dataclass(frozen=True)
-class _Prediction:
-    """The prediction of cells that differ only in their number of ranks.
+def _prediction(cells: Sequence[ScalingCell], recipe: Recipe, cluster: Cluster, folder: Path) -> _Task:
+    """Return the task that predicts cells which differ only in their number of ranks.
 
     The cells include those that are measured as well, so that the page can show the simulator's error. A prediction
     that failed leaves no trace in the table.
 
-    Attributes:
+    Args:
         cells: The cells.
         recipe: The recipe of the cell with the most ranks.
         cluster: The cluster of that cell.
         folder: Where the prediction is kept.
-        failure: See `Task`.
     """
 
-    cells: Sequence[ScalingCell]
-    recipe: Recipe
-    cluster: Cluster
-    folder: Path
-    failure: list[ScalingRow] = field(default_factory=list)
+    def find() -> list[ScalingRow] | None:
+        is_known = (folder / PREDICTION_FILE).is_file()
+        return predicted(cells, folder, recipe.data.train_samples) if is_known else None
 
-    def read(self) -> list[ScalingRow] | None:
-        """Return the predicted rows, if they are there."""
-        is_begun = require_same_settings(self.folder, self.recipe, self.cluster)
-        if not is_begun or not (self.folder / PREDICTION_FILE).is_file():
-            return None
-        return predicted(self.cells, self.folder, self.recipe.data.train_samples)
-
-    def start(self) -> int:
-        """Ask the simulator; return 1 if it cannot tell."""
-        with explain_disk_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.folder / CONFIG_FILE, dump(self.recipe, self.cluster))
+    def start(recipe: Recipe, cluster: Cluster, folder: Path) -> int:
+        with explain_disk_errors(folder):
+            folder.mkdir(parents=True)
+        write_text(folder / CONFIG_FILE, dump(recipe, cluster))
         try:
-            write_json(self.folder / PREDICTION_FILE, _predict(self.cells, self.recipe, self.cluster))
+            write_json(folder / PREDICTION_FILE, _predict(cells, recipe, cluster))
         except UserError as error:
             sys.stderr.write(f"error: {error}\n")
             return 1
         return 0
 
-    def describe(self, result: list[ScalingRow] | None) -> str:
-        """Return for which ranks it is."""
-        ranks = ", ".join(str(cell.ranks) for cell in self.cells)
-        return f"{'to predict' if result is None else 'predicted'} for {ranks} ranks"
+    ranks = f"for {', '.join(str(cell.ranks) for cell in cells)} ranks"
+    return Task(recipe, cluster, folder, start, find, lambda _: f"predicted {ranks}", f"to predict {ranks}", [])
 
 
 def _predict(cells: Sequence[ScalingCell], recipe: Recipe, cluster: Cluster) -> list[dict[str, object]]:

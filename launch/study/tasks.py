@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import with_resolved_paths
@@ -27,23 +27,52 @@ _SIGNALLED = 128
 """A status above this is 128 plus the number of the signal that stopped the task."""
 
 
-class Task(Protocol[Result]):
-    """A run or a prediction that a study consists of."""
+@dataclass(frozen=True)
+class Task(Generic[Result]):
+    """A run or a prediction that a study consists of, in a folder of its own.
+
+    Attributes:
+        recipe: What the task trains.
+        cluster: Where it runs.
+        folder: The folder of the task.
+        starter: What runs it.
+        find: Returns the result in the folder, or None if the task has not come to its end.
+        words: Returns a result in a few words.
+        todo: What is to be done without a result.
+        failure: The result of a task that failed; None if the study cannot continue after a failure.
+    """
+
+    recipe: Recipe
+    cluster: Cluster
+    folder: Path
+    starter: RunStarter
+    find: Callable[[], Result | None]
+    words: Callable[[Result], str]
+    todo: str = "to run"
+    failure: Result | None = None
 
     @property
-    def folder(self) -> Path:
-        """The folder of the task."""
-
-    @property
-    def failure(self) -> Result | None:
-        """The result of a task that failed; None if the study cannot continue after a failure."""
+    def _ticket(self) -> Path:
+        """The mark of a run in a scheduler's queue. The mark lies beside the folder, which the job must find empty."""
+        return self.folder.with_name(f"{self.folder.name}.submitted")
 
     def read(self) -> Result | None:
-        """Return the result in the folder; None if the task has not come to its end.
+        """Return the result in the folder, or None if there is none yet.
 
         Raises:
-            UserError: The folder belongs to a task with other settings.
+            UserError: The folder holds a run of another recipe, or on another cluster.
         """
+        run = RunFolder(self.folder)
+        if not run.is_begun:
+            return None
+        ran, place = run.settings
+        # A job's config has absolute paths where the study has relative ones.
+        if (ran, with_resolved_paths(place)) != (self.recipe, with_resolved_paths(self.cluster)):
+            raise UserError(
+                f"{self.folder}: holds a run whose settings differ from the study's; remove the folder, or give "
+                "another --runs"
+            )
+        return self.find()
 
     def start(self) -> int | None:
         """Run the task to its end.
@@ -53,49 +82,8 @@ class Task(Protocol[Result]):
             ended the task, or None if the task waits in a scheduler's queue.
 
         Raises:
-            UserError: The task was refused before it began.
+            UserError: The run was refused before it began.
         """
-
-    def describe(self, result: Result | None) -> str:
-        """Return the result in a few words, or without a result what is still to be done."""
-
-
-@dataclass(frozen=True)
-class CellRun(Generic[Result]):
-    """An ordinary run, in a folder of its own, which counts from the moment when its summary is there.
-
-    Attributes:
-        recipe: What the run trains.
-        cluster: Where it runs.
-        folder: The folder of the run.
-        starter: What runs it.
-        result_of: Returns the result of a run that has ended, or None if it has none.
-        words: Returns a result in a few words.
-        failure: See `Task`.
-    """
-
-    recipe: Recipe
-    cluster: Cluster
-    folder: Path
-    starter: RunStarter
-    result_of: Callable[[Summary], Result | None]
-    words: Callable[[Result], str]
-    failure: Result | None = None
-
-    @property
-    def _ticket(self) -> Path:
-        """The mark of a run in a scheduler's queue. The mark lies beside the folder, which the job must find empty."""
-        return self.folder.with_name(f"{self.folder.name}.submitted")
-
-    def read(self) -> Result | None:
-        """Return the result of the run in the folder; see `Task`."""
-        run = RunFolder(self.folder)
-        if not require_same_settings(self.folder, self.recipe, self.cluster) or not run.has_summary:
-            return None
-        return self.result_of(run.summary())
-
-    def start(self) -> int | None:
-        """Run the recipe; see `Task`."""
         run = RunFolder(self.folder)
         if self._ticket.exists():
             # A job that ended without success is submitted again only on request: after the ticket was removed.
@@ -116,31 +104,19 @@ class CellRun(Generic[Result]):
         return status
 
     def describe(self, result: Result | None) -> str:
-        """Return the result, or what is to be done; see `Task`."""
+        """Return the result in a few words, or without one what is to be done."""
         if result is not None:
             return self.words(result)
         if not self._ticket.exists():
-            return "to run"
+            return self.todo
         failed = f"failed; remove {self._ticket.name} to try again"
         return failed if RunFolder(self.folder).has_summary else "waits in the scheduler's queue"
 
 
-def require_same_settings(folder: Path, recipe: Recipe, cluster: Cluster) -> bool:
-    """Return whether ``folder`` holds a run, and raise if that run has other settings.
-
-    Raises:
-        UserError: The folder holds a run of another recipe, or on another cluster.
-    """
+def summary_in(folder: Path) -> Summary | None:
+    """Return the summary of the run in a folder, or None if no run has ended there."""
     run = RunFolder(folder)
-    if not run.is_begun:
-        return False
-    ran, place = run.settings
-    # A job's config has absolute paths where the study has relative ones.
-    if (ran, with_resolved_paths(place)) != (recipe, with_resolved_paths(cluster)):
-        raise UserError(
-            f"{folder}: holds a run whose settings differ from the study's; remove the folder, or give another --runs"
-        )
-    return True
+    return run.summary() if run.has_summary else None
 
 
 def run_study(

@@ -1,19 +1,21 @@
 """What a study takes for a run of its own, leaves beside its folder, and starts again."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import dump, load_both, with_resolved_paths
-from launch.study.tasks import CellRun
+from launch.study.tasks import Task, summary_in
 from logs.folder import RunFolder, Summary
 from tests.launch.study.starter import Starter
 
 
-def _cell(folder: Path, starter: Starter) -> CellRun[Summary]:
-    return CellRun(*load_both("digits", "laptop"), folder / "cell", starter, lambda summary: summary, str)
+def _cell(folder: Path, starter: Starter) -> Task[Summary]:
+    find = partial(summary_in, folder / "cell")
+    return Task(*load_both("digits", "laptop"), folder / "cell", starter, find, str)
 
 
 def test_a_run_without_an_end_is_cleared_away_and_one_of_the_same_settings_counts(tmp_path: Path) -> None:
