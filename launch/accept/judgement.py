@@ -221,7 +221,7 @@ def _rates(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check]:
         before_s = steps[0].images / baseline.images_per_s
         before = [(before_s, before_s * baseline.step_spread)]
         samples = np.array([_steps_s(steps)])
-        (drift,) = compare(samples, floor=1 / _BASELINE_RATE - 1, comparisons=1, before=before)
+        (drift,) = compare(samples, floor=1 / _BASELINE_RATE - 1, comparisons=1 + len(FLOORS), before=before)
         expected.append(Expected("the baseline", low=baseline.images_per_s / (1 + drift.limit)))
     is_low = any(each.decides and each.low is not None and rate < each.low for each in expected)
     words = f"{rate:,.1f} images/s on {counted(len(evidence.ranks), 'rank')}"

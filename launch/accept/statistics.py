@@ -17,7 +17,7 @@ _FEW, _FLOOR_OF_FEW = 8, 0.25
 """Of fewer ranks nobody can tell how much sound ones differ; on two shared cores it reaches 0.1."""
 
 _MAD_EFFICIENCY = 0.37
-"""Share of the ranks that would tell the standard deviation as well if it were computed from squares."""
+"""Share of the values that would tell the standard deviation as well if it were computed from squares."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ def _compare(series: np.ndarray, floor: float, comparisons: int, before: np.ndar
     whole = np.nanmedian(ratios, axis=1) - 1
     within = spread(ratios, axis=1)
     errors = within * MEDIAN_ERROR / np.sqrt(np.isfinite(series).sum(axis=1))
-    quantile_of_few = _quantile(comparisons, max(1, rounds - 1))
     if ranks >= _FEW:
         among = float(spread(whole, axis=0))
         limits = np.maximum(floor, _quantile(comparisons, _MAD_EFFICIENCY * (ranks - 1)) * np.maximum(errors, among))
     elif before is None:
-        limits = _FLOOR_OF_FEW + quantile_of_few * errors
+        limits = _FLOOR_OF_FEW + _quantile(comparisons, max(1, rounds - 1)) * errors
     else:
         # One sample has no spread.
         known_floor = floor if rounds > 1 else max(floor, _FLOOR_OF_FEW)
-        limits = np.maximum(known_floor, quantile_of_few * np.hypot(within, before[:, 1] / before[:, 0]))
+        quantile = _quantile(comparisons, max(1.0, 2 * _MAD_EFFICIENCY * (rounds - 1)))
+        limits = np.maximum(known_floor, quantile * np.hypot(within, before[:, 1] / before[:, 0]))
     columns = whole, np.min(halves, axis=0), limits, np.nanmedian(series, axis=1), spread(series, axis=1)
     return [Excess(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
