@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from launch.start.launcher_signals import signal_groups
@@ -27,20 +26,17 @@ def notify(
     if not command:
         return
     variables = {"RUN_FOLDER": str(folder.path.absolute()), "RUN_EVENT": event, "RUN_MESSAGE": message}
-    trouble = _trouble_of(["bash", "-c", command], {**os.environ, **variables}, patience_s)
-    if trouble:
-        sys.stderr.write(f"warning: cluster.notify: {redact_lines(repr(command))} {trouble}\n")
-
-
-def _trouble_of(command: Sequence[str], environment: Mapping[str, str], patience_s: float) -> str:
-    """Run a command, with all that it starts for a time at most; return what went wrong, or nothing."""
+    environment, trouble = {**os.environ, **variables}, ""
     try:
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            ["bash", "-c", command], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        if status := process.wait(patience_s):
+            trouble = f"ended with status {status}"
     except OSError as error:
-        return f"cannot be run: {error.strerror}"
-    try:
-        status = process.wait(patience_s)
+        trouble = f"cannot be run: {error.strerror}"
     except subprocess.TimeoutExpired:
         signal_groups([process], signal.SIGKILL)
-        return f"did not end within {patience_s} s, and was killed"
-    return f"ended with status {status}" if status else ""
+        trouble = f"did not end within {patience_s} s, and was killed"
+    if trouble:
+        sys.stderr.write(f"warning: cluster.notify: {redact_lines(repr(command))} {trouble}\n")

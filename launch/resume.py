@@ -50,16 +50,21 @@ def prepared(folder: RunFolder, recipe: Recipe, cluster: Cluster, *, must_resume
     if not is_begun:
         folder.make()
     claim = folder.claims.take()
-    # Rank 0 notices the loss of the folder too, and ends the run.
-    with _released(claim), folder.claims.held(lambda message: sys.stderr.write(f"error: {message}\n")):
-        if is_begun:
-            recorded = fixed_settings(*folder.settings)
-            changes = require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
-            require_unfinished(folder, is_longer=recipe.run.epochs > recorded["run"]["epochs"])
-            for change in changes:
-                sys.stderr.write(f"warning: {folder}: the run continues with {change}\n")
-            prepare_attempt(folder, must_resume=must_resume)
-        yield claim
+    try:
+        # Rank 0 notices the loss of the folder too, and ends the run.
+        with folder.claims.held(lambda message: sys.stderr.write(f"error: {message}\n")):
+            if is_begun:
+                recorded = fixed_settings(*folder.settings)
+                changes = require_unchanged(recorded, fixed_settings(recipe, cluster), str(folder))
+                require_unfinished(folder, is_longer=recipe.run.epochs > recorded["run"]["epochs"])
+                for change in changes:
+                    sys.stderr.write(f"warning: {folder}: the run continues with {change}\n")
+                prepare_attempt(folder, must_resume=must_resume)
+            yield claim
+    finally:
+        with suppress(Unreadable):  # The next launcher finds that the owner is gone.
+            if not claim.is_lost():  # Else another process has taken the folder over.
+                claim.release()
 
 
 def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
@@ -144,14 +149,3 @@ def _set_aside(folder: RunFolder) -> None:
 
 def _is_kept(path: Path) -> bool:
     return path.name in _KEPT or path.name.startswith(_KEPT_PREFIXES)
-
-
-@contextmanager
-def _released(claim: Claim) -> Iterator[None]:
-    """End a claim after the block, unless another process has taken the folder over."""
-    try:
-        yield
-    finally:
-        with suppress(Unreadable):  # The next launcher finds that the owner is gone.
-            if not claim.is_lost():
-                claim.release()
