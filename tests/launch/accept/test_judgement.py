@@ -120,12 +120,15 @@ def test_a_node_that_became_slower_than_its_baseline_is_named_although_all_are_a
     assert _bad(_judged(_ranks(7), baseline=before)) == {}
 
 
-def _drifting(seed: int, drift: float, count: int, factor: float = 1.0) -> list[RankFacts]:
-    """Return the reports of two ranks of a node, whose pace drifts, as on cores that other programs use, too."""
+def _drifting(seed: int, drift: float, memory: float, count: int, factor: float = 1.0) -> list[RankFacts]:
+    """Return the reports of two ranks of a node, whose pace drifts, as on cores that other programs use, too.
+
+    The logarithm of the pace has the deviation ``drift``, and from one round to the next the correlation ``memory``.
+    """
     draw = np.random.default_rng(seed)
     rounds = [draw.standard_normal(3)]
     while len(rounds) < count:
-        rounds.append(0.7 * rounds[-1] + 0.51**0.5 * draw.standard_normal(3))
+        rounds.append(memory * rounds[-1] + (1 - memory**2) ** 0.5 * draw.standard_normal(3))
     first, second, step = STEP_S * factor * np.exp(drift * np.array(rounds).T)
     return [
         RankFacts(rank, rank, 2, "node0", (0,), step=StepFacts(
@@ -137,16 +140,20 @@ def _drifting(seed: int, drift: float, count: int, factor: float = 1.0) -> list[
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("drift", "rounds", "factor", "named"),
-    [(0.25, 6, 1.0, range(1)), (0.01, 24, 1.1, range(95, 101))],
+    ("drift", "memory", "rounds", "factor", "named"),
+    [
+        (0.25, 0.7, 6, 1.0, range(1)),
+        (0.25, 0.9, 24, 1.0, range(1)),
+        (0.01, 0.9, 24, 1.1, range(95, 101)),
+    ],
 )
 def test_a_node_is_slow_beside_its_baseline_beyond_what_its_drift_explains(
-    drift: float, rounds: int, factor: float, named: range
+    drift: float, memory: float, rounds: int, factor: float, named: range
 ) -> None:
     found = 0
     for seed in range(0, 200, 2):
-        _, before = judge(Evidence([], (), _drifting(seed, drift, rounds)))
-        found += bool(_bad(_judged(_drifting(seed + 1, drift, rounds, factor), baseline=before)))
+        _, before = judge(Evidence([], (), _drifting(seed, drift, memory, rounds)))
+        found += bool(_bad(_judged(_drifting(seed + 1, drift, memory, rounds, factor), baseline=before)))
     assert found in named
 
 
