@@ -21,7 +21,6 @@ from configs.registry import installed_engine
 from configs.schema import Cluster, Recipe
 from tests.engines import ALONE, BOTH, cpu_engine
 from train.comm.communicator import SingleProcess
-from train.comm.shares import Shares
 from train.engine.build import build_model
 from train.engine.init import initial_weights
 from train.engine.protocol import Engine, open_engine
@@ -256,8 +255,7 @@ def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_ty
     cluster = cluster.model_copy(update={"rehearsal": rehearsal, "engine": settings})
     table, engine = _table(recipe), TimedEngine(cpu_engine(), cluster, replace(ALONE, world_size=4))
     network: Any = engine.build_network(table, recipe, accumulate=False)
-    shares = Shares(0, 1, SingleProcess)
-    optimizer: Any = engine.fused_optimizer(recipe.optimizer, network, rescale=1.0, arrivals=(), shares=shares)
+    optimizer: Any = engine.fused_optimizer(recipe.optimizer, network)()
     kinds = {each.kind: engine.to_host(gradient).dtype.name
              for each, gradient in zip(network.parameters, network.gradients, strict=True)}  # fmt: skip
     assert kinds == {"weight": "float16", "gamma": "float32", "beta": "float32", "bias": "float16"}
