@@ -42,10 +42,9 @@ def _addresses(port: int) -> set[str]:
 
 
 def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request(method, path, body)
-    answer = connection.getresponse()
-    with closing(connection):
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
         return answer.status, answer.read()
 
 
