@@ -16,9 +16,13 @@ _FORM = {
     "Checkpoint": [{"name": "operators", "number": 1, "label": 3, "type": _MESSAGE, "type_name": "Operator"}],
     "Operator": [{"name": "name", "number": 1, "type": _BYTES}, {"name": "state", "number": 2, "type": _BYTES}],
     "Reader": [{"name": "loader", "number": 1, "type": _MESSAGE, "type_name": "Loader"}],
-    "Loader": [{"name": "passes", "number": 2, "type": _INT32}, {"name": "samples", "number": 3, "type": _INT64}],
+    "Loader": [
+        {"name": "random", "number": 1, "type": _BYTES},
+        {"name": "passes", "number": 2, "type": _INT32},
+        {"name": "samples", "number": 3, "type": _INT64},
+    ],
 }
-"""Message -> the fields that are read here; protobuf keeps all others as they are."""
+"""Message -> the fields that are read here, and those before them: protobuf writes what it does not know at the end."""
 
 
 def with_reader_age(checkpoint: bytes, samples: int, length_of_pass: Callable[[int], int]) -> bytes:
