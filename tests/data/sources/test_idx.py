@@ -72,7 +72,11 @@ def test_oblong_images_keep_their_pixels_unless_a_size_is_given(tmp_path: Path, 
         ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + struct.pack(">I", 1) + b"x", "train has 6 images, 1 labels"),
         ("t10k-images-idx3-ubyte", b"\0\0", "2 bytes are too few for an IDX header"),
         ("train-images-idx3-ubyte.gz", b"\x1f\x8bplain", "train-images-idx3-ubyte.gz: cannot be read: "),
-        ("train-images-idx3-ubyte.gz", gzip.compress(bytes(99), mtime=0)[:-9], "train-images-idx3-ubyte.gz: cannot be read: "),
+        (
+            "train-images-idx3-ubyte.gz",
+            gzip.compress(bytes(99), mtime=0)[:-9],
+            "train-images-idx3-ubyte.gz: cannot be read: ",
+        ),
         ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + bytes(4), "train has 6 images, 0 labels; fetch the files"),
         (
             "train-images-idx3-ubyte",
