@@ -144,6 +144,9 @@ def exit_status(work: Callable[[], int]) -> int:
         the text of the `KeyboardInterrupt` if it has one; 1 if the reader of the output, as ``head`` or a pager, ended
         before the output did.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # It was closed when the program began.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 (as long as the process)
     try:
         status = work()
         sys.stdout.flush()
@@ -157,11 +160,13 @@ def exit_status(work: Callable[[], int]) -> int:
         sys.stderr.write(after_echo + ": ".join(["stopped by Ctrl-C", *map(str, error.args)]) + "\n")
         return 130
     except BrokenPipeError:
-        # Python would report the broken pipe once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return 1
     except OSError as error:
         words = _LIMITS.get(error.errno or 0)
+        if error.errno == errno.ENOSPC and error.filename is None:  # Of a file, `logs.disk` tells.
+            _leave_stdout()
+            words = "the output cannot be written whole: its disk is full; send it to another place"
         if _OTHER_LIBRARY.search(str(error)):
             words = in_words(error)
         elif isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
@@ -173,6 +178,11 @@ def exit_status(work: Callable[[], int]) -> int:
         sys.stderr.write(f"error: {words}\n")
         return 2
     return status
+
+
+def _leave_stdout() -> None:
+    """Let what stdout still holds go nowhere: Python would report the same error once more as it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def in_words(error: Exception) -> str:

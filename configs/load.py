@@ -59,6 +59,9 @@ _ALIKE = 0.6
 _MOST_BYTES = 1 << 20
 """Size of a file that is read: parsing 20 MB takes a minute and 1 GB of memory."""
 
+_MOST_VALUES = 100_000
+"""Values of a text whose aliases are written out: a few lines of nested aliases can mean more than any memory holds."""
+
 _DEEP = 1_000
 """libyaml's composer recurses without a limit and overflows the stack, so texts that may be deeper are not for it."""
 
@@ -115,7 +118,10 @@ def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
     """
     try:
         loader: Any = _FastYaml if len(_OPENING.findall(text)) < _DEEP else _Yaml
-        return yaml.load(text, Loader=yaml.BaseLoader if as_written else loader)
+        content = yaml.load(text, Loader=yaml.BaseLoader if as_written else loader)
+        if "*" in text and _size(content, {}) > _MOST_VALUES:
+            raise UserError(f"{name}: its aliases repeat more than {_MOST_VALUES:,} values; write what is meant")
+        return content
     except UserError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -124,6 +130,15 @@ def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
         raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise UserError(f"{name}: not YAML: brackets or blocks are nested too deeply; write fewer levels") from None
+
+
+def _size(value: Any, sizes: dict[int, int]) -> int:
+    """Return the number of values of which one consists, where those behind an alias count each time."""
+    if id(value) not in sizes:
+        sizes[id(value)] = 1  # what holds itself is refused elsewhere
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        sizes[id(value)] += sum(_size(each, sizes) for each in inner)
+    return sizes[id(value)]
 
 
 def _not_yaml(text: str, name: str, error: yaml.MarkedYAMLError) -> UserError:
@@ -305,6 +320,8 @@ def _no_file(kind: str, name: str) -> ConfigError:
         what = "the folder of a data set" if (path / "manifest.json").is_file() else "a folder"
         told = f"this is {what}: give {inside[0]}" if inside else f"this is {what}; {remedy}"
         return ConfigError(kind, name, allowed, told)
+    if path.exists() and not path.is_file():
+        return ConfigError(kind, name, allowed, "this is not a regular file")
     # Of paths, only the names are compared: folders and endings are alike in any case.
     names = {entry.stem: str(entry) for entry in path.parent.glob("*.y*ml")} | {each: each for each in known}
     if kind == "recipe":

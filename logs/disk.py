@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from configs.errors import UserError
 from configs.reading import Unreadable, is_file, patiently, read_bytes
 from configs.sync import sync
 
+_WRITABLE = 0o222
 _SPACE = "free some space, or put paths.runs on another disk"
 _SERVER = "check the disk or the file server, or put paths.runs on another disk"
 _IN_THE_WAY = "move it away, or give another folder"
@@ -80,6 +81,33 @@ def _has_no_inode(folder: Path) -> bool:
     except OSError:
         return False
     return bool(disk.f_files) and not disk.f_favail  # a file system without a table of inodes says 0
+
+
+def file_of(path: Path) -> Path:
+    """Return the file that a path leads to; of links in a circle, which `Path.resolve` refuses, the path."""
+    return Path(os.path.realpath(path))
+
+
+def require_replaceable(option: str, file: Path, read: Iterable[Path | str]) -> None:
+    """Refuse an output file that is one of those ``read``, a folder, write-protected, or a device, pipe or socket.
+
+    Raises:
+        UserError: Names option, file and reason.
+    """
+    if not os.path.lexists(file):
+        return
+    found = file_of(file)
+    reasons = {
+        "which is a folder": found.is_dir(),
+        "which is a link that leads back to itself": found.is_symlink(),
+        "which is a file that this command reads": found in {file_of(Path(path)) for path in read},
+        "which is not a regular file": found.exists() and not found.is_file(),
+        # The mode decides and not os.access, because root may write to any file.
+        "which is write-protected": found.exists() and not found.stat().st_mode & _WRITABLE,
+    }
+    for reason, is_true in reasons.items():
+        if is_true:
+            raise UserError(f"{option}: got {file}, {reason}; give another file name")
 
 
 def sync_path(path: Path) -> None:

@@ -27,7 +27,7 @@ from launch.doctor.diagnosis import expected_bytes_per_s
 from launch.doctor.examination import examine, for_ranks, reachable_part, train_ranks_alone
 from launch.doctor.facts import RankFacts
 from launch.submit.hosts import parse_hosts
-from logs.disk import checked, explain_disk_errors, read_object, write_json, write_text
+from logs.disk import checked, explain_disk_errors, read_object, require_replaceable, write_json, write_text
 from logs.energy import AttemptEnergy, Joules, RunEnergy, add_up, read_attempts
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.show.page import render_template
@@ -84,6 +84,9 @@ def _settings(options: Options) -> tuple[Recipe, Cluster]:
     require_minutes("--minutes", options.minutes)
     if options.save_baseline is not None and not options.save_baseline.absolute().parent.is_dir():
         raise UserError(f"--save-baseline: got {options.save_baseline}, allowed: a file in a folder that exists")
+    if options.save_baseline is not None:
+        read = [path for path in (options.recipe, options.cluster) if path]
+        require_replaceable("--save-baseline", options.save_baseline, read)
     recipe, cluster = load_settings(options.recipe, options.cluster, options.overrides)
     plan = plan_run(recipe, cluster.world_size)
     if options.hosts is not None:

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from configs.arguments import printable
 from configs.errors import UserError
-from logs.disk import explain_disk_errors, write_text
+from logs.disk import explain_disk_errors, file_of, require_replaceable, write_text
 from logs.judge.evidence import is_own
 from logs.read.files import logs_in, regular_file
 from logs.read.lines import to_number
@@ -23,7 +22,6 @@ from logs.show.reported_run import NoRun, ReportedRun, gather_run, summarise
 
 _OUTPUTS = (".html", ".htm", ".svg", ".png", ".csv")
 """Files of these kinds in a run folder are earlier pages and pictures, which may be replaced."""
-_WRITABLE = 0o222
 
 
 def report(
@@ -57,7 +55,9 @@ def report(
         ("--out", None if json or plot or csv or tensorboard else page),
     ):
         if file is not None:
-            _require_replaceable(option, file, paths)
+            found = file_of(file)
+            is_in_run = any(found.parent == path.resolve() for path in paths) and found.suffix.lower() not in _OUTPUTS
+            require_replaceable(option, file, [*paths, file] if is_in_run else paths)
     runs = _gather_all(paths)
     if json:
         return _as_json(runs)
@@ -132,26 +132,8 @@ def _points(run: ReportedRun) -> Iterator[tuple[str, float | None, float | None,
                 yield curve, to_number(epoch), to_number(seconds), number
 
 
-def _require_replaceable(option: str, file: Path, paths: Sequence[Path]) -> None:
-    """Raise `UserError` if ``file`` is an input, a folder, write-protected, or a device, pipe or socket."""
-    if not os.path.lexists(file):
-        return
-    found = file.resolve()
-    is_in_run = any(found.parent == path.resolve() for path in paths) and found.suffix.lower() not in _OUTPUTS
-    reasons = {
-        "which is a folder": found.is_dir(),
-        "which is a file that the report reads": is_in_run or any(found == path.resolve() for path in paths),
-        "which is not a regular file": found.exists() and not found.is_file(),
-        # The mode decides and not os.access, because root may write to any file.
-        "which is write-protected": found.exists() and not found.stat().st_mode & _WRITABLE,
-    }
-    for reason, is_true in reasons.items():
-        if is_true:
-            raise UserError(f"{option}: got {file}, {reason}; give another file name")
-
-
 def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
-    """Return the runs under ``paths``; what is no run is left out with a note, as the shell's ``runs/*`` may name it.
+    """Return the runs under ``paths``, each once; what is none is left out with a note, as ``runs/*`` may name it.
 
     A run folder is one run; a folder with other submitters' logs has a run in each log.
 
@@ -159,7 +141,10 @@ def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
         UserError: None of the paths leads to a run, or one of them does not exist.
     """
     runs, refused = list[ReportedRun](), list[NoRun]()
-    for path in map(regular_file, paths):
+    given = dict[Path, Path]()
+    for path in paths:
+        given.setdefault(file_of(path), regular_file(path))
+    for path in given.values():
         are_others = path.is_dir() and not is_own(path)
         for file in (logs_in(path) if are_others else []) or [path]:
             try:

@@ -159,7 +159,8 @@ def describe_progress(
     if step is None:
         return [(f"{recipe.name}: starting, no step reported yet", "strong")]
     samples = recipe.data.train_samples
-    epoch = (step + 1) * recipe.batch.global_size / samples
+    # An epoch of whole steps may have a few images more or fewer than the data set.
+    epoch = min((step + 1) * recipe.batch.global_size / samples, recipe.run.epochs)
     full = round(20 * min(max((step + 1) / total_steps, 0.0), 1.0))
     age = "" if now is None else f"; last metrics {max(now - (to_number(interval.get('time')) or now), 0.0):.0f} s ago"
     loss, lr = (_shown(interval.get(key), ".4g", "not finite") for key in ("loss", "lr"))

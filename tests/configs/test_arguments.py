@@ -3,6 +3,8 @@
 import errno
 import importlib
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -44,6 +46,15 @@ def test_a_file_of_another_user_is_named_in_one_line(capsys: pytest.CaptureFixtu
     assert exit_status(look) == 2
     told = "error: /theirs/config.yaml: permission denied; ask the owner, or give another path (--run-dir, --out)\n"
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(("place", "status", "told"), [("/dev/full", 2, "disk is full"), ("&-", 0, "")])
+def test_an_output_that_takes_no_words_is_one_line_or_nothing(place: str, status: int, told: str) -> None:
+    program = "import sys; from configs.arguments import exit_status as run; sys.exit(run(lambda: print('words') or 0))"
+    shell = f'exec "$0" -c "$1" >{place}'
+    done = subprocess.run(["sh", "-c", shell, sys.executable, program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (status, int(bool(told)))
+    assert told in done.stderr
 
 
 @pytest.mark.parametrize("kind", [ImportError, OSError])

@@ -105,6 +105,7 @@ def test_a_key_or_a_value_of_any_length_makes_a_short_message(tmp_path: Path, li
     [
         ("a: &a [*a]", "not YAML"),
         ("[\n" * 100_000, "nested too deeply"),
+        ("a0: &a0 [1, 1]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)), "aliases"),
         (f"a: {'9' * 5000}", "not YAML"),
         ("? {a: 1}\n: 2", "not YAML"),
     ],

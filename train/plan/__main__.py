@@ -56,10 +56,14 @@ def _parser() -> Parser:
 def _print_plan(options: _Options) -> int:
     """Print the plan as text or as one line of JSON, and draw the learning rate if ``--plot`` asks for it."""
     from configs.load import load_both
+    from logs.disk import require_replaceable
     from logs.weights import starting_weights
     from train.plan.document import plan_document
     from train.plan.text import render
 
+    if options.plot:
+        read = (options.recipe, options.cluster, options.start_from)
+        require_replaceable("--plot", options.plot, [path for path in read if path])
     overrides = [*starting_weights(options.start_from), *options.overrides]
     recipe, cluster = load_both(options.recipe, options.cluster, overrides)
     document: dict[str, Any] = plan_document(recipe, cluster)

@@ -12,7 +12,7 @@ import yaml
 from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.table import table
-from logs.disk import explain_disk_errors
+from logs.disk import explain_disk_errors, require_replaceable
 from train.measure.chrome_trace import Bar, chrome_trace
 from train.networks.arch import network_arguments
 from train.sim.collectives import allreduce_times, check_algorithm
@@ -60,6 +60,10 @@ def answer(options: Options) -> str:
     Raises:
         UserError: The input is wrong, or a file cannot be read or written.
     """
+    given = (options.recipe, options.cluster, options.points, options.validate, *(options.calibrate or ()))
+    for name, file in (("--trace", options.trace), ("--plot", options.plot), ("--out", options.out)):
+        if file:
+            require_replaceable(name, file, [path for path in given if path])
     if options.calibrate_here:
         return _calibrate_here(options.out or DESCRIPTION)
     if options.calibrate and all(path.is_dir() for path in options.calibrate):

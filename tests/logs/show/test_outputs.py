@@ -20,12 +20,13 @@ from tests.logs import samples
 @pytest.mark.parametrize(
     ("option", "name", "words"),
     [
-        ("--out", "run/result_0.txt", "which is a file that the report reads"),
-        ("--csv", "run/other.json", "which is a file that the report reads"),
-        ("--plot", "link", "which is a file that the report reads"),
+        ("--out", "run/result_0.txt", "which is a file that this command reads"),
+        ("--csv", "run/other.json", "which is a file that this command reads"),
+        ("--plot", "link", "which is a file that this command reads"),
         ("--out", "protected.html", "which is write-protected"),
         ("--plot", "pipe", "which is not a regular file"),
         ("--csv", ".", "which is a folder"),
+        ("--out", "circle", "which is a link that leads back to itself"),
     ],
 )
 def test_a_report_replaces_no_input_and_no_odd_file(
@@ -43,6 +44,7 @@ def test_a_report_replaces_no_input_and_no_odd_file(
     Path("protected.html").write_text("kept")
     Path("protected.html").chmod(0o555)  # every bit but those that allow to write
     os.mkfifo("pipe")
+    Path("circle").symlink_to("circle")
 
     def state() -> tuple[int, ...]:
         """Return what tells that a file was replaced or written; following a link changes the time of access."""
@@ -92,7 +94,7 @@ def test_what_is_no_run_among_runs_is_left_out_with_a_note(
         samples.run_folder(Path(name))
     Path("runs/data").mkdir()
     Path("runs/notes.txt").write_text("to do\n")
-    assert main(["report", *map(str, sorted(Path("runs").iterdir())), "--json"]) == 0
+    assert main(["report", *map(str, sorted(Path("runs").iterdir())), "runs/../runs/one", "--json"]) == 0
     said = capsys.readouterr()
     assert [figures["log"] for figures in json.loads(said.out)] == ["runs/one/result_0.txt", "runs/two/result_0.txt"]
     assert said.err == (
@@ -201,7 +203,7 @@ def test_runs_and_logs_have_as_many_folders_in_their_names_as_tell_them_apart_an
     assert names("a/result_0.txt", "a/other.log") == ["result_0", "other"]
     assert names("a/x/v1.log", "b/x/v1.log") == ["a/x/v1", "b/x/v1"]
     assert names("c/d/e/f/g.log", "b/d/e/f/g.log") == ["c/d/e/f/g", "b/d/e/f/g"]
-    assert names("c/g.log", "c/g.log") == [f"{'/'.join(tmp_path.parts[-3:])}/c/g ({number})" for number in (1, 2)]
+    assert names("a/b/c/d/e/f/g.log", "h/b/c/d/e/f/g.log") == ["c/d/e/f/g (1)", "c/d/e/f/g (2)"]
 
 
 @pytest.mark.ranks

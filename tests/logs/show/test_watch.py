@@ -185,7 +185,10 @@ def test_a_step_line_counts_from_one_its_bar_has_twenty_places_and_unknown_share
     recipe = load_recipe("digits", ["run.epochs=12"])
     row = {"step": step, "images_per_s": 1234.6, "loss": 0.123456, "lr": float("nan"), "time": 90.0}
     where, rates, evaluated, *_ = (text for text, _ in describe_progress(recipe, 300, {"interval": row}, now=95.4))
-    assert f"[{'#' * full}{'.' * (20 - full)}] step {step + 1} of 300, epoch {(step + 1) * 64 / 1198:.2f}" in where
+    assert (
+        f"[{'#' * full}{'.' * (20 - full)}] step {step + 1} of 300, epoch {min((step + 1) * 64 / 1198, 12):.2f}"
+        in where
+    )
     assert "last metrics 5 s ago" in where
     for words in ("1235 images/s", "loss 0.1235", "learning rate not finite", "input unknown", "communication unknown"):
         assert words in rates
