@@ -38,7 +38,7 @@ class OptimizerBlock(Section):
     Attributes:
         rules: The rules of the closed division for the optimizer's keys.
         num_moments: Float32 arrays of a parameter's shape that the optimizer keeps for each parameter.
-        fused: The update by which an engine may have an implementation of its own: ``momentum``, ``adam`` or ``muon``.
+        fused: Name of an update that an engine may have an implementation of; optimizers may share one. Empty: none.
         part: Module and class of the optimizer, see `train.ideas.update_rule.RuleOptimizer`.
         engines: Engines that can compute the optimizer. If empty, all of them.
         is_shared: Whether ranks divide among themselves what the optimizer computes of whole tensors.
