@@ -15,7 +15,6 @@ import pytest
 
 from configs.load import ROOT, load_cluster
 from configs.registry import RendezvousName
-from launch.start import rendezvous
 from launch.start.commands import launcher_command
 from launch.start.rendezvous import RENDEZVOUS, rendezvous_of, serve_values
 
@@ -48,7 +47,7 @@ def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[
         return answer.status, answer.read()
 
 
-def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_is_held_until_its_value_is_there() -> None:
     with serve_values("127.0.0.1") as port, ThreadPoolExecutor() as pool:
         asked = [pool.submit(_ask, port, "GET", path) for path in ("/global/1", "/global/1", "/global/10")]
         assert _ask(port, "PUT", "/global/1", bytes(100_000)) == (200, b"")
@@ -57,12 +56,17 @@ def test_a_question_is_held_until_its_value_is_there(monkeypatch: pytest.MonkeyP
         assert not asked[2].done(), "the value of another path is no answer"
         assert _ask(port, "PUT", "/global/10", b"") == (200, b"")
         assert asked[2].result() == (200, b"")
-        monkeypatch.setattr(rendezvous, "_HOLD_S", 0.01)
-        assert _ask(port, "DELETE", "/global/1") == (200, b"")
-        assert _ask(port, "GET", "/global/1")[0] == 404, "a rank that gives up must hear so"
-        assert _ask(port, "PUT", "/global/1", b"new") == (200, b"")
-        assert _ask(port, "GET", "/global/1") == (200, b"new"), "a question that was given up changes no later one"
         assert _ask(port, "POST", "/global/1")[0] == 400
+
+
+@pytest.mark.medium
+def test_a_question_about_a_value_that_was_taken_back_is_given_up_and_changes_no_later_one() -> None:
+    with serve_values("127.0.0.1") as port:
+        assert _ask(port, "PUT", "/global/1", b"old") == (200, b"")
+        assert _ask(port, "DELETE", "/global/1") == (200, b"")
+        assert _ask(port, "GET", "/global/1")[0] == 404, "a rank that looks at its own timeout must hear so"
+        assert _ask(port, "PUT", "/global/1", b"new") == (200, b"")
+        assert _ask(port, "GET", "/global/1") == (200, b"new")
 
 
 def test_a_request_in_pieces_is_obeyed_once_it_is_whole() -> None:
