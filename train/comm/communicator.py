@@ -123,6 +123,9 @@ class SingleProcess(Communicator):
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """Leave the arrays as they are."""
 
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Leave the arrays as they are."""
+
     def gather_rows(self, name: str, row: bytes) -> list[bytes]:
         """Return the one row."""
         return [row]

@@ -65,6 +65,10 @@ class HorovodCommunicator(Communicator):
         """Queue one grouped allreduce; MXNet's engine starts it when all of ``arrays`` are ready."""
         self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Sum, name=name, priority=priority)
 
+    def average(self, name: str, arrays: Sequence[Any]) -> None:
+        """Queue one grouped allreduce that divides by the number of ranks."""
+        self._horovod.grouped_allreduce_(list(arrays), op=self._horovod.Average, name=name)
+
     def swap(self, array: Any, partner: int | None) -> Any | None:
         """Send all of the vector to one rank, and nothing to the others."""
         to = self._horovod.rank() if partner is None else partner
