@@ -95,6 +95,8 @@ def test_every_module_function_file_and_key_in_backticks_exists(page: str) -> No
             known = _exists(word) or word in keys
         elif re.fullmatch(rf"({'|'.join(PACKAGES)}|tests|docs)/[\w./]+", word):
             known = (ROOT / word).exists()
+        elif page.startswith("docs/") and re.fullmatch(r"[a-z_]+\.py", word):
+            known = any(next((ROOT / package).rglob(word), None) for package in (*PACKAGES, "docs"))
         elif re.fullmatch(r"cluster(\.[a-z_]+)+", word):
             known = word in keys
         else:
