@@ -253,7 +253,7 @@ def add_place(
 def add_from(parser: argparse.ArgumentParser) -> None:
     """Add ``--from``, as ``start_from``; `logs.weights.starting_weights` makes a value of the recipe of it."""
     words = (
-        "begin with these weights (fine-tuning): the folder of a run, whose best or newest checkpoint is taken, or a "
+        "begin with these weights (fine-tuning): the folder of a run, whose checkpoint is that of an export, or a "
         "file of weights (.ckpt, .pth, .onnx, .safetensors, .npz); a classifier of another shape is re-initialised"
     )
     parser.add_argument("--from", metavar="RUN|FILE", dest="start_from", type=Path, help=words)

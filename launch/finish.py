@@ -128,16 +128,7 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
     outcome = painted(summary.status, "good" if summary.status == "success" else "bad", sys.stdout) + rehearsed
     outcome += f": {summary.failure}" if summary.failure else ""
     lines = [f"{summary.recipe}: {summary.failure if has_stopped else outcome}"]
-    if summary.top1 is not None:
-        target = "" if summary.target is None else f" (target {summary.target:g})"
-        lines.append(f"  top-1 {summary.top1:.4f}{target} after epoch {summary.epochs}, step {summary.steps}")
-    if summary.mean_auc is not None:
-        lines.append(f"  mean ROC-AUC {summary.mean_auc:.4f} after epoch {summary.epochs}, step {summary.steps}")
-    if summary.best is not None:
-        value = summary.best.get("top1", summary.best.get("mean_auc"))
-        lines.append(
-            f"  best {value:.4f} after epoch {summary.best['epoch']}: checkpoints/{summary.best['checkpoint']}"
-        )
+    lines += [f"  {line}" for line in summary.accuracies]
     if summary.resumed_from_step is not None:
         unfit = "not for submission; " if folder.recipe.mlperf.submits else ""
         lines.append(f"  resumed from step {summary.resumed_from_step}: {unfit}times and rates are of the last part")

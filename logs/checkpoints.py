@@ -34,8 +34,8 @@ _RESUME_FILES = ("resume-from", "goes-on-from")
 
 _META = "meta"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
-_BEST_NAME = re.compile(r"best-step-(\d+)\.ckpt")
-_EITHER_NAME = re.compile(r"(?:best-)?step-(\d+)\.ckpt")
+_MARKED_NAME = re.compile(r"[a-z]+-step-(\d+)\.ckpt")
+_EITHER_NAME = re.compile(r"(?:[a-z]+-)?step-(\d+)\.ckpt")
 _DIGEST_BYTES = 32
 
 
@@ -68,8 +68,8 @@ class CheckpointFolder:
 
     run_folder: Path
 
-    def write(self, step: int, state: SavedState, *, keep: int, is_best: bool = False) -> Path:
-        """Write a checkpoint; beside it, the newest ``keep - 1`` others stay, and the best one.
+    def write(self, step: int, state: SavedState, *, keep: int, mark: str | None = None) -> Path:
+        """Write a checkpoint; beside it, the newest ``keep - 1`` others stay, and the marked one.
 
         The file is an ``.npz`` followed by its BLAKE2b digest of 32 bytes. A crash leaves no incomplete file under the
         checkpoint's name.
@@ -78,7 +78,7 @@ class CheckpointFolder:
             step: Number of steps after which the state was taken.
             state: The content.
             keep: Number of checkpoints that stay, with the new one.
-            is_best: Whether the new one is the best one. It then has two names, and the best one before it goes.
+            mark: A word with which the new one gets a second name, MARK-step-STEP.ckpt; that of an earlier one goes.
 
         Returns:
             The checkpoint file.
@@ -88,19 +88,19 @@ class CheckpointFolder:
         """
         folder = self.run_folder / CHECKPOINT_FOLDER
         path = folder / f"step-{step:08d}.ckpt"
-        best = folder / f"best-{path.name}"
+        marked = folder / f"{mark}-{path.name}"
         _require_finite(path, state)
         with explain_disk_errors(path):
             folder.mkdir(exist_ok=True)
-            # The best one first: a run that crashes in between finds out once more that it is the best.
-            with whole_file(best if is_best else path) as file:
+            # The second name first: a run that crashes in between finds out once more that it has the mark.
+            with whole_file(marked if mark else path) as file:
                 _write_with_digest(file, state)
-            if is_best:
-                _give_name(best, path)
+            if mark:
+                _give_name(marked, path)
             sync_path(folder)
         with suppress(Unreadable):  # The new checkpoint is written all the same; after the next one it is tried again.
             others = [each for each in self.files() if each != path and is_file(each)]
-            earlier = [each for each in self._found(_BEST_NAME) if is_best and each != best]
+            earlier = [each for each in self._found(_MARKED_NAME) if mark and each != marked]
             for old in [*others[keep - 1 :], *earlier]:
                 with suppress(OSError):
                     old.unlink()
@@ -118,21 +118,21 @@ class CheckpointFolder:
         found = entries(self.run_folder / CHECKPOINT_FOLDER)
         return sorted((path for path in found if name.fullmatch(path.name)), key=step_of, reverse=True)
 
-    def best(self) -> Path | None:
-        """Return the best checkpoint; None if the run keeps none.
+    def marked(self) -> Path | None:
+        """Return the second name of the checkpoint with a mark; None if there is none.
 
         Raises:
             Unreadable: The folder cannot be listed.
         """
-        return next(iter(self._found(_BEST_NAME)), None)
+        return next(iter(self._found(_MARKED_NAME)), None)
 
     def trained(self) -> Path | None:
-        """Return the checkpoint whose network is taken elsewhere: the best one, or else the newest valid one, or None.
+        """Return the checkpoint whose network is taken elsewhere: the marked or else the newest valid one, or None.
 
         Raises:
             Unreadable: Whether the newest one is whole is not known, because it cannot be read.
         """
-        return self.best() or self.newest_valid()[0]
+        return self.marked() or self.newest_valid()[0]
 
     def newest_valid(self) -> tuple[Path | None, list[DamagedCheckpoint]]:
         """Return the newest checkpoint that is whole and finite, or None, and an error for each newer one.
@@ -155,8 +155,9 @@ class CheckpointFolder:
     def resume_from(self, checkpoint: Path | None) -> None:
         """Record the checkpoint from which the ranks resume, so that all ranks take the same one.
 
-        Newer ones are damaged or not finite, or the best of what is trained anew. They get the ending ``.damaged``, so
-        that they do not count among those that are kept. What a killed rank has left of a checkpoint is removed.
+        Newer ones are damaged or not finite, or marked in steps that are trained anew. They get the ending
+        ``.damaged``, so that they do not count among those that are kept. What a killed rank has left of a checkpoint
+        is removed.
 
         Args:
             checkpoint: One of `files`. If None, the ranks start at the first step.

@@ -99,6 +99,18 @@ class Summary:
     is_saved: bool | None = None
     best: dict[str, Any] | None = None
 
+    @property
+    def accuracies(self) -> Iterator[str]:
+        """Yield what the last evaluation and the best one found, a line each."""
+        at = f"after epoch {self.epochs}, step {self.steps}"
+        if self.top1 is not None:
+            yield f"top-1 {self.top1:.4f}{'' if self.target is None else f' (target {self.target:g})'} {at}"
+        if self.mean_auc is not None:
+            yield f"mean ROC-AUC {self.mean_auc:.4f} {at}"
+        if (best := self.best) is not None:
+            value = best.get("top1", best.get("mean_auc"))
+            yield f"best {value:.4f} after epoch {best['epoch']}: checkpoints/{best['checkpoint']}"
+
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a ``config.yaml``, dotted key -> value, without judging them; empty without the file.

@@ -27,7 +27,7 @@ def starting_weights(start_from: Path | None) -> list[str]:
 
 
 def _weights_file(path: Path) -> Path:
-    """Return the best or the newest complete checkpoint of a run, or else its export, or the file itself."""
+    """Return the checkpoint of a run that is taken elsewhere, or else its export, or the file itself."""
     if is_file(path):
         return path
     if not is_folder(path):

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import RANKS, require_unchanged
 from data.input.batches import TrainingSource
 from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
+from train.best_checkpoint import NoMark
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 
@@ -38,7 +39,7 @@ class NoCheckpoints:
     """Writes no checkpoint. Every rank calls each verb at the same point of the run."""
 
     def evaluated(self, source: TrainingSource, at: Position, score: Score | None = None) -> None:
-        """Keep the state after an evaluation, if a checkpoint is due or ``score`` is the best one so far."""
+        """Keep the state after an evaluation, if a checkpoint is due or ``score`` gives it a mark."""
 
     def stopped(self, source: TrainingSource, at: Position) -> None:
         """Keep the state now; returns when it is on the disk."""
@@ -47,7 +48,7 @@ class NoCheckpoints:
 class NullWriter:
     """The writer of every rank but 0, which has the state that all ranks share: it writes nothing."""
 
-    def write(self, step: int, collect: Collect, *, is_best: bool = False) -> None:
+    def write(self, step: int, collect: Collect, *, mark: str | None = None) -> None:
         """Take the state that ``collect`` returns; returns before the state is written."""
 
     def wait(self) -> None:
@@ -73,7 +74,7 @@ class CheckpointWriter(NullWriter):
         self._step = 0
         self._written: int | None = None
 
-    def write(self, step: int, collect: Collect, *, is_best: bool = False) -> None:
+    def write(self, step: int, collect: Collect, *, mark: str | None = None) -> None:
         """Copy the state to the host and let the thread write it; waits for the previous checkpoint.
 
         The error of the previous checkpoint is reported, and does not keep this one from being written.
@@ -83,7 +84,7 @@ class CheckpointWriter(NullWriter):
         except UserError as error:
             logger.warning("no checkpoint after step %d: %s", self._step, error)
         self._step = step
-        self._pending = self._thread.submit(self._folder.write, step, collect(), keep=self._keep, is_best=is_best)
+        self._pending = self._thread.submit(self._folder.write, step, collect(), keep=self._keep, mark=mark)
 
     def wait(self) -> None:
         """See `NullWriter`."""
@@ -113,8 +114,7 @@ class Checkpoints(NoCheckpoints):
         on_save: Called before a checkpoint is collected, which may take long.
         changes: What differs from the settings with which the run was begun.
         parts: What the recipe's ideas compute.
-        keeps_best: Whether the best evaluation so far has a checkpoint.
-        best: Epoch, step and value of the best evaluation so far, for the summary. None: there is none yet.
+        mark: Says which evaluations have a marked checkpoint.
         stall_s: Seconds for which training has waited for checkpoints after evaluations.
     """
 
@@ -129,17 +129,16 @@ class Checkpoints(NoCheckpoints):
     on_save: Callable[[], object]
     changes: tuple[str, ...] = ()
     parts: Sequence[Part] = ()
-    keeps_best: bool = False
-    best: Mapping[str, Any] | None = None
+    mark: NoMark = field(default_factory=NoMark)
     stall_s: float = 0.0
 
     def evaluated(self, source: TrainingSource, at: Position, score: Score | None = None) -> None:
         """Keep the state if a checkpoint is due. If the state cannot be written, the run goes on without it."""
-        is_best = self._take_note(at, score)
-        if not is_best and (self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs):
+        mark = self.mark.of(at, score)
+        if mark is None and (self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs):
             return
         begin = time.perf_counter()
-        self._save(at, source.state(), has_common_statistics=True, is_best=is_best)
+        self._save(at, source.state(), has_common_statistics=True, mark=mark)
         self.stall_s += time.perf_counter() - begin
 
     def stopped(self, source: TrainingSource, at: Position) -> None:
@@ -151,16 +150,6 @@ class Checkpoints(NoCheckpoints):
         self._save(at, source.state(), has_common_statistics=False)
         self.writer.wait()
         self.communicator.gather("checkpoint written", at.step)
-
-    def _take_note(self, at: Position, score: Score | None) -> bool:
-        """Return whether the evaluation that ended at a position is the best one so far, and is to be kept."""
-        if not self.keeps_best or score is None:
-            return False
-        metric = next(iter(score.row))  # top1 or mean_auc
-        if self.best is not None and score.value <= self.best[metric]:
-            return False
-        self.best = {"epoch": at.epoch - 1, "step": at.step, metric: score.value}
-        return True
 
     def finished(self, at: Position, failure: str | None = None, score: Score | None = None) -> str | None:
         """Keep the trained network at the end of a run, without the ranks' places among the images.
@@ -174,8 +163,7 @@ class Checkpoints(NoCheckpoints):
             Why the trained network is not on the disk; None if it is there, and on ranks that write nothing.
         """
         try:
-            is_best = self._take_note(at, score)
-            self._save(at, b"", has_common_statistics=True, failure=failure, is_best=is_best)
+            self._save(at, b"", has_common_statistics=True, failure=failure, mark=self.mark.of(at, score))
             self.writer.wait()
         except UserError as error:
             # The checkpoint after the last evaluation of a run has the same network.
@@ -189,7 +177,7 @@ class Checkpoints(NoCheckpoints):
         *,
         has_common_statistics: bool,
         failure: str | None = None,
-        is_best: bool = False,
+        mark: str | None = None,
     ) -> None:
         """Gather the state that each rank has of its own, and hand the whole state to the writer.
 
@@ -220,11 +208,11 @@ class Checkpoints(NoCheckpoints):
                 arrays[name] = rows[:, start:end]
             arrays |= {f"data/{rank}": np.frombuffer(state, np.uint8) for rank, state in enumerate(data)}
             meta = {"settings": self.fixed_settings, "changes": self.changes, "epoch": at.epoch, "step": at.step}
-            more = {"failure": failure, "best": self.best}
-            return SavedState(meta | {key: value for key, value in more.items() if value is not None}, arrays)
+            more = {} if failure is None else {"failure": failure}
+            return SavedState({**meta, **more, **self.mark.facts}, arrays)
 
         self.saved = at
-        self.writer.write(at.step, collect, is_best=is_best)
+        self.writer.write(at.step, collect, mark=mark)
 
 
 def weights_of(checkpoint: SavedState, rank: int | None = None) -> dict[str, np.ndarray]:
@@ -324,8 +312,6 @@ class InitialState:
     """The file of the checkpoint."""
     ending: str | None = None
     """If the checkpoint is that of the run's end: why the run is not trained on if it is short of its target."""
-    best: Mapping[str, Any] | None = None
-    """The best evaluation before the checkpoint, see `Checkpoints`; None if the run did not ask for it."""
 
     @classmethod
     def read(
@@ -379,7 +365,6 @@ class InitialState:
             has_own_states,
             path,
             None if is_longer else ending,
-            meta.get("best"),
         )
 
     @property

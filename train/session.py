@@ -18,12 +18,12 @@ from configs.plan import Position, RunPlan, plan_run
 from configs.registry import require_engine
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
-from logs.checkpoints import step_of
 from logs.classes import write_classes
 from logs.disk import dispensable, write_json
 from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog
+from train.best_checkpoint import mark_of
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
@@ -310,8 +310,7 @@ def _checkpoints(
         on_save=watchdog,
         changes=initial.changes,
         parts=rank.model.parts,
-        keeps_best=policy.best,
-        best=initial.best if policy.best else None,
+        mark=mark_of(policy, initial.checkpoint),
     )
 
 
@@ -424,9 +423,7 @@ class _Training:
         summary = _summary(self.rank.recipe, self.rank.plan, result, clock, init_s, final_checksum)
         summary = replace(summary, slowest_rank=slowest, rank_excess=excess, checkpoint_s=self.checkpoints.stall_s)
         summary = replace(summary, is_rehearsal=self.rank.cluster.rehearsal is not None, is_saved=why_lost is None)
-        best, kept = self.checkpoints.best, self.folder.checkpoints.best()
-        if best is not None and kept is not None and step_of(kept) == best["step"]:
-            summary = replace(summary, best={**best, "checkpoint": kept.name})
+        summary = replace(summary, **self.checkpoints.mark.summed_up(self.folder.checkpoints.marked()))
         resumed, changes = self.initial.resumed_from_step, list(self.initial.changes) or None
         summary = replace(summary, resumed_from_step=resumed, changes=changes, is_cold=self.is_cold)
         self.folder.write_summary(summary)

@@ -82,8 +82,10 @@ def test_the_best_one_stays_under_a_name_of_its_own_until_a_better_one_is_whole(
         monkeypatch.setattr(os, "link", refuse)
     folder, best = CheckpointFolder(tmp_path), 0
     for step, is_best in ((3, True), (5, False), (7, True), (9, False), (11, False), (11, True), (13, False)):
-        assert read(folder.write(step, SavedState({"step": step}, {}), keep=2, is_best=is_best)).meta == {"step": step}
-        best, kept = step if is_best else best, folder.best()
+        assert read(
+            folder.write(step, SavedState({"step": step}, {}), keep=2, mark="best" if is_best else None)
+        ).meta == {"step": step}
+        best, kept = step if is_best else best, folder.marked()
         assert kept is not None
         assert read(kept).meta == {"step": best}
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -94,10 +96,10 @@ def test_the_best_one_stays_under_a_name_of_its_own_until_a_better_one_is_whole(
 def test_the_best_one_of_steps_that_are_trained_anew_no_longer_counts(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     first = folder.write(3, STATE, keep=2)
-    folder.write(5, STATE, keep=2, is_best=True)
-    assert folder.best() is not None
+    folder.write(5, STATE, keep=2, mark="best")
+    assert folder.marked() is not None
     folder.resume_from(first)
-    assert (folder.best(), folder.trained()) == (None, first)
+    assert (folder.marked(), folder.trained()) == (None, first)
     assert (tmp_path / "checkpoints" / "best-step-00000005.ckpt.damaged").exists()
 
 

@@ -29,7 +29,7 @@ def test_a_run_gives_its_best_or_newest_whole_checkpoint_and_without_one_its_exp
     (run / "checkpoints" / "step-00000007.ckpt").write_bytes(b"damaged")
     assert _chosen(run) == f"{tmp_path}/{run}/checkpoints/step-00000005.ckpt"
     assert _chosen(run / "checkpoints" / "step-00000003.ckpt") == f"{tmp_path}/{run}/checkpoints/step-00000003.ckpt"
-    RunFolder(run).checkpoints.write(4, SavedState({}, {}), keep=9, is_best=True)
+    RunFolder(run).checkpoints.write(4, SavedState({}, {}), keep=9, mark="best")
     assert _chosen(run) == f"{tmp_path}/{run}/checkpoints/best-step-00000004.ckpt"
     assert starting_weights(None) == []
 

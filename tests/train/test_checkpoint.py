@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_recipe
+from configs.load import load_cluster, load_recipe
 from configs.plan import Position, plan_run
 from logs.checkpoints import CheckpointFolder, SavedState, read
 from logs.folder import RunFolder
+from train.best_checkpoint import mark_of
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
@@ -22,6 +23,7 @@ from train.evaluate import Score
 
 SETTINGS = {"run": {"seed": 1}}
 PLAN = plan_run(load_recipe("digits"), 2)
+BEST = load_cluster("laptop", ["cluster.checkpoint.best=true"]).checkpoint
 WEIGHTS: dict[str, np.ndarray] = {
     "stem_weight": np.arange(6, dtype=np.float32).reshape(2, 3),
     "b": np.array([7], np.float32),
@@ -120,24 +122,26 @@ def test_a_checkpoint_is_due_so_many_epochs_after_the_last(
 
 def test_the_first_of_the_best_evaluations_has_a_checkpoint_that_no_later_one_removes(tmp_path: Path) -> None:
     checkpoints, _ = _checkpoints(tmp_path, every=None, keep=1)
-    checkpoints.keeps_best = True
+    checkpoints.mark = mark_of(BEST, None)
     folder, source = CheckpointFolder(tmp_path), cast(Any, Parts())
     scores = [Score("top-1", value, {"top1": value}, "") for value in (0.5, 0.7, 0.6, 0.7)]
     for epoch, score in enumerate(scores, start=1):
         checkpoints.evaluated(source, Position(epoch + 1, 19 * epoch), score)
     checkpoints.stopped(source, Position(5, 80))
-    expected = {"epoch": 2, "step": 38, "top1": 0.7}
+    expected = {"best": {"epoch": 2, "step": 38, "top1": 0.7, "checkpoint": "best-step-00000038.ckpt"}}
     assert _steps(tmp_path) == [80]
-    resumed = _origin(tmp_path)
-    assert (resumed.best, folder.best()) == (expected, tmp_path / "checkpoints" / "best-step-00000038.ckpt")
+    kept = tmp_path / "checkpoints" / "best-step-00000038.ckpt"
+    assert (checkpoints.mark.summed_up(folder.marked()), folder.marked()) == (expected, kept)
 
     again, _ = _checkpoints(tmp_path, every=None, keep=1)
-    again.keeps_best, again.best = True, resumed.best
+    again.mark = mark_of(BEST, _origin(tmp_path).checkpoint)
     again.finished(Position(6, 95), score=scores[1])
-    assert again.best == expected
+    assert again.mark.summed_up(folder.marked()) == expected
     again.finished(Position(6, 95), score=Score("top-1", 0.71, {"top1": 0.71}, ""))
-    assert again.best == {"epoch": 5, "step": 95, "top1": 0.71}
-    assert folder.best() == tmp_path / "checkpoints" / "best-step-00000095.ckpt"
+    assert again.mark.summed_up(kept) == {}, "its file was written, and is gone"
+    assert folder.marked() == tmp_path / "checkpoints" / "best-step-00000095.ckpt"
+    told = {"epoch": 5, "step": 95, "top1": 0.71, "checkpoint": "best-step-00000095.ckpt"}
+    assert again.mark.summed_up(folder.marked()) == {"best": told}
 
 
 def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> InitialState:

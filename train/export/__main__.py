@@ -1,6 +1,6 @@
 """Write the trained network of a run in the formats of other programs, then load and evaluate each file.
 
-The best checkpoint, if the run keeps one (cluster.checkpoint.best), or else the newest is written in the formats of its
+The newest checkpoint, or the one that cluster.checkpoint keeps for this, is written in the formats of the run's
 engine (MXNet: network-symbol.json and network-0000.params; PyTorch: network.pt with the state, network.pt2 with the
 program), as network.onnx and as network.safetensors. Where evaluations judge other weights than those of the step,
 these are written. network.json says what is done to an
@@ -40,7 +40,7 @@ def _parser() -> Parser:
     parser.add_argument("--data", metavar="DIR", type=Path, help=place)
     names = "names in the files of nothing but tensors (.pt, .safetensors): this program's, or those of torchvision"
     parser.add_argument("--names", choices=["own", "torchvision"], default="own", help=f"{names} (default: own)")
-    last = "take the newest checkpoint, although the run keeps its best one"
+    last = "take the newest checkpoint, although cluster.checkpoint keeps another one for this"
     parser.add_argument("--last", action="store_true", help=last)
     parser.add_argument("--no-evaluation", action="store_true", help="evaluate nothing; needs no images")
     return parser

@@ -1,4 +1,4 @@
-"""A run whose network is exported: settings, best or newest checkpoint, and what its data set says of the classes."""
+"""A run whose network is exported: settings, checkpoint, and what its data set says of the classes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ExportedRun:
         folder: Of the run.
         recipe: Of the run, as its evaluations take it.
         cluster: Of the run, on a CPU (`on_cpu`), with the installed engine if its own is not installed here.
-        checkpoint: The best one, or else the newest one that is not damaged.
+        checkpoint: The one that the run marks, or else the newest one that is not damaged.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class ExportedRun:
         Args:
             path: The folder of the run.
             data: The folder of the packed data sets. If None, that of the run.
-            is_last: Whether the newest checkpoint is taken, although the run keeps its best one.
+            is_last: Whether the newest checkpoint is taken, although another one is marked.
 
         Raises:
             UserError: The folder holds no run, a rehearsal, or no complete checkpoint.

@@ -71,8 +71,7 @@ def checkpoint_bytes(recipe: Recipe) -> int:
 def no_room_for_checkpoint(recipe: Recipe, cluster: Cluster, run_folder: Path) -> str | None:
     """Return why a run surely could not save its trained network, or None.
 
-    A new checkpoint is whole before an older one is deleted, so a run that is resumed needs the room, too. The best one
-    of a run may be another than the last one.
+    A new checkpoint is whole before an older one is deleted, so a run that is resumed needs the room, too.
 
     Args:
         recipe: The recipe.
@@ -82,16 +81,15 @@ def no_room_for_checkpoint(recipe: Recipe, cluster: Cluster, run_folder: Path) -
     if not ENGINES[cluster.engine.name].computes:  # a rehearsal invents short tensors
         return None
     place = next(each for each in (run_folder, *run_folder.absolute().parents) if each.is_dir())
-    copies, words = (2, ", and its best one (checkpoint.best)") if cluster.checkpoint.best else (1, "")
-    needed = copies * checkpoint_bytes(recipe)
+    kinds = cluster.checkpoint.kinds
+    needed = len(kinds) * checkpoint_bytes(recipe)
     with suppress(OSError):
         disk = os.statvfs(place)
         free = disk.f_bavail * disk.f_frsize
         if disk.f_blocks and free < needed:  # some network file systems know no size
             return (
-                f"{run_folder}: its disk has {free / 1e6:,.2f} MB free, and the trained network, a checkpoint of "
-                f"{recipe.name}{words}, needs {needed / 1e6:,.2f} MB; free some space, or choose another disk "
-                "(--run-dir, cluster.paths.runs)"
+                f"{run_folder}: its disk has {free / 1e6:,.2f} MB free, and {recipe.name} needs {needed / 1e6:,.2f} MB "
+                f"for {' and '.join(kinds)}; free some space, or choose another disk (--run-dir, cluster.paths.runs)"
             )
     return None
 

@@ -1,0 +1,63 @@
+"""The best checkpoint of a run (``checkpoint.best``): after which evaluation it is written, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from configs.blocks.jobs import Checkpoint
+from configs.plan import Position
+from logs.checkpoints import SavedState, step_of
+
+if TYPE_CHECKING:
+    from train.evaluate import Score
+
+_BEST = "best"
+
+
+class NoMark:
+    """Marks no checkpoint.
+
+    Attributes:
+        facts: What every checkpoint says of the one that is marked.
+    """
+
+    facts: Mapping[str, Any] = {}
+
+    def of(self, at: Position, score: Score | None) -> str | None:
+        """Return the mark of a checkpoint after the evaluation that ended at a position; None if it has none."""
+
+    def summed_up(self, marked: Path | None) -> dict[str, Any]:
+        """Return fields of the run's summary on the checkpoint that is marked, if it is on the disk."""
+        best = self.facts.get(_BEST)
+        if marked is None or best is None or step_of(marked) != best["step"]:
+            return {}
+        return {_BEST: {**best, "checkpoint": marked.name}}
+
+
+class BestMark(NoMark):
+    """Marks the checkpoint after the best evaluation so far, of equal ones the first.
+
+    Args:
+        resumed: The checkpoint from which the run goes on. If None, it begins.
+    """
+
+    def __init__(self, resumed: SavedState | None) -> None:
+        best = None if resumed is None else resumed.meta.get(_BEST)
+        self.facts = {} if best is None else {_BEST: best}
+
+    def of(self, at: Position, score: Score | None) -> str | None:
+        """See `NoMark`."""
+        if score is None:
+            return None
+        metric = next(iter(score.row))  # top1 or mean_auc
+        if self.facts and score.value <= self.facts[_BEST][metric]:
+            return None
+        self.facts = {_BEST: {"epoch": at.epoch - 1, "step": at.step, metric: score.value}}
+        return _BEST
+
+
+def mark_of(policy: Checkpoint, resumed: SavedState | None) -> NoMark:
+    """Return which checkpoints of a run are marked; the arguments are those of the cluster file and of `BestMark`."""
+    return BestMark(resumed) if policy.best else NoMark()
