@@ -2,12 +2,13 @@
 
 import io
 import itertools
+import json
 import os
 import re
 import struct
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,8 @@ from tests.data.input.test_packed import evaluation, one_pass, take, training
 from tests.data.input.test_packed import recipe_for as packed_recipe
 from tests.disk_order import DiskOrder
 
-TRAIN, EVAL, SIDE = 23, 7, 16
+TRAIN, EVAL = 23, 7
+SUFFIXES = (".cls", ".json")
 PARTS = {"train": range(TRAIN), "val": range(EVAL)}
 
 
@@ -94,8 +96,8 @@ def records(source: Path) -> dict[int, Place]:
     return places
 
 
-def shards(source: Path, suffix: str = ".cls", label: str = "{}\n") -> dict[int, Place]:
-    """Write two shards a part; a caption lies in each sample, and the name of one is long and has a space."""
+def shards(source: Path) -> dict[int, Place]:
+    """Write two shards a part; labels in .cls and .json in turn, a caption in each sample, a long name with a space."""
     places = {}
     for part, numbers in PARTS.items():
         for shard, rows in enumerate((numbers[:4], numbers[4:])):
@@ -104,9 +106,9 @@ def shards(source: Path, suffix: str = ".cls", label: str = "{}\n") -> dict[int,
             with tarfile.open(tar, "w") as archive:
                 for number in rows:
                     name = f"a folder/{'long ' * 25 * (number == 5)}{number:04}"
-                    for end, content in (
-                        (".txt", b"caption"), (".jpg", jpeg(number)), (suffix, label.format(number).encode()),
-                    ):  # fmt: skip
+                    label = json.dumps({"caption": "7", "label": number}) if number % 2 else f"{number}\n"
+                    contents = {".txt": b"caption", ".jpg": jpeg(number), SUFFIXES[number % 2]: label.encode()}
+                    for end, content in contents.items():
                         member = tarfile.TarInfo(name + end)
                         member.size = len(content)
                         archive.addfile(member, io.BytesIO(content))
@@ -115,20 +117,13 @@ def shards(source: Path, suffix: str = ".cls", label: str = "{}\n") -> dict[int,
             for number, name in zip(rows, [name for name in found if name.endswith(".jpg")], strict=True):
                 if part == "train":
                     told = re.escape(f"{tar}: {name}")
-                    places[number] = Place(tar, found[name], told, found[name.removesuffix(".jpg") + suffix])
+                    places[number] = Place(
+                        tar, found[name], told, found[name.removesuffix(".jpg") + SUFFIXES[number % 2]]
+                    )
     return places
 
 
-def json_shards(source: Path) -> dict[int, Place]:
-    return shards(source, ".json", '{{"caption": "7", "label": {}}}')
-
-
-FORMS: dict[str, Made] = {
-    "folders": class_folders, "records": records, "webdataset": shards, "webdataset, json": json_shards,
-}  # fmt: skip
-
-
-LABEL_OF_11 = {"records": struct.pack("<f", 11), "webdataset": b"1", "webdataset, json": b"{"}
+FORMS: dict[str, Made] = {"folders": class_folders, "records": records, "webdataset": shards}
 
 
 class Prepared(NamedTuple):
@@ -139,25 +134,49 @@ class Prepared(NamedTuple):
     source: Path
     places: dict[int, Place]
 
-    def overwrite(self, number: int, content: bytes, at: int = 0) -> None:
-        """Write into an image, and leave length and time of the file as they were."""
+    def overwrite(self, number: int, content: bytes, at: int = 0) -> bytes:
+        """Write into an image, leave length and time of the file as they were, and return what was there."""
         place = self.places[number]
         times = place.file.stat()
         with place.file.open("r+b") as file:
             file.seek(place.begin + at)
+            before = file.read(len(content))
+            file.seek(place.begin + at)
             file.write(content)
         os.utime(place.file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return before
+
+    def files(self) -> dict[Path, tuple[bytes, int]]:
+        """Return content and time of change of every file."""
+        paths = [path for folder in (self.source, self.folder) for path in folder.rglob("*") if path.is_file()]
+        return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
 
 
-@pytest.fixture(params=FORMS)
-def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Prepared:
-    places = FORMS[request.param](tmp_path / "source")
-    prepare(tmp_path / "source", tmp_path / "set", "--in-place")
-    return Prepared(request.param, tmp_path / "set", tmp_path / "source", places)
+@pytest.fixture(scope="module", params=FORMS)
+def pristine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    folder = tmp_path_factory.mktemp("in-place")
+    places = FORMS[request.param](folder / "source")
+    prepare(folder / "source", folder / "set", "--in-place")
+    return Prepared(request.param, folder / "set", folder / "source", places)
+
+
+@pytest.fixture
+def prepared(pristine: Prepared) -> Iterator[Prepared]:
+    """Lend the data set of a form to a test, which may change it."""
+    before = pristine.files()
+    yield pristine
+    for path, found in pristine.files().items():
+        if path not in before:
+            path.unlink()
+        elif found == before[path]:
+            del before[path]
+    for path, (content, time_ns) in before.items():
+        path.write_bytes(content)
+        os.utime(path, ns=(time_ns, time_ns))
 
 
 def prepare(*words: str | Path) -> None:
-    assert main(["prepare", *map(str, words), "--no-recipe"]) == 0
+    assert main(["prepare", "--workers", "1", *map(str, words), "--no-recipe"]) == 0
 
 
 def recipe_for(*sets: str) -> Recipe:
@@ -183,10 +202,11 @@ def test_every_image_is_read_once_an_epoch_and_evaluated_once_on_any_number_of_r
     assert evaluated == [*range(EVAL)]
 
 
-def test_the_images_are_those_of_the_packed_data_set(prepared: Prepared) -> None:
-    prepare(prepared.source, prepared.folder.with_name("packed"))
+def test_the_images_are_those_of_the_packed_data_set(prepared: Prepared, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    prepare(prepared.source, packed)
     found: list[tuple[Any, ...]] = []
-    recipe, packed = recipe_for("data.crop={kind: none}", "data.flip=false"), prepared.folder.with_name("packed")
+    recipe = recipe_for("data.crop={kind: none}", "data.flip=false")
     for folder, access in (
         (packed, "mapped"), *((prepared.folder, access) for access in ("mapped", "mapped_ahead", "read")),
     ):  # fmt: skip
@@ -271,10 +291,10 @@ def test_a_byte_that_changed_is_found_and_its_image_named(
     assert re.match(rf"{prepared.places[9].name}.*: other bytes than at ./run.sh prepare", found)
     place = prepared.places[11]
     if place.label is not None:
-        prepared.overwrite(11, b"9", at=place.label - place.begin)
+        label = prepared.overwrite(11, b"9", at=place.label - place.begin)
         assert [each for each in verify_dataset(prepared.folder) if each != found and re.match(place.name, each)]
         assert len([*verify_dataset(prepared.folder)]) == 2, "of one image alone"
-        prepared.overwrite(11, LABEL_OF_11[prepared.form], at=place.label - place.begin)
+        prepared.overwrite(11, label, at=place.label - place.begin)
     prepared.overwrite(4, b"no image")
     last, at = TRAIN - 1, len(jpeg(TRAIN - 1)) - 3
     prepared.overwrite(last, bytes([jpeg(last)[at] ^ 1]), at=at)
@@ -285,8 +305,16 @@ def test_a_byte_that_changed_is_found_and_its_image_named(
     assert "3 findings" in out
 
 
-@pytest.mark.parametrize("name", ["train.npz", "eval.npz"])
-@pytest.mark.parametrize("change", [lambda old: b"", lambda old: old[:-9], lambda old: old.replace(b"crcs", b"cars")])
+ONE_FORM = pytest.mark.parametrize("pristine", ["webdataset"], indirect=True)
+"""For what all forms share."""
+
+
+@ONE_FORM
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("train.npz", lambda old: b""), ("eval.npz", lambda old: old[:-9]),
+     ("train.npz", lambda old: old.replace(b"crcs", b"cars"))],
+)  # fmt: skip
 def test_facts_that_are_damaged_are_named(prepared: Prepared, name: str, change: Callable[[bytes], bytes]) -> None:
     (prepared.folder / name).write_bytes(change((prepared.folder / name).read_bytes()))
     with pytest.raises(UserError, match=rf"{name}: .*; move "):
@@ -312,17 +340,17 @@ def test_what_a_reader_cannot_do_is_said_in_one_line(prepared: Prepared, tmp_pat
         assert resident_bytes(files) == 0
 
 
+@ONE_FORM
 def test_listing_again_changes_nothing_and_packing_into_the_same_folder_is_refused(
     prepared: Prepared, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = {path: path.read_bytes() for path in prepared.folder.rglob("*") if path.is_file()}
+    before = prepared.files()
     prepare(prepared.source, prepared.folder, "--in-place", "--workers", "2")
     assert "up to date" in capsys.readouterr().out
     assert main(["prepare", str(prepared.source), str(prepared.folder)]) == 2
     told = capsys.readouterr().err
     assert str(prepared.source) in told and "move it away or name another folder" in told
-    assert {path: path.read_bytes() for path in prepared.folder.rglob("*") if path.is_file()} == before
-    assert not [path for path in before if path.suffix in (".jpg", ".rec", ".tar")], "no image was copied"
+    assert prepared.files() == before
 
 
 def test_the_first_recipe_measures_images_in_place(prepared: Prepared) -> None:
@@ -333,7 +361,7 @@ def test_the_first_recipe_measures_images_in_place(prepared: Prepared) -> None:
 
 
 @pytest.fixture
-def double(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def double(tmp_path: Path) -> Path:
     """Return class folders of which one training image of two is damaged."""
     for part, number in (("train", 1), ("train", 2), ("train", 3), ("train", 4), ("val", 5), ("val", 6)):
         file = tmp_path / "source" / part / f"class {number % 2}" / f"{number}.jpg"
@@ -358,7 +386,7 @@ def test_damaged_images_are_refused_or_left_out_and_listed(
     assert [*verify_dataset(tmp_path / "set")] == []
 
 
-LABEL_OF_9 = {"records": struct.pack("<f", 9), "webdataset": b"09", "webdataset, json": b'{"caption": "7", "label":  9'}
+LABEL_OF_9 = {"records": struct.pack("<f", 9), "webdataset": b"09"}
 
 
 @pytest.mark.parametrize("form", LABEL_OF_9)
@@ -396,9 +424,9 @@ def test_a_name_with_a_line_break_is_refused(double: Path, tmp_path: Path, capsy
 
 
 def test_lists_are_on_the_disk_before_a_data_set_gets_its_name(
-    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = DiskOrder(monkeypatch)
-    prepare(prepared.source, prepared.folder.with_name("other"), "--in-place")
+    prepare(prepared.source, tmp_path / "other", "--in-place")
     assert len(order.named) >= 5  # the manifest, and for each split an index and the facts
     assert order.unsafe() == []
