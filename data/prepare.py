@@ -290,10 +290,10 @@ def _place_splits(
             form.write_index(split.labels, split.files)
             looked, checksums = form.look(), list[int]()
             examined = form.examine(len(split.files), workers, "checking", is_decoded=is_decoded)
-            for place, found in enumerate(examined):
-                checksums.append(found.checksum)
-                if found.problem is not None:
-                    bad.append(_BadFile(name, place, form.name([found.sample]), found.problem))
+            for place, (checksum, problem) in enumerate(examined):
+                checksums.append(checksum)
+                if problem is not None:
+                    bad.append(_BadFile(name, place, str(split.files[place]), problem))
             facts.append((looked, checksums, _class_counts(source, name)))
         if not bad:
             return {name: form.write_facts(*each) for (name, form), each in zip(forms.items(), facts, strict=True)}

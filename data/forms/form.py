@@ -5,7 +5,6 @@ Whoever opens, checks, verifies, stages or clears a data set asks the object of 
 
 from __future__ import annotations
 
-import io
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -15,8 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from data.images import image_problem
+from configs.reading import patiently
+from data.images import ImageFile, file_problem
 from data.manifest import Manifest, SplitManifest
+from data.sources.image_source import shown
 
 Sample = int | str
 """An image of a split, by what DALI's reader says of it: the byte offset of its record, or a text with its path."""
@@ -55,28 +56,31 @@ class Form(ABC):
         labels: npt.NDArray[np.float32] = output.as_array().astype(np.float32, copy=False)
         return labels
 
-    @abstractmethod
     def sample(self, source: str) -> Sample:
         """Return the image of which DALI says ``source``, the group of the pattern above."""
+        return source
 
     @abstractmethod
     def samples(self) -> Iterator[Sample]:
         """Yield all images in the order of the index."""
 
     @abstractmethod
+    def file(self, sample: Sample) -> ImageFile:
+        """Return where an image lies."""
+
     def name(self, samples: Iterable[Sample]) -> str:
         """Return where images lie, for a message."""
+        return ", ".join(shown(str(self.file(sample))) for sample in samples)
 
-    @abstractmethod
     def image(self, sample: Sample) -> bytes:
         """Return an encoded image, or raise ValueError if the bytes around it are damaged."""
+        file = self.file(sample)
+        return patiently(file, file.read_bytes)
 
-    def decoding_problem(self, sample: Sample) -> str | None:
-        """Return why an image cannot be trained on; None if it can."""
-        try:
-            return image_problem(io.BytesIO(self.image(sample)))
-        except ValueError as error:
-            return str(error)
+    def is_damaged(self, sample: Sample) -> bool:
+        """Return whether an image cannot be trained on, whenever it is read."""
+        problem = file_problem(self.file(sample), None, is_decoded=True)
+        return problem is not None and problem.is_content
 
     @abstractmethod
     def files(self) -> Iterator[Path]:

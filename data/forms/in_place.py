@@ -11,7 +11,7 @@ import re
 import zipfile
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from configs.errors import UserError
 from configs.reading import Unreadable, patiently, read_bytes
 from configs.sync import write_synced
 from data.forms.form import Form, Sample
-from data.images import ImageFile, Problem, found_by, image_problem
+from data.images import ImageFile, Problem, file_problem, found_by
 from data.manifest import InPlace, Manifest, SplitManifest, SplitName
 from data.parallel import chunked, in_order
 from data.sources.image_source import shown
@@ -40,25 +40,17 @@ class Span(NamedTuple):
 
     Attributes:
         sample: The image.
-        file: The file.
+        image: Where it lies.
+        file: The file with these bytes.
         begin: First byte.
         end: First byte after them; None is the end of the file.
-        image: The encoded image among these bytes.
     """
 
     sample: Sample
+    image: ImageFile
     file: Path
     begin: int = 0
     end: int | None = None
-    image: slice = slice(None)
-
-
-class Examined(NamedTuple):
-    """What was found of an image: its checksum, and what is wrong with it; None if nothing is."""
-
-    sample: Sample
-    checksum: int
-    problem: Problem | None
 
 
 class Placed(Form):
@@ -91,24 +83,18 @@ class Placed(Form):
     def spans(self) -> Iterator[Span]:
         """Yield all images, in the order of the index, with all bytes that are read for them."""
 
-    def image_in(self, span: Span, content: bytes) -> bytes:
-        """Return the encoded image among the bytes of a span, or raise ValueError."""
-        return content[span.image]
-
     def index_files(self) -> list[Path]:
         """Return the files of the index."""
         return [self.index]
-
-    def sample(self, source: str) -> Sample:
-        """See `Form`."""
-        return source
 
     def samples(self) -> Iterator[Sample]:
         """See `Form`."""
         return (span.sample for span in self.spans())
 
-    def examine(self, total: int, workers: int, title: str, *, is_decoded: bool = True) -> Iterator[Examined]:
-        """Read all images, in several processes.
+    def examine(
+        self, total: int, workers: int, title: str, *, is_decoded: bool = True
+    ) -> Iterator[tuple[int, Problem | None]]:
+        """Read all images, in several processes; yield the checksum of each, and what is wrong with it.
 
         Args:
             total: Number of images, for the progress.
@@ -117,17 +103,17 @@ class Placed(Form):
             is_decoded: Whether to decode the pixels, too.
         """
 
-        def judge(span: Span) -> Examined:
+        def judge(span: Span) -> tuple[int, Problem | None]:
             checksum = 0
 
-            def read() -> str | None:
+            def read() -> None:
                 nonlocal checksum
-                content = _read(span)
-                checksum = zlib.crc32(content)
-                return image_problem(io.BytesIO(self.image_in(span, content)), is_decoded=is_decoded)
+                with span.file.open("rb") as file:
+                    file.seek(span.begin)
+                    checksum = zlib.crc32(file.read(-1 if span.end is None else span.end - span.begin))
 
-            problem = found_by(read, span.file)
-            return Examined(span.sample, checksum, problem)
+            problem = found_by(read, span.file) or file_problem(span.image, None, is_decoded=is_decoded)
+            return checksum, problem
 
         return in_order(judge, self.spans(), workers=workers, title=f"{title} {self._split}", total=total)
 
@@ -206,11 +192,13 @@ class Placed(Form):
         if hashlib.sha256(index + crcs.tobytes()).hexdigest() != split.rec_sha256:
             yield f"{self._facts.name}: its checksums and the index are not those of the manifest"
             return
-        for found, crc in zip(self.examine(split.records, workers, "verifying"), crcs, strict=False):
-            if found.problem is not None:
-                yield f"{self.name([found.sample])}: {found.problem.text}"
-            elif found.checksum != crc:
-                yield f"{self.name([found.sample])}: other bytes than at ./run.sh prepare (CRC-32 {found.checksum:08x})"
+        examined = self.examine(split.records, workers, "verifying")
+        for span, crc, (checksum, problem) in zip(self.spans(), crcs, examined, strict=False):
+            name = shown(str(span.image))
+            if problem is not None:
+                yield f"{name}: {problem.text}"
+            elif checksum != crc:
+                yield f"{name}: other bytes than at ./run.sh prepare (CRC-32 {checksum:08x})"
 
 
 class ClassFolders(Placed):
@@ -244,27 +232,17 @@ class ClassFolders(Placed):
             path, _, label = line.rpartition(b" ")
             yield path, label
 
-    def name(self, samples: Iterable[Sample]) -> str:
+    def file(self, sample: Sample) -> ImageFile:
         """See `Form`."""
-        return ", ".join(shown(str(self._root / str(sample))) for sample in samples)
-
-    def image(self, sample: Sample) -> bytes:
-        """See `Form`."""
-        return read_bytes(self._root / str(sample))
+        return self._root / str(sample)
 
     def spans(self) -> Iterator[Span]:
         """See `Placed`."""
-        return (Span(name := os.fsdecode(path), self._root / name) for path, _ in self._lines())
+        return (Span(name := os.fsdecode(path), self.file(name), self._root / name) for path, _ in self._lines())
 
     def files(self) -> Iterator[Path]:
         """See `Form`."""
         return (span.file for span in self.spans())
-
-
-def _read(span: Span) -> bytes:
-    with span.file.open("rb") as file:
-        file.seek(span.begin)
-        return file.read(-1 if span.end is None else span.end - span.begin)
 
 
 def _look(files: Sequence[Path]) -> npt.NDArray[np.int64]:

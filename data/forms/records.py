@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +15,7 @@ from configs.reading import patiently, read_bytes
 from configs.sync import write_synced
 from data.forms.form import Form, Sample
 from data.forms.in_place import Placed, Span
-from data.images import ImageFile
+from data.images import ImageFile, file_problem
 from data.manifest import InPlace, Manifest, SplitManifest, SplitName
 from data.parallel import in_order
 from data.recordio import (
@@ -57,19 +57,13 @@ class RecordForm(Form):
         """See `Form`."""
         return (offset for _, offset in index_rows(self.index))
 
-    def name(self, samples: Iterable[Sample]) -> str:
-        """See `Form`."""
-        keys = {offset: key for key, offset in index_rows(self.index)}
-        records = (f"record {keys.get(int(offset), 'unknown')} at byte {offset}" for offset in samples)
-        return f"{self.where}: {', '.join(records)}"
-
     @cached_property
-    def _records(self) -> RecordFile:
-        return RecordFile(self.where)
+    def _keys(self) -> dict[int, int]:
+        return {offset: key for key, offset in index_rows(self.index)}
 
-    def image(self, sample: Sample) -> bytes:
+    def file(self, sample: Sample) -> ImageFile:
         """See `Form`."""
-        return unpack_image(self._records.read(int(sample))).image
+        return StoredRecord(self.where, self._keys[int(sample)], int(sample))
 
     def files(self) -> Iterator[Path]:
         """See `Form`."""
@@ -118,7 +112,7 @@ class Packed(RecordForm):
         if quick is not None:
             yield quick
         try:
-            records, index = self._records, read_bytes(self.index)
+            records, index = RecordFile(self.where), read_bytes(self.index)
         except OSError as error:
             if quick is None:
                 yield _finding(Path(error.filename).name, error.strerror or str(error))
@@ -145,8 +139,8 @@ class Packed(RecordForm):
         def judge(record: tuple[int, str | None]) -> str | None:
             """Decode the image of a record if the rest of the record is sound, in a worker."""
             offset, problem = record
-            if problem is None and (reason := self.decoding_problem(offset)):
-                problem = f"the image {reason}"
+            if problem is None and (found := file_problem(StoredRecord(self.where, 0, offset), None, is_decoded=True)):
+                problem = f"the image {found.text}"
             return problem
 
         title = f"verifying {self._split}"
@@ -233,11 +227,6 @@ class PlacedRecords(RecordForm, Placed):
 
     def spans(self) -> Iterator[Span]:
         """See `Placed`; a record ends where the next one of the index begins."""
-        offsets = [offset for _, offset in index_rows(self.index)]
-        for begin, end in pairwise([*offsets, None]):
+        for (key, begin), (_, end) in pairwise([*index_rows(self.index), (0, None)]):
             assert begin is not None
-            yield Span(begin, self.where, begin, end)
-
-    def image_in(self, span: Span, content: bytes) -> bytes:
-        """See `Placed`."""
-        return self.image(span.sample)
+            yield Span(begin, StoredRecord(self.where, key, begin), self.where, begin, end)

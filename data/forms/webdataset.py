@@ -2,10 +2,8 @@
 
 import json
 import re
-import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -13,13 +11,12 @@ from urllib.parse import quote, unquote
 import numpy as np
 import numpy.typing as npt
 
-from configs.reading import patiently, read_bytes
+from configs.reading import read_bytes
 from configs.sync import write_synced
 from data.forms.form import Sample
 from data.forms.in_place import Placed, Span
 from data.images import ImageFile, TarMember
 from data.manifest import InPlace, SplitName
-from data.sources.image_source import shown
 
 
 class Shards(Placed):
@@ -32,6 +29,7 @@ class Shards(Placed):
     def __init__(self, folder: Path, split: SplitName, place: InPlace) -> None:
         super().__init__(folder, split, place)
         self._shards = [self._root / name for name in (place.train if split == "train" else place.eval)]
+        self._known: dict[int, dict[Sample, TarMember]] = {}
 
     def index_files(self) -> list[Path]:
         """See `Placed`; DALI wants one for each shard."""
@@ -47,22 +45,28 @@ class Shards(Placed):
         for path, found in zip(self.index_files(), members.values(), strict=True):
             _write(path, found)
 
-    def _members(self, shard: Path, index: Path) -> Iterator[TarMember]:
-        for line in read_bytes(index).decode("ascii").splitlines()[1:]:
-            _, offset, size, name, _, label_offset, label_bytes, _ = line.split()
-            yield TarMember(shard, _unquoted(name), int(offset), int(size), (int(label_offset), int(label_bytes)))
+    def _members(self, number: int) -> Iterator[TarMember]:
+        """Yield the images of a shard."""
+        for line in read_bytes(self.index_files()[number]).decode("ascii").splitlines()[1:]:
+            _, offset, size, name, _, *label, _ = line.split()
+            where = int(label[0]), int(label[1])
+            yield TarMember(self._shards[number], _unquoted(name), int(offset), int(size), where)
+
+    def _number_of(self, sample: Sample) -> int:
+        """Return the number of the shard that holds an image."""
+        return self._shards.index(Path(str(sample).rsplit(":", 2)[0]))
 
     def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
         """See `Form`."""
-        indexes = dict(zip(self._shards, self.index_files(), strict=True))
-        for shard, offsets in _by_shard(left_out).items():
+        indexes = self.index_files()
+        for number in {self._number_of(sample) for sample in left_out}:
             assert scratch is not None
-            kept = [each for each in self._members(shard, indexes[shard]) if each.offset not in offsets]
-            _write(scratch / indexes[shard].name, kept)
-            indexes[shard] = scratch / indexes[shard].name
+            kept = [each for each in self._members(number) if _sample_of(each) not in left_out]
+            indexes[number] = scratch / indexes[number].name
+            _write(indexes[number], kept)
         return {
-            "paths": [*map(str, indexes)],
-            "index_paths": [*map(str, indexes.values())],
+            "paths": [*map(str, self._shards)],
+            "index_paths": [*map(str, indexes)],
             "ext": ["jpg", "cls"],
             "missing_component_behavior": "error",
         }
@@ -71,18 +75,12 @@ class Shards(Placed):
         """See `Form`; NaN for what is no class."""
         return np.array([[_class_or_nan(output.at(row).tobytes())] for row in range(len(output))], np.float32)
 
-    def name(self, samples: Iterable[Sample]) -> str:
+    def file(self, sample: Sample) -> ImageFile:
         """See `Form`."""
-        parts = (_parts(sample) for sample in samples)
-        return ", ".join(shown(f"{shard}: {name}") for shard, _, name in parts)
-
-    def image(self, sample: Sample) -> bytes:
-        """See `Form`; the block before the image is its header."""
-        shard, offset, _ = _parts(sample)
-        with patiently(shard, lambda: shard.open("rb")) as file:
-            file.seek(offset - tarfile.BLOCKSIZE)
-            header = tarfile.TarInfo.frombuf(file.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
-            return file.read(header.size)
+        number = self._number_of(sample)
+        if number not in self._known:
+            self._known[number] = {_sample_of(each): each for each in self._members(number)}
+        return self._known[number][sample]
 
     def files(self) -> Iterator[Path]:
         """See `Form`."""
@@ -90,14 +88,12 @@ class Shards(Placed):
 
     def spans(self) -> Iterator[Span]:
         """See `Placed`; the headers before a sample belong to it, and the end of a shard to its last one."""
-        for shard, index in zip(self._shards, self.index_files(), strict=True):
-            begin, members = 0, [*self._members(shard, index)]
-            for number, (_, name, offset, size, label) in enumerate(members, start=1):
-                assert label is not None
-                end = max(offset + size, sum(label))
-                image = slice(offset - begin, offset - begin + size)
-                sample = f"{shard}:{offset}:{_quoted(name)}"
-                yield Span(sample, shard, begin, end if number < len(members) else None, image)
+        for number, shard in enumerate(self._shards):
+            begin, members = 0, [*self._members(number)]
+            for place, member in enumerate(members, start=1):
+                assert member.label is not None
+                end = max(member.offset + member.size_bytes, sum(member.label))
+                yield Span(_sample_of(member), member, shard, begin, end if place < len(members) else None)
                 begin = end
 
 
@@ -113,16 +109,9 @@ def _write(index: Path, members: Sequence[TarMember]) -> None:
 _quoted, _unquoted = partial(quote, errors="surrogateescape"), partial(unquote, errors="surrogateescape")
 
 
-def _parts(sample: Sample) -> tuple[Path, int, str]:
-    """Return shard, first byte and name of an image."""
-    shard, offset, name = str(sample).rsplit(":", 2)
-    return Path(shard), int(offset), _unquoted(name)
-
-
-def _by_shard(samples: Iterable[Sample]) -> dict[Path, set[int]]:
-    """Return the first bytes of images by shard."""
-    parts = sorted(_parts(sample) for sample in samples)
-    return {shard: {offset for _, offset, _ in each} for shard, each in groupby(parts, key=lambda part: part[0])}
+def _sample_of(member: TarMember) -> str:
+    """Return what DALI's reader says of an image."""
+    return f"{member.archive}:{member.offset}:{_quoted(member.name)}"
 
 
 def class_in(content: bytes) -> int:

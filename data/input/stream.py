@@ -189,7 +189,7 @@ class Stream:
             if number < self._batches_given:
                 continue
             samples = (_sample_in(images, sources, row) for row in range(len(sources)))
-            if bad := frozenset(sample for sample in samples if images.decoding_problem(sample)):
+            if bad := frozenset(filter(images.is_damaged, samples)):
                 return bad
         return frozenset()
 
