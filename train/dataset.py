@@ -182,9 +182,9 @@ class BlankImages(Images):
 
     def open_training(self, arrays: Arrays, state: bytes = b"") -> TrainingSource:
         """See `Images`."""
-        from data.input.synthetic import open_blank_training  # noqa: PLC0415 (while nothing waits)
+        from data.input.synthetic import blank_batch, open_repeated  # noqa: PLC0415 (while nothing waits)
 
-        return open_blank_training(arrays, state)
+        return open_repeated(blank_batch(arrays), state)
 
     def open_evaluation(self, arrays: Arrays) -> EvaluationSource:
         """See `Images`."""

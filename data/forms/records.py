@@ -1,6 +1,7 @@
 """Images in a RecordIO file with an index, which DALI's reader for MXNet reads: packed by the program, or in place."""
 
 import hashlib
+import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from configs.reading import patiently, read_bytes
 from configs.sync import write_synced
 from data.forms.form import Form, Sample
 from data.forms.in_place import Placed, Span
-from data.images import ImageFile, file_problem
+from data.images import ImageFile, image_problem
 from data.manifest import InPlace, Manifest, SplitManifest, SplitName
 from data.parallel import in_order
 from data.recordio import (
@@ -121,32 +122,29 @@ class Packed(RecordForm):
         offsets: list[int] = []
         digest = hashlib.sha256()
 
-        def scanned() -> Iterator[tuple[int, str | None]]:
-            """Yield the offset of each record, and what is wrong with the record apart from its image."""
-            nonlocal num_sound
-            for offset, end, payload, damage in records.scan():
-                problem = damage
-                digest.update(records.bytes_at(offset, end))
-                offsets.append(offset)
-                try:
-                    if problem is None:
-                        counts[_classes_in(payload, len(counts), has_vectors=manifest.has_label_vectors)] += 1
-                        num_sound += 1
-                except RecordError as error:
-                    problem = str(error)
-                yield offset, problem
+        def scanned() -> Iterator[int]:
+            for record in records.scan():
+                digest.update(records.bytes_at(record.offset, record.end))
+                offsets.append(record.offset)
+                yield record.offset
 
-        def judge(record: tuple[int, str | None]) -> str | None:
-            """Decode the image of a record if the rest of the record is sound, in a worker."""
-            offset, problem = record
-            if problem is None and (found := file_problem(StoredRecord(self.where, 0, offset), None, is_decoded=True)):
-                problem = f"the image {found.text}"
-            return problem
+        def judge(offset: int) -> list[int] | str:
+            """Return the classes of a record, or what is wrong with it, in a worker."""
+            try:
+                found = unpack_image(records.read(offset))
+                classes = _classes_of(found.labels, len(counts), has_vectors=manifest.has_label_vectors)
+            except RecordError as error:
+                return str(error)
+            problem = image_problem(io.BytesIO(found.image))
+            return classes if problem is None else f"the image {problem}"
 
         title = f"verifying {self._split}"
-        for number, problem in enumerate(in_order(judge, scanned(), workers=workers, title=title, total=split.records)):
-            if problem is not None:
-                yield _finding(rec, problem, number, offsets[number])
+        for number, found in enumerate(in_order(judge, scanned(), workers=workers, title=title, total=split.records)):
+            if isinstance(found, str):
+                yield _finding(rec, found, number, offsets[number])
+            else:
+                counts[found] += 1
+                num_sound += 1
         yield from self._compare_index(index, offsets)
         index_sha256 = hashlib.sha256(index).hexdigest()
         for file, found, wanted in (
@@ -180,9 +178,8 @@ class Packed(RecordForm):
             yield _finding(name, f"has {len(lines):,} lines for {len(offsets):,} records")
 
 
-def _classes_in(payload: bytes, num_classes: int, *, has_vectors: bool) -> list[int]:
+def _classes_of(labels: Sequence[float], num_classes: int, *, has_vectors: bool) -> list[int]:
     """Return the classes of a packed image, or raise `RecordError`."""
-    labels = unpack_image(payload).labels
     wanted = num_classes if has_vectors else 1
     if len(labels) != wanted:
         raise RecordError(f"has {len(labels)} labels, allowed: {wanted}")

@@ -16,7 +16,7 @@ from data.forms.catalogue import form_of
 from data.forms.form import Sample
 from data.input.batches import EvaluationBatch, EvaluationSource, TrainingBatch, TrainingSource
 from data.input.pipeline import DALI_VERSION, ReadRequest
-from data.input.stream import Stream, UndecodableError, in_order
+from data.input.stream import Stream, UndecodableError
 from data.shards import shard_range, stream_seed
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class _StreamPosition:
 
     def to_bytes(self) -> bytes:
         """Return a line of JSON, followed by the checkpoint of the DALI pipeline."""
-        numbers = [in_order(self.left_out), self.is_plain, self.samples_given, self.opened_at, self.dali]
+        numbers = [sorted(self.left_out), self.is_plain, self.samples_given, self.opened_at, self.dali]
         return json.dumps(numbers).encode() + b"\n" + self.pipeline
 
     @classmethod

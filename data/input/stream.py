@@ -52,11 +52,6 @@ class _HostTensor:
         ctypes.memmove(pointer, self._values.ctypes.data, self._values.nbytes)
 
 
-def in_order(samples: frozenset[Sample]) -> list[Sample]:
-    """Return images of one form in the order of their places or names."""
-    return sorted(samples)
-
-
 class Stream:
     """The batches of one DALI pipeline.
 
@@ -167,7 +162,7 @@ class Stream:
         folder = shlex.quote(str(self._request.folder))
         verify = f"({_reason(text)}); ./run.sh prepare --verify {folder} names all damaged records"
         if samples:
-            raise UndecodableError(f"{images.name(in_order(samples))}: cannot be decoded {verify}", samples)
+            raise UndecodableError(f"{images.name(sorted(samples))}: cannot be decoded {verify}", samples)
         if wrong := images.why_stopped(_LOOK_S):
             raise DataError(f"{wrong}; DALI stopped {verify}")
         raise DataError(f"{images.where}: DALI stopped {verify}")

@@ -85,14 +85,9 @@ def open_repeated(batch: TrainingBatch, state: bytes = b"") -> TrainingSource:
     return _SyntheticTraining(lambda _: lambda _: batch, range(1), int(state or 0), 1)
 
 
-def open_blank_training(arrays: Arrays, state: bytes = b"") -> TrainingSource:
-    """Return an endless stream of one blank batch; ``state`` is that of a stream that this one continues."""
-    return open_repeated(_blank_batch(arrays), state)
-
-
 def open_blank_evaluation(arrays: Arrays, shard: range, batch_size: int) -> EvaluationSource:
     """Return blank batches for the images of a shard; the last batch may be padded."""
-    blank = _blank_batch(arrays)
+    blank = blank_batch(arrays)
     return _SyntheticEvaluation(lambda _: blank, batch_size, shard)
 
 
@@ -170,7 +165,7 @@ def _pool(
     return take
 
 
-def _blank_batch(arrays: Arrays) -> TrainingBatch:
+def blank_batch(arrays: Arrays) -> TrainingBatch:
     """Return a batch of one blank image of no size."""
     blank = arrays.from_host(np.zeros(1, np.float32))
     return TrainingBatch(blank, blank)

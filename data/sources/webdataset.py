@@ -5,12 +5,13 @@ used. The shards may lie in folders train and val; val may be valid, validation 
 where they lie; else the images are packed: --size and --quality as for class folders.
 """
 
-import tarfile
+from contextlib import suppress
 from itertools import chain, groupby, islice
 from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
 
+from configs.errors import UserError
 from configs.machine_limits import default_workers
 from configs.reading import patiently
 from data.forms.webdataset import class_in
@@ -31,15 +32,10 @@ _LOOKED_AT = 8
 def recognises(name: str) -> bool:
     """See `SourceModule`; the first members of a tar tell shards from ImageNet's tars of classes."""
     shards = files_of(Path(name), TRAIN, ".tar")
-    return bool(shards) and any(each.lower().endswith(_LABELS) for each in _first_names(shards[0]))
-
-
-def _first_names(shard: Path) -> list[str]:
-    try:
-        with tarfile.open(shard, "r:") as archive:
-            return [member.name for member in islice(archive, _LOOKED_AT)]
-    except (OSError, tarfile.TarError):
-        return []
+    first = islice(members(shards[0], is_shown=False), _LOOKED_AT) if shards else ()
+    with suppress(OSError, UserError):  # which another source explains
+        return any(name.lower().endswith(_LABELS) for name, _ in first)
+    return False
 
 
 def open_source(name: str, settings: Settings) -> Source:
