@@ -29,6 +29,7 @@ def test_no_image_is_in_both_splits_or_under_two_seeds() -> None:
     sources = [open_source("generated", Settings(train=3, eval=3, classes=3, seed=seed)) for seed in (1, 2)]
     images = {split.jpeg(index) for source in sources for split in (source.train, source.eval) for index in range(3)}
     assert len(images) == 2 * 2 * 3
+    assert 30_000 < np.mean([*map(len, images)]) < 110_000
 
 
 def test_a_seed_draws_the_same_image_on_every_machine() -> None:
