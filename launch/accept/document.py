@@ -24,7 +24,7 @@ from logs.energy import RunEnergy
 FORMAT = 1
 
 Verdict = Literal["pass", "slow", "failed", "skipped"]
-Source = Literal["the other nodes", "the simulator", "the cluster file", "the baseline"]
+Source = Literal["the other nodes", "the simulator", "the data sheet", "the cluster file", "the baseline"]
 
 _SEVERITY: Sequence[Verdict] = ("skipped", "pass", "slow", "failed")
 

@@ -217,6 +217,9 @@ def _rates(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check]:
         expected.append(Expected("the simulator", note=forecast.problem))
     elif forecast is not None:
         expected.append(Expected("the simulator", forecast.low, forecast.high, decides=forecast.is_measured))
+    if forecast is not None and forecast.at_peak:
+        share = f"of which it is {100 * rate / forecast.at_peak:.3g} %: all multiply-adds at peak FLOP/s"
+        expected.append(Expected("the data sheet", high=forecast.at_peak, note=share))
     if baseline is not None and baseline.images_per_s:
         before_s = steps[0].images / baseline.images_per_s
         before = [(before_s, before_s * baseline.step_spread)]
@@ -244,8 +247,11 @@ def _allreduce(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check
         expected.append(Expected("the cluster file", low=_LEAST_OF_LINK * evidence.link_bytes_per_s / 1e9, note=note))
     if evidence.predicted_buckets_s:
         rate_expected = 2 * (count - 1) / count * sum(sizes) / sum(evidence.predicted_buckets_s) / 1e9
+        rows = zip(sizes, times, evidence.predicted_buckets_s, strict=True)
+        each = ", ".join(f"{size / 1e6:.3g} MB {1e3 * s:.3g} for {1e3 * than_s:.3g} ms" for size, s, than_s in rows)
         # The simulator has no interval of a single collective.
-        expected.append(Expected("the simulator", low=_LEAST_OF_LINK * rate_expected, decides=False))
+        by_bucket = Expected("the simulator", low=_LEAST_OF_LINK * rate_expected, decides=False, note=each)
+        expected.append(by_bucket)
     is_slow = any(each.decides and not each.holds(rate / 1e9) for each in expected)
     buckets = f"{counted(len(sizes), 'bucket')} of {min(sizes) / 1e6:.3g} to {max(sizes) / 1e6:.3g} MB"
     words = f"{buckets} in {1e3 * sum(times):.3g} ms: {rate / 1e9:.3g} GB/s on the bus"

@@ -65,7 +65,9 @@ class PlannedRun:
 class ExpectedRate:
     """The simulator's forecast of the images a second, with the ends of its interval, or why there is none.
 
-    ``is_measured`` tells whether anything of the kind, this machine or another one with its chip, was ever measured.
+    ``is_measured`` tells whether anything of the kind, this machine or another one with its chip, was ever measured;
+    ``at_peak`` is the rate at which all multiply-adds of a step take the peak FLOP/s of the GPUs' data sheet, None on
+    CPUs.
     """
 
     images_per_s: float = 0.0
@@ -73,6 +75,7 @@ class ExpectedRate:
     high: float = 0.0
     problem: str = ""
     is_measured: bool = True
+    at_peak: float | None = None
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from logs.claims import job_id
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE
 from logs.nodes import NodeScore
+from train.networks.arch import network_of
 from train.plan.document import plan_document
 from train.sim.conditions import predict
 
@@ -240,7 +241,10 @@ def _expected_rate(recipe: Recipe, cluster: Cluster) -> ExpectedRate:
     except UserError as error:
         return ExpectedRate(problem=str(error))
     is_measured = forecast.interval.basis != "unseen" and not forecast.is_unmeasured
-    return ExpectedRate(forecast.images_per_s, *forecast.rate_bounds, is_measured=is_measured)
+    machine, macs = forecast.scenario.machine, network_of(recipe.model).macs
+    # Backward multiplies for the inputs and for the weights, too.
+    at_peak = machine.ranks * machine.peak / (2 * 3 * macs) if cluster.device == "gpu" else None
+    return ExpectedRate(forecast.images_per_s, *forecast.rate_bounds, is_measured=is_measured, at_peak=at_peak)
 
 
 def _set_up(cluster: Cluster) -> CheckResult:

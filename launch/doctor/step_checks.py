@@ -209,6 +209,8 @@ def _forecast(report: ProbeReport, forecast: ExpectedRate, rows: _Rows) -> Check
     low, high = forecast.low, forecast.high
     level: Level = "OK" if rate >= low else "WARN"
     words = f"{rate:,.1f} images/s, the simulator expects {forecast.images_per_s:,.1f} ({low:,.1f} to {high:,.1f})"
+    if forecast.at_peak:
+        words += f"; {100 * rate / forecast.at_peak:.3g} % of the GPUs' peak FLOP/s"
     if rate > high and report.cluster.device == "cpu":
         words += "; its figures for this machine are too low: ./run.sh simulate --calibrate-here measures them again"
     remedy = "compare the parts above with ./run.sh simulate RECIPE --cluster C --json" if level == "WARN" else ""

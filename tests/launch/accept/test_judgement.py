@@ -167,6 +167,7 @@ RATE = 64 * RANKS / 0.12
         (ExpectedRate(2 * RATE, 1.01 * RATE, 3 * RATE), None, "slow"),
         (ExpectedRate(2 * RATE, 1.01 * RATE, 3 * RATE, is_measured=False), None, "pass"),
         (ExpectedRate(problem="not known"), None, "pass"),
+        (ExpectedRate(RATE, 0.9 * RATE, 2 * RATE, at_peak=0.5 * RATE), None, "pass"),
         (None, Figures(images_per_s=1.05 * RATE), "pass"),
         (None, Figures(images_per_s=1.3 * RATE), "slow"),
     ],
@@ -177,15 +178,23 @@ def test_the_rate_is_slow_below_an_interval_that_was_measured_and_below_the_base
     (rate,) = [check for check in _judged(_ranks(8), forecast=forecast, baseline=baseline) if check.topic == "rate"]
     assert rate.verdict == verdict
     assert rate.value == pytest.approx(RATE)
-    assert len(rate.expected) == (forecast is not None) + (baseline is not None)
+    shares = [each.note for each in rate.expected if each.by == "the data sheet"]
+    assert len(rate.expected) - len(shares) == (forecast is not None) + (baseline is not None)
+    assert ["200 %" in each for each in shares] == [True] * bool(forecast and forecast.at_peak)
 
 
 @pytest.mark.parametrize(("link", "verdict"), [(None, "pass"), (60e9, "pass"), (70e9, "slow")])
-def test_buckets_are_to_travel_at_half_the_rate_of_the_links_at_least(link: float | None, verdict: str) -> None:
-    # 2 x 63 / 64 x 96 MB in 6 ms are 31.5 GB/s.
-    (found,) = [each for each in _judged(_ranks(9), link_bytes_per_s=link) if each.topic == "allreduce of buckets"]
+@pytest.mark.parametrize("predicted_s", [(), (0.001, 0.0005)])
+def test_buckets_are_to_travel_at_half_the_rate_of_the_links_at_least(
+    predicted_s: Sequence[float], link: float | None, verdict: str
+) -> None:
+    # 2 x 63 / 64 x 96 MB in 6 ms are 31.5 GB/s. The simulator's times stand beside those of the buckets.
+    checks = _judged(_ranks(9), link_bytes_per_s=link, predicted_buckets_s=predicted_s)
+    (found,) = [each for each in checks if each.topic == "allreduce of buckets"]
     assert found.verdict == verdict
     assert found.value == pytest.approx(31.5)
+    notes = [each.note for each in found.expected if each.by == "the simulator"]
+    assert [re.findall(r"[\d.]+", note) for note in notes] == [["64", "4", "1", "32", "2", "0.5"]] * bool(predicted_s)
 
 
 def _alone(*checksums: Sequence[str], models: str = "", **facts: Any) -> list[RankFacts]:

@@ -194,6 +194,16 @@ def test_the_step_is_compared_with_the_forecast_or_told_why_not(doctor: Doctor) 
             assert low < expected < high
 
 
+def test_the_rate_of_gpus_is_told_as_a_share_of_their_data_sheet(doctor: Doctor) -> None:
+    """A step of 64 images takes 10 ms; the data sheet of an A100 has 312 TFLOP/s."""
+    words = ["--recipe", "imagenet-b256", "--cluster", "dgx-a100", "--step", "--json"]
+    (found,) = _topic(json.loads(doctor(_Ranks(), *words)[1]), "forecast")
+    share = re.search(r"([\d.]+) % of the GPUs' peak", found)
+    multiply_adds = 4.09e9  # of ResNet-50 v1.5 and an image of 224 px
+    assert share
+    assert float(share[1]) == pytest.approx(100 * 6400 * 3 * 2 * multiply_adds / (8 * 312e12), rel=0.01)
+
+
 def test_a_site_s_own_mxnet_and_a_data_set_of_the_user_are_known_to_the_checks(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
