@@ -11,9 +11,9 @@ import numpy as np
 from configs.arguments import counted
 from configs.schema import Recipe
 from launch.accept.document import Check, Expected, Figures, Node, Verdict, worst
-from launch.accept.statistics import Excess, compare
 from launch.doctor.check_result import CheckResult, ExpectedRate
 from launch.doctor.facts import RankFacts, StepFacts
+from launch.doctor.ranking import Excess, compare
 from logs.energy import RunEnergy
 from logs.folder import Summary
 

@@ -1,8 +1,11 @@
-"""Which nodes are slow, in which part of a step, and what that costs a run: from the samples of all ranks. Pure."""
+"""Which of many like ranks take longer than the others, which nodes are slow, and what that costs a run. Pure."""
 
+import math
+import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -11,16 +14,19 @@ from logs.nodes import NodeScore
 OWN_PARTS = ("compute", "copy", "input")
 """The parts that a rank does by itself. An allreduce ends on all ranks at once, so its time tells nothing of one."""
 
-_FLOOR, _SPREADS = 0.03, 4.0
-"""Share of a step, and multiple of the spread, above which a rank is slow. In 200 checks of 64 equal ranks that slept
-on two cores under a load of 60 (AMD EPYC, 2026-11-27), none passed both in both halves of its 9 samples; some rank
-passed the floor alone in 18 checks, and three spreads in 3. Of ranks whose samples were lengthened by 5 %, four spreads
-named 57 % there and five 36 %; at a load of 14 and with longer steps, four named 100 of 100 slow ranks."""
+_FLOOR, _FEW_SAMPLES = 0.03, 4
+"""Share of a step by which a part that is slow delays it at least; of fewer samples nobody can tell the noise."""
 
-_FLOOR_OF_FEW, _FEW, _FEW_SAMPLES = 0.2, 8, 4
-"""Noise of few ranks cannot be told from their differences; on two shared cores it reaches 0.1."""
+_FALSE_ALARMS = 1e-3
+"""Share of checks of a sound machine in which noise may name some rank in some part."""
 
-_MAD_TO_SIGMA, MEDIAN_ERROR = 1.4826, 1.2533
+_FEW, _FLOOR_OF_FEW = 8, 0.25
+"""Of fewer ranks nobody can tell how much sound ones differ; on two shared cores it reaches 0.1."""
+
+_MAD_EFFICIENCY = 0.37
+"""Share of the values that would tell the standard deviation as well if it were computed from squares."""
+
+_MAD_TO_SIGMA, _MEDIAN_ERROR = 1.4826, 1.2533
 """From the median deviation of normal numbers to their standard deviation, and from that to the error of a median."""
 
 
@@ -42,11 +48,10 @@ class Ranking:
 
 
 def rank_nodes(hosts: Sequence[str], samples: Mapping[str, np.ndarray]) -> Ranking:
-    """Return the ranking of the nodes by the own work of their ranks.
+    """Return the ranking of the nodes by the own work of their ranks, see `compare`.
 
-    A rank is slow in a part if the part delays a step by more than the floor, and takes longer than the median rank's
-    by more than several times the spread. Both must hold in both halves of the samples, so that a passing disturbance
-    is no alarm. Input delays a step only as far as it takes longer than the step's compute, beside which it runs.
+    A part that delays a step by less than the floor is not slow. Input delays a step only as far as it takes longer
+    than the step's compute, beside which it runs.
 
     Args:
         hosts: The host of each rank.
@@ -54,60 +59,110 @@ def rank_nodes(hosts: Sequence[str], samples: Mapping[str, np.ndarray]) -> Ranki
             ``input``.
     """
     step_s = float(np.median(samples["compute"]))
-    judged = {
-        part: _judge(series, step_s, delays_beyond_s=step_s if part == "input" else None)
-        for part, series in samples.items()
-    }
-    work = samples["compute"] + samples.get("copy", 0.0)
-    pace = np.maximum(work, samples.get("input", 0.0))
-    nodes, slowest = [], {}
-    for host in dict.fromkeys(hosts):
-        ranks = [rank for rank, each in enumerate(hosts) if each == host]
-        is_slow, delay, excess, part, rank = max(
-            (bool(slow[rank]), float(delays[rank]), float(excesses[rank]), part, rank)
-            for part, (slow, delays, excesses) in judged.items()
-            for rank in ranks
-        )
-        nodes.append((is_slow, delay, NodeScore(host, excess, part, is_slow, delay=delay)))
-        slowest[host] = rank
-    nodes.sort(key=lambda row: row[:2], reverse=True)
+    scores = []
+    for part, series in samples.items():
+        usual_s, few = float(np.median(series)), series.shape[1] < _FEW_SAMPLES
+        free_s = step_s if part == "input" else usual_s
+        floor = (free_s + (_FLOOR_OF_FEW if few else _FLOOR) * step_s) / usual_s - 1
+        for rank, each in enumerate(compare(series, floor=floor, comparisons=len(hosts) * len(samples))):
+            delay = ((1 + each.excess) * usual_s - free_s) / step_s
+            scores.append((NodeScore(hosts[rank], each.excess, part, each.is_slow, delay=delay), rank))
+    worst: dict[str, tuple[NodeScore, int]] = {}
+    for score, rank in sorted(scores, key=lambda row: (row[0].is_slow, row[0].delay), reverse=True):
+        worst.setdefault(score.host, (score, rank))
+    pace = np.maximum(samples["compute"] + samples.get("copy", 0.0), samples.get("input", 0.0))
     usual = np.median(pace, axis=1)
-    sound = [node.host for _, _, node in nodes if not node.is_slow]
-    fastest = max((usual[rank] for rank, host in enumerate(hosts) if host in sound), default=usual.max())
+    sound = [pace_s for host, pace_s in zip(hosts, usual, strict=True) if not worst[host][0].is_slow]
     return Ranking(
-        nodes=[node for _, _, node in nodes],
-        slowest=slowest,
-        cost_s=float(usual.max() - fastest),
+        nodes=[score for score, _ in worst.values()],
+        slowest={host: rank for host, (_, rank) in worst.items()},
+        cost_s=float(usual.max() - max(sound, default=usual.max())),
         jitter_s=max(0.0, float(pace.max(axis=0).mean() - usual.max())),
     )
 
 
-def _judge(
-    series: np.ndarray, step_s: float, *, delays_beyond_s: float | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return of each rank whether it is slow in a part, by which share of a step, and its excess over the median."""
+@dataclass(frozen=True)
+class Excess:
+    """How one rank compares with the median of its like, or with itself at another time.
+
+    Attributes:
+        excess: Share by which it takes longer.
+        lasting: The same in the half of the rounds in which it is smaller.
+        limit: Largest excess that noise, drift and the differences of sound ranks explain.
+        median_s: Median time.
+        spread_s: Standard deviation of one sample.
+    """
+
+    excess: float
+    lasting: float
+    limit: float
+    median_s: float
+    spread_s: float
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the rank takes longer than can be explained."""
+        return self.excess > self.limit and self.lasting > self.limit / 2
+
+
+def compare(
+    series: np.ndarray, *, floor: float, comparisons: int, before: Sequence[tuple[float, float]] | None = None
+) -> list[Excess]:
+    """Compare each rank's samples with those of all ranks, or with its own ones of an earlier acceptance.
+
+    What slows all ranks of a round alike tells nothing of any, so samples count as ratios to the round's median. A
+    passing disturbance is no alarm: both halves of the rounds must show the excess. The limit is the quantile of
+    Student's distribution at which `_FALSE_ALARMS` is left for all comparisons together (Bonferroni), times the spread
+    of the ranks' medians, or the error of the rank's own one if that is larger. The spread is that of the median
+    deviation, to which a few slow ranks add nothing.
+
+    Beside an earlier acceptance, the spread of the ranks' changes tells how far a machine drifts from one acceptance
+    to the next. Of few ranks, the spread of single samples in both acceptances does: what changes a rank's time from
+    one moment to the next may last, so the limit does not shrink with the number of samples.
+
+    Args:
+        series: Seconds, [ranks, rounds]; NaN where a rank has no sample.
+        floor: Least limit.
+        comparisons: Number of ranks and parts that are compared in all.
+        before: ``median_s`` and ``spread_s`` of each rank in an earlier acceptance. If None, the ranks are compared
+            with each other.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a round in which all ranks of a model were idle
+        return _compare(series, floor, comparisons, None if before is None else np.array(before))
+
+
+def _compare(series: np.ndarray, floor: float, comparisons: int, before: np.ndarray | None) -> list[Excess]:
     ranks, rounds = series.shape
-    usual_s = float(np.median(series))
-    # What slows all ranks of a round alike tells nothing of any.
-    ratios = series / np.median(series, axis=0)
-    excess = np.median(ratios, axis=1) - 1
-    within = spread(ratios, axis=1) * MEDIAN_ERROR / np.sqrt(rounds)
-    noise = _SPREADS * np.hypot(within, spread(excess, axis=0))
-    is_few = ranks < _FEW or rounds < _FEW_SAMPLES
-    floor = _FLOOR_OF_FEW if is_few else _FLOOR
-    is_slow = np.ones(ranks, bool)
-    for half in np.array_split(ratios, min(2, rounds), axis=1):
-        above = np.median(half, axis=1) - 1
-        is_slow &= (above > (0.0 if is_few else noise)) & (_delay(above, usual_s, delays_beyond_s) > floor * step_s)
-    return is_slow, _delay(excess, usual_s, delays_beyond_s) / step_s, excess
+    ratios = series / (np.nanmedian(series, axis=0) if before is None else before[:, :1])
+    halves = [np.nanmedian(half, axis=1) - 1 for half in np.array_split(ratios, min(2, rounds), axis=1)]
+    whole = np.nanmedian(ratios, axis=1) - 1
+    within = _spread(ratios, axis=1)
+    errors = within * _MEDIAN_ERROR / np.sqrt(np.isfinite(series).sum(axis=1))
+    if ranks >= _FEW:
+        among = float(_spread(whole, axis=0))
+        limits = np.maximum(floor, _quantile(comparisons, _MAD_EFFICIENCY * (ranks - 1)) * np.maximum(errors, among))
+    elif before is None:
+        limits = np.maximum(floor, _FLOOR_OF_FEW + _quantile(comparisons, max(1, rounds - 1)) * errors)
+    else:
+        # One sample has no spread.
+        known_floor = floor if rounds > 1 else max(floor, _FLOOR_OF_FEW)
+        quantile = _quantile(comparisons, max(1.0, 2 * _MAD_EFFICIENCY * (rounds - 1)))
+        limits = np.maximum(known_floor, quantile * np.hypot(within, before[:, 1] / before[:, 0]))
+    columns = whole, np.min(halves, axis=0), limits, np.nanmedian(series, axis=1), _spread(series, axis=1)
+    return [Excess(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _delay(excess: np.ndarray, usual_s: float, delays_beyond_s: float | None) -> np.ndarray:
-    """Return the seconds by which a part delays a step."""
-    return excess * usual_s if delays_beyond_s is None else (1 + excess) * usual_s - delays_beyond_s
+def _quantile(comparisons: int, freedom: float) -> float:
+    """Return Student's quantile that one of so many comparisons exceeds by chance with `_FALSE_ALARMS`.
+
+    *Source*: Wallace's approximation, Annals of Mathematical Statistics 30(4) 1959, solved for t.
+    """
+    normal = -NormalDist().inv_cdf(_FALSE_ALARMS / comparisons)
+    return math.sqrt(freedom * math.expm1((normal * (8 * freedom + 3) / (8 * freedom + 1)) ** 2 / freedom))
 
 
-def spread(values: np.ndarray, axis: int) -> np.ndarray:
+def _spread(values: np.ndarray, axis: int) -> np.ndarray:
     """Return the standard deviation as estimated by the median deviation from the median, without what is NaN."""
     middle = np.nanmedian(values, axis=axis, keepdims=True)
     return np.asarray(_MAD_TO_SIGMA * np.nanmedian(np.abs(values - middle), axis=axis))

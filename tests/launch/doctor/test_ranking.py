@@ -95,13 +95,6 @@ def test_a_slow_copy_is_judged_by_the_step_that_it_delays() -> None:
     assert first.excess == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize(("factor", "slow"), [(1.45, []), (1.55, ["b"])])
-def test_of_two_ranks_only_one_that_is_much_slower_is_named(factor: float, slow: list[str]) -> None:
-    samples = np.array([[0.1] * ROUNDS, [factor * 0.1] * ROUNDS])
-    nodes = rank_nodes(["a", "b"], {"compute": samples}).nodes
-    assert [node.host for node in nodes if node.is_slow] == slow
-
-
 def test_the_namings_of_repeated_checks_are_counted() -> None:
     checks = [
         [NodeScore(host, 0.1, "compute", is_slow=host in slow) for host in "abc"] for slow in ("", "a", "ab", "a")
