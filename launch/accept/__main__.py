@@ -7,11 +7,40 @@ Exit status: 0 pass, 1 slow or failed, 2 refused before it began.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_place, exit_status, parse
+from configs.arguments import Parser, add_options, add_place, exit_status, option, parse
 from configs.outputs import guard_outputs
-from launch.accept.options import Options
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of ``./run.sh accept``."""
+
+    cluster: str | None
+    overrides: Sequence[str]
+    recipe: str | None = option(
+        "whose step is taken (default: digits on CPUs, ResNet-50 with 64 images a GPU)", metavar="R"
+    )
+    minutes: float = option(
+        "time to spend; more gives more samples of the step, which tell smaller differences (default: 2)",
+        2.0,
+        metavar="M",
+        type=float,
+    )
+    hosts: str | None = option("start the ranks on these hosts (node1,node2, node[1-8] or @FILE)", metavar="LIST")
+    baseline: Path | None = option(
+        "also compare with this accept.json of an earlier acceptance", metavar="FILE", type=Path
+    )
+    save_baseline: Path | None = option(
+        "write accept.json here, too, if the verdict is pass", metavar="FILE", type=Path
+    )
+    out: Path | None = option(
+        "folder for accept.json, accept.xml (JUnit) and accept.html (default: a new one in runs)",
+        metavar="DIR",
+        type=Path,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,18 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh accept", description=__doc__)
     add_place(parser, default_name=None)
-    recipe = "whose step is taken (default: digits on CPUs, ResNet-50 with 64 images a GPU)"
-    parser.add_argument("--recipe", metavar="R", help=recipe)
-    minutes = "time to spend; more gives more samples of the step, which tell smaller differences (default: 2)"
-    parser.add_argument("--minutes", metavar="M", type=float, default=2.0, help=minutes)
-    hosts = "start the ranks on these hosts (node1,node2, node[1-8] or @FILE)"
-    parser.add_argument("--hosts", metavar="LIST", help=hosts)
-    baseline = "also compare with this accept.json of an earlier acceptance"
-    parser.add_argument("--baseline", metavar="FILE", type=Path, help=baseline)
-    save = "write accept.json here, too, if the verdict is pass"
-    parser.add_argument("--save-baseline", metavar="FILE", type=Path, help=save)
-    out = "folder for accept.json, accept.xml (JUnit) and accept.html (default: a new one in runs)"
-    parser.add_argument("--out", metavar="DIR", type=Path, help=out)
+    add_options(parser, Options)
     return parser
 
 

@@ -18,11 +18,11 @@ from configs.load import dump, load_recipe, resolve_path
 from configs.plan import plan_run
 from configs.programs import Program, command_of
 from configs.schema import Cluster, Recipe
-from launch.accept.document import FORMAT, Acceptance, Check, Figures, in_words, junit
+from launch.accept.__main__ import Options
+from launch.accept.document import FORMAT, Acceptance, Check, Figures, in_words
 from launch.accept.judgement import Evidence, judge, judge_learning, nodes_of
-from launch.accept.options import Options
 from launch.accept.settings import load_settings, require_minutes
-from launch.doctor import options as doctor
+from launch.doctor.__main__ import Options as Examined
 from launch.doctor.diagnosis import expected_bytes_per_s
 from launch.doctor.examination import examine, for_ranks, reachable_part, train_ranks_alone
 from launch.doctor.facts import RankFacts
@@ -53,9 +53,9 @@ def accept(options: Options) -> int:
     recipe, cluster = _settings(options)
     baseline = None if options.baseline is None else _read_baseline(options.baseline, cluster)
     out = _out_folder(options, cluster)
-    evidence, stopped_by = _ask(options, recipe, cluster, out)
-    if stopped_by is not None:
-        return 128 + stopped_by
+    evidence = _ask(options, recipe, cluster, out)
+    if isinstance(evidence, int):
+        return 128 + evidence
     checks, figures = judge(replace(evidence, baseline=baseline))
     acceptance = Acceptance(
         time=datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds"),
@@ -63,7 +63,7 @@ def accept(options: Options) -> int:
         recipe=recipe.name,
         commit=_commit(evidence.ranks),
         rehearsal=cluster.rehearsal is not None,
-        nodes=nodes_of(evidence.hosts, checks, evidence.ranks or evidence.alone or ()),
+        nodes=nodes_of(checks, evidence.ranks or evidence.alone),
         checks=checks,
         figures=figures,
         energy=evidence.energy or RunEnergy(),
@@ -109,42 +109,41 @@ def _out_folder(options: Options, cluster: Cluster) -> Path:
     return folder
 
 
-def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> tuple[Evidence, int | None]:
-    """Ask the machine; return the evidence, and the signal that stopped the ranks, if one did."""
+def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evidence | int:
+    """Ask the machine; return the evidence, or the signal that stopped the ranks."""
     config = str(out / CONFIG_FILE)
     write_text(Path(config), dump(recipe, cluster))
     examined = examine(
-        doctor.Options(
-            recipe=config, cluster=config, overrides=(), step=True, times=1, hosts=options.hosts, run=None, json=False,
-            accept_s=max(_LEAST_S, 60 * options.minutes - _FIXED_S),
+        Examined(
+            config, (), config, step=True, hosts=options.hosts, accept_s=max(_LEAST_S, 60 * options.minutes - _FIXED_S)
         )
-    )  # fmt: skip
+    )
+    if examined.stopped_by is not None:
+        return examined.stopped_by
     steps = [rank.step for rank in examined.ranks if rank.step is not None]
     evidence = Evidence(
-        hosts=list(dict.fromkeys(rank.host for rank in examined.ranks)),
-        doctor=examined.results,
-        ranks=examined.ranks,
+        examined.results,
+        examined.ranks,
         # Ranks that sleep, some times faster than the described ones, have no rate to compare.
         forecast=examined.forecast if cluster.rehearsal is None else None,
         predicted_buckets_s=_predicted_allreduces_s(examined.cluster, steps[0].buckets_bytes) if steps else (),
         link_bytes_per_s=expected_bytes_per_s(examined.cluster),
     )
-    if examined.stopped_by is not None:
-        return evidence, examined.stopped_by
     if cluster.rehearsal is not None:
-        why_not = dict.fromkeys(("bits", "learning", "energy"), "the ranks of a rehearsal compute nothing")
-        return replace(evidence, why_not=why_not), None
+        why_not = "the ranks of a rehearsal compute nothing"
+        skipped = [Check(each, "", "skipped", why_not) for each in ("bits", "learning", "energy")]
+        return replace(evidence, others=skipped)
     named = parse_hosts(options.hosts, cluster.ranks_per_node) if options.hosts else ()
     alone, stopped_by = train_ranks_alone(recipe, cluster, named)
-    parts = [examined.ranks, alone]
-    evidence = replace(evidence, alone=alone, energy=energy_of_parts(parts, None))
-    if named or examined.has_failed:
-        reason = "the launcher finds hosts by itself only in a job" if named else "the doctor's checks failed"
-        return replace(evidence, why_not={"learning": reason}), stopped_by
     if stopped_by:
-        return evidence, stopped_by
-    learned, run = learn(cluster, out / "learning"), RunFolder(out / "learning")
-    return replace(evidence, learned=learned, energy=energy_of_parts(parts, run)), None
+        return stopped_by
+    run = None
+    if named or examined.has_failed:
+        why_not = "the launcher finds hosts by itself only in a job" if named else "the doctor's checks failed"
+        learned = Check("learning", "", "skipped", why_not)
+    else:
+        learned, run = learn(cluster, out / "learning"), RunFolder(out / "learning")
+    return replace(evidence, alone=alone, others=[learned], energy=energy_of_parts([examined.ranks, alone], run))
 
 
 def _predicted_allreduces_s(cluster: Cluster, sizes: Sequence[int]) -> list[float]:
@@ -180,13 +179,13 @@ def _commit(ranks: Sequence[RankFacts]) -> str | None:
 
 
 def _write(acceptance: Acceptance, evidence: Evidence, out: Path, baseline: Path | None) -> None:
-    alone = {rank.rank: rank.alone for rank in evidence.alone or ()}
+    alone = {rank.rank: rank.alone for rank in evidence.alone}
     ranks = [asdict(replace(rank, alone=alone.get(rank.rank))) for rank in evidence.ranks]
     document = acceptance.to_json(ranks)
     write_json(out / "accept.json", document)
-    write_text(out / "accept.xml", junit(acceptance))
-    page = Path(__file__).with_name("page.html")
-    write_text(out / "accept.html", render_template(page, acceptance=acceptance, in_words=in_words))
+    for template, name in (("junit.xml", "accept.xml"), ("page.html", "accept.html")):
+        text = render_template(Path(__file__).with_name(template), acceptance=acceptance, in_words=in_words)
+        write_text(out / name, text)
     if baseline is not None and acceptance.verdict == "pass":
         write_json(baseline, document)
     elif baseline is not None:
@@ -226,12 +225,10 @@ def energy_of_parts(parts: Sequence[Sequence[RankFacts]], learning: RunFolder | 
     hosts = list(dict.fromkeys(rank.host for ranks in parts for rank in ranks))
     if not hosts:
         return RunEnergy()
+    attempts = read_attempts(learning.path) if learning else []
     rows = []
-    for number, ranks in enumerate(parts):
+    for number, ranks in enumerate([*parts, *([()] if learning and not attempts else [])]):
         counted = {rank.host: rank.joules for rank in ranks if rank.joules is not None}
         rows += [AttemptEnergy(number, len(hosts), host, counted.get(host, Joules())) for host in hosts]
-    if learning is None:
-        return add_up(rows)
-    rows += read_attempts(learning.path) or [AttemptEnergy(len(parts), len(hosts), host, Joules()) for host in hosts]
-    learned = (learning.summary().energy if learning.has_summary else None) or RunEnergy()
-    return replace(add_up(rows), images_per_joule=learned.images_per_joule)
+    learned = learning.summary().energy if learning and learning.has_summary else None
+    return replace(add_up([*rows, *attempts]), images_per_joule=learned.images_per_joule if learned else None)

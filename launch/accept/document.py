@@ -16,7 +16,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
-from xml.etree import ElementTree
 
 from configs.arguments import counted
 from logs.energy import RunEnergy
@@ -47,9 +46,9 @@ class Expected:
     decides: bool = True
     note: str = ""
 
-    def holds(self, value: float) -> bool:
-        """Return whether a value is as expected."""
-        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+    def is_above(self, value: float) -> bool:
+        """Return whether a value is decidedly less than expected."""
+        return self.decides and self.low is not None and value < self.low
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,16 @@ class Check:
     value: float | None = None
     unit: str = ""
     expected: Sequence[Expected] = ()
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the verdict is slow or failed."""
+        return self.verdict in ("slow", "failed")
+
+    @property
+    def said(self) -> str:
+        """The words, with what is expected."""
+        return "; ".join([self.words, *(in_words(each, self.unit) for each in self.expected)])
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,7 @@ class Acceptance:
     def words(self) -> str:
         """The verdict in a sentence."""
         bad = [node for node in self.nodes if node.verdict in ("slow", "failed")]
-        whole = [check.topic for check in self.checks if not check.host and check.verdict in ("slow", "failed")]
+        whole = [check.topic for check in self.checks if not check.host and check.is_bad]
         where = [*([f"{len(bad)} of {counted(len(self.nodes), 'node')}"] if bad else []), *dict.fromkeys(whole)]
         shown = f": {', '.join(where)}" if where else f", {counted(len(self.nodes), 'node')}"
         return f"{self.cluster}: {self.verdict}{shown}" + (" (a rehearsal)" if self.rehearsal else "")
@@ -146,19 +155,12 @@ class Acceptance:
 
     def __str__(self) -> str:
         """Return the text for the terminal: the verdicts of the whole, the nodes that are not sound, and all words."""
-        shown = [check for check in self.checks if not check.host or check.verdict in ("slow", "failed")]
-        lines = [f"{check.verdict:<7} {_place(check)}: {check.words}{_expectations(check)}" for check in shown]
+        shown = [check for check in self.checks if not check.host or check.is_bad]
+        places = [f"{check.topic} ({check.host})" if check.host else check.topic for check in shown]
+        lines = [f"{check.verdict:<7} {place}: {check.said}" for check, place in zip(shown, places, strict=True)]
         sound = [node.host for node in self.nodes if node.verdict == "pass"]
         lines.append(f"{counted(len(sound), 'node')} of {len(self.nodes)} as expected")
         return "\n".join([*lines, self.words, ""])
-
-
-def _place(check: Check) -> str:
-    return f"{check.topic} ({check.host})" if check.host else check.topic
-
-
-def _expectations(check: Check) -> str:
-    return "".join(f"; {in_words(each, check.unit)}" for each in check.expected)
 
 
 def in_words(expected: Expected, unit: str) -> str:
@@ -168,29 +170,3 @@ def in_words(expected: Expected, unit: str) -> str:
     said = f"{expected.by}: {form.format(*ends)} {unit}".rstrip() if ends else f"{expected.by}: no figure"
     mark = "" if expected.decides or not ends else ", unproven: nothing of the kind was ever measured"
     return said + (f" ({expected.note})" if expected.note else "") + mark
-
-
-def junit(acceptance: Acceptance) -> str:
-    """Return the checks as JUnit's XML: a test case for each, a failure where the verdict is slow or failed."""
-    bad = sum(check.verdict in ("slow", "failed") for check in acceptance.checks)
-    counts = {
-        "tests": str(len(acceptance.checks)),
-        "failures": str(bad),
-        "errors": "0",
-        "skipped": str(sum(check.verdict == "skipped" for check in acceptance.checks)),
-    }
-    root = ElementTree.Element("testsuites", counts)
-    named = {"name": f"accept {acceptance.cluster}", "timestamp": acceptance.time, **counts}
-    suite = ElementTree.SubElement(root, "testsuite", named)
-    for check in acceptance.checks:
-        place = f"{acceptance.cluster}.{check.host}" if check.host else acceptance.cluster
-        case = ElementTree.SubElement(suite, "testcase", {"classname": place, "name": check.topic})
-        words = check.words + _expectations(check)
-        if check.verdict in ("slow", "failed"):
-            ElementTree.SubElement(case, "failure", {"type": check.verdict, "message": words}).text = words
-        elif check.verdict == "skipped":
-            ElementTree.SubElement(case, "skipped", {"message": words})
-        else:
-            ElementTree.SubElement(case, "system-out").text = words
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -44,28 +44,24 @@ class Evidence:
     """Everything that is judged.
 
     Attributes:
-        hosts: The nodes, in the order of the ranks.
         doctor: Results of the doctor's checks.
         ranks: What the ranks report of machine and step, by rank.
-        alone: What they report of their trainings alone, by rank; None if they did not train.
+        alone: What they report of their trainings alone, by rank; empty if they did not train.
         forecast: The rate that the simulator expects; None if it was not asked.
         predicted_buckets_s: Time of each bucket's allreduce by the simulator; empty if nobody knows.
         link_bytes_per_s: Of the cluster file, of one rank; None if the file does not say.
-        learned: The check of the short run of all ranks; None if there was none.
-        why_not: Topic -> why it was not tried.
+        others: The check of the short run of all ranks, and one for each topic that was not tried.
         baseline: An earlier acceptance; None without one.
-        energy: Of all parts, with the images per joule of ``learned``; None if it is not asked for.
+        energy: Of all parts, with the images per joule of the short run; None if it is not asked for.
     """
 
-    hosts: Sequence[str]
     doctor: Sequence[CheckResult]
     ranks: Sequence[RankFacts]
-    alone: Sequence[RankFacts] | None = None
+    alone: Sequence[RankFacts] = ()
     forecast: ExpectedRate | None = None
     predicted_buckets_s: Sequence[float] = ()
     link_bytes_per_s: float | None = None
-    learned: Check | None = None
-    why_not: Mapping[str, str] = field(default_factory=dict)
+    others: Sequence[Check] = ()
     baseline: Figures | None = None
     energy: RunEnergy | None = None
 
@@ -85,23 +81,22 @@ def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
     for part, hosts in slowest.items():
         for host, (_, each) in hosts.items():
             parts[host][part] = each.median_s, each.spread_s
-    figures = replace(_pace(steps), parts={**parts}, bits=_majorities(evidence.alone or ()))
+    figures = replace(_pace(steps), parts={**parts}, bits=_majorities(evidence.alone))
     whole = [
-        *_doctor(evidence.doctor), *_rates(evidence, steps), *_allreduce(evidence, steps),
-        *filter(None, [evidence.learned]), *_energy(evidence),
-        *(Check(topic, "", "skipped", why) for topic, why in evidence.why_not.items()),
+        *_doctor(evidence.doctor), *_rates(evidence, steps), *_allreduce(evidence, steps), *evidence.others,
+        *_energy(evidence),
     ]  # fmt: skip
     nodes = [*_parts(evidence, series, slowest), *_bits(evidence)]
-    return [*[each for each in whole if not each.host], *[each for each in whole if each.host], *nodes], figures
+    return [*sorted(whole, key=lambda check: bool(check.host)), *nodes], figures
 
 
-def nodes_of(hosts: Sequence[str], checks: Sequence[Check], ranks: Sequence[RankFacts]) -> list[Node]:
-    """Return the verdict on each node, by the checks that name it."""
+def nodes_of(checks: Sequence[Check], ranks: Sequence[RankFacts]) -> list[Node]:
+    """Return the verdict on each node of the ranks, and of the checks that name one."""
     found = []
-    for host in dict.fromkeys([*hosts, *(check.host for check in checks if check.host)]):
+    for host in dict.fromkeys([rank.host for rank in ranks] + [check.host for check in checks if check.host]):
         own = [check for check in checks if check.host == host]
         mine = [rank for rank in ranks if rank.host == host]
-        words = [f"{check.topic}: {check.words}" for check in own if check.verdict in ("slow", "failed")]
+        words = [f"{check.topic}: {check.words}" for check in own if check.is_bad]
         gpus = [rank.gpu for rank in mine if rank.gpu]
         models = {rank.model: None for rank in mine if rank.model}
         verdict = worst(check.verdict for check in own)
@@ -226,7 +221,7 @@ def _rates(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check]:
         samples = np.array([_steps_s(steps)])
         (drift,) = compare(samples, floor=1 / _BASELINE_RATE - 1, comparisons=1 + len(FLOORS), before=before)
         expected.append(Expected("the baseline", low=baseline.images_per_s / (1 + drift.limit)))
-    is_low = any(each.decides and each.low is not None and rate < each.low for each in expected)
+    is_low = any(each.is_above(rate) for each in expected)
     words = f"{rate:,.1f} images/s on {counted(len(evidence.ranks), 'rank')}"
     words += "; see the parts of the nodes, the allreduce, and whether all nodes are slow alike" if is_low else ""
     yield Check("rate", "", "slow" if is_low else "pass", words, rate, "images/s", tuple(expected))
@@ -252,7 +247,7 @@ def _allreduce(evidence: Evidence, steps: Sequence[StepFacts]) -> Iterator[Check
         # The simulator has no interval of a single collective.
         by_bucket = Expected("the simulator", low=_LEAST_OF_LINK * rate_expected, decides=False, note=each)
         expected.append(by_bucket)
-    is_slow = any(each.decides and not each.holds(rate / 1e9) for each in expected)
+    is_slow = any(each.is_above(rate / 1e9) for each in expected)
     buckets = f"{counted(len(sizes), 'bucket')} of {min(sizes) / 1e6:.3g} to {max(sizes) / 1e6:.3g} MB"
     words = f"{buckets} in {1e3 * sum(times):.3g} ms: {rate / 1e9:.3g} GB/s on the bus"
     words += "; with NCCL_DEBUG=INFO, NCCL logs which transport it chose" if is_slow else ""
@@ -277,7 +272,7 @@ def _bits(evidence: Evidence) -> Iterator[Check]:
 
     Where as many ranks differ as agree, the baseline decides; without one, nobody knows who is right.
     """
-    ranks = evidence.alone or ()
+    ranks = evidence.alone
     usual, sizes = _majorities(ranks), Counter(rank.model for rank in ranks)
     before = evidence.baseline.bits if evidence.baseline else {}
     words: dict[str, list[str]] = defaultdict(list)

@@ -7,12 +7,35 @@ Exit status: 0 no check failed, 1 a check failed, 2 wrong command line.
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_place, exit_status, parse
+from configs.arguments import Parser, add_options, add_place, exit_status, option, parse
 from configs.errors import UserError
-from launch.doctor.options import Options
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of ``./run.sh doctor``; an acceptance asks by it, too, and has ``accept_s`` for the samples."""
+
+    cluster: str | None
+    overrides: Sequence[str]
+    recipe: str | None = option("also check its data set, and the memory and disk of its plan", metavar="R")
+    step: bool = option(
+        "also run one real step of the recipe on every rank: time and memory of each part (less than two minutes)",
+        default=False,
+    )
+    times: int = option(
+        "with --step, look for slow nodes N times, and tell how often each was named", 1, metavar="N", type=int
+    )
+    hosts: str | None = option("start the ranks on these hosts (node1,node2, node[1-8] or @FILE)", metavar="LIST")
+    run: Path | None = option(
+        "also check the job's spare nodes, and write the scores of all nodes into this run folder",
+        metavar="RUN",
+        type=Path,
+    )
+    json: bool = option("print the results and all reports of the ranks as JSON", default=False)
+    accept_s: float | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,16 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh doctor", description=__doc__)
     add_place(parser)
-    parser.add_argument("--recipe", metavar="R", help="also check its data set, and the memory and disk of its plan")
-    step = "also run one real step of the recipe on every rank: time and memory of each part (less than two minutes)"
-    parser.add_argument("--step", action="store_true", help=step)
-    times = "with --step, look for slow nodes N times, and tell how often each was named"
-    parser.add_argument("--times", metavar="N", type=int, default=1, help=times)
-    hosts = "start the ranks on these hosts (node1,node2, node[1-8] or @FILE)"
-    parser.add_argument("--hosts", metavar="LIST", help=hosts)
-    run = "also check the job's spare nodes, and write the scores of all nodes into this run folder"
-    parser.add_argument("--run", metavar="RUN", type=Path, help=run)
-    parser.add_argument("--json", action="store_true", help="print the results and all reports of the ranks as JSON")
+    add_options(parser, Options)
     return parser
 
 

@@ -21,10 +21,10 @@ from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.registry import BUILT_IN_SOURCES, ENGINES
 from configs.schema import Cluster, Recipe
+from launch.doctor.__main__ import Options
 from launch.doctor.check_result import CheckResult, ExpectedRate, PlannedRun, ProbeReport
 from launch.doctor.diagnosis import judge
 from launch.doctor.facts import RankFacts, read_facts
-from launch.doctor.options import Options
 from launch.doctor.step_checks import rankings_of
 from launch.setup.stages import make_stages
 from launch.setup.state import State

@@ -111,7 +111,7 @@ def test_a_rank_that_computes_wrong_bits_is_named(
     sets += [f"cluster.paths.runs={tmp_path}"]
     ranks, stopped_by = train_ranks_alone(*load_both("digits", "laptop", sets), ())
     assert (stopped_by, [len(rank.alone.checksums) for rank in ranks if rank.alone]) == (None, [2, 2, 2])
-    (check,) = judge(Evidence([], (), (), alone=ranks))[0]
+    (check,) = judge(Evidence((), (), alone=ranks))[0]
     assert check.verdict == "failed"
     assert [rank for rank in range(3) if f"rank {rank} on {os.uname().nodename}" in check.words] == [victim]
 

@@ -2,9 +2,12 @@
 
 from xml.etree import ElementTree
 
-from launch.accept.document import Acceptance, Check, Expected, Figures, in_words, junit
+from configs.load import ROOT
+from launch.accept.document import Acceptance, Check, Expected, Figures, in_words
 from launch.accept.judgement import nodes_of
+from launch.doctor.facts import RankFacts
 from logs.energy import RunEnergy
+from logs.show.page import render_template
 
 CHECKS = (
     Check("rate", "", "pass", "100 images/s", 100.0, "images/s", (Expected("the simulator", 90, 120, decides=False),)),
@@ -15,7 +18,7 @@ CHECKS = (
 
 
 def _acceptance(*checks: Check) -> Acceptance:
-    nodes = nodes_of(["a<b", "c", "d"], checks, ())
+    nodes = nodes_of(checks, [RankFacts(rank, 0, 3, host, ()) for rank, host in enumerate(("a<b", "c", "d"))])
     return Acceptance("2026-11-28T22:00:00+00:00", "site", "digits", None, False, nodes, checks, Figures(), RunEnergy())
 
 
@@ -32,7 +35,8 @@ def test_the_text_has_the_nodes_that_are_not_sound_and_counts_the_others() -> No
 
 
 def test_junit_has_a_case_for_each_check_and_a_failure_for_each_that_is_slow_or_failed() -> None:
-    (suite,) = ElementTree.fromstring(junit(_acceptance(*CHECKS)))
+    text = render_template(ROOT / "launch" / "accept" / "junit.xml", acceptance=_acceptance(*CHECKS))
+    (suite,) = ElementTree.fromstring(text)
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": "4", "failures": "2", "errors": "0", "skipped": "1"}
     found = {(case.get("classname"), case.get("name")): [each.tag for each in case] for case in suite}

@@ -54,7 +54,7 @@ def test_a_sum_is_known_if_every_node_counted_in_every_part(
 def test_energy_is_told_with_what_is_not_counted_and_decides_nothing(
     energy: RunEnergy, verdict: str, words: Sequence[str]
 ) -> None:
-    (check,) = judge(Evidence(["a"], (), (), energy=energy))[0]
+    (check,) = judge(Evidence((), (), energy=energy))[0]
     assert (check.topic, check.host, check.verdict, check.value) == ("energy", "", verdict, energy.images_per_joule)
     assert all(each in check.words for each in words)
 

@@ -52,7 +52,7 @@ def _ranks(
 
 
 def _judged(ranks: Sequence[RankFacts], **evidence: Any) -> list[Check]:
-    return judge(Evidence([rank.host for rank in ranks], (), ranks, **evidence))[0]
+    return judge(Evidence((), ranks, **evidence))[0]
 
 
 def _bad(checks: Sequence[Check]) -> dict[tuple[str, str], str]:
@@ -104,13 +104,13 @@ def test_of_two_nodes_only_one_that_is_much_slower_is_named(factor: float, slow:
 def test_the_words_name_the_rank_and_its_gpu_for_whoever_is_called() -> None:
     checks = _judged(_ranks(4, {(9, "compute"): 1.1}))
     ranks = _ranks(4)
-    (node,) = [each for each in nodes_of([], checks, ranks) if each.verdict == "slow"]
+    (node,) = [each for each in nodes_of(checks, ranks) if each.verdict == "slow"]
     assert (node.host, node.ranks, node.gpus) == ("node9", [9], ["GPU-9"])
     assert all(word in node.words[0] for word in ("compute", "rank 9", "GPU-9", "throttled"))
 
 
 def test_a_node_that_became_slower_than_its_baseline_is_named_although_all_are_alike() -> None:
-    _, before = judge(Evidence([], (), _ranks(5)))
+    _, before = judge(Evidence((), _ranks(5)))
     after = _ranks(6, {(rank, "copy"): 1.3 for rank in range(RANKS)})
     assert _bad(_judged(after)) == {}
     found = _judged(after, baseline=before)
@@ -152,7 +152,7 @@ def test_a_node_is_slow_beside_its_baseline_beyond_what_its_drift_explains(
 ) -> None:
     found = 0
     for seed in range(0, 200, 2):
-        _, before = judge(Evidence([], (), _drifting(seed, drift, memory, rounds)))
+        _, before = judge(Evidence((), _drifting(seed, drift, memory, rounds)))
         found += bool(_bad(_judged(_drifting(seed + 1, drift, memory, rounds, factor), baseline=before)))
     assert found in named
 
@@ -224,7 +224,7 @@ def _alone(*checksums: Sequence[str], models: str = "", **facts: Any) -> list[Ra
 def test_a_rank_whose_bits_are_not_those_of_its_like_or_of_itself_is_named(
     ranks: Sequence[RankFacts], before: Mapping[str, str], named: Sequence[str]
 ) -> None:
-    checks, figures = judge(Evidence([], (), (), alone=ranks, baseline=Figures(bits=before)))
+    checks, figures = judge(Evidence((), (), alone=ranks, baseline=Figures(bits=before)))
     assert [check.host for check in checks if check.verdict == "failed"] == named
     for check in checks:
         assert check.verdict == "pass" or f"GPU-{check.host.removeprefix('node')}" in check.words
@@ -237,11 +237,14 @@ def test_a_failed_check_of_the_doctor_fails_its_nodes_and_a_warning_does_not() -
         CheckResult("FAIL", "versions", "torch 1, elsewhere 2", "start from one folder", ("b",)),
         CheckResult("WARN", "slow node", "5 % longer", "", ("a",)),
     ]  # fmt: skip
-    checks, _ = judge(Evidence(["a", "b"], results, ()))
+    checks, _ = judge(Evidence(results, ()))
     assert {(check.topic, check.host): check.verdict for check in checks} == {
         ("ranks", ""): "pass", ("clocks", ""): "pass", ("versions", "b"): "failed"
     }  # fmt: skip
-    assert {node.host: node.verdict for node in nodes_of(["a", "b"], checks, ())} == {"a": "pass", "b": "failed"}
+    assert {node.host: node.verdict for node in nodes_of(checks, [RankFacts(0, 0, 1, "a", ())])} == {
+        "a": "pass",
+        "b": "failed",
+    }
 
 
 @pytest.mark.parametrize(
@@ -260,9 +263,4 @@ def test_a_machine_that_does_not_learn_failed(ended: Summary | None, status: int
     )
     assert (check.topic, check.verdict) == ("learning", verdict)
     assert words in check.words
-    assert judge(Evidence([], (), (), learned=check))[0] == [check]
-
-
-def test_what_was_not_tried_is_said_and_is_no_verdict() -> None:
-    (check,) = judge(Evidence([], (), (), why_not={"bits": "a rehearsal"}))[0]
-    assert (check.topic, check.verdict, check.words) == ("bits", "skipped", "a rehearsal")
+    assert judge(Evidence((), (), others=[check]))[0] == [check]
