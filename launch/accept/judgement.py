@@ -14,6 +14,7 @@ from launch.accept.document import Check, Expected, Figures, Node, Verdict, wors
 from launch.doctor.check_result import CheckResult, ExpectedRate
 from launch.doctor.facts import RankFacts, StepFacts
 from launch.doctor.ranking import Excess, compare
+from launch.doctor.step_checks import samples_of, steps_of
 from logs.energy import RunEnergy
 from logs.folder import Summary
 
@@ -72,10 +73,10 @@ _Slowest = dict[str, tuple[RankFacts, Excess]]
 
 def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
     """Return all checks, those of the whole machine first, and the figures for a later acceptance."""
-    steps = [rank.step for rank in evidence.ranks if rank.step is not None and rank.step.has_ended]
-    if len(steps) < len(evidence.ranks):
-        steps = []  # Nothing is known of the machine as a whole.
-    series = _series(steps)
+    steps = steps_of(evidence.ranks)
+    series = samples_of(steps) if steps else {}
+    if steps and steps[0].links_s:
+        series["link"] = np.array([step.links_s for step in steps], float)
     slowest = _slowest(series, evidence.ranks)
     parts: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     for part, hosts in slowest.items():
@@ -117,20 +118,6 @@ def _doctor(results: Sequence[CheckResult]) -> Iterator[Check]:
         words = f"{note}{result.words}" + (f"; {result.remedy}" if result.remedy else "")
         for host in result.hosts if verdict == "failed" and result.hosts else ("",):
             yield Check(result.topic, host, verdict, words)
-
-
-def _series(steps: Sequence[StepFacts]) -> dict[str, np.ndarray]:
-    """Return part -> seconds, [ranks, rounds], of the parts that all ranks have; NaN where a rank was idle."""
-    if not steps:
-        return {}
-    found: dict[str, list[Sequence[float | None]]]
-    # Steps that take too long for samples were timed all the same.
-    found = {part: [step.samples.get(part, ()) for step in steps] for part in ("compute", "copy", "input")}
-    if not any(found["compute"]):
-        found["compute"] = [(step.seconds["forward and backward"],) for step in steps]
-    found["link"] = [step.links_s for step in steps]
-    lengths = {part: {len(row) for row in rows} for part, rows in found.items()}
-    return {part: np.array(rows, float) for part, rows in found.items() if len(lengths[part]) == 1 and len(rows[0])}
 
 
 def _slowest(series: Mapping[str, np.ndarray], ranks: Sequence[RankFacts]) -> dict[str, _Slowest]:

@@ -127,15 +127,25 @@ def rankings_of(ranks: Sequence[RankFacts], times: int = 1, *, by_rank: bool = F
 
     With ``by_rank``, each rank counts as a node of its own, named after its number.
     """
-    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended and not rank.step.failure]
-    if not steps or len(steps) < max(len(ranks), ranks[0].world_size):
+    if not (steps := steps_of(ranks)):
         return []
-    samples = {part: np.array([step.samples[part] for step in steps]) for part in steps[0].samples}
-    # Of a step that takes too long for samples, each set has the same one.
-    samples = samples or {"compute": np.array([[step.seconds["forward and backward"]] * times for step in steps])}
-    split = {part: np.array_split(series, times, axis=1) for part, series in samples.items() if part in OWN_PARTS}
+    samples = samples_of(steps, times)
+    split = {part: np.array_split(series, times, axis=1) for part, series in samples.items()}
     hosts = [f"rank {rank.rank}" if by_rank else rank.host for rank in ranks]
     return [rank_nodes(hosts, {part: sets[number] for part, sets in split.items()}) for number in range(times)]
+
+
+def steps_of(ranks: Sequence[RankFacts]) -> list[StepFacts]:
+    """Return the steps of all ranks; none unless each of them came to the end of one."""
+    steps = [rank.step for rank in ranks if rank.step is not None and rank.step.has_ended and not rank.step.failure]
+    return steps if steps and len(steps) >= max(len(ranks), ranks[0].world_size) else []
+
+
+def samples_of(steps: Sequence[StepFacts], times: int = 1) -> dict[str, np.ndarray]:
+    """Return part -> seconds, [ranks, rounds], of the parts that every rank does by itself."""
+    found = {part: np.array([step.samples[part] for step in steps]) for part in OWN_PARTS if part in steps[0].samples}
+    # Steps that take too long for samples were timed all the same, once for all sets.
+    return found or {"compute": np.array([[step.seconds["forward and backward"]] * times for step in steps])}
 
 
 def _nodes(report: ProbeReport, rows: _Rows) -> list[CheckResult]:

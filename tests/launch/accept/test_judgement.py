@@ -13,7 +13,7 @@ from configs.load import load_recipe
 from launch.accept.document import Check, Figures
 from launch.accept.judgement import Evidence, judge, judge_learning, nodes_of
 from launch.doctor.check_result import CheckResult, ExpectedRate
-from launch.doctor.facts import AloneFacts, RankFacts, StepFacts
+from launch.doctor.facts import AloneFacts, PartFailure, RankFacts, StepFacts
 from logs.folder import Summary
 
 RANKS, STEP_S = 64, 0.1
@@ -245,6 +245,15 @@ def test_a_failed_check_of_the_doctor_fails_its_nodes_and_a_warning_does_not() -
         "a": "pass",
         "b": "failed",
     }
+
+
+def test_of_steps_that_failed_on_a_rank_no_figure_is_judged() -> None:
+    failed = PartFailure("warm-up", "out of memory")
+    steps = [StepFacts("warm-up", {"network": 1.0}, failure=each, has_ended=True) for each in (failed, None)]
+    ranks = [RankFacts(rank, rank, 2, "a", (0,), step=step) for rank, step in enumerate(steps)]
+    checks, figures = judge(Evidence([CheckResult("FAIL", "step", "rank 0: out of memory", "", ("a",))], ranks))
+    assert [(check.topic, check.host, check.verdict) for check in checks] == [("step", "a", "failed")]
+    assert figures == Figures()
 
 
 @pytest.mark.parametrize(
