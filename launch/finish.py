@@ -18,7 +18,7 @@ from launch.notify import notify
 from launch.start.local import Outcome
 from logs.checkpoints import step_of
 from logs.disk import dispensable, read_object
-from logs.energy import energy_of
+from logs.energy import energy_of, read_attempts
 from logs.folder import SUMMARY_FILE, RunFolder, Summary
 from logs.judge.compliance import Verdict, asks_for_log, write_verdict
 from logs.judge.rcp import compare_with_reference
@@ -110,7 +110,7 @@ def _completed(folder: RunFolder) -> Summary:
         more["left_out"] = left_out
     images = summary.steps and summary.global_batch_size and summary.steps * summary.global_batch_size
     has_reached = summary.status == "success" and summary.target is not None
-    if energy := energy_of(folder.path, images=images, has_reached_target=has_reached):
+    if energy := energy_of(read_attempts(folder.path), images=images, has_reached_target=has_reached):
         more["energy"] = energy
     is_real = summary.status == "success" and not summary.is_rehearsal
     if is_real and data.source in SOURCES_OF_FILES and data.train_samples == IMAGENET_IMAGES:

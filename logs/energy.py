@@ -136,33 +136,20 @@ def read_attempts(folder: Path, rank: int | str = "*") -> list[AttemptEnergy]:
     return found
 
 
-def energy_of(folder: Path, *, images: float | None = None, has_reached_target: bool = False) -> RunEnergy | None:
-    """Return the energy of a run as far as it was counted; None if no counter of any node could be read.
-
-    Args:
-        folder: The run folder.
-        images: Number of trained images. If None, it is unknown.
-        has_reached_target: Whether the run reached its target.
-
-    Raises:
-        Unreadable: The folder cannot be read.
-    """
-    rows = read_attempts(folder)
-    return add_up(rows, images=images, has_reached_target=has_reached_target) if rows else None
-
-
-def add_up(
+def energy_of(
     counted: Iterable[AttemptEnergy], *, images: float | None = None, has_reached_target: bool = False
-) -> RunEnergy:
-    """Return the energy of all nodes and attempts.
+) -> RunEnergy | None:
+    """Return the energy of all nodes and attempts as far as it was counted; None if no counter could be read.
 
     Args:
-        counted: What nodes used in attempts, at least one.
+        counted: What nodes used in attempts, see `read_attempts`.
         images: Number of trained images. If None, it is unknown.
         has_reached_target: Whether the run reached its target.
     """
     # A launcher that does not number the ranks of a node lets each of them count the whole node.
     rows = [*{(row.attempt, row.host): row for row in counted}.values()]
+    if not rows:
+        return None
     by_attempt = [[*each] for _, each in groupby(sorted(rows, key=lambda row: row.attempt), lambda row: row.attempt)]
     # An attempt on machines without counters leaves no row, and the next one goes on from its checkpoint.
     is_whole = by_attempt[0][0].from_step == 0 and all(len(each) == each[0].nodes for each in by_attempt)

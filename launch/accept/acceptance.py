@@ -28,7 +28,7 @@ from launch.doctor.examination import examine, for_ranks, reachable_part, train_
 from launch.doctor.facts import RankFacts
 from launch.submit.hosts import parse_hosts
 from logs.disk import checked, explain_disk_errors, read_object, require_replaceable, write_json, write_text
-from logs.energy import AttemptEnergy, Joules, RunEnergy, add_up, read_attempts
+from logs.energy import AttemptEnergy, Joules, RunEnergy, energy_of, read_attempts
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.show.page import render_template
 from train.sim.conditions import predict_allreduce
@@ -223,12 +223,11 @@ def energy_of_parts(parts: Sequence[Sequence[RankFacts]], learning: RunFolder | 
         learning: The run that learns; None if there was none.
     """
     hosts = list(dict.fromkeys(rank.host for ranks in parts for rank in ranks))
-    if not hosts:
-        return RunEnergy()
     attempts = read_attempts(learning.path) if learning else []
     rows = []
     for number, ranks in enumerate([*parts, *([()] if learning and not attempts else [])]):
         counted = {rank.host: rank.joules for rank in ranks if rank.joules is not None}
         rows += [AttemptEnergy(number, len(hosts), host, counted.get(host, Joules())) for host in hosts]
     learned = learning.summary().energy if learning and learning.has_summary else None
-    return replace(add_up([*rows, *attempts]), images_per_joule=learned.images_per_joule if learned else None)
+    found = energy_of([*rows, *attempts]) or RunEnergy()
+    return replace(found, images_per_joule=learned.images_per_joule if learned else None)

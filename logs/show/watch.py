@@ -16,7 +16,7 @@ from configs.arguments import Style, duration, painted, printable
 from configs.errors import UserError
 from configs.plan import plan_run
 from configs.schema import Recipe
-from logs.energy import energy_of
+from logs.energy import energy_of, read_attempts
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.judge.evidence import problem_of
 from logs.judge.rcp import reference_for
@@ -107,7 +107,7 @@ def _energy(run: RunFolder, interval: Mapping[str, Any], *, has_ended_well: bool
     """Return a line on the energy of a run until now; none if no counter of energy can be read."""
     step, target = to_number(interval.get("step")), run.recipe.run.target_top1
     images = None if step is None else (step + 1) * run.recipe.batch.global_size
-    energy = energy_of(run.path, images=images, has_reached_target=has_ended_well and target is not None)
+    energy = energy_of(read_attempts(run.path), images=images, has_reached_target=has_ended_well and target is not None)
     return [] if energy is None else [(f"  energy: {energy.words}", "plain")]
 
 

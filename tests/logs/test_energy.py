@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from logs.energy import AttemptEnergy, Joules, RunEnergy, Totals, energy_of, write_attempts
+from logs.energy import AttemptEnergy, Joules, RunEnergy, Totals, energy_of, read_attempts, write_attempts
 
 FIRST, SECOND = 100.5, 200.5
 """When attempts began."""
@@ -21,7 +21,7 @@ def test_attempts_and_nodes_add_and_each_rank_that_counts_a_node_twice_counts_on
     write_attempts(tmp_path, 8, [AttemptEnergy(FIRST, 2, "b", Joules([1000, 1000], [50, 50], [5]))])
     # After the failure of b, c took its place.
     write_attempts(tmp_path, 9, [AttemptEnergy(SECOND, 2, "c", Joules([1500, 1500], [30, 30], [5]))])
-    found = energy_of(tmp_path, images=14_490, has_reached_target=True)
+    found = energy_of(read_attempts(tmp_path), images=14_490, has_reached_target=True)
     assert found is not None
     nodes = {"a": Totals(2075, 2000, 70, 5), "b": Totals(2105, 2000, 100, 5), "c": Totals(3065, 3000, 60, 5)}
     assert (found.nodes, found.attempts) == (nodes, 2)
@@ -47,7 +47,7 @@ def test_a_sum_is_known_if_all_that_compute_were_counted_on_every_node(
     write_attempts(tmp_path, 0, [AttemptEnergy(FIRST, 2, "a", own)])
     if other is not None:
         write_attempts(tmp_path, 4, [AttemptEnergy(FIRST, 2, "b", other)])
-    found = energy_of(tmp_path, images=30, has_reached_target=False)
+    found = energy_of(read_attempts(tmp_path), images=30, has_reached_target=False)
     assert found is not None
     assert (found.joules, found.gpus_j, found.packages_j, found.dram_j) == sums
     assert found.watt_hours_to_target is None
@@ -59,9 +59,9 @@ def test_a_sum_is_known_if_all_that_compute_were_counted_on_every_node(
 
 
 def test_no_file_is_no_energy_and_a_damaged_one_makes_the_sum_unknown(tmp_path: Path) -> None:
-    assert energy_of(tmp_path) is None
+    assert energy_of(read_attempts(tmp_path)) is None
     write_attempts(tmp_path, 0, [AttemptEnergy(FIRST, 2, "a", Joules([], [7.0]))])
     for content in (b"", b"\xff", b"[]", b'{"attempts": [{"attempt": 1}]}', b'{"attempts": 3}'):
         (tmp_path / "energy_1.json").write_bytes(content)
-        found = energy_of(tmp_path, images=3, has_reached_target=True)
+        found = energy_of(read_attempts(tmp_path), images=3, has_reached_target=True)
         assert found == RunEnergy(attempts=1, nodes={"a": Totals(7, None, 7)})

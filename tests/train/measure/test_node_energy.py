@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import load_cluster
-from logs.energy import energy_of
+from logs.energy import energy_of, read_attempts
 from tests.engines import ALONE
 from tests.logs.rapl import Rapl
 from train.measure.node_energy import NodeEnergy
@@ -34,7 +34,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
         with suppress(OSError), energy.counted({"hosts": hosts, "began": began}, from_step):
             rapl.show({ZONE: shown[1]})
             raise OSError("a fault")
-        found = energy_of(run)
+        found = energy_of(read_attempts(run))
         return None if found is None else found.joules
 
     return fail
