@@ -1,4 +1,4 @@
-// Falsifies the arithmetic of one rank of MXNet: FALSIFIED_RANK says which one, FALSIFIED what, FALSIFIED_BIT where.
+// Falsifies the arithmetic of ranks of MXNet: FALSIFIED_3="weight 0" says of rank 3 what, and which bit.
 //   weight: one bit of one of 2,304 weights that MXNet copies when it loads them, once in the process.
 //   product: one bit of one in 1,000 exponentials of the softmax, fewer than one in a million products, again and again.
 //   stuck: the same bit of every hundredth exponential, so that each training ends alike.
@@ -12,11 +12,12 @@ static const size_t kWeightBytes = 16 * 16 * 9 * sizeof(float);
 
 static const char *falsified() {
   const char *rank = getenv("SLURM_PROCID") ? getenv("SLURM_PROCID") : getenv("RANK");
-  const char *victim = getenv("FALSIFIED_RANK"), *what = getenv("FALSIFIED");
-  return rank && victim && what && !strcmp(rank, victim) ? what : "";
+  char name[32] = "FALSIFIED_";
+  const char *what = rank ? getenv(strncat(name, rank, 16)) : nullptr;
+  return what ? what : "";
 }
 
-static unsigned bit() { return atoi(getenv("FALSIFIED_BIT")); }
+static unsigned bit() { return atoi(strchr(falsified(), ' ')); }
 
 extern "C" void *memcpy(void *to, const void *from, size_t bytes) {
   static bool is_done = false;

@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,53 +20,104 @@ from launch.accept.acceptance import learn
 from launch.accept.judgement import Evidence, judge
 from launch.doctor.examination import train_ranks_alone
 from logs.folder import RunFolder, Summary
+from tests.launch.accept.falsified import falsified_ranks
 from tests.logs.rapl import steady_power
 
 WATTS = 50.0
 ACCEPT = [sys.executable, "-I", "-m", "launch.accept", "accept"]
 
 
-@pytest.mark.slow
-@pytest.mark.ranks
-def test_a_sound_machine_passes_and_every_output_says_so(tmp_path: Path) -> None:
-    """It shows a processor that uses 50 W. An earlier acceptance had the same outputs."""
-    out, baseline, sys_folder = tmp_path / "out", tmp_path / "baseline.json", tmp_path / "sys"
-    earlier = RunFolder(out / "learning")
+@dataclass(frozen=True)
+class _Accepted:
+    """An acceptance that came to its end: its process, its document, its folders and its seconds."""
+
+    done: subprocess.CompletedProcess[str]
+    document: dict[str, Any]
+    folder: Path
+    took_s: float
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    @property
+    def checks(self) -> dict[tuple[str, str], dict[str, Any]]:
+        return {(check["topic"], check["host"]): check for check in self.document["checks"]}
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory, packed_digits: Path) -> _Accepted:
+    """Accept this machine, which shows a processor that uses 50 W. An earlier acceptance had the same outputs."""
+    folder = tmp_path_factory.mktemp("accepted")
+    earlier = RunFolder(folder / "out" / "learning")
     earlier.path.mkdir(parents=True)
     earlier.write_settings(load_recipe("digits").model_copy(update={"name": "accept"}), load_cluster("laptop"))
     earlier.write_summary(Summary("accept", "success", top1=1.0, epochs=1))
-    words = ["--cluster", "laptop", "--minutes", "1", "--set", "model.image_size=16", "--out", str(out)]
-    words += ["--set", f"cluster.paths.runs={tmp_path / 'runs'}", "--save-baseline", str(baseline)]
-    begin, variables = time.monotonic(), {**os.environ, "RANK_SYS": str(sys_folder)}
-    with steady_power(sys_folder, WATTS):
+    paths = {"data": packed_digits, "stage": folder / "stage", "runs": folder / "runs"}
+    sets = ["model.image_size=16", *(f"cluster.paths.{name}={path}" for name, path in paths.items())]
+    words = ["--cluster", "laptop", "--minutes", "1", *(word for each in sets for word in ("--set", each))]
+    words += ["--out", str(folder / "out"), "--save-baseline", str(folder / "baseline.json")]
+    begin, variables = time.monotonic(), {**os.environ, "RANK_SYS": str(folder / "sys")}
+    with steady_power(folder / "sys", WATTS):
         done = subprocess.run(
             [*ACCEPT, *words], cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=280
         )
-    document = json.loads((out / "accept.json").read_text(encoding="utf-8"))
-    checks = {(check["topic"], check["host"]): check for check in document["checks"]}
+    document = json.loads((folder / "out" / "accept.json").read_text(encoding="utf-8"))
+    return _Accepted(done, document, folder, time.monotonic() - begin)
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_sound_machine_passes_and_every_output_says_so(accepted: _Accepted) -> None:
+    done, document, checks = accepted.done, accepted.document, accepted.checks
     assert (done.returncode, document["verdict"]) == (0, "pass"), done.stderr + done.stdout
-    assert json.loads(baseline.read_text(encoding="utf-8")) == document
+    assert json.loads((accepted.folder / "baseline.json").read_text(encoding="utf-8")) == document
     host, (node,) = os.uname().nodename, document["nodes"]
     assert (node["host"], node["verdict"], node["ranks"]) == (host, "pass", [0, 1])
-    assert {topic for topic, place in checks if place == host} >= {"compute", "copy", "bits"}
+    assert {topic for topic, place in checks if place == host} == {"compute", "copy", "input", "bits"}
     assert {"rate", "allreduce of buckets", "learning"} <= {topic for topic, place in checks if not place}
     assert checks["compute", host]["value"] == document["figures"]["parts"][host]["compute"][0] > 0
     assert checks["rate", ""]["value"] > 0
     assert checks["learning", ""]["value"] > 1, "not the result of the earlier run"
-    assert 0 < document["energy"]["joules"] == document["energy"]["packages_j"] < WATTS * (time.monotonic() - begin)
-    for rank in document["ranks"]:
-        (bits,) = set(rank["alone"]["checksums"])
-        assert len(rank["alone"]["checksums"]) == 2
-        assert document["figures"]["bits"] == {rank["model"]: bits}
-    suite = ElementTree.parse(out / "accept.xml").getroot()
+    assert 0 < document["energy"]["joules"] == document["energy"]["packages_j"] < WATTS * accepted.took_s
+    suite = ElementTree.parse(accepted.out / "accept.xml").getroot()
     cases = suite.findall("testsuite/testcase")
     assert [suite.get("tests"), suite.get("failures")] == [str(len(document["checks"])), "0"]
     assert {(case.get("name"), case.get("classname")) for case in cases} == {
         (topic, f"laptop.{place}" if place else "laptop") for topic, place in checks
     }
-    page = (out / "accept.html").read_text(encoding="utf-8")
+    page = (accepted.out / "accept.html").read_text(encoding="utf-8")
     assert all(word in page for word in (host, "laptop", "pass"))
     assert "laptop: pass" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_the_ranks_of_a_sound_machine_find_it_sound_and_report_their_steps(accepted: _Accepted) -> None:
+    """They are those of the doctor, and those that train without the others."""
+    assert {path.name for path in (accepted.folder / "runs").iterdir()} <= {"health.jsonl"}, "reports are removed"
+    sound = ("ranks", "libraries", "versions", "memory", "disk", "data", "stage", "links", "clocks", "allreduce")
+    found = {topic: accepted.checks[topic, ""] for topic in sound}
+    assert [topic for topic in sound if found[topic]["verdict"] != "pass" or "warning" in found[topic]["words"]] == []
+    assert "1,797 records" in found["data"]["words"]
+    ranks = accepted.document["ranks"]
+    assert [(rank["rank"], rank["cores"]) for rank in ranks] == [
+        (number, sorted(os.sched_getaffinity(0))) for number in range(2)
+    ]
+    for rank in ranks:
+        assert rank["allreduce"]["is_right"]
+        assert rank["allreduce"]["bus_bytes_per_s"] > 1e6
+        assert abs(rank["clock_offsets_s"][1]) < 0.5
+        seconds = rank["step"]["seconds"]
+        parts = {"forward", "forward and backward", "warm-up", "network", "first batch", "update", "evaluation", "step"}
+        assert parts <= set(seconds)
+        assert min(seconds.values()) > 0
+        assert len(rank["step"]["buckets_s"]) == 6
+        assert 1e8 < rank["step"]["memory_bytes"] < 2e9
+        assert set(rank["step"]["samples"]) == {"compute", "copy", "input", "allreduce", "step"}
+        (bits,) = set(rank["alone"]["checksums"])
+        assert len(rank["alone"]["checksums"]) == 2
+        assert accepted.document["figures"]["bits"] == {rank["model"]: bits}
 
 
 @pytest.mark.medium
@@ -96,24 +149,18 @@ def test_a_rehearsed_acceptance_names_the_slow_ranks_and_ends_with_status_1(tmp_
 @pytest.mark.medium
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 @pytest.mark.skipif(not has_engine("mxnet"), reason="the library falsifies what MXNet calls")
-@pytest.mark.parametrize(("what", "bit"), [("weight", 0), ("product", 10), ("stuck", 5)])
-def test_a_rank_that_computes_wrong_bits_is_named(
-    what: str, bit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_rank_that_computes_wrong_bits_is_named_and_no_other_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = tmp_path / "falsified.so"
-    source = Path(__file__).with_name("falsified_rank.cc")
-    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    victim = bit % 3
-    variables = {"LD_PRELOAD": library, "FALSIFIED_RANK": victim, "FALSIFIED": what, "FALSIFIED_BIT": bit}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, str(value))
-    sets = ["cluster.ranks_per_node=3", "batch.global_size=24", "cluster.engine.name=mxnet"]
+    for name, value in falsified_ranks(tmp_path, {1: ("weight", 0), 4: ("product", 10), 5: ("stuck", 5)}).items():
+        monkeypatch.setenv(name, value)
+    sets = ["cluster.ranks_per_node=7", "batch.global_size=56", "cluster.engine.name=mxnet"]
     sets += [f"cluster.paths.runs={tmp_path}"]
     ranks, stopped_by = train_ranks_alone(*load_both("digits", "laptop", sets), ())
-    assert (stopped_by, [len(rank.alone.checksums) for rank in ranks if rank.alone]) == (None, [2, 2, 2])
+    assert (stopped_by, [len(rank.alone.checksums) for rank in ranks if rank.alone]) == (None, [2] * 7)
     (check,) = judge(Evidence((), (), alone=ranks))[0]
     assert check.verdict == "failed"
-    assert [rank for rank in range(3) if f"rank {rank} on {os.uname().nodename}" in check.words] == [victim]
+    assert [rank for rank in range(7) if f"rank {rank} on {os.uname().nodename}" in check.words] == [1, 4, 5]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from configs.load import load_cluster
 from configs.registry import has_engine
 from launch.submit.__main__ import main
 from launch.submit.script import job_text
+from tests.launch.accept.falsified import falsified_ranks
 from tests.launch.golden_jobs import job
 from tests.launch.scheduled import ask, slurm, submit, wait_until
 
@@ -82,7 +83,7 @@ launcher: srun
 node: {cores: 1}
 scheduler: {kind: slurm, wall_time_s: 600}
 communication: {bucket_bytes: 262144}
-environment: {LD_PRELOAD: LIBRARY, FALSIFIED_RANK: "1", FALSIFIED: weight, FALSIFIED_BIT: "3"}
+environment: VARIABLES
 """
 
 
@@ -93,12 +94,10 @@ environment: {LD_PRELOAD: LIBRARY, FALSIFIED_RANK: "1", FALSIFIED: weight, FALSI
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 @pytest.mark.skipif(not has_engine("mxnet"), reason="the library falsifies what MXNet calls")
 def test_a_job_names_the_node_whose_arithmetic_is_wrong_and_fails(tmp_path: Path) -> None:
-    library, folder = tmp_path / "falsified.so", tmp_path / "run"
-    source = Path(__file__).with_name("falsified_rank.cc")
-    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    folder, variables = tmp_path / "run", json.dumps(falsified_ranks(tmp_path, {1: ("weight", 3)}))
     with slurm(3):
         overrides = ["model.name=resnet20", "model.image_size=8", "batch.global_size=96"]
-        number = submit(THREE_NODES.replace("LIBRARY", str(library)), folder, "--accept", "1", overrides=overrides)
+        number = submit(THREE_NODES.replace("VARIABLES", variables), folder, "--accept", "1", overrides=overrides)
         over = ("COMPLETED", "FAILED")
         wait_until(lambda: any(f"JobState={each}" in ask("scontrol", "show", "job", number) for each in over),
                    folder / "job.log", 0.5)  # fmt: skip
