@@ -67,8 +67,8 @@ class Evidence:
     energy: RunEnergy | None = None
 
 
-_Slowest = dict[str, tuple[RankFacts, Excess]]
-"""Host -> its slowest rank in a part, and the comparison of that."""
+_Slowest = dict[str, tuple[int, Excess]]
+"""Host -> place of its slowest rank in a part, and the comparison of that."""
 
 
 def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
@@ -125,16 +125,15 @@ def _slowest(series: Mapping[str, np.ndarray], ranks: Sequence[RankFacts]) -> di
     groups = defaultdict(list)
     for place, rank in enumerate(ranks):
         groups[rank.model].append(place)
-    found: dict[str, _Slowest] = defaultdict(dict)
+    found: dict[str, _Slowest] = {}
     for part, samples in series.items():
-        pairs: list[tuple[int, Excess]] = []
+        excesses: dict[int, Excess] = {}
         for places in groups.values():
-            excesses = compare(samples[places], floor=FLOORS[part], comparisons=len(ranks) * len(series))
-            pairs += zip(places, excesses, strict=True)
-        for place, excess in sorted(pairs, key=lambda pair: pair[0]):
-            host, hosts = ranks[place].host, found[part]
-            if host not in hosts or excess.excess > hosts[host][1].excess:
-                hosts[host] = ranks[place], excess
+            compared = compare(samples[places], floor=FLOORS[part], comparisons=len(ranks) * len(series))
+            excesses |= zip(places, compared, strict=True)
+        found[part] = {rank.host: (0, excesses[0]) for rank in ranks}
+        for place, each in sorted(excesses.items(), key=lambda row: row[1].excess):
+            found[part][ranks[place].host] = place, each
     return found
 
 
@@ -144,7 +143,7 @@ def _drift(part: str, samples: np.ndarray, slowest: _Slowest, evidence: Evidence
     before = {host: known[host][part] for host in slowest if part in known.get(host, {})}
     if not before:
         return {}
-    rows = samples[[evidence.ranks.index(slowest[host][0]) for host in before]]
+    rows = samples[[slowest[host][0] for host in before]]
     comparisons = len(before) * len(FLOORS)
     excesses = compare(rows, floor=FLOORS[part], comparisons=comparisons, before=[*before.values()])
     return dict(zip(before, excesses, strict=True))
@@ -155,7 +154,8 @@ def _parts(evidence: Evidence, series: Mapping[str, np.ndarray], slowest: Mappin
     sizes = Counter(rank.model for rank in evidence.ranks)
     for part, hosts in slowest.items():
         drifts = _drift(part, series[part], hosts, evidence)
-        for host, (rank, each) in hosts.items():
+        for host, (place, each) in hosts.items():
+            rank = evidence.ranks[place]
             usual_s = each.median_s / (1 + each.excess)
             expected, is_slow = [], False
             words = f"{1e3 * each.median_s:.4g} ms, {100 * each.excess:+.1f} % from the median of its like"

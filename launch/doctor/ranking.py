@@ -134,13 +134,13 @@ def compare(
 
 def _compare(series: np.ndarray, floor: float, comparisons: int, before: np.ndarray | None) -> list[Excess]:
     ranks, rounds = series.shape
-    ratios = series / (np.nanmedian(series, axis=0) if before is None else before[:, :1])
-    halves = [np.nanmedian(half, axis=1) - 1 for half in np.array_split(ratios, min(2, rounds), axis=1)]
-    whole = np.nanmedian(ratios, axis=1) - 1
-    within = _spread(ratios, axis=1)
+    ratios = series / (_median(series, 0) if before is None else before[:, :1])
+    halves = [_median(half, 1) - 1 for half in np.array_split(ratios, min(2, rounds), axis=1)]
+    whole = _median(ratios, 1) - 1
+    within = _spread(ratios, 1)
     errors = within * _MEDIAN_ERROR / np.sqrt(np.isfinite(series).sum(axis=1))
     if ranks >= _FEW:
-        among = float(_spread(whole, axis=0))
+        among = float(_spread(whole, 0))
         limits = np.maximum(floor, _quantile(comparisons, _MAD_EFFICIENCY * (ranks - 1)) * np.maximum(errors, among))
     elif before is None:
         limits = np.maximum(floor, _FLOOR_OF_FEW + _quantile(comparisons, max(1, rounds - 1)) * errors)
@@ -149,7 +149,7 @@ def _compare(series: np.ndarray, floor: float, comparisons: int, before: np.ndar
         known_floor = floor if rounds > 1 else max(floor, _FLOOR_OF_FEW)
         quantile = _quantile(comparisons, max(1.0, 2 * _MAD_EFFICIENCY * (rounds - 1)))
         limits = np.maximum(known_floor, quantile * np.hypot(within, before[:, 1] / before[:, 0]))
-    columns = whole, np.min(halves, axis=0), limits, np.nanmedian(series, axis=1), _spread(series, axis=1)
+    columns = whole, np.min(halves, axis=0), limits, _median(series, 1), _spread(series, 1)
     return [Excess(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
@@ -164,8 +164,13 @@ def _quantile(comparisons: int, freedom: float) -> float:
 
 def _spread(values: np.ndarray, axis: int) -> np.ndarray:
     """Return the standard deviation as estimated by the median deviation from the median, without what is NaN."""
-    middle = np.nanmedian(values, axis=axis, keepdims=True)
-    return np.asarray(_MAD_TO_SIGMA * np.nanmedian(np.abs(values - middle), axis=axis))
+    middle = np.expand_dims(_median(values, axis), axis)
+    return np.asarray(_MAD_TO_SIGMA * _median(np.abs(values - middle), axis))
+
+
+def _median(values: np.ndarray, axis: int) -> np.ndarray:
+    """Return the median without what is NaN; where nothing is, in a tenth of the time of NumPy's function for that."""
+    return np.asarray(np.nanmedian(values, axis=axis) if np.isnan(values).any() else np.median(values, axis=axis))
 
 
 def count_alarms(checks: Sequence[Sequence[NodeScore]], slow: Collection[str] | None) -> str:
