@@ -136,7 +136,7 @@ class StepFacts:
         samples: Part -> seconds of one step in each round: ``compute``, ``copy`` and ``input`` on this rank alone,
             ``allreduce`` and ``step`` on all ranks together. All ranks have as many, and begin a round together.
         buckets_bytes: Size of each bucket.
-        links_s: Seconds of the swaps with one partner after another, see `train.accept.links`; for an acceptance.
+        links_s: Seconds of the swaps with one partner after another, see `train.comm.links`; for an acceptance.
         has_ended: Whether the rank came to the end.
     """
 

@@ -31,12 +31,11 @@ from launch.doctor.machine import inspect_dataset, inspect_machine
 from launch.doctor.step_probe import last_line, of_gpu, probe_step
 from logs.environment import processor
 from logs.folder import CONFIG_FILE
-from train.accept.alone import train_alone
 from train.comm.communicator import Communicator, Connect, libraries_of, start_communicator
 from train.comm.devices import run_ranks_here
 from train.engine.protocol import open_engine
 from train.measure.node_energy import node_meter
-from train.probe import allreduce_s
+from train.probe import allreduce_s, train_alone
 from train.rank.failure import is_second_hand
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger

@@ -19,8 +19,8 @@ from data.forms.catalogue import form_of
 from data.input.batches import TrainingBatch, TrainingSource
 from data.input.synthetic import open_repeated
 from launch.doctor.facts import PartFailure, StepFacts
-from train.accept.links import time_links
 from train.comm.communicator import Communicator
+from train.comm.links import time_links
 from train.dataset import PackedImages
 from train.engine.protocol import Engine
 from train.probe import ProbedRank, open_rank

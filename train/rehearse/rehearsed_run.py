@@ -25,7 +25,7 @@ from logs.disk import write_text
 from logs.folder import REHEARSAL_FILE, STARTUP_FILE, RunFolder
 from logs.nodes import NodeScore, choose_nodes, why_left_out
 from logs.usage import read_samples, read_usage
-from train.accept.links import LINK_BYTES
+from train.comm.links import LINK_BYTES
 from train.networks.arch import network_arguments
 from train.sim.constants import load_calibration
 from train.sim.forecast import forecast, make_scenario, time_step

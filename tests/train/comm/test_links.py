@@ -2,7 +2,7 @@
 
 import pytest
 
-from train.accept.links import partner_of
+from train.comm.links import partner_of
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 64])
