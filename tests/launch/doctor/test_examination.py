@@ -1,6 +1,6 @@
 """What an examination asks of its ranks, what it tells, and how it ends when its ranks are stopped.
 
-A stand-in for the launcher writes the reports of the ranks; `test_doctor` starts real ones.
+A stand-in for the launcher writes the reports of the ranks; `tests.launch.accept.test_acceptance` starts real ones.
 """
 
 import json
@@ -280,3 +280,23 @@ def test_a_history_that_cannot_be_kept_is_a_warning(doctor: Doctor, tmp_path: Pa
     status, printed = doctor(ranks, *words, "--set", f"cluster.health={tmp_path}")
     assert status == 0
     assert f"WARN  history: {tmp_path}: cannot be written: " in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cluste", "laptop"], "did you mean '--cluster'?"),
+        (["--recipe", "digit"], "did you mean 'digits'?"),
+        (["--step"], "name one with --recipe"),
+        (["--recipe", "digits", "--set", "batch.global_size=7"], "batch.global_size"),
+        (["--set", "cluster.paths.runs=/proc/none"], "/proc/none: No such file or directory; set cluster.paths.runs"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *words]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1

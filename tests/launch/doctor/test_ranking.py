@@ -1,7 +1,5 @@
 """The ranking of nodes, on samples whose truth is known."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -12,10 +10,6 @@ RANKS, ROUNDS, STEP_S = 64, 12, 0.05
 HOSTS = [f"node{rank // 4}" for rank in range(RANKS)]
 
 
-def _draw(seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
 def _compute(draw: np.random.Generator) -> np.ndarray:
     """Return a step of equal GPUs that differ by half a percent, with one percent of noise and some late samples."""
     own = 1 + 0.005 * draw.standard_normal((RANKS, 1))
@@ -24,34 +18,9 @@ def _compute(draw: np.random.Generator) -> np.ndarray:
     return np.asarray(STEP_S * own * noise * together)
 
 
-def _named(samples: dict[str, np.ndarray]) -> list[str]:
-    return [node.host for node in rank_nodes(HOSTS, samples).nodes if node.is_slow]
-
-
-def test_a_rank_that_is_five_percent_slow_is_found_among_64_and_no_other_is_named() -> None:
-    named: Counter[str] = Counter()
-    for seed in range(60):
-        samples = _compute(_draw(seed))
-        samples[17] *= 1.05
-        ranking = rank_nodes(HOSTS, {"compute": samples})
-        named.update(node.host for node in ranking.nodes if node.is_slow)
-        first = ranking.nodes[0]
-        assert (first.host, first.part, ranking.slowest["node4"]) == ("node4", "compute", 17)
-        assert first.excess == pytest.approx(0.05, abs=0.03)
-    assert named["node4"] >= 57
-    assert named.total() - named["node4"] <= 1
-
-
 def test_checks_of_sound_nodes_raise_hardly_an_alarm() -> None:
-    assert sum(bool(_named({"compute": _compute(_draw(seed))})) for seed in range(300)) <= 1
-
-
-def test_a_disturbance_of_half_the_check_is_no_alarm() -> None:
-    for seed in range(20):
-        for half in (slice(0, 6), slice(6, 12)):
-            samples = _compute(_draw(seed))
-            samples[17, half] *= 1.5
-            assert _named({"compute": samples}) == []
+    checks = [rank_nodes(HOSTS, {"compute": _compute(np.random.default_rng(seed))}) for seed in range(300)]
+    assert sum(any(node.is_slow for node in check.nodes) for check in checks) <= 1
 
 
 def test_the_cost_is_that_of_the_slowest_rank_beyond_the_slowest_sound_one() -> None:
@@ -62,6 +31,7 @@ def test_the_cost_is_that_of_the_slowest_rank_beyond_the_slowest_sound_one() -> 
         ("node10", True), ("node5", True), (ranking.nodes[2].host, False)
     ]  # fmt: skip
     assert [node.excess for node in ranking.nodes[:3]] == pytest.approx([0.10, 0.06, 0.0])
+    assert (ranking.slowest["node10"], ranking.slowest["node5"]) == (40, 22)
     assert (ranking.cost_s, ranking.jitter_s) == pytest.approx((0.010, 0.0))
     samples[22] = 0.1
     assert rank_nodes(HOSTS, {"compute": samples}).cost_s == pytest.approx(0.008), "node5 is sound"
@@ -88,7 +58,7 @@ def test_input_delays_a_step_only_beyond_its_compute(input_s: float, is_slow: bo
 def test_a_slow_copy_is_judged_by_the_step_that_it_delays() -> None:
     samples = {part: np.full((RANKS, ROUNDS), value) for part, value in (("compute", 0.1), ("copy", 0.001))}
     samples["copy"][9] = 0.003
-    assert _named(samples) == [], "three times as long, and 2 % of a step"
+    assert not rank_nodes(HOSTS, samples).nodes[0].is_slow, "three times as long, and 2 % of a step"
     samples["copy"][9] = 0.006
     (first, *_) = rank_nodes(HOSTS, samples).nodes
     assert (first.host, first.part, first.is_slow) == ("node2", "copy", True)

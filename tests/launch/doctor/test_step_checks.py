@@ -142,13 +142,6 @@ def test_what_cannot_be_compared_is_told() -> None:
     assert _check(rows) == {}
 
 
-def test_of_several_ranks_that_failed_the_first_is_named() -> None:
-    rows = _rows()
-    for rank in (1, 2, 3):
-        rows[rank]["step"]["failure"] = {"part": "update", "words": "NaN"}
-    assert str(_check(rows)["step"]) == ("FAIL  step (node0, node1): rank 1 on node0, and 2 more ranks, update: NaN")
-
-
 def test_the_slowest_rank_sets_the_rate() -> None:
     rows = _rows()
     rows[3]["step"]["seconds"] = {**SECONDS, "step": 0.1}
@@ -196,10 +189,11 @@ def test_what_the_plan_lacks_is_told_of_memory_alone(
     words: str, before: float | None, plan: PlannedRun | None, ending: str
 ) -> None:
     rows = _rows()
-    for row in rows[:3]:
+    for row in rows[1:]:
         row["step"] |= {"failure": {"part": "warm-up", "words": words}, "memory_before_bytes": before}
     found = _check(rows, plan=plan)["step"]
-    assert found.words == f"rank 0 on node0, and 2 more ranks, warm-up: {ending}"
+    assert found.words == f"rank 1 on node0, and 2 more ranks, warm-up: {ending}"
+    assert found.hosts == ("node0", "node1")
 
 
 def test_a_rank_that_hangs_or_did_not_report_has_no_end() -> None:
