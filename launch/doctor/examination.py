@@ -79,10 +79,10 @@ class Examination:
             if result.level == "FAIL"
             for host in result.hosts
         }
-        known = {rank.host: NodeScore(rank.host, 0.0, "compute", is_slow=False) for rank in self.ranks}
-        known = {node.host: node for node in self.checks[0]} if self.checks else known
-        known |= {host: known.get(host) or NodeScore(host, 0.0, "compute", is_slow=False) for host in problems}
-        return [replace(node, problem=problems.get(node.host, "")) for node in known.values()]
+        scores = {node.host: node for node in self.checks[0]} if self.checks else {}
+        for host in (*(rank.host for rank in self.ranks), *problems):
+            scores.setdefault(host, NodeScore(host, 0.0, "compute", is_slow=False))
+        return [replace(node, problem=problems.get(node.host, "")) for node in scores.values()]
 
     @property
     def is_runnable(self) -> bool:
@@ -95,11 +95,8 @@ class Examination:
         """The nodes that a rehearsal makes slow; None if this is none."""
         if self.cluster.rehearsal is None:
             return None
-        return [
-            f"node{place.partition(':')[0]}"
-            for place, factor in self.cluster.rehearsal.slow_ranks.items()
-            if factor > 1
-        ]
+        slow = self.cluster.rehearsal.slow_ranks
+        return [f"node{place.partition(':')[0]}" for place, factor in slow.items() if factor > 1]
 
 
 def examine(options: Options) -> Examination:
@@ -299,13 +296,11 @@ def _remember(recipe_name: str, cluster: Cluster, nodes: Sequence[NodeScore]) ->
     try:
         with explain_disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-            lines.append(json.dumps(row))
+            with path.open("a", encoding="utf-8") as file:  # in one piece, as other jobs may do the same
+                file.write(f"{json.dumps(row)}\n")
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             if len(lines) > 2 * _KEPT:
                 write_text(path, "\n".join(lines[-_KEPT:]) + "\n")
-            else:
-                with path.open("a", encoding="utf-8") as file:  # in one piece, as other jobs may do the same
-                    file.write(f"{lines[-1]}\n")
     except UserError as error:
         return [CheckResult("WARN", "history", str(error))]
     rows = _rows(lines, cluster.name)[-_LAST:]

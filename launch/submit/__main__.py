@@ -75,7 +75,6 @@ def _submit(options: _Options) -> int:
         return _act_on_submitted(options, folder.absolute())
     if options.cluster is None or (options.recipe is None and options.accept is None):
         raise UserError("give RECIPE and --cluster C, or --resume, --status or --cancel with a run; see --help")
-    from configs.load import load_both
     from launch.accept.settings import load_settings, require_minutes
     from launch.submit.hosts import parse_hosts
     from launch.submit.script import job_text
@@ -85,10 +84,7 @@ def _submit(options: _Options) -> int:
     from train.rehearse.rehearsed_run import Course, rehearsed_job
 
     overrides = [*starting_weights(options.start_from), *options.overrides]
-    if options.recipe is None:
-        recipe, cluster = load_settings(None, options.cluster, overrides)
-    else:
-        recipe, cluster = load_both(options.recipe, options.cluster, overrides)
+    recipe, cluster = load_settings(options.recipe, options.cluster, overrides)
     if options.accept is not None:
         require_minutes("--accept", options.accept)
         scheduler = cluster.scheduler.model_copy(update={"spare_nodes": 0})
