@@ -23,6 +23,9 @@ _FALSE_ALARMS = 1e-3
 _FEW, _FLOOR_OF_FEW = 8, 0.25
 """Of fewer ranks nobody can tell how much sound ones differ; on two shared cores it reaches 0.1."""
 
+_MOST_NOISE = 3.0
+"""Logarithm of a change that no noise explains: of a node that takes 20 times as long as it did."""
+
 _MAD_EFFICIENCY = 0.37
 """Share of the values that would tell the standard deviation as well if it were computed from squares."""
 
@@ -148,7 +151,9 @@ def _compare(series: np.ndarray, floor: float, comparisons: int, before: np.ndar
         # One sample has no spread.
         known_floor = floor if rounds > 1 else max(floor, _FLOOR_OF_FEW)
         quantile = _quantile(comparisons, max(1.0, 2 * _MAD_EFFICIENCY * (rounds - 1)))
-        limits = np.maximum(known_floor, quantile * np.hypot(within, before[:, 1] / before[:, 0]))
+        # Of logarithms: a node that takes longer varies by as much more, and that must not hide it.
+        noise = quantile * np.hypot(within / (1 + whole), before[:, 1] / before[:, 0])
+        limits = np.maximum(known_floor, np.expm1(np.minimum(noise, _MOST_NOISE)))
     columns = whole, np.min(halves, axis=0), limits, _median(series, 1), _spread(series, 1)
     return [Excess(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 

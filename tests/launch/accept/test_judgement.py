@@ -145,6 +145,7 @@ def _drifting(seed: int, drift: float, memory: float, count: int, factor: float 
         (0.25, 0.7, 6, 1.0, range(1)),
         (0.25, 0.9, 24, 1.0, range(1)),
         (0.01, 0.9, 24, 1.1, range(95, 101)),
+        (0.25, 0.7, 6, 30.0, range(100, 101)),
     ],
 )
 def test_a_node_is_slow_beside_its_baseline_beyond_what_its_drift_explains(
