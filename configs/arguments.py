@@ -198,28 +198,41 @@ def in_words(error: Exception) -> str:
     return f"{' '.join(str(error).split())}: {remedy}"
 
 
-def option(text: str, default: Any = None, **settings: Any) -> Any:
-    """Return a field of a dataclass of options, of which `add_options` makes an option of the same name.
+def option(text: str, default: Any = None, *, flag: str | None = None, **settings: Any) -> Any:
+    """Return a field of a dataclass of options, of which `add_options` makes an option.
 
     Args:
-        text: For the help.
+        text: For the help, which adds the default.
         default: The value without the option; False for a switch.
-        settings: Further arguments of `argparse.ArgumentParser.add_argument`; and ``group``, the title of a section of
-            the help, which begins with this option.
+        flag: The option. If None, the name of the field after two dashes.
+        settings: Further arguments of `argparse.ArgumentParser.add_argument`; ``group``, the title of a section of the
+            help, which begins with this option; and ``presets``, option -> the value for which it stands.
     """
-    kind = {"action": "store_true"} if default is False else {}
-    return field(default=default, metadata={"help": text, **kind, **settings})
+    kind = {"action": "store_true"} if default is False and "action" not in settings else {}
+    if default is not None and default is not False and default != ():
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        text += f" (default: {shown:g})" if isinstance(shown, float) else f" (default: {shown})"
+    return field(default=default, metadata={"help": text, "flag": flag, **kind, **settings})
 
 
 def add_options(parser: argparse.ArgumentParser, options_type: type) -> None:
     """Add the options of a dataclass, whose fields `option` has made."""
     section: Any = parser
     for each in fields(options_type):
-        if each.metadata:
-            settings = dict(each.metadata)
-            if title := settings.pop("group", ""):
-                section = parser.add_argument_group(title)
-            section.add_argument(flag(each.name), default=each.default, **settings)
+        if not each.metadata:
+            continue
+        default = [*each.default] if isinstance(each.default, tuple) else each.default  # which an option may append to
+        settings = {"default": default, **each.metadata}
+        name, presets = settings.pop("flag") or flag(each.name), settings.pop("presets", {})
+        if title := settings.pop("group", ""):
+            section = parser.add_argument_group(title)
+        if name.startswith("-"):
+            settings["dest"] = each.name
+        place = section.add_mutually_exclusive_group() if presets else section
+        place.add_argument(name, **settings)
+        for preset, value in presets.items():
+            told = {"dest": each.name, "const": value, "default": default, "help": f"{name} {value}"}
+            place.add_argument(preset, action="store_const", **told)
 
 
 def flag(name: str) -> str:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from configs.arguments import Parser, exit_status, parse
+from configs.arguments import Parser, add_options, exit_status, parse
 from configs.errors import REFUSED_STATUS, UserError, nearest
 from train.bench.bench_allreduce import AllreduceBench
 from train.bench.bench_gpu import GpuBench
@@ -25,7 +25,7 @@ from train.bench.bench_peers import PeersBench
 from train.bench.bench_race import RaceBench
 from train.bench.bench_startup import StartupBench
 from train.bench.bench_step import StepBench
-from train.bench.options import Bench, add_options
+from train.bench.options import Bench
 
 if TYPE_CHECKING:
     from train.bench.measure import Report

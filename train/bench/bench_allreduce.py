@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from configs.arguments import option
 from configs.errors import UserError
 from configs.registry import communicators_of
 from train.bench.measure import BenchRow, Report, make_report, ratio_rows, summarize, turns
-from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
+from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:

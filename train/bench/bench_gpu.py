@@ -18,12 +18,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from configs.arguments import override_words
+from configs.arguments import option, override_words
 from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from train.bench.kernel_cases import ALLOWED_ERROR, EXECUTIONS, KERNEL_CASES
 from train.bench.measure import BenchRow, Report, make_report, summarize
-from train.bench.options import Bench, effort, option
+from train.bench.options import Bench, effort
 from train.bench.samples import Figures, MeasurementFailed
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class GpuBench(Bench):
         "folder for rows.jsonl, table.md and the runs (default: runs/bench/gpu-TIME); what has a row there is not "
         "measured again", metavar="DIR", type=Path
     )  # fmt: skip
-    tiny: bool = option("try everything at tiny shapes on the CPU", False, action="store_true")
+    tiny: bool = option("try everything at tiny shapes on the CPU", False)
 
     def measure(self, jobs: "Jobs") -> Report:
         """See `train.bench.options.Bench`."""

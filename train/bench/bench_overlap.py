@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from configs.arguments import option
 from configs.errors import UserError
 from train.bench.measure import BenchRow, Report, make_report, summarize
-from train.bench.options import Bench, effort, option
+from train.bench.options import Bench, effort
 from train.bench.samples import Figures
 from train.comm.buckets import BucketPlan, plan_reductions
 from train.networks.arch import float32_gradients, gradient_bytes, network_of

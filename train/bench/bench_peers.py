@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from configs.arguments import option
 from configs.errors import UserError, nearest
 from configs.networks import IMAGE_SIZES, NETWORKS
 from train.bench.bench_step import GREY
@@ -25,7 +26,7 @@ from train.bench.forms import (
     wanted_precisions,
 )
 from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, effort, option
+from train.bench.options import Bench, effort
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class PeersBench(PeerOptions, Bench):
     ranks: int = option("cores, each with a rank of its own or all in one process", 2, metavar="N", type=int)
     optimizer: str = option("update of all programs but Horovod's example", "sgd", choices=("sgd", "lars"))
     rounds: int | None = effort(
-        "starts of the fastest forms", quick=1, usual=None, thorough=12, default="6; 2 from 128 px on"
+        "starts of the fastest forms (default: 6; 2 from 128 px on)", quick=1, usual=None, thorough=12
     )
     steps: int | None = option("timed steps of each start (default: 4; 1 from 128 px on)", metavar="N", type=int)
 

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from configs.arguments import option
 from configs.errors import UserError
 from logs.read.lines import read_events
 from train.bench.forms import (
@@ -22,7 +23,7 @@ from train.bench.forms import (
     wanted_precisions,
 )
 from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, effort, option
+from train.bench.options import Bench, effort
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from configs.arguments import option
 from configs.programs import Program, command_of
 from logs.read.lines import read_events
 from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
+from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu
 from train.bench.samples import Figures, read_samples
 from train.rank.startup import WAITING
 

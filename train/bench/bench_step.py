@@ -6,12 +6,13 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
+from configs.arguments import option
 from configs.errors import UserError
 from configs.networks import IMAGE_SIZES
 from configs.registry import ENGINES, possible_precisions
 from train.bench.forms import own_forms, own_place, precisions
 from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu, option
+from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ class StepBench(PlaceOptions, Bench):
         "measure the first case in every form that uses the same cores: one process or several, each engine, layout "
         "and precision; and say how to set the fastest",
         False,
-        action="store_true",
     )
     rounds: int = effort("starts of each case", quick=1, usual=6, thorough=12)
     seconds: float = option("seconds of samples of each start", 2.0, metavar="S", type=float)

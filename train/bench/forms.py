@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from configs.arguments import option
 from configs.errors import UserError
 from configs.registry import ENGINES, has_engine, possible_precisions
-from train.bench.options import option
 
 if TYPE_CHECKING:
     from configs.optimizers import Optimizer

@@ -5,10 +5,11 @@ works before anything is installed.
 """
 
 from abc import ABC, abstractmethod
-from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from configs.arguments import option
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class Bench(ABC):
     """A question that ``./run.sh bench NAME`` answers by measurements: a frozen dataclass whose fields are its options.
 
-    The fields are made by `option` and `effort`. The defaults answer the question in under six minutes on two cores.
+    The fields are made by `configs.arguments.option` and `effort`. The defaults answer the question in under six
+    minutes on two cores.
 
     Attributes:
         question: What the bench measures, in one line.
@@ -46,22 +48,7 @@ def is_local_cpu(cluster: "Cluster") -> bool:
     return cluster.launcher == "local" and cluster.device == "cpu"
 
 
-def option(text: str, default: Any = None, *, flag: str | None = None, **settings: Any) -> Any:
-    """Return a field that is an option.
-
-    Args:
-        text: The help, without the default.
-        default: Value without the option.
-        flag: The option's name. If None, the name of the field after two dashes.
-        settings: Further arguments of `argparse.ArgumentParser.add_argument`.
-    """
-    if default not in (None, False, ()):
-        shown = f"{default:g}" if isinstance(default, float) else default
-        text += f" (default: {' '.join(map(str, shown)) if isinstance(shown, tuple) else shown})"
-    return field(default=default, metadata={"flag": flag, "help": text, **settings})
-
-
-def effort(what: str, *, quick: float, usual: float | None, thorough: float, default: str = "") -> Any:
+def effort(what: str, *, quick: float, usual: float | None, thorough: float) -> Any:
     """Return a field that says how much to measure: by a number, or by ``--quick`` or ``--thorough``.
 
     Args:
@@ -69,20 +56,14 @@ def effort(what: str, *, quick: float, usual: float | None, thorough: float, def
         quick: The number for a first impression.
         usual: The number that answers the question in under six minutes on two cores; None where the bench chooses it.
         thorough: The number for a narrow interval.
-        default: Describes ``usual`` where the bench chooses it.
     """
-    text = f"{what} (default: {default or usual})"
-    return field(default=usual, metadata={"help": text, "numbers": {"quick": quick, "thorough": thorough}})
+    kind, presets = type(quick), {"--quick": quick, "--thorough": thorough}
+    return option(what, usual, metavar="N" if kind is int else "S", type=kind, presets=presets)
 
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """The options that say where a bench measures.
-
-    Attributes:
-        cluster: A name in configs/clusters or a YAML file.
-        overrides: Changes of the cluster, each ``cluster.key=value``.
-    """
+    """The options that say where a bench measures."""
 
     cluster: str = option("a name in configs/clusters or a YAML file", "laptop", metavar="C")
     overrides: Sequence[str] = option(
@@ -92,21 +73,3 @@ class PlaceOptions:
         metavar="KEY=VALUE",
         action="append",
     )
-
-
-def add_options(parser: ArgumentParser, options: type) -> None:
-    """Add the options that a dataclass declares. An option that is not given leaves its field at the default."""
-    for each in fields(options):
-        settings = dict(each.metadata)
-        flag = settings.pop("flag", None) or f"--{each.name.replace('_', '-')}"
-        if numbers := settings.pop("numbers", None):
-            group, kind = parser.add_mutually_exclusive_group(), type(numbers["quick"])
-            metavar = "N" if kind is int else "S"
-            group.add_argument(flag, metavar=metavar, type=kind, default=SUPPRESS, **settings)
-            for word, value in numbers.items():
-                told: dict[str, Any] = {"dest": each.name, "const": value, "help": f"{flag} {value}"}
-                group.add_argument(f"--{word}", action="store_const", default=SUPPRESS, **told)
-        elif flag.startswith("-"):
-            parser.add_argument(flag, dest=each.name, default=SUPPRESS, **settings)
-        else:
-            parser.add_argument(flag, default=each.default, **settings)

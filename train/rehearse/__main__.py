@@ -36,7 +36,7 @@ class _Options:
     cluster: str | None
     overrides: list[str]
     ranks: int | None = option("ranks on this machine", metavar="N", type=int)
-    nodes: int = option("nodes, with launcher srun (default: 1)", 1, metavar="N", type=int)
+    nodes: int = option("nodes, with launcher srun", 1, metavar="N", type=int)
     launcher: str | None = option(
         f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it and a Horovod with MPI are here",
         choices=["local", "horovodrun", "mpirun", "srun"],
@@ -44,16 +44,14 @@ class _Options:
     shrink: int | None = option(
         "tensors are F times smaller than the real ones (default: 256; in a job: 1)", metavar="F", type=int
     )
-    speed: float = option("sleeps are S times shorter than the real compute (default: 1)", 1.0, metavar="S", type=float)
+    speed: float = option("sleeps are S times shorter than the real compute", 1.0, metavar="S", type=float)
     slow: list[str] | None = option(
         "make a rank slower by this factor, or with --accept its copies or its link (3:copy:1.2, 3:link:1.3); "
         "repeatable",
         metavar="RANK:FACTOR",
         action="append",
     )
-    noise: float = option(
-        "standard deviation of every wait, as a share of it (default: 0)", 0.0, metavar="SHARE", type=float
-    )
+    noise: float = option("standard deviation of every wait, as a share of it", 0.0, metavar="SHARE", type=float)
     fail: list[str] | None = option(
         "inject a fault before a step: kill, silence, notice, error, slow, link or disk; repeatable",
         metavar="WHAT@STEP:RANK",

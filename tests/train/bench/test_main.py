@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from configs.arguments import option
 from configs.errors import UserError
 from configs.load import ROOT
 from configs.registry import has_engine, installed_engine
 from train.bench.__main__ import BENCHES, main, read_command
 from train.bench.launching import Jobs
 from train.bench.measure import Report, interleave, make_report, summarize
-from train.bench.options import Bench, effort, option
+from train.bench.options import Bench, effort
 from train.bench.samples import MeasurementFailed
 
 
