@@ -31,7 +31,7 @@ from train.evaluate import Evaluator, metric_of
 from train.measure.timing import Clock, StepClock
 from train.rank.identity import Identity
 from train.rank.startup import WAITING, Ledger
-from train.static_step import StaticStep
+from train.static_step import StaticInference, StaticStep
 from train.step import Step
 from train.warmup import blank_batch
 
@@ -111,20 +111,23 @@ class Composition:
         ]
         return StaticStep(**parts, batches=batches, has_sums=graphs == "step")
 
-    def make_evaluator(self, on_batch: Callable[[], object]) -> Evaluator:
-        """Return the evaluation of this rank's shard; ``on_batch`` is called after each batch."""
+    def make_evaluator(self, on_batch: Callable[[], object], *, image_type: str = "float32") -> Evaluator:
+        """Return the evaluation of this rank's shard; where steps are graphs, so are its inferences, captured now.
+
+        Args:
+            on_batch: Called after each batch.
+            image_type: Type of the images.
+        """
         assert self.evaluation is not None
+        network, predict = self.model.network, None
+        if self.cluster.engine.cuda_graphs != "none":
+            size, side = self.plan.per_rank_batch_size, self.model.eval_side
+            batch = blank_batch(self.engine, network, size, image_type, side)
+            predict = StaticInference(self.engine, network, batch.images)
         new_metric = metric_of(self.engine, self.recipe.loss)
         if (rehearsal := self.cluster.rehearsal) is not None:
             new_metric = partial(InventedTop1, self.engine, rehearsal.waits.top1)
-        return Evaluator(
-            self.model.network,
-            self.evaluation,
-            self.communicator,
-            new_metric,
-            on_batch,
-            self.model.parts,
-        )
+        return Evaluator(network, self.evaluation, self.communicator, new_metric, on_batch, self.model.parts, predict)
 
 
 def compose(  # noqa: PLR0913 (each is another part of a run)

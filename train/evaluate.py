@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from configs.ideas.part import Part
+from configs.ideas.part import LogitsOf, Part
 from configs.schema import Loss
 from data.input.batches import EvaluationSource
 from train.comm.communicator import Communicator
@@ -27,10 +27,11 @@ _MOST_LOSS = 1e9
 """A rank's summed loss from which on it counts as infinite: 9,000 ranks' sums in millionths still fit into 63 bits."""
 
 
+@dataclass
 class Evaluator:
     """Evaluate the network on the shards of all ranks.
 
-    Args:
+    Attributes:
         network: The network. Its batch-norm statistics, and those that ideas evaluate in their place, are averaged over
             the ranks before each evaluation, so that every rank evaluates the same model.
         source: This rank's shard; the last batch may be padded.
@@ -38,46 +39,42 @@ class Evaluator:
         new_metric: Returns the metric of one evaluation, see `metric_of`.
         on_batch: Called after each batch.
         parts: What the recipe's ideas compute.
+        predict: Returns logits by the weights that the network has then. If None, the network's `inference` does.
     """
 
-    def __init__(
-        self,
-        network: TrainableNetwork,
-        source: EvaluationSource,
-        communicator: Communicator,
-        new_metric: Callable[[], Metric],
-        on_batch: Callable[[], object],
-        parts: Sequence[Part] = (),
-    ) -> None:
-        self._network, self._source, self._communicator = network, source, communicator
-        self._new_metric, self._on_batch = new_metric, on_batch
-        self._parts = parts
-        self._last: Metric | None = None
+    network: TrainableNetwork
+    source: EvaluationSource
+    communicator: Communicator
+    new_metric: Callable[[], Metric]
+    on_batch: Callable[[], object]
+    parts: Sequence[Part] = ()
+    predict: LogitsOf | None = None
+    _last: Metric | None = field(default=None, init=False)
 
     def __call__(self) -> Score:
         """Return the score over all ranks; waits for the result."""
-        self._communicator.exchange(settled=True)
-        if statistics := self._network.statistics:
-            self._communicator.average("statistics", statistics)
-        for number, part in enumerate(self._parts):
+        self.communicator.exchange(settled=True)
+        if statistics := self.network.statistics:
+            self.communicator.average("statistics", statistics)
+        for number, part in enumerate(self.parts):
             if evaluated := [*part.evaluated_statistics.values()]:
-                self._communicator.average(f"evaluated statistics {number}", evaluated)
-        metric = self._new_metric()
+                self.communicator.average(f"evaluated statistics {number}", evaluated)
+        metric = self.new_metric()
         with ExitStack() as entered:
-            for part in self._parts:
+            for part in self.parts:
                 entered.enter_context(part.weights())
-            predict = self._network.inference()
-            for part in self._parts:
+            predict = self.predict or self.network.inference()
+            for part in self.parts:
                 predict = part.logits(predict)
-            for images, labels, num_valid in self._source.batches():
+            for images, labels, num_valid in self.source.batches():
                 metric.add(predict(images), labels, num_valid)
-                self._on_batch()
+                self.on_batch()
         self._last = metric
-        return metric.score(self._communicator)
+        return metric.score(self.communicator)
 
     def by_class(self, num_classes: int) -> dict[str, Any] | None:
         """Return the counts of the last evaluation by class, see `Metric`; None without an evaluation."""
-        return None if self._last is None else self._last.by_class(self._communicator, num_classes)
+        return None if self._last is None else self._last.by_class(self.communicator, num_classes)
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
         if cluster.communication.is_synchronous:
             signals.wait_for_step()
             watchdog.follow(Peers(folder, identity, starts["hosts"], cluster.engine.run_ahead_steps))
-        evaluate = rank.make_evaluator(watchdog)
+        evaluate = rank.make_evaluator(watchdog, image_type=images.image_type)
         if cluster.device == "gpu":
             # A full collection takes 0.1 to 0.4 s with PyTorch imported, for which all ranks would wait in some step.
             gc.collect()

@@ -1,4 +1,4 @@
-"""An optimizer step that a GPU can replay as CUDA graphs: the same work on the same arrays. Names no framework.
+"""Steps and inferences that a GPU can replay as CUDA graphs: the same work on the same arrays. Names no framework.
 
 A graph repeats kernels with the addresses and the numbers that they had when it was captured. So every batch is copied
 into fixed arrays, the numbers of a step lie on the device, and its results are fixed arrays, too. Where the
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch, TrainingSource
-from train.engine.protocol import FixedOptimizer, Work
+from train.engine.protocol import Array, Engine, FixedOptimizer, TrainableNetwork, Work
 from train.step import Step, StepArrays, reduce_all
 
 
@@ -114,6 +114,27 @@ class StaticStep(Step):
         with self.clock.reductions(network.gradients):
             reduce_all(self.engine, network, self.communicator, self.buckets, arrays)
             self.communicator.complete()
+
+
+class StaticInference:
+    """Inference on fixed arrays; each batch folds the batch norms anew, which reads the weights once.
+
+    Args:
+        engine: The framework.
+        network: The network, whose weights and statistics may change from one batch to the next.
+        images: Arrays for the images of a batch; an inference of this shape must have been computed before.
+    """
+
+    def __init__(self, engine: Engine, network: TrainableNetwork, images: Array) -> None:
+        self._engine, self._images = engine, images
+        self._logits = logits = engine.copy(network.inference()(images))
+        self._replay = engine.capture(lambda: engine.overwrite(logits, network.inference()(images)))
+
+    def __call__(self, images: Array) -> Array:
+        """Queue the logits of a batch."""
+        self._engine.overwrite(self._images, images)
+        self._replay()
+        return self._engine.copy(self._logits)
 
 
 def _nothing() -> None:

@@ -472,25 +472,16 @@ def _tasks(bench: _Part) -> Mapping[str, Mapping[str, Callable[[], Rows]]]:
     graph = sorted(((*step, "graph") for step in by_size), key=lambda step: step[0])
     with_sums = bench.of(("eager", "graph", "sums between graphs"), ("graph",))
     alone = [(size, bench.kind, way) for size in sizes for way in with_sums]
-    parts: dict[str, Callable[[], Rows]] = {
-        "machine": bench.machine,
-        "verdict": bench.verdict,
-        "digits": bench.digits,
-        "kernels": bench.kernels,
-        "levers": bench.levers,
-        "norms": bench.norms,
-        "compiled": partial(bench.steps, *compiled),
-        "decoding": bench.decoding,
-        "jpegs": bench.jpegs,
-        "steps": partial(bench.steps, *((*step, "eager") for step in steps)),
-        "graph": partial(bench.steps, *graph),
-        "run": bench.run,
-        "simulator": bench.simulator,
-    }
-    profile = {str(size): partial(bench.profile, size) for size in sizes[:2]}
     sums = {str(case): partial(bench.steps, case, communicates=True) for case in alone}
-    whole = {name: {"all": action} for name, action in parts.items()}
-    return {**whole, "profile": profile, "nccl": {"sums": bench.sums, **sums}}
+    several: dict[str, Mapping[str, Callable[[], Rows]]] = {
+        "profile": {str(size): partial(bench.profile, size) for size in sizes[:2]},
+        "compiled": {"all": partial(bench.steps, *compiled)},
+        "steps": {"all": partial(bench.steps, *((*step, "eager") for step in steps))},
+        "graph": {"all": partial(bench.steps, *graph)},
+        "nccl": {"sums": bench.sums, **sums},
+    }
+    # Any other part is one measurement of its name.
+    return {part: several[part] if part in several else {"all": getattr(bench, part)} for part in PARTS}
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

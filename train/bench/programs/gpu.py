@@ -136,7 +136,7 @@ def _steps(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results
     assert evaluation is not None
     warm_up(engine, rank.model, rank.communicator, plan.per_rank_batch_size, images.image_type)
     weights, statistics = _vector(network.read_weights().values()), _vector(network.read_statistics().values())
-    predict, evaluate = network.inference(), rank.make_evaluator(lambda: None)
+    predict, evaluate = network.inference(), rank.make_evaluator(lambda: None, image_type=images.image_type)
     left = {"logits": _vector(engine.to_host(predict(shown))[:valid] for shown, _, valid in evaluation.batches())}
     loss_before = evaluate().row["eval_loss"]
     clock = Clock(engine, cluster.engine.run_ahead_steps)

@@ -4,7 +4,8 @@ On a CPU every verb computes before it returns. On a GPU, verbs queue on the dev
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ from train.engine.protocol import Engine, Operator, Optimizer, Predict, Trainabl
 from train.engine.torch.export import export_formats
 from train.engine.torch.network import TrainedNetwork, host_copy
 from train.engine.torch.optimizers import FUSED, clear_unless_finite, norms
-from train.engine.torch.tracing import read_operators
 from train.networks.arch import Network
 from train.rank.identity import Identity
 
 _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers by their bytes."""
+
+_KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+_COMMUNICATION = ("gloo:", "mpi:", "nccl:", "ncclDevKernel", "ncclKernel")
+_BEGINNINGS = ("aten::", *_COMMUNICATION)
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's ``mallopt``, by their numbers in malloc.h."""
@@ -190,7 +194,7 @@ class TorchEngine(Engine):
             torch._foreach_add_(targets, sources, alpha=scale)
             return
         # A change is small beside its target, and so is its rounding.
-        changes = torch._foreach_mul(targets, _shares_lost(kept))
+        changes = torch._foreach_mul(targets, 1 - kept if isinstance(kept, float) else [1 - share for share in kept])
         torch._foreach_sub_(changes, torch._foreach_mul(sources, scale))
         if unless is not None:
             torch._foreach_mul_(changes, (1 - unless).reshape(()))
@@ -275,8 +279,8 @@ class TorchEngine(Engine):
         return {
             "gpus": torch.cuda.device_count(),
             "CUDA": torch.backends.cuda.is_built(),
-            "CUDNN": torch._C._has_cudnn,
-            "MKLDNN": torch._C._has_mkldnn,
+            "CUDNN": torch.backends.cudnn.is_available(),
+            "MKLDNN": torch.backends.mkldnn.is_available(),
             "GLOO": distributed.is_gloo_available(),
             "MPI": distributed.is_mpi_available(),
             "NCCL": distributed.is_nccl_available(),
@@ -299,5 +303,30 @@ class TorchEngine(Engine):
         return read_operators(path)
 
 
-def _shares_lost(kept: float | Sequence[float]) -> float | list[float]:
-    return 1 - kept if isinstance(kept, float) else [1 - share for share in kept]
+def read_operators(path: Path) -> list[Operator]:
+    """Return the operators in a file of PyTorch's profiler, ordered by their beginnings.
+
+    They are the kernels of a GPU, where there are some, else the operators that no other operator called.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    base_us = content.get("baseTimeNanoseconds", 0) / 1000
+    events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
+    kernels = [event for event in events if event.get("cat") in _KERNELS]
+    called = (event for event in events if event["name"].startswith(_BEGINNINGS))
+    operators = [_operator(event, base_us) for event in kernels or _outermost(called)]
+    return sorted(operators, key=lambda operator: operator.begin_us)
+
+
+def _outermost(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the events that lie within no other event of their thread."""
+    end, thread = 0.0, None
+    for event in sorted(events, key=lambda each: (str(each["tid"]), each["ts"], -each["dur"])):
+        if event["tid"] != thread or event["ts"] >= end:
+            end, thread = event["ts"] + event["dur"], event["tid"]
+            yield event
+
+
+def _operator(event: dict[str, Any], base_us: float) -> Operator:
+    name, begin_us = event["name"], base_us + event["ts"]
+    is_communication = name.startswith(_COMMUNICATION)
+    return Operator(name.removeprefix("aten::"), round(begin_us), round(begin_us + event["dur"]), is_communication)

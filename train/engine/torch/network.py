@@ -23,7 +23,7 @@ from train.engine.protocol import Array, TrainableNetwork
 from train.engine.torch.compiling import Compiler
 from train.engine.torch.folding import FoldedInference
 from train.engine.torch.layers import Layers, Operator
-from train.engine.torch.shared_norm import SharedStatistics
+from train.engine.torch.shared_norm import SharedStatistics, shared_norm
 from train.ideas.loss import Losses, losses_of
 from train.networks.arch import Network
 from train.networks.layer import Layer, Parameter
@@ -224,9 +224,8 @@ class TrainedNetwork(TrainableNetwork):
             return functional.batch_norm(values, mean, variance, gamma, beta, eps=self.model.bn_epsilon)
         gamma, beta = (tensors[each.name] for each in layer.parameters)
         if self._shared_statistics is not None:
-            epsilon = self.model.bn_epsilon
-            normalised, *self._batch_statistics[layer.name] = self._shared_statistics.normalise(
-                values, gamma, beta, epsilon
+            normalised, *self._batch_statistics[layer.name] = shared_norm(
+                values, gamma, beta, self.model.bn_epsilon, self._shared_statistics
             )
             return normalised
         # What torch.nn.functional.batch_norm calls. It alone returns the batch's statistics.

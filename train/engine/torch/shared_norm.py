@@ -40,16 +40,6 @@ class SharedStatistics:
         _gather(gathered, own, group=self._group)
         return list(gathered.view(self._size, -1).split([len(part) for part in parts], dim=1))
 
-    def normalise(self, values: Any, gamma: Any, beta: Any, epsilon: float) -> tuple[Any, Any, Any]:
-        """Normalise activations of shape [N, C, H, W] over the images of all the ranks, each of which has N of them.
-
-        Returns:
-            The activations in their type, and mean and inverse standard deviation of the batch, float32 of shape [C],
-            through which no gradient flows.
-        """
-        normalised, mean, inverse_std = _SharedNorm.apply(values, gamma, beta, epsilon, self)
-        return normalised, mean, inverse_std
-
 
 class _SharedNorm(torch.autograd.Function):  # type: ignore[misc]
     """*Source*: Ioffe and Szegedy, arXiv:1502.03167, section 3, with sums over the images of several ranks."""
@@ -80,3 +70,9 @@ class _SharedNorm(torch.autograd.Function):  # type: ignore[misc]
         of_values, of_deviations = (each.mean(dim=0).div(numbers).view(shape) for each in ctx.shared.combined(sums))
         result = (arriving - of_values - deviations * of_deviations) * (gamma * inverse_std).view(shape)
         return result.to(values.dtype), sums[1], sums[0], None, None
+
+
+shared_norm = _SharedNorm.apply
+"""Takes activations of shape [N, C, H, W], gamma, beta, epsilon and `SharedStatistics`, of ranks with N images each.
+Returns the activations in their type, and mean and inverse standard deviation of the batch, float32 of shape [C],
+through which no gradient flows."""

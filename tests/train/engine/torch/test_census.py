@@ -100,9 +100,11 @@ def test_an_update_takes_few_launches(census: dict[str, Census]) -> None:
         assert launches <= (6 if "fused" in trace else most), trace
 
 
-def test_an_evaluation_takes_few_launches(census: dict[str, Census]) -> None:
-    for trace, found in census.items():
-        assert 53 + 49 + 16 + 53 < found["launches_of_evaluation"] <= _MOST_OF_AN_EVALUATION, trace
+def test_an_evaluation_takes_few_launches_and_next_to_none_beside_a_graph(told: dict[str, Any]) -> None:
+    for trace in (*_TRACES, *_GRAPHS):
+        within, beside = told[trace]["launches_of_evaluation"]
+        assert 53 + 49 + 16 + 53 < within + beside <= _MOST_OF_AN_EVALUATION, trace
+        assert (within == 0) if trace in _TRACES else (beside == 2), "copies of images and logits"
 
 
 def test_what_a_graph_replays_reads_nothing_and_waits_for_nothing_and_little_is_launched_beside_it(

@@ -8,9 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-
 from train.engine.protocol import Operator
-from train.engine.torch.tracing import read_operators
+from train.engine.torch.engine import read_operators
 
 
 def _event(name: str, begin: float, duration: float, thread: int = 1, category: str = "cpu_op") -> dict[str, Any]:

@@ -180,16 +180,36 @@ def _trace(
         engine.take(batch.labels, np.arange(_IMAGES))
         taken = record.result()["host"]
         record.clear()
-        network.inference()(batch.images)
-        evaluated = sum(sum(each.values()) for each in record.result()["launches"].values())
+        captured = [*record.captured]
+        evaluated = _launches_of_evaluation(engine, network, batch.images, record, is_graph=graphs != "none")
         gc.disable()
         del step
         left = len(record.graphs)
         at_end = record.graphs_at_end(distributed, communicator)
     return result | {
-        "gradients_lie_as_weights": strides, "captured": record.captured, "graphs_left": left, "graphs_at_end": at_end,
+        "gradients_lie_as_weights": strides, "captured": captured, "graphs_left": left, "graphs_at_end": at_end,
         "host_of_take": taken, "launches_of_evaluation": evaluated,
     }  # fmt: skip
+
+
+def _launches_of_evaluation(
+    engine: Any, network: Any, images: Any, record: "_Record", *, is_graph: bool
+) -> tuple[int, int]:
+    """Return the launches of an evaluation of a batch: of what a graph has captured, and beside a graph."""
+    from train.static_step import StaticInference
+
+    if is_graph:
+        predict = StaticInference(engine, network, images)
+        captured = record.captured[-1]
+        record.clear()
+        predict(images)
+    else:
+        captured = {"launches": {}}
+        network.inference()(images)
+    within, beside = (
+        sum(sum(each.values()) for each in found["launches"].values()) for found in (captured, record.result())
+    )
+    return within, beside
 
 
 class _Record:
