@@ -118,14 +118,17 @@ def _apply(
 def _passed(
     gradient, output, values, mean, inverse_std, gamma, beta, places, exist, x, HAS_RELU: tl.constexpr
 ):  # fmt: skip
-    """Return the gradient that the ReLU lets through: where the output, saved or computed again, is positive."""
+    """Return the gradient that the ReLU lets through: where the output, saved or computed again, is positive.
+
+    Outputs are compared as float32, because the interpreter of Triton 3.9 takes a negative bfloat16 for a large number.
+    """
     passed = tl.load(gradient + places, mask=exist, other=0).to(tl.float32)
     if HAS_RELU:
         if output is not None:
-            passed = tl.where(tl.load(output + places, mask=exist, other=0) <= 0, 0.0, passed)
+            passed = tl.where(tl.load(output + places, mask=exist, other=0).to(tl.float32) <= 0, 0.0, passed)
         else:
             again = _normalised(values, mean, inverse_std, gamma, beta).to(x.dtype.element_ty)
-            passed = tl.where(again <= 0, 0.0, passed)
+            passed = tl.where(again.to(tl.float32) <= 0, 0.0, passed)
     return passed
 
 
