@@ -65,7 +65,7 @@ class EngineEntry(NamedTuple):
     """An engine and what a cluster file may ask of it.
 
     Attributes:
-        module: Package with a function ``open_engine(cluster, identity)``.
+        module: Has a function ``open_engine(cluster, identity)``.
         packages: The frameworks' own packages, any of which is enough for the engine.
         title: The framework's name in messages, and in the log.
         distributions: The names under which pip may have installed the framework.
@@ -105,7 +105,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         cast_precisions=("bfloat16",),
     ),
     "torch": EngineEntry(
-        module="train.engine.torch",
+        module="train.engine.torch.engine",
         packages=("torch",),
         title="PyTorch",
         distributions=("torch",),

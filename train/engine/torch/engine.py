@@ -303,6 +303,9 @@ class TorchEngine(Engine):
         return read_operators(path)
 
 
+open_engine = TorchEngine
+
+
 def read_operators(path: Path) -> list[Operator]:
     """Return the operators in a file of PyTorch's profiler, ordered by their beginnings.
 

@@ -15,17 +15,16 @@ from train.engine.torch.compiling import computed_by
 _LAYOUT = torch.channels_last
 _OVER_IMAGES = (0, 2, 3)
 
-
 _NAMES = "resnet_records::batch_norm", "resnet_records::batch_norm_backward"
-_RETURNED = ", ".join(["Tensor"] * 3), ", ".join(["Tensor"] * 4)
 _SCHEMAS = (
-    "(Tensor x, Tensor gamma, Tensor beta, Tensor? addend, float epsilon, bool has_relu)",
+    "(Tensor x, Tensor gamma, Tensor beta, Tensor? addend, float epsilon, bool has_relu) -> (Tensor, Tensor, Tensor)",
     "(Tensor gradient, Tensor x, Tensor? output, Tensor gamma, Tensor beta, Tensor mean, Tensor inverse_std, "
-    "bool has_relu)",
+    "bool has_relu) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-for _name, _schema, _returned in zip(_NAMES, _SCHEMAS, _RETURNED, strict=True):
+for _name, _schema, _kernels in zip(_NAMES, _SCHEMAS, ("forward", "backward"), strict=True):
     # Not torch.library.custom_op, which imports the compiler and takes longer for each call.
-    torch.library.define(_name, f"{_schema} -> ({_returned})", tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.define(_name, _schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(_name, "cuda", computed_by("norm_kernels", _kernels))
 
 
 def batch_norm(
@@ -93,10 +92,6 @@ def _per_channel(values: Tensor) -> Tensor:
 
 def _normalised(x: Tensor, mean: Tensor, inverse_std: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
     return (_exactly(x) - _per_channel(mean)) * _per_channel(inverse_std * gamma) + _per_channel(beta)
-
-
-for _name, _kernels in zip(_NAMES, ("forward", "backward"), strict=True):
-    torch.library.impl(_name, "cuda", computed_by("norm_kernels", _kernels))
 
 
 @torch.library.register_fake(_NAMES[0])

@@ -14,12 +14,14 @@ LAYOUT = torch.channels_last
 
 _NAMES = "resnet_records::max_pool", "resnet_records::max_pool_backward"
 _WINDOW = "int kernel, int stride, int padding"
-torch.library.define(_NAMES[0], f"(Tensor x, {_WINDOW}) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
-torch.library.define(
-    _NAMES[1],
+_SCHEMAS = (
+    f"(Tensor x, {_WINDOW}) -> (Tensor, Tensor)",
     f"(Tensor gradient, Tensor places, int height, int width, {_WINDOW}) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
 )
+for _name, _schema, _kernel in zip(_NAMES, _SCHEMAS, ("forward", "backward"), strict=True):
+    torch.library.define(_name, _schema, tags=(torch.Tag.pt2_compliant_tag,))
+    # On a CPU, Triton's interpreter computes them in tests.
+    torch.library.impl(_name, ("cuda", "cpu"), computed_by("pool_kernels", _kernel))
 
 
 def max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
@@ -48,11 +50,6 @@ def empty_input(gradient: Tensor, _places: Tensor, height: int, width: int, *_: 
     """Return memory for the gradient of an input."""
     shape = (*gradient.shape[:2], height, width)
     return torch.empty(shape, dtype=gradient.dtype, device=gradient.device, memory_format=LAYOUT)
-
-
-for _name, _kernel in zip(_NAMES, ("forward", "backward"), strict=True):
-    # On a CPU, Triton's interpreter computes them in tests.
-    torch.library.impl(_name, ("cuda", "cpu"), computed_by("pool_kernels", _kernel))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
