@@ -276,9 +276,9 @@ class _Part:
         title, task = self.step(batch, self.kind, "eager")
         cases = [
             (title, task),
+            self.step(batch, self.kind, "eager", "cluster.engine.batch_norm=fused"),
             self.step(batch, self.kind, "eager", "model.input_channels=4"),
             self.step(larger, self.kind, "eager"),
-            self.step(batch, self.kind, "eager", "cluster.engine.batch_norm=fused"),
         ]
         yield from self.in_turn("steps", dict(cases), warmup=1)
         # In a process of its own, because a process keeps the engine that cuDNN has found for a convolution.
