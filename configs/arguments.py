@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from difflib import get_close_matches
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 from configs.errors import UserError, nearest
 from configs.interrupts import ChildInterrupted
-from configs.reading import may_pass
+from configs.reading import link_circle, may_pass
 from configs.synonyms import options_meant, synonym
 
 T = TypeVar("T")
@@ -128,11 +128,15 @@ def parse(parser: Parser, options_type: Callable[..., T], arguments: Sequence[st
             this process.
 
     Raises:
-        UserError: The command line has a mistake.
+        UserError: The command line has a mistake, such as a path over a link in a circle.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = parser.prog.rpartition(" ")[2]
-    return options_type(**vars(parser.parse_args(words[words[:1] == [verb] :])))
+    options = vars(parser.parse_args(words[words[:1] == [verb] :]))
+    for each in chain.from_iterable(value if isinstance(value, list) else [value] for value in options.values()):
+        if isinstance(each, Path) and (problem := link_circle(each)):
+            raise UserError(f"{problem}; give another path")
+    return options_type(**options)
 
 
 def exit_status(work: Callable[[], int]) -> int:

@@ -4,6 +4,7 @@ Imports nothing of ours but `configs.errors`.
 """
 
 import errno
+import os
 import stat
 import threading
 import time
@@ -140,6 +141,23 @@ def entries(folder: Path) -> list[Path]:
         return sorted(patiently(folder, lambda: [*folder.iterdir()]))
     except OSError:
         return []
+
+
+def file_of(path: Path) -> Path:
+    """Return the file that a path leads to; of links in a circle, which `Path.resolve` refuses, the path."""
+    return Path(os.path.realpath(path))
+
+
+def in_the_way(path: Path) -> str:
+    """Return in words what at a path, or above it, keeps a folder from being made there; empty if nothing does."""
+    odd = (each for each in (path, *path.parents) if os.path.lexists(each) and not os.path.isdir(each))  # noqa: PTH112
+    return next((f"{each} is {'a file' if each.exists() else 'a link that leads to no folder'}" for each in odd), "")
+
+
+def link_circle(path: Path) -> str:
+    """Return in words that a path leads over a link in a circle; empty if it does not."""
+    found = next((each for each in (path, *path.parents) if os.path.islink(file_of(each))), None)  # noqa: PTH114
+    return "" if found is None else f"{found} is a link that leads back to itself"
 
 
 def _mode(path: Path) -> int | None:

@@ -74,7 +74,8 @@ def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where:
     Raises:
         UserError: They differ in another setting; the first difference is named.
     """
-    old, new = dict(_leaves(_with_newer_keys(begun), "")), dict(_leaves(given, ""))
+    trees = _with_newer_keys(begun), given
+    old, new = ({key: value for key, value in leaves(tree) if value != {}} for tree in trees)
     changes = []
     for key in {**old, **new}:
         before, now = old.get(key), new.get(key)
@@ -174,11 +175,12 @@ def _text(value: Any) -> str:
     return (", ".join(value) or "none") if isinstance(value, list) else str(value)
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return dotted key and value of whatever is no block of keys, or an empty one."""
     rows: list[tuple[str, Any]] = []
     for key, value in tree.items():
-        if isinstance(value, Mapping):
-            rows += _leaves(value, f"{prefix}{key}.")
+        if isinstance(value, Mapping) and value:
+            rows += leaves(value, f"{prefix}{key}.")
         else:
             rows.append((f"{prefix}{key}", value))
     return rows

@@ -16,7 +16,7 @@ import numpy as np
 
 from configs.arguments import printable
 from configs.errors import UserError
-from configs.reading import Unreadable, exists, is_folder
+from configs.reading import Unreadable, exists, in_the_way, is_folder
 from data.forms.catalogue import placed
 from data.images import Problem, file_problem
 from data.lock import locked
@@ -215,8 +215,8 @@ def _load_same(destination: Path, wanted: SourceManifest, seed: int, place: InPl
 def _explain(error: OSError, destination: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{destination}: the disk is full; nothing was left behind; free space or name a folder on another disk"
-    if destination.parent.is_file():
-        return f"{destination}: cannot be made: {destination.parent} is a file; name another folder"
+    if words := in_the_way(destination.parent):
+        return f"{destination}: cannot be made: {words}; name another folder"
     return f"{destination}: cannot be written: {error.strerror}; name another folder"
 
 

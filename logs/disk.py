@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from configs.errors import UserError
-from configs.reading import Unreadable, is_file, patiently, read_bytes
+from configs.reading import Unreadable, file_of, is_file, patiently, read_bytes
 from configs.sync import sync
 
 _WRITABLE = 0o222
@@ -83,11 +83,6 @@ def _has_no_inode(folder: Path) -> bool:
     return bool(disk.f_files) and not disk.f_favail  # a file system without a table of inodes says 0
 
 
-def file_of(path: Path) -> Path:
-    """Return the file that a path leads to; of links in a circle, which `Path.resolve` refuses, the path."""
-    return Path(os.path.realpath(path))
-
-
 def require_replaceable(option: str, file: Path, read: Iterable[Path | str]) -> None:
     """Refuse an output file that is one of those ``read``, a folder, write-protected, or a device, pipe or socket.
 
@@ -99,7 +94,6 @@ def require_replaceable(option: str, file: Path, read: Iterable[Path | str]) -> 
     found = file_of(file)
     reasons = {
         "which is a folder": found.is_dir(),
-        "which is a link that leads back to itself": found.is_symlink(),
         "which is a file that this command reads": found in {file_of(Path(path)) for path in read},
         "which is not a regular file": found.exists() and not found.is_file(),
         # The mode decides and not os.access, because root may write to any file.

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from configs.arguments import short_path
 from configs.errors import UserError
 from configs.load import dump, load_run, parse_yaml, resolve_path
-from configs.reading import entries, exists, is_file, is_folder
+from configs.reading import entries, exists, in_the_way, is_file, is_folder
+from configs.resume_check import leaves
 from configs.schema import Cluster, Recipe
 from logs.attempts import Attempts
 from logs.checkpoints import CheckpointFolder
@@ -118,15 +119,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     The recipe's card has no settings.
     """
     tree = parse_yaml(path.read_text(encoding="utf-8"), path.name) if path.is_file() else None
-    return dict(_flat(tree)) if isinstance(tree, dict) else {}
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        elif not f"{prefix}{key}".startswith("recipe.card."):
-            yield f"{prefix}{key}", value
+    settings = leaves(tree) if isinstance(tree, dict) else []
+    return {key: value for key, value in settings if not key.startswith("recipe.card.")}
 
 
 class RunFolder:
@@ -186,10 +180,10 @@ class RunFolder:
         with explain_disk_errors(self.path):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-            except (FileExistsError, NotADirectoryError):
-                raise UserError(
-                    f"{self}: cannot be created, because one of its parent folders is a file; give another folder"
-                ) from None
+            except OSError:
+                if words := in_the_way(self.path):
+                    raise UserError(f"{self}: cannot be created, because {words}; give another folder") from None
+                raise
 
     @property
     def is_begun(self) -> bool:

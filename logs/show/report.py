@@ -10,7 +10,8 @@ from pathlib import Path
 
 from configs.arguments import printable
 from configs.errors import UserError
-from logs.disk import explain_disk_errors, file_of, require_replaceable, write_text
+from configs.reading import file_of
+from logs.disk import explain_disk_errors, require_replaceable, write_text
 from logs.judge.evidence import is_own
 from logs.read.files import logs_in, regular_file
 from logs.read.lines import to_number
