@@ -59,6 +59,9 @@ _ALIKE = 0.6
 _MOST_BYTES = 1 << 20
 """Size of a file that is read: parsing 20 MB takes a minute and 1 GB of memory."""
 
+_MOST_DIGITS = 100
+"""Of a whole number. Python refuses 4,300, and then speaks to programmers."""
+
 _MOST_VALUES = 100_000
 """Values of a text whose aliases are written out: a few lines of nested aliases can mean more than any memory holds."""
 
@@ -70,18 +73,17 @@ _OPENING = re.compile(r"[\[{]|[-:?](?=\s)")
 
 
 def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return int(str(loader.construct_scalar(node)).replace("_", ""))
-
-
-def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    return float(str(loader.construct_scalar(node)))
+    digits = str(loader.construct_scalar(node)).replace("_", "")
+    if len(digits) > _MOST_DIGITS:
+        raise UserError(f"a whole number of {len(digits):,} digits, allowed: at most {_MOST_DIGITS}")
+    return int(digits)
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key) for key, _ in node.value]
     twice = {str(key) for key in keys if keys.count(key) > 1}
     if twice:
-        raise UserError(f"key {min(twice)!r} occurs twice in one block ({node.start_mark}); remove one of them")
+        raise UserError(f"key {min(twice)!r} occurs twice in the block of line {node.start_mark.line + 1}; remove one")
     for key, value in node.value:
         if key.value == _ENVIRONMENT and isinstance(value, yaml.MappingNode):
             for scalar in (each for _, each in value.value if isinstance(each, yaml.ScalarNode)):
@@ -92,7 +94,6 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
 for _loader in (_Yaml, _FastYaml):
     _loader.yaml_implicit_resolvers = {}
     _loader.add_constructor("tag:yaml.org,2002:int", _decimal)
-    _loader.add_constructor("tag:yaml.org,2002:float", _float)
     _loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 for _class in (_Yaml, _FastYaml, Dumper, _FastDumper):
     for _tag, _pattern, _first in (
@@ -120,10 +121,10 @@ def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
         loader: Any = _FastYaml if len(_OPENING.findall(text)) < _DEEP else _Yaml
         content = yaml.load(text, Loader=yaml.BaseLoader if as_written else loader)
         if "*" in text and _size(content, {}) > _MOST_VALUES:
-            raise UserError(f"{name}: its aliases repeat more than {_MOST_VALUES:,} values; write what is meant")
+            raise UserError(f"its aliases repeat more than {_MOST_VALUES:,} values; write what is meant")
         return content
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
     except yaml.MarkedYAMLError as error:
         raise _not_yaml(text, name, error) from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
@@ -251,8 +252,7 @@ def load_run(path: Path) -> tuple[Recipe, Cluster]:
     """
     if not is_file(path):
         raise UserError(f"{path}: there is no such file; ./run.sh train RECIPE makes a run, with a folder that has it")
-    recipe, cluster = load_recipe(str(path)), load_cluster(str(path))
-    return recipe, cluster
+    return load_recipe(str(path)), load_cluster(str(path))
 
 
 def dump(recipe: Recipe, cluster: Cluster) -> str:

@@ -106,7 +106,8 @@ def test_a_key_or_a_value_of_any_length_makes_a_short_message(tmp_path: Path, li
         ("a: &a [*a]", "not YAML"),
         ("[\n" * 100_000, "nested too deeply"),
         ("a0: &a0 [1, 1]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)), "aliases"),
-        (f"a: {'9' * 5000}", "not YAML"),
+        (f"a: {'9' * 5000}", "a whole number of 5,000 digits, allowed: at most 100$"),
+        ("a: 1\na: 2", "'a' occurs twice in the block of line 1; remove one$"),
         ("? {a: 1}\n: 2", "not YAML"),
     ],
 )
