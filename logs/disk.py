@@ -19,13 +19,10 @@ from configs.reading import Unreadable, file_of, is_file, patiently, read_bytes
 from configs.sync import sync
 
 _WRITABLE = 0o222
-_SPACE = "free some space, or put paths.runs on another disk"
-_SERVER = "check the disk or the file server, or put paths.runs on another disk"
+_SPACE = "free some space, or {elsewhere}"
+_SERVER = "check the disk or the file server, or {elsewhere}"
 _IN_THE_WAY = "move it away, or give another folder"
-_NO_INODE = (
-    "no inode is left, because the disk holds too many files",
-    "remove some files, or put paths.runs on another disk",
-)
+_DAMAGED = "repeat the run, or remove the file"
 _REASONS = {
     errno.ENOSPC: ("the disk is full", _SPACE),
     errno.EDQUOT: ("the disk quota is used up", _SPACE),
@@ -62,7 +59,9 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason, remedy = _reason(error, path)
-        raise UserError(f"{path}: cannot be written: {reason}; {remedy}") from error
+        is_of_run = any(os.path.exists(each / "config.yaml") for each in (path, *path.parents[:2]))  # noqa: PTH110
+        elsewhere = "put paths.runs on another disk" if is_of_run else "choose another disk"
+        raise UserError(f"{path}: cannot be written: {reason}; {remedy.format(elsewhere=elsewhere)}") from error
 
 
 def _reason(error: OSError, path: Path) -> tuple[str, str]:
@@ -70,7 +69,7 @@ def _reason(error: OSError, path: Path) -> tuple[str, str]:
     if isinstance(error, PermissionError):
         return str(error.strerror), "choose a folder that you may write to"
     if error.errno == errno.ENOSPC and _has_no_inode(path.parent):
-        return _NO_INODE
+        return "no inode is left, because the disk holds too many files", "remove some files, or {elsewhere}"
     words = str(error) if error.errno is None else f"{error.strerror} (error {error.errno})"
     return _REASONS.get(error.errno or 0, (words, _SERVER))
 
@@ -133,12 +132,12 @@ def strict_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_object(path: Path, remedy: str = "give the folder of a run of this program") -> dict[str, Any]:
+def read_object(path: Path, remedy: str | None = None) -> dict[str, Any]:
     """Return the JSON object in a file.
 
     Args:
         path: The file.
-        remedy: What a user should do if the file cannot be used.
+        remedy: What a user should do if the file cannot be used. If None, what helps if it is a file of a run.
 
     Raises:
         Unreadable: The file is there, and cannot be read.
@@ -153,7 +152,9 @@ def read_object(path: Path, remedy: str = "give the folder of a run of this prog
     except Unreadable:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); {remedy}") from None
+        reason, _, _ = str(error).partition("; use sys.")  # Python advises a programmer on numbers of 5,000 digits.
+        helps = _DAMAGED if os.path.lexists(path) else "give the folder of a run of this program"
+        raise UserError(f"{path}: cannot be read ({reason}); {remedy or helps}") from None
     return tree
 
 
@@ -183,7 +184,7 @@ def checked(kind: type[_Kind], text: str | bytes, where: str) -> _Kind:
     except ValidationError as error:
         first = error.errors()[0]
         problem = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
-        raise UserError(f"{where}: is damaged ({problem}); repeat the run, or remove the file") from None
+        raise UserError(f"{where}: is damaged ({problem}); {_DAMAGED}") from None
     return found
 
 

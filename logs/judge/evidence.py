@@ -12,6 +12,7 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.load import load_run
+from logs.classes import CLASSES_FILE, ClassResults
 from logs.disk import read_as
 from logs.environment import ENVIRONMENT_FILE, read_environment
 from logs.folder import CONFIG_FILE, STARTUP_FILE, SUMMARY_FILE, RunFolder, Summary
@@ -117,6 +118,7 @@ def _readers() -> dict[str, Callable[[Path], object]]:
         ENVIRONMENT_FILE: lambda path: read_environment(path.parent),
         STARTUP_FILE: partial(read_as, Startup),
         RANKS_FILE: partial(read_as, Ranks),
+        CLASSES_FILE: partial(read_as, ClassResults),
         USAGE_FILE: lambda path: read_usage(path.parent),
         SAMPLES_FILE: lambda path: read_samples(path.parent),
         **dict.fromkeys(RESULT_FILES.values(), lambda _: None),
@@ -124,8 +126,8 @@ def _readers() -> dict[str, Callable[[Path], object]]:
 
 
 def _damaged(folder: Path) -> list[str]:
-    """Return a message on each file of a run that is no file, or cannot be read as what it should be."""
-    found = []
+    """Return what is wrong with files of a run that are none, or not what they should be, once for each remedy."""
+    found: dict[str, list[str]] = {}
     for name, read in _readers().items():
         if os.path.lexists(folder / name):
             try:
@@ -135,8 +137,9 @@ def _damaged(folder: Path) -> list[str]:
             except UserError as error:
                 words = str(error).removeprefix(f"{folder}/")
                 # A config.yaml that is cut off at the end of a line can be read, but lacks keys.
-                found.append(words if words.startswith(name) else f"{name}: {words}")
-    return found
+                problem, _, remedy = (words if words.startswith(name) else f"{name}: {words}").rpartition("; ")
+                found.setdefault(remedy, []).append(problem)
+    return ["; ".join(filter(None, (", ".join(problems), remedy))) for remedy, problems in found.items()]
 
 
 def _missing(folder: Path, record: RunRecord) -> str:

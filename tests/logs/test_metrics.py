@@ -110,6 +110,7 @@ def test_a_disk_that_is_full_for_a_while_costs_a_warning_and_no_row(
         metrics = MetricsWriter(disk / "metrics.jsonl")
         metrics.row(step=0)
         metrics.flush()
+        (disk / "config.yaml").touch()
         (disk / "other").write_bytes(bytes(60 << 10))
         for step in range(1, 1000):
             metrics.row(step=step)
@@ -117,6 +118,7 @@ def test_a_disk_that_is_full_for_a_while_costs_a_warning_and_no_row(
             metrics.flush()
             warning = capsys.readouterr().err
             assert warning.startswith(f"warning: {disk}/metrics.jsonl: cannot be written: the disk is full; ")
+            assert warning.endswith("put paths.runs on another disk\n"), "the folder of a run"
             assert warning.count("\n") == 1
         (disk / "other").unlink()
         metrics.row(step=1000)
