@@ -126,13 +126,20 @@ class CheckpointFolder:
         """
         return next(iter(self._found(_MARKED_NAME)), None)
 
-    def trained(self) -> Path | None:
-        """Return the checkpoint whose network is taken elsewhere: the marked or else the newest valid one, or None.
+    def trained(self, *, is_last: bool = False) -> tuple[Path | None, str]:
+        """Return the marked checkpoint, unless ``is_last``, or else the newest valid one; or None, and why in words.
 
         Raises:
+            DamagedCheckpoint: The marked one is not a file.
             Unreadable: Whether the newest one is whole is not known, because it cannot be read.
         """
-        return self.marked() or self.newest_valid()[0]
+        if not is_last and (marked := self.marked()):
+            if not is_file(marked):  # Opening a pipe would wait for its writer.
+                raise DamagedCheckpoint(f"{marked}: is not a file; move it away")
+            return marked, ""
+        newest, damaged = self.newest_valid()
+        reasons = [str(each).removeprefix(f"{self.run_folder}/") for each in damaged]
+        return newest, ": ".join(["no complete checkpoint in it", *reasons[:1]])
 
     def newest_valid(self) -> tuple[Path | None, list[DamagedCheckpoint]]:
         """Return the newest checkpoint that is whole and finite, or None, and an error for each newer one.

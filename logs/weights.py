@@ -33,8 +33,9 @@ def _weights_file(path: Path) -> Path:
     if not is_folder(path):
         raise UserError(f"--from: no such file or folder: {path}; give the folder of a run or a file of weights")
     folder = RunFolder(path)
-    for found in (folder.checkpoints.trained(), path / "export" / _EXPORTED, path / _EXPORTED):
+    checkpoint, missing = folder.checkpoints.trained()
+    for found in (checkpoint, path / "export" / _EXPORTED, path / _EXPORTED):
         if found is not None and is_file(found):
             return found
-    missing = "no complete checkpoint" if folder.is_begun else "no run and no export"
-    raise UserError(f"--from {path}: {missing} in it; give the folder of a run that has ended, or a file of weights")
+    missing = missing if folder.is_begun else "no run and no export in it"
+    raise UserError(f"--from {path}: {missing}; give the folder of a run that has ended, or a file of weights")

@@ -90,7 +90,7 @@ def test_the_best_one_stays_under_a_name_of_its_own_until_a_better_one_is_whole(
         assert read(kept).meta == {"step": best}
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["best-step-00000011.ckpt", "step-00000011.ckpt", "step-00000013.ckpt"]
-    assert (folder.trained(), step_of(folder.files()[0])) == (kept, 13)
+    assert (folder.trained(), step_of(folder.files()[0])) == ((kept, ""), 13)
 
 
 def test_the_best_one_of_steps_that_are_trained_anew_no_longer_counts(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_best_one_of_steps_that_are_trained_anew_no_longer_counts(tmp_path: 
     folder.write(5, STATE, keep=2, mark="best")
     assert folder.marked() is not None
     folder.resume_from(first)
-    assert (folder.marked(), folder.trained()) == (None, first)
+    assert (folder.marked(), folder.trained()[0]) == (None, first)
     assert (tmp_path / "checkpoints" / "best-step-00000005.ckpt.damaged").exists()
 
 

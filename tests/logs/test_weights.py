@@ -1,5 +1,6 @@
 """``--from RUN|FILE``: which file of weights a run begins with, and that its path holds wherever the run goes on."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -41,4 +42,13 @@ def test_what_has_no_weights_is_refused(tmp_path: Path) -> None:
         starting_weights(tmp_path)
     (tmp_path / "config.yaml").touch()
     with pytest.raises(UserError, match=f"^--from {tmp_path}: no complete checkpoint in it; give"):
+        starting_weights(tmp_path)
+    checkpoints = tmp_path / "checkpoints"
+    (checkpoints / "step-00000003.ckpt").mkdir(parents=True)
+    with pytest.raises(
+        UserError, match=r"in it: checkpoints/step-00000003\.ckpt: cannot be read \(.*not a file\); give"
+    ):
+        starting_weights(tmp_path)
+    os.mkfifo(checkpoints / "best-step-00000003.ckpt")
+    with pytest.raises(UserError, match=f"^{checkpoints}/best-step-00000003.ckpt: is not a file; move it away$"):
         starting_weights(tmp_path)

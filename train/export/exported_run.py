@@ -73,9 +73,9 @@ class ExportedRun:
         recipe, cluster = folder.settings
         if cluster.rehearsal is not None:
             raise UserError(f"{path}: is a rehearsal, which trains no network; give the folder of a run")
-        checkpoint = folder.checkpoints.newest_valid()[0] if is_last else folder.checkpoints.trained()
+        checkpoint, missing = folder.checkpoints.trained(is_last=is_last)
         if checkpoint is None:
-            raise UserError(f"{path}: no complete checkpoint in it; a run writes one when it ends")
+            raise UserError(f"{path}: {missing}; a run writes one when it ends")
         if data is not None:
             paths = cluster.paths.model_copy(update={"data": str(data.absolute())})
             cluster = cluster.model_copy(update={"paths": paths})

@@ -1,6 +1,7 @@
 """What a run exports is the trained network, for whoever loads it: the same top-1 in every format."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -208,9 +209,12 @@ def test_a_run_of_an_engine_that_is_not_installed_is_exported_by_the_one_that_is
 def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    empty, rehearsal, run, disk = (tmp_path / name for name in ("empty", "rehearsal", "run", "disk"))
-    for folder in (empty, rehearsal, run, disk):
+    empty, rehearsal, run, disk, odd = (tmp_path / name for name in ("empty", "rehearsal", "run", "disk", "odd"))
+    for folder in (empty, rehearsal, run, disk, odd):
         folder.mkdir()
+    (checkpoint := RunFolder(_begun(odd)).checkpoints.files()[0]).unlink()
+    os.mkfifo(checkpoint)
+    no_file = f"no complete checkpoint in it: checkpoints/{checkpoint.name}: cannot be read (it is not a file)"
     rehearsed = rehearsed_job(*load_both("digits", "a100-node"), Course(shrink=1))
     (rehearsal / "config.yaml").write_text(dump(*rehearsed), encoding="utf-8")
     (_begun(run) / "export").touch()
@@ -220,6 +224,8 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
         for folder, words, said in (
             (empty, [], f"{empty}: no config.yaml in it; give the folder of a run\n"),
             (rehearsal, [], f"{rehearsal}: is a rehearsal, which trains no network; give the folder of a run\n"),
+            (odd, [], f"{odd}: {no_file}; a run writes one when it ends\n"),
+            (odd, ["--last"], f"{odd}: {no_file}; a run writes one when it ends\n"),
             (run, [], f"{run}/export: cannot be made: File exists{elsewhere}"),
             (run, ["--dest", str(tmp_path / "link")], f"{tmp_path}/link: cannot be made: File exists{elsewhere}"),
             (run, ["--dest", str(disk)], f"{disk}: cannot be made: Read-only file system{elsewhere}"),
