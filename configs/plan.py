@@ -170,6 +170,25 @@ def shifted_epochs(recipe: Recipe, plan: RunPlan) -> list[str]:
     return lines
 
 
+def never_due(recipe: Recipe, plan: RunPlan) -> list[str]:
+    """Return a line for each key that asks for something after the last epoch of the run, so that it never comes.
+
+    ``max_steps`` does not count, because it cuts a run short on purpose.
+    """
+    total = _steps(plan.epochs * plan.samples_per_rank, plan.samples_per_rank_step)
+    due = [each for idea in recipe.ideas if (each := idea.begins(recipe))]
+    for epoch in recipe.schedule.decay.boundary_epochs:
+        by_epoch = recipe.schedule.changes_every == "epoch"
+        steps = plan.steps_after(round(epoch)) if by_epoch else round(epoch * plan.steps_per_epoch)
+        due.append(("schedule.decay.boundaries", epoch, steps))
+    return [
+        f"{key}: {value:g} comes into effect after step {steps:,}, and the run has {total:,} steps, so that it never "
+        f"does; give a smaller value, or more than run.epochs={plan.epochs}"
+        for key, value, steps in due
+        if steps >= total
+    ]
+
+
 def _steps(samples: int, samples_per_step: int) -> int:
     """Return the number of steps that read ``samples`` images; a last step with fewer images counts in full."""
     return -(-samples // samples_per_step)

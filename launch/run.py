@@ -18,7 +18,7 @@ from configs.errors import REFUSED_STATUS, UserError
 from configs.interrupts import interrupt_left_to_child
 from configs.load import ROOT, resolve_path
 from configs.machine_limits import oom_kills
-from configs.plan import plan_run, shifted_epochs
+from configs.plan import never_due, plan_run, shifted_epochs
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.reading import exists, is_file
@@ -162,8 +162,8 @@ def check_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     """Raise UserError if this machine refuses the run: its batch, its packages, its memory, its disk.
 
     Warn of a batch that is larger than the data set, of outputs without a class, of settings that make steps longer, of
-    a schedule whose epochs are not those of the images, and of a run for a submission whose log would fail for a reason
-    that is known now.
+    a schedule whose epochs are not those of the images, of keys that ask for something after the run's end, and of a
+    run for a submission whose log would fail for a reason that is known now.
     """
     plan = plan_run(recipe, cluster.world_size)
     require_fixed_step(recipe, cluster)
@@ -173,7 +173,8 @@ def check_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     if problem := shortage_here(recipe, cluster) or no_room_for_checkpoint(recipe, cluster, folder):
         raise UserError(problem)
     warnings = plan.stepless_epochs, missing_cache_clear(recipe, cluster), classless_outputs(recipe, cluster)
-    for problem in filter(None, [*warnings, *slow_values(cluster), *shifted_epochs(recipe, plan)]):
+    late = *shifted_epochs(recipe, plan), *never_due(recipe, plan)
+    for problem in filter(None, [*warnings, *slow_values(cluster), *late]):
         sys.stderr.write(f"warning: {problem}\n")
 
 

@@ -68,6 +68,10 @@ class Idea:
         """Return what makes the steps differ from each other, in words, so that no CUDA graph can repeat one."""
         return ""
 
+    def begins(self, recipe: Recipe) -> tuple[str, float, int] | None:
+        """Return a key, its value, and the steps after which the idea begins to act for it; None if it acts at once."""
+        return None
+
     def side(self, recipe: Recipe, epoch: int) -> int | None:
         """Return the side of the training images of an epoch, counted from 1, px; None if the idea sets none."""
         return None

@@ -44,6 +44,11 @@ class WeightAverage(Idea):
         """Refuse asynchronous ranks, which would have different averages."""
         recipe.refuse(not cluster.communication.is_synchronous, _KEY, "null where ranks are asynchronous")
 
+    def begins(self, recipe: Recipe) -> tuple[str, float, int]:
+        """Return that the second update is the first whose average is not the value itself."""
+        every = WeightAverageKeys.of(recipe.optimizer).average_every_steps
+        return "optimizer.average_every_steps", every, 2 * every - 1
+
     def variation(self, recipe: Recipe) -> str:
         """Return that only some steps move the averages."""
         return f"averaged weights ({_KEY})"

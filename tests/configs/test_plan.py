@@ -1,5 +1,7 @@
 """The arithmetic of a run: what divides, what does not, and how many steps there are."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from configs.blocks.training import Batch
 from configs.errors import ConfigError
 from configs.load import load_recipe
-from configs.plan import RunPlan, plan_run, shifted_epochs
+from configs.plan import RunPlan, never_due, plan_run, shifted_epochs
 
 RECORD = [
     "batch.global_size=86016",
@@ -18,6 +20,7 @@ RECORD = [
     "schedule.warmup_epochs=36",
 ]
 
+BY_EPOCH = ["schedule.changes_every=epoch", "schedule.warmup_start_lr=0.1"]
 NO_WARMUP = load_recipe("digits", ["schedule.warmup_epochs=0", "run.epochs=12", "run.eval_first_epoch=1"])
 
 
@@ -176,3 +179,34 @@ def test_epochs_of_the_schedule_that_are_not_those_of_the_images_are_told_with_t
     assert " 40, 80, 106.7 epochs" in boundaries
     assert boundaries.endswith(" 22.5, 45, 60"), "of 2 steps each: steps 45, 90 and 120, of 1.5 an epoch"
     assert told("schedule.warmup_epochs=3", 64) == told("schedule.warmup_epochs=0.2", 32 * 10**6 - 1) == []
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        (
+            ["schedule.decay={name: step, boundaries: [3, 100]}"],
+            ["schedule.decay.boundaries: 100 .* step 1,900, .* 113 "],
+        ),
+        (["schedule.decay={name: step, boundaries: [5.9]}"], []),
+        (["schedule.decay={name: step, boundaries: [6]}"], [r"boundaries: 6 .* step 114, .*run\.epochs=6"]),
+        (["schedule.decay={name: step, boundaries: [5]}", "run.max_steps=8"], []),
+        (["schedule.decay={name: step, boundaries: [5]}", *BY_EPOCH], []),
+        (
+            ["schedule.decay={name: step, boundaries: [5, 5.6]}", *BY_EPOCH],
+            [r"boundaries: 5\.6 .* 113 "],
+        ),
+        (["optimizer.average_half_life_steps=9", "optimizer.average_every_steps=56"], []),
+        (
+            ["optimizer.average_half_life_steps=9", "optimizer.average_every_steps=57"],
+            ["average_every_steps: 57 .* 113,"],
+        ),
+        (["optimizer.average_every_steps=57"], []),
+    ],
+)
+def test_a_key_that_asks_for_something_after_the_last_of_113_steps_is_told(sets: list[str], told: list[str]) -> None:
+    """An epoch has 19 nominal steps. An average moves away from the weights with its second update, in step 112."""
+    recipe = load_recipe("digits", sets)
+    lines = never_due(recipe, plan_run(recipe, 2))
+    assert len(lines) == len(told)
+    assert all(map(re.search, told, lines)), lines
