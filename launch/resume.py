@@ -17,6 +17,8 @@ from logs.claims import CLAIMS_FOLDER, Claim
 from logs.disk import explain_disk_errors
 from logs.energy import ENERGY_PREFIX
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, UNFINISHED_MARK, VERDICT_FILE, RunFolder
+from logs.metrics import METRICS_FILE
+from logs.mlperf import RESULT_FILES
 from logs.nodes import NODES_FILE
 
 _KEPT = (CONFIG_FILE, UNFINISHED_MARK, CLAIMS_FOLDER, ATTEMPTS_FILE, NODES_FILE, "hosts")
@@ -80,7 +82,8 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
 
     Raises:
         UserError: ``must_resume``, and there is no whole checkpoint; checkpoints are not finite, and no other is whole;
-            the folder is gone or cannot be written; or something in it cannot be read.
+            what the attempt before has logged is gone, with which the end of the run is judged; the folder is gone or
+            cannot be written; or something in it cannot be read.
     """
     with explain_disk_errors(folder.path):
         for path in patiently(folder.path, lambda: [*folder.path.iterdir()]):
@@ -94,6 +97,12 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
             sys.stderr.write(f"warning: {error}; using the checkpoint before it\n")
         if checkpoint is None and must_resume:
             raise UserError(f"{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}")
+        whole = METRICS_FILE, *RESULT_FILES.values()
+        if checkpoint is not None and (gone := [name for name in whole if not is_file(folder / name)]):
+            raise UserError(
+                f"{folder}: {' and '.join(gone)} missing, without which the end of the run could not be judged; put "
+                f"back what is missing, or begin a new run with --from {shlex.quote(str(folder))}"
+            )
         if any(not _is_kept(path) for path in entries(folder.path)):
             # An attempt that was killed has not closed its log.
             folder.close_aborted("the attempt ended without closing its log")

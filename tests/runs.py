@@ -72,6 +72,12 @@ def resume(folder: Path, *words: str, variables: Mapping[str, str] | None = None
     return FinishedRun(folder, done.returncode, done.stdout, done.stderr)
 
 
+def begin_logs(folder: Path) -> None:
+    """Make the files that a run writes as it begins, and that it has wherever it has a checkpoint."""
+    for name in ("metrics.jsonl", "result_0.txt", "result_0.mll.txt"):
+        (folder / name).touch()
+
+
 def read_summary(folder: Path) -> Any:
     """Return how a run ended, as it wrote it down."""
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))

@@ -27,6 +27,7 @@ from launch.start.local import Outcome
 from logs.checkpoints import SavedState
 from logs.claims import Claims
 from logs.folder import RunFolder, Summary
+from tests.runs import begin_logs
 
 BROKEN = {"rank": 0, "host": "here", "step": 7, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
 RESTARTS = "cluster.scheduler.max_restarts=2"
@@ -127,6 +128,7 @@ def test_ctrl_c_before_the_first_step_leaves_no_folder_and_after_it_says_how_to_
     folder.mkdir()
     RunFolder(folder).write_settings(*both)
     RunFolder(folder).checkpoints.write(3, SavedState({}, {}), keep=1)
+    begin_logs(folder)
     assert launch_run(*both, folder, must_resume=True) == 130
     assert capsys.readouterr().out.splitlines() == [
         "digits: " + ("stopped by Ctrl-C" if outcome.stopped_by else "ended at once by a second Ctrl-C"),
@@ -162,6 +164,7 @@ def test_ranks_that_refuse_to_resume_leave_the_folder(left: str, tmp_path: Path,
     folder.write_settings(*both)
     if left == "checkpoint":
         folder.checkpoints.write(3, SavedState({}, {}), keep=1)
+        begin_logs(tmp_path)
     elif left == "attempt":
         assert folder.attempts.add("failed", "broke", limit=1) is None
     else:
@@ -222,6 +225,7 @@ def _begun(path: Path, sets: list[str], summary: Summary) -> RunFolder:
     folder = RunFolder(path)
     folder.write_settings(*load_both("digits", "laptop", sets))
     folder.checkpoints.write(3, SavedState({}, {}), keep=1)
+    begin_logs(path)
     folder.write_summary(summary)
     return folder
 
@@ -276,6 +280,7 @@ def test_a_run_is_resumed_without_the_files_of_its_end_from_its_newest_finite_ch
     whole, odd = (folder.checkpoints.write(step, SavedState({}, {}), keep=2) for step in (3, 5))
     _spoil(odd)
     gone, stays = {"stop", "verdict.json", "failure_1.json"}, {"metrics.jsonl", "hosts", "result_0.txt"}
+    begin_logs(tmp_path)
     for name in (*gone, *stays):
         (tmp_path / name).touch()
     folder.write_summary(Summary("digits", "aborted"))
@@ -438,6 +443,8 @@ def test_a_setting_that_makes_steps_longer_or_too_few_or_shifts_a_schedule_is_a_
     assert "warning: batch.global_size=256 is more than the 240 images of an epoch" in capsys.readouterr().err
     open_run(*load_both("imagenet-b256", "laptop", [*sets, "data.train_samples=384"]), tmp_path / "shifted")
     assert "warning: schedule.decay.boundaries comes after 40, 80, 106.7 epochs" in capsys.readouterr().err
+    open_run(*load_both("imagenet-b256", "laptop", [*sets, "run.epochs=70"]), tmp_path / "late")
+    assert "warning: schedule.decay.boundaries: 80 " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -456,6 +463,7 @@ def test_the_arguments_of_train_say_what_is_run_where(
     (tmp_path / "old").mkdir()
     old = RunFolder(tmp_path / "old")
     old.checkpoints.write(3, SavedState({}, {}), keep=1)
+    begin_logs(old.path)
     old.write_settings(recipe.model_copy(update={"name": "digits-once"}), cluster.model_copy(update={"name": "a-lab"}))
     found: list[tuple[Any, ...]] = []
 

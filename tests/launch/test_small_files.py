@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from logs.checkpoints import SavedState
 from logs.environment import write_environment
 from logs.folder import RunFolder
 from logs.metrics import MetricsWriter, read_metrics
+from tests.runs import begin_logs
 
 RECIPE, CLUSTER = load_recipe("digits"), load_cluster("laptop")
 FILES = (
@@ -48,6 +50,7 @@ def folder(tmp_path: Path) -> RunFolder:
     run.make()
     run.write_settings(RECIPE, CLUSTER)
     run.checkpoints.write(19, SavedState({}, {"a": np.zeros(3)}), keep=2)
+    begin_logs(run.path)
     return run
 
 
@@ -82,6 +85,7 @@ def test_what_is_no_file_is_named_before_anything_waits_for_it(
     folder: RunFolder, spoil: Callable[[Path], None]
 ) -> None:
     for name in (*FILES, "result_0.txt", "of a name that nobody knows"):
+        (folder / name).unlink(missing_ok=True)
         spoil(folder / name)
         with (
             pytest.raises(UserError, match=rf"{name}: is neither a file nor a folder; move it away$"),
@@ -99,3 +103,20 @@ def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(folder: RunFolder,
         prepared(folder, RECIPE, CLUSTER, must_resume=True),
     ):
         pass
+
+
+@pytest.mark.parametrize("gone", [("metrics.jsonl", "result_0.txt"), ("result_0.mll.txt",)])
+def test_a_run_whose_end_could_not_be_judged_is_refused_before_it_trains(
+    folder: RunFolder, gone: tuple[str, ...]
+) -> None:
+    """What the attempt before has logged is one half of what the end is compared with."""
+    for name in gone:
+        (folder / name).unlink()
+    before = {path for path in folder.path.iterdir() if path.name != "claims"}
+    named, remedy = re.escape(" and ".join(gone)), re.escape(f"--from {folder}")
+    with (
+        pytest.raises(UserError, match=rf"^{folder}: {named} missing, .* put back .* {remedy}$"),
+        prepared(folder, RECIPE, CLUSTER, must_resume=False),
+    ):
+        pass
+    assert {path for path in folder.path.iterdir() if path.name != "claims"} == before

@@ -21,6 +21,7 @@ from logs.claims import Claim, Claims
 from logs.folder import RunFolder, Summary
 from logs.nodes import NodeScore, write_nodes
 from tests.logs import samples
+from tests.runs import begin_logs
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def _report(run: Path, rank: int, **told: object) -> None:
 
 def _checkpoint(run: Path, step: int) -> None:
     RunFolder(run).checkpoints.write(step, SavedState({}, {}), keep=2)
+    begin_logs(run)
 
 
 def _set(run: Path, *overrides: str) -> None:
