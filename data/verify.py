@@ -1,19 +1,26 @@
 """Compare a data set with its manifest: in milliseconds before a run, or by reading every byte and every pixel."""
 
+import hashlib
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from configs.errors import UserError
-from configs.reading import Unreadable, exists
+from configs.reading import Unreadable, exists, patiently, read_bytes
 from configs.registry import BUILT_IN_SOURCES, SOURCES_OF_FILES, packing_words
 from configs.schema import Data
 from data.forms.catalogue import form_of
 from data.manifest import SPLITS, Manifest, load_manifest
 from data.sources.catalogue import layout_of
 
+_MOST_BYTES = 1 << 30
+"""Size of a file whose checksum is compared before a run: that takes a second or two, and the other ranks wait."""
 
-def check_dataset(folder: Path, data: Data, num_classes: int, *, is_first: bool = True) -> Manifest:
+
+def check_dataset(
+    folder: Path, data: Data, num_classes: int, *, is_first: bool = True, begun_ns: int | None = None
+) -> Manifest:
     """Check before a run that a data set is there, has the right file sizes, and fits the recipe.
 
     Takes milliseconds for a packed data set. Of one in place, each file is looked at: 12 s for a million.
@@ -22,7 +29,9 @@ def check_dataset(folder: Path, data: Data, num_classes: int, *, is_first: bool 
         folder: Folder of the data set.
         data: The data block of the recipe; its source is not synthetic.
         num_classes: Number of outputs of the network.
-        is_first: Whether this is the process of its host that looks at images in place.
+        is_first: Whether this is the process of its host that looks at images in place, and compares checksums.
+        begun_ns: The time, ns, at which the run began that is resumed: files that were written later are compared with
+            their checksums. If None, the run is new.
 
     Returns:
         The manifest of the data set.
@@ -42,6 +51,8 @@ def check_dataset(folder: Path, data: Data, num_classes: int, *, is_first: bool 
             remedy = f"move {folder} away and run ./run.sh prepare {words}"
         if place is None or is_first:
             check_files(folder, manifest)
+        if place is None and is_first and begun_ns is not None:
+            _check_written(folder, manifest, begun_ns)
     except Unreadable:  # Nothing is known of its content.
         raise
     except UserError as error:
@@ -90,6 +101,21 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         problem = form_of(folder, name).quick_problem(manifest.split(name))
         if problem is not None:
             raise UserError(f"{folder}: {problem}")
+
+
+def _check_written(folder: Path, manifest: Manifest, begun_ns: int) -> None:
+    """Raise UserError if files of a packed data set were written after a time and have other bytes than before it."""
+    for name in SPLITS:
+        form, split = form_of(folder, name), manifest.split(name)
+        for file, sha256 in ((form.where, split.rec_sha256), (form.index, split.idx_sha256)):
+            found = patiently(file, file.stat)
+            is_later = found.st_mtime_ns > begun_ns
+            if is_later and found.st_size > _MOST_BYTES:
+                words = f"./run.sh prepare --verify {shlex.quote(str(folder))} tells whether it is still the same"
+                sys.stderr.write(f"warning: {file}: was written after the run began; {words}\n")
+            elif is_later and hashlib.sha256(read_bytes(file)).hexdigest() != sha256:
+                words = f"{file.name} was changed after the run began: its sha256 is not that of the manifest"
+                raise UserError(f"{folder}: {words}")
 
 
 def verify_dataset(folder: Path, *, workers: int = 1) -> Iterator[str]:

@@ -75,10 +75,11 @@ class Images:
     def load(self) -> None:
         """Import the libraries that read the images, beyond the framework; call it before Horovod is imported."""
 
-    def prepare(self) -> PreparedImages:
+    def prepare(self, begun_ns: int | None = None) -> PreparedImages:
         """Check the images, copy them to this host if asked for, and drop them from the page cache, once per host.
 
-        Images that are made in memory have no checksums, since they follow from the recipe, and are cold.
+        Images that are made in memory have no checksums, since they follow from the recipe, and are cold. ``begun_ns``
+        is that of `data.verify.check_dataset`.
         """
         return PreparedImages({}, is_cold=True)
 
@@ -130,14 +131,15 @@ class PackedImages(Images):
         with dali_without_manual():
             import data.input.pipeline  # noqa: F401, PLC0415 (slow)
 
-    def prepare(self) -> PreparedImages:
+    def prepare(self, begun_ns: int | None = None) -> PreparedImages:
         """Check the data set against the recipe; the first rank of each host drops the data set from the page cache.
 
         Raises:
             UserError: The data set is missing or damaged, does not fit the recipe, or cannot be copied to this host.
         """
         is_first = self._identity.local_rank == 0
-        manifest = check_dataset(self._folder, self._recipe.data, self._recipe.model.num_classes, is_first=is_first)
+        data, num_classes = self._recipe.data, self._recipe.model.num_classes
+        manifest = check_dataset(self._folder, data, num_classes, is_first=is_first, begun_ns=begun_ns)
         if self._cluster.paths.stage is not None:
             self._staged = stage(self._folder, local_folder(self._cluster.paths.stage))
             self._folder = self._staged.folder

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.compilers import require_compiler
 from configs.plan import Position, RunPlan, plan_run
+from configs.reading import is_file
 from configs.registry import require_engine
 from configs.resume_check import fixed_settings
 from configs.schema import Cluster, Recipe
@@ -93,14 +94,16 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
     _require_possible(recipe, cluster)
     plan = plan_run(recipe, identity.world_size)
     images = images_of(recipe, cluster, plan, identity)
+    resumes_from, manifest = run_folder.checkpoints.resume_point(), folder / DATASET_FILE
     with ledger.phase("data set"):
-        prepared = images.prepare()
+        # Rank 0 has written the manifest's copy as the attempt before began to train.
+        prepared = images.prepare(manifest.stat().st_mtime_ns if resumes_from and is_file(manifest) else None)
     # The watchdog starts only now, because copying has no time limit.
     watchdog = Watchdog(cluster.communication.timeout_s, partial(record_failure, folder, identity))
     facts = {**fixed_settings(recipe, cluster), "data set": prepared.checksums}
     # The short tensors of a rehearsal have other shapes than the network's.
     shapes = None if cluster.rehearsal else network_of(recipe.model).tensor_shapes
-    initial = InitialState.read(run_folder.checkpoints.resume_point(), facts, plan, shapes)
+    initial = InitialState.read(resumes_from, facts, plan, shapes)
     resumed_from = initial.resumed_from_step
     recipe = recipe.counted(prepared.class_counts and prepared.class_counts.train)
     with closing(images), opened_log(folder, recipe, cluster, identity, resumed_from, is_cold=prepared.is_cold) as log:

@@ -4,6 +4,7 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,20 @@ def test_the_check_before_a_run_refuses_files_that_do_not_fit(dataset: Path, com
     assert message in str(caught.value)
     remedy = f"./run.sh prepare generated {dataset} --train 30 --eval 5 --classes 3"
     assert str(caught.value).endswith(f"; move it away and run {remedy}")
+
+
+@pytest.mark.parametrize("file", ["eval.rec", "train.rec", "train.idx"])
+def test_a_file_that_was_written_after_the_run_began_that_is_resumed_is_compared_by_its_checksum(
+    dataset: Path, file: str
+) -> None:
+    begun_ns, whole = time.time_ns(), (dataset / file).read_bytes()
+    os.utime(dataset / file, ns=(begun_ns, begun_ns + 1))
+    assert check_dataset(dataset, recipe_data(), 3, begun_ns=begun_ns) == load_manifest(dataset)
+    (dataset / file).write_bytes(whole[:1] + bytes([whole[1] ^ 1]) + whole[2:])
+    os.utime(dataset / file, ns=(begun_ns, begun_ns + 1))
+    with pytest.raises(UserError, match=rf"^{dataset}: {file} was changed after the run began.*; move it away and run"):
+        check_dataset(dataset, recipe_data(), 3, begun_ns=begun_ns)
+    assert check_dataset(dataset, recipe_data(), 3), "a new run begins with what is there; --verify reads every byte"
 
 
 def test_a_missing_data_set_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:

@@ -287,16 +287,25 @@ def _pretend_another_cpu(path: Path) -> dict[str, Any]:
     return begun
 
 
-def test_other_images_under_the_same_name_are_refused(tmp_path: Path, whole: Path) -> None:
+@pytest.mark.parametrize("is_new", [True, False], ids=["another-set", "another-byte"])
+def test_other_images_under_the_same_name_are_refused(
+    tmp_path: Path, whole: Path, shared_digits: Path, is_new: bool
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     _unfinish(folder)
     RunFolder(folder).checkpoints.files()[0].unlink()
     data = tmp_path / "data" / "digits"
-    prepare(open_source("digits", Settings()), data, seed=9)
+    if is_new:
+        prepare(open_source("digits", Settings()), data, seed=9)
+    else:
+        shutil.copytree(shared_digits, data)
+        images = bytearray((data / "eval.rec").read_bytes())
+        images[300_000] ^= 1
+        (data / "eval.rec").write_bytes(images)
     done = train(folder, *TWO_EPOCHS, f"cluster.paths.data={data.parent}")
     assert done.status == 2, done.errors
-    assert "data set.train.rec: got" in done.errors
+    assert ("data set.train.rec: got" if is_new else f"{data}: eval.rec was changed after the run began") in done.errors
     assert RunFolder(folder).checkpoints.files(), "refused, not removed"
 
 
