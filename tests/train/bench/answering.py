@@ -34,9 +34,9 @@ class Started:
 
 @dataclass(frozen=True)
 class Answering(Jobs):
-    """See the module; ``answer`` returns alternative -> samples, or the exit status and the output."""
+    """See the module; ``answer`` returns alternative -> samples, the exit status and the output, or a real program."""
 
-    answer: Callable[[Started], Mapping[str, Sequence[Mapping[str, Any]]] | tuple[int, str]] = lambda _: {}
+    answer: Callable[[Started], Mapping[str, Sequence[Mapping[str, Any]]] | tuple[int, str] | Finished] = lambda _: {}
     started: list[Started] = field(default_factory=list)
     has_pytorch: bool = True
 
@@ -45,9 +45,11 @@ class Answering(Jobs):
         is_rank = Program.BENCH_RANK.value in words
         self.started.append(Started(words, words[-2], json.loads(words[-1])) if is_rank else Started(words))
         found = self.answer(self.started[-1])
-        status, output = found if isinstance(found, tuple) else (0, "\n".join(["a warning", *_told(found)]))
-        yield from output.splitlines(keepends=True)
-        ended.append(Finished(words, status, output, BEGUN_S, 4.0))
+        if not isinstance(found, Finished):
+            status, output = found if isinstance(found, tuple) else (0, "\n".join(["a warning", *_told(found)]))
+            found = Finished(words, status, output, BEGUN_S, 4.0)
+        yield from found.output.splitlines(keepends=True)
+        ended.append(found)
 
 
 def _told(found: Mapping[str, Any]) -> list[str]:
