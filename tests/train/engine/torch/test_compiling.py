@@ -79,7 +79,10 @@ def test_compiled_steps_are_the_eager_ones_and_compile_once(
 @needs_compiler
 @pytest.mark.slow
 def test_another_shape_than_those_of_the_warm_up_is_compiled_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    engine, _, network = small_network("torch", COMPILE, "cluster.ranks_per_node=1", table=_table())
+    rows = Rows(3, 8)
+    rows.dense("classifier", rows.add("pool", "global_pool", "data"), 10)
+    table = Network("made", 8, 3, 10, tuple(rows.layers))
+    engine, _, network = small_network("torch", COMPILE, "cluster.ranks_per_node=1", table=table)
     for size in (8, 2):
         forward_backward(network, *random_batch(engine, network, size))
     network.inference()
