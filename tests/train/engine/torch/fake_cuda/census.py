@@ -55,7 +55,7 @@ def main(guard: str, *traces: str) -> None:
 
 
 def _compiled() -> list[tuple[str, int, int]]:
-    """Return the programs that Inductor gets of a compiled step in float16, in the order in which it gets them.
+    """Return the programs that Inductor gets of a compiled step of resnet8 in float16, in their order.
 
     Returns:
         ``forward`` or ``backward``; the convolutions; and the operators of batch norm that Inductor cannot take apart,
@@ -86,7 +86,8 @@ def _compiled() -> list[tuple[str, int, int]]:
     inductor = aot_autograd(
         fw_compiler=noting("forward"), bw_compiler=noting("backward"), decompositions=select_decomp_table()
     )
-    recipe, cluster = _settings("imagenet-b256", "float16", "cluster.engine.compile=true")
+    small = "model.name=resnet8", "model.image_size=32", "cluster.communication.bucket_bytes=65536"
+    recipe, cluster = _settings("imagenet-b256", "float16", "cluster.engine.compile=true", *small)
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
         _no_driver(torch, _Record()),
