@@ -1,6 +1,7 @@
 """Steps on fixed arrays, as a GPU replays them, against steps that are queued one by one.
 
-Started as a program, this is a rank of two, which writes digests of the weights into the folder that it is given.
+Started as a program, this is a rank of two, which writes digests of the weights into the folder that it is given, and
+what `tests.train.shared_steps` and `tests.train.comm.divided_work` compare.
 """
 
 import gc
@@ -25,6 +26,8 @@ from configs.rank_variables import rank_environment
 from data.input.batches import TrainingBatch
 from launch.start.commands import run_under
 from tests.engines import ALONE
+from tests.train.comm.divided_work import require_divided, write_divided
+from tests.train.shared_steps import require_steps_of_one_rank, write_shared_steps
 from train.comm.communicator import Connect, connector, start_communicator
 from train.compose import compose
 from train.engine.protocol import Engine
@@ -239,14 +242,19 @@ def _write_digests(folder: Path) -> None:
         weights = [values.tobytes() for name, values in state.items() if "moving" not in name]
         digests.append(hashlib.sha256(b"".join(weights)).hexdigest())
     (folder / f"{identity.rank}.json").write_text(json.dumps(digests), encoding="utf-8")
+    write_shared_steps(identity.rank, folder)
+    write_divided("torch", identity, communicator, folder)
     communicator.gather("over", 0)
 
 
 @pytest.mark.ranks
-def test_two_ranks_that_see_other_images_end_with_the_same_weights_in_every_way(tmp_path: Path) -> None:
+def test_two_ranks_end_with_the_same_weights_in_every_way_share_batch_norms_and_divide_work(tmp_path: Path) -> None:
+    """The ranks see other images. One start serves all, as a rank under PyTorch imports for three seconds."""
     _, cluster = load_both("digits", "laptop", [*SMALL, *TWO_RANKS])
     command = [sys.executable, "-m", "tests.train.test_static_step", str(tmp_path)]
     assert run_under(cluster, command, rank_environment(cluster)).exit_status == 0
+    require_steps_of_one_rank(tmp_path)
+    require_divided("torch", 2, tmp_path)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2))
     assert len(first) == 3
     assert {*first, *second} == {first[0]}

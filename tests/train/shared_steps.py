@@ -1,15 +1,11 @@
 """Batch norms whose statistics two ranks compute together, against PyTorch's own batch norm on the images of both."""
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.engines import forward_backward, random_batch, small_network
-
-torch = pytest.importorskip("torch")
 
 _RANKS, _IMAGES = 2, 12
 _TOLERANCES = {"float32": 2e-5, "bfloat16": 6e-2}
@@ -28,26 +24,18 @@ def _step(rank: int, images: int, precision: str, *words: str) -> tuple[list[Any
     return [each.float().numpy() for each in network.gradients], network.read_statistics()
 
 
-def _run_rank(rank: int, folder: Path) -> None:
-    store = torch.distributed.FileStore(str(folder / "store"), _RANKS)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=_RANKS)
+def write_shared_steps(rank: int, folder: Path) -> None:
+    """Take a step in each precision as one rank of two that have met, and write what it leaves."""
     for precision in _TOLERANCES:
         gradients, statistics = _step(rank, _IMAGES // _RANKS, precision, *_SHARED)
         np.savez(folder / f"{precision}-{rank}.npz", *gradients, **statistics)
-    torch.distributed.destroy_process_group()
 
 
-@pytest.mark.ranks
-def test_two_ranks_compute_the_gradients_and_statistics_of_one_rank_with_all_images(tmp_path: Path) -> None:
-    starting = multiprocessing.get_context("spawn")
-    ranks = [starting.Process(target=_run_rank, args=(rank, tmp_path)) for rank in range(_RANKS)]
-    for each in ranks:
-        each.start()
+def require_steps_of_one_rank(folder: Path) -> None:
+    """See that gradients and statistics of two ranks are those of one rank with all images."""
     gradients, statistics = _step(0, _IMAGES, "float32", "cluster.ranks_per_node=1")
-    for each in ranks:
-        each.join(120)
     for precision, tolerance in _TOLERANCES.items():
-        first, second = (np.load(tmp_path / f"{precision}-{rank}.npz") for rank in range(_RANKS))
+        first, second = (np.load(folder / f"{precision}-{rank}.npz") for rank in range(_RANKS))
         for index, expected in enumerate(gradients):
             found = first[f"arr_{index}"] + second[f"arr_{index}"]
             assert np.abs(found - expected).max() <= tolerance * max(1.0, np.abs(expected).max()), (precision, index)

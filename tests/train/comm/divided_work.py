@@ -1,0 +1,82 @@
+"""What ranks that divide the work of an optimizer leave and compute, beside a rank alone.
+
+Run once a rank: python -m tests.train.comm.divided_work ENGINE FOLDER
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from configs.load import load_cluster
+from configs.optimizers import HyperParameters
+from tests.engines import small_network
+from train.comm.communicator import Communicator, connector, start_communicator
+from train.comm.shares import ALONE, Shares
+from train.engine.build import build_optimizer
+from train.rank.identity import Identity, read_identity
+from train.rank.startup import Ledger
+
+_MUON, _SHAMPOO = "{name: muon, weight_decay: 0.01}", "{name: shampoo, weight_decay: 0.01, block_size: 32}"
+_OPTIMIZERS = {"mxnet": [_MUON], "torch": [_MUON, _SHAMPOO]}
+
+
+def write_divided(name: str, identity: Identity, communicator: Communicator, folder: Path) -> None:
+    """Take steps alone and with divided work as one rank of those that have met; write how they compare."""
+    rows = []
+    for optimizer in _OPTIMIZERS[name]:
+        ways = ALONE, Shares(identity.rank, identity.world_size, lambda: communicator)
+        (alone, whole), (divided, own) = (_state_after_steps(name, optimizer, shares) for shares in ways)
+        rows.append([alone == divided, whole, own])
+    (folder / f"divided-{identity.rank}.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def require_divided(name: str, ranks: int, folder: Path) -> None:
+    """See that the ranks have the bits of a rank alone, and compute each piece once, no rank all of them."""
+    told = [json.loads((folder / f"divided-{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
+    for optimizer, *rows in zip(_OPTIMIZERS[name], *told, strict=True):
+        assert all(is_same for is_same, *_ in rows), optimizer
+        alone = rows[0][1]
+        assert sum(own for *_, own in rows) == alone, optimizer
+        assert max(own for *_, own in rows) < alone, optimizer
+
+
+def _state_after_steps(name: str, optimizer: str, shares: Shares) -> tuple[bytes, int]:
+    """Return weights and state after three steps, and how many products and decompositions that took."""
+    pieces: list[Any] = []
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*given: Any) -> Any:
+            pieces.append(function)
+            return function(*given)
+
+        return count
+
+    engine, recipe, network = small_network(name, "model.name=resnet8", "model.image_size=16", f"optimizer={optimizer}")
+    random = np.random.default_rng(1)
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(engine, "product", counted(engine.product)))
+        if name == "torch":
+            import torch
+
+            stack.enter_context(mock.patch.object(torch.linalg, "eigh", counted(torch.linalg.eigh)))
+        built = build_optimizer(engine, recipe.optimizer, network, rescale=0.5, arrivals=[], shares=shares)
+        for step in range(3):
+            for gradient in network.gradients:
+                engine.overwrite(gradient, engine.from_host(random.standard_normal(gradient.shape, np.float32)))
+            built.update(HyperParameters(0.1, 0.9, 0.01, step))
+    state = [*network.read_weights().values(), *map(engine.to_host, built.momenta)]
+    return b"".join(each.tobytes() for each in state), len(pieces)
+
+
+if __name__ == "__main__":
+    here, cluster = read_identity(os.environ), load_cluster("laptop", [f"cluster.engine.name={sys.argv[1]}"])
+    joined = start_communicator(here, Ledger(), connector(cluster.communication)).result()
+    write_divided(sys.argv[1], here, joined, Path(sys.argv[2]))
+    joined.gather("over", 0)
