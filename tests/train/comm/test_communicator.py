@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.load import load_cluster
+from configs.load import load_both, load_cluster
 from configs.rank_variables import rank_environment
 from configs.registry import has_engine
 from configs.schema import Cluster
 from launch.start.commands import run_under
 from launch.start.local import Outcome
+from tests.engines import ALONE
+from tests.train.one_step import take_step
+from train.rank.startup import Ledger
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("communicator")]
 
 RANK = """
 import os, sys
@@ -114,8 +117,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]
     """Return the first step's gradients on one rank that takes both ranks' images one after the other."""
     sets = [*SHRUNK, "cluster.communication.kind=none", "cluster.ranks_per_node=1", "batch.accumulation_steps=2"]
     file = tmp_path_factory.mktemp("one") / "step.npz"
-    cluster = load_cluster("laptop", sets)
-    assert _run(cluster, "-m", "tests.train.one_step", str(file), "digits", *sets).exit_status == 0
+    take_step(file, *load_both("digits", "laptop", sets), ALONE, Ledger())
     gradients = dict(np.load(file))
     assert len(gradients) > 50
     return gradients

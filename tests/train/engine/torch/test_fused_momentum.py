@@ -10,6 +10,7 @@ from tests.train.engine.torch.kernel_program import MOMENTUM, RATES, RESCALE, UP
 from tests.train.engine.torch.kernel_program import computed as compute
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.xdist_group("fused_momentum")
 
 
 @pytest.fixture(scope="module", params=WAYS)

@@ -10,6 +10,7 @@ from tests.train.engine.torch.kernel_program import POOLS, WAYS, Found, Pool
 from tests.train.engine.torch.kernel_program import computed as compute
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.xdist_group("fused_pool")
 
 
 @pytest.fixture(scope="module", params=WAYS)
