@@ -1,4 +1,7 @@
-"""Frozen layers: the network of the formulas whose frozen tensors are constants, under every engine and optimizer."""
+"""Frozen layers: the network of the formulas whose frozen tensors are constants, under every engine.
+
+That a run keeps their bits is seen in tests/train/test_session.py.
+"""
 
 import json
 import re
@@ -10,11 +13,9 @@ import pytest
 
 from configs.errors import UserError
 from configs.load import load_recipe
-from configs.optimizers import HyperParameters
-from tests.engines import BOTH, each_engine, forward_backward, randomize, small_network
+from tests.engines import each_engine, forward_backward, randomize, small_network
 from tests.forward import Forward, resnet8
 from tests.oracles import smoothed_cross_entropy
-from train.engine.build import build_optimizer
 from train.engine.init import initial_weights
 from train.engine.parameters import load_parameters
 from train.networks.arch import network_of
@@ -27,26 +28,14 @@ FREEZINGS = {
     "stage2, stage3_block1_conv2, classifier": ("stage2", "stage3_block1_conv2", "classifier"),
 }
 """``model.frozen`` -> what the names of the frozen tensors begin with."""
-OPTIMIZERS = {
-    "mxnet": ["lars", "sgd", "adam"],
-    "torch": ["lars", "sgd", "adam", "shampoo"],
-}
-STEPPED = [
-    pytest.param(*each.values, layout, precision, optimizer, marks=each.marks)
-    for each in BOTH
-    for layout, precision in (("NCHW", "float32"), ("NHWC", "bfloat16"))
-    if layout == "NCHW" or each.values[0] == "torch"  # which MXNet has on GPUs alone
-    for optimizer in OPTIMIZERS[str(each.values[0])]
-]
 
 
-def _network(name: str, frozen: str, *overrides: str, **settings: Any) -> tuple[Any, Any, Any, dict[str, np.ndarray]]:
+def _network(name: str, frozen: str) -> tuple[Any, Any, Any, dict[str, np.ndarray]]:
     """Give engine, recipe, network, and its weights with running statistics."""
     recipe = load_recipe("digits", [*GIVEN, f"model.frozen=[{frozen}]"])
     plain = network_of(recipe.model.model_copy(update={"frozen": ()}))
     table, drawn = network_of(recipe.model), initial_weights(plain, recipe.model, seed=1)
-    given = [*GIVEN, f"model.frozen=[{frozen}]", *overrides]
-    engine, recipe, network = small_network(name, *given, table=plain, **settings)
+    engine, recipe, network = small_network(name, *GIVEN, f"model.frozen=[{frozen}]", table=plain)
     loaded = randomize(network, plain, drawn)
     network = engine.build_network(table, recipe, accumulate=False)
     network.load_weights(loaded)
@@ -75,30 +64,6 @@ def test_losses_and_gradients_are_those_of_the_formulas_with_constants(name: str
         ends = [loss({**weights, tensor: weights[tensor] + step * direction}) for step in (1e-6, -1e-6)]
         slope = (ends[0] - ends[1]) / 2e-6
         assert float((gradient * direction).sum()) == pytest.approx(slope, rel=2e-3, abs=2e-3), tensor
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("name", "layout", "precision", "optimizer"), STEPPED)
-def test_frozen_tensors_keep_their_bits_and_all_others_move(
-    name: str, layout: str, precision: str, optimizer: str
-) -> None:
-    frozen = "stage2, stage3_block1_conv2, classifier"
-    given = f"optimizer={{name: {optimizer}, weight_decay: 0.1}}"
-    engine, recipe, network, weights = _network(name, frozen, given, layout=layout, precision=precision)
-    made, draw = build_optimizer(engine, recipe.optimizer, network, rescale=1 / 4), np.random.default_rng(5)
-    for step in range(2):
-        images = engine.from_host(draw.standard_normal((4, *network.image_shape)).astype(np.float32))
-        forward_backward(network, images, engine.from_host(draw.integers(0, 10, 4).astype(np.float32)))
-        made.update(HyperParameters(0.1, 0.9, 0.1, step))
-        network.inference()(images)
-    left = {**network.read_weights(), **network.read_statistics()}
-    assert left.keys() == weights.keys()
-    kept = {each for each in weights if left[each].tobytes() == weights[each].tobytes()}
-    assert kept == {each for each in weights if each.startswith(FREEZINGS[frozen])}
-    trained = sum(left[each.name].size for each in network.parameters)
-    assert sum(each.size for each in map(engine.to_host, made.momenta)) >= trained
-    if optimizer != "shampoo":
-        assert sum(each.size for each in map(engine.to_host, made.momenta)) in (trained, 2 * trained)
 
 
 def test_a_classifier_that_is_frozen_is_taken_whole_or_refused(tmp_path: Path) -> None:

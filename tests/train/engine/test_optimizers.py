@@ -128,7 +128,7 @@ def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.
     )
 
 
-KINDS = [pytest.param(*each.values, kind, marks=each.marks) for each in BOTH for kind in ("whole", "half", "built")]
+KINDS = [pytest.param(*each.values, kind, marks=each.marks) for each in BOTH for kind in ("half", "built")]
 KINDS += [pytest.param("torch", "built half", marks=BOTH[1].marks)]
 
 

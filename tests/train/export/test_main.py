@@ -33,10 +33,12 @@ from train.engine.protocol import open_engine
 from train.evaluate import Score
 from train.export.__main__ import main
 from train.export.exported_run import ExportedRun
-from train.export.formats import evaluate, export_network, on_cpu
+from train.export.formats import evaluate, on_cpu
 from train.networks.arch import network_of
 from train.rank.identity import Identity
 from train.rehearse.rehearsed_run import Course, rehearsed_job
+
+pytestmark = pytest.mark.xdist_group("export")
 
 OWN, FILES = {
     "mxnet": (["MXNet"], {"network-symbol.json", "network-0000.params"}),
@@ -49,31 +51,6 @@ def run(two_epoch_run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) ->
     """Copy a run, since what is exported comes into its folder."""
     assert two_epoch_run.status == 0, two_epoch_run.errors
     return shutil.copytree(two_epoch_run.folder, tmp_path_factory.mktemp("export") / "run")
-
-
-@pytest.mark.ranks
-def test_the_loaded_network_judges_every_image_as_the_trained_one(run: Path, tmp_path: Path) -> None:
-    recipe, cluster = load_both(str(run / "config.yaml"), None)
-    cluster = on_cpu(cluster)
-    checkpoint = next((run / "checkpoints").iterdir())
-    alone = Identity(rank=0, world_size=1, local_rank=0, local_size=1, host="here", launcher="none")
-    engine = open_engine(cluster, alone)
-    source = images_of(recipe, cluster, plan_run(recipe, 2), alone).open_evaluation(engine)
-    batches = [images for images, _, _ in source.batches()]
-    logits = {
-        name: np.concatenate([predict(images) for images in batches])
-        for name, predict in export_network(recipe, cluster, checkpoint, tmp_path)
-    }
-    assert list(logits) == ["trained", *OWN, "ONNX", "safetensors"]
-    assert logits["trained"].std() > 0.1, "it has learned something to tell apart"
-    # A run evaluates with batch norm folded into the convolutions, the files have it as in training.
-    for name, values in logits.items():
-        np.testing.assert_allclose(values, logits["trained"], atol=1e-4, err_msg=name)
-    graph = onnx.load(tmp_path / "network.onnx").graph
-    assert [each.name for each in graph.input] == ["data"], "weights are no inputs"
-    saved = load_file(tmp_path / "network.safetensors")
-    assert saved.keys() == {each.name for each in graph.initializer}
-    assert all(np.array_equal(saved[each.name], to_array(each)) for each in graph.initializer)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +77,9 @@ def test_the_command_gives_the_runs_own_accuracy_in_every_format(run: Path, expo
         *FILES,
     }
     assert json.loads((folder / "network.json").read_text(encoding="utf-8"))["score"]["top1"] == top1
+    graph, saved = onnx.load(folder / "network.onnx").graph, load_file(folder / "network.safetensors")
+    assert saved.keys() == {each.name for each in graph.initializer}
+    assert all(np.array_equal(saved[each.name], to_array(each)) for each in graph.initializer)
 
 
 @pytest.mark.ranks

@@ -1,4 +1,4 @@
-"""Gradients that are clipped by their norm, against PyTorch's own clipping and its AdamW."""
+"""Gradients that are clipped by their norm, against PyTorch's own clipping."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,8 @@ import pytest
 
 from configs.ideas.part import Place, parts_of
 from configs.load import load_both
-from configs.optimizers import AdamW
 from configs.plan import plan_run
-from tests.engines import cpu_engine, each_engine, small_network
-from train.engine.build import build_optimizer
-from train.schedule import LrSchedule
+from tests.engines import cpu_engine, each_engine
 
 BATCH, LIMIT = 32, 0.25
 
@@ -64,35 +61,3 @@ def test_a_sum_that_overflows_is_still_found_after_the_clipping(name: str, value
     arrays = [engine.from_host(np.array(each, np.float16)) for each in ([1, 2], [3, value])]
     _part(engine).gradients(arrays)
     assert engine.first_not_finite(arrays) is not None
-
-
-@pytest.mark.medium
-@each_engine
-def test_six_clipped_steps_of_a_network_are_those_of_pytorchs_clipping_and_adamw(name: str) -> None:
-    torch = pytest.importorskip("torch")
-    engine, _, network = small_network(name)
-    config = AdamW(name="adamw", weight_decay=0.1)
-    rates = [0.01, 0.02, 0.03, 0.02, 0.01, 0.001]
-    schedule = LrSchedule(0.03, 0.0, 0, 1, rates.__getitem__, config.momentum, config.weight_decay, optimizer=config)
-    optimizer, part, draw = (
-        build_optimizer(engine, config, network, rescale=1 / BATCH),
-        _part(engine),
-        np.random.default_rng(3),
-    )
-    theirs = [torch.nn.Parameter(torch.from_numpy(engine.to_host(each).copy())) for each in network.masters]
-    decayed = [each for each, own in zip(theirs, network.parameters, strict=True) if own.kind == "weight"]
-    others = [each for each, own in zip(theirs, network.parameters, strict=True) if own.kind != "weight"]
-    pytorchs = torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], weight_decay=0.1)
-    for step, rate in enumerate(rates):
-        for total, parameter in zip(network.gradients, theirs, strict=True):
-            values = draw.standard_normal(tuple(total.shape), np.float32) * (step - 2)
-            engine.overwrite(total, engine.from_host(values))
-            parameter.grad = torch.from_numpy(values / BATCH)
-        part.gradients(network.gradients)
-        torch.nn.utils.clip_grad_norm_(theirs, LIMIT)
-        optimizer.update(schedule.at(step))
-        for group in pytorchs.param_groups:
-            group["lr"] = rate
-        pytorchs.step()
-    for own, parameter in zip(network.masters, theirs, strict=True):
-        np.testing.assert_allclose(engine.to_host(own), parameter.detach().numpy(), rtol=2e-5, atol=2e-5)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT, load_both
-from train.networks.arch import build_network
 from train.plan.document import plan_document
 from train.plan.text import render
 
@@ -88,16 +87,6 @@ def test_a_simulated_time_has_its_unit_and_the_ends_of_its_interval() -> None:
     assert "  images/s   1,234 (1,000 to 99)\n  to target  70.40 s (1m10s) for 86 epochs (60.00 to 100.00)\n" in text
     untimed = render(_plan("digits") | {"simulated": found | {"is_time_to_train": False}})
     assert "\n  run        70.40 s (1m10s) for 86 epochs" in untimed
-
-
-def test_memory_grows_with_the_micro_batch_by_its_activations_and_input_only() -> None:
-    small, large = (_plan("imagenet-b256", f"batch.global_size={size}")["memory"] for size in (64, 128))
-    for part in ("weights_bytes", "gradients_bytes", "optimizer_bytes", "libraries_bytes"):
-        assert small[part] == large[part]
-    assert large["activations_bytes"] == 2 * small["activations_bytes"]
-    numbers = build_network("resnet50", num_classes=1000, image_size=224).num_parameters
-    assert small["optimizer_bytes"] == 4 * numbers
-    assert _plan("imagenet-b256", "optimizer.name=muon")["memory"]["optimizer_bytes"] == 8 * numbers
 
 
 def test_images_that_grow_take_in_each_epoch_what_images_of_its_size_take() -> None:

@@ -119,31 +119,6 @@ def test_a_mistake_is_one_line_and_status_two(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("gpu", "network", "batch", "measured"),
-    [
-        ("V100-SXM2-16GB", "resnet50", 128, 417),
-        ("P100", "resnet50", 64, 219),
-        ("P100", "alexnet", 512, 2987),
-        ("A100-SXM4-80GB", "resnet50", 256, 1056),
-    ],
-)
-def test_published_float32_and_tf32_rates_of_one_gpu_are_inside_the_interval(
-    gpu: str, network: str, batch: int, measured: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changes = {
-        "cluster.ranks_per_node": 1,
-        "cluster.engine.precision": "float32",
-        "cluster.node.gpu": gpu,
-        "model.name": network,
-        "batch.global_size": batch,
-    }
-    words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-    found = json.loads(answer(capsys, "imagenet-b256", "--cluster", "a100-node", *words, "--json"))
-    assert found["low"] <= measured <= found["high"]
-    assert found["images_per_s"] == pytest.approx(measured, rel=0.35)
-
-
 def test_the_forecast_of_a_machine_elsewhere_is_the_same_whichever_engine_is_installed_here(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
