@@ -1,21 +1,24 @@
 """What a residual network may have in place of layers of its paper: counts by hand, and the same in plain PyTorch."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from configs.load import load_both
+from configs.load import load_both, load_recipe
 from configs.plan import plan_run
 from tests.engines import each_engine, forward_backward, random_batch, small_network
-from train.networks.arch import build_network
+from train.engine.init import initial_weights
+from train.networks.arch import build_network, network_of
 from train.plan.memory import estimate_memory
 from train.sim.constants import load_calibration
 from train.sim.forecast import has_reference, make_scenario, time_step
 
 torch = pytest.importorskip("torch")
 nn: Any = torch.nn
+pytestmark = pytest.mark.xdist_group("residual")
 
 POOLED = "{shortcut: pooled, stride: pool}"
 SIAT = "{stem: deep, shortcut: pooled, stride: pool, squeeze_excitation: [stage3_block6, stage4_block3]}"
@@ -131,29 +134,37 @@ def stated(network_name: str, given: str) -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 10)).double()
 
 
+@cache
+def _exact(network_name: str, side: int, given: tuple[str, ...]) -> tuple[float, list[np.ndarray]]:
+    """Return loss and gradients of the network as plain layers, once for all engines, which begin alike."""
+    recipe, draw = load_recipe("digits", given), np.random.default_rng(0)
+    images, labels = draw.standard_normal((8, 3, side, side), np.float32), draw.integers(0, 10, 8)
+    oracle = stated(network_name, given[-1])
+    weights = initial_weights(network_of(recipe.model), recipe.model, seed=1)
+    with torch.no_grad():
+        for parameter, values in zip(oracle.parameters(), weights.values(), strict=True):
+            parameter.copy_(torch.from_numpy(values).reshape(parameter.shape))
+    logits = oracle(torch.from_numpy(images).double())
+    loss = nn.functional.cross_entropy(logits, torch.from_numpy(labels), label_smoothing=0.1, reduction="sum")
+    loss.backward()
+    return loss.item(), [parameter.grad.numpy() for parameter in oracle.parameters()]
+
+
 @pytest.mark.medium
 @each_engine
 @each_case
 def test_loss_and_gradients_are_those_of_plain_pytorch(name: str, network_name: str, side: int, residual: str) -> None:
-    given = f"model.name={network_name}", f"model.image_size={side}", f"model.residual={residual}"
     # With a small last gamma, gradients neither grow nor vanish from block to block.
-    engine, _, network = small_network(name, *given, "model.last_gamma=0.25")
-    images, labels = random_batch(engine, network, size=8)
-    oracle = stated(network_name, residual)
-    weights = network.read_weights()
-    with torch.no_grad():
-        for parameter, values in zip(oracle.parameters(), weights.values(), strict=True):
-            parameter.copy_(torch.from_numpy(values).reshape(parameter.shape))
-    logits = oracle(torch.from_numpy(engine.to_host(images)).double())
-    target = torch.from_numpy(engine.to_host(labels)).long()
-    loss = nn.functional.cross_entropy(logits, target, label_smoothing=0.1, reduction="sum")
-    loss.backward()
-    assert engine.to_number(forward_backward(network, images, labels)) == pytest.approx(loss.item(), rel=1e-4)
-    for key, found, parameter in zip(weights, network.gradients, oracle.parameters(), strict=True):
-        expected = parameter.grad.numpy()
-        apart = np.linalg.norm(network.to_oihw(engine.to_host(found)).reshape(expected.shape) - expected)
+    sets = f"model.name={network_name}", f"model.image_size={side}", "model.last_gamma=0.25"
+    given = (*sets, f"model.residual={residual}")
+    engine, _, network = small_network(name, *given)
+    loss, gradients = _exact(network_name, side, given)
+    found = engine.to_number(forward_backward(network, *random_batch(engine, network, size=8)))
+    assert found == pytest.approx(loss, rel=1e-4)
+    for each, gradient, expected in zip(network.parameters, network.gradients, gradients, strict=True):
+        apart = np.linalg.norm(network.to_oihw(engine.to_host(gradient)).reshape(expected.shape) - expected)
         # In float32, rounding moves the inputs of a few ReLUs across 0, which the oracle in float64 does not.
-        assert apart <= 0.03 * np.linalg.norm(expected), key
+        assert apart <= 0.03 * np.linalg.norm(expected), each.name
 
 
 def test_the_simulator_and_the_memory_estimate_know_the_network_of_the_recipe() -> None:
