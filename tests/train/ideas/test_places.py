@@ -65,10 +65,16 @@ def test_the_places_of_a_run_come_in_the_order_of_the_page() -> None:
     optimizer = build_optimizer(engine, recipe.optimizer, network, rescale=1 / 8)
     weights = initial_weights(network.network, recipe.model, seed=1)
     warm_up(engine, ModelParts(network, optimizer, weights, buckets, parts=(part,)), SingleProcess(), 8)
+
+    def update(hyper: HyperParameters) -> Any:
+        part.places.append("update the weights")
+        return optimizer.update(hyper)
+
+    updates: Any = SimpleNamespace(update=update)
     step = Step(
         engine=engine,
         network=network,
-        optimizer=optimizer,
+        optimizer=updates,
         communicator=SingleProcess(),
         buckets=buckets,
         accumulation_steps=1,
@@ -81,4 +87,4 @@ def test_the_places_of_a_run_come_in_the_order_of_the_page() -> None:
     step(0, source, HyperParameters(0.1, 0.9, 0.0))
     metric: Any = SimpleNamespace(add=lambda *_: None, score=lambda _: Score("top-1", 0.5, {}, ""))
     Evaluator(network, source, SingleProcess(), lambda: metric, lambda: None, (part,))()
-    assert part.places == re.findall(r"part\.(\w+)", pseudocode)
+    assert part.places == re.findall(r"(?<=part\.)\w+|update the weights", pseudocode)

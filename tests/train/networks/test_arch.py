@@ -59,14 +59,6 @@ def test_small_networks_are_as_deep_as_their_name(name: str, depth: int) -> None
     assert len(weighted) == depth
 
 
-def test_version_one_and_a_half_strides_in_the_3x3_convolution() -> None:
-    layers = {layer.name: layer for layer in build_network("resnet50", num_classes=1000, image_size=224).layers}
-    assert layers["stage2_block1_conv1"].stride == 1
-    assert layers["stage2_block1_conv2"].stride == 2
-    assert layers["stage2_block1_projection"].stride == 2
-    assert layers["stage4_block3_relu"].out_size == 7
-
-
 def test_a_convolution_folds_only_into_the_one_batch_norm_that_reads_it() -> None:
     rows = Rows(3, 8)
     rows.add("alone", "conv", "data", out_channels=4, kernel=3)

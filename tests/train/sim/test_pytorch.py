@@ -98,20 +98,6 @@ def test_an_h200_gains_as_little_over_an_h100_as_measured() -> None:
     assert rates["H200-SXM", 1, 2560] / rates["H100-SXM", 1, 1280] == pytest.approx(3079 / 2791, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "batch", "published"),
-    [
-        ("A100-SXM4-80GB", 256, 2470),  # NVIDIA DeepLearningExamples, PyTorch, AMP, one GPU
-        ("A100-SXM4-80GB", 512, 2600),  # pytorch-image-models, issue 1491
-        ("V100-SXM2-16GB", 256, 1200),  # NVIDIA DeepLearningExamples
-    ],
-)
-def test_eager_float16_runs_at_the_published_rate_of_pytorch(gpu: str, batch: int, published: float) -> None:
-    found = forecast(_scenario(gpu=gpu, batch=batch), CALIBRATION)
-    assert found.images_per_s == pytest.approx(published, rel=0.1)
-    assert found.rate_bounds[0] <= published <= found.rate_bounds[1]
-
-
 def test_a_gain_that_nobody_measured_widens_the_interval_to_where_it_fails() -> None:
     eager = forecast(_scenario(), CALIBRATION)
     for sets in ((COMPILED,), (STEP,), (COMPILED, STEP)):
