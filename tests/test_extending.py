@@ -22,13 +22,6 @@ ADDED = {
 WITHOUT_DIGITS = {"A scheduler", "A data source", *([] if has_engine("mxnet") else ["A communicator"])}
 """Those whose commands do not train the digits, or not here: Horovod sums MXNet's arrays."""
 SECTIONS = [section for section in ADDED if section not in WITHOUT_DIGITS]
-QUICK = (
-    "data.source=synthetic",
-    "data.name=synthetic",
-    "data.train_samples=64",
-    "data.eval_samples=16",
-    "batch.global_size=16",
-)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +44,9 @@ def _run(program: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _settings(section: str) -> list[str]:
-    """Return the settings of the page's command, which trains the digits."""
-    (command,) = [text for language, text in code_blocks(section) if language == "sh"]
+    """Return the settings of the section's last command, which trains the digits."""
+    (commands,) = [text for language, text in code_blocks(section) if language == "sh"]
+    command = commands.splitlines()[-1]
     _, verb, recipe, *words = shlex.split(command)
     assert (verb, recipe) == ("train", "digits")
     assert set(words[::2]) == {"--set"}
@@ -68,18 +62,30 @@ def test_the_commands_of_the_page_can_be_planned(program: Path, python: str) -> 
     assert all(name in done.stdout for name in ("nesterov", "vgg11", "smooth"))
 
 
-def test_the_commands_of_the_page_taken_together_train_two_steps(program: Path, python: str) -> None:
+def test_the_commands_of_the_page_pack_images_and_taken_together_train_two_steps_on_them(
+    program: Path, python: str
+) -> None:
     """A run has one network: the one with the new kind of layer. The page tests the other one."""
-    sections = [section for section in SECTIONS if section != "A network"]
+    images = program / "my-images"
+    images.mkdir()
+    for split, count in (("train", 64), ("val", 16)):
+        pixels = np.random.default_rng(count).integers(0, 256, (count, 8, 8), np.uint8)
+        np.savez(images / f"{split}.npz", images=pixels, labels=np.arange(count) % 10)
+    (commands,) = [text for language, text in code_blocks("A data source") if language == "sh"]
+    packed = _run(program, python, "-I", "-m", "data", *shlex.split(commands.splitlines()[0])[1:])
+    assert packed.returncode == 0, packed.stdout + packed.stderr
+    # Read as text: the registry of this process has no such source.
+    assert '"kind": "npz"' in (program / "runs/data/mine/manifest.json").read_text(encoding="utf-8")
+    sections = [section for section in (*SECTIONS, "A data source") if section != "A network"]
     settings = dict.fromkeys(setting for section in sections for setting in _settings(section))
-    sets = [word for setting in (*settings, *QUICK) for word in ("--set", setting)]
+    sets = [word for setting in settings for word in ("--set", setting)]
     folder = program / "runs" / "together"
     # Not by run.sh, which would set up an environment in the copy.
     done = _run(program, python, "-I", "-m", "launch", "train", "digits", *sets, "--run-dir", str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert '"steps": 2' in (folder / "summary.json").read_text(encoding="utf-8")
+    assert RunFolder(folder).summary().steps == 2
     config = (folder / "config.yaml").read_text(encoding="utf-8")
-    names = ["nesterov", "exponential", "smooth", *["half"] * has_engine("mxnet")]
+    names = ["nesterov", "exponential", "smooth", "npz", *["half"] * has_engine("mxnet")]
     assert all(f": {name}\n" in config for name in names)
 
 
@@ -109,19 +115,3 @@ def test_the_command_of_the_page_prints_a_script_for_the_new_scheduler(program: 
     lines = done.stdout.splitlines()
     assert lines[:3] == ["#!/usr/bin/env bash", "#TIDE name=digits", "#TIDE nodes=2"]
     assert lines[-1].startswith(f"# tide submit {program}/runs/digits-")
-
-
-def test_the_commands_of_the_page_pack_the_images_and_train_on_them(program: Path, python: str) -> None:
-    images = program / "my-images"
-    images.mkdir()
-    for split, count in (("train", 64), ("val", 16)):
-        pixels = np.random.default_rng(count).integers(0, 256, (count, 8, 8), np.uint8)
-        np.savez(images / f"{split}.npz", images=pixels, labels=np.arange(count) % 10)
-    (commands,) = [text for language, text in code_blocks("A data source") if language == "sh"]
-    one_rank = ["--run-dir", "runs/two-steps", "--set", "cluster.ranks_per_node=1"]
-    for line, module, more in zip(commands.splitlines(), ("data", "launch"), ([], one_rank), strict=True):
-        done = _run(program, python, "-I", "-m", module, *shlex.split(line)[1:], *more)
-        assert done.returncode == 0, done.stdout + done.stderr
-    # Read as text: the registry of this process has no such source.
-    assert '"kind": "npz"' in (program / "runs/data/mine/manifest.json").read_text(encoding="utf-8")
-    assert RunFolder(program / "runs/two-steps").summary().steps == 2
