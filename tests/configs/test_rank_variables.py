@@ -55,15 +55,6 @@ def test_ranks_meet_by_mpi_where_mpi_starts_them_or_carries_the_sums(
     assert ("OMPI_MCA_memory" in variables) is (controller == "mpi")
 
 
-@pytest.mark.parametrize(("watchdog_s", "pause_s"), [(600, 5), (40, 5), (24, 3), (8, 1), (4, 1)])
-def test_mpirun_notices_a_lost_host_before_the_watchdog_ends_the_ranks(watchdog_s: int, pause_s: int) -> None:
-    cluster = ABCI.model_copy(update={"launcher": "mpirun", "num_nodes": 2, "watchdog_s": watchdog_s})
-    given = rank_environment(cluster)
-    names = ("time", "intvl", "probes")
-    told = [int(given[f"OMPI_MCA_oob_tcp_keepalive_{name}"]) for name in names]
-    assert told == [2 * pause_s, pause_s, 4]
-
-
 @pytest.mark.parametrize(
     ("keys", "name", "value"),
     [

@@ -191,13 +191,6 @@ def test_the_code_the_packages_and_the_host_of_every_attempt_are_kept(tmp_path: 
     assert {key: earlier[key] for key in (*begun, "hostname")} == {**begun, "hostname": "node1"}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '"text"'])
-def test_a_damaged_record_of_the_attempt_before_is_replaced(tmp_path: Path, content: str) -> None:
-    (tmp_path / ENVIRONMENT_FILE).write_text(content, encoding="utf-8")
-    assert write_environment(tmp_path, {}) == []
-    assert _recorded(tmp_path)["cores"]
-
-
 def test_a_program_that_does_not_end_has_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*_: object, timeout: float, **__: object) -> None:
         raise subprocess.TimeoutExpired("git", timeout)

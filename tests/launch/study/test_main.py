@@ -1,4 +1,4 @@
-"""The command line of ``./run.sh sweep``: where runs and pages are, and what becomes of a wrong name."""
+"""The command line of ``./run.sh sweep``: where runs and pages are, and the example of its help."""
 
 import textwrap
 from pathlib import Path
@@ -34,14 +34,6 @@ def test_the_page_is_with_the_runs_below_the_clusters_folder_unless_told_otherwi
     assert main(["sweep", _study(tmp_path), *(word.format(folder=tmp_path) for word in words)]) == 0
     assert "not run: 1 cell: too large for this machine" in capsys.readouterr().out
     assert list(tmp_path.glob("**/grid.html")) == ([tmp_path / page] if page else [])
-
-
-def test_a_study_that_is_not_there_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "large-bach"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert "did you mean 'large-batch'" in told
-    assert told.count("\n") == 1
 
 
 def test_the_example_in_the_help_is_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

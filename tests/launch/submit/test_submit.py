@@ -283,11 +283,3 @@ def test_a_job_on_hosts_outlives_its_terminal_reads_nothing_and_adds_to_the_log_
     lines = (runs[0] / "job.log").read_text(encoding="utf-8").splitlines()
     assert [line.strip() for line in lines] == [first, f"{runs[0]}/job.sh", second, f"{runs[0]}/job.sh"]
     assert not (runs[1] / "job.log").exists()
-
-
-def test_ctrl_c_ends_a_submission_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("configs.load.load_both", interrupt)
-    assert main(["submit", "digits", "--cluster", "laptop"]) == 130
