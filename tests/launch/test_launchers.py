@@ -12,7 +12,6 @@ import pytest
 
 from configs.errors import STOPPED_STATUS
 from configs.load import ROOT
-from tests.launch.faults.disturbed import WAYS, require
 from tests.launch.scheduled import SYNTHETIC, has_begun, wait_until
 from tests.limits import processes_like
 from tests.runs import read_summary, train_command
@@ -24,23 +23,27 @@ _GONE_S = 10
 
 _PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-_WAYS = {str(way): way for way in WAYS}
+
+def _require(launcher: str) -> None:
+    if launcher != "local" and shutil.which(launcher, path=_PATH) is None:
+        pytest.skip(f"{launcher} is not installed here")
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "status"),
+    ("launcher", "number", "status"),
     [
-        ("local 1", signal.SIGKILL, -signal.SIGKILL),
-        ("horovodrun 1", signal.SIGHUP, STOPPED_STATUS),  # test_resume sends it to the local launcher
-        ("mpirun 1 torch", signal.SIGHUP, STOPPED_STATUS),
+        ("local", signal.SIGKILL, -signal.SIGKILL),
+        ("horovodrun", signal.SIGHUP, STOPPED_STATUS),  # test_resume sends it to the local launcher
+        ("mpirun", signal.SIGHUP, STOPPED_STATUS),
     ],
 )
 def test_a_killed_launcher_or_a_closed_terminal_takes_every_rank_with_it(
-    name: str, number: int, status: int, tmp_path: Path
+    launcher: str, number: int, status: int, tmp_path: Path
 ) -> None:
-    way, folder = _WAYS[name], tmp_path / "run"
-    require(way)
-    command = train_command(folder, *SYNTHETIC, "run.epochs=500", f"cluster.engine.name={way.engine}", *way.settings)
+    _require(launcher)
+    folder = tmp_path / "run"
+    settings = [f"cluster.launcher={launcher}", "cluster.communication.kind=shared_memory"]
+    command = train_command(folder, *SYNTHETIC, "run.epochs=500", *settings)
     process = _start(command, tmp_path)
     wait_until(lambda: has_begun(folder), tmp_path / "output")
     process.send_signal(number)
@@ -54,8 +57,7 @@ def test_the_launcher_of_another_program_takes_its_ranks_with_it_when_ours_is_ki
     launcher: str, tmp_path: Path
 ) -> None:
     """A shell stands for each rank."""
-    if shutil.which(launcher, path=_PATH) is None:
-        pytest.skip(f"{launcher} is not installed here")
+    _require(launcher)
     words = ["--set", f"cluster.launcher={launcher}", "--set", "cluster.communication.kind=shared_memory"]
     code = f"touch {tmp_path}/$$.begun; while true; do sleep 1; done"
     command = [sys.executable, "-I", "-m", "launch.start.ranks", *words, "--", "sh", "-c", code]
