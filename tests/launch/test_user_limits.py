@@ -105,7 +105,8 @@ def test_the_script_around_a_rank_tells_the_kernel_s_kill_from_anybody_else_s(
 
 def _told(limit: str, folder: Path) -> tuple[int, str]:
     """Run under a limit; return the exit status and what is told."""
-    command = train_command(folder / "run", "run.epochs=200", "run.target_top1=0.9999")
+    settings = ("run.epochs=200", "run.target_top1=0.9999", "cluster.ranks_per_node=1")
+    command = train_command(folder / "run", *settings)
     done = subprocess.run(
         ["bash", "-c", f'{limit} && exec "$@"', "-", *command], cwd=ROOT, capture_output=True, text=True, check=False,
         timeout=90,
@@ -120,7 +121,7 @@ def _told(limit: str, folder: Path) -> tuple[int, str]:
     ("limit", "status", "words"),
     [
         ("ulimit -v 1500000", 1, "raise the limit on the memory of a process (ulimit -v)"),
-        ("ulimit -t 4", 1, "perhaps its processor time was used up; raise the limit (ulimit -t)"),
+        ("ulimit -t 3", 1, "perhaps its processor time was used up; raise the limit (ulimit -t)"),
         ("ulimit -n 8", 2, "error: this process may open no more files; raise the limit (ulimit -n)\n"),
     ],
 )
