@@ -17,7 +17,8 @@ def test_after_one_epoch_a_run_from_weights_is_better_than_one_from_scratch(
     metrics = (two_epoch_run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     scratch = next(row["top1"] for row in map(json.loads, metrics) if "top1" in row)
     data = RunFolder(two_epoch_run.folder).settings[1].paths.data
-    settings = [*TWO_EPOCHS, "model.num_classes=12", "run.max_steps=19", f"cluster.paths.data={data}"]
+    settings = [*TWO_EPOCHS, "model.num_classes=12", "run.max_steps=19"]
+    settings += ["cluster.ranks_per_node=1", f"cluster.paths.data={data}"]
     done = train(tmp_path / "tuned", *settings, words=("--from", str(two_epoch_run.folder)))
     assert done.status == 0, done.errors
     assert read_summary(done.folder)["top1"] > scratch + 0.1
