@@ -40,7 +40,6 @@ CELLS = [(way, fault, phase) for way in WAYS for fault, phase in faults_of(way)]
 _BY_NAME = {str(way): way for way in WAYS}
 FEW = [
     (_BY_NAME["local 1"], "kill -STOP", "step"),
-    (_BY_NAME["local 1"], FULL, "evaluation"),
     (_BY_NAME["mpirun 1"], "kill -9", "step"),
 ]
 """Other tests kill ranks under the other launchers, fill the disk at a checkpoint, damage images, and send signals."""
