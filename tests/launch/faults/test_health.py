@@ -78,7 +78,7 @@ class Program:
         registry.write_text(text.replace(last, entry + last), encoding="utf-8")
 
     def train(self, run: Path, *orders: dict[str, Any]) -> FinishedRun:
-        """Train two epochs of 19 steps on three ranks, in as many attempts as are needed.
+        """Train an epoch of 19 steps and nine more on three ranks, in as many attempts as are needed.
 
         Args:
             run: The run folder.
@@ -86,7 +86,8 @@ class Program:
         """
         (self._folder / "train" / "comm" / "orders").write_text("\n".join(map(json.dumps, orders)), encoding="utf-8")
         settings = [*TWO_EPOCHS, "cluster.ranks_per_node=3", "batch.global_size=66", "run.compare_every_steps=5",
-                    "cluster.communication.kind=faulty", f"cluster.paths.data={self._data}"]  # fmt: skip
+                    "run.max_steps=28", "cluster.communication.kind=faulty",
+                    f"cluster.paths.data={self._data}"]  # fmt: skip
         words = train_command(run, *settings, words=("--max-restarts", "1"))[1:]
         done = subprocess.run(
             [self._python, *words], cwd=self._folder, capture_output=True, text=True, check=False, timeout=250
