@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import yaml
@@ -275,3 +276,28 @@ def test_a_folder_and_a_name_that_is_no_file_are_refused_with_what_to_give(
         assert str(caught.value) == f"recipe: got {name!r}, {allowed}{told}"
     with pytest.raises(ConfigError, match="there is no such file; choose one of a100-kubernetes, a100-node, a100-tr"):
         load_cluster("zzz")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        # He et al., MXNet's Gluon and MLPerf's reference
+        ("model.bn_epsilon", 1e-5),
+        ("model.bn_momentum", 0.9),
+        ("model.classifier_std", 0.01),
+        # ImageNet's mean and standard deviation of 0..255
+        ("data.mean", (123.675, 116.28, 103.53)),
+        ("data.std", (58.395, 57.12, 57.375)),
+        ("data.flip", True),
+        ("loss.label_smoothing", 0.0),
+        ("schedule.weight_decay_lag_steps", 0),
+        ("mlperf.ruleset", "4.0.0"),
+        ("cluster.checkpoint.keep", 2),
+    ],
+)
+def test_a_key_that_is_left_out_means_what_its_source_says(key: str, value: object) -> None:
+    block: Any = load_both("digits", "laptop")[key.startswith("cluster.")]
+    *names, last = key.removeprefix("cluster.").split(".")
+    for name in names:
+        block = getattr(block, name)
+    assert type(block).model_fields[last].default == pytest.approx(value)

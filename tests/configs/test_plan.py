@@ -210,3 +210,10 @@ def test_a_key_that_asks_for_something_after_the_last_of_113_steps_is_told(sets:
     lines = never_due(recipe, plan_run(recipe, 2))
     assert len(lines) == len(told)
     assert all(map(re.search, told, lines)), lines
+
+
+def test_a_warm_up_ends_at_least_a_step_before_the_run() -> None:
+    keys = ["schedule.warmup_epochs=null", "run.epochs=1", "run.eval_first_epoch=1"]
+    assert plan_run(load_recipe("digits", [*keys, "schedule.warmup_steps=18"]), 2).decay_steps == 1
+    with pytest.raises(ConfigError, match=r"got 19, allowed: fewer steps than the run has \(19, by run\.epochs: 1\)"):
+        plan_run(load_recipe("digits", [*keys, "schedule.warmup_steps=19"]), 2)
