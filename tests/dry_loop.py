@@ -167,12 +167,12 @@ def _environment() -> dict[str, Any]:
     return environment()
 
 
-def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float], cluster_overrides: Sequence[str] = ()) -> Path:
+def dry_run(folder: Path, recipe: Recipe, tops: Sequence[float]) -> Path:
     """Write the folder of a run whose evaluations gave ``tops``, on as many GPUs as its ``batch.bn_span`` asks for."""
     assert recipe.batch.bn_span
     nodes = recipe.batch.global_size // recipe.batch.bn_span // 8
     here = [f"cluster.engine.name={installed_engine()}", "cluster.communication.allreduce=flat"]
-    overrides = [f"cluster.num_nodes={nodes}", f"cluster.submission.org={ORG}", *here, *cluster_overrides]
+    overrides = [f"cluster.num_nodes={nodes}", f"cluster.submission.org={ORG}", *here]
     cluster = load_cluster("dgx-a100", overrides)
     folder.mkdir(parents=True)
     (folder / CONFIG_FILE).write_text(dump(recipe, cluster))

@@ -14,6 +14,8 @@ import pytest
 from configs.load import ROOT
 
 NAMES = ("alpha", "beta")
+PREFIX = "192.168.77."
+"""Of the addresses that lead to the other machine."""
 _NEEDED = ("unshare", "nsenter", "ip", "ssh", "ssh-keygen", "/usr/sbin/sshd")
 _READY_S = 30
 
@@ -40,30 +42,15 @@ class Machine:
         """Run a command on this machine."""
         return subprocess.run(self.command(words), capture_output=True, text=True, check=False, timeout=timeout)
 
-    def runs(self, pid: str) -> bool:
-        """Return whether a process of this machine runs, by its number there."""
-        return self.run("kill", "-0", pid).returncode == 0
-
-
-def hosts_table(name: str, *, debian: bool = False, known: Sequence[str] = NAMES, prefix: str = "10.77.0.") -> str:
-    """Return an /etc/hosts that knows some machines, with the line 127.0.1.1 that Debian writes or without it."""
-    lines = ["127.0.0.1 localhost", *([f"127.0.1.1 {name}"] if debian else [])]
-    return "\n".join([*lines, *(f"{prefix}{1 + NAMES.index(each)} {each}" for each in known), ""])
-
 
 @contextmanager
 def two_machines(
-    folder: Path,
-    tables: Mapping[str, str] | None = None,
-    prefix: str = "10.77.0.",
-    mask: int = 24,
-    first: Mapping[str, str] | None = None,
+    folder: Path, prefix: str = PREFIX, mask: int = 24, first: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Machine]]:
     """Run two machines while the block runs; they share ``folder`` and the program. Skip where that is not possible.
 
     Args:
         folder: Where runs and the machines' keys are.
-        tables: The /etc/hosts of each machine, if not the usual one.
         prefix: The addresses without their last number.
         mask: The length of the network's prefix.
         first: The address, with its mask, of a first interface of a machine, from which nobody can be reached.
@@ -74,8 +61,9 @@ def two_machines(
     keys = folder / "machines"
     keys.mkdir(mode=0o700)
     _make_keys(keys, prefix)
+    table = ["127.0.0.1 localhost", *(f"{prefix}{number} {name}" for number, name in enumerate(NAMES, 1)), ""]
     for name in NAMES:
-        (keys / f"{name}.hosts").write_text((tables or {}).get(name, hosts_table(name)), encoding="utf-8")
+        (keys / f"{name}.hosts").write_text("\n".join(table), encoding="utf-8")
     with ExitStack() as stack:
         found = {}
         for number, name in enumerate(NAMES, 1):

@@ -1,4 +1,4 @@
-"""Ranks on two machines that are really two, by ssh or by Slurm; and hosts that do not reach each other, refused."""
+"""Ranks on two machines that are really two: by ssh or Slurm, over the right interface, or refused."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from configs.load import ROOT
 from configs.registry import has_engine
 from launch.submit.jobspec import IMAGE_PROGRAM
 from logs.folder import RunFolder
-from tests.launch.machines import Machine, hosts_table, start_slurm, two_machines
+from tests.launch.machines import PREFIX, Machine, start_slurm, two_machines
 from tests.launch.mpi import require_mpi
 from tests.runs import SHORT, FinishedRun, read_summary
 
@@ -34,10 +34,20 @@ _WAYS = {
 """Under Slurm, ranks of virtual nodes meet over MPI (`tests/launch/submit/test_slurm.py`)."""
 
 
+_FIRST = {
+    "link-local": {"alpha": "169.254.7.1/16", "beta": "169.254.7.2/16"},
+    "unreachable": {"alpha": "10.66.0.1/24", "beta": "10.66.0.2/24"},
+    "unreachable, the head's only": {"alpha": "10.66.0.1/24"},
+}
+"""First addresses, which lead nowhere. They are smaller than the others: of two ranks over Gloo, the one with the
+smaller address listens."""
+
+
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Machine]]:
-    """Run alpha and beta, which share this folder."""
-    with two_machines(tmp_path_factory.mktemp("machines")) as found:
+def machines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Machine]]:
+    """Run alpha and beta, which share this folder; with a key of ``_FIRST``, their first interface leads nowhere."""
+    first = _FIRST.get(getattr(request, "param", ""))
+    with two_machines(tmp_path_factory.mktemp("machines"), first=first) as found:
         yield found
 
 
@@ -130,7 +140,7 @@ def test_pods_of_a_train_job_train_by_the_variables_that_kubeflow_trainer_sets(
     pods = []
     for rank, machine in enumerate(machines.values()):
         with (shared / "machines" / f"{machine.name}.hosts").open("a", encoding="utf-8") as table:
-            table.write(f"10.77.0.1 {first}\n")
+            table.write(f"{PREFIX}1 {first}\n")
         # *Source*: kubeflow/trainer v2.3.0, pkg/runtime/framework/plugins/torch/torch.go.
         pet = {"NNODES": 2, "NPROC_PER_NODE": 1, "NODE_RANK": rank, "MASTER_ADDR": first, "MASTER_PORT": 29500}
         variables = [f"PET_{key}={value}" for key, value in pet.items()]
@@ -195,11 +205,11 @@ def test_hosts_that_do_not_reach_each_other_are_named_with_the_remedy(
     assert "beta: Host key verification failed; ssh beta must work from alpha without a prompt" in refused
     # A firewall of beta's that lets ssh pass, and nothing else.
     for rule in ("pref 10 sport 22 lookup main", "pref 20 blackhole"):
-        done = beta.run("ip", "rule", "add", "to", "10.77.0.1", "ipproto", "tcp", *rule.split())
+        done = beta.run("ip", "rule", "add", "to", f"{PREFIX}1", "ipproto", "tcp", *rule.split())
         assert done.returncode == 0, done.stderr
     refused = _reach(alpha, "beta", alpha.shared)
     beta.run("ip", "rule", "del", "pref", "20")
-    assert "beta: alpha cannot connect to 10.77.0.2: timed out; launchers and ranks use any port" in refused
+    assert f"beta: alpha cannot connect to {PREFIX}2: timed out; launchers and ranks use any port" in refused
     # A host that is gone.
     beta.run("ip", "link", "set", "eth0", "down")
     refused = _reach(alpha, "beta", alpha.shared)
@@ -208,8 +218,102 @@ def test_hosts_that_do_not_reach_each_other_are_named_with_the_remedy(
 
 
 def test_gloo_is_refused_where_a_host_has_ipv6_only(tmp_path: Path) -> None:
-    tables = {name: hosts_table(name, prefix="fd77::") for name in ("alpha", "beta")}
-    with two_machines(tmp_path, tables, prefix="fd77::", mask=64) as found:
+    with two_machines(tmp_path, prefix="fd77::", mask=64) as found:
         refused = _reach(found["alpha"], "beta", tmp_path)
         assert "beta: has the address fd77::2 only, and ranks over Gloo need IPv4" in refused
         assert _reach(found["alpha"], "beta", tmp_path, "HOROVOD_CONTROLLER=mpi") == ""
+
+
+_MET_S = 10
+_START = """
+import sys
+from configs.load import load_cluster
+from configs.rank_variables import rank_environment
+from launch.start.commands import run_under
+
+command, settings = sys.argv[1].split(), sys.argv[2:]
+cluster = load_cluster("laptop", settings)
+outcome = run_under(cluster, [*command, *settings], rank_environment(cluster), hosts=("alpha", "beta"))
+sys.exit(outcome.exit_status)
+"""
+_ADD = """
+#include <mpi.h>
+#include <stdio.h>
+int main(int count, char **words) {
+  int rank, sum = 0;
+  static int many[1 << 20];
+  MPI_Init(&count, &words);
+  double begin = MPI_Wtime();
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  int own = rank + 5;
+  MPI_Allreduce(&own, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, many, 1 << 20, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  char path[4096];
+  snprintf(path, sizeof path, "%s/met-%d", words[1], rank);
+  FILE *told = fopen(path, "w");
+  fprintf(told, "%d %.2f", sum, MPI_Wtime() - begin);
+  fclose(told);
+  return MPI_Finalize();
+}
+"""
+
+
+def _meet(machine: Machine, folder: Path, command: str, *settings: str) -> None:
+    """Start two ranks from a machine, and see that they have met in time."""
+    common = ["num_nodes=2", "ranks_per_node=1", f"communication.timeout_s={3 * _MET_S}"]
+    words = [f"cluster.{each}" for each in (*common, *settings)]
+    try:
+        done = machine.run(sys.executable, "-c", _START, f"{command} {folder}", *words)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"the ranks have not met: {error.stderr!r}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        total, seconds = (folder / f"met-{rank}").read_text(encoding="utf-8").split()
+        assert total == "11"
+        assert float(seconds) < _MET_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machines", "engine", "settings"),
+    [
+        ("unreachable", "torch", ["launcher=mpirun", "communication.kind=torch_distributed"]),
+        # Without the interface, horovodrun may give its own search up, and the run is refused in one line.
+        ("unreachable, the head's only", "mxnet",
+         ["launcher=horovodrun", "communication.kind=horovod", "node.interface=eth0"]),
+    ],
+    indirect=["machines"],
+    ids=["PyTorch over Gloo", "Horovod over Gloo"],
+)  # fmt: skip
+def test_ranks_meet_though_the_first_interface_leads_nowhere(
+    machines: dict[str, Machine], engine: str, settings: list[str]
+) -> None:
+    if not has_engine(engine):
+        pytest.skip(f"{engine} is not installed here")
+    alpha = machines["alpha"]
+    folder = alpha.shared / engine
+    folder.mkdir()
+    _meet(alpha, folder, f"{sys.executable} -m tests.launch.meeting", f"engine.name={engine}", *settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machines", "more"),
+    [("link-local", []), ("unreachable", ["node.interface=eth0"])],
+    indirect=["machines"],
+    ids=["link-local", "unreachable"],
+)
+def test_mpi_leaves_link_local_addresses_out_and_takes_the_interface_of_the_cluster_file(
+    machines: dict[str, Machine], more: list[str]
+) -> None:
+    if missing := [each for each in ("mpirun", "mpicc", "ompi_info") if shutil.which(each) is None]:
+        pytest.skip(f"not here: {', '.join(missing)}")
+    alpha = machines["alpha"]
+    program = alpha.shared / "add"
+    subprocess.run(["mpicc", "-x", "c", "-", "-o", program], input=_ADD, text=True, check=True)
+    engine = "torch" if has_engine("torch") else "mxnet"  # whose setting the program does not need
+    kind = "torch_distributed" if engine == "torch" else "horovod"
+    settings = [f"engine.name={engine}", f"communication.kind={kind}", "launcher=mpirun", "communication.backend=mpi"]
+    folder = alpha.shared / "mpi"
+    folder.mkdir()
+    _meet(alpha, folder, str(program), *settings, *more)

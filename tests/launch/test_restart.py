@@ -15,12 +15,12 @@ from logs.folder import RunFolder, Summary
 TWO = ["cluster.num_nodes=2", "cluster.launcher=srun", "cluster.scheduler.max_restarts=9"]
 
 
-def _fail(folder: Path, host: str, hosts: Sequence[str], sets: Sequence[str] = TWO, status: int = 1) -> bool:
+def _fail(folder: Path, host: str, hosts: Sequence[str], sets: Sequence[str] = TWO) -> bool:
     """Let a rank on a host fail after a further step; return whether the ranks are started again."""
     run = RunFolder(folder)
     run.write_settings(*load_both("digits", "laptop", [*sets, "cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >>told"]))
     run.checkpoints.write(len(run.attempts.read()) + 1, SavedState({}, {}), keep=1)
-    row = {"rank": 1, "host": host, "step": 3, "message": "broke", "second_hand": False, "status": status, "time": 1.0}
+    row = {"rank": 1, "host": host, "step": 3, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
     (folder / "failure_1.json").write_text(json.dumps(row), encoding="utf-8")
     return may_restart(run, Outcome(1), hosts)
 

@@ -45,8 +45,8 @@ def _run(study: ScalingStudy, folder: Path, starter: Callable[..., Any] | None =
     )
 
 
-def _table(folder: Path, name: str = "grid") -> list[dict[str, str]]:
-    with (folder / f"{name}.csv").open(encoding="utf-8") as file:
+def _table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "grid.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

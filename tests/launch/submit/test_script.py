@@ -65,9 +65,9 @@ class _StandInJob:
             text=True,
         )
 
-    def wait_for_launch(self, script: subprocess.Popen[str], number: int = 0) -> None:
+    def wait_for_launch(self, script: subprocess.Popen[str]) -> None:
         """Wait until the script has started a launcher; fails when the script ends before."""
-        while not (self.folder / f"run-{number}" / "launched").exists():
+        while not (self.folder / "run-0" / "launched").exists():
             assert script.poll() is None, script.communicate()[0]
             time.sleep(0.01)
 
