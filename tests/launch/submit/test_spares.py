@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.scheduler, pytest.mark.slow, pytest.mark.timeout(600),
 
 _NOTICED_S = 30
 CLUSTER = """
-name: three-nodes
-num_nodes: 3
+name: two-nodes
+num_nodes: 2
 ranks_per_node: 1
 launcher: srun
 node: {cores: 1}
@@ -30,9 +30,9 @@ communication: {bucket_bytes: 262144}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def four_nodes() -> Iterator[None]:
-    """Nodes 1 and 3 are at one switch, nodes 2 and 4 at the other."""
-    with slurm(nodes=4):
+def three_nodes() -> Iterator[None]:
+    """Nodes 1 and 3 are at one switch, node 2 is at the other."""
+    with slurm(nodes=3):
         yield
 
 
@@ -49,12 +49,12 @@ def _wait_for_end(job: str, log: Path) -> str:
 
 @pytest.fixture
 def slow_node3() -> Iterator[None]:
-    """Give the daemon of node3, and what it starts, a fifth of a core, and of what other processes get beside it."""
+    """Give the daemon of node3, and what it starts, 0.3 cores, and a fifth of what other processes get beside it."""
     group = Path(f"/sys/fs/cgroup/cpu/runs-{os.getpid()}")
     if not Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists():
         pytest.skip("control groups of version 1 with the controller cpu are not here")
     group.mkdir()
-    (group / "cpu.cfs_quota_us").write_text("20000", encoding="ascii")
+    (group / "cpu.cfs_quota_us").write_text("30000", encoding="ascii")
     (group / "cpu.shares").write_text("205", encoding="ascii")
     daemon = (Path(os.environ["SLURM_CONF"]).parent / "slurmd.node3.pid").read_text(encoding="ascii")
     (group / "cgroup.procs").write_text(daemon, encoding="ascii")
@@ -68,25 +68,23 @@ def slow_node3() -> Iterator[None]:
 def test_the_check_finds_a_slow_node_and_the_run_takes_a_spare_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     cluster = CLUSTER.replace("spare_nodes", "check_first: true, spare_nodes") + f"paths: {{runs: {tmp_path}}}\n"
-    job = submit(cluster, folder, overrides=["batch.global_size=96", "data.train_samples=960", "run.max_steps=10"])
+    job = submit(cluster, folder, overrides=["run.max_steps=10"])
     log = _wait_for_end(job, folder / "job.log")
     assert re.search(r"^WARN +slow node \(node3\): \d+", log, re.MULTILINE), log
-    assert re.findall(r"/run on (.*), without (\S+);", log) == [("node1 node2 node4", "node3")]
-    assert re.findall(r"^rank . of 3 on (\S+) \(by Slurm\)", log, re.MULTILINE)[-3:].count("node3") == 0
+    assert re.findall(r"/run on (.*), without (\S+);", log) == [("node1 node2", "node3")]
+    assert re.findall(r"^rank . of 2 on (\S+) \(by Slurm\)", log, re.MULTILINE)[-2:].count("node3") == 0
     summary = read_summary(folder)
-    assert (summary["status"], summary["world_size"], list(summary["left_out"])) == ("success", 3, ["node3"])
+    assert (summary["status"], summary["world_size"], list(summary["left_out"])) == ("success", 2, ["node3"])
     assert logs(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.search(r"Attempt 1 began without node3: node3 is \d+ % slower than the median \(compute\)", page)
+    assert re.search(r"Attempt 1 began without node3: node3 is \d+ % slower than the median \(", page)
     history = [json.loads(line) for line in (tmp_path / "health.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [[node["host"] for node in row["slow"]] for row in history] == [["node3"]]
 
 
 def test_a_spare_node_takes_the_place_of_one_whose_rank_was_killed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    cluster = asleep(CLUSTER)
-    sets = ["batch.global_size=1032", "data.train_samples=12384", "run.epochs=5"]
-    job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, *sets])
+    job = submit(asleep(CLUSTER), folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=5"])
     wait_until(lambda: has_begun(folder) and bool(RunFolder(folder).checkpoints.files()), folder / "job.log")
     (killed,) = [rank for rank in ranks(folder) if _node_of(rank) == "node3"]
     os.kill(killed, signal.SIGKILL)
@@ -96,11 +94,11 @@ def test_a_spare_node_takes_the_place_of_one_whose_rank_was_killed(tmp_path: Pat
         time.sleep(0.1)
     log = _wait_for_end(job, folder / "job.log")
     assert re.findall(r"/run on (.*), without (.*)$", log, re.MULTILINE) == [
-        ("node1 node3 node2", "node4"),
-        ("node1 node2 node4", "node3"),
+        ("node1 node3", "node2"),
+        ("node1 node2", "node3"),
     ]
-    for rank, nodes in enumerate((("node1", "node1"), ("node3", "node2"), ("node2", "node4"))):
-        assert tuple(re.findall(rf"^rank {rank} of 3 on (\S+) \(by Slurm\)", log, re.MULTILINE)) == nodes
+    for rank, nodes in enumerate((("node1", "node1"), ("node3", "node2"))):
+        assert tuple(re.findall(rf"^rank {rank} of 2 on (\S+) \(by Slurm\)", log, re.MULTILINE)) == nodes
     assert "restart 1 of at most 1, without node3, which failed\n" in log
     summary = read_summary(folder)
     assert (summary["status"], list(summary["left_out"])) == ("success", ["node3"])
