@@ -484,6 +484,14 @@ def test_train_without_a_recipe_is_refused(capsys: pytest.CaptureFixture[str]) -
     assert all(words in told for words in ("error: RECIPE is missing", "./run.sh recipes"))
 
 
+def test_weights_of_another_run_are_refused_where_a_run_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "digits", "--from", str(tmp_path), "--resume", str(tmp_path)]) == 2
+    told = "--from begins a new run, --resume continues one with its own weights; leave one of them out"
+    assert capsys.readouterr().err == f"error: {told}\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_does_not_keep_the_log_from_being_closed(
     number: signal.Signals, tmp_path: Path, sets: list[str], ranks: Ranks

@@ -1,5 +1,6 @@
 """Whole runs by the command of users: real ranks, real Horovod, real JPEGs, the official checker."""
 
+import csv
 import fcntl
 import json
 import os
@@ -8,13 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from configs.load import ROOT
 from configs.registry import has_engine
+from data.__main__ import main as prepare
+from logs.folder import RunFolder
 from logs.metrics import read_metrics
 from logs.read.parse import parse_log
-from tests.runs import SHORT, FinishedRun, read_summary, train, train_command
+from tests.runs import SHORT, TWO_EPOCHS, FinishedRun, read_summary, train, train_command
 
 pytestmark = pytest.mark.ranks
 
@@ -115,6 +120,66 @@ def test_a_rank_without_its_communicator_is_refused_not_trained_alone(short_run:
     if not has_engine("mxnet"):
         why = "but MASTER_ADDR and MASTER_PORT do not give the rendezvous address"
     assert f"started rank 1 of 2, {why}" in done.stderr
+
+
+def test_after_one_epoch_a_run_from_weights_is_better_than_one_from_scratch(
+    two_epoch_run: FinishedRun, tmp_path: Path
+) -> None:
+    scratch = next(row["top1"] for row in read_metrics(two_epoch_run.folder / "metrics.jsonl") if "top1" in row)
+    data = RunFolder(two_epoch_run.folder).settings[1].paths.data
+    settings = [*TWO_EPOCHS, "model.num_classes=12", "run.max_steps=19"]
+    settings += ["cluster.ranks_per_node=1", f"cluster.paths.data={data}"]
+    done = train(tmp_path / "tuned", *settings, words=("--from", str(two_epoch_run.folder)))
+    assert done.status == 0, done.errors
+    assert read_summary(done.folder)["top1"] > scratch + 0.1
+    checkpoint = max((two_epoch_run.folder / "checkpoints").iterdir())  # step-00000038.ckpt
+    (told,) = [line for line in done.errors.splitlines() if str(checkpoint) in line]
+    assert told.startswith(f"weights from {checkpoint}: ")
+    assert told.endswith("the classifier has another shape and is re-initialised: classifier_bias, classifier_weight")
+    # The configuration of the run is complete: it can be repeated, and resumed on another node.
+    recipe, _ = RunFolder(done.folder).settings
+    assert recipe.model.parameters == str(checkpoint)
+
+
+LABELS = {"even": (0, 2, 4, 6, 8), "loop": (0, 6, 8, 9), "prime": (2, 3, 5, 7)}
+MODEL = "{name: resnet8, num_classes: 3, image_size: 16, input_channels: 1}"
+
+
+def _write_table(root: Path) -> None:
+    """Write the digits as PNGs, every third for evaluation; 1 has no label at all."""
+    from sklearn.datasets import load_digits
+
+    digits, rows = load_digits(), {"train": [("file", "labels")], "val": [("file", "labels")]}
+    for number, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict=True)):
+        Image.fromarray((pixels * 15.9).astype(np.uint8)).save(root / f"{number}.png")
+        has = "|".join(label for label, members in LABELS.items() if digit in members)
+        rows["val" if number % 3 == 2 else "train"].append((f"{number}.png", has))
+    for split, pairs in rows.items():
+        with (root / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(pairs)
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_several_labels_an_image_from_a_table(tmp_path: Path) -> None:
+    source, data = tmp_path / "in", tmp_path / "data"
+    source.mkdir()
+    _write_table(source)
+    assert prepare(["prepare", str(source), str(data / "table"), "--size", "16"]) == 0
+    overrides = [
+        f"cluster.paths.data={data}", f"model={MODEL}", "data.name=table", "data.source=table", "loss={kind: sigmoid}",
+        "optimizer={name: adam}", "schedule={base_lr: 3e-3, warmup_steps: 0, decay: {name: cosine}}",
+        "run={epochs: 2, target_top1: null}",
+    ]  # fmt: skip
+    done = train(tmp_path / "run", *overrides)
+    assert done.status == 0, done.errors
+    assert "MLPerf training 4.0.0 log check: passes" in done.output
+    summary = read_summary(done.folder)
+    assert f"mean ROC-AUC {summary['mean_auc']:.4f} after epoch 2" in done.output
+    assert summary["top1"] is None
+    assert summary["mean_auc"] > 0.9
+    last = [row for row in read_metrics(done.folder / "metrics.jsonl") if row["kind"] == "evaluation"][-1]
+    assert last["total"] == 599
+    assert last["mean_auc"] == pytest.approx(sum(last["class_auc"]) / 3)
 
 
 @pytest.mark.slow
