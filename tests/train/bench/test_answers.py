@@ -342,6 +342,19 @@ def test_a_gpus_steps_have_settings_that_fit_each_other(tmp_path: Path) -> None:
     assert sum(task.get("is_tf32", False) for task in tasks) == 4 * 3
 
 
+def test_what_a_gpu_trains_and_reads_has_settings_that_fit_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.dali")
+    jobs = Answering(answer=lambda started: (0, "") if "prepare" in started.words else (1, "no GPU"))
+    _measure(f"gpu --folder {tmp_path} --only verdict digits profile levers decoding jpegs run", jobs)
+    tried = [(task["recipe"], task["overrides"]) for task in _tasks(jobs) if "overrides" in task]
+    runs = [started for started in jobs.started if "--run-dir" in started.words]
+    tried += [(started.words[started.words.index("--run-dir") - 1], started.sets) for started in runs]
+    assert {recipe for recipe, _ in tried} == {"imagenet-b256", "imagenet-smoke", "digits"}
+    for recipe, overrides in tried:
+        _, cluster = load_both(recipe, "laptop", overrides)
+        assert (cluster.device, cluster.engine.precision, cluster.engine.layout) == ("gpu", "float16", "NHWC")
+
+
 def test_a_part_that_fails_is_a_note_with_the_cause_on_disk_and_the_next_one_is_measured(tmp_path: Path) -> None:
     output = "No module named 'launch'\n" + "".join(f"line {number}\n" for number in range(20))
     jobs = Answering(answer=lambda started: (1, output) if started.name == "steps" else _gpu(started))
