@@ -75,8 +75,9 @@ class EngineSettings(Section):
     cuda_graphs: Literal["none", "step", "compute"] = "none"
     """Which part of a step a GPU replays as a CUDA graph, so that Python launches no kernel of it. step: all of it,
     with the allreduces in the backward pass; compute: forward and backward passes as one graph and the update as
-    another, with the allreduces between them, where nothing hides them; none: every kernel is launched. It needs name:
-    torch, and a network without dropout. On a CPU, the same fixed step is computed as usual."""
+    another, with the allreduces between them, where nothing hides them; none: every kernel is launched. With step and
+    compute, evaluations infer by a graph, too. It needs name: torch, and a network without dropout. On a CPU, the same
+    fixed step is computed as usual."""
     deterministic: bool = False
     """Whether a GPU takes only kernels that leave the same bits each time, which are slower; kernels are then chosen by
     rule and not by trials. On a CPU, all kernels do. ./run.sh accept compares such bits."""
