@@ -228,7 +228,7 @@ class ClassFolders(Placed):
         return {"file_root": str(self._root), "file_list": str(index)}
 
     def _lines(self) -> Iterator[tuple[bytes, bytes]]:
-        for line in read_bytes(self.index).splitlines():
+        for line in read_bytes(self.index).split(b"\n")[:-1]:  # A name may hold other ends of lines.
             path, _, label = line.rpartition(b" ")
             yield path, label
 
