@@ -192,21 +192,13 @@ def _opened(file: ImageFile) -> BinaryIO:
     return file.open("rb") if isinstance(file, Path) else io.BytesIO(file.read_bytes())
 
 
-class FileFacts(NamedTuple):
-    """What the header of an image file says: its shorter side, px, whether a tag turns or mirrors it, and alpha."""
+def file_facts(path: ImageFile) -> tuple[int, bool, bool] | None:
+    """Return shorter side, px, whether a tag turns the image, and whether it has alpha; None if it cannot be read."""
 
-    shorter_side: int
-    is_turned: bool
-    has_alpha: bool
-
-
-def file_facts(path: ImageFile) -> FileFacts | None:
-    """Return what the header of a file says; None if it is no image that can be read."""
-
-    def look() -> FileFacts:
+    def look() -> tuple[int, bool, bool]:
         with _opened(path) as file, Image.open(file) as image:
             is_turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
-            return FileFacts(min(image.size), is_turned, image.has_transparency_data)
+            return min(image.size), is_turned, image.has_transparency_data
 
     try:
         return patiently(path, look)

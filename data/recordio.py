@@ -199,7 +199,8 @@ class RecordFile:
         with patiently(path, lambda: path.open("rb")) as file:
             self.size_bytes = os.fstat(file.fileno()).st_size
             # The kernel refuses to map an empty file.
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size_bytes else None
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size_bytes else b""
+            self._data: mmap.mmap | bytes = mapped
 
     def __enter__(self) -> RecordFile:
         """Return the file itself."""
@@ -207,12 +208,12 @@ class RecordFile:
 
     def __exit__(self, *_: object) -> None:
         """Unmap the file."""
-        if self._data is not None:
+        if isinstance(self._data, mmap.mmap):
             self._data.close()
 
     def bytes_at(self, begin: int, end: int) -> bytes:
         """Return the raw bytes from ``begin`` up to, but without, ``end``."""
-        return b"" if self._data is None else self._data[begin:end]
+        return self._data[begin:end]
 
     def read(self, offset: int) -> bytes:
         """Return the payload of the record at a byte offset.
@@ -295,7 +296,6 @@ class RecordFile:
 
     def _next_beginning(self, start: int) -> int:
         """Return the next offset where a whole record or a first part begins; the end of the file if there is none."""
-        assert self._data is not None
         for place in _aligned_magics(self._data, start):
             word = self.bytes_at(place + len(MAGIC), place + _PREFIX.size)
             if len(word) == len(MAGIC) and int.from_bytes(word, "little") >> _LENGTH_BITS in (_WHOLE, _FIRST):

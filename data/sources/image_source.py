@@ -184,9 +184,10 @@ def planned(settings: Settings, files: Sequence[ImageFile]) -> tuple[Settings, s
         UserError: A quality is given without a size.
     """
     facts = [fact for file in files[:: -(-len(files) // _LOOKED_AT) or 1] if (fact := file_facts(file)) is not None]
-    side = int(np.median([fact.shorter_side for fact in facts])) if facts else 0
+    sides, are_turned, have_alpha = zip(*facts, strict=True) if facts else ((0,), (), ())
+    side = int(np.median(sides))
     size, notes = settings.size, []
-    if any(fact.has_alpha for fact in facts):
+    if any(have_alpha):
         notes.append(
             "transparent images: alpha is dropped, so that pixels show the colour stored below it, often black"
         )
@@ -202,7 +203,7 @@ def planned(settings: Settings, files: Sequence[ImageFile]) -> tuple[Settings, s
         notes.append(
             f"images of {side:,} px (shorter side, median) are kept: --size {_SCALED_TO} makes training on a CPU faster"
         )
-    if any(fact.is_turned for fact in facts):
+    if any(are_turned):
         notes.append("orientation tags are not followed where bytes are kept: --size turns these images upright")
     return replace(settings, size=None), "original bytes", notes
 
