@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from configs.errors import UserError
 from configs.load import load_recipe
@@ -27,6 +26,7 @@ from data.shards import shard_range
 from data.stage import stage
 from data.verify import check_dataset, verify_dataset
 from tests.data.input.test_packed import evaluation, one_pass, take, training
+from tests.data.input.test_packed import jpeg as encoded
 from tests.data.input.test_packed import recipe_for as packed_recipe
 from tests.disk_order import DiskOrder
 
@@ -37,10 +37,7 @@ PARTS = {"train": range(TRAIN), "val": range(EVAL)}
 
 def jpeg(number: int) -> bytes:
     """Return an image of noise, so that no two images and no two crops are alike; its class is its number."""
-    pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG")
-    return file.getvalue()
+    return encoded(np.random.default_rng(number).integers(0, 256, (20, 24, 3), np.uint8))
 
 
 class Place(NamedTuple):

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from configs.errors import UserError
 from configs.load import load_recipe
@@ -17,19 +16,14 @@ from data.manifest import load_manifest
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings, Source
 from data.verify import check_dataset
+from tests.data.sources.test_folders import jpeg
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 
 
-def jpeg(level: int = 0) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (16, 12), (level, level, level)).save(file, "JPEG")
-    return file.getvalue()
-
-
 def record(*labels: float) -> bytes:
     header = struct.pack("<IfQQ", len(labels) if len(labels) > 1 else 0, labels[0], 0, 0)
-    payload = header + (struct.pack(f"<{len(labels)}f", *labels) if len(labels) > 1 else b"") + jpeg()
+    payload = header + (struct.pack(f"<{len(labels)}f", *labels) if len(labels) > 1 else b"") + jpeg(0)
     return MAGIC + struct.pack("<I", len(payload)) + payload + bytes(-len(payload) % 4)
 
 
