@@ -9,7 +9,7 @@ import pytest
 from launch.accept.acceptance import energy_of_parts
 from launch.accept.judgement import Evidence, judge
 from launch.doctor.facts import RankFacts
-from logs.energy import AttemptEnergy, Joules, RunEnergy, Totals, write_attempts
+from logs.energy import AttemptEnergy, Joules, RunEnergy, write_attempts
 from logs.folder import RunFolder, Summary
 
 
@@ -22,14 +22,12 @@ def _part(*joules: Joules | None) -> list[RankFacts]:
 @pytest.mark.parametrize(
     ("parts", "whole", "nodes"),
     [
-        ([_part(Joules([], [3.0]), Joules([], [5.0])), _part(Joules([], [1.0]), Joules([], [2.0]))], 11, (4, 7)),
         ([_part(Joules([3.0, 4.0], [1.0]), Joules([5.0], [1.0])), _part(Joules([1.0]), Joules([2.0]))], 15, (8, 7)),
         ([_part(Joules([], [3.0]), Joules([], [5.0])), _part(None, Joules([], [2.0]))], None, (None, 7)),
         ([_part(Joules([], [3.0]), Joules([], [5.0])), []], None, (None, None)),
-        ([_part(Joules(), Joules()), _part(None, None)], None, (None, None)),
         ([[], []], None, ()),
     ],
-    ids=["processors", "GPUs, and processors once", "a node once not", "a part not", "nothing readable", "no rank"],
+    ids=["GPUs, and processors once", "a node once not", "a part not", "no rank"],
 )
 def test_a_sum_is_known_if_every_node_counted_in_every_part(
     parts: Sequence[Sequence[RankFacts]], whole: float | None, nodes: Sequence[float | None]
@@ -42,12 +40,7 @@ def test_a_sum_is_known_if_every_node_counted_in_every_part(
 @pytest.mark.parametrize(
     ("energy", "verdict", "words"),
     [
-        (
-            RunEnergy(7200, None, 7200, images_per_joule=1.25, nodes={"a": Totals(7200)}),
-            "pass",
-            ["2 Wh", "1.25 images/J"],
-        ),
-        (RunEnergy(7200, None, 7200), "pass", ["2 Wh (processors)", "not counted: memory, network"]),
+        (RunEnergy(7200, None, 7200, images_per_joule=1.25), "pass", ["2 Wh", "1.25 images/J", "not counted: memory"]),
         (RunEnergy(None, None, 5), "skipped", ["unknown"]),
     ],
 )

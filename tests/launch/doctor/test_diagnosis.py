@@ -252,14 +252,6 @@ def test_a_host_is_judged_to_the_byte_and_by_what_the_cluster_file_names(
     assert found.startswith(line)
 
 
-@pytest.mark.parametrize("name", ["mxnet", "horovod", "torch", "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda120",
-                                  "nvidia-dali-cuda130"])  # fmt: skip
-def test_libraries_that_compute_must_have_one_version_on_all_hosts(name: str) -> None:
-    ranks = _sound()
-    ranks[2]["machine"]["environment"]["packages"][name] = "7"
-    assert [line[:4] for line in _on("versions", ranks)] == ["FAIL"]
-
-
 @pytest.mark.parametrize(
     ("precision", "lacking", "level"),
     [("bfloat16", "avx512bw", ["FAIL"]), ("bfloat16", None, []), ("float32", "avx512bw", []), ("gpu", "avx512bw", [])],
