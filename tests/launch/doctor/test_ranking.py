@@ -10,17 +10,16 @@ RANKS, ROUNDS, STEP_S = 64, 12, 0.05
 HOSTS = [f"node{rank // 4}" for rank in range(RANKS)]
 
 
-def _compute(draw: np.random.Generator) -> np.ndarray:
-    """Return a step of equal GPUs that differ by half a percent, with one percent of noise and some late samples."""
-    own = 1 + 0.005 * draw.standard_normal((RANKS, 1))
-    noise = 1 + 0.01 * draw.standard_normal((RANKS, ROUNDS)) + 0.1 * (draw.random((RANKS, ROUNDS)) < 0.02)
-    together = 1 + 0.2 * draw.random(ROUNDS)
-    return np.asarray(STEP_S * own * noise * together)
-
-
 def test_checks_of_sound_nodes_raise_hardly_an_alarm() -> None:
-    checks = [rank_nodes(HOSTS, {"compute": _compute(np.random.default_rng(seed))}) for seed in range(300)]
-    assert sum(any(node.is_slow for node in check.nodes) for check in checks) <= 1
+    """Equal GPUs differ by 2 % for good, and their samples by 4 %; one sample of 50 is late by 10 %."""
+    alarms = 0
+    for seed in range(300):
+        draw = np.random.default_rng(seed)
+        noise = 1 + 0.04 * draw.standard_normal((RANKS, ROUNDS)) + 0.1 * (draw.random((RANKS, ROUNDS)) < 0.02)
+        own, together = 1 + 0.02 * draw.standard_normal((RANKS, 1)), 1 + 0.2 * draw.random(ROUNDS)
+        nodes = rank_nodes(HOSTS, {"compute": STEP_S * own * noise * together}).nodes
+        alarms += any(node.is_slow for node in nodes)
+    assert alarms <= 1
 
 
 def test_the_cost_is_that_of_the_slowest_rank_beyond_the_slowest_sound_one() -> None:
