@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from configs.arguments import counted
+from configs.arguments import counted, printable
 from logs.energy import RunEnergy
 
 FORMAT = 1
@@ -81,8 +81,8 @@ class Check:
 
     @property
     def said(self) -> str:
-        """The words, with what is expected."""
-        return "; ".join([self.words, *(in_words(each, self.unit) for each in self.expected)])
+        """The words, with what is expected; XML has no place for the control characters of a library's message."""
+        return printable("; ".join([self.words, *(in_words(each, self.unit) for each in self.expected)]))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from logs.show.page import render_template
 
 CHECKS = (
     Check("rate", "", "pass", "100 images/s", 100.0, "images/s", (Expected("the simulator", 90, 120, decides=False),)),
-    Check("copy", "a<b", "slow", "too slow, GPU-7", 0.2, "s", (Expected("the other nodes", high=0.1),)),
+    Check("copy", "a<b", "slow", "too\x1b[1mslow, GPU-7", 0.2, "s", (Expected("the other nodes", high=0.1),)),
     Check("bits", "c", "failed", "other bits"),
     Check("learning", "", "skipped", "not tried"),
 )
