@@ -308,7 +308,7 @@ class StoredRecord(NamedTuple):
 
     Attributes:
         rec: The file of records.
-        key: Key of the record in the index.
+        key: Key of the record in the index; -1 if the index has no such record.
         offset: First byte of the record.
     """
 
@@ -317,7 +317,7 @@ class StoredRecord(NamedTuple):
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.rec}: record {self.key} at byte {self.offset}"
+        return f"{self.rec}: record {'unknown' if self.key < 0 else self.key} at byte {self.offset}"
 
     def read_bytes(self) -> bytes:
         """Return the encoded image, or raise `RecordError`."""

@@ -64,7 +64,8 @@ class RecordForm(Form):
 
     def file(self, sample: Sample) -> ImageFile:
         """See `Form`."""
-        return StoredRecord(self.where, self._keys[int(sample)], int(sample))
+        # The index may have been replaced since DALI read it.
+        return StoredRecord(self.where, self._keys.get(int(sample), -1), int(sample))
 
     def files(self) -> Iterator[Path]:
         """See `Form`."""
