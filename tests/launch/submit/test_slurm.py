@@ -1,5 +1,6 @@
-"""Real Slurm jobs on two virtual nodes with a rank each, by Gloo's rendezvous without ssh, or by MPI."""
+"""Real Slurm jobs on two of three virtual nodes with a rank each, by Gloo's rendezvous without ssh, or by MPI."""
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from configs.load import ROOT
 from configs.registry import has_engine, horovod_has_mpi
 from launch.submit.__main__ import main
 from launch.submit.jobspec import IMAGE_PROGRAM
+from logs.__main__ import main as logs
 from logs.checkpoints import step_of
 from logs.folder import RunFolder
 from tests.launch.mpi import require_mpi
@@ -38,8 +40,9 @@ communication: {bucket_bytes: 262144}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_nodes() -> Iterator[None]:
-    with slurm():
+def three_nodes() -> Iterator[None]:
+    """Nodes 1 and 3 are at one switch, node 2 is at the other."""
+    with slurm(nodes=3):
         yield
 
 
@@ -100,8 +103,8 @@ def test_a_job_near_its_limit_is_queued_again_and_continues_where_it_was(
     assert (found["status"], found["steps"], found["world_size"]) == ("success", 60, 2)
     assert found["is_rehearsal"], "a rehearsed job goes the way of the real one and is no result"
     log = (folder / "job.log").read_text(encoding="utf-8")
-    assert log.count(f"job {job} of {folder} on node1 node2") == 2
-    assert re.search(r"^rank 1 of 2 on node2 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
+    assert log.count(f"job {job} of {folder} on node1 node3") == 2
+    assert re.search(r"^rank 1 of 2 on node3 \(by Slurm\): local rank 0, cores 0, memory near", log, re.MULTILINE)
     assert read_summary(folder)["resumed_from_step"] > 0
 
 
@@ -118,7 +121,7 @@ def test_nodes_are_checked_and_ranks_meet_over_mpi_if_they_can(tmp_path: Path, m
     log = _log_at_the_end(job, folder)
     assert _state(job)[:2] == ("COMPLETED", "0:0"), log
     assert (read_summary(folder)["status"], read_summary(folder)["world_size"]) == ("success", 2)
-    assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
+    assert re.search(r"^rank 1 of 2 on node3 ", log, re.MULTILINE)
     assert not has_engine("mxnet") or f"HOROVOD_CONTROLLER={backend}" in log
     for found in ("ranks: 2 on 2 hosts$", r"clocks: at most 0\.", r"step: .* images/s on 2 ranks; forward "):
         assert re.search(f"^OK +{found}", log, re.MULTILINE), log
@@ -148,11 +151,11 @@ def test_ranks_train_on_images_in_a_container_of_charliecloud(
     monkeypatch.setenv("USER", "root")
     short = [word for each in ("run.max_steps=2", "run.target_top1=null") for word in ("--set", each)]
     assert main(["submit", "digits", "--cluster", str(place), "--run-dir", str(folder), *short]) == 0
-    wait_until((folder / "summary.json").exists, folder / "job.log", _ASK_EVERY_S)
+    wait_until(lambda: (folder / "summary.json").exists() and not _has_steps(), folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
     found = read_summary(folder)
     assert (found["status"], found["world_size"]) == ("success", 2), log
-    assert re.search(r"^rank 1 of 2 on node2 ", log, re.MULTILINE)
+    assert re.search(r"^rank 1 of 2 on node3 ", log, re.MULTILINE)
 
 
 def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_folder(
@@ -179,7 +182,7 @@ def test_a_job_in_which_one_rank_refuses_has_failed_and_names_the_rank(
             require_mpi()
             cluster = cluster.replace("262144", "262144, backend: mpi")
     folder = tmp_path / "run"
-    (tmp_path / "stage-node2").touch()
+    (tmp_path / "stage-node3").touch()
     stage = f"cluster.paths.stage={tmp_path}/stage-$SLURMD_NODENAME"
     digits = ["data.source=digits", "data.eval_samples=599", f"cluster.paths.data={packed_digits}", stage]
     job = submit(cluster, folder, overrides=digits)
@@ -187,7 +190,7 @@ def test_a_job_in_which_one_rank_refuses_has_failed_and_names_the_rank(
     assert _state(job) == ("FAILED", "2:0", 0), log
     summary = read_summary(folder)
     assert (summary["status"], summary["failed_rank"]) == ("aborted", 1)
-    assert summary["failure"].startswith(f"rank 1 on node2 refused to start: {tmp_path}/stage-node2: ")
+    assert summary["failure"].startswith(f"rank 1 on node3 refused to start: {tmp_path}/stage-node3: ")
     assert f"error: {folder}: {summary['failure']}" in log
     assert "continues" not in log
 
@@ -211,7 +214,74 @@ def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_wit
             time.sleep(0.1)
     wait_until(lambda: _has_continued(job), folder / "job.log", _ASK_EVERY_S)
     log = (folder / "job.log").read_text(encoding="utf-8")
-    assert "restart 2 of at most 5, without node1, which failed twice" in log
-    assert re.findall(rf"^job {job} of {folder} on (.*)$", log, re.MULTILINE) == ["node1", "node2"]
-    assert [list(each.leaves_out) for each in RunFolder(folder).attempts.read()] == [[], ["node1"]]
+    assert "restart 2 of at most 5, without node2, which failed twice" in log
+    assert re.findall(rf"^job {job} of {folder} on (.*)$", log, re.MULTILINE) == ["node2", "node1"]
+    assert [list(each.leaves_out) for each in RunFolder(folder).attempts.read()] == [[], ["node2"]]
     assert read_summary(folder)["status"] == "success"
+
+
+SPARED = CLUSTER.replace("requeue: true", "spare_nodes: 1, max_restarts: 1")
+
+
+def _node_of(rank: int) -> str:
+    variables = Path(f"/proc/{rank}/environ").read_bytes().split(b"\0")
+    return next(each for each in variables if each.startswith(b"SLURMD_NODENAME=")).partition(b"=")[2].decode()
+
+
+@pytest.fixture
+def slow_node3() -> Iterator[None]:
+    """Give the daemon of node3, and what it starts, 0.3 cores, and a fifth of what other processes get beside it."""
+    group = Path(f"/sys/fs/cgroup/cpu/runs-{os.getpid()}")
+    if not Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists():
+        pytest.skip("control groups of version 1 with the controller cpu are not here")
+    group.mkdir()
+    (group / "cpu.cfs_quota_us").write_text("30000", encoding="ascii")
+    (group / "cpu.shares").write_text("205", encoding="ascii")
+    daemon = (Path(os.environ["SLURM_CONF"]).parent / "slurmd.node3.pid").read_text(encoding="ascii")
+    (group / "cgroup.procs").write_text(daemon, encoding="ascii")
+    yield
+    for process in (group / "cgroup.procs").read_text(encoding="ascii").split():
+        (group.parent / "cgroup.procs").write_text(process, encoding="ascii")
+    group.rmdir()
+
+
+@pytest.mark.usefixtures("slow_node3")
+def test_the_check_finds_a_slow_node_and_the_run_takes_a_spare_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    cluster = SPARED.replace("spare_nodes", "check_first: true, spare_nodes") + f"paths: {{runs: {tmp_path}}}\n"
+    job = submit(cluster, folder, overrides=["run.max_steps=10"])
+    log = _log_at_the_end(job, folder)
+    assert re.search(r"^WARN +slow node \(node3\): \d+", log, re.MULTILINE), log
+    assert re.findall(r"/run on (.*), without (\S+);", log) == [("node1 node2", "node3")]
+    assert re.findall(r"^rank . of 2 on (\S+) \(by Slurm\)", log, re.MULTILINE)[-2:].count("node3") == 0
+    summary = read_summary(folder)
+    assert (summary["status"], summary["world_size"], list(summary["left_out"])) == ("success", 2, ["node3"])
+    assert logs(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.search(r"Attempt 1 began without node3: node3 is \d+ % slower than the median \(", page)
+    history = [json.loads(line) for line in (tmp_path / "health.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [[node["host"] for node in row["slow"]] for row in history] == [["node3"]]
+
+
+def test_a_spare_node_takes_the_place_of_one_whose_rank_was_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    job = submit(asleep(SPARED), folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=5"])
+    wait_until(lambda: has_begun(folder) and bool(RunFolder(folder).checkpoints.files()), folder / "job.log")
+    (killed,) = [rank for rank in ranks(folder) if _node_of(rank) == "node3"]
+    os.kill(killed, signal.SIGKILL)
+    begin = time.monotonic()
+    while not RunFolder(folder).attempts.read():
+        assert time.monotonic() < begin + _NOTICED_S
+        time.sleep(0.1)
+    log = _log_at_the_end(job, folder)
+    assert re.findall(r"/run on (.*), without (.*)$", log, re.MULTILINE) == [
+        ("node1 node3", "node2"),
+        ("node1 node2", "node3"),
+    ]
+    for rank, nodes in enumerate((("node1", "node1"), ("node3", "node2"))):
+        assert tuple(re.findall(rf"^rank {rank} of 2 on (\S+) \(by Slurm\)", log, re.MULTILINE)) == nodes
+    assert "restart 1 of at most 1, without node3, which failed\n" in log
+    summary = read_summary(folder)
+    assert (summary["status"], list(summary["left_out"])) == ("success", ["node3"])
+    assert logs(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    assert "was restarted automatically without node3" in (tmp_path / "page.html").read_text(encoding="utf-8")
