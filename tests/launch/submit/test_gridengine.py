@@ -54,12 +54,12 @@ def test_a_job_near_its_limit_is_stopped_and_continues_where_it_was(tmp_path: Pa
     # In place of the time before the notice, the first attempt waits for a file, and the second one for ever.
     sleep = f"sleep() {{ until rm {time_is_up} 2>/dev/null; do command sleep 0.1; done; }}"
     cluster = asleep_alone(CLUSTER).replace("requeue: true", f"requeue: true, setup: ['{sleep}']")
-    job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=5"])
+    job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=3"])
     wait_until(lambda: has_begun(folder), folder / "job.log")
     time_is_up.touch()
     wait_until(lambda: "exit_status  0 " in ask("qacct", "-j", job), folder / "job.log", _ASK_EVERY_S)
     found = read_summary(folder)
-    assert (found["status"], found["steps"]) == ("success", 60)
+    assert (found["status"], found["steps"]) == ("success", 36)
     assert 0 < found["resumed_from_step"] <= found["steps"]
     log = (folder / "job.log").read_text(encoding="utf-8")
     assert log.count(f"job {job} of {folder} on localhost") == 2

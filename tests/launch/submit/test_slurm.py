@@ -204,7 +204,7 @@ def _has_kept_more(folder: Path) -> bool:
 def test_a_job_leaves_a_node_out_whose_ranks_were_killed_twice_and_ends_well_without_a_hand(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     cluster = asleep_alone(CLUSTER).replace("requeue: true", "requeue: true, max_restarts: 5")
-    job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=6"])
+    job = submit(cluster, folder, "--rehearse", overrides=[*SLOW_STEPS, "run.epochs=4"])
     for number in (1, 2):
         wait_until(lambda: bool(ranks(folder)) and _has_kept_more(folder), folder / "job.log")
         os.kill(ranks(folder)[0], signal.SIGKILL)
