@@ -23,7 +23,7 @@ def _table() -> Network:
     """Give a residual block and a convolution of four channels on 8 px, with dropout."""
     rows = Rows(3, 8)
     stem = rows.conv_bn("stem", "data", 4, relu=True)
-    inner = rows.conv_bn("inner", stem, 4, kernel=3)
+    inner = rows.add("inner", "conv", stem, out_channels=4, kernel=3)
     joined = rows.add("relu", "relu", rows.add("add", "add", inner, stem))
     last = rows.conv_relu("last", joined, 8, kernel=3)
     dropped = rows.add("dropout", "dropout", rows.add("pool", "global_pool", last), rate=0.5)
