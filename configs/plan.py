@@ -150,42 +150,32 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
     )
 
 
-def shifted_epochs(recipe: Recipe, plan: RunPlan) -> list[str]:
-    """Return a line for each key of the schedule whose epochs end more than `_SHIFT_EPOCHS` from those of the images.
+def schedule_remarks(recipe: Recipe, plan: RunPlan) -> list[str]:
+    """Return a line for each key whose epochs end more than `_SHIFT_EPOCHS` from those of the images, or never begin.
 
-    The schedule counts in `RunPlan.steps_per_epoch`, as published runs of large batches do.
+    The schedule counts in `RunPlan.steps_per_epoch`, as published runs of large batches do. A run that ``max_steps``
+    cuts short on purpose is taken as a whole.
     """
     steps, schedule = plan.samples_per_rank / plan.samples_per_rank_step, recipe.schedule
-    if schedule.changes_every == "epoch":
-        return []
-    longer, lines = plan.steps_per_epoch / steps, []
+    is_by_step, longer, lines = schedule.changes_every == "step", plan.steps_per_epoch / steps, []
     given = {"warmup_epochs": (schedule.warmup_epochs or 0,), "decay.boundaries": schedule.decay.boundary_epochs}
     for key, epochs in given.items():
-        if max(epochs, default=0) * (longer - 1) > _SHIFT_EPOCHS:
+        if is_by_step and max(epochs, default=0) * (longer - 1) > _SHIFT_EPOCHS:
             here, wanted = (", ".join(f"{each * factor:.4g}" for each in epochs) for factor in (longer, 1 / longer))
             lines.append(
                 f"schedule.{key} comes after {here} epochs of images: its epochs have {plan.steps_per_epoch} steps, "
                 f"and the images are {steps:.4g} steps; for epochs of images, give {wanted}"
             )
-    return lines
-
-
-def never_due(recipe: Recipe, plan: RunPlan) -> list[str]:
-    """Return a line for each key that asks for something after the last epoch of the run, so that it never comes.
-
-    ``max_steps`` does not count, because it cuts a run short on purpose.
-    """
-    total = _steps(plan.epochs * plan.samples_per_rank, plan.samples_per_rank_step)
     due = [each for idea in recipe.ideas if (each := idea.begins(recipe))]
-    for epoch in recipe.schedule.decay.boundary_epochs:
-        by_epoch = recipe.schedule.changes_every == "epoch"
-        steps = plan.steps_after(round(epoch)) if by_epoch else round(epoch * plan.steps_per_epoch)
-        due.append(("schedule.decay.boundaries", epoch, steps))
-    return [
-        f"{key}: {value:g} comes into effect after step {steps:,}, and the run has {total:,} steps, so that it never "
+    for epoch in schedule.decay.boundary_epochs:
+        step = round(epoch * plan.steps_per_epoch) if is_by_step else plan.steps_after(round(epoch))
+        due.append(("schedule.decay.boundaries", epoch, step))
+    total = _steps(plan.epochs * plan.samples_per_rank, plan.samples_per_rank_step)
+    return lines + [
+        f"{key}: {value:g} comes into effect after step {step:,}, and the run has {total:,} steps, so that it never "
         f"does; give a smaller value, or more than run.epochs={plan.epochs}"
-        for key, value, steps in due
-        if steps >= total
+        for key, value, step in due
+        if step >= total
     ]
 
 

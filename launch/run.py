@@ -18,7 +18,7 @@ from configs.errors import REFUSED_STATUS, UserError
 from configs.interrupts import interrupt_left_to_child
 from configs.load import ROOT, resolve_path
 from configs.machine_limits import oom_kills
-from configs.plan import never_due, plan_run, shifted_epochs
+from configs.plan import plan_run, schedule_remarks
 from configs.programs import Program, command_of
 from configs.rank_variables import rank_environment
 from configs.reading import exists, is_file
@@ -173,8 +173,7 @@ def check_run(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
     if problem := shortage_here(recipe, cluster) or no_room_for_checkpoint(recipe, cluster, folder):
         raise UserError(problem)
     warnings = plan.stepless_epochs, missing_cache_clear(recipe, cluster), classless_outputs(recipe, cluster)
-    late = *shifted_epochs(recipe, plan), *never_due(recipe, plan)
-    for problem in filter(None, [*warnings, *slow_values(cluster), *late]):
+    for problem in filter(None, [*warnings, *slow_values(cluster), *schedule_remarks(recipe, plan)]):
         sys.stderr.write(f"warning: {problem}\n")
 
 

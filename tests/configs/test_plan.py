@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from configs.blocks.training import Batch
 from configs.errors import ConfigError
 from configs.load import load_recipe
-from configs.plan import RunPlan, never_due, plan_run, shifted_epochs
+from configs.plan import RunPlan, plan_run, schedule_remarks
 
 RECORD = [
     "batch.global_size=86016",
@@ -169,15 +169,16 @@ def test_a_warm_up_is_the_nearest_number_of_nominal_steps(epochs: float, steps: 
 def test_epochs_of_the_schedule_that_are_not_those_of_the_images_are_told_with_the_values_that_are() -> None:
     def told(words: str, images: int) -> list[str]:
         recipe = load_recipe("imagenet-b256", [words, f"data.train_samples={images}", "batch.global_size=32"])
-        return shifted_epochs(recipe, plan_run(recipe, 1))
+        return schedule_remarks(recipe, plan_run(recipe, 1))
 
     # 48 images are 1.5 steps of 32 and count as 2: epoch 30 is step 60, after which 60 x 32 / 48 = 40 epochs are read.
-    warmup, boundaries = told("schedule.warmup_epochs=3", 48)
+    warmup, boundaries, late = told("schedule.warmup_epochs=3", 48)
     assert "schedule.warmup_epochs" in warmup
     assert " 4 epochs" in warmup
     assert "schedule.decay.boundaries" in boundaries
     assert " 40, 80, 106.7 epochs" in boundaries
     assert boundaries.endswith(" 22.5, 45, 60"), "of 2 steps each: steps 45, 90 and 120, of 1.5 an epoch"
+    assert "boundaries: 80 comes into effect after step 160, and the run has 135 steps" in late
     assert told("schedule.warmup_epochs=3", 64) == told("schedule.warmup_epochs=0.2", 32 * 10**6 - 1) == []
 
 
@@ -207,7 +208,7 @@ def test_epochs_of_the_schedule_that_are_not_those_of_the_images_are_told_with_t
 def test_a_key_that_asks_for_something_after_the_last_of_113_steps_is_told(sets: list[str], told: list[str]) -> None:
     """An epoch has 19 nominal steps. An average moves away from the weights with its second update, in step 112."""
     recipe = load_recipe("digits", sets)
-    lines = never_due(recipe, plan_run(recipe, 2))
+    lines = [line for line in schedule_remarks(recipe, plan_run(recipe, 2)) if " never does" in line]
     assert len(lines) == len(told)
     assert all(map(re.search, told, lines)), lines
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import UserError
-from configs.plan import RunPlan, never_due, plan_run, shifted_epochs
+from configs.plan import RunPlan, plan_run, schedule_remarks
 from configs.rank_variables import rank_environment
 from configs.registry import ENGINES
 from configs.rules import broken_rules
@@ -66,8 +66,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "image_sizes": _image_sizes(recipe, plan, epoch_s),
         "optimizer": recipe.optimizer.describe(),
         "schedule": _schedule(schedule, plan, marks),
-        "shifted_epochs": shifted_epochs(recipe, plan),
-        "never_due": never_due(recipe, plan),
+        "schedule_remarks": schedule_remarks(recipe, plan),
         "landmarks": [{"at": at, "step": step, **asdict(schedule.at(step))} for step, at in marks.items()],
         **_tensors(recipe, cluster, plan),
         "shards": _shards(recipe, plan),
