@@ -113,7 +113,9 @@ def patiently(
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file; see `patiently`."""
+    """Return the content of a file; see `patiently`. Opening a pipe would wait for its writer: that is an OSError."""
+    if (mode := _mode(path)) and not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
     return patiently(path, path.read_bytes)
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from configs.errors import UserError
-from configs.reading import exists, is_file, read_bytes
+from configs.reading import read_bytes
 from configs.registry import SOURCES_WITH_LABEL_VECTORS, PackedSource
 from configs.sync import write_synced
 
@@ -118,8 +118,6 @@ def load_manifest(folder: Path, name: str = MANIFEST_FILE) -> Manifest:
     """
     path = folder / name
     try:
-        if exists(path) and not is_file(path):  # Opening a pipe would wait for its writer.
-            raise UserError(f"{path}: is not a file; ./run.sh prepare did not make this folder")
         return Manifest.model_validate_json(read_bytes(path))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; ./run.sh prepare did not make this folder") from None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from configs.errors import UserError
-from configs.reading import Unreadable, entries, exists, is_file, read_bytes
+from configs.reading import Unreadable, entries, is_file, read_bytes
 from logs.disk import explain_disk_errors, is_partial, sync_path, whole_file, write_text
 
 if TYPE_CHECKING:
@@ -278,8 +278,6 @@ def _write_with_digest(file: BinaryIO, state: SavedState) -> None:
 def _verified(path: Path) -> bytes:
     """Return the content of a checkpoint file without the digest, after comparing the two."""
     try:
-        if exists(path) and not is_file(path):  # Opening a pipe would wait for its writer.
-            raise DamagedCheckpoint(f"{path}: cannot be read (it is not a file)")
         content = read_bytes(path)
     except OSError as error:  # there is nothing, for example behind a link
         raise DamagedCheckpoint(f"{path}: cannot be read ({error.strerror})") from None

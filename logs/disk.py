@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from configs.errors import UserError
-from configs.reading import Unreadable, file_of, is_file, patiently, read_bytes
+from configs.reading import Unreadable, file_of, patiently, read_bytes
 from configs.sync import sync
 
 _WRITABLE = 0o222
@@ -144,15 +144,14 @@ def read_object(path: Path, remedy: str | None = None) -> dict[str, Any]:
         UserError: The path is no file, or holds something else.
     """
     try:
-        if not is_file(path):  # Opening a pipe would wait for its writer.
-            raise ValueError("it is not a file" if os.path.lexists(path) else "it is missing")
         tree = json.loads(read_bytes(path).decode("utf-8"))
         if not isinstance(tree, dict):
             raise ValueError("it has no JSON object")
     except Unreadable:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        reason, _, _ = str(error).partition("; use sys.")  # Python advises a programmer on numbers of 5,000 digits.
+        reason = getattr(error, "strerror", str(error))
+        reason, _, _ = reason.partition("; use sys.")  # Python advises a programmer on numbers of 5,000 digits.
         helps = _DAMAGED if os.path.lexists(path) else "give the folder of a run of this program"
         raise UserError(f"{path}: cannot be read ({reason}); {remedy or helps}") from None
     return tree

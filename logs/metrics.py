@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.errors import UserError
 from configs.plan import Position
-from configs.reading import exists, is_file, patiently, read_bytes
+from configs.reading import is_file, patiently, read_bytes
 from logs.disk import dispensable, explain_disk_errors, strict_json, write_text
 
 METRICS_FILE = "metrics.jsonl"
@@ -101,11 +101,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         UserError: If the file cannot be read, or a line before the last is not a row.
     """
     try:
-        if exists(path) and not is_file(path):
-            raise OSError("it is not a file")  # Opening a pipe would wait for its writer.
         lines = read_bytes(path).decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines[:-1], start=1)]
 
 

@@ -123,7 +123,7 @@ def test_json_is_strict_has_a_line_for_each_value_and_comes_back(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "it is missing"), ("folder", "it is not a file"), (b"[1]", "it has no JSON object"),
+    [(None, "No such file"), ("folder", "it is not a file"), (b"[1]", "it has no JSON object"),
      (b"[" * 9**6, "depth|Stack overflow"), (b'{"a": "\xe4"}', "utf-8"), (b'{"a": %s}' % (b"7" * 5000), "5000 digits")],
     ids=["missing", "folder", "list", "deep", "encoding", "digits"],
 )  # fmt: skip
