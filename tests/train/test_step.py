@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from configs.ideas.part import Part
 from configs.optimizers import HyperParameters
 from data.input.batches import TrainingBatch
 from train.comm.buckets import BucketPlan
@@ -87,13 +88,14 @@ def _take(
     accumulation: int = 1,
     told_to_stop: bool = False,
     arrivals: Sequence[int] = (3, 2, 1, 0),
+    ideas: Sequence[Any] = (),
 ) -> tuple[list[Any], StepArrays]:
     parts = Remembering(arrivals)
     each = cast(Any, parts)
     step = Step(
         cast(Engine, parts), each, each, each, buckets, accumulation, each,
         on_step=lambda step: parts.calls.append(("on step", step)), layer_seed=lambda step: 100 + step,
-        told_to_stop=lambda: told_to_stop,
+        told_to_stop=lambda: told_to_stop, parts=ideas,
     )  # fmt: skip
     arrays = step(7, each, HYPER)
     return parts.calls, arrays
@@ -126,6 +128,22 @@ def test_a_step_is_forward_reductions_last_layer_first_update_and_exchange() -> 
         ("on step", 7),
     ]
     assert arrays == StepArrays(own=1.0, summed="sum of 1.0", stops="flag False", skipped="not skipped")
+
+
+class _Named(Part):
+    """A part that adds its name to the images."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def batch(self, step: int, number: int, batch: TrainingBatch) -> TrainingBatch:
+        return TrainingBatch(f"{batch.images} {self._name}{step, number}", "new labels")
+
+
+def test_each_idea_changes_every_micro_batch_in_the_order_of_the_ideas() -> None:
+    calls, _ = _take(BucketPlan(((3, 2, 1, 0),)), accumulation=2, ideas=(_Named("a"), _Named("b")))
+    seen = [call for call in calls if isinstance(call, tuple) and call[-1] == "new labels"]
+    assert seen == [(f"images a(7, {number}) b(7, {number})", "new labels") for number in (0, 1)]
 
 
 def test_buckets_leave_in_the_order_of_the_plan_whatever_the_order_of_arrival() -> None:
