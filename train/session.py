@@ -31,7 +31,7 @@ from train.comm.devices import run_ranks_here
 from train.compose import Composition, compose
 from train.dataset import DATASET_FILE, images_of, require_cold
 from train.engine.init import RanksDiffer, checksum, require_equal
-from train.measure.chance import ClassCounts, StopRule, stop_rule_of
+from train.measure.chance import StopRule, stop_rule_of
 from train.measure.node_energy import NodeEnergy
 from train.measure.rank_pace import RankPace
 from train.measure.rank_times import Usage, gather_ranks, slowest_rank
@@ -116,17 +116,22 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
         )  # fmt: skip
         require_cold(rank.communicator, is_cold=prepared.is_cold)
         _warm_up(rank, initial, images.image_type, ledger)
-        starts = _compare(rank, ledger)
+        with ledger.phase("compare weights"):
+            _common_checksum(rank, "before the run")
+            starts = gather_starts(rank.communicator.gather_bytes, rank.identity.host, ledger)
         schedule = resolve_schedule(recipe, rank.plan)
         log.hyperparameters(logged_hyperparameters(recipe, rank.plan, schedule, rank.model.optimizer.config))
         log.init_stop()
         init_s = time.monotonic() - begin
         _write_start(folder, rank, {**ledger.to_json(), **starts}, prepared.manifest)
+        # A run that had ended is evaluated once more, and not trained on.
+        ending, counts = initial.ending, prepared.class_counts
+        stop_rule = (lambda *_: ending) if ending is not None else stop_rule_of(recipe, cluster, plan, counts)
         training = _Training(
             folder=run_folder,
             rank=rank,
             initial=initial,
-            stop_rule=_stop_rule(initial, recipe, cluster, plan, prepared.class_counts),
+            stop_rule=stop_rule,
             hosts=starts["hosts"],
             counted=energy.counted(starts, initial.position.step),
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
@@ -183,17 +188,6 @@ def _warm_up(rank: Composition, initial: InitialState, image_type: str, ledger: 
         rank.model.weights.clear()  # 0.1 GB for ResNet-50; the network has them
         model = rank.model
         initial.restore_optimizer(rank.engine, model.network, model.optimizer, model.parts, rank.identity.rank)
-
-
-def _compare(rank: Composition, ledger: Ledger) -> dict[str, Any]:
-    """Compare the weights of all ranks, and return hosts and start-up of each.
-
-    Raises:
-        RanksDiffer: The ranks hold different weights.
-    """
-    with ledger.phase("compare weights"):
-        _common_checksum(rank, "before the run")
-        return gather_starts(rank.communicator.gather_bytes, rank.identity.host, ledger)
 
 
 def _write_start(folder: Path, rank: Composition, ledger: Mapping[str, Any], manifest: Manifest | None) -> None:
@@ -286,14 +280,6 @@ def _common_checksum(rank: Composition, when: str) -> int:
     own = checksum(rank.model.network.each_weight())
     require_equal(rank.communicator.gather(f"weights {when}", own), when)
     return own
-
-
-def _stop_rule(
-    initial: InitialState, recipe: Recipe, cluster: Cluster, plan: RunPlan, counts: ClassCounts | None
-) -> StopRule:
-    """Return the rule that may end the run early; a run that had ended is evaluated once more, and not trained on."""
-    ending = initial.ending
-    return stop_rule_of(recipe, cluster, plan, counts) if ending is None else lambda *_: ending
 
 
 def _checkpoints(
