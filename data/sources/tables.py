@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from configs.errors import UserError
 from configs.reading import is_file, is_folder, patiently, read_bytes
@@ -113,7 +113,7 @@ def read_table(path: Path) -> LabelTable:
     """
     try:
         with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as lines:
-            rows = _from_json(path, json.load(lines)) if path.suffix == ".json" else _from_csv(path, csv.reader(lines))
+            rows = (_from_json if path.suffix == ".json" else _from_csv)(path, lines)
     except UserError:
         raise
     except (OSError, ValueError, csv.Error) as error:
@@ -128,16 +128,18 @@ def read_table(path: Path) -> LabelTable:
     return table
 
 
-def _from_json(path: Path, tree: Any) -> list[tuple[str, list[str]]]:
-    if not isinstance(tree, dict):
+def _from_json(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
+    tree: Any = json.load(lines, object_pairs_hook=tuple)  # A dict would drop a file that is named twice.
+    if not isinstance(tree, tuple):
         raise UserError(f'{path}: is {type(tree).__name__}, allowed: an object as {{"a.png": ["Mass", "Nodule"]}}')
-    for file, labels in tree.items():
+    for file, labels in tree:
         if not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
             raise UserError(f"{path}: {file}: got {labels!r}, allowed: a list of labels, each a text")
-    return list(tree.items())
+    return list(tree)
 
 
-def _from_csv(path: Path, rows: Any) -> list[tuple[str, list[str]]]:
+def _from_csv(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
+    rows = csv.reader(lines)
     header: list[str] = next(rows, [])
     if len(header) < _FEWEST_COLUMNS or is_file(path.parent / header[0]):
         raise UserError(f"{path}: the first line is {','.join(header)!r}, allowed: a header, as file,labels")

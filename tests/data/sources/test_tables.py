@@ -148,6 +148,7 @@ SPOILT = [
      "train.csv: labels ['Mass'], allowed: at least two different ones"),
     ("sed -i s/c.png,Nodule/c.png,Mass\u200b/ train.csv",
      "train.csv: labels 'Mass\\u200b' prints like 'Mass'; rename one of them"),
+    ("sed -i '1s/{/{\"v.png\": [], /' val.json", "val.json: v.png is named twice; remove one row"),
     ("sed -i s/Nodule/Hernia/ val.json", "val.json: labels that"),
     ("echo '{\"v.png\": [\"Mass\", 3]}' > val.json",
      "val.json: v.png: got ['Mass', 3], allowed: a list of labels, each a text"),
