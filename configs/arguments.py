@@ -143,9 +143,9 @@ def exit_status(work: Callable[[], int]) -> int:
     """Do the work of a program and return the exit status of its process.
 
     Returns:
-        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, where a file is not permitted, a file
-        server fails or a module is gone, and at a limit of the user; 130 after Ctrl-C, of which one line tells, with
-        the text of the `KeyboardInterrupt` if it has one; 1 if the reader of the output, as ``head`` or a pager, ended
+        What ``work`` returns; 2 after a `UserError`, whose lines go to stderr, where a file cannot be reached, memory
+        ran out or a module is gone, and at a limit of the user; 130 after Ctrl-C, of which one line tells, with the
+        text of the `KeyboardInterrupt` if it has one; 1 if the reader of the output, as ``head`` or a pager, ended
         before the output did.
     """
     for name in ("stdout", "stderr"):
@@ -166,22 +166,30 @@ def exit_status(work: Callable[[], int]) -> int:
     except BrokenPipeError:
         _leave_stdout()
         return 1
-    except OSError as error:
-        words = _LIMITS.get(error.errno or 0)
-        if error.errno == errno.ENOSPC and error.filename is None:  # Of a file, `logs.disk` tells.
-            _leave_stdout()
-            words = "the output cannot be written whole: its disk is full; send it to another place"
-        if _OTHER_LIBRARY.search(str(error)):
-            words = in_words(error)
-        elif isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
-            words = f"{error.filename}: permission denied; ask the owner, or give another path (--run-dir, --out)"
-        elif words is None and error.filename is not None and may_pass(error):
-            words = f"{error.filename}: {error.strerror}; check the disk or the file server, then repeat the command"
+    except (MemoryError, OSError) as error:
+        words = _refused(error)
         if words is None:
             raise
         sys.stderr.write(f"error: {words}\n")
         return 2
     return status
+
+
+def _refused(error: MemoryError | OSError) -> str | None:
+    """Return what the operating system refused, and what to do; None of what no user can mend."""
+    if isinstance(error, MemoryError):
+        return f"{error}: memory ran out; take smaller values, or a machine with more memory".lstrip(": ")
+    if error.errno == errno.ENOSPC and error.filename is None:  # Of a file, `logs.disk` tells.
+        _leave_stdout()
+        return "the output cannot be written whole: its disk is full; send it to another place"
+    if _OTHER_LIBRARY.search(str(error)):
+        return in_words(error)
+    if isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
+        return f"{error.filename}: permission denied; ask the owner, or give another path (--run-dir, --out)"
+    if error.filename is None or error.errno in _LIMITS:
+        return _LIMITS.get(error.errno or 0)
+    remedy = "check the disk or the file server, then repeat the command" if may_pass(error) else "give another path"
+    return f"{error.filename}: {error.strerror}; {remedy}"
 
 
 def _leave_stdout() -> None:

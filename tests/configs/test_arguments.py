@@ -49,6 +49,21 @@ def test_a_file_of_another_user_is_named_in_one_line(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == told
 
 
+@pytest.mark.parametrize(
+    ("error", "given"),
+    [(OSError(errno.ENAMETOOLONG, "File name too long", "n" * 300), "n" * 300), (MemoryError("7 GiB"), "7 GiB")],
+)
+def test_a_path_that_cannot_be_and_values_beyond_the_memory_are_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], error: Exception, given: str
+) -> None:
+    def work() -> int:
+        raise error
+
+    assert exit_status(work) == 2
+    told = capsys.readouterr().err
+    assert (told.startswith("error: "), told.count("\n"), given in told) == (True, 1, True)
+
+
 @pytest.mark.parametrize(("place", "status", "told"), [("/dev/full", 2, "disk is full"), ("&-", 0, "")])
 def test_an_output_that_takes_no_words_is_one_line_or_nothing(place: str, status: int, told: str) -> None:
     program = "import sys; from configs.arguments import exit_status as run; sys.exit(run(lambda: print('words') or 0))"
