@@ -8,6 +8,7 @@ import argparse
 import errno
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
@@ -148,6 +149,10 @@ def exit_status(work: Callable[[], int]) -> int:
         text of the `KeyboardInterrupt` if it has one; 1 if the reader of the output, as ``head`` or a pager, ended
         before the output did.
     """
+    # A caller may leave both to its children: no signal would end a run, and each child would seem to end with 0.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # It was closed when the program began.
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 (as long as the process)

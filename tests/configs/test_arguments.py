@@ -3,6 +3,7 @@
 import errno
 import importlib
 import io
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_a_path_that_cannot_be_and_values_beyond_the_memory_are_told_in_one_line
     assert exit_status(work) == 2
     told = capsys.readouterr().err
     assert (told.startswith("error: "), told.count("\n"), given in told) == (True, 1, True)
+
+
+def test_signals_that_the_caller_blocks_or_ignores_for_itself_end_a_program_and_its_children_tell_their_status() -> (
+    None
+):
+    shell = "import signal as s, sys; from subprocess import run; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGTERM]); "
+    shell += "s.signal(s.SIGCHLD, s.SIG_IGN); import os; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    program = "import os, subprocess as p; from configs.arguments import exit_status; "
+    program += "exit_status(lambda: print(p.run(['false']).returncode, flush=True) or os.kill(os.getpid(), 15) or 0)"
+    done = subprocess.run([sys.executable, "-c", shell, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("1\n", -signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("place", "status", "told"), [("/dev/full", 2, "disk is full"), ("&-", 0, "")])
