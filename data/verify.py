@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from configs.arguments import counted
 from configs.errors import UserError
 from configs.reading import Unreadable, exists, patiently, read_bytes
 from configs.registry import BUILT_IN_SOURCES, SOURCES_OF_FILES, packing_words
@@ -77,6 +78,12 @@ def check_dataset(
         raise UserError(
             f"{folder}: {found} classes, the recipe says model.num_classes: {num_classes}; "
             f"--set model.num_classes={found}, or {remedy}"
+        )
+    images = manifest.eval.records
+    if manifest.has_label_vectors and not any(0 < count < images for count in manifest.eval.class_counts):
+        raise UserError(
+            f"{folder}: no class is both present and absent among its {counted(images, 'evaluation image')}: "
+            f"no ROC-AUC; mend the evaluation table, then {remedy}"
         )
     return manifest
 

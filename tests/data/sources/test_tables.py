@@ -75,9 +75,20 @@ def test_records_hold_a_vector_of_sorted_labels_and_the_images_own_bytes(folder:
         assert image == (folder / list(TRAIN)[header.id]).read_bytes()
     assert found == {"a.png": [1, 1, 0], "deep/b.jpg": [0, 0, 0], "c.png": [0, 0, 1], "d.png": [0, 1, 0]}
     assert list(verify_dataset(tmp_path / "out")) == []
-    assert check_dataset(tmp_path / "out", _recipe().data, 3) == manifest
     with pytest.raises(UserError, match="3 classes, the recipe says model"):
         check_dataset(tmp_path / "out", _recipe().data, 14)
+
+
+def test_evaluation_images_without_a_roc_auc_are_refused_before_a_run(folder: Path, tmp_path: Path) -> None:
+    prepare(open_source(str(folder), Settings()), tmp_path / "one")
+    with pytest.raises(
+        UserError, match=r"no class is both present and absent among its 1 evaluation image: .* prepare"
+    ):
+        check_dataset(tmp_path / "one", _recipe().data, 3)
+    (folder / "val.json").write_text('{"v.png": ["Nodule"], "w.png": []}')
+    Image.new("L", (SIDE, SIDE), 7).save(folder / "w.png")
+    manifest, _ = prepare(open_source(str(folder), Settings()), tmp_path / "two")
+    assert check_dataset(tmp_path / "two", _recipe().data.model_copy(update={"eval_samples": 2}), 3) == manifest
 
 
 @pytest.mark.parametrize(
