@@ -77,11 +77,14 @@ def load_parameters(
         told = "; ".join(each for each in problems if each)
         raise UserError(f"{path}: not the parameters of {network.name}: {told}; only the classifier may differ")
     new = sorted(classifier) if differing else []
+    taken = {name: found[names[name]].astype(np.float32) for name in wanted if name not in new}
+    if bad := [names[name] for name, each in taken.items() if not np.isfinite(each).all()]:
+        raise UserError(f"{path}: holds NaN or infinities: {_some(bad)}; give weights of a run that did not diverge")
     why = "has another shape" if any(names[name] in found for name in new) else "is not in it"
     told = f"; the classifier {why} and is re-initialised: {', '.join(new)}" if new else ""
     frozen = f", {len(network.constants)} of them frozen" if network.constants else ""
     logger.info("weights from %s: %d of %d tensors%s%s", path, len(wanted) - len(new), len(wanted), frozen, told)
-    return dict(drawn) | {name: found[names[name]].astype(np.float32) for name in wanted if name not in new}
+    return dict(drawn) | taken
 
 
 def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

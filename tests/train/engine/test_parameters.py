@@ -111,6 +111,19 @@ def test_a_classifier_of_another_shape_is_drawn_as_a_whole(trained: dict[str, np
         np.testing.assert_array_equal(loaded[name], drawn[name])
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused_by_name_where_they_are_taken(
+    value: float, trained: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    for name in ("stage1_block1_conv1_bn_moving_var", "classifier_bias"):
+        spoilt = trained[name].copy()
+        spoilt[-1] = value
+        path = _write(tmp_path / f"{name}.npz", trained | {name: spoilt})
+        with pytest.raises(UserError, match=rf"{name}\.npz: holds NaN or infinities: {name}; give"):
+            _load(path)
+    assert np.isfinite(_load(path, num_classes=3)["classifier_bias"]).all()  # which is drawn anew
+
+
 def test_foreign_names_are_taken_in_the_order_of_the_layers_and_other_shapes_are_refused(
     trained: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
