@@ -133,8 +133,8 @@ def rehearsed_run(
         UserError: The number of ranks does not divide the global batch or the nodes, the simulator does not know the
             described machine, or a slow rank or a fault has another form or lies outside the run.
     """
-    if ranks < 1 or ranks % nodes:
-        raise UserError(f"--ranks: got {ranks}, allowed: 1 or more, a multiple of --nodes {nodes}")
+    if min(ranks, nodes) < 1 or ranks % nodes:
+        raise UserError(f"--ranks: got {ranks} with --nodes {nodes}, allowed: 1 or more nodes, with as many ranks each")
     if recipe.batch.global_size % ranks:
         raise UserError(f"--ranks: got {ranks}, allowed: a divisor of the global batch {recipe.batch.global_size}")
     settings = cluster.model_dump(mode="json")
