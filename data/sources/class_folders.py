@@ -196,7 +196,7 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
     if _is_flat(folder):
         return Listing("flat", ("",), _list_class(folder, "", problems, left_out), problems, left_out)
     for entry in _entries(folder, problems):
-        if is_hidden(entry.name) or is_file(Path(entry.path) / "manifest.json"):  # a data set packed into its source
+        if is_hidden(entry.name) or _is_packed(entry):
             left_out.append(shown(entry.name))
         elif not is_utf8(entry.name):
             problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
@@ -232,12 +232,19 @@ def _list_class(folder: Path, class_name: str, problems: list[str], left_out: li
         if reason is None:
             path = Path(entry.path)
             images.append(ListedImage(class_name, entry.name, patiently(path, entry.stat).st_size, path))
+        elif _is_packed(entry):
+            left_out.append(shown(entry.name))
         else:
             refused.append(reason)
     if refused:
         suffixes = ", ".join(SUFFIXES)
         problems.append(f"{folder}: not image files ({suffixes}): {name_some(refused)}; convert or remove them")
     return images
+
+
+def _is_packed(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a data set that was packed into its source."""
+    return is_file(Path(entry.path) / "manifest.json")
 
 
 def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:

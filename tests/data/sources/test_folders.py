@@ -194,11 +194,12 @@ def test_of_val_and_test_the_first_is_the_evaluation_part_and_the_second_is_said
         open_source(str(tmp_path), Settings())
 
 
-def test_a_data_set_that_was_packed_into_its_source_is_no_class(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["packed", "a/packed"])
+def test_a_data_set_that_was_packed_into_its_source_is_neither_class_nor_image(tmp_path: Path, place: str) -> None:
     images_in(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg")
     before = open_source(str(tmp_path), Settings())
-    prepare(before, tmp_path / "packed")
-    _, was_there = prepare(open_source(str(tmp_path), Settings()), tmp_path / "packed")
+    prepare(before, tmp_path / place)
+    _, was_there = prepare(open_source(str(tmp_path), Settings()), tmp_path / place)
     assert was_there
 
 
