@@ -74,10 +74,15 @@ def _prepare_images(run: ExportedRun) -> None:
     from train.export.formats import ALONE
 
     try:
-        images_of(run.recipe, run.cluster, plan_run(run.recipe, run.cluster.world_size), ALONE).prepare()
+        found = (
+            images_of(run.recipe, run.cluster, plan_run(run.recipe, run.cluster.world_size), ALONE).prepare().manifest
+        )
     except UserError as error:
         remedy = "--data DIR if the data sets are elsewhere, --no-evaluation to export without them"
         raise UserError(f"{error}; or give {remedy}") from None
+    if found and run.manifest and found.eval != run.manifest.eval:
+        place = f"{run.cluster.paths.data}/{run.recipe.data.name}"
+        sys.stderr.write(f"warning: {place}: not the evaluation images of the run, whose scores may be others\n")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ class ExportedRun:
             shutil.copyfile(Path(__file__).with_name(_PROGRAM), destination / _PROGRAM)
         onnx_file = _ONNX_FILE if has_onnx else None
         content = describe(
-            self.recipe, checkpoint=self.checkpoint.name, onnx_file=onnx_file, manifest=self._manifest, score=score
+            self.recipe, checkpoint=self.checkpoint.name, onnx_file=onnx_file, manifest=self.manifest, score=score
         )
         write_json(destination / DESCRIPTION_FILE, content)
 
@@ -170,7 +170,7 @@ class ExportedRun:
         return found["checkpoint"] == self.checkpoint.name and is_file(folder / _ONNX_FILE)
 
     @cached_property
-    def _manifest(self) -> Manifest | None:
+    def manifest(self) -> Manifest | None:
         """The manifest of the run's data set: the run's own copy, or, where an older version trained, the data set's.
 
         None if there is neither, for example because the images are made in memory.

@@ -177,6 +177,14 @@ def test_where_the_data_set_has_gone_the_command_says_what_to_do_and_the_remedie
         assert main(["export", str(tmp_path), *words]) == 0
         found = json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))
         assert (found["score"], found["class_names"]) == (score, names)
+    begun = (shared_digits / "manifest.json").read_text(encoding="utf-8")
+    digest = json.loads(begun)["eval"]["rec_sha256"]
+    for trained, warned in ((digest, ""), (digest[::-1], f"warning: {shared_digits}: not the evaluation images")):
+        (tmp_path / "dataset.json").write_text(begun.replace(digest, trained), encoding="utf-8")
+        capsys.readouterr()
+        assert main(["export", str(tmp_path), *words]) == 0
+        told = capsys.readouterr().err
+        assert (told.count("\n"), told.startswith(warned)) == (bool(warned), True)
 
 
 @pytest.mark.parametrize("name", ["mxnet", "torch"])
