@@ -45,14 +45,14 @@ class StartupBench(PlaceOptions, Bench):
     batch_size: int = option("images per rank", 8, metavar="B", type=int)
     ranks: int | None = option("ranks on each machine (default: the cluster's; 2 on laptop)", metavar="R", type=int)
 
-    def measure(self, jobs: "Jobs", recipe_name: str = _RECIPE) -> Report:
-        """See `train.bench.options.Bench`; ``recipe_name`` is the recipe whose start is measured."""
+    def measure(self, jobs: "Jobs") -> Report:
+        """See `train.bench.options.Bench`."""
         from configs.load import load_both
 
-        recipe, cluster = load_both(recipe_name, self.cluster, self._place)
+        recipe, cluster = load_both(_RECIPE, self.cluster, self._place)
         data, ranks, is_local = str(jobs.pack(recipe, cluster)), cluster.world_size, is_local_cpu(cluster)
-        task = {"recipe": recipe_name, "data": data, "image_size": self.image_size, "batch_size": self.batch_size}
-        alternatives = {_OURS: lambda: self._start(recipe_name, cluster, jobs)}
+        task = {"recipe": _RECIPE, "data": data, "image_size": self.image_size, "batch_size": self.batch_size}
+        alternatives = {_OURS: lambda: self._start(cluster, jobs)}
         if is_local:
             alternatives[_TEXTBOOK] = lambda: _start_textbook(task, ranks, jobs)
         rows = interleave(
@@ -92,7 +92,7 @@ class StartupBench(PlaceOptions, Bench):
         """The changes of the cluster."""
         return (*self.overrides, *([f"cluster.ranks_per_node={self.ranks}"] if self.ranks else []))
 
-    def _start(self, recipe_name: str, cluster: "Cluster", jobs: "Jobs") -> Figures:
+    def _start(self, cluster: "Cluster", jobs: "Jobs") -> Figures:
         """Run one step by the command that users give, and return the figures of its start."""
         from logs.folder import STARTUP_FILE
         from logs.mlperf import RESULT_FILES
@@ -106,7 +106,7 @@ class StartupBench(PlaceOptions, Bench):
         changes = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *self._place]
         with tempfile.TemporaryDirectory(prefix="bench-startup-") as name:
             folder = Path(name) / f"run-{time.time_ns()}"
-            done = jobs.train(recipe_name, changes, folder, "--cluster", self.cluster).check()
+            done = jobs.train(_RECIPE, changes, folder, "--cluster", self.cluster).check()
             ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
             times = {event.key: event.time_s or 0.0 for event in read_events(folder / RESULT_FILES["4.0.0"]) if event}
         # An evaluation begins when the losses of all steps, here one, have been read.
