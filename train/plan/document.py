@@ -5,9 +5,8 @@ Imports no framework, so that the plan is ready within a second on any machine.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from configs.errors import UserError
 from configs.plan import RunPlan, plan_run, schedule_remarks
@@ -214,15 +213,14 @@ def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
     for name, samples in (("train", recipe.data.train_samples), ("eval", recipe.data.eval_samples)):
         ranges = [shard_range(samples, rank, plan.world_size) for rank in range(plan.world_size)]
         sizes = [len(each) for each in ranges]
-        begun = np.bincount([each.start for each in ranges], minlength=samples + 1)
-        ended = np.bincount([each.stop for each in ranges], minlength=samples + 1)
-        readers = np.cumsum(begun - ended)[:samples]  # of each image
+        ends = [range(0), *ranges, range(samples, samples)]
+        gaps = [after.start - before.stop for before, after in pairwise(ends)]  # overlaps are below 0
         shards[name] = {
             "samples": samples,
             "smallest": min(sizes),
             "largest": max(sizes),
-            "seen_twice": int((readers > 1).sum()),
-            "never_seen": int((readers == 0).sum()),
+            "seen_twice": -sum(gap for gap in gaps if gap < 0),
+            "never_seen": sum(gap for gap in gaps if gap > 0),
             # An epoch takes as many training images from each rank.
             "read_in_an_epoch": min(sizes) * plan.world_size if name == "train" else samples,
         }

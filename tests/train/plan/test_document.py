@@ -36,6 +36,15 @@ def test_the_record_on_its_own_cluster() -> None:
     assert {"init_start", "init_stop", "run_start", "run_stop", "block_start", "epoch_start"} <= plan["log_keys"].keys()
 
 
+def test_a_plan_of_very_many_images_needs_no_memory_for_each() -> None:
+    plan = _plan("digits", f"data.train_samples={10**12}")
+    assert plan["shards"]["train"] == {
+        "samples": 10**12, "smallest": 10**12 // 2, "largest": 10**12 // 2, "seen_twice": 0, "never_seen": 0,
+        "read_in_an_epoch": 10**12,
+    }  # fmt: skip
+    assert len(json.dumps(plan)) < 1 << 20
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_can_be_planned_on_two_ranks(recipe: str) -> None:
