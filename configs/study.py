@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UserError
 from configs.load import load_both, load_cluster, read_tree
 from configs.plan import plan_run
 from configs.registry import COMMUNICATORS, ENGINES, communicators_of
@@ -304,6 +305,14 @@ def _has_kind(engine: str, kind: str) -> bool:
     return engine not in ENGINES or kind not in COMMUNICATORS or kind in communicators_of(engine)
 
 
+def _require_apart(folders: Iterable[str]) -> None:
+    """Raise UserError if two cells have the same folder, as 1 and 1.0 do, or the names "a b" and "a-b"."""
+    for folder, number in Counter(folders).items():
+        if number > 1:
+            remedy = "list each value once, with up to 6 digits, and give names without spaces and slashes"
+            raise UserError(f"study: {number} of its cells would have the folder {folder}; {remedy}")
+
+
 def _require_known(key: str, values: tuple[str | int, ...], known: Any) -> None:
     for value in values:
         if value not in known:
@@ -377,10 +386,12 @@ def load_study(name: str) -> Study | ScalingStudy:
     tree = read_tree("study", name)
     if len(tree.keys() & Study.model_fields.keys()) > len(tree.keys() & ScalingStudy.model_fields.keys()):
         study = validate(Study, tree, "study.")
+        _require_apart(cell.folder for cell in study.grid_cells())
         for cell in study.grid_cells():
             study.load(cell)
         return study
     scaling = validate(ScalingStudy, tree, "study.")
+    _require_apart(point.name for point in scaling.cells())
     for point in scaling.cells():
         recipe, cluster = scaling.load(point)
         plan_run(recipe, cluster.world_size)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from configs import registry
-from configs.errors import ConfigError
+from configs.errors import ConfigError, UserError
 from configs.load import ROOT, dump, load_cluster, load_recipe
 from configs.study import Cell, ScalingCell, ScalingStudy, Study, load_study
 from configs.validate import validate
@@ -86,6 +86,8 @@ OF_CURVES: list[tuple[dict[str, Any], str]] = [
     ({"curves": {"a": {"grid": {64: [0.5]}}, "b": {"set": {"run.epochs": 0}, "grid": {64: [0.5]}}}},
      "run.epochs: got 0"),
     ({"set": {"model.name": "resnet9"}}, "model.name: got "),
+    ({"curves": {"a": {"grid": {64: [1, 2, 1.0]}}}}, "study: 2 of its cells would have the folder a-64-1-seed3; list"),
+    ({"curves": {each: {"grid": {64: [1]}} for each in ("a b", "a-b")}}, "study: 2 of its cells"),
 ]  # fmt: skip
 OF_A_GRID: list[tuple[dict[str, Any], str]] = [
     ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of 8; change"),
@@ -113,6 +115,7 @@ OF_A_GRID: list[tuple[dict[str, Any], str]] = [
     ),
     ({"set": {"batch.bn_span": 5}}, "batch.global_size: got 128, allowed: a multiple of"),
     ({"network": {"none": {"model.name": "resnet9"}}}, "model.name: got "),
+    ({"network": {"a b": {}, "a/b": {}}}, "study: 2 of its cells would have the folder a-b-"),
 ]
 
 
@@ -122,7 +125,7 @@ OF_A_GRID: list[tuple[dict[str, Any], str]] = [
 def test_a_study_with_a_mistake_or_a_cell_that_cannot_run_is_refused_in_one_line(
     whole: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         _load(tmp_path, whole | changes)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
