@@ -134,8 +134,11 @@ class CheckpointFolder:
             Unreadable: Whether the newest one is whole is not known, because it cannot be read.
         """
         if not is_last and (marked := self.marked()):
-            if not is_file(marked):  # Opening a pipe would wait for its writer.
-                raise DamagedCheckpoint(f"{marked}: is not a file; move it away")
+            try:
+                read(marked)
+            except DamagedCheckpoint as error:
+                remedy = "move it away for the newest whole one, or give ./run.sh export RUN --last"
+                raise DamagedCheckpoint(f"{error}; {remedy}") from None
             return marked, ""
         newest, damaged = self.newest_valid()
         reasons = [str(each).removeprefix(f"{self.run_folder}/") for each in damaged]

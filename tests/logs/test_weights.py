@@ -50,5 +50,5 @@ def test_what_has_no_weights_is_refused(tmp_path: Path) -> None:
     ):
         starting_weights(tmp_path)
     os.mkfifo(checkpoints / "best-step-00000003.ckpt")
-    with pytest.raises(UserError, match=f"^{checkpoints}/best-step-00000003.ckpt: is not a file; move it away$"):
+    with pytest.raises(UserError, match=f"^{checkpoints}/best-step-00000003.ckpt: .* not a file.*; move it away"):
         starting_weights(tmp_path)

@@ -222,6 +222,23 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
             assert capsys.readouterr().err == f"error: {said}"
 
 
+def test_a_damaged_best_checkpoint_is_refused_with_remedies_that_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.export.formats.export_network", lambda *_: {}.items())
+    checkpoints = RunFolder(_begun(tmp_path)).checkpoints
+    newest = checkpoints.files()[0]
+    (best := newest.with_name("best-step-00000002.ckpt")).write_bytes(newest.read_bytes()[:-1])
+    words = ["export", str(tmp_path), "--no-evaluation"]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {best}: damaged")
+    assert (told.count("\n"), "move it away" in told, "export RUN --last" in told) == (1, True, True)
+    assert main([*words, "--last"]) == 0
+    best.unlink()
+    assert main(words) == 0
+
+
 @pytest.mark.slow
 @each_engine
 def test_the_network_of_torchvision_takes_an_export_by_its_names(name: str, tmp_path: Path) -> None:
