@@ -1,6 +1,7 @@
 """Run the cells of a study that have no result yet, then write its table and its plot.
 
-Every cell is an ordinary run in its own folder, so a stopped sweep continues where it stopped.
+Every cell is an ordinary run in its own folder, so a stopped sweep continues where it stopped: in a study of accuracy
+from the checkpoint of the stopped run. Where speed is measured, the stopped run begins again.
 """
 
 import argparse

@@ -58,7 +58,7 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
             return (cell, ended) if ended and is_result else None
 
         folder = runs / cell.folder
-        return Task(*study.load(cell), folder, starter, find, lambda result: accuracy_text(result[1]))
+        return Task(*study.load(cell), folder, starter, find, lambda result: accuracy_text(result[1]), resumes=True)
 
     def stages() -> Iterator[Sequence[Task[_Ended]]]:
         yield list(map(task, grid))
@@ -145,7 +145,8 @@ def _write_csv(path: Path, metric: str, results: Results, best: Mapping[Point, C
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["curve", "swept", "tuned", "seed", column, "steps", "run_s", "images_per_s", "is_best"])
     for cell, summary in results.items():
-        measured = (_accuracy(summary), summary.steps, summary.run_s, summary.images_per_s)
+        run_s = None if summary.resumed_from_step else summary.run_s  # of the last part only
+        measured = (_accuracy(summary), summary.steps, run_s, summary.images_per_s)
         rounded = ["" if value is None else round(value, 4) for value in measured]
         is_best = int(_differs_in_seed_only(cell, best[cell.curve, cell.swept]))
         writer.writerow([cell.curve, cell.swept, f"{cell.tuned:g}", cell.seed, *rounded, is_best])

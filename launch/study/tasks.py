@@ -41,6 +41,7 @@ class Task(Generic[Result]):
         words: Returns a result in a few words.
         todo: What is to be done without a result.
         failure: The result of a task that failed; None if the study cannot continue after a failure.
+        resumes: Whether a run that was stopped goes on from its checkpoint. A time is measured without a break.
     """
 
     recipe: Recipe
@@ -51,6 +52,7 @@ class Task(Generic[Result]):
     words: Callable[[Result], str]
     todo: str = "to run"
     failure: Result | None = None
+    resumes: bool = False
 
     @property
     def _ticket(self) -> Path:
@@ -91,7 +93,7 @@ class Task(Generic[Result]):
             return 1 if run.has_summary else None
         if owner := run.claims.holder():
             raise UserError(f"{self.folder}: a run is active in it: {owner}; wait for its end")
-        if self.folder.exists():
+        if self.folder.exists() and not self._can_resume(run):
             shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
         status = self.starter(self.recipe, self.cluster, self.folder)
         if status is None:
@@ -103,6 +105,13 @@ class Task(Generic[Result]):
                 f"{self.folder.name}: the run was refused (see above); correct the study, finished runs are kept"
             )
         return status
+
+    def _can_resume(self, run: RunFolder) -> bool:
+        """Return whether the run in the folder was stopped, and left a checkpoint."""
+        if not (self.resumes and run.is_begun):
+            return False
+        ended = summary_in(self.folder)
+        return (ended is None or ended.steps is None) and run.checkpoints.newest_valid()[0] is not None
 
     def describe(self, result: Result | None) -> str:
         """Return the result in a few words, or without one what is to be done."""

@@ -9,11 +9,12 @@ import pytest
 from configs import registry
 from configs.errors import ConfigError, UserError
 from configs.plan import Position
-from configs.schema import Recipe
+from configs.schema import Cluster, Recipe
 from configs.study import Cell, Study
 from configs.validate import validate
 from launch.study.accuracy import DIVERGED, best_cells, run_accuracy, write_study
-from logs.folder import Summary
+from logs.checkpoints import SavedState
+from logs.folder import RunFolder, Summary
 from tests.launch.study.starter import Starter
 from train.health import StateNotFinite
 from train.measure.progress import LossNotFinite
@@ -120,6 +121,26 @@ def test_a_run_that_diverged_is_a_result_and_one_that_failed_ends_the_study(tmp_
         assert failing.started == GRID[:1]
 
 
+@pytest.mark.parametrize("steps", [None, 7])
+def test_a_run_that_was_stopped_goes_on_from_its_checkpoint_and_one_that_has_ended_begins_again(
+    steps: int | None, tmp_path: Path
+) -> None:
+    saved = []
+
+    def start(recipe: Recipe, cluster: Cluster, folder: Path) -> int:
+        saved.append(folder.exists())
+        folder.mkdir(parents=True, exist_ok=True)
+        run = RunFolder(folder)
+        run.write_settings(recipe, cluster)
+        run.checkpoints.write(3, SavedState({}, {}), keep=1)
+        run.write_summary(Summary(recipe.name, "aborted", steps=steps, failure="stopped"))
+        return 75
+
+    for _ in range(2):
+        assert run_accuracy(_study(), tmp_path, tmp_path, is_dry_run=False, starter=start) == 75
+    assert saved == [False, steps is None]
+
+
 def test_a_framework_that_is_not_here_is_refused_before_the_first_run_and_needed_by_no_dry_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,10 +189,14 @@ def test_page_table_and_curves_of_a_study(tmp_path: Path, monkeypatch: pytest.Mo
     }
 
 
-def test_images_with_several_labels_are_judged_by_their_mean_auc(tmp_path: Path) -> None:
+def test_images_with_several_labels_are_judged_by_their_mean_auc_and_resumed_runs_have_no_time(tmp_path: Path) -> None:
     write_study(_study(), _results("mean_auc"), tmp_path)
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")
     assert "the mean AUC of 2 seeds" in page
     assert "0.6500 (0.5000 to 0.8000) at 0.5" in page
     assert (tmp_path / "tiny.csv").read_text(encoding="utf-8") == TABLE.replace("top1", "auc")
     assert (tmp_path / "tiny.svg").read_text(encoding="utf-8").startswith("<svg ")
+    resumed = {cell: replace(summary, resumed_from_step=4) for cell, summary in _results().items()}
+    write_study(_study(), resumed, tmp_path)
+    rows = (tmp_path / "tiny.csv").read_text(encoding="utf-8")
+    assert rows == TABLE.replace(",1.5,", ",,"), "a time of the last part is not that of the run"
