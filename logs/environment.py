@@ -190,6 +190,12 @@ def _gpus() -> list[dict[str, str]] | None:
     return None
 
 
+_OF_REPOSITORY = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_EXTERNAL_DIFF",
+)  # fmt: skip
+"""Names by which a hook of Git tells the commands that it starts about its own repository, which may be another one."""
+
+
 def _git() -> dict[str, Any] | None:
     """Return the commit of this program and what was changed since.
 
@@ -203,7 +209,7 @@ def _git() -> dict[str, Any] | None:
         return None if named == "unknown" else {"commit": named, "dirty": is_dirty, "diff_sha256": None, "diff": None}
     commit = _output_of("git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD")
     status = _output_of("git", "-C", str(ROOT), "status", "--porcelain")
-    diff = _output_of("git", "-C", str(ROOT), "diff", "HEAD") or ""
+    diff = _output_of("git", "-C", str(ROOT), "diff", "--no-color", "HEAD") or ""
     return {
         "commit": commit and commit.strip(),
         "dirty": None if status is None else bool(status),
@@ -216,8 +222,11 @@ def _output_of(*command: str) -> str | None:
     """Return what a command prints; None if it is not installed, fails, or takes longer than 20 s."""
     if shutil.which(command[0]) is None:
         return None
+    variables = {name: value for name, value in os.environ.items() if name not in _OF_REPOSITORY}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20, check=False)
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, errors="replace", timeout=20, check=False
+        )
     except subprocess.TimeoutExpired:
         return None
     return done.stdout if done.returncode == 0 else None

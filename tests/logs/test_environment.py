@@ -72,8 +72,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
 
 
 def test_the_commit_and_what_was_changed_since_are_recorded_without_lines_that_hold_a_secret(
-    checkout: Checkout,
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    checkout.git("config", "color.ui", "always")
     (checkout.folder / "new").touch()
     unborn = {"commit": None, "dirty": True, "diff_sha256": None, "diff": None}
     assert environment()["git"] == unborn, "a repository without a commit"
@@ -81,7 +82,12 @@ def test_the_commit_and_what_was_changed_since_are_recorded_without_lines_that_h
     commit = checkout.commit("a\n")
     assert environment()["git"] == {"commit": commit, "dirty": False, "diff_sha256": None, "diff": None}
     (checkout.folder / "file").write_text("a\nWANDB_API_KEY: 0123\nrows = sorted(key=len)\n", encoding="utf-8")
-    found, diff = environment()["git"], checkout.git("diff", "HEAD")
+    diff = checkout.git("diff", "--no-color", "HEAD")
+    # The program is started by a hook of another repository.
+    (tmp_path / "other").mkdir()
+    for name in ("GIT_DIR", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "other"))
+    found = environment()["git"]
     assert (found["commit"], found["dirty"]) == (commit, True)
     assert found["diff"] == diff.replace("+WANDB_API_KEY: 0123", f"+{REDACTED}")
     assert found["diff_sha256"] == hashlib.sha256(diff.encode()).hexdigest()
