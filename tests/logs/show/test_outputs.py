@@ -206,13 +206,14 @@ def test_runs_and_logs_have_as_many_folders_in_their_names_as_tell_them_apart_an
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("has_home", [True, False])
-def test_a_home_folder_that_cannot_be_written_or_that_nobody_knows_is_no_matter(tmp_path: Path, has_home: bool) -> None:
+def test_no_home_folder_and_the_backend_of_jupyter_are_no_matter(tmp_path: Path, has_home: bool) -> None:
     run = samples.run_folder(tmp_path / "run")
     # Without HOME, Python asks the table of users, in which the user of a container often is not.
     nobody = "import os, pwd, runpy; del os.environ['HOME']; pwd.getpwuid = {}.__getitem__; runpy.run_module('logs', "
     module = ["-m", "logs"] if has_home else ["-c", f"{nobody}run_name='__main__')"]
     done = subprocess.run(
         [sys.executable, "-I", *module, "report", str(run)],
-        env={**os.environ, "HOME": "/proc/nothing"}, capture_output=True, text=True, check=True,
+        env={**os.environ, "HOME": "/proc/nothing", "MPLBACKEND": "module://of_jupyter"},
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (f"{run}/report.html\n", "")
