@@ -24,9 +24,9 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
     if cluster.node.hcas:
         # Without the leading =, NCCL takes each name for a prefix, and mlx5_1 also matches mlx5_10.
         variables["NCCL_IB_HCA"] = "=" + ",".join(cluster.node.hcas)
-    if cluster.node.interface:
+    if cluster.node.interface and cluster.num_nodes > 1:  # The ranks of one node meet without it.
         variables["NCCL_SOCKET_IFNAME"] = f"={cluster.node.interface}"
-        if cluster.num_nodes > 1 and (cluster.launcher == "mpirun" or meets_by_mpi(cluster)):
+        if cluster.launcher == "mpirun" or meets_by_mpi(cluster):
             variables |= _mpi_interface_variables(cluster)
     return variables | cluster.environment
 
@@ -106,7 +106,7 @@ def _horovod_variables(cluster: Cluster) -> dict[str, str]:
 
 def _torch_distributed_variables(cluster: Cluster) -> dict[str, str]:
     """Return the interface; without one in the cluster file, a rank takes the one that leads to the others."""
-    return interface_variables(cluster.node.interface) if cluster.node.interface else {}
+    return interface_variables(cluster.node.interface) if cluster.node.interface and cluster.num_nodes > 1 else {}
 
 
 def interface_variables(interface: str) -> dict[str, str]:

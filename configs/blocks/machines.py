@@ -73,7 +73,7 @@ class Node(Section):
     """InfiniBand adapters, in the order of the local ranks that share them: [mlx5_0, mlx5_1]. If empty, NCCL and MPI
     choose adapters by themselves."""
     interface: str | None = Field(None, min_length=1)
-    """Network interface over which the ranks of NCCL, Gloo and Open MPI find each other, for example eth0. If null,
+    """Network interface over which ranks of several nodes find each other by NCCL, Gloo and Open MPI: eth0. If null,
     PyTorch's ranks take the one that leads to the ranks of other nodes. NCCL under Horovod takes the first one that is
     up, and Open MPI every one whose addresses are not link-local; these may not reach the other nodes."""
     rank_cores: Texts = ()
