@@ -8,7 +8,9 @@ cell, an empty list and "No Finding" mean that the image has no label. --size an
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Sequence
+from os.path import normpath
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -61,7 +63,7 @@ def open_source(name: str, settings: Settings) -> Source:
             problems.append(
                 f"{paths[split]}: no such files in {folder}: {name_some(missing)}; files are relative to it"
             )
-    if twice := sorted(tables["train"].keys() & tables["val"].keys()):
+    if twice := sorted(set.intersection(*(set(map(normpath, table)) for table in tables.values()))):
         problems.append(
             f"{paths['val']}: images that are also in train: {name_some(twice)}; take them out of one table"
         )
@@ -119,9 +121,10 @@ def read_table(path: Path) -> LabelTable:
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}; a table of file -> labels is needed") from None
     table: LabelTable = {}
-    for file, labels in rows:
-        if file in table:
+    for file, number in Counter(normpath(file) for file, _ in rows).items():
+        if number > 1:  # Perhaps as ./a.png, too.
             raise UserError(f"{path}: {file} is named twice; remove one row")
+    for file, labels in rows:
         table[file] = tuple(sorted({label.strip() for label in labels} - _NO_LABEL))
     if not table:
         raise UserError(f"{path}: names no file; at least one image is needed")
