@@ -154,6 +154,8 @@ def _grid(scenario: Scenario, calibration: Calibration, options: Options) -> str
         rows = [forecast_row(one, options.price) for one in found[:_SHOWN_OPTIMA]]
     else:
         changes = [parse_sweep(text) for text in options.sweep or ()]
+        if len(dict(changes)) < len(changes):
+            raise UserError("--sweep: the same KEY twice; list its values in one, as ranks=512,1024")
         rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, calibration, changes)]
     if options.plot:
         from logs.show.plot import plot_sweep  # noqa: PLC0415 (matplotlib is slow to load)

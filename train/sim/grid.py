@@ -84,6 +84,8 @@ def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
         elif not _is_usable(key, value):
             kind = "whole numbers" if key in _WHOLE_NUMBERS else "numbers"
             raise ConfigError("--sweep", text, f"{key} in {kind} above 0, up to {_LARGEST[key]:,}")
+    if len({each if key == "algorithm" else float(each) for each in listed}) < len(listed):
+        raise ConfigError("--sweep", text, "each value once")
     return key, tuple(listed)
 
 

@@ -52,6 +52,8 @@ def test_a_sweep_is_read(text: str, values: str) -> None:
         ("nics=65", "nics in whole numbers above 0, up to 64"),
         ("bucket_bytes=4294967297", "bucket_bytes in numbers above 0, up to 4,294,967,296"),
         ("algorithm=ps:0", "one of ring, "),
+        ("algorithm=ring,ring", "each value once"),
+        ("ranks=512,0512", "each value once"),
     ],
 )
 def test_a_sweep_that_cannot_be_read_is_refused(text: str, words: str) -> None:

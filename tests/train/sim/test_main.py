@@ -98,6 +98,7 @@ def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
         (["digitz"], "did you mean 'digits'"),
         ([], "RECIPE"),
         ([*RECORD, "--sweep", "rank=4"], "did you mean 'ranks'"),
+        ([*RECORD, "--sweep", "ranks=4", "--sweep", "ranks=8"], "in one"),
         ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
         (["imagenet-b256", "--cluster", "a100-node", "--optimize", "--deadline", "1"], "no run is within the limits"),
         (["--points", "nowhere.csv"], "cannot be read"),
