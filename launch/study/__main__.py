@@ -73,11 +73,15 @@ def _sweep(options: _Options) -> int:
     from launch.study.accuracy import run_accuracy
     from launch.study.scaling import run_scaling
     from launch.submit.submission import submit_run
+    from logs.disk import explain_disk_errors
 
     study = load_study(options.study)
     place = study.load(next(study.grid_cells()))[1] if isinstance(study, Study) else study.base_cluster
     runs = options.runs or resolve_path(place.paths.runs) / study.name
     output = options.output or runs
+    if not options.dry_run:
+        with explain_disk_errors(output):
+            output.mkdir(parents=True, exist_ok=True)
     if isinstance(study, Study):
         return run_accuracy(study, runs, output, is_dry_run=options.dry_run, starter=launch_run)
     starter = launch_run if place.scheduler.kind == "none" else submit_run

@@ -137,24 +137,26 @@ def _run(command: BenchCommand) -> int:
         remedy = f"./run.sh setup makes an environment with all; here: pip install --no-deps {' '.join(missing)}"
         raise UserError(f"{sys.executable} lacks {', '.join(missing)}; {remedy}")
     from configs.registry import require_engine
-    from logs.disk import explain_disk_errors, write_json
+    from logs.disk import explain_disk_errors, require_replaceable, write_json
     from train.bench.launching import Jobs
     from train.bench.measure import MachineUseMeter
     from train.bench.samples import MeasurementFailed, MeasurementRefused
 
     if command.bench.needs:
         require_engine(command.bench.needs)
+    now = datetime.now()
+    output = command.output or RESULTS / f"{command.name}-{now:%Y%m%d-%H%M%S}.json"
+    require_replaceable("--output", output, ())
+    with explain_disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
     meter = MachineUseMeter()
     try:
         report = command.bench.measure(Jobs()).with_use(meter.read())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
         return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1
-    now = datetime.now()
-    output = command.output or RESULTS / f"{command.name}-{now:%Y%m%d-%H%M%S}.json"
     tree = {"bench": command.name, "time": now.astimezone().isoformat(), **asdict(report)}
     with explain_disk_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
         write_json(output, tree)
     sys.stdout.write((json.dumps(tree, indent=1) if command.json else f"{_text(report)}\n{output}") + "\n")
     if not report.rows:

@@ -36,6 +36,15 @@ def test_the_page_is_with_the_runs_below_the_clusters_folder_unless_told_otherwi
     assert list(tmp_path.glob("**/grid.html")) == ([tmp_path / page] if page else [])
 
 
+def test_an_output_that_is_a_file_is_refused_before_the_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = _study(tmp_path)
+    assert main(["sweep", study, "--output", study]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n"), study in told.err, "another folder" in told.err) == ("", 1, True, True)
+
+
 def test_the_example_in_the_help_is_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["sweep", "--help"])

@@ -94,6 +94,15 @@ def test_the_exit_status_says_how_a_bench_ended(
     assert (tmp_path / "rows.json").exists() is (end == "empty"), "its notes say why there are no rows"
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "file").touch()
+    for output in (tmp_path, file / "rows.json"):
+        assert main(["bench", "quick", "--end", "badly", "--output", str(output)]) == 2
+        assert str(output) in capsys.readouterr().err
+
+
 def test_a_bench_whose_engine_is_missing_does_not_begin(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
