@@ -36,7 +36,7 @@ _LIMITS = {
 }
 """What to do where the system refuses a file or a process by a limit of the user or the job."""
 
-_OTHER_LIBRARY = re.compile(r"\.so\S*: (undefined symbol|version `)")
+_OTHER_LIBRARY = re.compile(r"\.so\S*: (undefined symbol|version `|file too short|invalid ELF header|wrong ELF class)")
 """What the dynamic linker says of a library that lacks what another one needs."""
 
 _HOURS_IN_DAYS = 48

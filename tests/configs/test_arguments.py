@@ -86,10 +86,13 @@ def test_an_output_that_takes_no_words_is_one_line_or_nothing(place: str, status
 
 
 @pytest.mark.parametrize("kind", [ImportError, OSError])
+@pytest.mark.parametrize(
+    "said", ["version `GLIBCXX_3.4.29' not found (required by /venv/a.so)", "file too short", "invalid ELF header"]
+)
 def test_a_library_that_another_one_is_not_made_for_is_told_in_one_line(
-    capsys: pytest.CaptureFixture[str], kind: type[Exception]
+    capsys: pytest.CaptureFixture[str], kind: type[Exception], said: str
 ) -> None:
-    words = "/site/lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by /venv/a.so)"
+    words = f"/site/lib/libstdc++.so.6: {said}"
 
     def work() -> int:
         raise kind(words)

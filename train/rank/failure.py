@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from configs.arguments import in_words
 from logs.disk import write_json
 from train.rank.identity import Identity
 from train.rank.signals import Stopped
@@ -40,7 +41,7 @@ def is_second_hand(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """Return what an error says in one line of at most 2,000 characters; of a traceback in it, as MXNet's, the end."""
-    text = str(error).strip()
+    text = (in_words(error) if isinstance(error, Exception) else str(error)).strip()
     if text.startswith("Traceback "):
         text = text.splitlines()[-1]
     return " ".join(text.split())[:2000]

@@ -74,5 +74,10 @@ def test_a_failed_comparison_reports_the_ranks_that_differ_from_most(
     assert json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["suspects"] == odd
 
 
+def test_a_library_that_does_not_load_is_reported_with_the_remedy(tmp_path: Path) -> None:
+    record_failure(tmp_path, THIRD, OSError("/site/libstdc++.so.6: file too short"))
+    assert "unset it" in json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["message"]
+
+
 def test_a_folder_that_is_gone_raises_nothing(tmp_path: Path) -> None:
     record_failure(tmp_path / "gone", THIRD, OSError("x"))
