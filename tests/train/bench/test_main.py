@@ -164,6 +164,7 @@ REFUSED = [
 REFUSED_ON_MXNET = [
     ("overlap --described abci-v10", "did you mean 'abci-v100'"),
     ("overlap --cluster abci-v100", "--described"),
+    ("step --set batch.global_sice=64", "did you mean 'global_size'?"),
     ("overlap --ranks 4 1", "--ranks 1: allowed: two ranks or more"),
     ("overlap --links 0", "--links 0: allowed: Gb/s above 0, or backward"),
 ]
