@@ -190,12 +190,6 @@ def _gpus() -> list[dict[str, str]] | None:
     return None
 
 
-_OF_REPOSITORY = (
-    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_EXTERNAL_DIFF",
-)  # fmt: skip
-"""Names by which a hook of Git tells the commands that it starts about its own repository, which may be another one."""
-
-
 def _git() -> dict[str, Any] | None:
     """Return the commit of this program and what was changed since.
 
@@ -222,7 +216,8 @@ def _output_of(*command: str) -> str | None:
     """Return what a command prints; None if it is not installed, fails, or takes longer than 20 s."""
     if shutil.which(command[0]) is None:
         return None
-    variables = {name: value for name, value in os.environ.items() if name not in _OF_REPOSITORY}
+    # A hook of Git tells the commands that it starts about its own repository, which may be another one.
+    variables = {name: value for name, value in os.environ.items() if not re.match("GIT_(?!CONFIG)", name)}
     try:
         done = subprocess.run(
             command, env=variables, capture_output=True, text=True, errors="replace", timeout=20, check=False

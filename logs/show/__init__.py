@@ -7,8 +7,7 @@ from pathlib import Path
 # Where the home folder cannot be written, as in many containers, matplotlib keeps its cache elsewhere and warns twice.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
-# Jupyter sets a way to draw windows that only its own Python has. Without it, matplotlib cannot be imported.
-os.environ.pop("MPLBACKEND", None)
+os.environ.pop("MPLBACKEND", None)  # Jupyter names one that only its own Python has; matplotlib's import would fail.
 
 try:
     Path.home()
