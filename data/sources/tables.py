@@ -8,7 +8,6 @@ cell, an empty list and "No Finding" mean that the image has no label. --size an
 import csv
 import io
 import json
-from collections import Counter
 from collections.abc import Sequence
 from os.path import normpath
 from pathlib import Path
@@ -121,10 +120,11 @@ def read_table(path: Path) -> LabelTable:
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}; a table of file -> labels is needed") from None
     table: LabelTable = {}
-    for file, number in Counter(normpath(file) for file, _ in rows).items():
-        if number > 1:  # Perhaps as ./a.png, too.
-            raise UserError(f"{path}: {file} is named twice; remove one row")
+    seen = set[str]()
     for file, labels in rows:
+        if normpath(file) in seen:  # Perhaps as ./a.png before.
+            raise UserError(f"{path}: {file} is named twice; remove one row")
+        seen.add(normpath(file))
         table[file] = tuple(sorted({label.strip() for label in labels} - _NO_LABEL))
     if not table:
         raise UserError(f"{path}: names no file; at least one image is needed")

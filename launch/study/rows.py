@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from configs.study import ScalingCell
-from logs.disk import explain_disk_errors, write_text
+from logs.disk import write_text
 from logs.folder import RunFolder
 from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
@@ -228,8 +228,6 @@ def write_table(rows: Sequence[ScalingRow], file: Path) -> None:
     Raises:
         UserError: The file cannot be written.
     """
-    with explain_disk_errors(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([field.name for field in fields(ScalingRow)])

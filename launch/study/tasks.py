@@ -108,10 +108,8 @@ class Task(Generic[Result]):
 
     def _can_resume(self, run: RunFolder) -> bool:
         """Return whether the run in the folder was stopped, and left a checkpoint."""
-        if not (self.resumes and run.is_begun):
-            return False
-        ended = summary_in(self.folder)
-        return (ended is None or ended.steps is None) and run.checkpoints.newest_valid()[0] is not None
+        is_over = not run.is_begun or ((ended := summary_in(self.folder)) and ended.steps is not None)
+        return self.resumes and not is_over and run.checkpoints.newest_valid()[0] is not None
 
     def describe(self, result: Result | None) -> str:
         """Return the result in a few words, or without one what is to be done."""

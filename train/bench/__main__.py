@@ -137,7 +137,7 @@ def _run(command: BenchCommand) -> int:
         remedy = f"./run.sh setup makes an environment with all; here: pip install --no-deps {' '.join(missing)}"
         raise UserError(f"{sys.executable} lacks {', '.join(missing)}; {remedy}")
     from configs.registry import require_engine
-    from logs.disk import explain_disk_errors, require_replaceable, write_json
+    from logs.disk import explain_disk_errors, write_json
     from train.bench.launching import Jobs
     from train.bench.measure import MachineUseMeter
     from train.bench.samples import MeasurementFailed, MeasurementRefused
@@ -146,7 +146,8 @@ def _run(command: BenchCommand) -> int:
         require_engine(command.bench.needs)
     now = datetime.now()
     output = command.output or RESULTS / f"{command.name}-{now:%Y%m%d-%H%M%S}.json"
-    require_replaceable("--output", output, ())
+    if output.is_dir():
+        raise UserError(f"--output: got {output}, which is a folder; give a file")
     with explain_disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
     meter = MachineUseMeter()
@@ -156,8 +157,7 @@ def _run(command: BenchCommand) -> int:
         sys.stderr.write(f"error: {error}\n")
         return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1
     tree = {"bench": command.name, "time": now.astimezone().isoformat(), **asdict(report)}
-    with explain_disk_errors(output):
-        write_json(output, tree)
+    write_json(output, tree)
     sys.stdout.write((json.dumps(tree, indent=1) if command.json else f"{_text(report)}\n{output}") + "\n")
     if not report.rows:
         sys.stderr.write("error: nothing was measured\n")

@@ -150,7 +150,7 @@ SPOILT = [
     ("sed -i 1d train.csv",
      "train.csv: the first line is 'a.png,Mass|Edema,1', allowed: a header, as file,labels"),
     ("echo a.png,Mass,9 >> train.csv", "train.csv: a.png is named twice; remove one row"),
-    ("echo ./a.png,Mass,9 >> train.csv", "train.csv: a.png is named twice; remove one row"),
+    ("echo ./a.png,Mass,9 >> train.csv", "train.csv: ./a.png is named twice; remove one row"),
     ("echo a.png >> train.csv", "train.csv: line 6 is 'a.png', allowed: file,label|label"),
     ("(echo file,labels; echo '\"a.png,Mass'; yes b.png,Mass | head -20000) > train.csv",
      "train.csv: cannot be read: field larger than field limit"),

@@ -160,7 +160,7 @@ def test_efficiency_counts_from_the_best_way_at_the_fewest_ranks(
 
 
 def test_a_table_has_a_column_for_each_value_and_may_be_written_again(tmp_path: Path) -> None:
-    file = tmp_path / "a" / "b" / "study.csv"
+    file = tmp_path / "study.csv"
     for rate in (300.0, 1234.5678):
         write_table([scaling_row(rate, top1=0.0, peak_memory_bytes=1 << 30, note="a, b")], file)
     assert b"\r" not in file.read_bytes()
