@@ -1,7 +1,7 @@
 """How well a run tells each class: ``classes.json``, written by rank 0 after the last evaluation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ class ClassResults:
 
     Attributes:
         epoch: The epoch after which the evaluation came.
-        names: Name of each class; its number where the data set has no names.
+        names: Name of each class; its number where the data set has no name for it, as for an output without images.
         images: By class, the images whose label it is.
         predicted: By class, the images whose most likely class it is.
         correct: By class, the images that are in both.
@@ -38,6 +38,8 @@ class ClassResults:
     confusion: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
+        numbered = map(str, range(len(self.names), len(self.images)))
+        object.__setattr__(self, "names", (*self.names, *numbered))
         table = () if self.confusion is None else (self.confusion, *self.confusion)
         if any(len(row) != len(self.names) for row in (self.images, self.predicted, self.correct, *table)):
             raise ValueError(f"{len(self.names)} classes have another number of values")
@@ -95,11 +97,10 @@ def write_classes(folder: Path, epoch: int, names: Sequence[str], counts: Mappin
     Args:
         folder: The run folder.
         epoch: The epoch after which the evaluation came.
-        names: Name of each class. If empty, the classes are numbered from 0.
+        names: Name of each class that has one.
         counts: ``images``, ``predicted``, ``correct`` and perhaps ``confusion``, see `ClassResults`.
     """
-    numbered = [str(number) for number in range(len(counts["images"]))]
-    write_json(folder / CLASSES_FILE, {"epoch": epoch, "names": list(names) or numbered, **counts})
+    write_json(folder / CLASSES_FILE, asdict(ClassResults(epoch, tuple(names), **counts)))
 
 
 def read_classes(folder: Path) -> ClassResults | None:

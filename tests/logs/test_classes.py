@@ -20,10 +20,14 @@ def test_counts_come_back_with_the_accuracy_of_each_class(tmp_path: Path) -> Non
     assert found is not None
     assert (found.epoch, found.names, found.confusion) == (4, ("cat", "dog"), ((2, 1), (0, 0)))
     assert [found.accuracy(index) for index in (0, 1)] == [pytest.approx(2 / 3), None]
-    write_classes(tmp_path, 4, (), {**COUNTS, "confusion": None})
+
+
+@pytest.mark.parametrize(("names", "told"), [((), ("0", "1")), (("cat",), ("cat", "1"))])
+def test_outputs_without_a_name_are_numbered(names: tuple[str, ...], told: tuple[str, ...], tmp_path: Path) -> None:
+    write_classes(tmp_path, 4, names, {**COUNTS, "confusion": None})
     numbered = read_classes(tmp_path)
     assert numbered is not None
-    assert (numbered.names, numbered.confusion) == (("0", "1"), None)
+    assert (numbered.names, numbered.confusion) == (told, None)
 
 
 @pytest.mark.parametrize(
