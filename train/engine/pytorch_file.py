@@ -53,8 +53,10 @@ class _Tensor(NamedTuple):
     strides: tuple[int, ...]
 
     def read(self, read_storage: Callable[[str], bytes]) -> np.ndarray:
-        """Return the numbers, of which NumPy refuses those outside the storage."""
+        """Return the numbers, of which NumPy refuses those outside the storage, unless it is empty."""
         raw, number = read_storage(self.storage.key), np.dtype(_NUMBERS[self.storage.kind])
+        if not raw and 0 not in self.shape:
+            raise ValueError("a storage is empty")
         if self.storage.kind == "BFloat16Storage":
             raw, number = (np.frombuffer(raw, number).astype("<u4") << 16).tobytes(), np.dtype("<f4")
         strides = [each * number.itemsize for each in self.strides]

@@ -144,12 +144,12 @@ def _cut(path: Path, state: State, *, is_legacy: bool = False) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 
 
-def _short_of_numbers(path: Path, state: State) -> None:
-    """Write a file whose tensors reach beyond their numbers."""
+def _short_of_numbers(path: Path, state: State, num_bytes: int = 8) -> None:
+    """Write a file whose tensors reach beyond their numbers; where there are none, NumPy would read what lies there."""
     torch.save(state, path.with_suffix(".whole"))
     with zipfile.ZipFile(path.with_suffix(".whole")) as whole, zipfile.ZipFile(path, "w") as short:
         for name in whole.namelist():
-            short.writestr(name, whole.read(name)[: 8 if "/data/" in name else None])
+            short.writestr(name, whole.read(name)[: num_bytes if "/data/" in name else None])
 
 
 _WHOLE, _AGAIN, _SAVE = "whole model (torch.nn.modules.linear.Linear)", "copy or download", "save model.state_dict()"
@@ -160,6 +160,8 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path, State], object]]] = {
     "cut.pth": ("cut short", _AGAIN, _cut),
     "cut-legacy.pth": ("cut short", _AGAIN, lambda path, state: _cut(path, state, is_legacy=True)),
     "short.pth": ("damaged", _AGAIN, _short_of_numbers),
+    "hollow.pth": ("damaged", _AGAIN, lambda path, state: _short_of_numbers(
+        path, {name: each for name, each in state.items() if each.ndim}, 0)),
     "number.pth": ("no named tensors", _SAVE, lambda path, _: torch.save({"epoch": 3}, path)),
     "page.pth": ("text", _AGAIN, lambda path, _: path.write_text("<!DOCTYPE html>\n<html>404</html>\n")),
     "empty.safetensors": ("empty", _AGAIN, lambda path, _: path.touch()),
