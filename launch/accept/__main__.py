@@ -24,7 +24,7 @@ class Options:
         "whose step is taken (default: digits on CPUs, ResNet-50 with 64 images a GPU)", metavar="R"
     )
     minutes: float = option(
-        "time to spend; more gives more samples of the step, which tell smaller differences (default: 2)",
+        "time to spend; more gives more samples of the step, which tell smaller differences",
         2.0,
         metavar="M",
         type=float,
