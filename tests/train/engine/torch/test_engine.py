@@ -40,8 +40,8 @@ def test_a_step_gets_the_memory_of_the_step_before(engine: Engine) -> None:
         assert len(activations) == 5
         return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
 
-    # 72 MiB in pages of 4 KiB, or of 2 MiB
-    assert min(pages_from_the_kernel() for _ in range(4)) < 16
+    # 72 MiB in pages of 4 KiB, or of 2 MiB. The first steps fill the gaps that tests before have left in the heap.
+    assert min(pages_from_the_kernel() for _ in range(32)) < 16
 
 
 def test_the_first_element_is_taken_in_every_order_of_memory(engine: Engine) -> None:
