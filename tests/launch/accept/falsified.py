@@ -16,6 +16,7 @@ def falsified_ranks(folder: Path, victims: Mapping[int, tuple[str, int]]) -> dic
     """
     library = folder / "falsified.so"
     subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-o", library, _SOURCE, "-ldl"], check=True)
-    return {"LD_PRELOAD": str(library)} | {
+    # With AVX-512, oneDNN's softmax calls no exponential of the C library.
+    return {"LD_PRELOAD": str(library), "DNNL_MAX_CPU_ISA": "AVX2"} | {
         f"FALSIFIED_{rank}": f"{what} {bit}" for rank, (what, bit) in victims.items()
     }
