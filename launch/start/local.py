@@ -292,6 +292,8 @@ class _Supervisor:
         if self.last_signal() is None and not self.is_ending:
             self.failed = {number: _status(rank) for number, rank in enumerate(self.ranks) if rank.poll()}
         if self.failed and self.deadline_s is None:
+            # A frozen rank goes on, so that it reports that it was frozen, and ends like the others.
+            signal_groups(self.ranks, signal.SIGCONT)
             self.deadline_s = time.monotonic() + self.grace_s
         if not self.failed and self.lost_server is None:
             self.lost_server = next((_status(server) for server in self.servers if server.poll()), None)

@@ -134,6 +134,8 @@ def _judge(way: Way, fault: str, phase: str, ended: Ended) -> None:
         assert ended.summary["failed_rank"] == victim, failure
         assert failure.startswith(f"rank {victim} on ")
         assert phase == "start-up" or "step" in failure
+        if (way.launcher, fault) == ("local", "kill -STOP"):
+            assert "was frozen for" in failure, "the rank goes on, and tells it itself"
         assert "aborted" in ended.last_event
 
 
