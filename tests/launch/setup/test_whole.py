@@ -245,7 +245,8 @@ def _checkout_over(base: ToyCheckout, tmp_path: Path, folder: str, info: str) ->
     shutil.rmtree(base.site_packages / folder)
     shutil.rmtree(next(base.site_packages.glob(f"{info}.dist-info")))
     checkout = ToyCheckout(make_tree(tmp_path / "over"), base.index)
-    (checkout.tree / "pyproject.toml").write_bytes((base.tree / "pyproject.toml").read_bytes())
+    for name in ("pyproject.toml", "toy_backend.py"):
+        (checkout.tree / name).write_bytes((base.tree / name).read_bytes())
     return checkout, str(base.tree / ".venv" / "bin" / "python")
 
 
