@@ -134,7 +134,7 @@ def test_a_run_of_the_user_in_the_folder_of_the_run_that_learns_stays(tmp_path: 
 @pytest.mark.ranks
 def test_a_rehearsed_acceptance_names_the_slow_ranks_and_ends_with_status_1(tmp_path: Path) -> None:
     words = ["digits", "--cluster", "dgx-a100", "--set", f"cluster.paths.runs={tmp_path / 'runs'}", "--ranks", "4"]
-    words += ["--set", "cluster.ranks_per_node=2", "--speed", "0.01", "--slow", "1:3", "--slow", "2:link:3"]
+    words += ["--set", "cluster.ranks_per_node=2", "--speed", "0.03", "--slow", "1:3", "--slow", "2:link:3"]
     command = [sys.executable, "-I", "-m", "train.rehearse", "rehearse", *words, "--run-dir", str(tmp_path / "out")]
     done = subprocess.run([*command, "--accept", "1"], cwd=ROOT, capture_output=True, text=True, check=False)
     document = json.loads((tmp_path / "out" / "accept.json").read_text(encoding="utf-8"))
