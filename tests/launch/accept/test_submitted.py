@@ -100,7 +100,7 @@ def test_a_job_names_the_node_whose_arithmetic_is_wrong_and_fails(tmp_path: Path
         number = submit(THREE_NODES.replace("VARIABLES", variables), folder, "--accept", "1", overrides=overrides)
         over = ("COMPLETED", "FAILED")
         wait_until(lambda: any(f"JobState={each}" in ask("scontrol", "show", "job", number) for each in over),
-                   folder / "job.log", 0.5)  # fmt: skip
+                   folder / "job.log", 1)  # fmt: skip
         assert "ExitCode=1:0" in ask("scontrol", "show", "job", number)
     document = json.loads((folder / "accept.json").read_text(encoding="utf-8"))
     failed = {"node1": "pass", "node2": "failed", "node3": "pass"}
