@@ -98,7 +98,7 @@ def test_a_run_that_is_killed_before_its_summary_is_concluded_and_not_trained_on
     with _held(folder, case) as launcher:
         if case.held_at == "classes.json":
             with pytest.raises(subprocess.TimeoutExpired):
-                launcher.wait(timeout=_WATCHDOG_S + 4)
+                launcher.wait(timeout=_WATCHDOG_S + 2)
         assert ranks(folder)
         for pid in ranks(folder):
             with contextlib.suppress(ProcessLookupError):  # A rank may end by itself when the other one is gone.

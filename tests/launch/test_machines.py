@@ -82,7 +82,7 @@ def _ended(machine: Machine, folder: Path, slurm: str | None, job: str) -> str:
     asked = ["bash", "-c", f"squeue --noheader --jobs {job} | grep -q ." if slurm else f"kill -0 {job}"]
     while machine.run(*environment, *asked).returncode == 0:
         assert time.monotonic() < give_up, (folder / "job.log").read_text(encoding="utf-8")
-        time.sleep(0.2)
+        time.sleep(0.5)
     return (folder / "job.log").read_text(encoding="utf-8")
 
 
