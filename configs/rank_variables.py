@@ -4,13 +4,15 @@ Every value follows from the cluster file. A run writes the variables into the e
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from configs.registry import COMMUNICATORS
-from configs.schema import Cluster
+
+if TYPE_CHECKING:
+    from configs.schema import Cluster
 
 
-def rank_environment(cluster: Cluster) -> dict[str, str]:
+def rank_environment(cluster: "Cluster") -> dict[str, str]:
     """Return the variables that every rank of a run gets besides the launcher's own."""
     variables = {"OMP_NUM_THREADS": str(cluster.engine.threads), **_OF_ENGINE[cluster.engine.name](cluster)}
     if of_rendezvous := _OF_RENDEZVOUS.get(COMMUNICATORS[cluster.communication.kind].rendezvous):
@@ -31,7 +33,7 @@ def rank_environment(cluster: Cluster) -> dict[str, str]:
     return variables | cluster.environment
 
 
-def _lost_host_variables(cluster: Cluster) -> dict[str, str]:
+def _lost_host_variables(cluster: "Cluster") -> dict[str, str]:
     """Return what makes mpirun notice within 30 s, not after 8 minutes, that a host or the network to it is gone.
 
     It has to come before the watchdog of the ranks: once mpirun has told its daemon on that host to end, it waits for
@@ -42,7 +44,7 @@ def _lost_host_variables(cluster: Cluster) -> dict[str, str]:
     return {f"OMPI_MCA_oob_tcp_keepalive_{name}": str(value) for name, value in seconds.items()}
 
 
-def _mpi_interface_variables(cluster: Cluster) -> dict[str, str]:
+def _mpi_interface_variables(cluster: "Cluster") -> dict[str, str]:
     """Return what makes Open MPI use the interface of the cluster file, unless its ``environment`` chooses others.
 
     Open MPI refuses a second choice, of interfaces to leave out.
@@ -51,17 +53,17 @@ def _mpi_interface_variables(cluster: Cluster) -> dict[str, str]:
     return {f"OMPI_MCA_{layer}_tcp_if_include": str(cluster.node.interface) for layer in layers}
 
 
-def meets_by_mpi(cluster: Cluster) -> bool:
+def meets_by_mpi(cluster: "Cluster") -> bool:
     """Return whether MPI connects the ranks."""
     return _connecting_library(cluster) == "mpi"
 
 
-def meets_over_gloo(cluster: Cluster) -> bool:
+def meets_over_gloo(cluster: "Cluster") -> bool:
     """Return whether Gloo connects the ranks, each with all others."""
     return _connecting_library(cluster) == "gloo"
 
 
-def _connecting_library(cluster: Cluster) -> str | None:
+def _connecting_library(cluster: "Cluster") -> str | None:
     """Return the library that connects the ranks: gloo, mpi or nccl; None where servers or threads do."""
     rendezvous = COMMUNICATORS[cluster.communication.kind].rendezvous
     if rendezvous == "horovod":
@@ -69,7 +71,7 @@ def _connecting_library(cluster: Cluster) -> str | None:
     return cluster.communication.backend if rendezvous == "torch" else None
 
 
-def _mxnet_variables(cluster: Cluster) -> dict[str, str]:
+def _mxnet_variables(cluster: "Cluster") -> dict[str, str]:
     repeated = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
     return {
         **(repeated if cluster.engine.deterministic else {}),
@@ -81,13 +83,13 @@ def _mxnet_variables(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _torch_variables(cluster: Cluster) -> dict[str, str]:
+def _torch_variables(cluster: "Cluster") -> dict[str, str]:
     # cuBLAS sums in the same order each time only with a workspace of fixed size for each stream.
     repeated = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if cluster.engine.deterministic else {}
     return {"MKL_NUM_THREADS": str(cluster.engine.threads), **repeated}
 
 
-def _horovod_variables(cluster: Cluster) -> dict[str, str]:
+def _horovod_variables(cluster: "Cluster") -> dict[str, str]:
     communication, controller = cluster.communication, _controller(cluster)
     variables = {
         "HOROVOD_CYCLE_TIME": f"{communication.cycle_time_ms:g}",
@@ -104,7 +106,7 @@ def _horovod_variables(cluster: Cluster) -> dict[str, str]:
     return variables
 
 
-def _torch_distributed_variables(cluster: Cluster) -> dict[str, str]:
+def _torch_distributed_variables(cluster: "Cluster") -> dict[str, str]:
     """Return the interface; without one in the cluster file, a rank takes the one that leads to the others."""
     return interface_variables(cluster.node.interface) if cluster.node.interface and cluster.num_nodes > 1 else {}
 
@@ -115,19 +117,19 @@ def interface_variables(interface: str) -> dict[str, str]:
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
 
 
-_OF_ENGINE: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
+_OF_ENGINE: Mapping[str, Callable[["Cluster"], dict[str, str]]] = {
     "mxnet": _mxnet_variables,
     "torch": _torch_variables,
     "timed": lambda _: {},
 }
-_OF_RENDEZVOUS: Mapping[str, Callable[[Cluster], dict[str, str]]] = {
+_OF_RENDEZVOUS: Mapping[str, Callable[["Cluster"], dict[str, str]]] = {
     "horovod": _horovod_variables,
     "torch": _torch_distributed_variables,
 }
 """How a communicator's ranks meet (`configs.registry.CommunicatorEntry`) -> the variables of its library."""
 
 
-def binding_environment(cluster: Cluster) -> dict[str, str]:
+def binding_environment(cluster: "Cluster") -> dict[str, str]:
     """Return the variables by which ``rank.sh`` binds a rank to its share of the node.
 
     RANK_CORES and RANK_HCAS are lists with one word for each rank of a node. With ``kind: devices``, all ranks are one
@@ -150,7 +152,7 @@ def binding_environment(cluster: Cluster) -> dict[str, str]:
     return tables
 
 
-def _rank_cores(cluster: Cluster) -> tuple[str, ...]:
+def _rank_cores(cluster: "Cluster") -> tuple[str, ...]:
     """Return the cores of each local rank, or nothing if the cluster file does not say how many cores a node has.
 
     Without ``node.rank_cores``, the ranks get equal blocks of ``node.cores`` in their order.
@@ -184,7 +186,7 @@ def server_environment(
     }
 
 
-def _controller(cluster: Cluster) -> str:
+def _controller(cluster: "Cluster") -> str:
     """Return the library by which Horovod's ranks meet.
 
     Ranks that NCCL connects meet by MPI if MPI starts them, because Gloo's rendezvous is good for about 64 ranks.

@@ -19,12 +19,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from configs.arguments import Parser, exit_status, parse
 from configs.rank_variables import meets_by_mpi, meets_over_gloo
 from configs.registry import COMMUNICATORS, RendezvousName
-from configs.schema import Cluster
+
+if TYPE_CHECKING:  # A job script's ranks wait for this program, and the schema is three quarters of its start.
+    from configs.schema import Cluster
 
 _FAR_AWAY = ("203.0.113.1", 9)
 """An address that no machine has (RFC 5737), by which the kernel tells its default route; nothing is sent."""
@@ -70,7 +72,7 @@ class Rendezvous:
         """
         yield lambda rank: RankStart(_numbers(rank, num_ranks))
 
-    def is_served(self, cluster: Cluster) -> bool:
+    def is_served(self, cluster: "Cluster") -> bool:
         """Return whether this program serves ranks that another launcher starts."""
         del cluster
         return False
@@ -187,7 +189,7 @@ class _Horovod(Rendezvous):
             }
             yield lambda rank: RankStart({**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)})
 
-    def is_served(self, cluster: Cluster) -> bool:
+    def is_served(self, cluster: "Cluster") -> bool:
         return cluster.launcher == "srun" and meets_over_gloo(cluster)
 
     @contextmanager
@@ -220,7 +222,7 @@ class _TorchStore(Rendezvous):
 
             yield start
 
-    def is_served(self, cluster: Cluster) -> bool:
+    def is_served(self, cluster: "Cluster") -> bool:
         return cluster.launcher in ("srun", "mpirun") and not meets_by_mpi(cluster)
 
     @contextmanager
@@ -277,7 +279,7 @@ class _SharedMemory(Rendezvous):
         with self.serve(1, num_ranks) as name:
             yield lambda rank: RankStart({**_numbers(rank, num_ranks), **name})
 
-    def is_served(self, cluster: Cluster) -> bool:
+    def is_served(self, cluster: "Cluster") -> bool:
         return cluster.launcher != "local"
 
     @contextmanager
