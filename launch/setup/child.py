@@ -20,42 +20,25 @@ _POLL_S = 0.1
 _NOISE = re.compile(r"WARNING: Location 'file:|^\s*$|^Looking in |^\s*(cd|/|g?make)\b")
 """Lines that are not shown live: empty lines, pip's lines about its settings, whole command lines of compilers."""
 
-_TRY_AGAIN = "run ./run.sh again: it continues where it stopped"
-_AGAIN = f"then {_TRY_AGAIN}"
-
 _CAUSES = (
-    (r"No space left on device|Errno 28\b", f"the disk is full; free some space, {_AGAIN}"),
     (
         r"Killed signal terminated program|internal compiler error: Killed|^Killed$|virtual memory exhausted",
         "the compiler ran out of memory; close programs, or compile one file at a time: MAKEFLAGS=-j1 ./run.sh setup",
     ),
     (
-        r"CERTIFICATE_VERIFY_FAILED|SSLError",
-        f"the package index's certificate is not trusted; point PIP_CERT at your site's certificates, {_AGAIN}",
-    ),
-    (
-        r"name resolution|Failed to establish a new connection|Max retries exceeded|[Rr]ead timed out|ConnectionReset"
-        r"|Connection refused|ProxyError|IncompleteRead",
-        f"the package index could not be reached; check network, proxy and pip's settings (pip config list), {_AGAIN}; "
-        "without a network take the wheels from a folder (docs/offline.md)",
+        r"CERTIFICATE_VERIFY_FAILED|SSLError|name resolution|Failed to establish a new connection|Max retries exceeded"
+        r"|[Rr]ead timed out|ConnectionReset|Connection refused|ProxyError|IncompleteRead",
+        "the package index could not be reached; check network, proxy, certificates (PIP_CERT) and pip's settings (pip "
+        "config list), then run ./run.sh again; without a network take the wheels from a folder (docs/offline.md)",
     ),
     (
         r"THESE PACKAGES DO NOT MATCH THE HASHES(?s:.*?)^ +(?P<what>\S+)[^\n]*:\n +Expected",
-        "{what} in {place} does not match the lock file's hashes: it is damaged (copy the file again, or pip cache "
-        "purge, then ./run.sh again), or of another build (./run.sh setup --without-hashes)",
+        "{what} does not match the lock file's hashes: it is damaged (copy the file again, or pip cache purge, then "
+        "./run.sh again), or of another build (./run.sh setup --without-hashes)",
     ),
-    (r"No matching distribution found for (?P<what>[^\s,;]+)", "{place} has no {what} for Python {python}; {way}"),
-    (r"[Pp]ermission denied", f"a file could not be written; take ownership of this folder (chown -R), {_AGAIN}"),
-    (r"Illegal instruction", "this CPU lacks AVX, FMA or F16C, which Horovod is built with; use a newer machine"),
 )
 """Pattern in a failed command's output, and the probable cause with its remedy; the first that matches counts. What a
-compiler or a library says well enough by itself is not here. ``place`` is where pip looks for packages."""
-
-_ONLINE_WAY = "check pip's index settings (pip config list)"
-_OFFLINE_WAY = (
-    "set-up runs offline: fetch it where there is a network, by ./run.sh setup --download FOLDER with that Python and "
-    "the options of this set-up (docs/offline.md)"
-)
+compiler or pip says well enough by itself is not here."""
 
 _OF_ANOTHER = re.compile(r"error: (subprocess-exited|metadata-generation)")
 """Lines in which pip says that another program failed, before it shows what that program has printed."""
@@ -65,24 +48,17 @@ class StageError(Exception):
     """A command of a stage failed. The text has two lines: the probable cause, and the file with the whole output."""
 
 
-def explain(output: str, variables: Mapping[str, str], otherwise: str = "") -> str:
+def explain(output: str, otherwise: str = "") -> str:
     """Return the probable cause of a failure and the remedy in one line.
 
     Args:
         output: All that the failed command printed. If no known cause matches, the first line that tells an error is
             returned, because later errors follow from it; or else the last line.
-        variables: The command's variables, which may forbid pip to ask an index.
         otherwise: What to do if no known cause matches.
     """
-    place, way = "the package index", _ONLINE_WAY
-    if variables.get("PIP_NO_INDEX", "").lower() in {"1", "true", "yes", "on", "y", "t"}:
-        place, way = variables.get("PIP_FIND_LINKS") or "no folder (PIP_FIND_LINKS)", _OFFLINE_WAY
-        # So pip says it, too, if a folder lacks the one version that a constraint allows.
-        output = output.replace("Cannot install", "No matching distribution found for")
-    python = "{}.{}".format(*sys.version_info)
     for pattern, cause in _CAUSES:
         if match := re.search(pattern, output, re.MULTILINE):
-            return cause.format(place=place, way=way, python=python, **match.groupdict())
+            return cause.format(**match.groupdict())
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["the command printed nothing"]
     errors = (line for line in lines if re.search("error: ", line, re.IGNORECASE) and not _OF_ANOTHER.match(line))
     # Without the folder of a file of sources.
@@ -141,7 +117,7 @@ class Command:
             lock: Descriptor of the set-up lock, which the command inherits.
             otherwise: What to do if the command fails and no known cause matches.
         """
-        self._log, self._variables, self._otherwise = log, environment, otherwise
+        self._log, self._otherwise = log, otherwise
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 words,
@@ -176,10 +152,10 @@ class Command:
                 if until and (until in seen or status is not None):
                     return
         if status:
-            text = self._log.read_text(encoding="utf-8", errors="replace")
-            cause = explain(text, self._variables, self._otherwise)
+            cause = explain(self._log.read_text(encoding="utf-8", errors="replace"), self._otherwise)
             if status < 0:
-                cause = f"the command was killed by {signal.Signals(-status).name}; {_TRY_AGAIN}"
+                signalled = signal.Signals(-status).name
+                cause = f"the command was killed by {signalled}; run ./run.sh again: it continues where it stopped"
             raise StageError(f"{cause}\n       all of the output: {self._log}")
 
     def stop(self) -> None:

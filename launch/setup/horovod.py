@@ -68,7 +68,7 @@ def check_build(variables: Mapping[str, str], environment: Environment, variant:
     if answer.returncode or "lacks" in answer.stdout:
         with log.open("a", encoding="utf-8") as file:
             file.write(answer.stdout + answer.stderr)
-        cause = explain(answer.stdout + answer.stderr, variables, WITHOUT_COMPILER)
+        cause = explain(answer.stdout + answer.stderr, WITHOUT_COMPILER)
         raise StageError(f"the compiled Horovod does not work: {cause}\n       all of the output: {log}")
 
 

@@ -13,6 +13,11 @@ from launch.setup.state import remove_folder
 
 GB = 10**9
 
+_INCOMPLETE = (
+    "every file comes from {}: fetch what is missing where there is a network, by ./run.sh setup --download FOLDER "
+    "with this Python and the options of this set-up (docs/offline.md)"
+)
+
 _LEADING = {
     "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_DRY_RUN",
     "PYTHONDONTWRITEBYTECODE",  # packages are compiled when a stage imports them
@@ -46,13 +51,19 @@ class Work:
     begun: dict[str, Command] = field(default_factory=dict)
     wheels: str = ""
 
-    def run(self, words: Sequence[str | Path], log: str) -> None:
+    def run(self, words: Sequence[str | Path], log: str, otherwise: str = "") -> None:
         """Run a command to its end, with its output in a log.
+
+        Args:
+            words: Program and arguments.
+            log: Name of the log.
+            otherwise: What to do if the command fails and no known cause matches.
 
         Raises:
             StageError: The command failed.
         """
-        command = Command(words, log=self.environment.log(log), environment=self.variables(), lock=self.lock)
+        path, variables = self.environment.log(log), self.variables()
+        command = Command(words, log=path, environment=variables, lock=self.lock, otherwise=otherwise)
         try:
             command.wait(self.watch)
         finally:
@@ -87,7 +98,8 @@ class Work:
         self.environment.log(log).unlink(missing_ok=True)
         options = ["--no-build-isolation", "--progress-bar", "off"]
         try:
-            self.run([self.environment.python, "-m", "pip", "--no-input", verb, *options, *words], log)
+            pip = [self.environment.python, "-m", "pip", "--no-input", verb, *options, *words]
+            self.run(pip, log, _INCOMPLETE.format(self.wheels) if self.wheels else "")
         finally:
             shutil.rmtree(self._temporary, ignore_errors=True)
 

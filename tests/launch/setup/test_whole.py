@@ -212,8 +212,7 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     assert "./run.sh setup --download FOLDER" in refused.stderr
     done = checkout.set_up("--wheels", str(folder), *options, **no_index)
     assert (done.returncode, _begun(done)) == (1, ["1/3", "2/3", "3/3"])
-    assert "error: tqdm==4.66 in " in done.stderr
-    assert "does not match the lock file" in done.stderr
+    assert "error: tqdm==4.66 does not match the lock file" in done.stderr
     done = checkout.set_up("--quiet", "--without-hashes", **no_index)
     assert (done.returncode, _begun(done)) == (0, ["3/3"]), done.stderr
     assert _own(checkout) == COMMON | OF_TORCH, "the folder and what the environment is for are remembered"
@@ -225,14 +224,15 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     assert gone.stderr.startswith(f"error: {folder} is no folder, and this environment was made from the wheels in it")
     assert checkout.set_up("--wheels", str(moved), **no_index).stderr.startswith("setup: nothing to do")
     asked = checkout.set_up("--wheels", "", "--extra", "tensorboard", "--without-hashes", **no_index)
-    assert "/no/such has no tensorboardx" in asked.stderr, "pip's own settings count again"
+    assert "requirement tensorboardx" in asked.stderr, "pip's own settings count again"
+    assert "--download" not in asked.stderr
 
     # Over a base that lacks DALI, which the index has, and a package for ONNX, which it does not have.
     over, base_python = _checkout_over(checkout, tmp_path, "nvidia", "nvidia_dali*")
     before = {path: path.read_bytes() for path in (checkout.tree / ".venv").rglob("*") if path.is_file()}
     done = over.set_up("--engine", "torch", "--system", base_python, PIP_TARGET="/no/such")
     assert (done.returncode, _begun(done)) == (0, ["1/3", "2/3", "3/3"]), done.stderr
-    assert re.search("^warning: export writes no ONNX file: .* has no onnx", done.stderr, re.MULTILINE), done.stderr
+    assert re.search("^warning: export writes no ONNX file: .* requirement onnx", done.stderr, re.MULTILINE), done.stderr
     assert _own_packages(over) == {"nvidia_dali_cuda130", "resnet_records"}
     own_python = str(over.tree / ".venv" / "bin" / "python")
     subprocess.run([own_python, "-I", "-c", "import sympy"], check=True)  # a module of the base, not compiled yet
