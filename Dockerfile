@@ -42,7 +42,7 @@ LABEL org.opencontainers.image.title="resnet-records" \
 ENV PROGRAM_REVISION=${REVISION}
 USER 1000
 # This check finds a library that is missing from the image, apart from the driver's own.
-RUN .venv/bin/python -m launch.setup.libraries
+RUN launch/setup/image.sh check
 VOLUME ["/opt/resnet-records/runs"]
 ENTRYPOINT ["/opt/resnet-records/run.sh"]
 # Without arguments: train the digits, to their target.
@@ -74,7 +74,7 @@ LABEL org.opencontainers.image.title="resnet-records" \
       org.opencontainers.image.revision="${REVISION}"
 ENV PROGRAM_REVISION=${REVISION}
 USER 1000
-RUN .venv/bin/python -m launch.setup.libraries
+RUN launch/setup/image.sh check
 VOLUME ["/opt/resnet-records/runs"]
 ENTRYPOINT ["/opt/resnet-records/run.sh"]
 CMD ["--help"]
@@ -119,7 +119,7 @@ LABEL org.opencontainers.image.title="resnet-records" \
       org.opencontainers.image.revision="${REVISION}"
 ENV PROGRAM_REVISION=${REVISION}
 USER 1000
-RUN .venv/bin/python -m launch.setup.libraries
+RUN launch/setup/image.sh check
 VOLUME ["/opt/resnet-records/runs"]
 ENTRYPOINT ["/opt/resnet-records/run.sh"]
 CMD ["--help"]

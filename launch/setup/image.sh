@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prepares a stage of the Dockerfile: `image.sh build PACKAGE ...` installs what set-up needs there; `image.sh run` installs
-# what a run needs, and makes the user and the folders of the program. The bases are Debian's or Ubuntu's.
+# what a run needs, and makes the user and the folders of the program; `image.sh check` fails if a library is missing that
+# MXNet, Horovod or PyTorch links, apart from the driver's own. The bases are Debian's or Ubuntu's.
 set -euo pipefail
 
 install() {
@@ -26,9 +27,19 @@ prepare_run() {
   chmod 1777 /opt/resnet-records/runs
 }
 
-readonly stage=${1:?build or run}
+# What lies beside libmxnet.so, Horovod finds there, too: both are loaded into one process.
+check() {
+  shopt -s nullglob
+  cd -- .venv/lib/python3*/site-packages
+  local linked
+  linked=$(LD_LIBRARY_PATH=$PWD/mxnet ldd mxnet/libmxnet.so* horovod/mxnet/mpi_lib*.so torch/lib/libtorch_python.so*)
+  ! grep 'not found' <<<"$linked" | grep -v 'libcuda\.so\.1\|libnvidia-ml\.so\.1'
+}
+
+readonly stage=${1:?build, run or check}
 shift
 case $stage in
   build) install ca-certificates python3 python3-venv "$@" ;;
   run) prepare_run ;;
+  check) check ;;
 esac

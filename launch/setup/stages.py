@@ -10,7 +10,7 @@ from pathlib import Path
 from launch.setup.child import Command, StageError
 from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_build
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
-from launch.setup.libraries import link_nvidia_libraries, missing_libraries
+from launch.setup.libraries import link_nvidia_libraries
 from launch.setup.pins import (
     HOROVOD,
     HOROVOD_PIN,
@@ -177,8 +177,6 @@ def _build_horovod(work: Work) -> None:
     work.pip_install(["--no-index", "--no-deps", "--force-reinstall", wheel], "horovod")
     remove_folder(folder)
     check_build(_horovod_variables(work), environment, work.kind.variant, has_mpi=work.has_mpi)
-    if missing := missing_libraries(environment.site_packages):
-        raise StageError(f"libraries are not found: {'; '.join(missing)}: install them, then ./run.sh setup again")
 
 
 def _install_torch(work: Work) -> None:

@@ -1,4 +1,4 @@
-"""The check of linked libraries, on this environment and on libraries that the test compiles."""
+"""The links to NVIDIA's libraries, and the check of an image for libraries that are missing."""
 
 import shutil
 import subprocess
@@ -6,44 +6,34 @@ from pathlib import Path
 
 import pytest
 
-from launch.setup.layout import CURRENT
-from launch.setup.libraries import link_nvidia_libraries, main, missing_libraries
+from configs.load import ROOT
+from launch.setup.libraries import link_nvidia_libraries
 
 
 def _compile(library: Path, *linked: Path) -> Path:
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed here")
     library.parent.mkdir(parents=True, exist_ok=True)
     words = ["g++", "-shared", "-Wl,--no-as-needed,-rpath,$ORIGIN", f"-Wl,-soname,{library.name}"]
     subprocess.run([*words, *map(str, linked), "-o", str(library)], check=True)
     return library
 
 
-def test_this_environment_finds_all_that_it_links() -> None:
-    assert missing_libraries(CURRENT.site_packages) == []
-
-
 @pytest.mark.medium
-def test_what_is_not_found_is_named_but_for_the_drivers_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["libraries", str(tmp_path)])
-    assert (main(), capsys.readouterr().out) == (0, "every library is found\n")
-    needed = _compile(tmp_path / "nvidia" / "fft" / "lib" / "libneeded.so.1")
-    driver = _compile(tmp_path / "driver" / "libcuda.so.1")
-    absent = _compile(tmp_path / "absent" / "libabsent.so.3")
-    horovod = tmp_path / "horovod" / "mxnet" / "mpi_lib.so"
-    _compile(tmp_path / "mxnet" / "libmxnet.so", needed, driver)
-    _compile(horovod, needed, absent)
-    _compile(horovod.with_name("mpi_lib_v2.so"), needed)
-    assert missing_libraries(tmp_path) == [
-        "libmxnet.so: libneeded.so.1",
-        "mpi_lib.so: libabsent.so.3",
-        "mpi_lib.so: libneeded.so.1",
-        "mpi_lib_v2.so: libneeded.so.1",
-    ]
-    assert link_nvidia_libraries(tmp_path)
-    assert (main(), capsys.readouterr().out) == (1, "not found: mpi_lib.so: libabsent.so.3\n")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed here")
+def test_what_an_image_lacks_is_named_but_for_the_drivers_own(tmp_path: Path) -> None:
+    packages = tmp_path / ".venv" / "lib" / "python3.11" / "site-packages"
+    needed = _compile(packages / "nvidia" / "fft" / "lib" / "libneeded.so.1")
+    driver, absent = _compile(tmp_path / "libcuda.so.1"), _compile(tmp_path / "libabsent.so.3")
+    _compile(packages / "mxnet" / "libmxnet.so", needed, driver)
+    _compile(packages / "horovod" / "mxnet" / "mpi_lib.so", needed, absent)
+    command = [ROOT / "launch" / "setup" / "image.sh", "check"]
+    lacking = []
+    for mend in (lambda: link_nvidia_libraries(packages), lambda: absent.rename(packages / "mxnet" / absent.name)):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        lacking.append([line.split()[0] for line in done.stdout.splitlines()])
+        assert mend()
+    assert lacking == [["libneeded.so.1", "libneeded.so.1", "libabsent.so.3"], ["libabsent.so.3"]]
+    subprocess.run(command, cwd=tmp_path, check=True)
 
 
 def test_links_to_nvidias_libraries_are_made_anew_and_move_with_the_environment(tmp_path: Path) -> None:
