@@ -32,11 +32,6 @@ _SMALLER = (
 
 _REMEDIES = (
     (r"out of memory|OUT_OF_MEMORY|Failed to allocate CPU Memory|MemoryError", _SMALLER),
-    (r"no kernel image|invalid device function", "this MXNet has no kernels for the GPU: see docs/gpu.md"),
-    (
-        r"driver version is insufficient|(INVALID|UNSUPPORTED)_PTX|(unsupported|invalid) PTX|NVRTC",
-        "update the driver to R520 or later, or set MXNET_USE_FUSION: 0 in the cluster file's environment",
-    ),
     (
         r"CUDNN_STATUS|cuDNN",
         "cuDNN has no algorithm for these shapes: try engine.layout: NCHW, or another micro-batch",
@@ -56,7 +51,7 @@ _REMEDIES = (
         "lower engine.input_threads: nvJPEG reserves 0.2 GB of the GPU and 0.3 GB of the host for each",
     ),
 )
-"""Pattern of an error -> what to do."""
+"""Pattern of an error -> what to do. GPUs without kernels and old drivers are those of the check ``driver``."""
 
 _Rows = Sequence[tuple[RankFacts, StepFacts]]
 
