@@ -25,7 +25,7 @@ def test_what_an_image_lacks_is_named_but_for_the_drivers_own(tmp_path: Path) ->
     driver, absent = _compile(tmp_path / "libcuda.so.1"), _compile(tmp_path / "libabsent.so.3")
     _compile(packages / "mxnet" / "libmxnet.so", needed, driver)
     _compile(packages / "horovod" / "mxnet" / "mpi_lib.so", needed, absent)
-    command = [ROOT / "launch" / "setup" / "image.sh", "check"]
+    command = [str(ROOT / "launch" / "setup" / "image.sh"), "check"]
     lacking = []
     for mend in (lambda: link_nvidia_libraries(packages), lambda: absent.rename(packages / "mxnet" / absent.name)):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
