@@ -1,6 +1,7 @@
 """A parallel map for packing and verifying. It keeps the order, limits the memory, and leaves no process behind."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -40,7 +41,7 @@ def in_order(
     Args:
         function: Any callable.
         items: What stands for each image; small picklable values.
-        workers: Number of processes.
+        workers: Number of processes, of which no more are started than there is work for.
         title: Words before the progress.
         total: Number of images.
     """
@@ -48,6 +49,7 @@ def in_order(
     def work(chunk: Sequence[Task]) -> list[Result]:
         return [function(item) for item in chunk]
 
+    workers = max(1, min(workers, math.ceil(total / _IMAGES_PER_TASK)))
     with (
         tqdm(total=total, desc=title, unit=" images", disable=None) as progress,
         contextlib.closing(ordered_map(work, chunked(items, _IMAGES_PER_TASK), workers=workers)) as done,

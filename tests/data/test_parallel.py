@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from configs.errors import UserError
-from data.parallel import ordered_map
+from data.parallel import in_order, ordered_map
 
 
 def test_results_keep_the_order_of_their_tasks_which_are_taken_as_they_are_needed() -> None:
@@ -28,6 +28,12 @@ def test_results_keep_the_order_of_their_tasks_which_are_taken_as_they_are_neede
     rest = list(results)
     assert [square for square, _ in rest] == [number**2 for number in range(1, 30)]
     assert len({worker, *(process for _, process in rest)}) <= 2
+
+
+def test_images_that_one_process_has_at_once_start_no_other() -> None:
+    for total, is_here in ((16, True), (17, False)):
+        found = [*in_order(lambda _: os.getpid(), range(total), workers=3, title="", total=total)]
+        assert (len(found), set(found) == {os.getpid()}, len({*found}) <= 2) == (total, is_here, True)
 
 
 def test_a_worker_that_is_killed_is_a_clear_error() -> None:
