@@ -147,15 +147,15 @@ def test_cells_are_the_grid_without_what_is_left_out(left_out: list[Any], kept: 
     assert {cell.data for cell in cells} == {"real", "short"}
 
 
-@pytest.mark.parametrize("said_by", ["axis", "set", "file"])
 @pytest.mark.parametrize(
-    ("kind", "ranks", "cluster", "cells"),
+    ("said_by", "kind", "ranks", "cluster", "cells"),
     [
-        ("none", [1, 2], "laptop", [1]),
-        ("none", [1, 8, 16], "dgx-a100", [1]),
-        ("devices", [1, 2, 8], "laptop", [1, 2, 8]),
-        ("devices", [1, 8, 16], "dgx-a100", [1, 8]),
-        ("horovod", [1, 8, 16], "dgx-a100", [1, 8, 16]),
+        ("axis", "none", [1, 2], "laptop", [1]),
+        ("axis", "none", [1, 8, 16], "dgx-a100", [1]),
+        ("axis", "devices", [1, 2, 8], "laptop", [1, 2, 8]),
+        *((each, "none", [1], "laptop", [1]) for each in ("set", "file")),
+        *((each, "devices", [1, 8, 16], "dgx-a100", [1, 8]) for each in ("axis", "set", "file")),
+        ("axis", "horovod", [1, 8, 16], "dgx-a100", [1, 8, 16]),
     ],
 )
 def test_cells_that_cannot_exist_are_left_out_wherever_the_kind_is_set(
@@ -164,7 +164,6 @@ def test_cells_that_cannot_exist_are_left_out_wherever_the_kind_is_set(
     keys = {"cluster.communication.kind": kind, "cluster.engine.name": "mxnet", "cluster.num_nodes": 1}
     if said_by != "axis" and kind == "none":
         keys["cluster.ranks_per_node"] = 1  # A cluster of this kind has a single rank.
-        ranks = [1]
     path = tmp_path / "config.yaml"
     place = load_cluster(cluster, [f"{key}={value}" for key, value in keys.items()] if said_by == "file" else [])
     path.write_text(dump(load_recipe("imagenet-b256"), place), encoding="utf-8")
