@@ -156,7 +156,6 @@ def _report_parser() -> Parser:
     for option, metavar, words in (
         ("--plot", "FILE", "draw accuracy and loss by epoch, as SVG or PNG, instead of a page"),
         ("--csv", "FILE", "write the curves, one point per line, instead of a page"),
-        ("--tensorboard", "DIR", "write the curves for TensorBoard (needs ./run.sh setup --extra tensorboard)"),
     ):
         instead.add_argument(option, type=Path, metavar=metavar, help=words)
     return parser

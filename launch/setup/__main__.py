@@ -369,7 +369,7 @@ def _parser() -> Parser:
         "it unchanged: MXNet, Horovod and DALI, or PyTorch with --engine torch (default: the first on the PATH that "
         "has them)",
     )  # fmt: skip
-    words = "also install the tools for tests and checks (test), or what report --tensorboard needs (tensorboard)"
+    words = "also install the tools for tests and checks (test), or a tracker (tensorboard, wandb, mlflow)"
     parser.add_argument("--extra", action="append", default=[], choices=sorted(EXTRAS), help=words)
     parser.add_argument(
         "--without-hashes", dest="checks_files", action="store_false",

@@ -32,7 +32,6 @@ def report(
     json: bool,
     plot: Path | None,
     csv: Path | None,
-    tensorboard: Path | None,
 ) -> str:
     """Write the page or what is asked for in its place, and return what the verb prints: the path, or the figures.
 
@@ -43,7 +42,6 @@ def report(
         json: Return the figures of each run or log instead.
         plot: Draw accuracy and losses by epoch side by side into this file instead: SVG if the name ends so, else PNG.
         csv: Write the curves into this file instead, a point a line.
-        tensorboard: Write the curves into this folder instead, as TensorBoard's event files, a folder for each run.
 
     Raises:
         UserError: If there is no such run or log, or nothing in it to draw, or the file cannot be written.
@@ -53,7 +51,7 @@ def report(
     for option, file in (
         ("--plot", plot),
         ("--csv", csv),
-        ("--out", None if json or plot or csv or tensorboard else page),
+        ("--out", None if json or plot or csv else page),
     ):
         if file is not None:
             found = file_of(file)
@@ -64,8 +62,6 @@ def report(
         return _as_json(runs)
     if plot:
         return _draw(runs, plot)
-    if tensorboard:
-        return _write_events(runs, tensorboard)
     file, text = (csv, _as_csv(runs)) if csv else (page, render(runs, page))
     with explain_disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -99,30 +95,6 @@ def _as_csv(runs: Sequence[ReportedRun]) -> str:
         for curve, *point in _points(run):
             writer.writerow([run.name, curve, *("" if value is None else value for value in point)])
     return text.getvalue()
-
-
-def _write_events(runs: Sequence[ReportedRun], folder: Path) -> str:
-    """Write the curves of all runs as event files, a folder for each run.
-
-    A point's step is its epoch in thousandths: TensorBoard wants whole numbers, and most curves have points within an
-    epoch.
-    """
-    try:
-        from tensorboardX import SummaryWriter  # noqa: PLC0415 (an extra that most installations lack)
-    except ImportError:
-        words = "the package tensorboardX is not installed; run ./run.sh setup --extra tensorboard"
-        raise UserError(f"--tensorboard: {words}") from None
-    for run in runs:
-        place = folder / "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in run.name)
-        try:
-            writer = SummaryWriter(logdir=str(place))
-        except OSError as error:
-            raise UserError(f"--tensorboard: {place} cannot be made ({error.strerror}); give another folder") from None
-        for curve, epoch, seconds, value in _points(run):
-            step = None if epoch is None else round(1000 * epoch)
-            writer.add_scalar(curve, value, step, walltime=(run.record.began_s or 0.0) + (seconds or 0.0))
-        writer.close()
-    return str(folder)
 
 
 def _points(run: ReportedRun) -> Iterator[tuple[str, float | None, float | None, float]]:

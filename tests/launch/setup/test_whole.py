@@ -232,7 +232,7 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     before = {path: path.read_bytes() for path in (checkout.tree / ".venv").rglob("*") if path.is_file()}
     done = over.set_up("--engine", "torch", "--system", base_python, PIP_TARGET="/no/such")
     assert (done.returncode, _begun(done)) == (0, ["1/3", "2/3", "3/3"]), done.stderr
-    assert re.search("^warning: export writes no ONNX file: .* requirement onnx", done.stderr, re.MULTILINE), done.stderr
+    assert re.search("^warning: export writes no ONNX file: .* onnx", done.stderr, re.MULTILINE), done.stderr
     assert _own_packages(over) == {"nvidia_dali_cuda130", "resnet_records"}
     own_python = str(over.tree / ".venv" / "bin" / "python")
     subprocess.run([own_python, "-I", "-c", "import sympy"], check=True)  # a module of the base, not compiled yet

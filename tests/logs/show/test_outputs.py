@@ -1,15 +1,13 @@
 """The files that a report writes: where, over which others, and the curves for other programs."""
 
 import csv
-import errno
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -135,56 +133,6 @@ def test_csv_has_the_points_of_each_curve_that_are_finite_numbers_with_epoch_and
     losses = [row for row in rows if row["curve"] == "loss"]
     assert [float(row["value"]) for row in losses] == pytest.approx([0, *(2.3 / epoch for epoch in range(4, 9))])
     assert [row["seconds"] for row in losses][:2] == ["", "40.0"]
-
-
-def test_tensorboard_without_its_library_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    run = str(samples.run_folder(tmp_path / "run"))
-    assert main(["report", run, "--tensorboard", str(tmp_path / "events")]) == 2
-    assert "tensorboardX is not installed; run ./run.sh setup --extra tensorboard" in capsys.readouterr().err
-    assert not (tmp_path / "events").exists()
-
-
-class _Writer:
-    """Stands in the place of the library's writer, which most installations lack."""
-
-    made: ClassVar[list[Any]] = []
-
-    def __init__(self, logdir: str) -> None:
-        if logdir.endswith("refused"):
-            raise OSError(errno.EACCES, "Permission denied")
-        self.logdir, self.is_closed, self.points = logdir, False, list[tuple[Any, ...]]()
-        self.made.append(self)
-
-    def add_scalar(self, curve: str, value: float, step: int | None, *, walltime: float) -> None:
-        self.points.append((curve, value, step, walltime))
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-def test_each_run_has_a_folder_of_events_with_epochs_in_thousandths_and_unix_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=_Writer))
-    monkeypatch.setattr(_Writer, "made", [])
-    runs = [str(samples.run_folder(tmp_path / name)) for name in ("a b_1.0-x", "late")]
-    assert main(["report", *runs, "--tensorboard", str(tmp_path / "events")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'events'}\n"
-    assert [each.logdir for each in _Writer.made] == [f"{tmp_path}/events/a-b_1.0-x", f"{tmp_path}/events/late"]
-    for writer in _Writer.made:
-        assert writer.is_closed
-        assert {point[0] for point in writer.points} == {
-            "accuracy", "loss", "learning_rate", "images_per_s", "evaluation_s",
-        }  # fmt: skip
-        assert [point[1:] for point in writer.points if point[0] == "accuracy"] == [
-            (0.38 / 0.76 * 0.97, 4000, samples.BEGIN_S + 61), (0.97, 8000, samples.BEGIN_S + 102),
-        ]  # fmt: skip
-    refused = str(samples.run_folder(tmp_path / "refused"))
-    assert main(["report", refused, "--tensorboard", str(tmp_path)]) == 2
-    assert "refused cannot be made (Permission denied); give another folder" in capsys.readouterr().err
 
 
 def test_runs_and_logs_have_as_many_folders_in_their_names_as_tell_them_apart_and_else_numbers(tmp_path: Path) -> None:
