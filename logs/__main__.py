@@ -98,18 +98,11 @@ def _report(**options: Any) -> int:
     return 0
 
 
-def _package(*, runs: list[Path], make_rcp: Path | None, **options: Any) -> int:
-    """Write a submission tree and print the verdict of each official tool, or write a set of reference points."""
-    from logs.judge.compliance import find_logs
+def _package(**options: Any) -> int:
+    """Write a submission tree and print the verdict of each official tool."""
     from logs.judge.package import package
-    from logs.judge.rcp import custom_rcps
-    from logs.read.parse import parse_log
 
-    if make_rcp:
-        custom_rcps([parse_log(find_logs(run, "4.0.0")[0][0]) for run in runs], make_rcp)
-        print(make_rcp)
-        return 0
-    packaged = package(runs, **options)
+    packaged = package(**options)
     for finding in packaged.findings:
         words = finding.words or ("",)
         print(f"{_coloured(finding.passed)}  {finding.tool:<18}  {words[0]}".rstrip())
@@ -171,10 +164,6 @@ def _package_parser() -> Parser:
     parser.add_argument("--system-file", type=Path, metavar="FILE", help=words)
     words = "one field of the system description; overrides --system-file; repeatable"
     parser.add_argument("--field", action="append", default=[], metavar="NAME=VALUE", help=words)
-    words = "reference points from --make-rcp, instead of MLPerf's"
-    parser.add_argument("--custom-rcp", type=Path, metavar="FILE", help=words)
-    words = "write reference convergence points (RCP) of ten or more runs to FILE instead of a tree"
-    parser.add_argument("--make-rcp", type=Path, metavar="FILE", help=words)
     return parser
 
 

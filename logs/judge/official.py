@@ -37,15 +37,13 @@ class ToolFinding:
     words: tuple[str, ...]
 
 
-def judge_package(org_folder: Path, *, system: str, division: str, custom_rcp: Path | None = None) -> list[ToolFinding]:
+def judge_package(org_folder: Path, *, system: str, division: str) -> list[ToolFinding]:
     """Run the five tools over a submission tree of ResNet results.
 
     Args:
         org_folder: The tree, ``ORG/{systems,results,benchmarks}``. It is not changed.
         system: Name of the system in the tree.
         division: ``open`` or ``closed``; the rules ask for the RCP check in the closed division only.
-        custom_rcp: A file with reference points; the package tool then runs with ``--rcp-bypass``. If None, MLPerf's
-            reference points.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -53,17 +51,16 @@ def judge_package(org_folder: Path, *, system: str, division: str, custom_rcp: P
         shutil.copytree(org_folder, tree)
         results = tree / "results" / system / "resnet"
         common = ["training", RULESET]
-        bypass = ["--rcp-bypass"] if custom_rcp else []
 
         def check_and_summarise() -> tuple[str, str]:
             # In this order, because the summary reads the normalisation of a score that the package tool writes.
-            checked = _run(folder, "package_checker", [str(tree), *common, "--quiet", *bypass])
+            checked = _run(folder, "package_checker", [str(tree), *common, "--quiet"])
             return checked, _run(folder, "result_summarizer", [str(tree), *common, "--quiet", "--csv", "summary.csv"])
 
         with ThreadPoolExecutor(max_workers=1) as pool:
             asked = pool.submit(check_and_summarise)
             description = _run(folder, "system_desc_checker", [str(tree / "systems" / f"{system}.json"), *common])
-            rcp = _rcp(folder, results, custom_rcp) if division == "closed" else None
+            rcp = _rcp(folder, results) if division == "closed" else None
             repository = judge_repository(tree)
             package, summary = asked.result()
         score = _summary(summary, folder / "summary.json")
@@ -85,11 +82,8 @@ def judge_repository(org_folder: Path) -> ToolFinding:
     return ToolFinding("repository", "ALL CHECKS PASSED" in words, complaints)
 
 
-def _rcp(folder: Path, results: Path, custom: Path | None) -> ToolFinding:
-    arguments = ["--rcp_usage", "training", "--rcp_version", RULESET, str(results)]
-    if custom is not None:
-        arguments += ["--custom_rcps", str(custom.absolute())]
-    words = _run(folder, "rcp_checker", arguments)
+def _rcp(folder: Path, results: Path) -> ToolFinding:
+    words = _run(folder, "rcp_checker", ["--rcp_usage", "training", "--rcp_version", RULESET, str(results)])
     verdict = re.search(r"^\w+ - (.*), RCP test (PASSED|FAILED)", words, re.MULTILINE)
     faster = re.search(r"Score should be normalized by factor of .* = ([\d.]+)", words)
     lines = [verdict[1] if verdict else (words.strip().splitlines() or ["the tool printed nothing"])[-1]]

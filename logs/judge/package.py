@@ -63,7 +63,6 @@ def package(
     out: Path | None,
     system_file: Path | None,
     field: Sequence[str],
-    custom_rcp: Path | None,
 ) -> Packaged:
     """Write a tree from five runs of one recipe, and judge it; remove a tree that fails.
 
@@ -73,7 +72,6 @@ def package(
         out: The folder to write into; it must not contain ``org``. If None, ``runs/packages``.
         system_file: Fields of the system description that the runs have not recorded, or that replace recorded fields.
         field: More of them, as ``NAME=VALUE``.
-        custom_rcp: A file with reference points, see `logs.judge.rcp.custom_rcps`. If None, MLPerf's.
 
     Raises:
         UserError: If the runs are not five, differ in recipe, cluster or machine, trained on generated images, missed
@@ -101,7 +99,7 @@ def package(
         tree.parent.mkdir(parents=True, exist_ok=True)
         with explain_disk_errors(tree):
             code = _write(tree, system, loaded, description)
-        judged = judge_package(tree, system=system, division=recipe.mlperf.division, custom_rcp=custom_rcp)
+        judged = judge_package(tree, system=system, division=recipe.mlperf.division)
     except BaseException as error:
         shutil.rmtree(created, ignore_errors=True)
         if isinstance(error, OSError) and not tree.parent.is_dir():

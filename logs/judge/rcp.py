@@ -7,17 +7,12 @@ other module imports that package.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
-from configs.errors import UserError
 from configs.rules import TARGET_TOP1
-from logs.disk import write_json
 from logs.judge.official import RULESET
 from logs.read.record import IMAGENET_IMAGES, RunRecord
 
-_LEAST_RUNS = 10
-"""Minimum number of runs for reference points: twice those of a submission. *Source*: the checker's table of runs."""
 _SLOW_DEVIATIONS = 2.0
 _HOW = {"measured": "", "interpolated": " (interpolated)", "smallest": " (the point of the smallest batch)"}
 
@@ -88,7 +83,7 @@ def compare_with_reference(records: Sequence[RunRecord]) -> ReferenceComparison:
         )
     reference = reference_for(size)
     if reference is None:
-        remedy = "make reference points of ten or more own runs: ./run.sh package --make-rcp FILE RUN ..."
+        remedy = "submit in the open division (recipe: mlperf.division: open)"
         return _no_reference(f"no reference reaches batch {size}: a closed submission fails as Missing RCP; {remedy}")
     epochs = sorted(record.epochs for record in records if record.status == "success" and record.epochs is not None)
     if len(epochs) < len(records):
@@ -97,38 +92,6 @@ def compare_with_reference(records: Sequence[RunRecord]) -> ReferenceComparison:
         return _no_reference(f"the reference runs end at accuracy {TARGET_TOP1}, and a run ended below", reference)
     kept = epochs[1:-1] if len(epochs) > 2 else epochs  # noqa: PLR2004 (the mean without lowest and highest needs three)
     return _compare(sum(kept) / len(kept), reference)
-
-
-def custom_rcps(records: Sequence[RunRecord], destination: Path) -> None:
-    """Write reference points from our own runs, for ``--custom-rcp`` and the official tool's ``--custom_rcps``.
-
-    Raises:
-        UserError: If there are fewer than ten runs, several batch sizes, a seed twice, or a run without success.
-    """
-    sizes = {record.global_batch_size for record in records}
-    if len(records) < _LEAST_RUNS:
-        raise UserError(
-            f"reference runs: got {len(records)}, allowed: {_LEAST_RUNS} or more with one batch size; run more seeds"
-        )
-    if len(sizes) != 1 or None in sizes:
-        got = ", ".join(sorted(map(str, sizes)))
-        raise UserError(f"reference runs: got batch sizes {got}, allowed: one; give runs of one recipe")
-    if failed := [record.source for record in records if record.status != "success" or record.epochs is None]:
-        raise UserError(
-            f"{failed[0]}: did not reach the target; reference points need runs that all reached the target"
-        )
-    if len({record.seeds for record in records}) != len(records):
-        raise UserError(
-            "reference runs: got a seed twice, allowed: a different seed in each run; leave one of the runs out"
-        )
-    size = sizes.pop()
-    point = {
-        "Benchmark": "resnet",
-        "BS": size,
-        "Hyperparams": records[0].settings,
-        "Epochs to converge": [record.epochs for record in records],
-    }
-    write_json(destination, {f"resnet_ref_{size}": point})
 
 
 def _compare(epochs: float, reference: Reference) -> ReferenceComparison:

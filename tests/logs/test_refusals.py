@@ -44,7 +44,6 @@ FIELDS = [
         (FIVE[:-2], "--org: got nothing, allowed: the submitter's name; give --org NAME"),
         ([*FIVE[:-1], "../T"], "--org: got '../T', allowed: letters, digits, dots and dashes"),
         (["package", "run0", "run1", "run2", "run3", "none", "--org", "T"], "none/result_0.txt: no such log; give"),
-        (["package", "run0", "run1", "--make-rcp", "x"], "reference runs: got 2, allowed: 10 or more .*; run more"),
         (FIVE, "system description: 11 of 33 fields are not recorded by a run: host_pro.*; give each with --field"),
         ([*FIVE, "--field", "colling=air"], "system description: got field 'colling', which does not exist; .*cooling"),
         ([*FIVE, "--field", "cooling"], "--field: got 'cooling', allowed: NAME=VALUE; give, for example"),

@@ -1,20 +1,18 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
-from logs.judge.rcp import compare_with_reference, custom_rcps, reference_for
+from logs.judge.rcp import compare_with_reference, reference_for
 from logs.read.record import Evaluation, RunRecord
 
 
 def run(
-    epochs: float, batch: int = 3264, status: str = "success", samples: int = 1281167, top1: float = 0.76, seed: int = 1
+    epochs: float, batch: int = 3264, status: str = "success", samples: int = 1281167, top1: float = 0.76
 ) -> RunRecord:
     return RunRecord(
         Path("made"), status=status, global_batch_size=batch, train_samples=samples,  # type: ignore[arg-type]
-        evaluations=(Evaluation(epochs, 1.0, top1, None),), seeds=(seed,),
+        evaluations=(Evaluation(epochs, 1.0, top1, None),),
     )  # fmt: skip
 
 
@@ -64,24 +62,3 @@ def test_each_outcome_begins_at_its_bound() -> None:
         assert (found.outcome, found.epochs) == (outcome, epochs)
     assert f"accepted: {reference.least:.2f} epochs or more" in compare_with_reference([run(30)]).words
     assert compare_with_reference([run(30, batch=256)]).words.startswith("too fast for a batch below the smallest ref")
-
-
-def test_ten_own_runs_become_reference_points_as_the_official_tool_asks_for(tmp_path: Path) -> None:
-    path, epochs = tmp_path / "rcp.json", (40, 41, 42, 43, 44, 45, 46, 47, 48, 60)
-    settings = {"opt_name": "lars"}
-    runs = [replace(run(each, batch=512, samples=9, seed=seed), settings=settings) for seed, each in enumerate(epochs)]
-    custom_rcps(runs, path)
-    assert json.loads(path.read_text(encoding="utf-8")) == {
-        "resnet_ref_512": {
-            "Benchmark": "resnet", "BS": 512, "Hyperparams": settings, "Epochs to converge": list(epochs),
-        }
-    }  # fmt: skip
-    for refused, words in (
-        (runs[1:], "reference runs: got 9, allowed: 10 or more"),
-        ([*runs[1:], run(50, batch=512, status="aborted", seed=11)], "made: did not reach the target; "),
-        ([*runs, run(50, seed=11)], "got batch sizes 3264, 512, allowed: one; give runs of one recipe"),
-        ([*runs, replace(runs[0], global_batch_size=None)], "got batch sizes 512, None, allowed: one; give"),
-        ([*runs, runs[0]], "got a seed twice"),
-    ):
-        with pytest.raises(UserError, match=words):
-            custom_rcps(refused, path)
