@@ -1,6 +1,5 @@
 """Whether a scaling study's expectations hold, by its rows and their spread; predicted rows are judged apart."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -28,8 +27,6 @@ of docs/studies/chainermn-laptop.csv (two cores, 2026-11)."""
 _NOISE_CORES = 0.1
 """Cores that the services of an idle machine keep busy at most."""
 
-_MOST_REPEATS = 99
-
 
 @dataclass(frozen=True)
 class Range:
@@ -49,15 +46,12 @@ class Comparison:
         where: What the cells have in common, in words.
         speeds: Network -> images/s at the expectation's other value over images/s at the base value, lowest first.
         outcome: ``holds`` if the speeds of all runs are as expected, ``does not hold`` if those of no run are.
-        repeats: Number of runs of a cell that would tell, where the outcome is within the noise; None if no number
-            below a hundred would.
     """
 
     basis: Literal["measured", "predicted"]
     where: str
     speeds: Mapping[str, Range]
     outcome: Outcome
-    repeats: int | None = None
 
 
 def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> list[Comparison]:
@@ -83,9 +77,8 @@ def _places(expectation: Expectation, rows: Sequence[ScalingRow], spread: float)
         if len(known) == len(networks):
             speeds = {name: _ratio(*pair, spread) for name, pair in known.items()}
             order = dict(sorted(speeds.items(), key=lambda each: each[1].median))
-            outcome, repeats = _judge(expectation, speeds, min(map(len, cells.values())))
             shared = in_words(_value(name, value) for name, value in zip(others, key, strict=True))
-            yield Comparison(group[0].basis, shared, order, outcome, repeats)
+            yield Comparison(group[0].basis, shared, order, _judge(expectation, speeds))
 
 
 def _ratio(base: Sequence[ScalingRow], other: Sequence[ScalingRow], spread: float) -> Range:
@@ -130,21 +123,16 @@ def simulator_errors(rows: Sequence[ScalingRow]) -> list[float]:
     return errors
 
 
-def _judge(expectation: Expectation, speeds: Mapping[str, Range], runs: int) -> tuple[Outcome, int | None]:
-    """Return the outcome, and for one within the noise the number of repeats that would tell."""
+def _judge(expectation: Expectation, speeds: Mapping[str, Range]) -> Outcome:
     own, others = speeds[expectation.network], [speeds[name] for name in expectation.than]
     if expectation.effect == "gains":  # A gain is a loss of the inverse.
         own, *others = (Range(1 / each.median, 1 / each.high, 1 / each.low) for each in (own, *others))
     factor = 1.0 - MARGIN if expectation.effect == "loses" else 1 / (1 + MARGIN)
     if own.high < factor * min([1.0, *(each.low for each in others)]):
-        return "holds", None
+        return "holds"
     if own.low >= factor * min([1.0, *(each.high for each in others)]):
-        return "does not hold", None
-    # The median of n runs scatters about as much as a single run divided by the square root of n.
-    apart = abs(own.median / (factor * min([1.0, *(each.median for each in others)])) - 1)
-    scatter = max(each.high / each.low for each in (own, *others)) - 1
-    repeats = math.ceil(runs * (scatter / apart) ** 2) if apart else _MOST_REPEATS + 1
-    return "within the noise", max(repeats, runs + 1) if repeats <= _MOST_REPEATS else None
+        return "does not hold"
+    return "within the noise"
 
 
 def verdict(
