@@ -6,10 +6,10 @@ reduction lasts from the moment at which this rank was ready for it to its end, 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from logs.disk import write_json
 from train.engine.protocol import Engine, Operator
-from train.measure.chrome_trace import Bar, chrome_trace
 
 TRACE_FILE = "trace.json"
 
@@ -71,7 +71,7 @@ class EngineTracer(Tracer):
         """See `Tracer`."""
         parts = {int(path.stem.removeprefix("trace_")): path for path in self._folder.glob("trace_*.json")}
         traced = {rank: self._engine.read_trace(parts[rank]) for rank in sorted(parts)}
-        write_json(self._folder / TRACE_FILE, chrome_trace(bars_of(traced), "rank"))
+        write_json(self._folder / TRACE_FILE, chrome_trace(traced))
         for path in parts.values():
             path.unlink()
 
@@ -84,21 +84,30 @@ def tracer_of(engine: Engine, folder: Path, rank: int, num_steps: int, total_ste
     return EngineTracer(engine, folder, rank, range(first, first + num_steps))
 
 
-def bars_of(traced: Mapping[int, Sequence[Operator]]) -> dict[int, list[Bar]]:
-    """Return the bars of each rank, the rows of compute above those of communication; times start at 0.
+def chrome_trace(traced: Mapping[int, Sequence[Operator]]) -> dict[str, Any]:
+    """Return a trace for Chrome's viewer and ui.perfetto.dev, in their JSON object format; times start at 0.
+
+    Each rank is a process, whose rows of compute stand above those of communication.
 
     Args:
         traced: Rank -> its operators.
     """
     start = min((operators[0].begin_us for operators in traced.values() if operators), default=0)
-    return {
-        rank: [
-            Bar(each.name, kind, row, each.begin_us - start, each.end_us - each.begin_us)
-            for kind in ("compute", "communication")
-            for row, each in _rows(kind, [each for each in operators if each.is_communication == (kind != "compute")])
+    events: list[dict[str, Any]] = []
+    for rank, operators in traced.items():
+        rows: dict[str, int] = {}
+        for kind in ("compute", "communication"):
+            of_kind = [each for each in operators if each.is_communication == (kind != "compute")]
+            events += [
+                {"ph": "X", "name": each.name, "cat": kind, "pid": rank, "tid": rows.setdefault(row, len(rows)),
+                 "ts": round(each.begin_us - start, 3), "dur": round(each.end_us - each.begin_us, 3)}
+                for row, each in _rows(kind, of_kind)
+            ]  # fmt: skip
+        names = [("process_name", 0, f"rank {rank}"), *(("thread_name", row, name) for name, row in rows.items())]
+        events += [
+            {"ph": "M", "name": kind, "pid": rank, "tid": row, "args": {"name": name}} for kind, row, name in names
         ]
-        for rank, operators in traced.items()
-    }
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
 def _rows(kind: str, operators: Iterable[Operator]) -> Iterator[tuple[str, Operator]]:

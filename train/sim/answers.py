@@ -13,8 +13,6 @@ from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.table import table
 from logs.disk import explain_disk_errors, require_replaceable
-from train.measure.chrome_trace import Bar, chrome_trace
-from train.networks.arch import network_arguments
 from train.sim.collectives import allreduce_times, check_algorithm
 from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run
 from train.sim.constants import Calibration
@@ -24,19 +22,15 @@ from train.sim.forecast import (
     forecast_row,
     forecast_text,
     has_reference,
-    time_step,
     with_recorded_software,
 )
 from train.sim.grid import optimize, parse_sweep, savings_by_cause, sweep
 from train.sim.hardware import load_description
 from train.sim.measure_here import measure_machine
 from train.sim.options import Options
-from train.sim.step_time import step_model
 from train.sim.time_to_train import predict_startup
 
 _SHOWN_OPTIMA = 10
-_COMPUTE = "compute (slowest rank)"
-"""Row of a trace."""
 _NEED_OTHER_MACHINES = ("switch", "ps:8")
 """Algorithms that need special switches, or machines besides those of the ranks."""
 _GRID_COLUMNS = (
@@ -61,7 +55,7 @@ def answer(options: Options) -> str:
         UserError: The input is wrong, or a file cannot be read or written.
     """
     given = (options.recipe, options.cluster, options.points, options.validate, *(options.calibrate or ()))
-    for name, file in (("--trace", options.trace), ("--plot", options.plot), ("--out", options.out)):
+    for name, file in (("--plot", options.plot), ("--out", options.out)):
         if file:
             require_replaceable(name, file, [path for path in given if path])
     if options.calibrate_here:
@@ -90,8 +84,6 @@ def _simulate(recipe_name: str, options: Options) -> str:
         check_algorithm("--algorithm", options.algorithm)
         software = replace(software, algorithm=options.algorithm)
     scenario = replace(scenario, software=software)
-    if options.trace:
-        write_file(options.trace, step_trace(scenario, calibration))
     if options.collectives:
         return _collectives(scenario, calibration, options)
     if options.sweep or options.optimize:
@@ -101,43 +93,6 @@ def _simulate(recipe_name: str, options: Options) -> str:
     if options.json:
         return json.dumps(forecast_row(one, options.price) | {"step_ms_saved_without": savings_ms}, indent=2)
     return forecast_text(one, savings_ms, calibration.coverage, options.price)
-
-
-def step_trace(scenario: Scenario, calibration: Calibration) -> str:
-    """Return the text of a Chrome trace of one step: a row of compute, a row of reductions, a row of waits.
-
-    Kernels have the duration that they have on the slowest rank and, in backward, with reductions at the same time, so
-    that the three rows fit together.
-    """
-    step = time_step(scenario, calibration)
-    timed = step_model(**network_arguments(scenario.recipe.model))
-    slowest = 1 + step.straggler_s / step.compute_s
-    stretched = slowest + step.contention_s / step.backward_s
-    kernels = timed.kernels(scenario.machine, scenario.batch, calibration.constants, scenario.software)
-    tables = (("forward", slowest, timed.forward), ("backward", stretched, timed.backward))
-    bars, at_us = [], 0.0
-
-    def happens(name: str, category: str, row: str, seconds: float) -> None:
-        """Add what happens next."""
-        nonlocal at_us
-        bars.append(Bar(name, category, row, at_us, 1e6 * seconds))
-        at_us += 1e6 * seconds
-
-    for (category, factor, kernel_table), pass_s in zip(tables, kernels, strict=True):
-        for name, seconds in zip(kernel_table["name"], pass_s.tolist(), strict=True):
-            happens(name, category, _COMPUTE, factor * seconds)
-    for index, one in enumerate(step.reductions):
-        name = f"bucket {index} ({one.size_bytes / 1e6:.1f} MB)"
-        bars.append(Bar(name, "allreduce", "reductions", 1e6 * one.start_s, 1e6 * (one.end_s - one.start_s)))
-    for name, row, seconds in (
-        ("exposed communication", "waits", step.exposed_s),
-        ("negotiation", "waits", step.overhead_s),
-        ("update", _COMPUTE, step.update_s),
-        ("input", "waits", step.input_s),
-    ):
-        if seconds > 0:
-            happens(name, name, row, seconds)
-    return json.dumps(chrome_trace({0: bars}, "rank"))
 
 
 def _grid(scenario: Scenario, calibration: Calibration, options: Options) -> str:

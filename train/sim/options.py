@@ -43,7 +43,6 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "worth": ("validate",),
     "plot": ("sweep", "optimize", "collectives", "validate"),
     "out": ("calibrate", "calibrate_here", "held_out"),
-    "trace": ("recipe",),
 }
 """Option -> those of which it needs one."""
 _ABOVE_ZERO = {
@@ -85,8 +84,9 @@ class Options:
     price: float | None = option("price of an accelerator hour", metavar="P", type=float)
     collectives: bool = option("time of every allreduce by ranks and bytes", default=False)
     startup: bool = option("time of the start-up by ranks, with seeded or broadcast weights", default=False)
-    trace: Path | None = option("write the step for chrome://tracing", group="files", metavar="FILE", type=Path)
-    plot: Path | None = option("plot --sweep, --collectives or --validate as PNG", metavar="FILE", type=Path)
+    plot: Path | None = option(
+        "plot --sweep, --collectives or --validate as PNG", group="files", metavar="FILE", type=Path
+    )
     points: Path | None = option("predict each row of a points file", metavar="CSV", type=Path)
     validate: Path | None = option("compare each row's predicted and measured rate", metavar="CSV", type=Path)
     held_out: str | None = option(

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.runs import SHORT, FinishedRun, read_summary, train
 from train.engine.protocol import Operator
-from train.measure.chrome_trace import chrome_trace
-from train.measure.trace import bars_of, tracer_of
+from train.measure.trace import chrome_trace, tracer_of
 
 
 def _bars(trace: Any, kind: str, rank: int) -> list[tuple[int, int]]:
@@ -56,7 +55,7 @@ def test_bars_of_one_lane_never_cross_and_none_is_lost(rows: list[tuple[int, int
         (Operator("any", 1000 + begin, 1000 + begin + lasts, reduces)
          for begin, lasts, reduces in rows), key=lambda each: each.begin_us,
     )  # fmt: skip
-    events = [event for event in chrome_trace(bars_of({3: operators}), "rank")["traceEvents"] if event["ph"] == "X"]
+    events = [event for event in chrome_trace({3: operators})["traceEvents"] if event["ph"] == "X"]
     assert len(events) == len(rows)
     assert min(event["ts"] for event in events) == 0
     for lane in {event["tid"] for event in events}:
@@ -68,7 +67,7 @@ def test_bars_of_one_lane_never_cross_and_none_is_lost(rows: list[tuple[int, int
 def test_the_rows_of_a_trace_are_named_and_times_start_at_the_first_of_all_ranks() -> None:
     compute = [Operator(name, begin, begin + 10, False) for name, begin in (("a", 100), ("b", 105), ("c", 110))]
     traced = {0: [*compute, Operator("sum", 120, 150, True)], 5: [Operator("d", 90, 91, False)]}
-    trace = chrome_trace(bars_of(traced), "rank")
+    trace = chrome_trace(traced)
     names = [
         (each["pid"], each["tid"], each["args"]["name"])
         for each in trace["traceEvents"]

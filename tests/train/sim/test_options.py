@@ -55,11 +55,9 @@ def test_one_question_is_answered_at_a_time_and_options_that_would_change_nothin
             _is_refused(f"{option}: allowed only together with {' or '.join(needed)}", *words, given)
 
 
-def test_held_out_rows_have_a_file_and_a_trace_has_a_recipe() -> None:
+def test_held_out_rows_have_a_file_and_one_comparison_is_made_at_a_time() -> None:
     for kind in (*KINDS, "all"):
         _parsed("--validate", "a.csv", "--held-out", kind, "--out", "rows.csv")
-    _parsed("digits", "--trace", "a.json")
-    _is_refused("--trace: allowed only together with RECIPE$", "--trace", "a.json")
     words = ("--validate", "a.csv", "--held-out", "row", "--worth")
     _is_refused("got --held-out and --worth, allowed: one of them at a time$", *words)
 
