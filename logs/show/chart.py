@@ -19,18 +19,18 @@ _MAX_VALUE = 1e15
 """A diverged loss above this value counts as infinite: drawn to scale, it would flatten all other values."""
 
 Scale = Literal["linear", "log2", "log10"]
-Style = Literal["measured", "predicted", "ideal", "scatter"]
+Style = Literal["measured", "predicted", "ideal"]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart, or one kind of dots.
+    """One line of a chart.
 
     Attributes:
         name: The name in the legend.
         number: Colour and dash pattern; 36 numbers look different from each other.
         points: (x, y) pairs; a y that is None leaves a gap.
-        style: ``predicted`` is dotted with hollow dots, ``ideal`` a thin grey line, ``scatter`` dots without a line.
+        style: ``predicted`` is dotted with hollow dots, ``ideal`` a thin grey line.
         spread: (lowest, highest) y at each point, drawn as a shaded area. If empty, none is drawn.
     """
 
@@ -55,7 +55,7 @@ class Series:
     @property
     def drawable(self) -> list[tuple[float, float]]:
         """The points to draw: at most about 300 of a line, NaN in place of a y that cannot be drawn."""
-        stride = 1 if self.style == "scatter" else max(1, math.ceil(len(self.points) / _MAX_POINTS))
+        stride = max(1, math.ceil(len(self.points) / _MAX_POINTS))
         kept = [*self.points[::stride], *(self.points[-1:] if (len(self.points) - 1) % stride else ())]
         known = [(x, math.nan if y is None else y) for x, y in kept if abs(x) < _MAX_VALUE]
         return [(x, y if abs(y) < _MAX_VALUE else math.nan) for x, y in known]
@@ -75,7 +75,7 @@ class Series:
     @property
     def has_dots(self) -> bool:
         """Whether each point is marked: where points are few, a dot shows where a measurement was."""
-        return self.style == "scatter" or (self.style != "ideal" and len(self.known) <= _MAX_DOTS)
+        return self.style != "ideal" and len(self.known) <= _MAX_DOTS
 
 
 @dataclass(frozen=True)

@@ -231,9 +231,7 @@ def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
         markerfacecolor=_light_colours()["--raised"] if is_hollow else colour,
         markeredgewidth=1.2 if is_hollow else 0,
     )
-    if series.style == "scatter":
-        line.set(linestyle="", alpha=0.6)
-    elif series.style == "ideal":
+    if series.style == "ideal":
         line.set_linewidth(1)
     return [f"{series.name}: {in_short(y)} at {in_short(x)}" for x, y in series.known] if series.has_dots else []
 

@@ -55,9 +55,8 @@ def answer(options: Options) -> str:
         UserError: The input is wrong, or a file cannot be read or written.
     """
     given = (options.recipe, options.cluster, options.points, options.validate, *(options.calibrate or ()))
-    for name, file in (("--plot", options.plot), ("--out", options.out)):
-        if file:
-            require_replaceable(name, file, [path for path in given if path])
+    if options.out:
+        require_replaceable("--out", options.out, [path for path in given if path])
     if options.calibrate_here:
         return _calibrate_here(options.out or DESCRIPTION)
     if options.calibrate and all(path.is_dir() for path in options.calibrate):
@@ -112,10 +111,6 @@ def _grid(scenario: Scenario, calibration: Calibration, options: Options) -> str
         if len(dict(changes)) < len(changes):
             raise UserError("--sweep: the same KEY twice; list its values in one, as ranks=512,1024")
         rows = [values | forecast_row(one, options.price) for values, one in sweep(scenario, calibration, changes)]
-    if options.plot:
-        from logs.show.plot import plot_sweep  # noqa: PLC0415 (matplotlib is slow to load)
-
-        plot_sweep(options.plot, rows)
     if options.json:
         return json.dumps(rows, indent=1)
     titles = [key.replace("_", " ") for key in _GRID_COLUMNS]
@@ -144,10 +139,6 @@ def _collectives(scenario: Scenario, calibration: Calibration, options: Options)
             times = allreduce_times(topology, size)
             best = min((name for name in times if name not in _NEED_OTHER_MACHINES), key=times.__getitem__)
             rows.append({"ranks": ranks, "bytes": size, "best": best, **times})
-    if options.plot:
-        from logs.show.plot import plot_collectives  # noqa: PLC0415 (matplotlib is slow to load)
-
-        plot_collectives(options.plot, rows)
     if options.json:
         return json.dumps(rows, indent=1)
     cells = [

@@ -41,7 +41,6 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "budget": ("optimize",),
     "held_out": ("validate",),
     "worth": ("validate",),
-    "plot": ("sweep", "optimize", "collectives", "validate"),
     "out": ("calibrate", "calibrate_here", "held_out"),
 }
 """Option -> those of which it needs one."""
@@ -84,10 +83,7 @@ class Options:
     price: float | None = option("price of an accelerator hour", metavar="P", type=float)
     collectives: bool = option("time of every allreduce by ranks and bytes", default=False)
     startup: bool = option("time of the start-up by ranks, with seeded or broadcast weights", default=False)
-    plot: Path | None = option(
-        "plot --sweep, --collectives or --validate as PNG", group="files", metavar="FILE", type=Path
-    )
-    points: Path | None = option("predict each row of a points file", metavar="CSV", type=Path)
+    points: Path | None = option("predict each row of a points file", group="files", metavar="CSV", type=Path)
     validate: Path | None = option("compare each row's predicted and measured rate", metavar="CSV", type=Path)
     held_out: str | None = option(
         f"with --validate: predict by fits that have not seen the row ({', '.join(_HELD_OUT[:-1])} or all; minutes)",

@@ -127,17 +127,6 @@ def test_the_forecast_of_a_machine_elsewhere_is_the_same_whichever_engine_is_ins
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    "words",
-    [["imagenet-b256", "--cluster", "dgx-a100", "--sweep", "ranks=8,16"],
-     ["imagenet-b256", "--cluster", "dgx-a100", "--collectives"], ["--validate", str(EXCERPT)]],
-)  # fmt: skip
-def test_rows_are_drawn_as_a_picture(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer(capsys, *words, "--plot", str(tmp_path / "a.png"))
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.medium
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["simulate", "--calibrate-here", "--out", str(tmp_path / "file" / "a.yaml")]) == 2

@@ -20,7 +20,6 @@ NEEDED = {
     "--budget=9": ["--optimize"],
     "--held-out=row": ["--validate"],
     "--worth": ["--validate"],
-    "--plot=a.png": ["--sweep", "--optimize", "--collectives", "--validate"],
     "--out=a.csv": ["--calibrate", "--calibrate-here"],
 }
 """Option -> questions of which it needs one."""

@@ -231,18 +231,11 @@ def answer_points(options: Options) -> str:
         return worth_text(points)
     if options.held_out:
         return _hold_out(points, options.validate, options.held_out, options.out)
-    return _validate(points, options.validate, options.plot)
-
-
-def _validate(points: Sequence[Point], path: Path, plot: Path | None) -> str:
     found = [forecast_point(point, load_calibration()) for point in points if point.measured_images_per_s]
     if not found:
-        raise UserError(f"{path}: no row has a measured rate in img_per_s to compare with; use --points to predict")
-    if plot:
-        from logs.show.plot import plot_validation  # noqa: PLC0415 (matplotlib is slow to load)
-
-        rates = [(one.point.measured_images_per_s or 0.0, one.images_per_s, one.interval.basis) for one in found]
-        plot_validation(plot, rates)
+        raise UserError(
+            f"{options.validate}: no row has a measured rate in img_per_s to compare with; use --points to predict"
+        )
     return validation_text(found)
 
 
