@@ -73,7 +73,7 @@ def test_every_part_is_asked_once_the_verdict_first_and_two_commands_of_ten_minu
     assert len(parts) == len(_asked(place))
     assert parts.keys() <= PARTS.keys()
     assert list(parts)[:3] == ["machine", "verdict", "digits"]
-    assert parts.keys() >= {"profile", "levers", "norms", "compiled", "decoding", "jpegs", "graph"}
+    assert parts.keys() >= {"profile", "levers", "compiled", "decoding", "jpegs", "graph"}
     assert sum(parts.values()) < 2 * 9.5
     compiled = (place / "asked").read_text(encoding="utf-8").splitlines()
     assert any(line.startswith("compiled ") and line.endswith(" ahead") for line in compiled), "beside the digits"
@@ -86,12 +86,12 @@ def test_every_part_is_asked_once_the_verdict_first_and_two_commands_of_ten_minu
 
 def test_a_part_that_fails_ends_nothing_and_the_next_command_begins_with_what_was_not_tried(own: Path) -> None:
     (own / "asked").unlink()
-    (own / "runs/gpu-day/tried-norms").unlink()
-    (own / "fails").write_text("norms", encoding="utf-8")
+    (own / "runs/gpu-day/tried-levers").unlink()
+    (own / "fails").write_text("levers", encoding="utf-8")
     done = _day(own)
-    assert (done.returncode, "norms: exit status 1" in done.stdout) == (0, True)
+    assert (done.returncode, "levers: exit status 1" in done.stdout) == (0, True)
     order = [part for part, _ in _asked(own)]
-    assert order[:2] == ["norms", "machine"]
+    assert order[:2] == ["levers", "machine"]
 
 
 def test_a_new_machine_goes_on_with_the_rows_and_the_cache_that_came_back(own: Path) -> None:

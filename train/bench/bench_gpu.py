@@ -6,14 +6,11 @@ A part that fails is a note in the same file, and the next part runs.
 
 import json
 import logging
-import sys
 import time
-from argparse import Action, ArgumentParser
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,7 +36,6 @@ PARTS: Mapping[str, str] = {
     "kernels": "does a step on this GPU compute as float32 does on the CPU, in every type and way to compute it?",
     "profile": "in which kernels, and groups of kernels, does a step spend its time, and how many does it launch?",
     "levers": "what do cuDNN's search, four input channels, batch 400 and fused batch norms gain in a step?",
-    "norms": "at each shape of ResNet-50: which batch norm with addition and ReLU is fastest, and how exact is each?",
     "compiled": "what does torch.compile gain in a step, also as a CUDA graph?",
     "decoding": "how many images/s does NVIDIA DALI decode alone, by decoder, hardware's share, threads and cache?",
     "jpegs": "what do steps on JPEGs take, launched and as a CUDA graph, and how long does the host wait for images?",
@@ -47,7 +43,6 @@ PARTS: Mapping[str, str] = {
     "graph": "what does a CUDA graph of the whole step gain, so what do launches cost?",
     "nccl": "do NCCL's sums run on one rank, also within a CUDA graph, and what do they cost in a step?",
     "run": "do 1,000 steps with evaluations and checkpoints reach their end, stopped and resumed on the way?",
-    "simulator": "how far is the simulator from this GPU, before and after it knows the run of 'run'?",
 }
 """Part -> the question that it answers; the most wanted first."""
 
@@ -62,8 +57,6 @@ _RECIPE = "imagenet-b256"
 _TINY = ("model.name=resnet8", "model.image_size=16")
 _JPEGS = ("cluster.engine.prefetch_depth=5", "cluster.engine.hw_decoder_load=0.99", "cluster.engine.file_access=read")
 _CACHE = ("cluster.engine.stick_to_shard=true", f"cluster.engine.decoded_cache_bytes={12 << 30}")
-_NORM_SHAPES = ((56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048))
-"""Side and channels of the batch norms of ResNet-50, but for the first one."""
 
 _LONGEST_S = 240.0
 """Seconds that a program with one measurement may take."""
@@ -74,29 +67,20 @@ Rows = Iterator[BenchRow | str]
 """What a measurement gives: rows, and why something could not be measured."""
 
 
-class _ListParts(Action):
-    """Prints the parts, and ends the program."""
-
-    def __call__(self, parser: ArgumentParser, *_: object) -> None:
-        """See `argparse.Action`."""
-        sys.stdout.write("".join(f"{name:<10} {question}\n" for name, question in PARTS.items()))
-        parser.exit()
-
-
 @dataclass(frozen=True)
 class GpuBench(Bench):
     """See `train.bench.options.Bench`."""
 
-    question = (
-        "everything on one GPU, in parts of eight minutes (--list): runs, kernels, steps, decoding, NCCL, the simulator"
-    )
+    question = "everything on one GPU, in parts of eight minutes: runs, kernels, steps, decoding, NCCL"
     needs = "torch"
     only_here = "it asks one GPU of this machine"
 
-    list_parts: bool = option("say what each part answers, and end", False, flag="--list", action=_ListParts, nargs=0)
     gpu: str = option("name of the GPU in the simulator", "H200", metavar="NAME")
     only: Sequence[str] | None = option(
-        f"parts to measure: {', '.join(PARTS)}", metavar="PART", nargs="+", choices=PARTS
+        f"parts to measure (default: all): {'; '.join(f'{name}: {question}' for name, question in PARTS.items())}",
+        metavar="PART",
+        nargs="+",
+        choices=PARTS,
     )
     minutes: float = option("minutes that a part may take", 8.0, metavar="M", type=float)
     seconds: float = effort("seconds of samples of a step", quick=2.0, usual=10.0, thorough=30.0)
@@ -115,7 +99,7 @@ class GpuBench(Bench):
         folder.mkdir(parents=True, exist_ok=True)
         file, report = folder / "rows.jsonl", make_report([])
         lines = _read(file) if file.exists() else []
-        ended = {(line["part"], line["ended"]) for line in lines if "ended" in line}
+        ended = {line["part"] for line in lines if "ended" in line}
         measured = {line["alternative"] for line in lines if "figure" in line}
         told: list[tuple[str, BenchRow | str]] = []
 
@@ -130,17 +114,16 @@ class GpuBench(Bench):
         # A machine that was taken away may have left half a line.
         keep(begin="\n" * bool(lines), machine=report.machine, versions=report.versions)
         for part in self.only or PARTS:
-            end = time.monotonic() + 60 * self.minutes
-            for name, action in _tasks(_Part(self, folder, jobs, end, measured))[part].items():
-                if (part, name) in ended:
-                    continue
-                logger.info("%s, %.0f s left", part, end - time.monotonic())
-                try:
-                    for row in action():
-                        tell(part, row)
-                    keep(part=part, ended=name)
-                except MeasurementFailed as error:
-                    tell(part, error.short)
+            if part in ended:
+                continue
+            logger.info("%s", part)
+            measure = getattr(_Part(self, folder, jobs, time.monotonic() + 60 * self.minutes, measured), part)
+            try:
+                for row in measure():
+                    tell(part, row)
+                keep(part=part, ended=True)
+            except MeasurementFailed as error:
+                tell(part, error.short)
         write_text(folder / "table.md", _markdown(_read(file)))
         notes = [f"{part}: {note}" for part, note in told if isinstance(note, str)]
         return make_report(
@@ -150,7 +133,7 @@ class GpuBench(Bench):
 
 @dataclass(frozen=True)
 class _Part:
-    """The measurements of a part: the options, where files go, what starts programs, and when the part's time is over.
+    """The measurements, a method for each part; options, where files go, and when the part's time is over.
 
     Attributes:
         options: The bench with its options.
@@ -265,10 +248,46 @@ class _Part:
         task = {"recipe": _RECIPE, "overrides": sets, "is_tf32": is_tf32, "warmup": 3, "seconds": seconds}
         return ", ".join(words).replace("cluster.engine.", ""), task
 
-    def steps(self, *cases: tuple[int, str, str], communicates: bool = False) -> Rows:
+    def timed(self, cases: Iterable[tuple[int, str, str]], *, communicates: bool = False) -> Rows:
         """Time steps in one process: batches, types and executions."""
         found = dict(self.step(*case, communicates=communicates) for case in cases)
         return self.in_turn("steps", found, communicates=communicates, warmup=1)
+
+    @property
+    def batches(self) -> Sequence[int]:
+        """Return the images of a step, the most wanted first."""
+        return self.of((256, 32, 128), (8,))
+
+    @property
+    def sorts(self) -> list[tuple[int, str]]:
+        """Return batch and type of steps: the largest and the smallest batch first, in the two types of 16 bits.
+
+        A part may end before all are measured.
+        """
+        sizes, kinds = self.batches, self.of(("float16", "bfloat16", "TF32"), ("float32", "bfloat16"))
+        every = [(size, kind) for kind in kinds for size in sizes]
+        return sorted(every, key=lambda step: (sizes.index(step[0]) > 1, kinds.index(step[1]) > 1))
+
+    def steps(self) -> Rows:
+        """Time steps that are launched kernel by kernel."""
+        return self.timed((*sort, "eager") for sort in self.sorts)
+
+    def graph(self) -> Rows:
+        """Time steps that are one CUDA graph, the smallest batch first."""
+        return self.timed(sorted(((*sort, "graph") for sort in self.sorts), key=lambda step: step[0]))
+
+    def compiled(self) -> Rows:
+        """Time compiled steps, of the first batch first: there may be no time to compile smaller ones."""
+        by_batch = sorted(self.sorts, key=lambda sort: sort[0] != self.batches[0])
+        return self.timed((*sort, way) for sort in by_batch for way in ("compiled", "compiled, graph"))
+
+    def nccl(self) -> Rows:
+        """Time steps with sums of one rank, and these sums alone by size."""
+        ways = self.of(("eager", "graph", "sums between graphs"), ("graph",))
+        yield from self.timed(((size, self.kind, way) for size in self.batches for way in ways), communicates=True)
+        sizes, place = [1 << 20, 1 << 24, 102_228_128], self.alone(communicates=True)
+        for size, samples in self.ranks("steps.allreduce", place, cluster="laptop", rounds=5, sizes=sizes).items():
+            yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
 
     def levers(self) -> Rows:
         """Time steps of which one setting differs."""
@@ -285,21 +304,6 @@ class _Part:
         apart = {f"{title}, cuDNN tries ten engines": {**task, "most_engines": 10}}
         yield from self.in_turn("steps", apart, warmup=1)
 
-    def norms(self) -> Rows:
-        """Time batch norms of the shapes of ResNet-50, in every way that the engine has."""
-        batch, shapes = self.of((256, _NORM_SHAPES), (4, ((4, 8), (2, 16))))
-        roads: dict[str, Sequence[str]] = {"framework": (), "fused": EXECUTIONS["fused"]}
-        # On a CPU, compiling needs a C++ compiler.
-        roads |= self.of({"compiled": EXECUTIONS["compiled"]}, {})
-        precision = f"cluster.engine.precision={self.kind}"
-        cases = {
-            f"{batch} x {side} x {side} x {channels}, {road}": {
-                "place": self.alone(), "changes": [precision, *changes], "shape": [batch, side, channels],
-            }
-            for side, channels in shapes for road, changes in roads.items()
-        }  # fmt: skip
-        return self.in_turn("gpu.norms", cases)
-
     def machine(self) -> Rows:
         """Time copies and products of matrices."""
         device, copy_bytes, side = self.of(("cuda", 4 << 30, 8192), ("cpu", 1 << 20, 64))
@@ -307,18 +311,13 @@ class _Part:
         for name, samples in self.jobs.ranks("gpu.machine", task, overrides=self.alone()).samples.items():
             yield from summarize(name, samples)
 
-    def profile(self, batch: int) -> Rows:
+    def profile(self) -> Rows:
         """Name the kernels of a step of ``imagenet-b256`` that take the longest."""
         precision = f"cluster.engine.precision={self.kind}"
-        sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
-        for kernel, samples in self.ranks("gpu.profile", sets, recipe=_RECIPE, most=20).items():
-            yield from summarize(f"batch {batch}, {self.kind}: {kernel}", samples)
-
-    def sums(self) -> Rows:
-        """Time allreduces of one rank, by size."""
-        sizes, place = [1 << 20, 1 << 24, 102_228_128], self.alone(communicates=True)
-        for size, samples in self.ranks("steps.allreduce", place, cluster="laptop", rounds=5, sizes=sizes).items():
-            yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
+        for batch in self.batches[:2]:
+            sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
+            for kernel, samples in self.ranks("gpu.profile", sets, recipe=_RECIPE, most=20).items():
+                yield from summarize(f"batch {batch}, {self.kind}: {kernel}", samples)
 
     def run(self) -> Rows:
         """Train on synthetic images, with sums, evaluations and checkpoints; stop the run, and resume it."""
@@ -435,19 +434,6 @@ class _Part:
         cases = {f"batch {batch} of JPEGs, {way}": [*place, *EXECUTIONS[way]] for way in ("eager", "graph")}
         return self._read(batch, cases, warmup=warmup, steps=steps)
 
-    def simulator(self) -> Rows:
-        """Predict a step, before and after the simulator is given the run's steps."""
-        cpu = self.of([], ["cluster.node.cpu=EPYC 7763"])  # one whose data sheet is known
-        place = self.settings(f"cluster.engine.precision={self.kind}", *cpu)
-        ask = command_of(Program.SIMULATE_VERB, "simulate", _RECIPE, *override_words(place), "--json")
-        learn = command_of(Program.SIMULATE_VERB, "--calibrate", str(self.folder / "run"))
-        # The forecasts of this machine must not follow a tiny run.
-        for title, command in (("predicted", None), ("predicted after --calibrate", learn))[: 1 if cpu else 2]:
-            if command:
-                self.jobs.run(command, timeout_s=self.left_s()).check()
-            told = json.loads(self.jobs.run(ask, timeout_s=self.left_s()).check().output)
-            yield from summarize(f"{_RECIPE}, {title}", [{key: told[key] for key in ("step_s", "images_per_s")}])
-
 
 def _require_dali(name: str) -> None:
     """Raise MeasurementFailed if NVIDIA DALI is not installed."""
@@ -459,29 +445,6 @@ def _figures(summary: "Summary", *names: str) -> dict[str, float]:
     """Return figures of a run's summary, those that it has."""
     found = {name: getattr(summary, name) for name in names}
     return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def _tasks(bench: _Part) -> Mapping[str, Mapping[str, Callable[[], Rows]]]:
-    """Return the measurements of each part by name, the most wanted first."""
-    sizes, kinds = bench.of(((256, 32, 128), ("float16", "bfloat16", "TF32")), ((8,), ("float32", "bfloat16")))
-    steps = [(size, kind) for kind in kinds for size in sizes]
-    # The largest and the smallest batch first, in the two types: a part may end before all are measured.
-    by_size = sorted(steps, key=lambda step: (sizes.index(step[0]) > 1, kinds.index(step[1]) > 1))
-    by_kind = sorted(by_size, key=lambda step: step[0] != sizes[0])  # there may be no time to compile smaller batches
-    compiled = [(*step, way) for step in by_kind for way in ("compiled", "compiled, graph")]
-    graph = sorted(((*step, "graph") for step in by_size), key=lambda step: step[0])
-    with_sums = bench.of(("eager", "graph", "sums between graphs"), ("graph",))
-    alone = [(size, bench.kind, way) for size in sizes for way in with_sums]
-    sums = {str(case): partial(bench.steps, case, communicates=True) for case in alone}
-    several: dict[str, Mapping[str, Callable[[], Rows]]] = {
-        "profile": {str(size): partial(bench.profile, size) for size in sizes[:2]},
-        "compiled": {"all": partial(bench.steps, *compiled)},
-        "steps": {"all": partial(bench.steps, *((*step, "eager") for step in steps))},
-        "graph": {"all": partial(bench.steps, *graph)},
-        "nccl": {"sums": bench.sums, **sums},
-    }
-    # Any other part is one measurement of its name.
-    return {part: several[part] if part in several else {"all": getattr(bench, part)} for part in PARTS}
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
