@@ -1,11 +1,10 @@
-"""How much of the communication a step hides behind backward, over a link of a chosen speed.
+"""How much of the communication a step hides behind backward, over a link on which both take as long.
 
 Ranks wait as long as a described GPU computes, layer by layer, and send real gradients in real buckets: what is hidden
 then depends on the program and on its library, and not on the processors that two cores lack.
 """
 
 import logging
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +32,9 @@ Transfer = tuple[str, int]
 """When the gradients are reduced, and the largest bytes of one reduction."""
 
 _WARMUP = 1
+_RECIPE, _BATCH = "imagenet-b256", 42
+"""What is described, and the images of a rank."""
 _BUCKET_BYTES = 4 << 20
-_BACKWARD = "backward"
 _SHRINK = 8
 """Factor by which gradients of the ranks are shorter, so that sending and summing takes few processors."""
 _CYCLE_MS_PER_RANK = 4.0
@@ -48,27 +48,20 @@ _ENOUGH, _WIDEST = 0.8, 0.1
 class OverlapBench(Bench):
     """See `train.bench.options.Bench`."""
 
-    question = "share of the communication that a step hides behind the backward pass of a described GPU, by link speed"
+    question = "share of the communication that a step hides behind the backward pass of a described GPU"
     needs = "mxnet"
     only_here = "the ranks sleep on this machine's CPU; --described names the machine that they imitate"
 
     described: str = option("the cluster that has the GPU", "abci-v100", metavar="C")
     overrides: Sequence[str] = option(
-        "change a value of that cluster; repeatable", (), flag="--set", metavar="KEY=VALUE", action="append"
+        f"change a value of that cluster or of the recipe {_RECIPE} (model.name=alexnet); repeatable",
+        (),
+        flag="--set",
+        metavar="KEY=VALUE",
+        action="append",
     )
-    model: str = option("a network of train.networks.arch", "resnet50", metavar="M")
-    image_size: int = option("side of an image", 224, metavar="PX", type=int)
-    batch: int = option("images per rank", 42, metavar="N", type=int)
     ranks: Sequence[int] = option("ranks on this machine", (2, 4, 8), metavar="N", type=int, nargs="+")
     rounds: int = effort("measured rounds", quick=5, usual=15, thorough=40)
-    steps: int = option("steps of a sample", 1, metavar="N", type=int)
-    links: Sequence[str] = option(
-        "Gb/s in each direction of the described machine, or backward, the speed at which communication takes as long "
-        "as backward",
-        (_BACKWARD,),
-        metavar="GBPS",
-        nargs="+",
-    )
 
     def measure(self, jobs: "Jobs", backward_s: float = 0.5) -> Report:
         """See `train.bench.options.Bench`.
@@ -78,16 +71,15 @@ class OverlapBench(Bench):
         """
         if min(self.ranks) < 2:  # noqa: PLR2004 (one rank sends nothing)
             raise UserError(f"--ranks {min(self.ranks)}: allowed: two ranks or more, because one rank sends nothing")
-        links = [_bits_per_s(link) for link in self.links]
         rows: list[BenchRow] = []
         for ranks in self.ranks:
             described, recipe, cluster = self._describe(ranks)
-            for link in links:
-                rows += self._compare(described, recipe, cluster, link, backward_s, jobs)
+            rows += self._compare(described, recipe, cluster, backward_s, jobs)
         notes = [
-            f"{self.model} at {self.image_size} px, batch {self.batch} a rank, {described.engine.precision}, on a "
-            f"GPU of {self.described}, {backward_s / _ready_s(cluster)[0]:.3g} times slower; gradients are {_SHRINK} "
-            "times shorter, and the link is slower so that communication keeps its share of a step",
+            f"{recipe.model.name} at {recipe.model.image_size} px, batch {_BATCH} a rank, "
+            f"{described.engine.precision}, on a GPU of {self.described}, "
+            f"{backward_s / _ready_s(cluster)[0]:.3g} times slower; gradients are {_SHRINK} times shorter, and the "
+            "link is so slow that communication takes as long as backward",
             "a bucket is named by its largest size; the last layer goes first",
             "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that "
             f"is not exposed; its verdict needs an interval of at most {_WIDEST}",
@@ -106,35 +98,18 @@ class OverlapBench(Bench):
         from configs.load import load_both
         from train.rehearse.rehearsed_run import Course, rehearsed_run
 
-        place = (
-            f"model.name={self.model}",
-            f"model.image_size={self.image_size}",
-            "cluster.num_nodes=1",
-            f"cluster.ranks_per_node={ranks}",
-            f"batch.global_size={ranks * self.batch}",
-        )
-        recipe, cluster = load_both("imagenet-b256", self.described, (*place, *self.overrides))
+        place = ("cluster.num_nodes=1", f"cluster.ranks_per_node={ranks}", f"batch.global_size={ranks * _BATCH}")
+        recipe, cluster = load_both(_RECIPE, self.described, (*place, *self.overrides))
         return cluster, *rehearsed_run(recipe, cluster, Course(_SHRINK), ranks=ranks)
 
     def _compare(
-        self,
-        described: "Cluster",
-        recipe: "Recipe",
-        cluster: "Cluster",
-        link: float | None,
-        backward_s: float,
-        jobs: "Jobs",
+        self, described: "Cluster", recipe: "Recipe", cluster: "Cluster", backward_s: float, jobs: "Jobs"
     ) -> list[BenchRow]:
-        """Start the ranks once over a link, and return the rows of every transfer.
-
-        ``link`` has bits a second of the described machine, whose link is slower here as its compute is, and the
-        gradients short. If None, communication takes as long as backward.
-        """
+        """Start the ranks once, and return the rows of every transfer."""
         from configs.load import dump
 
         ranks = cluster.world_size
-        title = "communication as long as backward" if link is None else f"{link / 1e9:.3g} Gb/s"
-        title = f"{ranks} ranks, {title}"
+        title = f"{ranks} ranks"
         caps = sorted({_BUCKET_BYTES, described.communication.bucket_bytes})
         transfers: list[Transfer] = [(NONE, caps[0]), (SERIAL, caps[0]), *((OVERLAPPED, cap) for cap in caps)]
         logger.info("%s: %s", title, "; ".join(map(_title, transfers)))
@@ -143,23 +118,22 @@ class OverlapBench(Bench):
         sizes_bytes, _ = plan_buckets(recipe, cluster, caps[0])
         # In a ring.
         sent_bytes = sum(sizes_bytes) / _SHRINK * 2 * (ranks - 1) / ranks
-        link_bytes_per_s = sent_bytes / backward_s if link is None else link / 8 * speed / _SHRINK
         place = [
             f"cluster.rehearsal.speed={speed!r}",
             f"cluster.communication.cycle_time_ms={_CYCLE_MS_PER_RANK * ranks}",
-            f"cluster.communication.link_bytes_per_s={link_bytes_per_s:g}",
+            f"cluster.communication.link_bytes_per_s={sent_bytes / backward_s:g}",
         ]
         with tempfile.TemporaryDirectory(prefix="bench-overlap-") as folder:
             config = Path(folder, "config.yaml")
             config.write_text(dump(recipe, cluster), encoding="utf-8")
-            shape = {"rounds": self.rounds, "steps": self.steps, "transfers": transfers}
+            shape = {"rounds": self.rounds, "transfers": transfers}
             found = jobs.ranks("steps.overlap", {"cluster": str(config), "overrides": place, **shape}).samples
         samples = [found[str(index)] for index in range(len(transfers))]
-        ready_ms, sent_ms = [1e3 * each_s / speed for each_s in ready_s], 1e3 * sent_bytes / link_bytes_per_s
+        ready_ms = [1e3 * each_s / speed for each_s in ready_s]
         rows: list[BenchRow] = []
         for (when, bucket_bytes), own in zip(transfers, samples, strict=True):
             _, buckets = plan_buckets(recipe, cluster, bucket_bytes)
-            least_ms = exposed_ms(buckets.order, ready_ms, sizes_bytes, sent_ms)
+            least_ms = exposed_ms(buckets.order, ready_ms, sizes_bytes, 1e3 * backward_s)
             rounds = figures(when, own, *samples[:2], backward_s=backward_s, least_ms=least_ms)
             for row in summarize(f"{title}: {_title((when, bucket_bytes))}", rounds, _WARMUP):
                 words = {"below": f"less than {_ENOUGH}", "above": f"more than {_ENOUGH}"}
@@ -199,23 +173,6 @@ def exposed_ms(
         share = sum(sizes_bytes[index] for index in bucket) / sum(sizes_bytes)
         end_ms = max(end_ms, *(ready_ms[index] for index in bucket)) + share * sent_ms
     return end_ms - max(ready_ms)
-
-
-def _bits_per_s(link: str) -> float | None:
-    """Return the speed that a value of ``--links`` names; None if it is ``backward``.
-
-    Raises:
-        UserError: The value is neither a number above 0 nor ``backward``.
-    """
-    if link == _BACKWARD:
-        return None
-    try:
-        speed = float(link)
-    except ValueError:
-        speed = math.nan
-    if not speed > 0:
-        raise UserError(f"--links {link}: allowed: Gb/s above 0, or {_BACKWARD}")
-    return 1e9 * speed
 
 
 def _title(transfer: Transfer) -> str:

@@ -204,14 +204,13 @@ def allreduce(cluster: str, overrides: Sequence[str], rounds: int, sizes: Sequen
         write_samples(identity, str(size), own[1:])
 
 
-def overlap(cluster: str, overrides: Sequence[str], rounds: int, steps: int, transfers: Sequence[Transfer]) -> None:
-    """Measure the milliseconds a step of each transfer, with one sample in each round.
+def overlap(cluster: str, overrides: Sequence[str], rounds: int, transfers: Sequence[Transfer]) -> None:
+    """Measure the milliseconds of a step with each transfer, with one sample in each round.
 
     Args:
         cluster: A file that has the recipe and the cluster of a rehearsal.
         overrides: Changes of both.
         rounds: Rounds that count, after one that does not.
-        steps: Steps of one sample.
         transfers: The transfers; their samples are written under their numbers.
     """
     rank = open_rank(*load_both(cluster, cluster, overrides), read_identity(os.environ))
@@ -224,7 +223,7 @@ def overlap(cluster: str, overrides: Sequence[str], rounds: int, steps: int, tra
     samples: list[list[dict[str, float]]] = [[] for _ in queues]
     for number, index in turns(range(len(queues)), 1 + rounds):
         network.summed_ranks = 1 if transfers[index][0] == NONE else parts.identity.world_size
-        step_ms = 1e3 * rank.slowest_s(partial(queues[index], steps)) / steps
+        step_ms = 1e3 * rank.slowest_s(partial(queues[index], 1))
         if number:
             samples[index].append({"step_ms": step_ms})
     for index, own_samples in enumerate(samples):
