@@ -44,17 +44,6 @@ BENCHES: dict[str, type[Bench]] = {
 }
 """Name -> bench."""
 
-_WAITS = "the share of a run's time that steps wait for images is input_wait_fraction in its summary.json"
-_GONE: dict[str, str] = {
-    "epoch": f"{_WAITS}, and the seconds of each evaluation are in its metrics.jsonl",
-    "input": f"{_WAITS}; ./run.sh doctor --step times the input of a batch beside the step",
-    "roofline": "./run.sh bench step tells the share of the peak (peak_fraction), and ./run.sh train --trace records "
-    "each operator of a run's steps",
-    "overlap --compute": "its ranks sleep; of a run that trains, the share of its time in which communication is not "
-    "hidden is comm_exposed_fraction in its summary.json",
-}
-"""A bench or an option that went -> where the answer is."""
-
 _PACKAGES = {"PIL": "Pillow", "yaml": "PyYAML"} | {
     name: name.replace("_", "-")
     for name in (
@@ -96,10 +85,7 @@ def read_command(arguments: Sequence[str]) -> BenchCommand:
     Raises:
         UserError: No bench has the name, or an option is wrong.
     """
-    name, *words = [*arguments[arguments[:1] == ["bench"] :], "-"]
-    asked = f"{name} --compute" if any(word.startswith("--compute") for word in words) else name
-    if asked in _GONE:
-        raise UserError(f"bench {asked} is gone; {_GONE[asked]}")
+    name, *_ = [*arguments[arguments[:1] == ["bench"] :], "-"]
     if not name.startswith("-") and name not in BENCHES:
         raise UserError(f"{name}: no such bench; {nearest(name, BENCHES)}")
     return parse(

@@ -17,7 +17,6 @@ from train.bench.forms import (
     fastest,
     fastest_pytorch,
     forms_of,
-    momentum_update,
     own_forms,
     own_place,
     place_of,
@@ -36,7 +35,6 @@ _OURS, _RATE = "ours", "images_per_s"
 _HOROVOD = "Horovod's MXNet example"
 
 _RECIPE = "imagenet-b256"
-_LARS = "optimizer={name: lars, momentum: 0.9, weight_decay: 1e-4, trust_coefficient: 0.001}"
 _LIBRARY_DEFAULTS = ("cluster.engine.backward_bulk_nodes=15", f"cluster.communication.bucket_bytes={128 << 20}")
 """The defaults of MXNet 1.9.1 and Horovod 0.28.1, which Horovod's example runs with."""
 
@@ -65,7 +63,6 @@ class PeersBench(PeerOptions, Bench):
     )
     batch: int = option("images per core", 16, metavar="N", type=int)
     ranks: int = option("cores, each with a rank of its own or all in one process", 2, metavar="N", type=int)
-    optimizer: str = option("update of all programs but Horovod's example", "sgd", choices=("sgd", "lars"))
     rounds: int | None = effort(
         "starts of the fastest forms (default: 6; 2 from 128 px on)", quick=1, usual=None, thorough=12
     )
@@ -105,7 +102,7 @@ class PeersBench(PeerOptions, Bench):
         if found := fastest_pytorch(jobs, self.ranks, wanted, seconds(self._pytorch), notes):
             alternatives[found[0]] = partial(self._pytorch, jobs, steps, found[1])
         rows = interleave(alternatives, n=self.rounds or rounds, reference=best)
-        work = f"{self.global_size} images a step on {self.ranks} cores, {self.optimizer}, JPEGs"
+        work = f"{self.global_size} images a step on {self.ranks} cores, SGD, JPEGs"
         own = f"{_OURS}: the form of a run that asks for nothing; the others: the fastest form of each program"
         return make_report(rows, [f"{self.model}, {self.side} px, {work}", own, *notes])
 
@@ -159,7 +156,6 @@ class PeersBench(PeerOptions, Bench):
             f"data.shuffle_buffer={self.images}",
             *(f"model.{key}={value}" for key, value in self.network.items()),
             f"batch.global_size={self.global_size}",
-            *((_LARS,) if self.optimizer == "lars" else ()),
             f"cluster.paths.data={self.data.parent}",
         ]
 
@@ -178,14 +174,10 @@ class PeersBench(PeerOptions, Bench):
 
     def _pytorch(self, jobs: "Jobs", steps: int, form: Form) -> Figures:
         """Measure PyTorch in a form of `fastest_pytorch`."""
-        from configs.load import load_both
-
-        recipe, _ = load_both(_RECIPE, "laptop", self.overrides)
         rate = {
             "network": self.network,
             "data": f"{self.data}/train",
             "batch_size": self.global_size // form["ranks"],
-            "update": momentum_update(recipe.optimizer) if self.optimizer == "lars" else None,
             **_counted(steps),
         }
         return start_pytorch(jobs, form, rate=rate).sample

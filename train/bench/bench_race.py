@@ -17,7 +17,6 @@ from train.bench.forms import (
     Form,
     PeerOptions,
     fastest_pytorch,
-    momentum_update,
     place_of,
     start_pytorch,
     wanted_precisions,
@@ -27,6 +26,7 @@ from train.bench.options import Bench, effort
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
+    from configs.optimizers import Optimizer
     from configs.schema import Cluster, Recipe
     from train.bench.launching import Jobs
 
@@ -187,10 +187,22 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
         "std": data.std[: model.input_channels],
         "batch_size": plan.per_rank_batch_size,
         "label_smoothing": recipe.loss.label_smoothing,
-        "optimizer": momentum_update(recipe.optimizer),
+        "optimizer": _momentum_update(recipe.optimizer),
         "epoch_ends": [plan.steps_after(epoch) for epoch in range(1, plan.epochs + 1)],
         "image_sizes": [span.recipe.model.image_size for span in recipe.spans for _ in span.epochs],
         "eval_epochs": plan.eval_epochs,
         "target": recipe.run.target_top1,
         "seed": recipe.run.seed,
+    }
+
+
+def _momentum_update(optimizer: "Optimizer") -> dict[str, Any]:
+    """Return LARS or SGD of a recipe as arguments of `train.bench.programs.pytorch.MomentumUpdate`."""
+    from configs.optimizers import Lars
+
+    wanted = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}
+    return {
+        "momentum": optimizer.momentum,
+        "skip_weight_decay": optimizer.skip_weight_decay,
+        "trust": optimizer.model_dump(include=wanted) if isinstance(optimizer, Lars) else None,
     }

@@ -1,11 +1,10 @@
 """The time from the command to the first step, and to ``run_start`` beside a script in the usual order."""
 
-import itertools
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from logs.read.lines import read_events
 from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu
 from train.bench.samples import Figures, read_samples
-from train.rank.startup import WAITING
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
@@ -27,17 +25,13 @@ _OURS, _TEXTBOOK = "ours", "textbook"
 _GOAL_S = 2.0
 """From the command to the end of the first step, with the libraries in the page cache."""
 _TO_FIRST_STEP = "command_to_first_step_s"
-_CRITICAL = "critical path: "
-_MAIN = "MainThread"
-_BOUNDING = 6
-"""Parts of the critical path that a note names."""
 
 
 @dataclass(frozen=True)
 class StartupBench(PlaceOptions, Bench):
     """See `train.bench.options.Bench`."""
 
-    question = "seconds from the command to the first step and what bounds them, beside a script in the usual order"
+    question = "seconds from the command to the first step and of each phase, beside a script in the usual order"
     needs = "mxnet"
 
     rounds: int = effort("starts of each alternative, after one that is not measured", quick=1, usual=6, thorough=15)
@@ -68,17 +62,11 @@ class StartupBench(PlaceOptions, Bench):
             else row
             for row in rows
         ]
-        path = [row for row in rows if row.figure.startswith(_CRITICAL)]
-        longest = [
-            f"{row.figure.removeprefix(_CRITICAL).removesuffix('_s')} {row.median:.2f} s"
-            for row in sorted(path, key=lambda row: -row.median)[:_BOUNDING]
-        ]
         what = f"{self.image_size} px, {self.batch_size} images per rank, {ranks} ranks"
         notes = [
             f"ResNet-50 at {what}; the phases are those of rank 0; in ours, phases overlap",
             "command_to_run_start_s: since the command was given (ours: ./run.sh train; textbook: horovodrun)",
             f"command_to_first_step_s: until the loss of the first step, from JPEGs; the goal is {_GOAL_S:g} s",
-            f"what bounds it, on rank 0's critical path: {', '.join(longest)}",
             "rank_to_run_start_s: since the process of rank 0 began",
             "textbook: the order of Horovod's MXNet ImageNet example, with our DALI pipelines in the place of its "
             "readers"
@@ -110,39 +98,10 @@ class StartupBench(PlaceOptions, Bench):
             ledger = json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
             times = {event.key: event.time_s or 0.0 for event in read_events(folder / RESULT_FILES["4.0.0"]) if event}
         # An evaluation begins when the losses of all steps, here one, have been read.
-        run_start, first_step = times["run_start"], times["eval_start"]
-        path = {
-            "before the rank's process": ledger["started_time"] - done.begun_s,
-            **critical_path(ledger["phases"], run_start - ledger["started_time"]),
-            "first step": first_step - run_start,
-        }
         return {
-            _TO_FIRST_STEP: first_step - done.begun_s,
-            **_figures(ledger, done.begun_s, run_start),
-            **{f"{_CRITICAL}{name}_s": seconds for name, seconds in path.items()},
+            _TO_FIRST_STEP: times["eval_start"] - done.begun_s,
+            **_figures(ledger, done.begun_s, times["run_start"]),
         }
-
-
-def critical_path(phases: Sequence[Mapping[str, Any]], until_s: float) -> dict[str, float]:
-    """Return the seconds that each phase adds to a start-up, which are ``until_s`` together.
-
-    The main thread composes the rank and waits for the communicator's thread alone. Hence a phase of the main thread
-    counts while it lasts, a phase of the other thread while the main thread waits for it, and what is left is between
-    the phases.
-
-    Args:
-        phases: Rows of a ledger (`train.rank.startup.Ledger`), each with a phase, its thread, begin and end.
-        until_s: The end of the start-up, since the process began.
-    """
-    waits = [row for row in phases if row["phase"] == WAITING]
-    others = [row for row in phases if row["thread"] != _MAIN]
-    parts = {row["phase"]: 0.0 for row in phases if row["phase"] != WAITING}
-    for row in phases:
-        if row["thread"] == _MAIN and row["phase"] != WAITING:
-            parts[row["phase"]] += row["end_s"] - row["begin_s"]
-    for row, wait in itertools.product(others, waits):
-        parts[row["phase"]] += max(0.0, min(row["end_s"], wait["end_s"]) - max(row["begin_s"], wait["begin_s"]))
-    return {**parts, "between phases": until_s - sum(parts.values())}
 
 
 def _start_textbook(task: Mapping[str, Any], ranks: int, jobs: "Jobs") -> Figures:

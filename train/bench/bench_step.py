@@ -1,5 +1,6 @@
 """The times of the parts of a training step and of an evaluation, and the share of the peak that a step reaches."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from configs.arguments import option
 from configs.errors import UserError
-from configs.networks import IMAGE_SIZES
-from configs.registry import ENGINES, possible_precisions
 from train.bench.forms import own_forms, own_place, precisions
 from train.bench.measure import Report, interleave, make_report
 from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu
@@ -32,9 +31,6 @@ CLUSTER_CASES = ("resnet50:224:32", "resnet50:224:128")
 
 _GIVEN, _RATE = "as given", "images_per_s"
 _UNFOLDED, _FOLDING = "unfolded_evaluation_ms", "evaluation_ms / unfolded"
-_ALL = "all"
-"""The value of ``--cases`` that stands for every network at every precision of the cluster's device."""
-_USUAL_SIZE, _USUAL_BATCH = {"cpu": 64, "gpu": 224}, {"cpu": 16, "gpu": 128}
 GREY = (
     "model.input_channels=1",
     "model.num_classes=10",
@@ -51,10 +47,8 @@ class StepBench(PlaceOptions, Bench):
     question = "first step, forward, backward, update, evaluation, images/s and share of the peak, by network and ranks"
 
     cases: Sequence[str] | None = option(
-        "network:pixels:batch a rank, on the cluster's ranks; with :ranks of each machine x threads of each; with "
-        ":precision after that; or all, every network at every precision that the engine has on the cluster's device, "
-        f"for which --quick takes four minutes (default: {STEP_CASES[0]} and others; on other clusters "
-        f"{' '.join(CLUSTER_CASES)})",
+        "network:pixels:batch a rank, on the cluster's ranks; with :ranks of each machine x threads of each "
+        f"(default: {STEP_CASES[0]} and others; on other clusters {' '.join(CLUSTER_CASES)})",
         metavar="CASE",
         nargs="+",
     )
@@ -148,61 +142,37 @@ class StepBench(PlaceOptions, Bench):
     def _cases(self) -> "list[_StepCase]":
         """Return the cases that the options ask for, each once."""
         usual = STEP_CASES if self.cluster == "laptop" else CLUSTER_CASES
-        cases = [case for text in self.cases or usual for case in self._cases_of(text)]
-        return list(dict.fromkeys(cases))
-
-    def _cases_of(self, text: str) -> "list[_StepCase]":
-        """Return the cases of a value of ``--cases``.
-
-        Raises:
-            UserError: The value has another form than network:pixels:batch, with or without :ranks x threads, with or
-                without :precision.
-        """
-        if text == _ALL:
-            return self._every_network()
-        try:
-            model, image_size, batch, *more = text.split(":")
-            ranks, threads = map(int, more[0].split("x")) if more else (None, None)
-            if len(more) <= 2:  # noqa: PLR2004 (ranks x threads, precision)
-                return [_StepCase(model, int(image_size), int(batch), ranks, threads, *more[1:])]
-        except ValueError:
-            pass
-        raise UserError(
-            f"--cases {text}: allowed: {_ALL}, or network:pixels:batch, network:pixels:batch:ranks x threads or "
-            f"network:pixels:batch:ranks x threads:precision, as {STEP_CASES[0]}"
-        )
-
-    def _every_network(self) -> "list[_StepCase]":
-        """Return a case of each network at each precision that the cluster's engine has on its GPUs, or on this CPU."""
-        from configs.load import load_cluster
-        from logs.environment import cpu_flags
-
-        cluster = load_cluster(self.cluster, self.overrides)
-        engine, is_cpu = cluster.engine.name, cluster.device == "cpu"
-        precisions = possible_precisions(engine, cpu_flags()) if is_cpu else ENGINES[engine].precisions
-        size, batch = _USUAL_SIZE[cluster.device], _USUAL_BATCH[cluster.device]
-        return [
-            _StepCase(name, min(max(size, least), most), batch, precision=precision)
-            for name, (least, most) in IMAGE_SIZES.items()
-            for precision in precisions
-        ]
+        return list(dict.fromkeys(map(_StepCase.read, self.cases or usual)))
 
 
 @dataclass(frozen=True)
 class _StepCase:
-    """A network, an image size and a batch a rank; ranks of a machine, threads and precision, if None the cluster's."""
+    """A network, an image size and a batch a rank; ranks of a machine and threads, if None the cluster's."""
 
     model: str
     image_size: int
     batch: int
     ranks: int | None = None
     threads: int | None = None
-    precision: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> "_StepCase":
+        """Return the case of a value of ``--cases``.
+
+        Raises:
+            UserError: The value has another form than network:pixels:batch, with or without :ranks x threads.
+        """
+        found = re.fullmatch(r"([^:]+):(\d+):(\d+)(?::(\d+)x(\d+))?", text)
+        if found is None:
+            allowed = "network:pixels:batch or network:pixels:batch:ranks x threads"
+            raise UserError(f"--cases {text}: allowed: {allowed}, as {STEP_CASES[0]}")
+        model, *numbers = found.groups()
+        return cls(model, *(int(number) for number in numbers if number is not None))
 
     @property
     def place(self) -> list[str]:
         """The case's own changes of the cluster."""
-        own = {"ranks_per_node": self.ranks, "engine.threads": self.threads, "engine.precision": self.precision}
+        own = {"ranks_per_node": self.ranks, "engine.threads": self.threads}
         return [f"cluster.{key}={value}" for key, value in own.items() if value is not None]
 
     def title(self, cluster: "Cluster") -> str:
@@ -211,5 +181,4 @@ class _StepCase:
         workers = f"{ranks} rank{'s' * (ranks > 1)}"
         if cluster.device == "cpu":
             workers += f" of {threads} thread{'s' * (threads > 1)}"
-        precision = f", {self.precision}" if self.precision else ""
-        return f"{self.model}, {self.image_size} px, batch {self.batch}, {workers}{precision}"
+        return f"{self.model}, {self.image_size} px, batch {self.batch}, {workers}"

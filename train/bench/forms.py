@@ -16,7 +16,6 @@ from configs.errors import UserError
 from configs.registry import ENGINES, has_engine, possible_precisions
 
 if TYPE_CHECKING:
-    from configs.optimizers import Optimizer
     from train.bench.launching import Finished, Jobs
 
 logger = logging.getLogger(__name__)
@@ -173,15 +172,3 @@ def start_pytorch(jobs: "Jobs", form: Form, **task: Any) -> "Finished":
     with tempfile.TemporaryDirectory() as folder:
         given = {"rendezvous_file": f"{folder}/ranks", "form": own, **task}
         return jobs.ranks("pytorch", given, overrides=place_of(form))
-
-
-def momentum_update(optimizer: "Optimizer") -> dict[str, Any]:
-    """Return LARS or SGD of a recipe as arguments of `train.bench.programs.pytorch.MomentumUpdate`."""
-    from configs.optimizers import Lars
-
-    wanted = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}
-    return {
-        "momentum": optimizer.momentum,
-        "skip_weight_decay": optimizer.skip_weight_decay,
-        "trust": optimizer.model_dump(include=wanted) if isinstance(optimizer, Lars) else None,
-    }

@@ -143,10 +143,6 @@ REFUSED = [
     ("alreduce", "alreduce: no such bench; did you mean 'allreduce'?"),
     ("allreduce --rouns 1", "'--rouns' is not expected here; did you mean '--rounds'?"),
     ("", "NAME"),
-    ("epoch", "input_wait_fraction"),
-    ("input --quick", "doctor --step"),
-    ("roofline", "peak_fraction"),
-    ("overlap --compute real", "comm_exposed_fraction"),
     ("peers --cluster laptop", "others do: allreduce, startup, step"),
     ("step --cluster laptpo", "did you mean 'laptop'"),
     ("peers --model alexnett", "--model alexnett: no such network; did you mean 'alexnet'?"),
@@ -166,7 +162,6 @@ REFUSED_ON_MXNET = [
     ("overlap --cluster abci-v100", "--described"),
     ("step --set batch.global_sice=64", "did you mean 'global_size'?"),
     ("overlap --ranks 4 1", "--ranks 1: allowed: two ranks or more"),
-    ("overlap --links 0", "--links 0: allowed: Gb/s above 0, or backward"),
 ]
 needs_mxnet = pytest.mark.skipif(not has_engine("mxnet"), reason="these benches measure MXNet")
 

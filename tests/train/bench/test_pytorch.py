@@ -275,7 +275,7 @@ def test_images_a_second_are_those_of_all_ranks_in_the_time_of_the_slowest(
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     _write(tmp_path / "train", *[Image.new("RGB", (20, 16), (40 * number,) * 3) for number in range(6)])
     network = {"name": "mnist_small_cnn", "num_classes": 10, "image_size": 28, "input_channels": 1}
-    task: dict[str, Any] = {"network": network, "data": str(tmp_path / "train"), "update": None, "warmup": 1}
+    task: dict[str, Any] = {"network": network, "data": str(tmp_path / "train"), "warmup": 1}
     # Two ranks of two images take four steps in 500 s, beside the one that does not count.
     assert images_per_s(Form(), batch_size=2, steps=4, **task) == pytest.approx(2 * 2 * 4 / 500)
     assert met == ["barrier"]

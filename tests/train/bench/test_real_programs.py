@@ -80,7 +80,7 @@ def once() -> Callable[[Started], Finished]:
 def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_no_more_than_the_bound() -> None:
     words = "--ranks 2 --rounds 3 --set cluster.communication.bucket_bytes=1073741824"
     report = _measure(f"overlap {words}", backward_s=0.1)
-    way = "2 ranks, communication as long as backward: "
+    way = "2 ranks: "
     rows = {(row.alternative.removeprefix(way), row.figure): row for row in report.rows}
     assert rows["none", "step_ms"].low >= 100
     # The link passes 128 KiB of 6.4 MB at once, and a direction may use what the other one leaves.
@@ -110,12 +110,10 @@ def test_the_phases_of_a_start_lie_within_its_time_in_both_orders(
     for name in ("ours", "textbook"):
         own = {figure: median for (each, figure), median in found.items() if each == name and "/" not in figure}
         assert 0 < own["rank_to_run_start_s"] < own["command_to_run_start_s"]
-        phases = [value for figure, value in own.items() if "_to_" not in figure and not figure.startswith("critical")]
+        phases = [value for figure, value in own.items() if "_to_" not in figure]
         assert max(phases) < own["rank_to_run_start_s"]
         assert "warm-up_s" in own
-    path = [median for (_, figure), median in found.items() if figure.startswith("critical path: ")]
-    assert sum(path) == pytest.approx(found["ours", "command_to_first_step_s"], abs=1e-3)
-    assert min(path) > -0.02, "the ledger's clock and the log's differ by their precision only"
+    assert found["ours", "command_to_run_start_s"] < found["ours", "command_to_first_step_s"]
 
 
 @needs_torch
@@ -130,7 +128,7 @@ def test_the_fastest_forms_of_ours_and_of_pytorch_are_measured(once: Callable[[S
         return once(started) if is_one else {"slow": [{"images_per_s": 1e-3}]}
 
     words = "peers --model mnist_small_cnn --batch 2 --rounds 1 --steps 1 --ranks 1 --precision float32"
-    report = _measure(f"{words} --optimizer lars", Answering(answer=answer))
+    report = _measure(words, Answering(answer=answer))
     rates = {name: median for (name, figure), median in _medians(report).items() if figure == "images_per_s"}
     fastest = {name.partition(",")[0]: rate for name, rate in rates.items() if rate > 1}
     assert fastest.keys() == {"ours", "PyTorch"}

@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +171,12 @@ class _Records:
         return Image.open(io.BytesIO(record.image)).convert(self._mode), int(record.labels[0])
 
 
-def images_per_s(  # noqa: PLR0913 (the values of a task)
+def images_per_s(
     form: Form,
     *,
     network: dict[str, Any],
     data: str,
     batch_size: int,
-    update: dict[str, Any] | None,
     warmup: int,
     steps: int,
 ) -> float:
@@ -189,16 +187,11 @@ def images_per_s(  # noqa: PLR0913 (the values of a task)
         network: Arguments of `train.networks.arch.build_network`.
         data: RecordIO files without their suffix.
         batch_size: Images a rank.
-        update: Arguments of `MomentumUpdate`; if None, PyTorch's own SGD.
         warmup: Steps that do not count.
         steps: Steps that count, after those.
     """
-    table = build_network(**network)
-    plain = TableNetwork(table).to(memory_format=form.order)
-    weights, kinds = list(plain.parameters()), [parameter.kind for parameter in table.parameters]
-    change: Callable[[], object] = torch.optim.SGD(weights, lr=1e-4, momentum=0.9, weight_decay=1e-4, fused=True).step
-    if update is not None:
-        change = partial(MomentumUpdate(weights, kinds, **update).step, 1e-4, 1e-4)
+    plain = TableNetwork(build_network(**network)).to(memory_format=form.order)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4, fused=True)
     model, loss_of = form.trained(plain), nn.CrossEntropyLoss(label_smoothing=0.1)
     images = CroppedImages(Path(data), network["image_size"], network["input_channels"])
     loader = DataLoader(images, batch_size, sampler=DistributedSampler(images), num_workers=1, drop_last=True)
@@ -213,7 +206,7 @@ def images_per_s(  # noqa: PLR0913 (the values of a task)
         with form.cast():
             loss = loss_of(model(batch.to(memory_format=form.order)), labels)
         loss.backward()
-        change()
+        optimizer.step()
     slowest_s = torch.tensor(time.perf_counter() - begin)
     distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
     return float(distributed.get_world_size() * batch_size * steps / slowest_s)
