@@ -41,9 +41,7 @@ class _Options:
         f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it and a Horovod with MPI are here",
         choices=["local", "horovodrun", "mpirun", "srun"],
     )
-    shrink: int | None = option(
-        "tensors are F times smaller than the real ones (default: 256; in a job: 1)", metavar="F", type=int
-    )
+    shrink: int = option("tensors are F times smaller than the real ones", 256, metavar="F", type=int)
     speed: float = option("sleeps are S times shorter than the real compute", 1.0, metavar="S", type=float)
     slow: list[str] | None = option(
         "make a rank slower by this factor, or with --accept its copies or its link (3:copy:1.2, 3:link:1.3); "
@@ -57,7 +55,6 @@ class _Options:
         metavar="WHAT@STEP:RANK",
         action="append",
     )
-    validate: bool = option("rehearse with 2, 4, 8, ... up to N ranks; print predictions beside them", default=False)
     check: int | None = option(
         "rehearse the check of ./run.sh doctor --step instead, in which each rank is a node of its own: which nodes "
         "were named how often",
@@ -72,9 +69,6 @@ class _Options:
         type=float,
         nargs="?",
         const=2.0,
-    )
-    config: Path | None = option(
-        "run nothing; write the config of a job, as submit --rehearse does", metavar="FILE", type=Path
     )
     run_dir: Path | None = option("the run folder (default: a new one in runs)", metavar="DIR", type=Path)
 
@@ -97,63 +91,32 @@ def _parser() -> Parser:
 
 
 def _rehearse(options: _Options) -> int:
-    from configs.load import dump, load_both, resolve_path
-    from logs.disk import write_text
-    from train.rehearse.rehearsed_run import (
-        Course,
-        outcome_text,
-        rehearsed_job,
-        rehearsed_run,
-        rehearsed_steps,
-        validation_text,
-    )
+    from configs.load import load_both, resolve_path
+    from train.rehearse.rehearsed_run import Course, outcome_text, rehearsed_run, rehearsed_steps
 
     if options.cluster is None:
         raise UserError("--cluster: got nothing, allowed: the described machine; see ./run.sh rehearse --help")
     described = load_both(options.recipe, options.cluster, options.overrides)
-    shrink = (1 if options.config else 256) if options.shrink is None else options.shrink
-    course = Course(shrink, options.speed, options.slow or [], options.fail or [], options.noise)
-    if options.config:
-        write_text(options.config, dump(*rehearsed_job(*described, course)))
-        return 0
-    runs = [
-        rehearsed_run(*described, course, ranks=ranks, nodes=options.nodes, launcher=_launcher(options.launcher, ranks))
-        for ranks in _numbers_of_ranks(options)
-    ]
-    recipe, cluster = runs[-1]
+    if options.ranks is None:
+        raise UserError("--ranks: got nothing, allowed: the number of ranks on this machine")
+    course = Course(options.shrink, options.speed, options.slow or [], options.fail or [], options.noise)
+    launcher = _launcher(options.launcher, options.ranks)
+    recipe, cluster = rehearsed_run(*described, course, ranks=options.ranks, nodes=options.nodes, launcher=launcher)
     if options.check is not None:
         return _check(recipe, cluster, "--times", str(options.check))
     if options.accept is not None:
         words = ["--minutes", str(options.accept), *(["--out", str(options.run_dir)] if options.run_dir else [])]
         return _start(recipe, cluster, Program.ACCEPT_VERB, ["accept", "--recipe"], words)
-    if cluster.scheduler.spare_nodes and not options.validate:
+    if cluster.scheduler.spare_nodes:
         cluster, status = _without_slow_ranks(recipe, cluster)
         if status:
             return status
-        runs = [(recipe, cluster)]
     name = f"rehearsal-{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = options.run_dir or resolve_path(cluster.paths.runs) / name
-    rows = []
-    for recipe, cluster in runs:
-        part = folder / f"ranks-{cluster.world_size}" if options.validate else folder
-        if status := _start(recipe, cluster, Program.TRAIN_VERB, ["train"], ["--run-dir", str(part)]):
-            return status
-        rows.append(rehearsed_steps(part, cluster))
-        sys.stdout.write(f"{outcome_text(part, rows[-1], *described)}{_CAVEAT}\n")
-    if options.validate:
-        sys.stdout.write(validation_text(rows))
+    if status := _start(recipe, cluster, Program.TRAIN_VERB, ["train"], ["--run-dir", str(folder)]):
+        return status
+    sys.stdout.write(f"{outcome_text(folder, rehearsed_steps(folder, cluster), *described)}{_CAVEAT}\n")
     return 0
-
-
-def _numbers_of_ranks(options: _Options) -> list[int]:
-    """Return the numbers of ranks to rehearse with: --ranks; to validate also 2, 4, 8 and so on below."""
-    if options.ranks is None:
-        raise UserError("--ranks: got nothing, allowed: the number of ranks on this machine")
-    if not options.validate:
-        return [options.ranks]
-    if options.nodes > 1:
-        raise UserError("--validate: got --nodes above 1, allowed: one node")
-    return [*(1 << power for power in range(1, 20) if 1 << power < options.ranks), options.ranks]
 
 
 def _launcher(wanted: str | None, ranks: int) -> str:

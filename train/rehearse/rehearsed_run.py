@@ -354,15 +354,3 @@ def outcome_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster: C
     )
     write_text(folder / REHEARSAL_FILE, told.partition("checkpoints: ")[0])
     return told
-
-
-def validation_text(rows: Sequence[RehearsedSteps]) -> str:
-    """Return a table of rehearsals of the same run on different numbers of ranks, beside their predictions."""
-    lines = ["ranks  predicted ms  rehearsed ms  difference  CPU busy  CPU ms per rank and step"]
-    lines += [
-        f"{row.ranks:5d}  {1e3 * row.predicted_s:12.1f}  {1e3 * row.step_s:12.1f}  "
-        f"{100 * (row.step_s / row.predicted_s - 1):+9.0f} %  {100 * row.busy:6.0f} %  {1e3 * row.cpu_s:24.1f}  "
-        f"{row.verdict}"
-        for row in rows
-    ]
-    return "\n".join(lines) + "\n"
