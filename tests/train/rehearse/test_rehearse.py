@@ -102,7 +102,7 @@ def _finish_run(folder: Path, summary: Summary) -> None:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, Cluster]]:
-    """Return what is trained; in place of training, the files of a run are written."""
+    """Return what is trained; the files of a run are written in place, and a run in a folder ``failed`` has failed."""
     runs: list[tuple[Recipe, Cluster]] = []
 
     def train(command: list[str], **_others: Any) -> Any:
@@ -111,10 +111,25 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, Cluster]]:
         ranks = runs[-1][1].world_size
         summary = Summary("digits", "success", steps=9, world_size=ranks, global_batch_size=64, images_per_s=640.0)
         _finish_run(Path(folder), summary)
-        return SimpleNamespace(returncode=0)
+        return SimpleNamespace(returncode=int(Path(folder).name == "failed"))
 
     monkeypatch.setattr("subprocess.run", train)
     return runs
+
+
+def test_a_rehearsal_tells_what_it_took_and_one_that_fails_has_the_status_of_the_run(
+    tmp_path: Path, trained: list[tuple[Recipe, Cluster]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*WORDS, "--ranks", "4", "--run-dir"]
+    assert main([*words, str(tmp_path / "run")]) == 0
+    kept = (tmp_path / "run" / "rehearsal.txt").read_text(encoding="utf-8")
+    told = capsys.readouterr().out
+    assert "9 steps of 100.0 ms on 4 ranks" in kept
+    assert kept in told
+    assert told.count("this run is a rehearsal, not a result") == 1
+    assert main([*words, str(tmp_path / "failed")]) == 1
+    assert capsys.readouterr().out == ""
+    assert [cluster.world_size for _, cluster in trained] == [4, 4]
 
 
 @pytest.fixture(params=[True, False], ids=["with MPI", "without MPI"])
