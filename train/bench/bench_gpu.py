@@ -232,11 +232,10 @@ class _Part:
         self, batch: int, kind: str, execution: str, *more: str, communicates: bool = False
     ) -> tuple[str, dict[str, Any]]:
         """Return the title and the task of a step of ``imagenet-b256`` on images in memory."""
-        is_tf32 = kind == "TF32"
         sets = self.settings(
             "data.source=synthetic",
             f"batch.global_size={batch}",
-            f"cluster.engine.precision={'float32' if is_tf32 else kind}",
+            f"cluster.engine.precision={kind}",
             *EXECUTIONS[execution],
             *more,
             communicates=communicates,
@@ -245,7 +244,7 @@ class _Part:
         words += [execution] if execution != "eager" else []
         # cuDNN tries algorithms in the first steps.
         seconds = self.options.seconds
-        task = {"recipe": _RECIPE, "overrides": sets, "is_tf32": is_tf32, "warmup": 3, "seconds": seconds}
+        task = {"recipe": _RECIPE, "overrides": sets, "warmup": 3, "seconds": seconds}
         return ", ".join(words).replace("cluster.engine.", ""), task
 
     def timed(self, cases: Iterable[tuple[int, str, str]], *, communicates: bool = False) -> Rows:
@@ -264,7 +263,7 @@ class _Part:
 
         A part may end before all are measured.
         """
-        sizes, kinds = self.batches, self.of(("float16", "bfloat16", "TF32"), ("float32", "bfloat16"))
+        sizes, kinds = self.batches, self.of(("float16", "bfloat16", "float32"), ("float32", "bfloat16"))
         every = [(size, kind) for kind in kinds for size in sizes]
         return sorted(every, key=lambda step: (sizes.index(step[0]) > 1, kinds.index(step[1]) > 1))
 

@@ -102,7 +102,7 @@ def _finish_run(folder: Path, summary: Summary) -> None:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, Cluster]]:
-    """Return what is trained; the files of a run are written in place, and a run in a folder ``failed`` has failed."""
+    """Return what would be trained: only the files of a run are written, and one in a folder ``failed`` has failed."""
     runs: list[tuple[Recipe, Cluster]] = []
 
     def train(command: list[str], **_others: Any) -> Any:

@@ -22,7 +22,6 @@ from configs.optimizers import HyperParameters
 from configs.plan import plan_run
 from data.input.synthetic import open_repeated
 from train.bench.kernel_cases import KERNEL_CASES, KernelCase
-from train.bench.programs.steps import allow_tf32
 from train.bench.samples import Figures, write_samples
 from train.compose import compose
 from train.dataset import images_of
@@ -96,7 +95,7 @@ def errors(case: KernelCase, place: Sequence[str], kind: str) -> Figures:
     Args:
         case: What is computed.
         place: Changes of the cluster ``laptop``, the device among them.
-        kind: float32, float16, bfloat16, or TF32: float32 whose products have ten bits of fraction.
+        kind: float32, float16 or bfloat16.
 
     Returns:
         ``logits_error`` of an evaluation, and ``loss_error``, ``gradient_error`` and ``statistics_error``, of what is
@@ -108,26 +107,25 @@ def errors(case: KernelCase, place: Sequence[str], kind: str) -> Figures:
         that is dropped; ``repeat_error``, the share of values that the same seed treats in another way; and
         ``seed_error``, of the share that two seeds treat in the same way.
     """
-    place = [*place, f"cluster.engine.precision={'float32' if kind == 'TF32' else kind}"]
+    place = [*place, f"cluster.engine.precision={kind}"]
     if case.check == "masks":
-        return _mask_errors(case, place, is_tf32=kind == "TF32")
-    exact, found = _exact(case), _COMPUTE[case.check](case, place, is_tf32=kind == "TF32")
+        return _mask_errors(case, place)
+    exact, found = _exact(case), _COMPUTE[case.check](case, place)
     return {f"{name}_error": distance(found[name], exact[name]) for name in exact if exact[name].any()}
 
 
 @cache
 def _exact(case: KernelCase) -> _Results:
     """Return what a case should leave."""
-    return _COMPUTE[case.check](case, _ON_CPU, is_tf32=False)
+    return _COMPUTE[case.check](case, _ON_CPU)
 
 
-def _steps(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results:
+def _steps(case: KernelCase, place: Sequence[str]) -> _Results:
     """Return what two steps of a run leave, between two evaluations."""
     recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
     plan = plan_run(recipe, 1)
     images = images_of(recipe, cluster, plan, _ALONE)
     rank = compose(recipe, cluster, _ALONE, Ledger(), plan=plan, images=images)
-    allow_tf32(is_allowed=is_tf32)
     engine, network, training, evaluation = rank.engine, rank.model.network, rank.training, rank.evaluation
     assert training is not None
     assert evaluation is not None
@@ -148,7 +146,7 @@ def _steps(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results
     return {**left, "evaluation": np.array([evaluate().row["eval_loss"] - loss_before])}
 
 
-def _layers(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Results:
+def _layers(case: KernelCase, place: Sequence[str]) -> _Results:
     """Return what a forward and a backward pass leave of a network that has every kind of layer."""
     rows = Rows(3, 32)
     wide = rows.add("pool", "max_pool", rows.conv_relu("wide", "data", 16, kernel=7, stride=2), kernel=3, stride=2)
@@ -167,7 +165,7 @@ def _layers(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Result
     rows.dense("classifier", rows.dense_relu("hidden", halved, 64), 10)
     of_images = replace(KINDS["dropout"], draws="images")
     layers = [replace(each, kind=of_images) if each.name == "branch" else each for each in rows.layers]
-    engine, network = network_on(case, place, Network("layers", 32, 3, 10, tuple(layers)), is_tf32=is_tf32)
+    engine, network = network_on(case, place, Network("layers", 32, 3, 10, tuple(layers)))
     statistics = _vector(network.read_statistics().values())
     batch = batch_on(engine, network, np.random.default_rng(0).standard_normal((32, 3, 32, 32), np.float32))
     logits = engine.to_host(network.inference()(batch[0]))
@@ -180,14 +178,14 @@ def _layers(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> _Result
 _COMPUTE: Mapping[str, Callable[..., _Results]] = {"steps": _steps, "layers": _layers}
 
 
-def _mask_errors(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> Figures:
+def _mask_errors(case: KernelCase, place: Sequence[str]) -> Figures:
     """Return the errors of dropout, of an image whose values go straight into a dense layer.
 
     The gradient of the layer's weight is the product of the bias's gradient and of the values that were kept.
     """
     rows = Rows(3, _SIDE)
     rows.dense("classifier", rows.add("dropout", "dropout", "data", rate=_RATE), 10)
-    engine, network = network_on(case, place, Network("dropout", _SIDE, 3, 10, tuple(rows.layers)), is_tf32=is_tf32)
+    engine, network = network_on(case, place, Network("dropout", _SIDE, 3, 10, tuple(rows.layers)))
     values = np.random.default_rng(0).uniform(1, 2, (1, 3, _SIDE, _SIDE)).astype(np.float32)
 
     def scales(seed: int) -> np.ndarray:
@@ -209,11 +207,10 @@ def _mask_errors(case: KernelCase, place: Sequence[str], *, is_tf32: bool) -> Fi
     }
 
 
-def network_on(case: KernelCase, place: Sequence[str], table: Network, *, is_tf32: bool) -> tuple[Any, Any]:
+def network_on(case: KernelCase, place: Sequence[str], table: Network) -> tuple[Any, Any]:
     """Return an engine, and the network of a table with seeded weights."""
     recipe, cluster = load_both(case.recipe, "laptop", [*case.overrides, *place])
     engine = open_engine(cluster, _ALONE)
-    allow_tf32(is_allowed=is_tf32)
     network = engine.build_network(table, recipe, accumulate=False)
     network.load_weights(initial_weights(table, recipe.model, seed=1))
     return engine, network

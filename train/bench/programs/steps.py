@@ -50,7 +50,6 @@ def main(  # noqa: PLR0913 (the values of a task)
     seconds: float = 0.0,
     reads_images: bool = False,
     has_parts: bool = False,
-    is_tf32: bool = False,
     most_engines: int | None = None,
     trains: bool = True,
 ) -> None:
@@ -67,15 +66,12 @@ def main(  # noqa: PLR0913 (the values of a task)
         reads_images: Take the images from the packed data set, instead of one batch from memory.
         has_parts: Also measure the warm-up and the first step, and in each sample the parts of a step and of an
             evaluation, and the share of the peak.
-        is_tf32: Let products of float32 on a GPU have ten bits of fraction, which a run never does.
         most_engines: Of a convolution's engines, those that cuDNN tries before the first step; 0: all; if None, as a
             run does.
         trains: Take steps, instead of only the batches of ``reads_images``.
     """
     loaded, identity = load_both(recipe, cluster, overrides), read_identity(os.environ)
     rank = open_rank(*loaded, identity, reads_images=reads_images)
-    if is_tf32:
-        allow_tf32(is_allowed=True)
     if most_engines is not None:
         import torch  # noqa: PLC0415 (other environments have none)
 
@@ -121,13 +117,6 @@ class _Fetched:
         batch = self._source.next_batch()
         self.taken_s += time.perf_counter() - begin
         return batch
-
-
-def allow_tf32(*, is_allowed: bool) -> None:
-    """Say whether the products of float32 on a GPU may have ten bits of fraction; call it after opening the engine."""
-    import torch  # noqa: PLC0415 (other environments have none)
-
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = is_allowed
 
 
 def _parts(rank: ProbedRank, batch: TrainingBatch) -> dict[str, float]:
