@@ -258,7 +258,7 @@ class _Part:
         return self.of((256, 32, 128), (8,))
 
     @property
-    def sorts(self) -> list[tuple[int, str]]:
+    def batches_and_types(self) -> list[tuple[int, str]]:
         """Return batch and type of steps: the largest and the smallest batch first, in the two types of 16 bits.
 
         A part may end before all are measured.
@@ -269,16 +269,16 @@ class _Part:
 
     def steps(self) -> Rows:
         """Time steps that are launched kernel by kernel."""
-        return self.timed((*sort, "eager") for sort in self.sorts)
+        return self.timed((*each, "eager") for each in self.batches_and_types)
 
     def graph(self) -> Rows:
         """Time steps that are one CUDA graph, the smallest batch first."""
-        return self.timed(sorted(((*sort, "graph") for sort in self.sorts), key=lambda step: step[0]))
+        return self.timed(sorted(((*each, "graph") for each in self.batches_and_types), key=lambda step: step[0]))
 
     def compiled(self) -> Rows:
         """Time compiled steps, of the first batch first: there may be no time to compile smaller ones."""
-        by_batch = sorted(self.sorts, key=lambda sort: sort[0] != self.batches[0])
-        return self.timed((*sort, way) for sort in by_batch for way in ("compiled", "compiled, graph"))
+        by_batch = sorted(self.batches_and_types, key=lambda step: step[0] != self.batches[0])
+        return self.timed((*each, way) for each in by_batch for way in ("compiled", "compiled, graph"))
 
     def nccl(self) -> Rows:
         """Time steps with sums of one rank, and these sums alone by size."""
