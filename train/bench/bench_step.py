@@ -30,7 +30,6 @@ CLUSTER_CASES = ("resnet50:224:32", "resnet50:224:128")
 """What is measured on another cluster than ``laptop``."""
 
 _GIVEN, _RATE = "as given", "images_per_s"
-_UNFOLDED, _FOLDING = "unfolded_evaluation_ms", "evaluation_ms / unfolded"
 GREY = (
     "model.input_channels=1",
     "model.num_classes=10",
@@ -65,16 +64,13 @@ class StepBench(PlaceOptions, Bench):
         if self.advise:
             return self._advice(jobs)
         starts = dict(self._start(case, jobs) for case in self._cases())
-        rows = [
-            row.judged(1.0, below="faster", above="slower") if row.figure == _FOLDING else row
-            for row in interleave(starts, n=self.rounds)
-        ]
+        rows = interleave(starts, n=self.rounds)
         notes = [
             "a figure of a start is the median of its steps; forward, backward and update: one after another; step_ms "
             "and images_per_s: as a run queues them",
             "warm_up_ms: the synthetic step of a start-up; first_step_ms: the step after it, the first one of a run",
             "evaluation_ms: inference of a batch, with batch norm folded into the convolutions (fold_ms, once an "
-            "evaluation); unfolded_evaluation_ms: with batch norm",
+            "evaluation)",
             "an image takes 6 operations for each multiply-add of train.networks.arch; the peak is what the same ranks "
             "and threads reach in the engine's product of float32 matrices of 1536 x 1536",
         ]
@@ -99,10 +95,7 @@ class StepBench(PlaceOptions, Bench):
         def start() -> Figures:
             found = jobs.ranks("steps", task).samples
             steps = found["steps"]
-            figures = {**found["start"][0], **{each: median(sample[each] for sample in steps) for each in steps[0]}}
-            if _UNFOLDED in figures:
-                figures[_FOLDING] = figures["evaluation_ms"] / figures[_UNFOLDED]
-            return figures
+            return {**found["start"][0], **{each: median(sample[each] for sample in steps) for each in steps[0]}}
 
         return case.title(cluster), start
 

@@ -24,7 +24,7 @@ from train.rank.identity import read_identity
 from train.rank.startup import Ledger
 
 _EVALUATIONS = 3
-"""Batches that each way of an evaluation takes for one sample."""
+"""Batches of an evaluation for one sample."""
 
 _SAMPLES = 4
 """Samples of a start, if the number of steps of each one is to follow from the time."""
@@ -122,21 +122,15 @@ class _Fetched:
 def _parts(rank: ProbedRank, batch: TrainingBatch) -> dict[str, float]:
     """Return the milliseconds of forward, backward and update, one after another, and of the parts of an evaluation.
 
-    Batch norm is folded once an evaluation; inference of a batch is timed with and without folding.
+    Batch norm is folded once an evaluation.
     """
     passes_ms = {f"{name}_ms": 1e3 * rank.slowest_s(action) for name, action in rank.passes(batch).items()}
-    network: Any = rank.parts.model.network
+    network = rank.parts.model.network
     fold_s = rank.slowest_s(network.inference)
-    ways = {"evaluation_ms": network.inference()}
-    # MXNet's engine also has the network with its batch norms, to export it.
-    if hasattr(network, "unfolded_inference"):
-        ways["unfolded_evaluation_ms"] = network.unfolded_inference()
-    taken_ms: dict[str, list[float]] = {name: [] for name in ways}
-    for number, name in turns(list(ways), 1 + _EVALUATIONS):
-        seconds = rank.slowest_s(partial(ways[name], batch.images))
-        if number:  # The first time allocates memory.
-            taken_ms[name].append(1e3 * seconds)
-    return {**passes_ms, "fold_ms": 1e3 * fold_s, **{name: median(values) for name, values in taken_ms.items()}}
+    infer = partial(network.inference(), batch.images)
+    # The first time allocates memory.
+    _, *evaluations_s = (rank.slowest_s(infer) for _ in range(1 + _EVALUATIONS))
+    return {**passes_ms, "fold_ms": 1e3 * fold_s, "evaluation_ms": 1e3 * median(evaluations_s)}
 
 
 def _share_of_peak(rank: ProbedRank, images_per_s: float) -> dict[str, float]:

@@ -131,15 +131,11 @@ class TrainedNetwork(TrainableNetwork):
         self._has_inferred = True
         return lambda images: self._folded(images.as_in_context(self._context))
 
-    def unfolded_inference(self) -> Callable[[Array], Array]:
-        """Return the function from images to logits with every batch norm, as it is exported."""
-        self._settle()
-        self._has_inferred = True
-        return lambda images: self._exported(images.as_in_context(self._context))
-
     def export(self, prefix: Path) -> None:
         """Write ``PREFIX-symbol.json`` and ``PREFIX-0000.params`` for MXNet's own loaders, with batch norm unfolded."""
-        self.unfolded_inference()(mx.nd.zeros((1, *self.image_shape), ctx=self._context)).wait_to_read()
+        self._settle()
+        self._has_inferred = True
+        self._exported(mx.nd.zeros((1, *self.image_shape), ctx=self._context)).wait_to_read()
         self._exported.export(str(prefix))
 
     def to_oihw(self, stored: np.ndarray) -> np.ndarray:
