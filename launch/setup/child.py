@@ -36,6 +36,7 @@ _CAUSES = (
         "{what} does not match the lock file's hashes: it is damaged (copy the file again, or pip cache purge, then "
         "./run.sh again), or of another build (./run.sh setup --without-hashes)",
     ),
+    (r"Illegal instruction", "this CPU lacks AVX, FMA or F16C, which Horovod is built with; use a newer machine"),
 )
 """Pattern in a failed command's output, and the probable cause with its remedy; the first that matches counts. What a
 compiler or pip says well enough by itself is not here."""

@@ -36,6 +36,7 @@ PARTS: Mapping[str, str] = {
     "kernels": "does a step on this GPU compute as float32 does on the CPU, in every type and way to compute it?",
     "profile": "in which kernels, and groups of kernels, does a step spend its time, and how many does it launch?",
     "levers": "what do cuDNN's search, four input channels, batch 400 and fused batch norms gain in a step?",
+    "norms": "at each shape of ResNet-50: which batch norm with addition and ReLU is fastest, and how exact is each?",
     "compiled": "what does torch.compile gain in a step, also as a CUDA graph?",
     "decoding": "how many images/s does NVIDIA DALI decode alone, by decoder, hardware's share, threads and cache?",
     "jpegs": "what do steps on JPEGs take, launched and as a CUDA graph, and how long does the host wait for images?",
@@ -57,6 +58,8 @@ _RECIPE = "imagenet-b256"
 _TINY = ("model.name=resnet8", "model.image_size=16")
 _JPEGS = ("cluster.engine.prefetch_depth=5", "cluster.engine.hw_decoder_load=0.99", "cluster.engine.file_access=read")
 _CACHE = ("cluster.engine.stick_to_shard=true", f"cluster.engine.decoded_cache_bytes={12 << 30}")
+_NORM_SHAPES = ((56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512), (7, 2048))
+"""Side and channels of the batch norms of ResNet-50, but for the first one."""
 
 _LONGEST_S = 240.0
 """Seconds that a program with one measurement may take."""
@@ -302,6 +305,21 @@ class _Part:
         # In a process of its own, because a process keeps the engine that cuDNN has found for a convolution.
         apart = {f"{title}, cuDNN tries ten engines": {**task, "most_engines": 10}}
         yield from self.in_turn("steps", apart, warmup=1)
+
+    def norms(self) -> Rows:
+        """Time batch norms of the shapes of ResNet-50, in every way that the engine has."""
+        batch, shapes = self.of((256, _NORM_SHAPES), (4, ((4, 8), (2, 16))))
+        roads: dict[str, Sequence[str]] = {"framework": (), "fused": EXECUTIONS["fused"]}
+        # On a CPU, compiling needs a C++ compiler.
+        roads |= self.of({"compiled": EXECUTIONS["compiled"]}, {})
+        precision = f"cluster.engine.precision={self.kind}"
+        cases = {
+            f"{batch} x {side} x {side} x {channels}, {road}": {
+                "place": self.alone(), "changes": [precision, *changes], "shape": [batch, side, channels],
+            }
+            for side, channels in shapes for road, changes in roads.items()
+        }  # fmt: skip
+        return self.in_turn("gpu.norms", cases)
 
     def machine(self) -> Rows:
         """Time copies and products of matrices."""

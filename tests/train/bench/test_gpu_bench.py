@@ -59,7 +59,7 @@ def test_a_network_learns_the_classes_of_jpegs_and_the_official_checker_accepts_
 
 @pytest.mark.slow
 def test_what_needs_no_compiler_is_measured_and_what_was_measured_is_left_out_of_the_next_call(tmp_path: Path) -> None:
-    parts = ["machine", "kernels", "decoding", "jpegs", "profile"]
+    parts = ["machine", "kernels", "norms", "decoding", "jpegs", "profile"]
     bench = GpuBench(only=parts, seconds=0.01, folder=tmp_path, tiny=True)
     report = bench.measure(Answering(answer=_here))
     found = {(row.alternative, row.figure): row for row in report.rows}

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,9 @@ _RATE = 0.4
 
 _SIDE = 224
 """Side of the image whose values are dropped, px: the share of 150,528 values is 0.0013 from the rate, typically."""
+
+_PAIRS, _PASS_SAMPLES, _PASSES = 4, 5, 10
+"""Batch norms with a ReLU, each followed by one with an addition and a ReLU; samples, and passes of each one."""
 
 _MACHINE_SAMPLES, _REPEATS = 5, 20
 """Samples of the machine, and copies and products of each one."""
@@ -230,6 +233,60 @@ def distance(found: np.ndarray, exact: np.ndarray) -> float:
     """Return |found - exact| / |exact|; infinite if a value is none."""
     distance = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     return float(distance) if np.isfinite(distance) else float("inf")
+
+
+def norms(title: str, place: Sequence[str], changes: Sequence[str], shape: tuple[int, int, int]) -> None:
+    """Write the milliseconds of a forward and a backward pass of eight batch norms, and the errors against float32.
+
+    Args:
+        title: Names the samples.
+        place: Changes of the cluster ``laptop``.
+        changes: Further changes, which choose the way.
+        shape: Images, side in px, channels.
+    """
+    exact = _exact_passes(tuple(place), tuple(shape))
+    found, samples = _passes([*place, *changes], shape, _PASSES)
+    errors = {f"{name}_error": distance(found[name], exact[name]) for name in exact}
+    write_samples(_ALONE, title, [{**sample, **errors} for sample in samples])
+
+
+@lru_cache(maxsize=1)  # cases of one shape follow one another
+def _exact_passes(place: tuple[str, ...], shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
+    """Return the results in float32 on the same device."""
+    return _passes([*place, "cluster.engine.precision=float32"], shape, 1)[0]
+
+
+def _passes(
+    place: Sequence[str], shape: tuple[int, int, int], passes: int
+) -> tuple[dict[str, np.ndarray], list[Figures]]:
+    """Return the results of a forward and a backward pass, and the samples of their time."""
+    batch, side, channels = shape
+    rows = Rows(channels, side)
+    last = "data"
+    for pair in range(_PAIRS):
+        inner = rows.add(f"relu{pair}", "relu", rows.add(f"bn{pair}", "bn", last))
+        added = rows.add(f"added{pair}", "add", rows.add(f"outer{pair}", "bn", inner), last)
+        last = rows.add(f"end{pair}", "relu", added)
+    rows.dense("classifier", rows.add("mean", "global_pool", last), 10)
+    table = Network("norms", side, channels, 10, tuple(rows.layers))
+    engine, network = network_on(KernelCase(), place, table)
+    values = np.random.default_rng(0).standard_normal((batch, channels, side, side), np.float32)
+    images, labels = batch_on(engine, network, values)
+
+    def run(number: int) -> float:
+        engine.wait_all()
+        begin = time.perf_counter()
+        for _ in range(number):
+            loss = network.forward(images, labels)
+            network.backward()
+        engine.wait_all()
+        results["loss"] = engine.to_host(loss)
+        return 1e3 * (time.perf_counter() - begin) / number
+
+    results: dict[str, np.ndarray] = {}
+    run(1)
+    results["gradient"] = np.concatenate([engine.to_host(each).ravel() for each in network.gradients])
+    return results, [{"pass_ms": run(passes)} for _ in range(_PASS_SAMPLES)]
 
 
 def machine(device: str, copy_bytes: int, side: int) -> None:
