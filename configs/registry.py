@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from configs.errors import ConfigError
 
+MOST_CLASSES = 1_000_000
+"""Of a data set. A number of a class beyond it is an identifier of something else."""
+
 RendezvousName = Literal["horovod", "torch", "shared_memory", "none"]
 
 _ALL_LAUNCHERS = ("local", "horovodrun", "mpirun", "srun")

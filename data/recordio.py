@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from configs.reading import patiently, read_bytes
+from configs.registry import MOST_CLASSES
 from configs.sync import sync, write_synced
 
 MAGIC = struct.pack("<I", 0xCED7230A)
@@ -239,8 +240,8 @@ class RecordFile:
         label, *others = unpack_image(self.bytes_at(begin, min(last, begin + _PAGE_BYTES))).labels
         if others:
             raise RecordError(f"has {1 + len(others)} labels, allowed: 1")
-        if not (label.is_integer() and label >= 0):
-            raise RecordError(f"label {label:g}, allowed: whole numbers from 0")
+        if not (label.is_integer() and 0 <= label < MOST_CLASSES):
+            raise RecordError(f"label {label:g}, allowed: whole numbers 0 to {MOST_CLASSES - 1:,}")
         return int(label)
 
     def require_end(self, offset: int, end: int) -> None:

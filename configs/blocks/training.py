@@ -10,6 +10,7 @@ from configs.decays import Decay
 from configs.errors import ConfigError
 from configs.ideas import with_keys_of_ideas
 from configs.networks import NETWORKS
+from configs.registry import MOST_CLASSES
 from configs.section import Section
 
 _STAGES_OF_PHOTOGRAPHS = 4
@@ -68,7 +69,7 @@ class Model(Section):
 
     name: Literal[tuple(NETWORKS)]  # type: ignore[valid-type]
     """The network."""
-    num_classes: int = Field(ge=2, le=1_000_000, json_schema_extra={"unit": "classes"})
+    num_classes: int = Field(ge=2, le=MOST_CLASSES, json_schema_extra={"unit": "classes"})
     """Outputs of the classifier. The data set may not have more classes."""
     image_size: int = Field(ge=8, le=1024, json_schema_extra={"unit": "px"})
     """Side of the square input image. Compute and memory grow with its square; each network has a smallest and a

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from configs.reading import read_bytes
+from configs.registry import MOST_CLASSES
 from configs.sync import write_synced
 from data.forms.form import Sample
 from data.forms.in_place import Placed, Span
@@ -118,14 +119,14 @@ def class_in(content: bytes) -> int:
     """Return the class that a .cls or a .json file of a sample has.
 
     Raises:
-        ValueError: It has none that is a whole number from 0.
+        ValueError: It has none that is the number of a class.
     """
-    told = f"label {content[:40]!r}, allowed: a whole number from 0"
+    told = f"label {content[:40]!r}, allowed: whole numbers 0 to {MOST_CLASSES - 1:,}"
     try:
         label = json.loads(content)["label"] if content.lstrip().startswith(b"{") else int(content)
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, RecursionError):
         raise ValueError(told) from None
-    if not isinstance(label, int) or label < 0:
+    if not isinstance(label, int) or not 0 <= label < MOST_CLASSES:
         raise ValueError(told)
     return label
 

@@ -54,7 +54,8 @@ def test_a_part_is_a_word_of_the_name_or_the_folder(tmp_path: Path, names: tuple
     ("train", "evaluation", "told"),
     [
         ((0, (1, 2), 1), (0,), r"train\.rec: record 1 at byte 0*\d+: has 2 labels, allowed: 1"),
-        ((0, 1, 0.5), (0,), r"train\.rec: record 2 at byte \d+: label 0\.5, allowed: whole numbers from 0"),
+        ((0, 1, 0.5), (0,), r"train\.rec: record 2 at byte \d+: label 0\.5, allowed: whole numbers 0 to 999,999"),
+        ((0, 1, 1e30), (0,), r"train\.rec: record 2 at byte \d+: label 1e\+30, allowed"),
         ((0, -1, 1), (0,), r"record 1 at byte \d+: label -1, allowed"),
         ((0, 1), (0, 3), "labels that no training image has: 3; allowed: 0 to 1"),
         ((0, 0), (0,), "one class, allowed: at least two"),
@@ -133,7 +134,9 @@ def write_shard(tar: Path, **members: bytes | int) -> None:
 @pytest.mark.parametrize(
     ("members", "told"),
     [
-        ({"c__cls": b"cat", "c__jpg": 1}, r"c\.cls: label b'cat', allowed: a whole number from 0"),
+        ({"c__cls": b"cat", "c__jpg": 1}, r"c\.cls: label b'cat', allowed: whole numbers 0 to 999,999"),
+        ({"c__cls": b"1000000", "c__jpg": 1}, r"c\.cls: label b'1000000', allowed"),
+        ({"c__json": b'{"label": ' + b"[" * 10**5, "c__jpg": 1}, r"c\.json: label .*, allowed"),
         ({"c__cls": b"-1", "c__png": 1}, r"c\.cls: label b'-1', allowed"),
         ({"c__json": b'{"label": "cat"}', "c__jpg": 1}, r"c\.json: label .*cat.*, allowed"),
         ({"c__json": b'{"label"', "c__jpg": 1}, r"c\.json: label .*, allowed"),
