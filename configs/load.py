@@ -85,9 +85,10 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     if twice:
         raise UserError(f"key {min(twice)!r} occurs twice in the block of line {node.start_mark.line + 1}; remove one")
     for key, value in node.value:
-        if key.value == _ENVIRONMENT and isinstance(value, yaml.MappingNode):
-            for scalar in (each for _, each in value.value if isinstance(each, yaml.ScalarNode)):
-                scalar.tag = "tag:yaml.org,2002:str"
+        path = key.value.removeprefix("cluster.") if isinstance(key.value, str) else ""  # of a study
+        inner = value.value if path == _ENVIRONMENT and isinstance(value, yaml.MappingNode) else []
+        for _, each in [*inner, *([(key, value)] if path.startswith(f"{_ENVIRONMENT}.") else [])]:
+            each.tag = "tag:yaml.org,2002:str" if isinstance(each, yaml.ScalarNode) else each.tag
     return loader.construct_mapping(node, deep=True)
 
 

@@ -87,6 +87,12 @@ class Study(_AnyStudy):
     curves: dict[str, Curve] = Field(min_length=1)
     """The curves to draw: a free name for each."""
 
+    @model_validator(mode="after")
+    def _each_key_has_an_effect(self) -> Study:
+        self.refuse(self.swept in {self.tuned, "run.seed"}, "swept", "a key that neither tuned nor seeds sets over it")
+        self.refuse(self.tuned == "run.seed", "tuned", "another key, because seeds sets this one over it")
+        return self
+
     def grid_cells(self) -> Iterator[Cell]:
         """Yield a cell for every value of every grid, with the first seed."""
         for name, curve in self.curves.items():
@@ -123,7 +129,7 @@ class Cell:
     @property
     def folder(self) -> str:
         """The name of the run's folder."""
-        return f"{self.curve}-{self.swept}-{self.tuned:g}-seed{self.seed}".replace(" ", "-")
+        return _as_folder(f"{self.curve}-{self.swept}-{self.tuned:g}-seed{self.seed}")
 
 
 class LeftOut(Section):
@@ -305,6 +311,11 @@ def _has_kind(engine: str, kind: str) -> bool:
     return engine not in ENGINES or kind not in COMMUNICATORS or kind in communicators_of(engine)
 
 
+def _as_folder(name: str) -> str:
+    """Return the name of a folder: a dash stands for each space, slash and character that does not print."""
+    return "".join(each if each.isprintable() and each not in " /" else "-" for each in name)
+
+
 def _require_apart(folders: Iterable[str]) -> None:
     """Raise UserError if two cells have the same folder, as 1 and 1.0 do, or the names "a b" and "a-b"."""
     for folder, number in Counter(folders).items():
@@ -368,7 +379,7 @@ class ScalingCell:
     def name(self) -> str:
         """The name of the cell's run folders, without the number of the repeat."""
         *names, batch, ranks = astuple(self)
-        return "-".join([*filter(None, names), f"b{batch}", f"r{ranks}"]).replace(" ", "-").replace("/", "-")
+        return _as_folder("-".join([*filter(None, names), f"b{batch}", f"r{ranks}"]))
 
 
 def load_study(name: str) -> Study | ScalingStudy:

@@ -44,6 +44,7 @@ def test_an_accuracy_study_has_a_cell_for_each_value_with_the_first_seed() -> No
         "LARS-64-0.5-seed3", "LARS-64-1-seed3", "LARS-128-2-seed3", "plain-SGD-32-0.25-seed3",
     ]  # fmt: skip
     assert Cell("c", 64, 0.1 + 0.2, 12).folder == "c-64-0.3-seed12"
+    assert Cell("../a\n/b", 64, 1, 3).folder == "..-a--b-64-1-seed3", "one folder, below that of the study"
     told = []
     for cell in (cells[2], Cell("plain SGD", 32, 0.25, 1)):
         recipe, cluster = study.load(cell)
@@ -61,6 +62,15 @@ def test_a_cell_comes_over_its_curve_and_a_study_sets_nothing_truth_and_lists_as
     assert (recipe.batch.global_size, recipe.schedule.base_lr, recipe.run.seed) == (64, 0.5, 3)
     assert (recipe.data.flip, recipe.data.eval_resize, recipe.data.mean) == (False, None, (1, 2.5, 3))
     assert (recipe.card.purpose, cluster.name) == ("null", "a100-node")
+
+
+@pytest.mark.parametrize("key", ["cluster.environment.A_SITE: 1.10", "cluster.environment: {A_SITE: 1.10}"])
+def test_a_variable_in_a_study_is_the_text_as_written(key: str, tmp_path: Path) -> None:
+    text = yaml.safe_dump(STUDY | {"set": {}}).replace("set: {}\nswept", f"set:\n  {key}\nswept")
+    (tmp_path / "study.yaml").write_text(text, encoding="utf-8")
+    study = load_study(str(tmp_path / "study.yaml"))
+    assert isinstance(study, Study)
+    assert study.load(next(study.grid_cells()))[1].environment == {"A_SITE": "1.10"}
 
 
 @pytest.mark.parametrize(("keys", "asked_for"), [((), "ranks"), (("seeds",), "swept"), (("ranks",), "batch")])
@@ -88,6 +98,9 @@ OF_CURVES: list[tuple[dict[str, Any], str]] = [
     ({"set": {"model.name": "resnet9"}}, "model.name: got "),
     ({"curves": {"a": {"grid": {64: [1, 2, 1.0]}}}}, "study: 2 of its cells would have the folder a-64-1-seed3; list"),
     ({"curves": {each: {"grid": {64: [1]}} for each in ("a b", "a-b")}}, "study: 2 of its cells"),
+    ({"swept": "schedule.base_lr"}, "study.swept: got 'schedule.base_lr', allowed: a key that neither tuned nor seeds"),
+    ({"swept": "run.seed"}, "study.swept: got 'run.seed', allowed: a key that neither tuned nor seeds"),
+    ({"tuned": "run.seed"}, "study.tuned: got 'run.seed', allowed: another key"),
 ]  # fmt: skip
 OF_A_GRID: list[tuple[dict[str, Any], str]] = [
     ({"ranks": [4, 12]}, "study.ranks: got 12, allowed: up to 8, or a multiple of 8; change"),
