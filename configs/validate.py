@@ -177,6 +177,7 @@ _ALLOWED = {
     "float_type": "a number",
     "int_from_float": "an integer",
     "int_type": "an integer",
+    "invalid_key": "a text as the key",
     "model_attributes_type": "a block of keys",
     "model_type": "a block of keys",
     "string_too_short": "a text that is not empty",

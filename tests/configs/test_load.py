@@ -110,6 +110,7 @@ def test_a_key_or_a_value_of_any_length_makes_a_short_message(tmp_path: Path, li
         (f"a: {'9' * 5000}", "a whole number of 5,000 digits, allowed: at most 100$"),
         ("a: 1\na: 2", "'a' occurs twice in the block of line 1; remove one$"),
         ("? {a: 1}\n: 2", "not YAML"),
+        ('a: "x\\0"', "a zero byte in a text, which no path and no variable can hold; leave it out$"),
     ],
 )
 def test_a_text_that_would_grow_or_crash_is_refused_in_one_line(text: str, words: str) -> None:
