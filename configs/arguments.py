@@ -160,7 +160,7 @@ def exit_status(work: Callable[[], int]) -> int:
         status = work()
         sys.stdout.flush()
     except (UserError, ImportError) as error:
-        sys.stderr.write("".join(f"error: {line}\n" for line in in_words(error).splitlines()))
+        sys.stderr.write("".join(f"error: {printable(line)}\n" for line in in_words(error).splitlines()))
         return 2
     except ChildInterrupted:
         return 130

@@ -114,6 +114,14 @@ def test_control_characters_become_a_space() -> None:
     assert printable("a\x00\x00\x1b[0m\tb  c") == "a [0m b  c"
 
 
+def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> int:
+        raise UserError("\x1b[31mkey: no such key\nkey: got 1")
+
+    assert exit_status(refuse) == 2
+    assert capsys.readouterr().err == "error:  [31mkey: no such key\nerror: key: got 1\n"
+
+
 @pytest.mark.parametrize(
     ("words", "wrong", "remedy"),
     [
