@@ -8,6 +8,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from configs.arguments import printable
 from configs.errors import UserError
-from configs.reading import Unreadable, is_file, patiently
+from configs.reading import is_file, patiently
 from logs.checkpoints import read
 from train.checkpoint import evaluated_weights
 from train.engine.pytorch_file import LEGACY, read_pytorch
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _NAMED_AT_MOST = 3
 _COUNT = "num_batches_tracked"
+_REAL = "fiub"
+"""Kinds of NumPy's types that can be weights: neither texts nor complex numbers nor dates."""
 
 
 _HEAD_BYTES = 512
@@ -88,7 +91,7 @@ def load_parameters(
 
 
 def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file, but counts of batches, without what wraps a network of torchvision's names.
+    """Return the real arrays of a file, but counts of batches, without what wraps a network of torchvision's names.
 
     That is a prefix such as ``module.`` or Lightning's ``model.``, beside which there may be tensors of a loss, and the
     ``_orig_mod.`` of what `torch.compile` has compiled.
@@ -96,7 +99,11 @@ def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     Raises:
         UserError: The file holds several networks.
     """
-    weights = {name.replace("_orig_mod.", ""): each for name, each in found.items() if not name.endswith(_COUNT)}
+    weights = {
+        name.replace("_orig_mod.", ""): each
+        for name, each in found.items()
+        if not name.endswith(_COUNT) and each.dtype.kind in _REAL
+    }
     prefixes = [name.removesuffix(each) for each in ANCHORS for name in weights if f".{name}".endswith(f".{each}")]
     if len(prefixes) > 1:
         several = printable(", ".join(each or "without a prefix" for each in prefixes))
@@ -182,34 +189,35 @@ def _read_checkpoint(path: Path) -> dict[str, np.ndarray]:
     return evaluated_weights(read(path))
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _guarded(read: Read, kind: str, path: Path) -> dict[str, np.ndarray]:
     try:
-        # NumPy does not close an archive that is damaged, if it has opened the file itself.
-        with patiently(path, lambda: path.open("rb")) as file, np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except Unreadable:
+        return patiently(path, lambda: read(path))
+    except UserError:
         raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: is not a file of NumPy arrays ({error}); write one by numpy.savez") from None
+    except Exception as error:  # noqa: BLE001 (what is raised depends on the content)
+        raise UserError(f"{path}: is not {kind}, or is damaged ({error}); copy or write it again") from None
 
 
-def _read_onnx(path: Path) -> dict[str, np.ndarray]:
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    # NumPy does not close an archive that is damaged, if it has opened the file itself.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _onnx(path: Path) -> dict[str, np.ndarray]:
     import onnx  # noqa: PLC0415 (slow)
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # noqa: PLC0415 (comes with onnx)
 
-    try:
-        model = patiently(path, lambda: onnx.load(str(path)))
-    except (DecodeError, OSError) as error:
-        raise UserError(f"{path}: is not an ONNX file ({error}); export it again") from None
+    model = onnx.load(str(path))
     return {each.name: np.array(onnx.numpy_helper.to_array(each)) for each in model.graph.initializer}
 
 
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError  # noqa: PLC0415 (few runs need it)
-    from safetensors.numpy import load_file  # noqa: PLC0415
+def _safetensors(path: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file  # noqa: PLC0415 (few runs need it)
 
-    try:
-        arrays: dict[str, np.ndarray] = patiently(path, lambda: load_file(path))
-    except (SafetensorError, OSError, TypeError, AttributeError) as error:  # the last two: types that NumPy lacks
-        raise UserError(f"{path}: is not a file of safetensors in float32 ({error}); export it again") from None
+    arrays: dict[str, np.ndarray] = load_file(path)
     return arrays
+
+
+_read_arrays = partial(_guarded, _arrays, "a file of NumPy arrays")
+_read_onnx = partial(_guarded, _onnx, "an ONNX file")
+_read_safetensors = partial(_guarded, _safetensors, "a file of safetensors in float32")

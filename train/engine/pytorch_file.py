@@ -75,6 +75,11 @@ class _Passed:
     __setstate__ = __setitem__ = append = extend = add = __call__
 
 
+def _rebuilt(storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *more: Any) -> Any:
+    """Return a tensor; after its gradient and hooks, a view of negated numbers says so, and is passed over."""
+    return _Tensor(storage, offset, shape, strides) if isinstance(storage, _Storage) and not more[2:] else _Passed()
+
+
 class _Unpickler(pickle.Unpickler):
     """Makes plain containers, `_Tensor` and `_Passed`.
 
@@ -93,9 +98,7 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return lambda storage, offset, shape, strides, *_: (
-                _Tensor(storage, offset, shape, strides) if isinstance(storage, _Storage) else _Passed()
-            )
+            return _rebuilt
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return lambda tensor, *_: tensor
         if module == "torch" and name in _NUMBERS:
@@ -134,6 +137,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             if any(name.endswith(("/constants.pkl", "/archive_format")) for name in names):
                 raise UserError(f"{path}: is a program (TorchScript or torch.export), not weights; {_SAVE}")
             root = next(name for name in names if name.endswith(f"/{_PICKLE}")).removesuffix(_PICKLE)
+            if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
+                raise UserError(f"{path}: was written by a big-endian machine; {_SAVE} on this one")
             with archive.open(root + _PICKLE) as pickled:
                 content = _Unpickler(pickled).load()
             return _tensors(path, content, lambda key: archive.read(f"{root}data/{key}"))

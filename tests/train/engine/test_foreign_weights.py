@@ -152,6 +152,13 @@ def _short_of_numbers(path: Path, state: State, num_bytes: int = 8) -> None:
             short.writestr(name, whole.read(name)[: num_bytes if "/data/" in name else None])
 
 
+def _big_endian(path: Path, state: State) -> None:
+    torch.save(state, path.with_suffix(".little"))
+    with zipfile.ZipFile(path.with_suffix(".little")) as little, zipfile.ZipFile(path, "w") as big:
+        for name in little.namelist():
+            big.writestr(name, b"big" if name.endswith("/byteorder") else little.read(name))
+
+
 _WHOLE, _AGAIN, _SAVE = "whole model (torch.nn.modules.linear.Linear)", "copy or download", "save model.state_dict()"
 REFUSED: dict[str, tuple[str, str, Callable[[Path, State], object]]] = {
     "module.pth": (_WHOLE, _SAVE, lambda path, _: torch.save(torch.nn.Linear(2, 2), path)),
@@ -162,6 +169,9 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path, State], object]]] = {
     "short.pth": ("damaged", _AGAIN, _short_of_numbers),
     "hollow.pth": ("damaged", _AGAIN, lambda path, state: _short_of_numbers(
         path, {name: each for name, each in state.items() if each.ndim}, 0)),
+    "endian.pth": ("big-endian", _SAVE, _big_endian),
+    "negated.pth": ("conv1.weight missing", "classifier", lambda path, state: torch.save(
+        state | {"conv1.weight": torch._neg_view(state["conv1.weight"])}, path)),
     "number.pth": ("no named tensors", _SAVE, lambda path, _: torch.save({"epoch": 3}, path)),
     "page.pth": ("text", _AGAIN, lambda path, _: path.write_text("<!DOCTYPE html>\n<html>404</html>\n")),
     "empty.safetensors": ("empty", _AGAIN, lambda path, _: path.touch()),

@@ -159,6 +159,28 @@ def test_another_file_is_refused_in_one_line_and_closed(ending: str, content: by
     assert "\n" not in str(refused.value)
 
 
+def test_damage_within_a_file_is_refused_in_one_line(trained: dict[str, np.ndarray], tmp_path: Path) -> None:
+    packed, onnx = tmp_path / "packed.npz", pytest.importorskip("onnx")
+    np.savez_compressed(packed, **trained)  # type: ignore[arg-type]
+    content = packed.read_bytes()
+    packed.write_bytes(content[: len(content) // 2] + b"\xff" * 40 + content[len(content) // 2 + 40 :])
+    short, model = tmp_path / "short.onnx", onnx.load(str(_write(tmp_path / "whole.onnx", trained)))
+    model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
+    short.write_bytes(model.SerializeToString())
+    for path in (packed, short):
+        with pytest.raises(UserError, match=r"or is damaged \(.*\); copy or write it again$"):
+            _load(path)
+
+
+@pytest.mark.parametrize("kind", ["complex64", "datetime64[s]", "str"])
+def test_arrays_of_other_than_real_numbers_are_no_weights(
+    kind: str, trained: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    other = np.zeros(trained["stem_weight"].shape, kind)
+    with pytest.raises(UserError, match="not the parameters of resnet8: stem_weight missing"):
+        _load(_write(tmp_path / "other.npz", trained | {"stem_weight": other}))
+
+
 @each_engine
 def test_a_file_that_is_not_the_frameworks_own_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / "file.own"
