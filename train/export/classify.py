@@ -48,7 +48,7 @@ class Classifier:
     def class_name(self, number: int) -> str:
         """Return the name of a class; its number if it has none."""
         names = self.network["class_names"] or []
-        return names[number] if number < len(names) else str(number)
+        return str(names[number] if number < len(names) else number)
 
 
 def input_of(file: Path | str, network: dict[str, Any]) -> np.ndarray:

@@ -8,6 +8,7 @@ exported first.
 import argparse
 import csv
 import json
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +59,7 @@ def _predict(*, run: Path, images: list[Path], top: int, json: bool, csv: bool) 
     if top < 1:
         raise UserError(f"--top: got {top}, allowed: 1 or more")
     classifier = _open_classifier(run)
+    top = min(top, classifier.network["num_classes"])
     files = [file for image in images for file in _files_of(image)]
     write = _JsonLines() if json else _Csv(top) if csv else _Table(files, classifier, top)
     num_failed = 0
@@ -154,6 +156,8 @@ def _best(classifier: "Classifier", file: Path, top: int) -> list[tuple[str, flo
     except Exception as error:  # noqa: BLE001 (what Pillow raises depends on the place of the damage)
         problem = file_problem(file, side, is_decoded=True)
         raise UserError(problem.text if problem else f"cannot be classified: {error}") from None
+    if not all(map(math.isfinite, row)):
+        raise UserError("the network's output is not finite; train it with a smaller rate")
     best = [int(each) for each in row.argsort(kind="stable")[::-1][:top]]
     return [(classifier.class_name(each), float(row[each])) for each in best]
 

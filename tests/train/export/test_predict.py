@@ -111,6 +111,28 @@ def test_each_image_gets_its_class_and_probabilities(
     assert (other in NAMES[wanted[1].argsort()[-2]], probability) == (True, f"{np.sort(wanted[1])[-2]:.4f}")
 
 
+def test_a_table_has_no_more_columns_than_the_network_has_classes(
+    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(_begin_run(tmp_path)), str(images[0]), "--csv", "--top", str(10**9)]) == 0
+    header, row = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert (header[-3:], len(row)) == (["class 3", "probability 3", "error"], 8)
+
+
+def test_an_output_that_is_not_finite_is_no_prediction(
+    tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _begin_run(tmp_path)
+    assert main(["predict", str(run), str(images[0])]) == 0
+    file = run / "export" / "network.json"
+    file.write_text(
+        file.read_text(encoding="utf-8").replace('"mean": [\n    0.0', '"mean": [\n    1e39'), encoding="utf-8"
+    )
+    capsys.readouterr()
+    assert main(["predict", str(run / "export"), str(images[0])]) == 2
+    assert capsys.readouterr().err.endswith("a.png: the network's output is not finite; train it with a smaller rate\n")
+
+
 def test_what_cannot_be_read_is_one_line_each(
     tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
