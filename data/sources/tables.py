@@ -117,7 +117,7 @@ def read_table(path: Path) -> LabelTable:
             rows = (_from_json if path.suffix == ".json" else _from_csv)(path, lines)
     except UserError:
         raise
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}; a table of file -> labels is needed") from None
     table: LabelTable = {}
     seen = set[str]()
@@ -133,6 +133,7 @@ def read_table(path: Path) -> LabelTable:
 
 def _from_json(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
     tree: Any = json.load(lines, object_pairs_hook=tuple)  # A dict would drop a file that is named twice.
+    json.dumps(tree, ensure_ascii=False).encode()  # ValueError of half a surrogate pair, which no manifest can hold
     if not isinstance(tree, tuple):
         raise UserError(f'{path}: is {type(tree).__name__}, allowed: an object as {{"a.png": ["Mass", "Nodule"]}}')
     for file, labels in tree:

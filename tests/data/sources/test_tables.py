@@ -166,6 +166,8 @@ SPOILT = [
      "val.json: v.png: got ['Mass', 3], allowed: a list of labels, each a text"),
     ("echo '[\"v.png\"]' > val.json",
      'val.json: is list, allowed: an object as {"a.png": ["Mass", "Nodule"]}'),
+    ("(printf '{\"v.png\": '; yes [ | head -100000) > val.json", "val.json: cannot be read: "),
+    (r"""echo '{"v.png": ["Mass", "\ud800"]}' > val.json""", "val.json: cannot be read: 'utf-8' codec can't encode"),
     ("echo {} > val.json", "val.json: names no file; at least one image is needed"),
 ]  # fmt: skip
 
