@@ -25,6 +25,7 @@ from data.sources.image_source import (
     fingerprint,
     sha256_of,
 )
+from data.sources.parts import problems_of_labels
 from data.sources.tables import read_table
 
 LAYOUT = "train-images-idx3-ubyte[.gz] and its three companions"
@@ -50,13 +51,17 @@ def open_source(name: str, settings: Settings) -> Source:
     size = settings.size or min(height, width)
     check_size(size, min(height, width))
     digests = [sha256_of(array) for pair in arrays.values() for array in pair]
+    labels = [pair[1].tolist() for pair in arrays.values()]
+    count = 1 + max(map(max, labels))
+    trained = count if settings.train else 1 + max(labels[0])  # The first images need not have all classes.
     source = Source(
         kind="idx",
         description=f"IDX files {folder.resolve().name}, {size} px, JPEG quality {quality}",
         fingerprint=fingerprint("idx", *digests, size, quality),
-        class_names=tuple(str(label) for label in range(1 + max(int(labels.max()) for _, labels in arrays.values()))),
+        class_names=tuple(map(str, range(count))),
         train=array_split(*arrays["train"], size, quality),
         eval=array_split(*arrays["eval"], size, quality),
+        problems=tuple(problems_of_labels(folder, trained, labels[1])),
     )
     return source if settings.labels is None else _with_labels(source, folder, settings.labels)
 
@@ -100,8 +105,10 @@ def _read_split(folder: Path, stem: str) -> tuple[Pixels, Pixels]:
     """
     images = _read(folder, f"{stem}-images", 3)
     labels = _read(folder, f"{stem}-labels", 1)
-    if len(images) != len(labels) or not len(images):
-        raise UserError(f"{folder}: {stem} has {len(images):,} images, {len(labels):,} labels; fetch the files again")
+    if len(images) != len(labels) or not images.size:
+        found = " x ".join(map(str, images.shape[1:]))
+        counts = f"{len(images):,} images of {found} px, {len(labels):,} labels"
+        raise UserError(f"{folder}: {stem} has {counts}; fetch the files again")
     return images, labels
 
 

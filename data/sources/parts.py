@@ -71,7 +71,7 @@ def open_parts(
         class_names=tuple(map(str, range(count))),
         train=train,
         eval=held,
-        problems=(*listed[0].problems, *listed[1].problems, *_problems_of_labels(folder, count, labels[1])),
+        problems=(*listed[0].problems, *listed[1].problems, *problems_of_labels(folder, count, labels[1])),
         notes=(f"{kind}: {num_files} for training, {len(parts[1]):,} for evaluation", *notes),
         place=InPlace(form=kind, root=str(folder.absolute()), train=inside[0], eval=inside[1])
         if settings.in_place
@@ -79,7 +79,8 @@ def open_parts(
     )
 
 
-def _problems_of_labels(folder: Path, count: int, labels: Sequence[int]) -> list[str]:
+def problems_of_labels(folder: Path, count: int, labels: Sequence[int]) -> list[str]:
+    """Return what is wrong with ``count`` classes known by number, and the labels of the evaluation images."""
     problems = [f"{folder}: one class, allowed: at least two"] if count == 1 else []
     if unknown := sorted({label for label in labels if label >= count}):
         named = name_some([*map(str, unknown)])

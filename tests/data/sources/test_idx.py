@@ -69,7 +69,11 @@ def test_oblong_images_keep_their_pixels_unless_a_size_is_given(tmp_path: Path, 
             b"\0\0\x08\x01" + struct.pack(">I", 6) + bytes(7),
             "7 bytes of data, the header says 6",
         ),
-        ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + struct.pack(">I", 1) + b"x", "train has 6 images, 1 labels"),
+        (
+            "train-labels-idx1-ubyte",
+            b"\0\0\x08\x01" + struct.pack(">I", 1) + b"x",
+            "train has 6 images of 9 x 9 px, 1 labels",
+        ),
         ("t10k-images-idx3-ubyte", b"\0\0", "2 bytes are too few for an IDX header"),
         ("train-images-idx3-ubyte.gz", b"\x1f\x8bplain", "train-images-idx3-ubyte.gz: cannot be read: "),
         (
@@ -77,7 +81,8 @@ def test_oblong_images_keep_their_pixels_unless_a_size_is_given(tmp_path: Path, 
             gzip.compress(bytes(99), mtime=0)[:-9],
             "train-images-idx3-ubyte.gz: cannot be read: ",
         ),
-        ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + bytes(4), "train has 6 images, 0 labels; fetch the files"),
+        ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + bytes(4), "train has 6 images of 9 x 9 px, 0 labels; fetch"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x03" + struct.pack(">3I", 6, 0, 9), "6 images of 0 x 9 px, 6 labels"),
         (
             "train-images-idx3-ubyte",
             b"\0\0\x08\x03" + struct.pack(">3I", 1 << 16, 1 << 16, 1),
@@ -135,3 +140,28 @@ def test_another_pixel_or_label_is_another_data_set_and_a_label_of_either_split_
     after = open_source(str(tmp_path), Settings())
     assert after.fingerprint != before.fingerprint
     assert len(after.class_names) == (6 if "labels" in place else 3)
+
+
+@pytest.mark.parametrize(
+    ("stem", "labels", "told"),
+    [
+        ("t10k", [0, 1, 2, 7], "labels that no training image has: 7; allowed: 0 to 2"),
+        ("both", [], "one class, allowed"),
+    ],
+)
+def test_classes_that_cannot_be_learnt_are_problems_as_in_other_sources(
+    tmp_path: Path, stem: str, labels: list[int], told: str
+) -> None:
+    idx_files(tmp_path)
+    for part, count in (("train", 6), ("t10k", 4)):
+        if stem in {part, "both"}:
+            raw = struct.pack(">2I", 0x801, count) + bytes(labels or count)
+            (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(raw)
+    (problem,) = open_source(str(tmp_path), Settings()).problems
+    assert told in problem
+
+
+def test_the_first_images_may_lack_classes_of_the_evaluation_images(tmp_path: Path) -> None:
+    idx_files(tmp_path)
+    source = open_source(str(tmp_path), Settings(train=2))
+    assert (source.problems, source.class_names) == ((), ("0", "1", "2"))
