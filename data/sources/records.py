@@ -41,14 +41,14 @@ def _list(recs: list[Path]) -> Listed:
         raise UserError(f"{rec}: no index {rec.stem}.idx beside it; MXNet's tools/rec2idx.py makes it")
     index = rec.with_suffix(".idx")
     try:
-        rows = sorted(index_rows(index), key=lambda row: row[1])
+        rows = sorted({offset: key for key, offset in index_rows(index)}.items())  # DALI reads a record once, too.
     except ValueError as error:
         raise UserError(f"{index}: is no index of records: {error}; MXNet's tools/rec2idx.py makes it anew") from None
     if not rows:
         raise UserError(f"{index}: is empty; MXNet's tools/rec2idx.py makes it anew")
     listed = Listed([], [], [])
     with RecordFile(rec) as records:
-        for key, offset in tqdm(rows, desc=f"reading {rec.name}", unit=" records", disable=None):
+        for offset, key in tqdm(rows, desc=f"reading {rec.name}", unit=" records", disable=None):
             file = StoredRecord(rec, key, offset)
             try:
                 listed.labels.append(records.class_at(offset))

@@ -50,6 +50,14 @@ def test_a_part_is_a_word_of_the_name_or_the_folder(tmp_path: Path, names: tuple
     assert ([*source.train.labels], [*source.eval.labels]) == ([0, 1, 1], [1, 0])
 
 
+def test_a_record_that_the_index_has_twice_is_one_image_as_for_dali(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        write_records(tmp_path / f"{name}.rec", 0, 1, 1)
+    index = tmp_path / "train.idx"
+    index.write_text("9" + index.read_text().splitlines(keepends=True)[1] + index.read_text())
+    assert [*opened(tmp_path).train.labels] == [0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("train", "evaluation", "told"),
     [
