@@ -46,7 +46,7 @@ _MOST_INFLATED_BYTES = 1 << 20
 """Bytes that are inflated at once, so that a small file cannot fill the memory."""
 
 Image.MAX_IMAGE_PIXELS = MOST_PIXELS // 2  # Pillow warns above this number, and refuses above the double.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+warnings.filterwarnings("ignore", module=r"PIL\.")  # of Exif that is cut off or has several orientations, for example
 logging.getLogger("PIL").setLevel(logging.WARNING)
 
 

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -244,7 +245,9 @@ def _list_class(folder: Path, class_name: str, problems: list[str], left_out: li
 
 def _is_packed(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a data set that was packed into its source."""
-    return is_file(Path(entry.path) / "manifest.json")
+    with suppress(Unreadable):  # which listing the folder tells
+        return is_file(Path(entry.path) / "manifest.json")
+    return False
 
 
 def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import os
 import shlex
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 from configs.errors import UserError
+from configs.load import ROOT
 from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
@@ -97,6 +99,31 @@ def test_what_does_not_belong_in_class_folders_is_named(class_folders: Path, com
     subprocess.run(["bash", "-ec", command], cwd=class_folders, check=True)
     problems = open_source(str(class_folders), Settings()).problems
     assert [each for each in problems if message in each], problems
+
+
+@pytest.mark.ranks
+def test_a_class_folder_that_cannot_be_listed_is_named_as_it_is(class_folders: Path) -> None:
+    # Root may list all folders: in a namespace where it is another user, it may not.
+    user = [] if os.geteuid() else ["unshare", "--user", "--map-user=12345"]
+    if subprocess.run([*user, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces of users here")
+    (class_folders / "train" / "n01").chmod(0)
+    command = [*user, sys.executable, "-m", "data", "prepare", "--check", str(class_folders)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    (class_folders / "train" / "n01").chmod(0o755)
+    assert done.returncode == 1, done.stderr
+    assert f"{class_folders}/train/n01: cannot be read: Permission denied; get the permission" in done.stdout
+
+
+@pytest.mark.ranks
+def test_damaged_notes_of_a_camera_are_no_warning_of_pythons(class_folders: Path) -> None:
+    path = class_folders / "train" / "n01" / "c.jpeg"
+    exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff"  # ends before the first of 65,535 entries
+    path.write_bytes(jpeg(1)[:2] + b"\xff\xe1" + (2 + len(exif)).to_bytes(2, "big") + exif + jpeg(1)[2:])
+    command = [sys.executable, "-m", "data", "prepare", "--check", str(class_folders), "--workers", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert [line for line in done.stderr.splitlines() if not line.startswith("note: ")] == []
 
 
 def test_a_split_without_folders_is_refused(class_folders: Path) -> None:
