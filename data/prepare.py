@@ -23,7 +23,7 @@ from data.lock import locked
 from data.manifest import SPLITS, InPlace, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import in_order
 from data.recordio import RecordWriter, pack_image
-from data.sources.image_source import Source, SourceSplit, name_some
+from data.sources.image_source import Source, SourceSplit, name_some, shown
 from data.space import require_space
 from data.verify import check_files
 
@@ -117,7 +117,7 @@ def prepare(
     """
     if source.problems:
         raise SourceRefused([*check_source(source, workers=workers, is_decoded=is_decoded)])
-    wanted = SourceManifest(kind=source.kind, description=source.description, fingerprint=source.fingerprint)
+    wanted = SourceManifest(kind=source.kind, description=shown(source.description), fingerprint=source.fingerprint)
     if exists(destination):
         return _load_same(destination, wanted, seed, source.place), True
     if source.place is None:

@@ -119,14 +119,15 @@ def sync_path(path: Path) -> None:
 def strict_json(value: Any) -> Any:
     """Return ``value`` in a form that strict JSON can hold.
 
-    NumPy scalars and paths become plain values; NaN and infinity become None.
+    NumPy scalars and paths become plain values; NaN and infinity become None. Bytes of a path or a variable that are no
+    UTF-8 become escapes.
     """
     if isinstance(value, dict):
-        return {str(key): strict_json(item) for key, item in value.items()}
+        return {strict_json(str(key)): strict_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [strict_json(item) for item in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
+    if isinstance(value, str | os.PathLike):
+        return _utf8(os.fspath(value)).decode()
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -265,4 +266,8 @@ def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
     """Write ``text`` to ``path``; see `whole_file`."""
     with whole_file(path, is_private=is_private) as file:
-        file.write(text.encode())
+        file.write(_utf8(text))
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

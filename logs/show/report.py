@@ -135,7 +135,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     """Return names that tell the files apart, with as few parent folders as possible."""
     parts = [(*path.resolve().parent.parts[1:], path.stem if path.is_file() else path.name) for path in paths]
     for depth in range(1, 6):
-        names = ["/".join(part[-depth:]) for part in parts]
+        names = [printable("/".join(part[-depth:])) for part in parts]
         if len(set(names)) == len(names) and not all(name.startswith("result_") for name in names):
             return names
     return [f"{name} ({number})" for number, name in enumerate(names, start=1)]

@@ -81,6 +81,21 @@ def test_the_recipe_of_every_source_is_for_the_data_set_beside_it(kind: str, tmp
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize(("name", "shown"), [("a\nb", "a b"), ("f\udce9e", r"f\xe9e"), ("f\udce9e/b", r"f\xe9e/b")])
+def test_a_path_that_no_recipe_can_hold_is_refused_before_an_image_is_packed(
+    name: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, folder = class_folders(tmp_path / "in", each=4), tmp_path / name
+    assert main(["prepare", str(source), str(folder)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}/{shown}: a name that is not UTF-8, or ")
+    assert not folder.exists()
+
+
+def test_a_source_whose_name_is_not_utf8_is_packed_and_gets_a_recipe(tmp_path: Path) -> None:
+    recipe, _ = prepared(class_folders(tmp_path / "caf\udce9", each=4), tmp_path / "out")
+    assert r"caf\xe9" in recipe.card.source
+
+
 def test_any_number_of_images_and_classes_gets_a_recipe(tmp_path: Path) -> None:
     draw = random.Random(0)
     for number in range(4):

@@ -116,6 +116,8 @@ def test_json_is_strict_has_a_line_for_each_value_and_comes_back(tmp_path: Path)
     write_json(path, {"a": ["ä", None]})
     assert path.read_text(encoding="utf-8") == '{\n  "a": [\n    "\\u00e4",\n    null\n  ]\n}\n'
     assert read_object(path) == {"a": ["ä", None]}
+    write_json(path, {"f\udce9e": ["f\udce9e", Path("f\udce9e")]})  # bytes that are no UTF-8, of a path or a variable
+    assert read_object(path) == {r"f\udce9e": [r"f\udce9e", r"f\udce9e"]}
     with pytest.raises(TypeError):
         write_json(path, object())
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
