@@ -252,6 +252,17 @@ def add_options(parser: argparse.ArgumentParser, options_type: type) -> None:
             place.add_argument(preset, action="store_const", **told)
 
 
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from ``low`` to ``high``, for an option."""
+
+    def parse(text: str) -> int:
+        if not (text.isdecimal() and len(text) <= len(str(high)) and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError(f"got {text!r}, allowed: whole numbers {low} to {high}")
+        return int(text)
+
+    return parse
+
+
 def flag(name: str) -> str:
     """Return the option that a field of this name is."""
     return f"--{name.replace('_', '-')}"

@@ -9,15 +9,15 @@ import ast
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.arguments import Parser, exit_status, parse, printable
+from configs.arguments import Parser, exit_status, parse, printable, whole_number
 from configs.errors import UserError
 from configs.machine_limits import default_workers
 from configs.outputs import guard_outputs
-from configs.registry import BUILT_IN_SOURCES, SOURCES
+from configs.registry import BUILT_IN_SOURCES, MOST_CLASSES, SOURCES
 
 if TYPE_CHECKING:
     from data.manifest import Manifest
@@ -114,19 +114,19 @@ def _parser() -> Parser:
     add("--skip-bad", action="store_true", help="leave out files that are no sound images, and list them in DEST")
     add("--in-place", action="store_true", help="pack nothing: list the images in DEST, to be read where they lie")
     told = "processes (default: %(default)s)"
-    add("--workers", metavar="N", type=_whole_number(1, 1024), default=default_workers(), help=told)
+    add("--workers", metavar="N", type=whole_number(1, 1024), default=default_workers(), help=told)
     add("--no-recipe", action="store_true", help="pack the images, but write no recipe.yaml")
     told = "order of the training images, and choice of those held out (default: 1)"
-    add("--seed", metavar="S", type=_whole_number(0, 2**31 - 1), help=told)
+    add("--seed", metavar="S", type=whole_number(0, 2**31 - 1), help=told)
     group = parser.add_argument_group("options of some sources (see the list above)")
     add = group.add_argument
     add("--size", metavar="PX", type=_size, help="shorter side of the packed images, px; keep: bytes as they are")
-    add("--quality", metavar="Q", type=_whole_number(50, 100), help="JPEG quality (default: 95)")
-    add("--train", metavar="N", type=_whole_number(1, 10_000_000), help="number of training images")
-    add("--eval", metavar="N", type=_whole_number(1, 10_000_000), help="number of evaluation images")
-    add("--classes", metavar="K", type=_whole_number(2, 1_000_000), help="number of classes")
+    add("--quality", metavar="Q", type=whole_number(50, 100), help="JPEG quality (default: 95)")
+    add("--train", metavar="N", type=whole_number(1, 10_000_000), help="number of training images")
+    add("--eval", metavar="N", type=whole_number(1, 10_000_000), help="number of evaluation images")
+    add("--classes", metavar="K", type=whole_number(2, MOST_CLASSES), help="number of classes")
     told = "share of each class that is held out, where the source has no evaluation part (default: 20)"
-    add("--eval-share", metavar="PERCENT", type=_whole_number(1, 90), help=told)
+    add("--eval-share", metavar="PERCENT", type=whole_number(1, 90), help=told)
     add("--labels", metavar="CSV", type=Path, help="table of class -> labels (class,label|label)")
     return parser
 
@@ -141,21 +141,10 @@ def _sources_text() -> str:
     return "\n".join(entries)
 
 
-def _whole_number(low: int, high: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from ``low`` to ``high``, for an option."""
-
-    def parse(text: str) -> int:
-        if not (text.isdecimal() and low <= int(text) <= high):
-            raise argparse.ArgumentTypeError(f"got {text!r}, allowed: whole numbers {low} to {high}")
-        return int(text)
-
-    return parse
-
-
 def _size(text: str) -> int:
     """Return the number of pixels of ``--size``; 0 for ``keep``."""
     try:
-        return 0 if text == "keep" else _whole_number(8, 1024)(text)
+        return 0 if text == "keep" else whole_number(8, 1024)(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, or keep") from None
 

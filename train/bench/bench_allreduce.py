@@ -11,7 +11,7 @@ from configs.arguments import option
 from configs.errors import UserError
 from configs.registry import communicators_of
 from train.bench.measure import BenchRow, Report, make_report, ratio_rows, summarize, turns
-from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu
+from train.bench.options import COUNT, Bench, PlaceOptions, effort, is_local_cpu
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class AllreduceBench(PlaceOptions, Bench):
         "bytes of a rank's buffer", ("4K", "64K", "1M", "16M", "64M"), metavar="SIZE", nargs="+"
     )
     ranks: Sequence[int] | None = option(
-        "ranks (default: 2 4 on this CPU, otherwise the cluster's)", metavar="N", type=int, nargs="+"
+        "ranks (default: 2 4 on this CPU, otherwise the cluster's)", metavar="N", type=COUNT, nargs="+"
     )
     routes: Sequence[str] | None = option(
         "flat, hierarchical or torus (default: the cluster's)", metavar="R", nargs="+"

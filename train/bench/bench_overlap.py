@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from configs.arguments import option
 from configs.errors import UserError
 from train.bench.measure import BenchRow, Report, make_report, summarize
-from train.bench.options import Bench, effort
+from train.bench.options import COUNT, Bench, effort
 from train.bench.samples import Figures
 from train.comm.buckets import BucketPlan, plan_reductions
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
@@ -60,7 +60,7 @@ class OverlapBench(Bench):
         metavar="KEY=VALUE",
         action="append",
     )
-    ranks: Sequence[int] = option("ranks on this machine", (2, 4, 8), metavar="N", type=int, nargs="+")
+    ranks: Sequence[int] = option("ranks on this machine", (2, 4, 8), metavar="N", type=COUNT, nargs="+")
     rounds: int = effort("measured rounds", quick=5, usual=15, thorough=40)
 
     def measure(self, jobs: "Jobs", backward_s: float = 0.5) -> Report:

@@ -25,7 +25,7 @@ from train.bench.forms import (
     wanted_precisions,
 )
 from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, effort
+from train.bench.options import COUNT, Bench, effort
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class PeersBench(PeerOptions, Bench):
 
     model: str = option("name of a network", "resnet50", metavar="M")
     image_size: int | None = option(
-        "side of an image (default: 64, or the size that the network is made for)", metavar="PX", type=int
+        "side of an image (default: 64, or the size that the network is made for)", metavar="PX", type=COUNT
     )
-    batch: int = option("images per core", 16, metavar="N", type=int)
-    ranks: int = option("cores, each with a rank of its own or all in one process", 2, metavar="N", type=int)
+    batch: int = option("images per core", 16, metavar="N", type=COUNT)
+    ranks: int = option("cores, each with a rank of its own or all in one process", 2, metavar="N", type=COUNT)
     rounds: int | None = effort(
         "starts of the fastest forms (default: 6; 2 from 128 px on)", quick=1, usual=None, thorough=12
     )
-    steps: int | None = option("timed steps of each start (default: 4; 1 from 128 px on)", metavar="N", type=int)
+    steps: int | None = option("timed steps of each start (default: 4; 1 from 128 px on)", metavar="N", type=COUNT)
 
     def measure(self, jobs: "Jobs") -> Report:
         """See `train.bench.options.Bench`."""
@@ -107,13 +107,9 @@ class PeersBench(PeerOptions, Bench):
         return make_report(rows, [f"{self.model}, {self.side} px, {work}", own, *notes])
 
     def _require_sound(self) -> None:
-        """Raise UserError if the network is unknown or a number is not above 0."""
+        """Raise UserError if the network is unknown."""
         if self.model not in NETWORKS:
             raise UserError(f"--model {self.model}: no such network; {nearest(self.model, NETWORKS)}")
-        for name in ("batch", "ranks", "rounds", "steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value}: allowed: a whole number above 0")
 
     @property
     def side(self) -> int:

@@ -64,8 +64,6 @@ class RaceBench(PeerOptions, Bench):
         from configs.load import load_both, resolve_path
         from configs.plan import plan_run
 
-        if self.seeds < 1:
-            raise UserError(f"--seeds {self.seeds}: allowed: a whole number above 0")
         wanted = wanted_precisions(self.precision)
         own = [] if self.precision == ANY else [f"cluster.engine.precision={self.precision}"]
         recipe, cluster = load_both(self.recipe, "laptop", own)

@@ -13,7 +13,7 @@ from configs.arguments import option
 from configs.programs import Program, command_of
 from logs.read.lines import read_events
 from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu
+from train.bench.options import COUNT, Bench, PlaceOptions, effort, is_local_cpu
 from train.bench.samples import Figures, read_samples
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class StartupBench(PlaceOptions, Bench):
     needs = "mxnet"
 
     rounds: int = effort("starts of each alternative, after one that is not measured", quick=1, usual=6, thorough=15)
-    image_size: int = option("side of an image", 64, metavar="PX", type=int)
-    batch_size: int = option("images per rank", 8, metavar="B", type=int)
-    ranks: int | None = option("ranks on each machine (default: the cluster's; 2 on laptop)", metavar="R", type=int)
+    image_size: int = option("side of an image", 64, metavar="PX", type=COUNT)
+    batch_size: int = option("images per rank", 8, metavar="B", type=COUNT)
+    ranks: int | None = option("ranks on each machine (default: the cluster's; 2 on laptop)", metavar="R", type=COUNT)
 
     def measure(self, jobs: "Jobs") -> Report:
         """See `train.bench.options.Bench`."""

@@ -79,6 +79,7 @@ class StepBench(PlaceOptions, Bench):
     def _start(self, case: "_StepCase", jobs: "Jobs") -> tuple[str, Callable[[], Figures]]:
         """Return the title of a case, and the function that starts its ranks and returns the medians of their steps."""
         from configs.load import load_both, load_cluster
+        from configs.plan import plan_run
 
         place = [*self.overrides, *case.place]
         cluster = load_cluster(self.cluster, place)
@@ -89,7 +90,8 @@ class StepBench(PlaceOptions, Bench):
             f"batch.global_size={cluster.world_size * case.batch}",
         ]
         what = {"recipe": "imagenet-smoke", "cluster": self.cluster, "overrides": [*recipe, *place]}
-        load_both("imagenet-smoke", self.cluster, [*recipe, *place])  # A mistake in --set is told before a rank starts.
+        # A mistake in --set is told before a rank starts.
+        plan_run(load_both("imagenet-smoke", self.cluster, [*recipe, *place])[0], cluster.world_size)
         task = {**what, "steps": 2, "seconds": self.seconds, "has_parts": True}
 
         def start() -> Figures:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from configs.arguments import option
+from configs.arguments import option, whole_number
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
@@ -48,6 +48,10 @@ def is_local_cpu(cluster: "Cluster") -> bool:
     return cluster.launcher == "local" and cluster.device == "cpu"
 
 
+COUNT = whole_number(1, 1_000_000)
+"""Parses the value of an option that counts starts, steps, images, pixels or ranks."""
+
+
 def effort(what: str, *, quick: float, usual: float | None, thorough: float) -> Any:
     """Return a field that says how much to measure: by a number, or by ``--quick`` or ``--thorough``.
 
@@ -57,8 +61,9 @@ def effort(what: str, *, quick: float, usual: float | None, thorough: float) -> 
         usual: The number that answers the question in under six minutes on two cores; None where the bench chooses it.
         thorough: The number for a narrow interval.
     """
-    kind, presets = type(quick), {"--quick": quick, "--thorough": thorough}
-    return option(what, usual, metavar="N" if kind is int else "S", type=kind, presets=presets)
+    presets = {"--quick": quick, "--thorough": thorough}
+    metavar, kind = ("N", COUNT) if isinstance(quick, int) else ("S", float)
+    return option(what, usual, metavar=metavar, type=kind, presets=presets)
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,10 @@ REFUSED = [
     ("step --cluster laptpo", "did you mean 'laptop'"),
     ("peers --model alexnett", "--model alexnett: no such network; did you mean 'alexnet'?"),
     ("peers --model alexnet --image-size 32", "model.image_size: got 32, allowed: "),
-    ("peers --batch 0", "--batch 0: allowed: "),
-    ("race --seeds -1", "--seeds -1: allowed: "),
+    ("peers --batch 0", "--batch: got '0', allowed: "),
+    ("race --seeds -1", "--seeds: got '-1', allowed: "),
+    ("allreduce --rounds 0", "--rounds: got '0', allowed: "),
+    ("overlap --steps 0", "--steps: got '0', allowed: "),
     ("race mnist", "invalid choice: 'mnist'"),
     ("step --cases resnet50:64:16:2", "--cases resnet50:64:16:2: allowed: "),
     ("step --cases resnet50:x:16:2x1", "--cases resnet50:x:16:2x1: allowed: "),
@@ -161,6 +163,7 @@ REFUSED_ON_MXNET = [
     ("overlap --described abci-v10", "did you mean 'abci-v100'"),
     ("overlap --cluster abci-v100", "--described"),
     ("step --set batch.global_sice=64", "did you mean 'global_size'?"),
+    ("step --cases resnet20:32:32 --set run.epochs=1", "schedule.warmup_epochs: got 2.0, allowed: fewer steps than"),
     ("overlap --ranks 4 1", "--ranks 1: allowed: two ranks or more"),
 ]
 needs_mxnet = pytest.mark.skipif(not has_engine("mxnet"), reason="these benches measure MXNet")
