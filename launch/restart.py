@@ -7,7 +7,7 @@ from configs.errors import UserError
 from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
-from logs.attempts import bad_hosts
+from logs.attempts import bad_hosts, since_hand
 from logs.folder import RunFolder
 
 _FAILURES = 2
@@ -54,7 +54,7 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     if reason is not None:
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
         return False
-    number = sum(each.outcome == "failed" for each in folder.attempts.read())
+    number = sum(each.outcome == "failed" for each in since_hand(folder.attempts.read()))
     message = f"{cause['message']}; restart {number} of at most {limit}{_on_which_hosts(folder, hosts)}"
     sys.stderr.write(f"failed: {message}\n")
     notify(folder, "restart", message)

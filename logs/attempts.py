@@ -146,9 +146,7 @@ def _why_not_again(attempts: Sequence[Attempt], limit: int) -> str | None:
         attempts: All attempts so far. Only those since the run was last started by hand count.
         limit: How often a run may go on after the outcome of the last attempt.
     """
-    last = attempts[-1]
-    by_hand = [number for number, each in enumerate(attempts[:-1], start=1) if not each.goes_on]
-    since = attempts[max(by_hand, default=0) :]
+    last, since = attempts[-1], since_hand(attempts)
     # A node that is lost and a time limit queue a job again; a failure restarts the ranks.
     is_failure = last.outcome == "failed"
     count = sum((each.outcome == "failed") == is_failure for each in since)
@@ -159,6 +157,12 @@ def _why_not_again(attempts: Sequence[Attempt], limit: int) -> str | None:
     if len(tail) == _FRUITLESS and all(each.kept_step <= each.from_step for each in tail):
         return f"{_FRUITLESS} attempts in a row kept no step after step {last.from_step}"
     return None
+
+
+def since_hand(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
+    """Return the attempts since the run was last started by hand, of which only the last may have ended for good."""
+    by_hand = [number for number, each in enumerate(attempts[:-1], start=1) if not each.goes_on]
+    return attempts[max(by_hand, default=0) :]
 
 
 def bad_hosts(attempts: Sequence[Attempt], times: int = 2) -> list[str]:
