@@ -1,5 +1,6 @@
 """Decides after a failure whether the ranks of a run are started again, and keeps the decision in the run folder."""
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -79,11 +80,13 @@ def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, with
 
 def _as_listed(host: str, hosts: Sequence[str]) -> str | None:
     """Return the name that a host has in ``hosts``, which may be longer or shorter than the reported one, or None."""
-    known = {
-        **{each.partition(".")[0]: each for each in hosts if not each[:1].isdigit()},
-        **{each: each for each in hosts},
-    }
-    return known.get(host) or known.get(host.partition(".")[0])
+    known = {**{_short(each): each for each in hosts}, **{each.casefold(): each for each in hosts}}
+    return known.get(host.casefold()) or known.get(_short(host))
+
+
+def _short(host: str) -> str:
+    """Return the first part of a host's name, which has no case and may begin with a digit; an address is whole."""
+    return host if re.fullmatch(r"[\d.]+", host) else host.partition(".")[0].casefold()
 
 
 def _on_which_hosts(folder: RunFolder, hosts: Sequence[str] = ()) -> str:

@@ -100,6 +100,8 @@ def test_nothing_is_started_again_and_no_attempt_is_counted_where_nothing_broke(
         ("a", ["a.site", "b.site", "a"], ["a"]),
         ("b.other", ["a.site", "b.site", "c.site"], ["b.site"]),
         ("a", ["a.site", "b.site"], []),
+        ("4u18n", ["4u18n.site", "b", "c"], ["4u18n.site"]),
+        ("NODE1", ["node1.site", "b", "c"], ["node1.site"]),
     ],
 )
 def test_a_bad_host_is_found_by_its_whole_address_or_the_first_part_of_its_name(
