@@ -150,7 +150,8 @@ def _set_aside(folder: RunFolder) -> None:
     """Move the files of an attempt into a folder of their own, out of the way of the next attempt."""
     found = entries(folder.path)
     if left := [path for path in found if not _is_kept(path)]:
-        past = folder / f"attempt-{1 + sum(path.match('attempt-*') for path in found)}"
+        numbers = (path.name.removeprefix("attempt-") for path in found)
+        past = folder / f"attempt-{1 + max((int(each) for each in numbers if each.isdecimal()), default=0)}"
         past.mkdir()
         for path in left:
             path.rename(past / path.name)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -326,7 +327,7 @@ def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(
         (folder / "metrics.jsonl").touch()
         return Outcome(1, stopped_by=15)
 
-    ranks.endings = [leave_metrics, leave_metrics]
+    ranks.endings = [leave_metrics] * 3
     for attempts in (1, 2):
         assert launch_run(*folder.settings, tmp_path) == 75
         assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
@@ -336,6 +337,10 @@ def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(
     closed = RunFolder(tmp_path / "attempt-1").summary()
     assert (closed.status, closed.failure) == ("aborted", "the attempt ended without closing its log")
     assert (tmp_path / "attempt-2" / "metrics.jsonl").is_file()
+    shutil.rmtree(tmp_path / "attempt-1")
+    (tmp_path / "attempt-notes").mkdir()
+    assert launch_run(*folder.settings, tmp_path) == 75
+    assert {path.name for path in tmp_path.glob("attempt-?")} == {"attempt-2", "attempt-3"}
 
 
 @pytest.mark.parametrize(
