@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from configs.arguments import in_words
+from configs.errors import UserError
 from logs.disk import write_json
 from train.rank.identity import Identity
 from train.rank.signals import Stopped
@@ -36,6 +37,8 @@ def is_second_hand(error: BaseException) -> bool:
     """Return whether ``error`` only reports that another rank failed, made no progress or was told to end."""
     if isinstance(error, StoodStill):
         return error.waits
+    if isinstance(error, UserError) or isinstance(error.__cause__, UserError):
+        return False  # A file server may reset its connection, too.
     return isinstance(error, Stopped) or any(words in str(error) for words in _SECOND_HAND)
 
 

@@ -1,5 +1,6 @@
 """What a failing rank leaves behind: whose fault it was, where, and with which status."""
 
+import errno
 import json
 import signal
 import time
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import UserError
+from logs.disk import explain_disk_errors
 from train.comm.communicator import RendezvousTimeout
 from train.comm.machine_ranks import PeerLost
 from train.engine.init import RanksDiffer, require_equal
@@ -27,6 +30,7 @@ THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1",
         (RuntimeError("[/gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:2"), True),
         (RuntimeError("Read error [127.0.0.1]:2: Connection reset by peer"), True),
         (RuntimeError("ncclRemoteError: remote process exited or there was a network error"), True),
+        (UserError("train.rec: cannot be read: Connection reset by peer"), False),
         (RendezvousTimeout(300), True),
         (PeerLost("rank 2"), True),
         (RuntimeError("[/gloo/transport/tcp/pair.cc:598] timed out"), True),
@@ -38,6 +42,16 @@ THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1",
 )
 def test_only_what_another_rank_caused_is_second_hand(error: BaseException, second_hand: bool) -> None:
     assert is_second_hand(error) is second_hand
+
+
+def test_a_file_server_that_resets_its_connection_in_mid_run_is_no_other_rank(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught, explain_disk_errors(tmp_path / "result_0.txt"):
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+    try:
+        raise RunFailed(9, caught.value) from caught.value
+    except RunFailed as error:
+        record_failure(tmp_path, THIRD, error)
+    assert json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["second_hand"] is False
 
 
 def test_the_traceback_of_a_library_is_cut_to_its_last_line(tmp_path: Path) -> None:
