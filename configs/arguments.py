@@ -36,8 +36,15 @@ _LIMITS = {
 }
 """What to do where the system refuses a file or a process by a limit of the user or the job."""
 
-_OTHER_LIBRARY = re.compile(r"\.so\S*: (undefined symbol|version `|file too short|invalid ELF header|wrong ELF class)")
-"""What the dynamic linker says of a library that lacks what another one needs."""
+_LINKER = {
+    r"\.so\S*: (undefined symbol|version `|file too short|invalid ELF header|wrong ELF class)": (
+        "LD_LIBRARY_PATH leads to another version of a library: unset it, or unload its module"
+    ),
+    r"\.so\S*: (failed to map segment|cannot map zero-fill pages)": (
+        "raise the limit on the memory of a process (ulimit -v, ulimit -d)"
+    ),
+}
+"""What the dynamic linker says of a library that it does not load, as patterns, and what to do."""
 
 _HOURS_IN_DAYS = 48
 """Hours from which on a time is given in days."""
@@ -187,7 +194,7 @@ def _refused(error: MemoryError | OSError) -> str | None:
     if error.errno == errno.ENOSPC and error.filename is None:  # Of a file, `logs.disk` tells.
         _leave_stdout()
         return "the output cannot be written whole: its disk is full; send it to another place"
-    if _OTHER_LIBRARY.search(str(error)):
+    if _linker_remedy(error):
         return in_words(error)
     if isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
         return f"{error.filename}: permission denied; ask the owner, or give another path (--run-dir, --out)"
@@ -202,13 +209,17 @@ def _leave_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _linker_remedy(error: Exception) -> str | None:
+    return next((remedy for words, remedy in _LINKER.items() if re.search(words, str(error))), None)
+
+
 def in_words(error: Exception) -> str:
     """Return what an error says; of a module or a library that does not load, with the remedy.
 
     A module that is gone was there when the program started, after set-up.
     """
-    if _OTHER_LIBRARY.search(str(error)):
-        return f"{error}; LD_LIBRARY_PATH leads to another version of a library: unset it, or unload its module"
+    if remedy := _linker_remedy(error):
+        return f"{error}; {remedy}"
     if not isinstance(error, ImportError):
         return str(error)
     remedy = "the program or its .venv was moved or changed meanwhile; put it back, then repeat the command"

@@ -32,7 +32,6 @@ _REPORT: dict[str, Any] = {
 
 _PROCESSES = "raise the limit on processes and threads (ulimit -u, or pids.max of the control group)"
 _LIMITS = {
-    "failed to map segment": "raise the limit on the memory of a process (ulimit -v)",
     "can't start new thread": _PROCESSES,
     "unable to start watchdog thread": _PROCESSES,
     "Resource temporarily unavailable": _PROCESSES,

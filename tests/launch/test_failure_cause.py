@@ -81,9 +81,6 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
         ([], Outcome(1, ((1, 152), (0, 1))), 1,
          f"rank 1 on {HERE} was killed by signal 24: perhaps its processor time was used up; raise the limit "
          "(ulimit -t)"),
-        ([TORN | {"message": "libdali.so: failed to map segment from shared object"}], Outcome(1), 1,
-         "rank 1 on node1 failed at step 7: libdali.so: failed to map segment from shared object; raise the limit on "
-         "the memory of a process (ulimit -v)"),
         ([TORN | {"message": "can't start new thread"}], Outcome(1), 1,
          "rank 1 on node1 failed at step 7: can't start new thread; raise the limit on processes and threads "
          "(ulimit -u, or pids.max of the control group)"),

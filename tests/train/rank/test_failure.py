@@ -88,9 +88,22 @@ def test_a_failed_comparison_reports_the_ranks_that_differ_from_most(
     assert json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["suspects"] == odd
 
 
-def test_a_library_that_does_not_load_is_reported_with_the_remedy(tmp_path: Path) -> None:
-    record_failure(tmp_path, THIRD, OSError("/site/libstdc++.so.6: file too short"))
-    assert "unset it" in json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["message"]
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError("/site/libstdc++.so.6: file too short"), "unset it, or unload its module"),
+        (ImportError("libdali.so: failed to map segment from shared object"), "(ulimit -v, ulimit -d)"),
+        (ImportError("libdali_kernels.so: cannot map zero-fill pages"), "(ulimit -v, ulimit -d)"),
+        (ImportError("No module named 'yaml'"), "put it back, then repeat the command"),
+    ],
+)
+def test_a_library_that_does_not_load_is_reported_with_the_remedy(
+    error: Exception, remedy: str, tmp_path: Path
+) -> None:
+    record_failure(tmp_path, THIRD, error)
+    message = json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["message"]
+    assert message.endswith(remedy)
+    assert ("moved or changed" in message) is ("yaml" in message)
 
 
 def test_a_folder_that_is_gone_raises_nothing(tmp_path: Path) -> None:
