@@ -19,7 +19,8 @@ STOP_FILE = "stop"
 horovodrun passes SIGTERM on to ssh, which ends at once and with it the ranks of other hosts, and kills the ranks of its
 own host after 5 s. So horovodrun gets no signal, and each rank's ``supervise_rank.sh`` looks for the file."""
 
-_AS_SIGTERM = (signal.SIGHUP, signal.SIGQUIT)
+_AS_SIGTERM = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU)
+"""Also what schedulers send before the end of a job: LSF SIGUSR2, Grid Engine SIGXCPU at a soft limit."""
 
 _AT_STOP = "Ctrl-Z stops this launcher only, and the ranks train on; fg or bg continues it"
 
@@ -29,13 +30,13 @@ _outer: list[Callable[[], int | None]] = []
 
 @contextmanager
 def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | None]]:
-    """Record SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGQUIT while the block runs, so that they do not end this process.
+    """Record `STOP_SIGNALS` and `_AS_SIGTERM` while the block runs, so that they do not end this process.
 
     Within another such block, the signals of the outer one count too, so that none is lost on the way to the ranks.
 
-    SIGHUP, which a terminal sends when it closes, and SIGQUIT (Ctrl with a backslash) count as SIGTERM: the ranks save
-    their state and end. Under nohup SIGHUP stays ignored, and SIGQUIT in the background of a script. A second SIGINT
-    counts as SIGKILL: the user wants the ranks to end at once.
+    SIGHUP, which a terminal sends when it closes, SIGQUIT (Ctrl with a backslash) and the rest of `_AS_SIGTERM` count
+    as SIGTERM: the ranks save their state and end. Under nohup SIGHUP stays ignored, and SIGQUIT in the background of a
+    script. A second SIGINT counts as SIGKILL: the user wants the ranks to end at once.
 
     If a signal has arrived, this process is about to end, and signals that follow after the block are ignored: they
     would change the exit status, or kill Python while it ends.

@@ -26,7 +26,9 @@ def _ranks_that_wait_yield() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _signal_handlers() -> Iterator[None]:
     """Put the handlers of signals back: a launcher that was signalled is about to end, and ignores all that follow."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT)
+    numbers = (
+        signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU,
+    )  # fmt: skip
     before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():

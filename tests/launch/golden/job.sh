@@ -49,11 +49,11 @@ readonly rank=(
   /shared/resnet-records/.venv/bin/python -I -u -m train
 )
 
-# SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first) and SIGHUP stop the job. The
-# ranks save their state and end.
+# SIGUSR1 announces the time limit. SIGTERM, SIGINT (LSF's bkill sends it first), SIGHUP, SIGUSR2 (LSF's run
+# limit) and SIGXCPU stop the job. The ranks save their state and end.
 signals=0 launched=
 trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' USR1
-trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM INT HUP
+trap 'signals=$((signals + 1)); kill -USR1 "$launched" 2>/dev/null || true' TERM INT HUP USR2 XCPU
 
 # Starts the ranks of one run and waits for their end. A signal interrupts the wait, but not the launcher.
 launch() {

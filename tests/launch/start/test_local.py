@@ -220,7 +220,7 @@ def test_ranks_on_a_slow_link_share_a_network_of_their_own_and_end_as_any_others
     ("sent", "told"),
     [
         ([signal.SIGHUP], signal.SIGTERM),
-        ([signal.SIGQUIT], signal.SIGTERM),
+        *(([number], signal.SIGTERM) for number in (signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU)),
         ([signal.SIGUSR1], signal.SIGUSR1),
         ([signal.SIGTERM, signal.SIGINT], signal.SIGINT),
         ([signal.SIGINT, signal.SIGINT], signal.SIGKILL),
@@ -231,7 +231,9 @@ def test_the_last_signal_is_told_and_a_closed_terminal_is_a_stop(
     sent: list[int], told: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stat.S_ISCHR", lambda _mode: False)  # pytest may write to a terminal.
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT)
+    numbers = (
+        signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU,
+    )  # fmt: skip
     before = [signal.getsignal(number) for number in numbers]
     with forwarded_signals() as outer:
         with forwarded_signals() as inner:
