@@ -240,8 +240,8 @@ class _Parser:
         if event.key == "run_start" and self._resumed_at is not None:
             if "run_start" in self.at and self.last_s is not None:
                 begin_s = self.last_s + self._paused_s
-                self.pauses.append(Pause(begin_s, event.time_s, to_number(self._resumed_at.value)))
-                self._paused_s += max(event.time_s - begin_s, 0.0)
+                self.pauses.append(Pause(begin_s, max(begin_s, event.time_s), to_number(self._resumed_at.value)))
+                self._paused_s += event.time_s - begin_s  # below 0 where the clock was set back meanwhile
             self._resumed_at = None
         return replace(event, time_s=event.time_s - self._paused_s) if self._paused_s else event
 

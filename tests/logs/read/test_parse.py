@@ -350,6 +350,10 @@ def test_a_run_that_was_stopped_and_resumed_is_one_run() -> None:
     twice = _record(*first, *again[:-1], (145, "resumed_from_step", 50, {}), (165, "run_start", None, {}), later)
     assert (twice.time_to_train_s, len(twice.pauses), twice.since_start(BEGIN_S + 170)) == (90, 2, 90)
     assert _record(*first, *again[3:]).status == "aborted", "a second run in the same file"
+    # The clock of the second attempt is two hours behind that of the first.
+    behind = _record(*first, *((at - 7200, key, value, more) for at, key, value, more in again))
+    assert (behind.status, behind.time_to_train_s, behind.final_accuracy) == ("success", 95, 0.76)
+    assert [(each.epoch, each.at_s) for each in behind.evaluations] == [(2, 20), (4, 85)]
 
 
 @pytest.mark.parametrize("head", [":::MLLOG ", ":::MLL 1.6e9 note: ", ":::MLPv0.5.0 resnet 1.6e9 (a.py:1) note: "])
