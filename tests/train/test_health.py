@@ -13,7 +13,7 @@ from tests.dry_loop import Blank, NumberEngine
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.engine.init import RanksDiffer
-from train.health import require_sound
+from train.health import StateNotFinite, require_sound
 from train.measure.timing import Clock
 from train.step import Step
 
@@ -48,7 +48,7 @@ def _compare(spoil: Callable[[Blank, dict[str, float]], None], *, keeps_ranks_eq
         step = Step(engine, own, own, meeting, BucketPlan(((0, 1),)), 1, clock, on_step=lambda _: None, parts=[part])
         try:
             require_sound(step, Position(2, 38))
-        except RanksDiffer as error:
+        except (RanksDiffer, StateNotFinite) as error:
             return error
         return None
 
@@ -82,6 +82,13 @@ def test_each_part_of_the_state_is_compared_and_every_rank_names_the_odd_one(
         assert isinstance(error, RanksDiffer)
         assert error.ranks == (1,)
         assert all(words in str(error) for words in (f"first in {tensor}", "step 37 of epoch 2", "rank 1"))
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_an_average_that_is_not_finite_is_named_though_all_weights_are(value: float) -> None:
+    for error in _compare(lambda _, averages: averages.update(second=value), keeps_ranks_equal=True):
+        assert isinstance(error, StateNotFinite)
+        assert "average of second on rank 1" in str(error)
 
 
 def test_running_statistics_and_momenta_of_asynchronous_ranks_may_differ() -> None:
