@@ -59,5 +59,9 @@ class BestMark(NoMark):
 
 
 def mark_of(policy: Checkpoint, resumed: SavedState | None) -> NoMark:
-    """Return which checkpoints of a run are marked; the arguments are those of the cluster file and of `BestMark`."""
-    return BestMark(resumed) if policy.best else NoMark()
+    """Return which checkpoints of a run are marked; the arguments are those of the cluster file and of `BestMark`.
+
+    A run that has marked one marks each better one to its end, because that one is what `export` and `predict` take.
+    """
+    has_marked = resumed is not None and _BEST in resumed.meta
+    return BestMark(resumed) if policy.best or has_marked else NoMark()

@@ -35,7 +35,7 @@ class Checkpoint(Section):
     best: bool = False
     """Whether the checkpoint after the evaluation with the highest top-1 so far stays, too, as
     checkpoints/best-step-STEP.ckpt (mean ROC-AUC where images have several labels). Each better evaluation writes one.
-    ./run.sh export, predict and --from take it."""
+    ./run.sh export, predict and --from take it. A resumed run that has one goes on with it."""
 
     def refused(self, *, is_synchronous: bool) -> list[tuple[bool, str, str, str]]:
         """Return what the ranks' way of communication does not allow, as arguments of `Section.refuse`."""

@@ -142,6 +142,11 @@ def test_the_first_of_the_best_evaluations_has_a_checkpoint_that_no_later_one_re
     assert folder.marked() == tmp_path / "checkpoints" / "best-step-00000095.ckpt"
     told = {"epoch": 5, "step": 95, "top1": 0.71, "checkpoint": "best-step-00000095.ckpt"}
     assert again.mark.summed_up(folder.marked()) == {"best": told}
+    without = BEST.model_copy(update={"best": False})
+    assert mark_of(without, None).of(Position(6, 95), scores[1]) is None
+    assert mark_of(without, _origin(tmp_path).checkpoint).of(Position(7, 114), scores[1]) is None, "0.71 was better"
+    better = Score("top-1", 0.72, {"top1": 0.72}, "")
+    assert mark_of(without, _origin(tmp_path).checkpoint).of(Position(7, 114), better) == "best"
 
 
 def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> InitialState:
