@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from configs.arguments import Style, duration, painted, printable
 from configs.errors import UserError
 from configs.plan import plan_run
+from configs.reading import Unreadable
 from configs.schema import Recipe
 from logs.energy import energy_of, read_attempts
 from logs.folder import CONFIG_FILE, RunFolder
@@ -76,7 +77,10 @@ def watch(
             rows = follower.update()
             for sender in senders:
                 sender.send(rows)
-            lines = describe_progress(run.recipe, total_steps, follower.last, None if ended else time.time())
+            is_going_on = not ended and _has_owner(run)
+            lines = describe_progress(run.recipe, total_steps, follower.last, time.time() if is_going_on else None)
+            if not (ended or is_going_on):
+                lines.append(("  no process trains in it now: start it again, or wait for its scheduler", "bad"))
             with suppress(OSError, ValueError):  # of a network file system
                 attempts = enumerate(run.attempts.read(), start=1)
                 lines += [(f"  attempt {number} {each.description}", "bad") for number, each in attempts]
@@ -92,6 +96,13 @@ def watch(
     finally:
         for sender in senders:
             sender.close(is_success)
+
+
+def _has_owner(run: RunFolder) -> bool:
+    """Return whether a process trains in the folder, as far as can be read; also where nobody has claimed it yet."""
+    with suppress(OSError, Unreadable):
+        return run.claims.newest() is None or run.claims.holder() is not None
+    return True
 
 
 def _outcome(run: RunFolder) -> tuple[str, bool]:

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load_recipe
 from configs.schema import Recipe
+from logs.claims import Claims
 from logs.metrics import MetricsFollower
 from logs.show.reported_run import gather_run
 from logs.show.watch import describe_progress, watch
@@ -90,6 +92,24 @@ def test_the_end_is_told_with_its_reason_and_a_success_whose_files_say_otherwise
     log.write_text(log.read_text().replace('"value": 0.98', '"value": 0.99'))
     assert watch(folder, shown, every_s=1, once=True) == 1
     assert "ended: success, but files disagree: accuracy is 0.9" in shown.getvalue()
+
+
+def test_a_run_whose_owner_is_gone_has_no_time_left_and_one_that_goes_on_has(tmp_path: Path) -> None:
+    folder = samples.run_folder(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    texts = []
+    for pid in (os.getpid(), ended.pid):
+        Claims(folder).take(pid=pid)
+        shown = io.StringIO()
+        assert watch(folder, shown, every_s=1, once=True) == 1
+        texts.append(shown.getvalue())
+        shutil.rmtree(folder / "claims")
+    assert [("left until" in text, "no process trains in it" in text) for text in texts] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_the_time_left_follows_from_the_reference_if_there_is_one() -> None:
