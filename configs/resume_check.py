@@ -10,7 +10,9 @@ from configs.errors import UserError
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 
-NUMERICS_PREFIXES = ("DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
+NUMERICS_PREFIXES = (
+    "ATEN_", "DNNL_", "KMP_", "MKL_", "MXNET_MKLDNN_", "MXNET_ONEDNN_", "OMP_", "ONEDNN_", "OPENBLAS_",
+)  # fmt: skip
 """Variables of the libraries that do the arithmetic on a CPU: they choose kernels and split work over threads."""
 
 

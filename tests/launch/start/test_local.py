@@ -170,7 +170,13 @@ def test_a_signal_reaches_a_gpu_rank_of_the_local_launcher_once(tmp_path: Path) 
     assert [(tmp_path / f"{rank}.got").read_text() for rank in (0, 1)] == ["x", "x"]
 
 
-_READERS = {"launch/start/inherited.py", "logs/environment.py", "configs/variables.py", "train/plan/memory.py"}
+_READERS = {
+    "launch/start/inherited.py",
+    "logs/environment.py",
+    "configs/resume_check.py",
+    "configs/variables.py",
+    "train/plan/memory.py",
+}
 
 
 def test_no_module_but_one_sets_a_frameworks_variables() -> None:
