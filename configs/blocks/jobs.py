@@ -125,6 +125,8 @@ class Scheduler(Section):
             if not word.isprintable():
                 # A line break would begin a directive, or a command, of its own in the job script.
                 raise ConfigError(str(info.field_name), word, "one line without control characters")
+        if isinstance(value, str) and " " in value:  # The scheduler would pass over what follows the space.
+            raise ConfigError(str(info.field_name), value, "one name without spaces")
         return value
 
     @field_validator("resources")

@@ -55,6 +55,7 @@ def _submit(folder: Path | None, *sets: str, words: Sequence[str] = ()) -> int:
          "cluster.node.gpu_memory_bytes: got 9999999, allowed: at least "),
         (_SLURM, "--rehearse", "node.gpu: got None, allowed: an accelerator of train/sim/families.yaml"),
         ([*_SLURM, 'cluster.scheduler.queue="a\\n#SBATCH --exclusive"'], "", "cluster.scheduler.queue: .*: one line"),
+        ([*_SLURM, "cluster.scheduler.account=my project"], "", "cluster.scheduler.account: .*: one name"),
         ([*_SLURM, 'cluster.scheduler.account="a\\tb"'], "", "cluster.scheduler.account: .*: one line"),
         ([*_SLURM, 'cluster.scheduler.resources=["--a\\nrm"]'], "", "cluster.scheduler.resources: .*: one line"),
         ([*_SRUN, "cluster.communication.kind=parameter_server"], "",
