@@ -167,7 +167,8 @@ def exit_status(work: Callable[[], int]) -> int:
         status = work()
         sys.stdout.flush()
     except (UserError, ImportError) as error:
-        sys.stderr.write("".join(f"error: {printable(line)}\n" for line in in_words(error).splitlines()))
+        text = in_words(error).encode("utf-8", "backslashreplace").decode()  # A path may hold bytes that are no UTF-8.
+        sys.stderr.write("".join(f"error: {printable(line)}\n" for line in text.splitlines()))
         return 2
     except ChildInterrupted:
         return 130

@@ -100,11 +100,13 @@ class ExportedRun:
         folder = destination or self.folder / "export"
         partial = folder / f".partial-{os.getpid()}"
         try:
+            str(folder).encode()  # MXNet and onnxruntime open no other path.
             folder.mkdir(parents=True, exist_ok=True)
             partial.mkdir()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             remedy = f"export elsewhere: ./run.sh export {shlex.quote(str(self.folder))} --dest DIR"
-            raise UserError(f"{folder}: cannot be made: {error.strerror}; {remedy}") from None
+            reason = getattr(error, "strerror", "its path is not UTF-8")
+            raise UserError(f"{folder}: cannot be made: {reason}; {remedy}") from None
         try:
             # PyTorch's writer of programs aborts the process where a disk becomes full (2.13).
             needed = _ROOM * patiently(self.checkpoint, self.checkpoint.stat).st_size + _PROBE_BYTES

@@ -216,6 +216,7 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
             (odd, ["--last"], f"{odd}: {no_file}; a run writes one when it ends\n"),
             (run, [], f"{run}/export: cannot be made: File exists{elsewhere}"),
             (run, ["--dest", str(tmp_path / "link")], f"{tmp_path}/link: cannot be made: File exists{elsewhere}"),
+            (run, ["--dest", "f\udce9e"], rf"f\udce9e: cannot be made: its path is not UTF-8{elsewhere}"),
             (run, ["--dest", str(disk)], f"{disk}: cannot be made: Read-only file system{elsewhere}"),
         ):
             assert main(["export", str(folder), "--no-evaluation", *words]) == 2
