@@ -20,7 +20,7 @@ RATE = {"base_lr": 1.0, "warmup_epochs": 0.0, "decay": {"name": "polynomial"}}
 
 # Block, the keys in every case, a key, its allowed values, its refused values.
 RULES: list[tuple[type[BaseModel], dict[str, Any], str, list[Any], list[Any]]] = [
-    (Scheduler, {}, "queue", ["", "gpu q"], ["a\nb", "a\tb", "\x1b[0m", "\u2028"]),
+    (Scheduler, {}, "queue", ["", "gpu"], ["gpu q", "a\nb", "a\tb", "\x1b[0m", "\u2028"]),
     (Scheduler, {}, "account", ["", "a/b"], ["a\nb", "a\x00"]),
     (Scheduler, {}, "setup", [[], ["module load x\nmodule load y"]], ["module load x"]),
     (Scheduler, {}, "resources", [[], ["-pe mpi 2", "--x"]], [["--x", "-l y\n#$ -z"], ["a\tb"], ["a\rb"]]),

@@ -150,7 +150,7 @@ REFUSED = [
     ("peers --batch 0", "--batch: got '0', allowed: "),
     ("race --seeds -1", "--seeds: got '-1', allowed: "),
     ("allreduce --rounds 0", "--rounds: got '0', allowed: "),
-    ("overlap --steps 0", "--steps: got '0', allowed: "),
+    ("overlap --ranks 0", "--ranks: got '0', allowed: "),
     ("race mnist", "invalid choice: 'mnist'"),
     ("step --cases resnet50:64:16:2", "--cases resnet50:64:16:2: allowed: "),
     ("step --cases resnet50:x:16:2x1", "--cases resnet50:x:16:2x1: allowed: "),

@@ -161,7 +161,7 @@ def test_another_file_is_refused_in_one_line_and_closed(ending: str, content: by
 
 def test_damage_within_a_file_is_refused_in_one_line(trained: dict[str, np.ndarray], tmp_path: Path) -> None:
     packed, onnx = tmp_path / "packed.npz", pytest.importorskip("onnx")
-    np.savez_compressed(packed, **trained)  # type: ignore[arg-type]
+    np.savez_compressed(packed, **trained)
     content = packed.read_bytes()
     packed.write_bytes(content[: len(content) // 2] + b"\xff" * 40 + content[len(content) // 2 + 40 :])
     short, model = tmp_path / "short.onnx", onnx.load(str(_write(tmp_path / "whole.onnx", trained)))
