@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-NUM_WORKERS = 4
-"""Two cores, and half of the time tests wait: for schedulers, limits, other processes and the disk. Three processes
-left more than a quarter of the cores' time unused."""
+NUM_WORKERS = 3
+"""Two cores, and half of the time tests wait: for schedulers, limits, other processes and the disk. A fourth process
+collects its tests for ten seconds of a core, and disturbs those that compare the speed of ranks."""
 
 NUM_QUICK_WORKERS = 2
 """Quick tests compute all the time, and a third process would take ten seconds of a core to collect its tests."""

@@ -83,11 +83,13 @@ class StepBench(PlaceOptions, Bench):
 
         place = [*self.overrides, *case.place]
         cluster = load_cluster(self.cluster, place)
+        images = cluster.world_size * case.batch
         recipe = [
             *(GREY if case.model.startswith("mnist") else ()),
             f"model.name={case.model}",
             f"model.image_size={case.image_size}",
-            f"batch.global_size={cluster.world_size * case.batch}",
+            f"batch.global_size={images}",
+            f"data.train_samples={images}",  # an epoch of the recipe's own 32 is no step of many ranks
         ]
         what = {"recipe": "imagenet-smoke", "cluster": self.cluster, "overrides": [*recipe, *place]}
         # A mistake in --set is told before a rank starts.

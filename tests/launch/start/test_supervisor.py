@@ -64,8 +64,8 @@ def test_ranks_beside_one_that_failed_have_eight_seconds_and_five_after_sigterm(
     fails = f"until [ -e {tmp_path}/0 ]; do sleep 0.01; done; echo $$ >{tmp_path}/pid; exit 3"
     command = ["bash", "-c", f"[ $RANK = 0 ] || {{ {fails}; }}; {STUBBORN.format(folder=tmp_path)}"]
     assert run_ranks(command, 2, {}, kind="shared_memory") == Outcome(3, ((1, 3),))
-    (asked_s, asked), (killed_s, killed), *_ = sent
-    assert (asked, killed) == (signal.SIGTERM, signal.SIGKILL)
+    (_, continued), (asked_s, asked), (killed_s, killed), *_ = sent
+    assert (continued, asked, killed) == (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL)
     assert 8 < asked_s <= 9
     assert killed_s - asked_s == 5.5
 

@@ -227,12 +227,12 @@ def _node_of(rank: int) -> str:
 
 @pytest.fixture
 def slow_node3() -> Iterator[None]:
-    """Give the daemon of node3, and what it starts, 0.45 cores, and a fifth of what other processes get beside it."""
+    """Give the daemon of node3, and what it starts, 0.3 cores, and a fifth of what other processes get beside it."""
     group = Path(f"/sys/fs/cgroup/cpu/runs-{os.getpid()}")
     if not Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists():
         pytest.skip("control groups of version 1 with the controller cpu are not here")
     group.mkdir()
-    (group / "cpu.cfs_quota_us").write_text("45000", encoding="ascii")
+    (group / "cpu.cfs_quota_us").write_text("30000", encoding="ascii")
     (group / "cpu.shares").write_text("205", encoding="ascii")
     daemon = (Path(os.environ["SLURM_CONF"]).parent / "slurmd.node3.pid").read_text(encoding="ascii")
     (group / "cgroup.procs").write_text(daemon, encoding="ascii")
