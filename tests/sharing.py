@@ -15,8 +15,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 NUM_WORKERS = 3
-"""Two cores, and half of the time tests wait: for schedulers, limits, other processes and the disk. A fourth process
-collects its tests for ten seconds of a core, and disturbs those that compare the speed of ranks."""
+"""Two cores, and a part of the time tests wait: for schedulers, limits, other processes and the disk."""
 
 NUM_QUICK_WORKERS = 2
 """Quick tests compute all the time, and a third process would take ten seconds of a core to collect its tests."""
@@ -41,8 +40,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         option.numprocesses = NUM_QUICK_WORKERS if option.markexpr == "quick" else NUM_WORKERS
     if option.numprocesses and option.dist == "no":
         option.dist = "loadgroup"
-        # Large groups would come before those of which each test takes half a minute.
-        option.loadscopereorder = False
 
 
 def _num_files(arguments: list[str]) -> int:
