@@ -96,6 +96,7 @@ def test_a_source_whose_name_is_not_utf8_is_packed_and_gets_a_recipe(tmp_path: P
     assert r"caf\xe9" in recipe.card.source
 
 
+@pytest.mark.medium
 def test_any_number_of_images_and_classes_gets_a_recipe(tmp_path: Path) -> None:
     draw = random.Random(0)
     for number in range(4):
