@@ -59,14 +59,14 @@ def require_sound(step: Step, at: Position) -> None:
     weights = {each.name: master for each, master in zip(network.parameters, network.masters, strict=True)}
     momenta = {f"optimizer's state {number}": each for number, each in enumerate(step.optimizer.momenta)}
     statistics = network.statistics
-    averages = {f"average of {name}": each for part in step.parts for name, each in part.evaluated_weights.items()}
-    equal = weights | (momenta if communicator.keeps_ranks_equal else {}) | averages
-    found = engine.first_not_finite([*weights.values(), *momenta.values(), *averages.values(), *statistics])
+    evaluated = {f"average of {name}": each for part in step.parts for name, each in part.evaluated_weights.items()}
+    equal = weights | (momenta if communicator.keeps_ranks_equal else {}) | evaluated
+    found = engine.first_not_finite([*weights.values(), *momenta.values(), *evaluated.values(), *statistics])
     digests = np.array(engine.digests([*equal.values()]), np.uint64)
     own = np.array([0 if found is None else found + 1, digests.sum()], np.uint64)
     firsts, sums = _gathered(communicator, "state", own).T.tolist()
     if ranks := [rank for rank, first in enumerate(firsts) if first]:
-        names = [*weights, *momenta, *averages, *network.read_statistics()]
+        names = [*weights, *momenta, *evaluated, *network.read_statistics()]
         raise StateNotFinite(at, names[firsts[ranks[0]] - 1], ranks)
     if len(set(sums)) > 1:
         by_tensor = _gathered(communicator, "digests", digests).T

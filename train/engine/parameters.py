@@ -27,9 +27,6 @@ logger = logging.getLogger(__name__)
 
 _NAMED_AT_MOST = 3
 _COUNT = "num_batches_tracked"
-_REAL = "fiub"
-"""Kinds of NumPy's types that can be weights: neither texts nor complex numbers nor dates."""
-
 
 _HEAD_BYTES = 512
 _PARAMS = bytes.fromhex("1201000000000000")
@@ -99,10 +96,11 @@ def _unwrapped(path: Path, found: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     Raises:
         UserError: The file holds several networks.
     """
+    # No weight is a text, a complex number or a date.
     weights = {
         name.replace("_orig_mod.", ""): each
         for name, each in found.items()
-        if not name.endswith(_COUNT) and each.dtype.kind in _REAL
+        if not name.endswith(_COUNT) and np.can_cast(each.dtype, np.float64, "same_kind")
     }
     prefixes = [name.removesuffix(each) for each in ANCHORS for name in weights if f".{name}".endswith(f".{each}")]
     if len(prefixes) > 1:
