@@ -49,6 +49,18 @@ def test_help_lists_every_verb_of_the_table_and_the_module_of_each_exists() -> N
     assert run(ROOT / "run.sh", "help").stdout == text
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["test", "--help"]])
+def test_what_nobody_reads_to_its_end_is_still_a_known_verb(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    # Python's children may ignore SIGPIPE, so that a write fails and does not end them.
+    done = subprocess.run(
+        [ROOT / "run.sh", *words], stdout=write, stderr=subprocess.PIPE, text=True, check=False, restore_signals=False
+    )
+    os.close(write)
+    assert "no such verb" not in done.stderr
+
+
 def test_the_version_is_that_of_the_installed_program() -> None:
     assert run(ROOT / "run.sh", "--version").stdout == f"resnet-records {metadata.version('resnet-records')}\n"
 
