@@ -76,14 +76,23 @@ python_remedy() {
 run_bare() { find_python 99 && cd -- "$root" && exec "$python" -B -E -s "$@"; }
 [[ $# -gt 0 ]] || set -- train digits
 readonly verb=$1 && shift
-[[ $verb != --version ]] || { sed -n 's/^version = "\(.*\)"$/resnet-records \1/p' "$root/pyproject.toml"; exit; }
-[[ $verb != help && $verb != --help && $verb != -h ]] || { print_help; exit; }
+[[ $verb != --version ]] || {
+  sed -n 's/^version = "\(.*\)"$/resnet-records \1/p' "$root/pyproject.toml"
+  exit
+}
+[[ $verb != help && $verb != --help && $verb != -h ]] || {
+  print_help
+  exit
+}
 for row in "${verbs[@]}"; do
   IFS='|' read -r name module _ <<<"$row"
   [[ $name == "$verb" ]] || continue
   [[ $verb == setup || $verb == test ]] || set -- "$verb" "$@"
   if [[ " $* " == *' --help '* || " $* " == *' -h '* ]]; then
-    [[ $verb != test ]] || { printf 'usage: ./run.sh test [FILE ...] [-m quick] [-k WORDS] [any argument of pytest]\n'; exit; }
+    [[ $verb != test ]] || {
+      printf 'usage: ./run.sh test [FILE ...] [-m quick] [-k WORDS] [any argument of pytest]\n'
+      exit
+    }
     run_bare -m "$module" "$@"
   fi
   [[ . -ef ${PWD-} ]] || { printf 'error: the current folder was deleted; change to another one\n' >&2 && exit 2; }
