@@ -84,8 +84,8 @@ def judge(evidence: Evidence) -> tuple[list[Check], Figures]:
             parts[host][part] = each.median_s, each.spread_s
     figures = replace(_pace(steps), parts={**parts}, bits=_majorities(evidence.alone))
     whole = [
-        *_doctor(evidence.doctor), *_rates(evidence, steps), *_allreduce(evidence, steps), *evidence.others,
-        *_energy(evidence),
+        *_doctor(evidence.doctor), *_resolution(slowest), *_rates(evidence, steps), *_allreduce(evidence, steps),
+        *evidence.others, *_energy(evidence),
     ]  # fmt: skip
     nodes = [*_parts(evidence, series, slowest), *_bits(evidence)]
     return [*sorted(whole, key=lambda check: bool(check.host)), *nodes], figures
@@ -170,6 +170,16 @@ def _parts(evidence: Evidence, series: Mapping[str, np.ndarray], slowest: Mappin
             if is_slow:
                 words += f", {_name(rank)}; {_REMEDIES[part]}"
             yield Check(part, host, "slow" if is_slow else "pass", words, each.median_s, "s", tuple(expected))
+
+
+def _resolution(slowest: Mapping[str, _Slowest]) -> Iterator[Check]:
+    """Yield, for each part of several nodes, the least difference that would have named one: it grows with the noise."""
+    for part, hosts in slowest.items():
+        if len(hosts) > 1:
+            limit = median(each.limit for _, each in hosts.values())
+            words = f"a rank that takes {100 * limit:.3g} % longer than its like would be named"
+            words += "; a quiet machine and more --minutes tell smaller differences" if limit > 2 * FLOORS[part] else ""
+            yield Check(part, "", "pass", words, limit, "of the median")
 
 
 def _name(rank: RankFacts) -> str:

@@ -74,6 +74,17 @@ def test_a_hundred_sound_machines_raise_no_alarm(noise: float) -> None:
     assert [_bad(_judged(_ranks(seed, noise=noise))) for seed in range(100)] == [{}] * 100
 
 
+@pytest.mark.parametrize("noise", [NOISE, 0.05])
+def test_a_verdict_says_which_difference_the_noise_would_have_hidden(noise: float) -> None:
+    (told,) = (each for each in _judged(_ranks(1, noise=noise)) if (each.topic, each.host) == ("compute", ""))
+    assert told.value is not None
+    assert f"{100 * told.value:.3g} %" in told.words
+    assert ("--minutes" in told.words) == (noise > NOISE)
+    for share, found in ((0.4, {}), (1.6, {("node9", "compute"): "slow"})):
+        ranks = _ranks(1, {(9, "compute"): 1 + share * told.value}, noise=noise)
+        assert _bad(_judged(ranks)) == found
+
+
 def test_a_disturbance_of_half_the_rounds_is_no_alarm() -> None:
     ranks = _ranks(1)
     step = ranks[17].step
