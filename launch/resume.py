@@ -7,19 +7,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from configs.errors import UserError
+from configs.plan import plan_run
 from configs.reading import Unreadable, entries, is_file, is_folder, patiently
 from configs.resume_check import fixed_settings, require_unchanged
 from configs.schema import Cluster, Recipe
 from launch.start.launcher_signals import STOP_FILE
 from logs.attempts import ATTEMPTS_FILE
-from logs.checkpoints import NotFiniteCheckpoint
+from logs.checkpoints import NotFiniteCheckpoint, step_of
 from logs.claims import CLAIMS_FOLDER, Claim
 from logs.disk import explain_disk_errors
 from logs.energy import ENERGY_PREFIX
 from logs.folder import CONFIG_FILE, SUMMARY_FILE, UNFINISHED_MARK, VERDICT_FILE, RunFolder
-from logs.metrics import METRICS_FILE
+from logs.metrics import METRICS_FILE, evaluated_epochs
 from logs.mlperf import RESULT_FILES
 from logs.nodes import NODES_FILE
+from logs.read.parse import logged_epochs
 
 _KEPT = (CONFIG_FILE, UNFINISHED_MARK, CLAIMS_FOLDER, ATTEMPTS_FILE, NODES_FILE, "hosts")
 """Files that an attempt leaves to the next one, besides the job's own files."""
@@ -82,8 +84,8 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
 
     Raises:
         UserError: ``must_resume``, and there is no whole checkpoint; checkpoints are not finite, and no other is whole;
-            what the attempt before has logged is gone, with which the end of the run is judged; the folder is gone or
-            cannot be written; or something in it cannot be read.
+            what the attempts before have logged is gone, with which the end of the run is judged; the folder is gone
+            or cannot be written; or something in it cannot be read.
     """
     with explain_disk_errors(folder.path):
         for path in patiently(folder.path, lambda: [*folder.path.iterdir()]):
@@ -97,11 +99,10 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
             sys.stderr.write(f"warning: {error}; using the checkpoint before it\n")
         if checkpoint is None and must_resume:
             raise UserError(f"{folder}: no complete checkpoint in it; start the run again with --run-dir {folder}")
-        whole = METRICS_FILE, *RESULT_FILES.values()
-        if checkpoint is not None and (gone := [name for name in whole if not is_file(folder / name)]):
+        if checkpoint is not None and (gone := _incomplete(folder, step_of(checkpoint))):
             raise UserError(
-                f"{folder}: {' and '.join(gone)} missing, without which the end of the run could not be judged; put "
-                f"back what is missing, or begin a new run with --from {shlex.quote(str(folder))}"
+                f"{folder}: {' and '.join(gone)} missing or incomplete, without which the end of the run could not be "
+                f"judged; put back what is missing, or begin a new run with --from {shlex.quote(str(folder))}"
             )
         if any(not _is_kept(path) for path in entries(folder.path)):
             # An attempt that was killed has not closed its log.
@@ -115,6 +116,17 @@ def prepare_attempt(folder: RunFolder, *, must_resume: bool = False) -> None:
                 with explain_disk_errors(path):
                     path.unlink(missing_ok=True)
         folder.checkpoints.resume_from(checkpoint)
+
+
+def _incomplete(folder: RunFolder, step: int) -> list[str]:
+    """Return which of metrics and logs are missing, or lack an evaluation before a step that another of them has."""
+    recipe, cluster = folder.settings
+    plan, epochs = plan_run(recipe, cluster.world_size), dict[str, set[int]]()
+    for name in (METRICS_FILE, *RESULT_FILES.values()):
+        found = evaluated_epochs(folder / name) if name == METRICS_FILE else logged_epochs(folder / name)
+        epochs[name] = {epoch for epoch in found if plan.steps_after(epoch) <= step}
+    whole = set[int]().union(*epochs.values())
+    return [name for name, found in epochs.items() if found != whole or not is_file(folder / name)]
 
 
 def require_unfinished(folder: RunFolder, *, is_longer: bool = False) -> None:

@@ -1,7 +1,7 @@
 """A run's numbers over time: ``metrics.jsonl``, with one JSON object a line, written by rank 0."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -54,9 +54,7 @@ class MetricsWriter(NullMetrics):
         self._rows: list[str] = []
         assert resume_at or not is_file(path), f"{path} belongs to another run"
         if resume_at and is_file(path):
-            follower = MetricsFollower(path)  # leaves out lines that are none
-            rows = chain.from_iterable(iter(partial(patiently, path, follower.read), []))
-            write_text(path, "".join(_line(row) for row in rows if _is_before(row, resume_at)))
+            write_text(path, "".join(_line(row) for row in _whole_rows(path) if _is_before(row, resume_at)))
         with explain_disk_errors(path), path.open("ab") as file:
             self._size = file.tell()
 
@@ -90,6 +88,17 @@ def _is_before(row: Mapping[str, Any], at: Position) -> bool:
     """Return whether a row was written before ``at``; the evaluation of an epoch comes after all steps of the epoch."""
     value, end = (row.get("epoch"), at.epoch) if row.get("kind") == "evaluation" else (row.get("step"), at.step)
     return isinstance(value, int | float) and value < end
+
+
+def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a ``metrics.jsonl`` without lines that are none; nothing if there is no such file."""
+    return chain.from_iterable(iter(partial(patiently, path, MetricsFollower(path).read), []))
+
+
+def evaluated_epochs(path: Path) -> set[int]:
+    """Return the epochs, counted from 1, of the evaluations in a ``metrics.jsonl``, which may be damaged or missing."""
+    rows = (row for row in _whole_rows(path) if row.get("kind") == "evaluation")
+    return {row["epoch"] for row in rows if isinstance(row.get("epoch"), int)}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

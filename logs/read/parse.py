@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from configs.reading import is_file
 from logs.read.lines import Event, read_events, ruleset_at, to_number
 from logs.read.record import EpochSpan, Evaluation, Pause, RunRecord, as_integer, elapsed
 
@@ -38,6 +39,16 @@ def parse_log(path: Path) -> RunRecord:
         UserError: If the file cannot be read.
     """
     return parse_events(read_events(path), path)
+
+
+def logged_epochs(path: Path) -> set[int]:
+    """Return the epochs, counted from 1, of the evaluations in a log of this program, which may be missing.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
+    evaluations = parse_log(path).evaluations if is_file(path) else ()
+    return {int(each.epoch) for each in evaluations if each.epoch is not None}
 
 
 def parse_events(events: Iterable[Event | None], source: Path) -> RunRecord:

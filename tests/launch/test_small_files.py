@@ -19,6 +19,7 @@ from logs.checkpoints import SavedState
 from logs.environment import write_environment
 from logs.folder import RunFolder
 from logs.metrics import MetricsWriter, read_metrics
+from logs.mlperf import MlperfLog
 from tests.runs import begin_logs
 
 RECIPE, CLUSTER = load_recipe("digits"), load_cluster("laptop")
@@ -115,8 +116,29 @@ def test_a_run_whose_end_could_not_be_judged_is_refused_before_it_trains(
     before = {path for path in folder.path.iterdir() if path.name != "claims"}
     named, remedy = re.escape(" and ".join(gone)), re.escape(f"--from {folder}")
     with (
-        pytest.raises(UserError, match=rf"^{folder}: {named} missing, .* put back .* {remedy}$"),
+        pytest.raises(UserError, match=rf"^{folder}: {named} missing or incomplete, .* put back .* {remedy}$"),
         prepared(folder, RECIPE, CLUSTER, must_resume=False),
     ):
         pass
     assert {path for path in folder.path.iterdir() if path.name != "claims"} == before
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result_0.txt", "result_0.mll.txt"])
+def test_an_evaluation_before_the_checkpoint_is_missed_and_a_later_one_is_not(folder: RunFolder, name: str) -> None:
+    """A file that was emptied or damaged, or was copied before the checkpoint was, would fail the run at its end."""
+    log, metrics = MlperfLog(folder.path, is_resumed=True), MetricsWriter(folder / "metrics.jsonl", Position(1, 0))
+    for epoch in (1, 2):  # of 19 steps
+        log.eval_accuracy(0.5, epoch)
+        metrics.row(kind="evaluation", step=19 * epoch, epoch=epoch, top1=0.5)
+    log.close()
+    metrics.close()
+    first, second = (folder / name).read_bytes().splitlines(keepends=True)
+    (folder / name).write_bytes(second)
+    with (
+        pytest.raises(UserError, match=rf"^{folder}: {name} missing or incomplete, .* put back"),
+        prepared(folder, RECIPE, CLUSTER, must_resume=True),
+    ):
+        pass
+    (folder / name).write_bytes(first)
+    with prepared(folder, RECIPE, CLUSTER, must_resume=True):
+        assert folder.checkpoints.resume_point() is not None
