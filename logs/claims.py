@@ -6,7 +6,8 @@ file while they live, so that ranks that outlive their launcher for a moment kee
 
 A claim has ended when its owner has written so. A claim is lost when nobody holds it any more. On the owner's node that
 is known at once: the owner's process is gone, and nobody has locked the file. Another node may see neither processes
-nor locks; there, a claim is lost when its file has not been touched for `STALE_S`.
+nor locks; there, a claim is lost when its file has not been touched for `STALE_S`. So is one that was copied with its
+folder, whose owner lives in the other folder.
 """
 
 import fcntl
@@ -92,13 +93,15 @@ class Claim:
             return None
         is_here = {key: record.get(key) for key in ("boot", "pid_space")} == _place()
         start = _identity(record.get("pid"))["process_start"]
-        if is_here and start is not None and start == record.get("process_start"):
+        is_alive = is_here and start is not None and start == record.get("process_start")
+        # In a copy of the folder, the claim is another file, which its owner neither locks nor touches.
+        if is_alive and record.get("inode") in (None, patiently(self.path, self.path.stat).st_ino):
             return _description(record)
         if _is_locked(self.path):
             return f"{_description(record)}{', whose ranks are still ending' if is_here else ''}"
-        age_s = _age_s(self.path)
+        age_s, is_gone = _age_s(self.path), is_here and not is_alive
         return (
-            None if is_here or age_s > STALE_S else f"{_description(record)}, last heartbeat {max(0, age_s):.0f} s ago"
+            None if is_gone or age_s > STALE_S else f"{_description(record)}, last heartbeat {max(0, age_s):.0f} s ago"
         )
 
     def record(self) -> Mapping[str, Any]:
@@ -137,6 +140,7 @@ class Claims:
             owner = _owner(os.getpid() if pid is None else pid)
             try:
                 with path.open("x", encoding="utf-8") as file:
+                    owner["inode"] = os.fstat(file.fileno()).st_ino
                     file.write(json.dumps(owner, indent=2) + "\n")
             except FileExistsError:
                 raise UserError(

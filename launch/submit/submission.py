@@ -259,6 +259,11 @@ def _job_of(folder: RunFolder) -> dict[str, Any]:
     texts, runs = [job.get(key) for key in ("job", "script", "submitted")], job.get("runs")
     if not isinstance(runs, list) or not all(isinstance(each, str) for each in [*texts, *runs]):
         raise UserError(f"{folder}: no {JOB_FILE} in it; give the folder of a run that ./run.sh submit started")
+    if folder.path.resolve() not in {Path(each).resolve() for each in runs}:
+        raise UserError(
+            f"{folder}: was copied or moved, and the job in its {JOB_FILE} is that of {runs[0]}; give that folder, or "
+            "continue this run with ./run.sh train --resume"
+        )
     return job
 
 

@@ -97,6 +97,19 @@ def test_the_claim_of_another_node_lasts_as_long_as_its_signs_of_life(tmp_path: 
     assert claim.is_lost()
 
 
+def test_a_copy_of_a_folder_in_which_a_run_goes_on_is_soon_free_and_the_folder_is_not(tmp_path: Path) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+    claim = Claims(original).take()
+    with Claims(original).held(print):
+        shutil.copytree(original, copy)
+        assert f"process {os.getpid()}" in _holder(copy)
+        for file in (claim.path, copy / "claims" / "1.json"):
+            os.utime(file, (time.time() - claims.STALE_S - 10,) * 2)
+        assert _holder(copy) == ""
+        assert f"process {os.getpid()}" in _holder(original), "its owner may be frozen"
+
+
 def test_ranks_that_outlive_their_launcher_keep_the_folder(tmp_path: Path) -> None:
     claim = _of_a_dead_process(tmp_path)
     code = (

@@ -219,14 +219,17 @@ _NO_JOB = "no job.json in it; give the folder of a run that ./run.sh submit star
         ("--cancel {run} --set run.seed=2", _ALONE),
         ("--status {run}/..", _NO_JOB),
         ("--status {run}/damaged", _NO_JOB),
+        *((f"--{option} {{run}}/copied", "was copied or moved, and the job in its job.json is that of {run}; give")
+          for option in ("resume", "status", "cancel")),
         ("--resume {run}", "job.sh: the job script is missing; resume with ./run.sh train --resume {run} in a job"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_command_is_refused_in_one_line(
     run: Path, words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "job.sh").unlink()
-    shutil.copytree(run, run / "damaged")
+    shutil.copytree(run, run / "copied")
+    shutil.copytree(run / "copied", run / "damaged")
     (run / "damaged" / "job.json").write_text('{"job": ', encoding="utf-8")
     capsys.readouterr()
     assert main(["submit", *words.format(run=run).split()]) == 2
