@@ -1,6 +1,5 @@
 """Decides after a failure whether the ranks of a run are started again, and keeps the decision in the run folder."""
 
-import re
 import sys
 from collections.abc import Sequence
 
@@ -29,23 +28,28 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     Args:
         folder: The run folder.
         outcome: How the launcher ended.
-        hosts: The machines among which the run can choose, more than it needs: one that fails is left out, as long as
-            there are enough others. `ANY_HOST` if a scheduler can choose others: one that failed twice is left out.
-            Empty if nobody can choose.
+        hosts: The machines among which the run can choose, more than it needs, by the job's names or addresses; those
+            of the attempt come first, in the order of its ranks. One that fails is left out, as long as there are
+            enough others. `ANY_HOST` if a scheduler can choose others: one that failed twice is left out. Empty if
+            nobody can choose.
     """
     cluster, ending = folder.cluster, Ending.read(folder, outcome)
     is_over = folder.has_summary or not outcome.exit_status or outcome.interrupted_by
     limit = cluster.scheduler.max_restarts
     if is_over or not limit or ending.has_refused or ending.was_stopped:
         return False
-    cause = ending.cause
+    cause, hosts = ending.cause, [*dict.fromkeys(hosts)]
+    host = cause.get("host")
+    if "rank" in cause and hosts not in ([], [ANY_HOST]):
+        # A rank may know its host by another name than the job does, which may list addresses.
+        host = hosts[cause["rank"] // cluster.ranks_per_node]
     try:
         reason = folder.attempts.add(
             "failed",
             cause["message"],
-            host=cause.get("host"),
+            host=host,
             limit=limit,
-            times=_FAILURES if list(hosts) == [ANY_HOST] else 1,
+            times=_FAILURES if hosts == [ANY_HOST] else 1,
             may_leave_out=lambda bad: _dispensable(
                 bad, hosts, cluster.num_nodes, list(folder.attempts.left_out(after=["failed"]))
             ),
@@ -62,31 +66,19 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     return True
 
 
-def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, without: Sequence[str] = ()) -> list[str]:
-    """Return those of the bad hosts that can be left out too, by the names that they have in ``hosts``.
+def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, without: Sequence[str]) -> list[str]:
+    """Return those of the bad hosts that can be left out, too.
 
     Args:
-        bad: Hosts that failed, by the names that their ranks reported.
+        bad: Hosts that failed.
         hosts: See `may_restart`.
         num_needed: Number of hosts that the run needs.
         without: The hosts that are left out already.
     """
     if list(hosts) == [ANY_HOST]:
         return list(bad)
-    found = [_as_listed(host, hosts) for host in bad]
     spares = max(0, len({*hosts} - {*without}) - num_needed)
-    return [host for host in found if host is not None and host not in without][:spares]
-
-
-def _as_listed(host: str, hosts: Sequence[str]) -> str | None:
-    """Return the name that a host has in ``hosts``, which may be longer or shorter than the reported one, or None."""
-    known = {**{_short(each): each for each in hosts}, **{each.casefold(): each for each in hosts}}
-    return known.get(host.casefold()) or known.get(_short(host))
-
-
-def _short(host: str) -> str:
-    """Return the first part of a host's name, which has no case and may begin with a digit; an address is whole."""
-    return host if re.fullmatch(r"[\d.]+", host) else host.partition(".")[0].casefold()
+    return [host for host in bad if host in hosts][:spares]
 
 
 def _on_which_hosts(folder: RunFolder, hosts: Sequence[str] = ()) -> str:
@@ -95,7 +87,7 @@ def _on_which_hosts(folder: RunFolder, hosts: Sequence[str] = ()) -> str:
     if attempts[-1].leaves_out:
         how_often = " twice" if list(hosts) == [ANY_HOST] else ""
         return f", without {', '.join(attempts[-1].leaves_out)}, which failed{how_often}"
-    bad = [host for host in bad_hosts(attempts) if (_as_listed(host, hosts) or host) not in without]
+    bad = [host for host in bad_hosts(attempts) if host not in without]
     if not bad or folder.cluster.num_nodes == 1:
         return ""
     return f", on the same hosts, although {', '.join(bad)} failed twice: there is no host to replace it"

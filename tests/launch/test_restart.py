@@ -15,12 +15,12 @@ from logs.folder import RunFolder, Summary
 TWO = ["cluster.num_nodes=2", "cluster.launcher=srun", "cluster.scheduler.max_restarts=9"]
 
 
-def _fail(folder: Path, host: str, hosts: Sequence[str], sets: Sequence[str] = TWO) -> bool:
-    """Let a rank on a host fail after a further step; return whether the ranks are started again."""
+def _fail(folder: Path, host: str, hosts: Sequence[str], sets: Sequence[str] = TWO, *, rank: int = 1) -> bool:
+    """Let a rank, two of which are on each host, fail after a further step; return whether the ranks start again."""
     run = RunFolder(folder)
     run.write_settings(*load_both("digits", "laptop", [*sets, "cluster.notify=echo $RUN_EVENT, $RUN_MESSAGE >>told"]))
     run.checkpoints.write(len(run.attempts.read()) + 1, SavedState({}, {}), keep=1)
-    row = {"rank": 1, "host": host, "step": 3, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
+    row = {"rank": rank, "host": host, "step": 3, "message": "broke", "second_hand": False, "status": 1, "time": 1.0}
     (folder / "failure_1.json").write_text(json.dumps(row), encoding="utf-8")
     return may_restart(run, Outcome(1), hosts)
 
@@ -32,18 +32,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("domain", ["", ".site"])
-def test_each_spare_host_takes_the_place_of_one_host(
-    domain: str, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The ranks report a host by its short name, whatever name of it the user has listed."""
-    hosts = [f"{host}{domain}" for host in ("a", "b", "spare1", "spare2")]
-    for host in ("a", "b", "spare1", "spare1"):
-        assert _fail(run, host, hosts)
-    left = [[f"a{domain}"], [f"b{domain}"], [], []]
-    assert [each.leaves_out for each in RunFolder(run).attempts.read()] == left
-    nothing = ", on the same hosts, although spare1 failed twice: there is no host to replace it"
-    told = [f", without a{domain}, which failed", f", without b{domain}, which failed", "", nothing]
+@pytest.mark.parametrize("form", ["{}", "{}.site", "10.0.0.{}"])
+def test_each_spare_host_takes_the_place_of_one_host(form: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job lists a host by name or by address, and its ranks report it by a name of their own."""
+    first, second, spare, last = hosts = [form.format(number) for number in (1, 2, 3, 4)]
+    for rank, *ran in ((1, first, second), (0, second, spare), (2, spare, last), (3, spare, last)):
+        assert _fail(run, "own-name", [*ran, *hosts], rank=rank)
+    assert [each.leaves_out for each in RunFolder(run).attempts.read()] == [[first], [second], [], []]
+    nothing = f", on the same hosts, although {last} failed twice: there is no host to replace it"
+    told = [f", without {first}, which failed", f", without {second}, which failed", "", nothing]
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" of at most 9")[2] for line in lines] == told
 
@@ -91,24 +88,6 @@ def test_nothing_is_started_again_and_no_attempt_is_counted_where_nothing_broke(
     folder.write_settings(*load_both("digits", "laptop", [f"cluster.scheduler.max_restarts={limit}"]))
     assert not may_restart(folder, outcome)
     assert not folder.attempts.read()
-
-
-@pytest.mark.parametrize(
-    ("bad", "hosts", "found"),
-    [
-        ("10.0.0.9", ["10.0.0.1", "10.0.0.2", "10.0.0.3"], []),
-        ("a", ["a.site", "b.site", "a"], ["a"]),
-        ("b.other", ["a.site", "b.site", "c.site"], ["b.site"]),
-        ("a", ["a.site", "b.site"], []),
-        ("4u18n", ["4u18n.site", "b", "c"], ["4u18n.site"]),
-        ("NODE1", ["node1.site", "b", "c"], ["node1.site"]),
-    ],
-)
-def test_a_bad_host_is_found_by_its_whole_address_or_the_first_part_of_its_name(
-    bad: str, hosts: list[str], found: list[str], run: Path
-) -> None:
-    assert [_fail(run, bad, hosts) for _ in range(2)] == [True, True]
-    assert list(RunFolder(run).attempts.left_out()) == found
 
 
 def test_a_disk_that_takes_no_more_does_not_hide_why_the_ranks_failed(
