@@ -11,10 +11,16 @@ from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 
 NUMERICS_PREFIXES = (
-    "ATEN_", "DNNL_", "KMP_", "MKL_", "MXNET_MKLDNN_", "MXNET_ONEDNN_", "OMP_", "ONEDNN_", "OPENBLAS_",
+    "ATEN_", "CUBLAS_", "CUDNN_", "DNNL_", "KMP_", "MKL_", "MXNET_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "OPENBLAS_",
+    "TORCH_ALLOW_TF32_",
 )  # fmt: skip
-"""Variables of the libraries that do the arithmetic on a CPU: they choose kernels and split work over threads."""
+"""Variables of the libraries that do the arithmetic: they choose kernels and split work over threads."""
 
+_LIBRARY_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+"""Variables that choose the libraries themselves."""
+
+COMPARED_VARIABLES = (*NUMERICS_PREFIXES, *_LIBRARY_VARIABLES)
+"""Beginnings of the names of variables on which a result may depend."""
 
 _MOST_SHOWN = 5
 """Packages that are named in a warning."""
@@ -125,7 +131,7 @@ def arithmetic_of(environment: Mapping[str, Any]) -> dict[str, Any]:
         "cpu_id": environment.get("cpu_id"),
         "cpu_flags": environment.get("cpu_flags"),
         "gpus": sorted(gpu["name"] for gpu in environment.get("gpus") or []),
-        "variables": {name: value for name, value in variables.items() if name.startswith(NUMERICS_PREFIXES)},
+        "variables": {name: value for name, value in variables.items() if name.startswith(COMPARED_VARIABLES)},
         **{key: environment.get(key) for key in ("git", "packages", "hostname")},
     }
 

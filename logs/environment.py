@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from configs.load import ROOT
 from configs.machine_limits import usable_cores
-from configs.resume_check import NUMERICS_PREFIXES, arithmetic_changes, arithmetic_of
+from configs.resume_check import COMPARED_VARIABLES, arithmetic_changes, arithmetic_of
 from logs.disk import found_object, read_as, write_json
 from logs.redaction import is_secret, redact_lines
 
@@ -25,7 +25,7 @@ ENVIRONMENT_FILE = "environment.json"
 """The file of a run folder that holds the surroundings of the newest attempt."""
 
 _STARTING_VERBS = ("train", "sweep", "rehearse")
-_PREFIXES = ("MXNET_", "HOROVOD_", "NCCL_", "DALI_", "CUDA_", *NUMERICS_PREFIXES)
+_PREFIXES = ("HOROVOD_", "NCCL_", "DALI_", "CUDA_", *COMPARED_VARIABLES)
 _DIFF_CHARACTERS = 200_000
 _HEADER = re.compile(r"^(Name|Version): *(.*?) *$", re.MULTILINE)
 _PAIR = re.compile(r"^(\w[\w ]*?)\s*: (.*)$", re.MULTILINE)
