@@ -2,18 +2,26 @@
 
 import atexit
 import codecs
+import os
 import re
+import select
 import shutil
 import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
 from configs.errors import UserError
 
 _TOKEN = b":::ML"
 _READ_BYTES = 1 << 20
 _MOST_FILES = 1000
+_MOST_BYTES = 1 << 30
+"""More than any log has; the official checker keeps a whole log in memory."""
+
+_PATIENCE_S = 60.0
+"""How long the writer of a pipe may take to begin."""
 
 _FOREIGN = (
     (rb"\Z", "the file is empty; give the log of a run"),
@@ -53,23 +61,39 @@ def _is_log(path: Path) -> bool:
 def regular_file(path: Path) -> Path:
     """Return ``path``; for ``-``, a pipe or another stream, a regular file with what the stream holds.
 
-    A log is read several times: by the parser, by the checker, and for its digest.
+    A log is read several times: by the parser, by the checker, and for its digest. Of a stream that is no log, the
+    beginning is kept: /dev/zero has no end.
 
     Raises:
-        UserError: If the stream cannot be read.
+        UserError: If the stream cannot be read, if nobody writes to it, or if the file is larger than any log.
     """
-    if path.is_file() or path.is_dir() or not (str(path) == "-" or path.is_fifo() or path.is_char_device()):
-        return path
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     is_stdin = str(path) == "-"
-    copy = folder / ("stdin" if is_stdin else path.name)
-    try:
-        with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as source, copy.open("wb") as target:
-            shutil.copyfileobj(source, target)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); give a log") from None
-    return copy
+    file = path
+    if is_stdin or path.is_fifo() or path.is_char_device():
+        folder = Path(tempfile.mkdtemp())
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        file = folder / ("stdin" if is_stdin else path.name)
+        try:
+            with nullcontext(sys.stdin.buffer) if is_stdin else _opened(path) as source, file.open("wb") as target:
+                while (chunk := source.read(_READ_BYTES)) and target.tell() <= _MOST_BYTES:
+                    target.write(chunk)
+                    if target.tell() == len(chunk) and b"\0" in chunk and _TOKEN not in chunk:
+                        break
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror}); give a log") from None
+    if file.is_file() and file.stat().st_size > _MOST_BYTES:
+        raise UserError(f"{path}: is larger than {_MOST_BYTES:,} bytes; give the log of a run")
+    return file
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a stream without waiting for its writer to open it, too."""
+    stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if path.is_fifo() and not select.select([stream], [], [], _PATIENCE_S)[0]:
+        stream.close()
+        raise UserError(f"{path}: nobody has written to this pipe for {_PATIENCE_S:.0f} s; give a log")
+    os.set_blocking(stream.fileno(), True)
+    return stream
 
 
 def foreign_content(log: Path) -> str | None:

@@ -48,6 +48,18 @@ def test_a_log_may_come_through_a_pipe_or_standard_input(tmp_path: Path, capsys:
     assert main(["report", "/dev/null", "--json"]) == 2, "a log that tells nothing is no run"
 
 
+def test_a_stream_without_end_is_left_and_a_file_larger_than_any_log_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(10 << 30)
+    for path, words in {"/dev/zero": "no event", str(tmp_path / "sparse"): "larger than 1,073,741,824"}.items():
+        assert main(["report", path, "--json"]) == 2
+        told = capsys.readouterr().err
+        assert words in told
+        assert told.count("\n") == 1
+
+
 def test_a_log_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.txt"
     log.write_text(TEXT.replace('"lars"', '"\\u001b]0;title\\u0007"').replace('"open"', '"closed"'))
