@@ -58,6 +58,10 @@ def _submit(folder: Path | None, *sets: str, words: Sequence[str] = ()) -> int:
         ([*_SLURM, "cluster.scheduler.account=my project"], "", "cluster.scheduler.account: .*: one name"),
         ([*_SLURM, 'cluster.scheduler.account="a\\tb"'], "", "cluster.scheduler.account: .*: one line"),
         ([*_SLURM, 'cluster.scheduler.resources=["--a\\nrm"]'], "", "cluster.scheduler.resources: .*: one line"),
+        *(([*_SLURM, f"cluster.scheduler.resources=['{word}']"], "",
+           rf"cluster.scheduler.resources: got '{word}', .*; set cluster.{key} instead")
+          for word, key in {"--nodes=4": "num_nodes", "-N 4": "num_nodes", "-n8": "ranks_per_node",
+                            "--ntasks-per-node=8": "ranks_per_node", "--time=9": "scheduler.wall_time_s"}.items()),
         ([*_SRUN, "cluster.communication.kind=parameter_server"], "",
          "communication.kind: got 'parameter_server' under srun, which starts neither servers nor devices"),
         ([*_SLURM, "cluster.communication.link_bytes_per_s=1e9"], "",
