@@ -275,6 +275,13 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def picture(text: str) -> Path:
+    """Return the path of a file for `logs.show.drawing.save_charts`, for an option; its ending says what is drawn."""
+    if Path(text).suffix.lower() not in (".svg", ".png"):
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed: a name that ends with .svg or .png")
+    return Path(text)
+
+
 def flag(name: str) -> str:
     """Return the option that a field of this name is."""
     return f"--{name.replace('_', '-')}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import Parser, Style, exit_status, painted, parse, printable
+from configs.arguments import Parser, Style, exit_status, painted, parse, picture, printable
 from configs.errors import UserError
 from logs.judge.unverified import RETIRED
 
@@ -146,11 +146,10 @@ def _report_parser() -> Parser:
     parser.add_argument("--out", type=Path, metavar="FILE", help=words)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
-    for option, metavar, words in (
-        ("--plot", "FILE", "draw accuracy and loss by epoch, as SVG or PNG, instead of a page"),
-        ("--csv", "FILE", "write the curves, one point per line, instead of a page"),
-    ):
-        instead.add_argument(option, type=Path, metavar=metavar, help=words)
+    words = "draw accuracy and loss by epoch, as SVG or PNG, instead of a page"
+    instead.add_argument("--plot", type=picture, metavar="FILE", help=words)
+    words = "write the curves, one point per line, instead of a page"
+    instead.add_argument("--csv", type=Path, metavar="FILE", help=words)
     return parser
 
 

@@ -104,7 +104,7 @@ def save_charts(path: Path, charts: Sequence[Captioned]) -> None:
             if len(chart.series) > 1:
                 axes.legend(loc="upper left", bbox_to_anchor=(0, -0.13), ncols=3, labelcolor=ink)
         with whole_file(path) as file:
-            if path.suffix == ".svg":
+            if path.suffix.lower() == ".svg":
                 drawn = [each.chart for each in charts]
                 svg = _to_svg(figure, drawn, tooltips, style=_COLOURS.read_text(encoding="utf-8"))
                 file.write(f"{svg}\n".encode())

@@ -33,6 +33,7 @@ FIELDS = [
         (["report", "words.txt", "empty", "--json"], "words.txt: contains no event of an MLPerf log; give run folders"),
         (["report", "log.txt", "none.txt"], "none.txt: no such file or folder; give run folders or logs"),
         (["report", "log.txt", "log.txt", "--plot", "x.svg"], "log.txt: no evaluation and no loss to draw"),
+        (["report", "run0", "--plot", "x.jpg"], r".*--plot: got 'x.jpg', allowed: a name that ends with .svg or .png"),
         *((["report", "log.txt", option, "file/x"], "file/x: cannot be written: another file has the name of its")
           for option in ("--out", "--csv")),
         (["watch", "empty"], "empty: contains no config.yaml; give a run folder"),

@@ -22,6 +22,7 @@ from configs.arguments import (
     option,
     override_words,
     parse,
+    picture,
 )
 
 
@@ -34,7 +35,7 @@ class _Options:
     overrides: list[str]
     start_from: Path | None
     json: bool = option("print the plan as JSON, with the learning rate of every step", default=False)
-    plot: Path | None = option("also draw the learning rate into a file", metavar="FILE.png", type=Path)
+    plot: Path | None = option("also draw the learning rate, as SVG or PNG", metavar="FILE", type=picture)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,9 +20,9 @@ from tests.logs import samples
     [
         ("--out", "run/result_0.txt", "which is a file that this command reads"),
         ("--csv", "run/other.json", "which is a file that this command reads"),
-        ("--plot", "link", "which is a file that this command reads"),
+        ("--plot", "link.svg", "which is a file that this command reads"),
         ("--out", "protected.html", "which is write-protected"),
-        ("--plot", "pipe", "which is not a regular file"),
+        ("--plot", "pipe.PNG", "which is not a regular file"),
         ("--csv", ".", "which is a folder"),
     ],
 )
@@ -37,10 +37,10 @@ def test_a_report_replaces_no_input_and_no_odd_file(
     monkeypatch.chdir(tmp_path)
     samples.run_folder(Path("run"))
     Path("run/other.json").touch()
-    Path("link").symlink_to("run/metrics.jsonl")
+    Path("link.svg").symlink_to("run/metrics.jsonl")
     Path("protected.html").write_text("kept")
     Path("protected.html").chmod(0o555)  # every bit but those that allow to write
-    os.mkfifo("pipe")
+    os.mkfifo("pipe.PNG")
 
     def state() -> tuple[int, ...]:
         """Return what tells that a file was replaced or written; following a link changes the time of access."""
