@@ -275,7 +275,7 @@ def _ending(status: int) -> str:
     if status == EARLY_STATUS:
         return "ended with status 0 before the run was over"
     if status == _STOOD_STILL_STATUS:
-        return "stood still, and its watchdog ended it"
+        return "was ended by SIGALRM, by which its watchdog ends a rank that stands still"
     return f"was killed by signal {status - 128}" if status in _SIGNAL_STATUSES else f"ended with status {status}"
 
 

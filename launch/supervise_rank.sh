@@ -96,7 +96,7 @@ case $status in
       [[ $killed_by -gt 0 && $killed_by -le 64 ]] || killed_by=null words="ended with status $status"
       [[ $status -ne 76 ]] || words='ended with status 0 before the run was over'
       # The kernel's SIGALRM is the last word of train/rank/watchdog.py.
-      [[ $status -ne 142 ]] || words='stood still, and its watchdog ended it'
+      [[ $status -ne 142 ]] || words='was ended by SIGALRM, by which its watchdog ends a rank that stands still'
       count_kills
       more=''
       [[ $status -ne 137 || $kills -le $kills_before ]] || more=" \"ran_out_of_memory\": \"${limit:-no limit}\","

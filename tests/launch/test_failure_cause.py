@@ -53,7 +53,7 @@ STOPPED_AT_START = _report(0, "stopped by SIGTERM", second_hand=True, status=75)
         ([TORN | {"step": None}], Outcome(1), 1, "rank 1 on node1 failed: torn"),
         ([ECHO, KILLED], Outcome(137), 1, "rank 1 on node1 was killed by signal 9 at or before step 7"),
         ([], Outcome(142, ((0, 142), (1, 142))), 0,
-         f"rank 0 on {HERE} stood still, and its watchdog ended it"),
+         f"rank 0 on {HERE} was ended by SIGALRM, by which its watchdog ends a rank that stands still"),
         # Two ranks fail by themselves: the rank with the earlier time is named, wherever the report is in the list.
         ([_report(0, "torn"), TORN], Outcome(1), 0, "rank 0 on node0 failed at step 7: torn"),
         ([_report(0, "torn", time=5.0), TORN], Outcome(1, ((0, 1), (1, 1))), 1,

@@ -220,7 +220,7 @@ def _supervised(folder: Path, *command: str) -> list[str | Path]:
     ("code", "status", "message", "killed_by"),
     [
         ("kill -9 $$", 137, "was killed by signal 9", 9),
-        ("kill -ALRM $$", 142, "stood still, and its watchdog ended it", 14),
+        ("kill -ALRM $$", 142, "was ended by SIGALRM, by which its watchdog ends a rank that stands still", 14),
         ("exit 195", 195, "ended with status 195", None),
         ("exit 127", 127, "ended with status 127", None),
         ("exit 0", 76, "ended with status 0 before the run was over", None),
