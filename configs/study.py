@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -61,6 +61,11 @@ class _AnyStudy(Section):
     set: dict[str, Any] = Field(default_factory=dict)
     """Keys set in every run, with dots between blocks, as --set takes them."""
 
+    @cached_property
+    def _load_once(self) -> Callable[[str, str, tuple[str, ...]], tuple[Recipe, Cluster]]:
+        """`load_both` for the cells, each of which is asked for when the study is checked, and with every repeat."""
+        return cache(load_both)
+
 
 class Curve(Section):
     """One line of the plot."""
@@ -107,7 +112,7 @@ class Study(_AnyStudy):
         """
         values = {**self.set, **self.curves[cell.curve].set}
         values |= {self.swept: cell.swept, self.tuned: cell.tuned, "run.seed": cell.seed}
-        return load_both(self.recipe, self.cluster, _overrides(values))
+        return self._load_once(self.recipe, self.cluster, _overrides(values))
 
 
 @dataclass(frozen=True)
@@ -290,7 +295,7 @@ class ScalingStudy(_AnyStudy):
             "batch.global_size": cell.batch * cell.ranks,
             **_placement(cell.ranks, self.base_cluster),
         }
-        recipe, cluster = load_both(self.recipe, self.cluster, _overrides(values))
+        recipe, cluster = self._load_once(self.recipe, self.cluster, _overrides(values))
         run = recipe.run.model_copy(update={"seed": recipe.run.seed + repeat})
         return recipe.model_copy(update={"run": run}), cluster
 
@@ -330,8 +335,8 @@ def _require_known(key: str, values: tuple[str | int, ...], known: Any) -> None:
             raise ConfigError(key, value, ", ".join(map(str, known)))
 
 
-def _overrides(values: dict[str, Any]) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+def _overrides(values: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{key}={json.dumps(value)}" for key, value in values.items())
 
 
 def _placement(ranks: int, cluster: Cluster) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,7 +39,7 @@ class Idea:
     augmentation: ClassVar[str] = ""
     held_batches: ClassVar[int] = 0
 
-    @property
+    @cached_property  # asked for by each recipe of a study
     def off(self) -> Mapping[str, Any]:
         """Return the keys of the block with the values that turn the idea off."""
         return {name: key.get_default() for name, key in self.keys.model_fields.items()}
