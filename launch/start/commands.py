@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,9 @@ other hosts, and ranks whose libraries choose other kernels end with other weigh
 _SHARED_MEMORY = "/dev/shm"
 _LEAST_SHARED_BYTES = 1 << 20
 """horovodrun's locks take a page each; with less than this, mpirun's ranks cannot meet (4.1.4, tried)."""
+
+_WITHOUT_LOOPBACK = ("shared_memory", "devices", "none")
+"""Values of ``communication.kind`` by which ranks of the local launcher meet in other ways."""
 
 RANK_SCRIPT = "launch/rank.sh"
 """The script in the program's folder that starts a rank under every launcher, except CPU ranks of the local one."""
@@ -141,6 +145,7 @@ def run_under(
 def _run_local(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
     """Run the ranks on this machine without a foreign launcher, with parameter servers and a slow link if wanted."""
     kind = cluster.communication.kind
+    _require_loopback(cluster)
     processes, servers = _local_numbers(cluster)
     link = cluster.communication.link_bytes_per_s
     if cluster.device == "gpu":
@@ -198,11 +203,12 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
     Raises:
         UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
             would start the ranks of several nodes on this one, Horovod lacks the MPI by which the ranks meet, there is
-            no GPU for each rank, or no shared memory is left for the launcher.
+            no GPU for each rank, the loopback is down, or no shared memory is left for the launcher.
     """
     require_engine_of(cluster)
     require_launchable(cluster)
     require_mpi(cluster)
+    _require_loopback(cluster)
     _require_shared_memory(cluster.launcher)
     require_gpus(cluster)
     finds_hosts = has_hosts or "LSB_JOBID" in os.environ
@@ -273,6 +279,23 @@ def _shortage_here(cluster: Cluster) -> tuple[str, str] | None:
     if problem is None or not search.problem:
         return problem
     return f"{problem[0]} (nvidia-smi: {search.problem})", problem[1]
+
+
+def _require_loopback(cluster: Cluster) -> None:
+    """Raise UserError if the loopback is down, by which launchers, ranks and servers of one machine meet.
+
+    A fresh network namespace has it so, as those of some containers and batch systems.
+    """
+    if cluster.launcher == "local" and cluster.communication.kind in _WITHOUT_LOOPBACK:
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("127.0.0.1", 9))  # sends nothing
+        except OSError as error:
+            raise UserError(
+                f"127.0.0.1: {error.strerror}: the loopback interface is down, by which the ranks of a machine meet; "
+                "bring it up: ip link set lo up"
+            ) from None
 
 
 def _require_shared_memory(launcher: str) -> None:

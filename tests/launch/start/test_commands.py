@@ -304,3 +304,18 @@ def test_a_launcher_that_needs_shared_memory_is_refused_where_none_is_left(
     cluster = load_cluster("laptop", sets)
     with pytest.raises(UserError, match="has 4,096 bytes left") if is_refused else nullcontext():
         require_startable(cluster)
+
+
+@pytest.mark.ranks
+def test_a_loopback_that_is_down_is_named_with_its_remedy_before_a_folder_is_made(tmp_path: Path) -> None:
+    """A fresh network namespace has it so."""
+    kind = f"cluster.communication.kind={registry.communicators_of(registry.installed_engine())[0]}"
+    verb = [sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", tmp_path / "run", "--set", kind]
+    user = ["--user", "--map-root-user"] if os.geteuid() else []
+    done = subprocess.run(["unshare", "--net", *user, *verb], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.stderr.startswith("unshare: "):
+        pytest.skip(done.stderr)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("error: 127.0.0.1: Network is unreachable: the loopback interface is down")
+    assert done.stderr.endswith(": ip link set lo up\n")
+    assert not (tmp_path / "run").exists()
