@@ -7,6 +7,7 @@ import contextlib
 import errno
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from configs.reading import Unreadable, exists, in_the_way, is_folder
 from data.forms.catalogue import placed
 from data.images import Problem, file_problem
 from data.lock import locked
-from data.manifest import SPLITS, InPlace, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
+from data.manifest import MANIFEST_FILE, SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import in_order
 from data.recordio import RecordWriter, pack_image
 from data.sources.image_source import Source, SourceSplit, name_some, shown
@@ -119,7 +120,7 @@ def prepare(
         raise SourceRefused([*check_source(source, workers=workers, is_decoded=is_decoded)])
     wanted = SourceManifest(kind=source.kind, description=shown(source.description), fingerprint=source.fingerprint)
     if exists(destination):
-        return _load_same(destination, wanted, seed, source.place), True
+        return _load_same(destination, source, wanted, seed), True
     if source.place is None:
         _require_space(source, destination)
     fill = _pack_splits if source.place is None else _place_splits
@@ -139,7 +140,7 @@ def prepare(
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and destination.is_dir():
             # Another process has packed it meanwhile, as the first runs on a machine that are started together do.
-            return _load_same(destination, wanted, seed, source.place), True
+            return _load_same(destination, source, wanted, seed), True
         raise UserError(_explain(error, destination)) from None
     return manifest, False
 
@@ -190,7 +191,7 @@ def _require_space(source: Source, destination: Path) -> None:
         require_space(parent, needed, f"the data set {destination.name}", "or name a folder on another disk")
 
 
-def _load_same(destination: Path, wanted: SourceManifest, seed: int, place: InPlace | None) -> Manifest:
+def _load_same(destination: Path, source: Source, wanted: SourceManifest, seed: int) -> Manifest:
     """Return the manifest of a destination that exists.
 
     Raises:
@@ -205,11 +206,22 @@ def _load_same(destination: Path, wanted: SourceManifest, seed: int, place: InPl
         raise
     except UserError as error:
         raise UserError(f"{destination} exists and is not a complete data set ({error}); {remedy}") from None
-    if (found.source.fingerprint, found.seed, found.in_place) != (wanted.fingerprint, seed, place):
+    if (found.source.fingerprint, found.seed, found.in_place) != (wanted.fingerprint, seed, source.place):
         content = f"{found.source.description}; training order of seed {found.seed}"
         content += "" if found.in_place is None else f"; in place in {found.in_place.root}"
         raise UserError(f"{destination} exists and holds another or an older data set ({content}); {remedy}")
+    if source.place is None and (later := _written_after(source, (destination / MANIFEST_FILE).stat().st_mtime_ns)):
+        # A fingerprint of files has their lengths, and a copy of the same files may be later, too.
+        told = f"written after {destination} was packed; if an image has changed, move {destination} away and pack anew"
+        sys.stderr.write(f"warning: {printable(name_some(later))}: {told}\n")
     return found
+
+
+def _written_after(source: Source, time_ns: int) -> list[str]:
+    """Return the files of a source's images that were written after a time, ns."""
+    files = (file for name in SPLITS for file in source.split(name).files)
+    places = dict.fromkeys(file[0] if isinstance(file, tuple) else file for file in files)
+    return [str(each) for each in places if each.stat().st_mtime_ns > time_ns]
 
 
 def _explain(error: OSError, destination: Path) -> str:
