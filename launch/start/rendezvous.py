@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from configs.arguments import Parser, exit_status, parse
-from configs.rank_variables import meets_by_mpi, meets_over_gloo
+from configs.rank_variables import interface_variables, meets_by_mpi, meets_over_gloo
 from configs.registry import COMMUNICATORS, RendezvousName
 
 if TYPE_CHECKING:  # A job script's ranks wait for this program, and the schema is three quarters of its start.
@@ -213,6 +213,7 @@ class _TorchStore(Rendezvous):
     def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
         with socket.create_server(("127.0.0.1", 0), backlog=num_ranks) as listener:
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+            address |= interface_variables("lo")
 
             def start(rank: int) -> RankStart:
                 variables = {**_numbers(rank, num_ranks), **address}

@@ -236,7 +236,16 @@ def _choose_interface(own_address: str) -> None:
 
     Gloo itself would take the address of the host's name, which is 127.0.1.1 on Debian and Ubuntu. NCCL would take the
     first interface that is up. A bridge of containers, which reaches no other machine, is not taken.
+
+    Raises:
+        UserError: The cluster file, or the shell of the caller, names an interface that this machine does not have.
     """
+    here = {name for _, name in socket.if_nameindex()}
+    if absent := sorted({*os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")} - {"", *here}):
+        raise UserError(
+            f"GLOO_SOCKET_IFNAME: got {absent[0]}, allowed: an interface of {socket.gethostname()} "
+            f"({', '.join(sorted(here))}); unset the variable, or mend cluster.node.interface, which sets it"
+        )
     found = _ipv4_addresses().items()
     names = [name for name, address in found if address == own_address and not name.startswith(_BRIDGES)]
     if names:

@@ -107,9 +107,10 @@ def test_processes_that_are_not_the_ranks_of_one_run_are_refused(started: _Start
     assert options == {"backend": "gloo", "rank": 0, "world_size": 2, "timeout": timedelta(seconds=5)}
 
 
-def test_rank_0_serves_the_store_on_the_launchers_socket_and_the_interface_that_reaches_it_carries_the_sums(
+def test_rank_0_serves_the_store_on_the_launchers_socket_and_the_loopback_carries_the_sums(
     started: _Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "of the caller's network")
     with RENDEZVOUS["torch"].local_ranks(2) as start, socket.socket() as stranger:
         stranger.connect(("127.0.0.1", int(start(1).variables["MASTER_PORT"])))
         stranger.sendall(b"half a")  # which the store must not wait for
@@ -120,13 +121,21 @@ def test_rank_0_serves_the_store_on_the_launchers_socket_and_the_interface_that_
             with pytest.raises(RuntimeError, match="started"):
                 started.connect(rank, 2, variables)
             found = [os.environ[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL")]
-            assert found == (["lo", "=lo"] if rank == 0 else ["chosen by the cluster file"] * 2)
-            monkeypatch.setenv("GLOO_SOCKET_IFNAME", "chosen by the cluster file")
-            monkeypatch.setenv("NCCL_SOCKET_IFNAME", "chosen by the cluster file")
+            assert found == ["lo", "=lo"]
         stores = [options["store"] for options in started.arguments]
         stores[0].set("asked", "answered")
         assert (stores[1].get("asked"), stores[1].get("world size")) == (b"answered", b"2")
     assert [options["rank"] for options in started.arguments] == [0, 1]
+
+
+def test_of_several_machines_each_has_the_interface_that_it_is_told(started: _Started) -> None:
+    with RENDEZVOUS["torch"].serve(1, 2) as found:
+        variables = {**found, "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo,nic7"}
+        with pytest.raises(UserError, match=r"^GLOO_SOCKET_IFNAME: got nic7, allowed: an interface of .*lo.*; unset"):
+            started.connect(0, 2, variables)
+        with pytest.raises(RuntimeError, match="started"):
+            started.connect(1, 2, {**variables, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "chosen"})
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "chosen"
 
 
 def test_a_bridge_of_containers_carries_no_sums(started: _Started, monkeypatch: pytest.MonkeyPatch) -> None:
