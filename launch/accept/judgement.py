@@ -173,7 +173,7 @@ def _parts(evidence: Evidence, series: Mapping[str, np.ndarray], slowest: Mappin
 
 
 def _resolution(slowest: Mapping[str, _Slowest]) -> Iterator[Check]:
-    """Yield, for each part of several nodes, the least difference that would have named one: it grows with the noise."""
+    """Yield for each part of several nodes the least difference that would have named one; it grows with the noise."""
     for part, hosts in slowest.items():
         if len(hosts) > 1:
             limit = median(each.limit for _, each in hosts.values())

@@ -310,7 +310,7 @@ def test_a_launcher_that_needs_shared_memory_is_refused_where_none_is_left(
 def test_a_loopback_that_is_down_is_named_with_its_remedy_before_a_folder_is_made(tmp_path: Path) -> None:
     """A fresh network namespace has it so."""
     kind = f"cluster.communication.kind={registry.communicators_of(registry.installed_engine())[0]}"
-    verb = [sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", tmp_path / "run", "--set", kind]
+    verb = [sys.executable, "-I", "-m", "launch", "train", "digits", "--run-dir", str(tmp_path / "run"), "--set", kind]
     user = ["--user", "--map-root-user"] if os.geteuid() else []
     done = subprocess.run(["unshare", "--net", *user, *verb], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.stderr.startswith("unshare: "):
