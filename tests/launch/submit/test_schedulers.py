@@ -119,7 +119,7 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         ([*SLURM, REQUEUE, "scheduler.max_restarts=1"], "", "--hosts"),
         ([*SLURM, "scheduler.requeue=false", "scheduler.max_restarts=2"], "", "--hosts"),
         ([*PBS, *MOVES], "", "--hosts"),
-        ([*SLURM, *MOVES, *SPARES], '      --hosts "${granted[*]}" ||\n', "any"),
+        ([*SLURM, *MOVES, *SPARES], '      --hosts "${hosts[*]} ${granted[*]}" ||\n', "any"),
         # A job with spare nodes asks for them, and its ranks choose among the hosts.
         ([*GE, *SPARES, "scheduler.resources=['-pe mpi {world_size}']"], "#$ -pe mpi 4\n", "--topology"),
         ([*PBS, *SPARES], "#PBS -l select=2:mpiprocs=2\n", ""),
