@@ -4,11 +4,149 @@ The module itself needs only the standard library and `configs.arguments`, so th
 installed. Every other import comes after the arguments are parsed.
 """
 
+import argparse
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from configs.arguments import exit_status, parse
-from train.sim.options import Options, make_parser
+from configs.arguments import Parser, add_options, add_place, add_recipe, exit_status, flag, option, parse
+from configs.errors import ConfigError, UserError, nearest
+
+_DESCRIPTION = "Predict a run on a described machine, and compare such predictions with measured runs."
+_EXAMPLES = """\
+examples:
+  ./run.sh simulate abci-b86016 --cluster abci-v100                   a run, its parts, and the causes of lost time
+  ./run.sh simulate abci-b86016 --cluster abci-v100 --as-recorded --round 0.6   the 2019 record
+  ./run.sh simulate abci-b86016 --cluster abci-v100 --sweep ranks=64..4096/100 --json
+  ./run.sh simulate abci-b86016 --cluster abci-v100 --optimize --deadline 70.4
+  ./run.sh simulate abci-b86016 --cluster abci-v100 --collectives     the fastest allreduce by ranks and bytes
+  ./run.sh simulate --points points.csv --json                        predictions for the rows of a points file
+  ./run.sh simulate --validate points.csv                             predicted against measured rates
+  ./run.sh simulate --validate points.csv --held-out largest          the same by fits that have not seen the row
+  ./run.sh simulate --validate points.csv --worth                     what each fitted constant contributes
+  ./run.sh simulate --calibrate points.csv                            fit the constants, with held-out errors
+  ./run.sh simulate --calibrate runs/digits-20261121-044500           measured steps of this program, on CPU or GPU
+  ./run.sh simulate --calibrate-here && ./run.sh simulate digits      a run on this machine
+exit status: 0 done, 2 wrong input
+"""
+_HELD_OUT = ("nested", "row", "campaign", "largest", "larger", "family", "all")
+"""The ways of hiding points, `train.sim.fit.heldout.KINDS`, and all of them."""
+_ROUNDS = ("0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0")
+"""MLPerf's rounds with ResNet-50."""
+
+_QUESTIONS = ("calibrate_here", "calibrate", "points", "validate", "startup", "collectives", "sweep", "optimize")
+"""Options of which a command answers one."""
+_WITHOUT_RECIPE = _QUESTIONS[:5]
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "deadline": ("optimize",),
+    "budget": ("optimize",),
+    "held_out": ("validate",),
+    "worth": ("validate",),
+    "out": ("calibrate", "calibrate_here", "held_out"),
+}
+"""Option -> those of which it needs one."""
+_ABOVE_ZERO = {
+    "input_rate": "images/s above 0",
+    "deadline": "seconds above 0",
+    "budget": "accelerator hours above 0",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of ``./run.sh simulate``.
+
+    Raises:
+        UserError: A value makes no sense, two questions are asked at once, or an option would change nothing.
+    """
+
+    recipe: str | None
+    cluster: str | None
+    overrides: list[str]
+    json: bool = option("print JSON instead of text", default=False)
+    round: str | None = option(
+        "MLPerf round of the software (default: the chip's newest known)", group="the simulated program", metavar="R"
+    )
+    algorithm: str | None = option("allreduce algorithm (default: by the cluster file)", metavar="A")
+    as_recorded: bool = option(
+        "the buckets and the allreduce of the program that set a record on this cluster", default=False
+    )
+    input_rate: float | None = option("images/s of one rank's input pipeline", metavar="X", type=float)
+    sweep: list[str] | None = option(
+        "vary ranks, batch, bucket_bytes, algorithm, nics or uplink_share; repeatable",
+        group="several forecasts",
+        metavar="KEY=VALUES",
+        action="append",
+    )
+    optimize: bool = option("find the best batch, buckets, algorithm and number of nodes", default=False)
+    deadline: float | None = option("with --optimize: cheapest run within S seconds", metavar="S", type=float)
+    budget: float | None = option("with --optimize: at most H accelerator hours", metavar="H", type=float)
+    price: float | None = option("price of an accelerator hour", metavar="P", type=float)
+    collectives: bool = option("time of every allreduce by ranks and bytes", default=False)
+    startup: bool = option("time of the start-up by ranks, with seeded or broadcast weights", default=False)
+    points: Path | None = option("predict each row of a points file", group="files", metavar="CSV", type=Path)
+    validate: Path | None = option("compare each row's predicted and measured rate", metavar="CSV", type=Path)
+    held_out: str | None = option(
+        f"with --validate: predict by fits that have not seen the row ({', '.join(_HELD_OUT[:-1])} or all; minutes)",
+        metavar="KIND",
+        choices=_HELD_OUT,
+    )
+    worth: bool = option(
+        "with --validate: what each fitted constant contributes, by nested fits without it (minutes)", default=False
+    )
+    calibrate: list[Path] | None = option(
+        "folders of runs, whose measured steps are used in all later forecasts on their machines; or a points file, "
+        "to which the constants are fitted",
+        metavar="PATH",
+        type=Path,
+        nargs="+",
+    )
+    calibrate_here: bool = option("measure this machine, for clusters of CPUs", default=False)
+    out: Path | None = option("file of the calibration, or of the held-out rows", metavar="FILE", type=Path)
+
+    def __post_init__(self) -> None:
+        if self.round is not None and self.round not in _ROUNDS:
+            raise ConfigError("--round", self.round, f"one of {', '.join(_ROUNDS)}", nearest(self.round, _ROUNDS))
+        for name, allowed in _ABOVE_ZERO.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(_flag(name), value, allowed)
+        if self.price is not None and not (math.isfinite(self.price) and self.price >= 0):
+            raise ConfigError("--price", self.price, "the price of an accelerator hour, 0 or more")
+        self._require_one_question()
+
+    def _require_one_question(self) -> None:
+        given = {name for name, value in vars(self).items() if value not in (None, False, [])}
+        asked = [name for name in _QUESTIONS if name in given]
+        if "recipe" in given and set(asked) & set(_WITHOUT_RECIPE):
+            asked.append("recipe")
+        if {"held_out", "worth"} <= given:
+            asked = ["held_out", "worth"]
+        if len(asked) > 1:
+            raise UserError(f"got {' and '.join(map(_flag, asked))}, allowed: one of them at a time")
+        for name, needed in _NEEDED.items():
+            if name in given and not set(needed) & given:
+                raise UserError(f"{_flag(name)}: allowed only together with {' or '.join(map(_flag, needed))}")
+
+
+def _flag(name: str) -> str:
+    return "RECIPE" if name == "recipe" else flag(name)
+
+
+def make_parser() -> Parser:
+    """Return the parser of ``./run.sh simulate``; `configs.arguments.parse` makes `Options` by it."""
+    parser = Parser(
+        prog="./run.sh simulate",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_recipe(parser, is_optional=True)
+    add_place(parser)
+    add_options(parser, Options)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

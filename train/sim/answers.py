@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -27,8 +27,10 @@ from train.sim.forecast import (
 from train.sim.grid import optimize, parse_sweep, savings_by_cause, sweep
 from train.sim.hardware import load_description
 from train.sim.measure_here import measure_machine
-from train.sim.options import Options
 from train.sim.time_to_train import predict_startup
+
+if TYPE_CHECKING:
+    from train.sim.__main__ import Options
 
 _SHOWN_OPTIMA = 10
 _NEED_OTHER_MACHINES = ("switch", "ps:8")
@@ -48,7 +50,7 @@ _GRID_COLUMNS = (
 )
 
 
-def answer(options: Options) -> str:
+def answer(options: "Options") -> str:
     """Do what the options of ``./run.sh simulate`` ask for; return the text for standard output.
 
     Raises:
@@ -72,7 +74,7 @@ def answer(options: Options) -> str:
     return _simulate(options.recipe, options)
 
 
-def _simulate(recipe_name: str, options: Options) -> str:
+def _simulate(recipe_name: str, options: "Options") -> str:
     """Answer the questions about one recipe."""
     recipe, cluster = load_both(recipe_name, options.cluster, options.overrides)
     scenario, calibration = conditions(recipe, cluster, mlperf_round=options.round)
@@ -94,7 +96,7 @@ def _simulate(recipe_name: str, options: Options) -> str:
     return forecast_text(one, savings_ms, calibration.coverage, options.price)
 
 
-def _grid(scenario: Scenario, calibration: Calibration, options: Options) -> str:
+def _grid(scenario: Scenario, calibration: Calibration, options: "Options") -> str:
     """Answer ``--sweep`` and ``--optimize``."""
     if options.optimize:
         if not has_reference(scenario.recipe):
@@ -127,7 +129,7 @@ def _startup() -> str:
     return table(rows, ("ranks", "seeded, overlapped", "seeded, serial", "broadcast, overlapped", "broadcast, serial"))
 
 
-def _collectives(scenario: Scenario, calibration: Calibration, options: Options) -> str:
+def _collectives(scenario: Scenario, calibration: Calibration, options: "Options") -> str:
     """Answer ``--collectives``: every fourth number of ranks, and every eighth size up to 256 MiB.
 
     ``best`` is the fastest algorithm that needs no special switches and no servers.

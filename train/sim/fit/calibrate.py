@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -31,8 +31,10 @@ from train.sim.fit.heldout import (
     twice_the_largest,
 )
 from train.sim.fit.points import Point, PointForecast, forecast_point, point_rate, read_points
-from train.sim.options import Options
 from train.sim.time_to_train import predict_init
+
+if TYPE_CHECKING:
+    from train.sim.__main__ import Options
 
 PUBLISHED_RATES = Path(__file__).parents[1] / "published_rates.csv"
 """Published rates of frameworks' usual programs; no constant is fitted to them."""
@@ -214,7 +216,7 @@ def held_out_csv(hidden: Sequence[HeldOutPrediction]) -> str:
     return file.getvalue()
 
 
-def answer_points(options: Options) -> str:
+def answer_points(options: "Options") -> str:
     """Answer ``--points``, ``--validate``, and ``--calibrate`` with a points file.
 
     Raises:
