@@ -25,7 +25,7 @@ from configs.schema import Cluster, Recipe
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import CONFIG_FILE
 from logs.metrics import METRICS_FILE, read_metrics
-from train.sim.collectives import SHARED_MEMORY, allreduce
+from train.sim.collectives import allreduce
 from train.sim.constants import CONSTANTS, Calibration, cpu_constants, load_calibration
 from train.sim.forecast import Forecast, Scenario, forecast, make_scenario, seconds_of_step
 from train.sim.hardware import (
@@ -36,6 +36,7 @@ from train.sim.hardware import (
     machine_of_rates,
     rates_of_processor,
 )
+from train.sim.software import simulated_algorithm
 
 DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 """What ``--calibrate-here`` measured of this machine."""
@@ -43,8 +44,6 @@ STEPS = ROOT / "runs" / "measured-steps.yaml"
 """The measured steps of this machine and of others whose runs were given."""
 _HEADER = "# Written by ./run.sh simulate --calibrate RUN. Remove this file to forget all measured steps.\n"
 _FEWEST_INTERVALS = 3
-_ROUTES = {"flat": "auto", "hierarchical": "hierarchical", "torus": "torus"}
-"""Route in the cluster file -> algorithm of the simulator. NCCL chooses between ring and tree by itself."""
 _NORMAL_90 = 1.645
 """Half-width of 90 % of a normal distribution, in standard deviations."""
 _REPEAT = 0.05
@@ -148,9 +147,7 @@ def predict_allreduce(cluster: Cluster, size_bytes: float) -> float:
         topology = machine_of_rates(load_description(DESCRIPTION), cluster).topology(1.0)
     else:
         topology = machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency)
-    communication = cluster.communication
-    is_shared = communication.kind == "shared_memory"
-    return allreduce(SHARED_MEMORY if is_shared else _ROUTES[communication.allreduce], topology, size_bytes)
+    return allreduce(simulated_algorithm(cluster.communication), topology, size_bytes)
 
 
 def measure_run(folder: Path, *, description: Path = DESCRIPTION) -> MeasuredStep:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from configs.schema import Cluster, Recipe
+from configs.schema import Cluster, Communication, Recipe
 from train.comm.buckets import bucket_cap
 from train.networks.arch import gradient_bytes, network_of
 from train.sim.collectives import SHARED_MEMORY
@@ -73,20 +73,23 @@ def cluster_software(recipe: Recipe, cluster: Cluster, machine: Machine) -> Soft
         )
     else:
         software = framework_software(machine, is_fused=False, is_channels_last=is_channels_last)
-    if communication.kind == "shared_memory":
-        algorithm = SHARED_MEMORY
-    elif communication.kind in _SERVER_KINDS:
-        algorithm = f"ps:{communication.servers}"
-    else:
-        algorithm = _ALGORITHMS[communication.allreduce]
     sizes = gradient_bytes(network_of(recipe.model).parameters, machine.bytes_per_sum)
     return replace(
         software,
         bucket_bytes=bucket_cap(sizes, communication.bucket_bytes, communication.bucket_fraction),
-        algorithm=algorithm,
+        algorithm=simulated_algorithm(communication),
         # Only Horovod looks for ready gradients at an interval.
         cycle_s=communication.cycle_time_ms / 1e3 if communication.kind == "horovod" else 0.0,
     )
+
+
+def simulated_algorithm(communication: Communication) -> str:
+    """Return the algorithm of `train.sim.collectives.allreduce` that a cluster file asks for."""
+    if communication.kind == "shared_memory":
+        return SHARED_MEMORY
+    if communication.kind in _SERVER_KINDS:
+        return f"ps:{communication.servers}"
+    return _ALGORITHMS[communication.allreduce]
 
 
 def pytorch_software(
