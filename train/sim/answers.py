@@ -12,9 +12,9 @@ import yaml
 from configs.errors import ConfigError, UserError
 from configs.load import load_both
 from configs.table import table
-from logs.disk import explain_disk_errors, require_replaceable
+from logs.disk import require_replaceable
 from train.sim.collectives import allreduce_times, check_algorithm
-from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run
+from train.sim.conditions import DESCRIPTION, STEPS, conditions, keep_steps, measure_run, write_file
 from train.sim.constants import Calibration
 from train.sim.forecast import (
     Scenario,
@@ -168,14 +168,3 @@ def _calibrate_here(out: Path) -> str:
     write_file(out, text + yaml.safe_dump(found, sort_keys=False))
     load_description(out)  # warns if other work had the cores
     return f"wrote {out}: " + ", ".join(f"{name} {value:.3g}" for name, value in found.items())
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file that an option names, and its folder if that is missing.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
-    with explain_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")

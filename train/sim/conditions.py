@@ -273,6 +273,15 @@ def keep_steps(path: Path, steps: Sequence[MeasuredStep]) -> None:
     """Write the steps beside those of other runs that the file has."""
     sources = {step.source for step in steps}
     rows = [step for step in load_steps(path) if step.source not in sources] + list(steps)
-    with explain_disk_errors(path.parent):
+    write_file(path, _HEADER + yaml.safe_dump([asdict(row) for row in rows], sort_keys=False, width=120))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file, and its folder if that is missing.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, _HEADER + yaml.safe_dump([asdict(row) for row in rows], sort_keys=False, width=120))
+        write_text(path, text)

@@ -15,7 +15,7 @@ import yaml
 
 from configs.errors import UserError
 from configs.table import table
-from train.sim.answers import write_file
+from train.sim.conditions import write_file
 from train.sim.constants import CONSTANTS, Calibration, Constants, load_calibration
 from train.sim.fit.fitting import PRIORS, fit, uncertainty
 from train.sim.fit.heldout import (
