@@ -169,10 +169,10 @@ class StepTime(NamedTuple):
         backward_s: Backward of a typical rank.
         straggler_s: Time by which the slowest rank's forward and backward exceed those of a typical rank.
         contention_s: Time that backward loses to reductions which run at the same time.
-        exposed_s: Wait for reductions after the end of backward.
+        exposed_communication_s: Wait for reductions after the end of backward.
         update_s: The optimizer's update.
-        overhead_s: Negotiation of the communication library.
         input_s: Wait for images.
+        overhead_s: Negotiation of the communication library.
         reductions: The buckets in the order of their reductions.
     """
 
@@ -180,17 +180,21 @@ class StepTime(NamedTuple):
     backward_s: float
     straggler_s: float
     contention_s: float
-    exposed_s: float
+    exposed_communication_s: float
     update_s: float
-    overhead_s: float
     input_s: float
+    overhead_s: float
     reductions: tuple[Reduction, ...]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The seconds of each purpose, by the name of its field."""
+        return dict(zip(self._fields[:-1], self[:-1], strict=True))
 
     @property
     def total_s(self) -> float:
         """Seconds from the start of one step to the start of the next."""
-        waits_s = self.straggler_s + self.contention_s + self.exposed_s + self.overhead_s + self.input_s
-        return self.compute_s + waits_s + self.update_s
+        return sum(self[:-1])
 
     @property
     def compute_s(self) -> float:
@@ -307,7 +311,7 @@ class StepModel:
             backward_s=backward_s,
             straggler_s=(slowest - 1) * compute_s,
             contention_s=contention_s,
-            exposed_s=exposed_s,
+            exposed_communication_s=exposed_s,
             update_s=update_s,
             overhead_s=overhead_s,
             input_s=input_s,

@@ -65,15 +65,15 @@ IMAGENET = 1_281_167
 class RunTime(NamedTuple):
     """Parts of a timed run, seconds."""
 
-    pre_s: float
-    first_epoch_excess_s: float
     epochs_s: float
+    first_epoch_excess_s: float
     evaluations_s: float
+    pre_s: float
 
     @property
     def total_s(self) -> float:
         """From run_start to run_stop."""
-        return self.pre_s + self.first_epoch_excess_s + self.epochs_s + self.evaluations_s
+        return sum(self)
 
 
 def run_time(  # noqa: PLR0913 (three are of a data set)

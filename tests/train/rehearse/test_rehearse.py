@@ -179,7 +179,8 @@ def test_the_text_of_a_rehearsal_has_its_times_in_their_units(tmp_path: Path, mo
     for words in (
         "50 steps of 40.0 ms on 8 ranks", "sleeps 40.0 ms, exposed communication 2.0 ms", "42.0 ms, of which 2.0 are",
         "50 % busy, 11.0 ms per rank", "slowest rank: 3, 12 % longer", f"machine: {1e3 * step.total_s:.1f} ms per step",
-        f"compute {1e3 * step.compute_s:.1f} and exposed communication {1e3 * step.exposed_s:.1f}", "waited 0.25 s",
+        f"compute {1e3 * step.compute_s:.1f} and exposed communication {1e3 * step.exposed_communication_s:.1f}",
+        "waited 0.25 s",
         "4.3 s, longest network 3.6, pipelines 2.6, weights 1.6, servers 0.6; rank 5 was ready last, after 3.0 s",
     ):  # fmt: skip
         assert words in told

@@ -191,7 +191,7 @@ def test_ranks_that_share_memory_negotiate_nothing_and_ranks_over_horovod_do(tmp
     # Neither rank has a core for its thread, so no sum is hidden: 4 bytes at 8e9 bytes/s for each byte, and 0.2 ms.
     size_bytes = sum(one.size_bytes for one in shared.step.reductions)
     expected_s = 4 * size_bytes / 8e9 + 2e-4 * len(shared.step.reductions)
-    assert shared.step.contention_s + shared.step.exposed_s == pytest.approx(expected_s, rel=0.05)
+    assert shared.step.contention_s + shared.step.exposed_communication_s == pytest.approx(expected_s, rel=0.05)
 
 
 def test_a_link_of_the_cluster_file_takes_the_place_of_the_measured_one(tmp_path: Path) -> None:

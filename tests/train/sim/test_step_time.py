@@ -60,7 +60,7 @@ def test_a_step_lasts_until_the_last_reduction_of_late_ranks_and_counts_no_time_
     constants = replace(SMOOTH, straggler=0.02)
     for size in (64 << 20, 4 << 20):
         step = MODEL.time_step(machine(512), 64, constants, Software(bucket_bytes=size))
-        assert min(step.straggler_s, step.exposed_s) > 0
+        assert min(step.straggler_s, step.exposed_communication_s) > 0
         assert step.total_s == pytest.approx(step.reductions[-1].end_s + step.update_s + step.overhead_s + step.input_s)
 
 
@@ -113,7 +113,7 @@ def test_reductions_follow_each_other_on_one_stream_and_slow_the_backward_that_h
             start_s = max(one.ready_s, end_s)
             end_s = start_s + allreduce(algorithm, topology, one.size_bytes)
             assert (one.start_s, one.end_s) == pytest.approx((start_s, end_s))
-        assert found.exposed_s == pytest.approx(max(0.0, end_s - found.compute_s - found.contention_s))
+        assert found.exposed_communication_s == pytest.approx(max(0.0, end_s - found.compute_s - found.contention_s))
     assert sum(one.size_bytes for one in step.reductions) == sum(gradient_bytes(MODEL.network.parameters, 2))
     if sums is None:
         assert alone.contention_s == 0
