@@ -235,7 +235,11 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         eval_images=recipe.eval_passes,
         evaluations=scenario.evaluations if epochs == recipe.run.epochs else None,
     )
-    epoch_s = _seconds_of_epochs(scenario, calibration, rate)
+    epoch_s = {recipe.model.image_size: recipe.data.train_samples / rate}
+    for span in recipe.spans:
+        if span.recipe.model.image_size not in epoch_s:
+            step_s = seconds_of_step(replace(scenario, recipe=span.recipe), calibration)
+            epoch_s[span.recipe.model.image_size] = recipe.data.train_samples / scenario.global_batch * step_s
     if len(recipe.spans) > 1:
         run = run._replace(epochs_s=sum(epoch_s[each.model.image_size] * len(some) for some, each in recipe.spans))
     return Forecast(
@@ -251,23 +255,6 @@ def forecast(scenario: Scenario, calibration: Calibration) -> Forecast:
         run=run,
         startup=predict_startup(machine.ranks, on_cpu=scenario.cluster.device == "cpu" and machine.nodes == 1),
     )
-
-
-def _seconds_of_epochs(scenario: Scenario, calibration: Calibration, full_rate: float) -> dict[int, float]:
-    """Return side of the training images, px -> seconds of an epoch of such images.
-
-    Args:
-        scenario: The run.
-        calibration: Of the machine.
-        full_rate: Images/s with images of ``model.image_size``.
-    """
-    recipe, images = scenario.recipe, scenario.recipe.data.train_samples
-    found = {recipe.model.image_size: images / full_rate}
-    for span in recipe.spans:
-        if span.recipe.model.image_size not in found:
-            step_s = seconds_of_step(replace(scenario, recipe=span.recipe), calibration)
-            found[span.recipe.model.image_size] = images / scenario.global_batch * step_s
-    return found
 
 
 def _unproven(scenario: Scenario, calibration: Calibration) -> float:

@@ -143,18 +143,6 @@ def find_accelerator(*texts: str, key: str = "accelerator") -> Accelerator:
     return _find(accelerators(), texts, key, f"an accelerator of train/sim/{FAMILIES.name}", remedy)
 
 
-@cache
-def find_processor(text: str) -> Processor:
-    """Return the first processor with a pattern that occurs in ``text``.
-
-    Raises:
-        ConfigError: processors.yaml has no such CPU.
-    """
-    remedy = "; or leave it out, and measure the machine: ./run.sh simulate --calibrate-here"
-    processors: tuple[Processor, ...] = read_table(PROCESSORS, "processors", Processor)
-    return _find(processors, (text,), "node.cpu", f"a CPU of train/sim/{PROCESSORS.name}", remedy)
-
-
 def _find(products: Sequence[Product], texts: Sequence[str], key: str, allowed: str, remedy: str) -> Product:
     for text in texts:
         for each in products:
@@ -311,7 +299,10 @@ def rates_of_processor(cluster: Cluster) -> dict[str, float]:
     Raises:
         ConfigError: processors.yaml has no such CPU.
     """
-    node, processor = cluster.node, find_processor(cluster.node.cpu or "")
+    node, remedy = cluster.node, "; or leave it out, and measure the machine: ./run.sh simulate --calibrate-here"
+    processors: tuple[Processor, ...] = read_table(PROCESSORS, "processors", Processor)
+    allowed = f"a CPU of train/sim/{PROCESSORS.name}"
+    processor = _find(processors, (node.cpu or "",), "node.cpu", allowed, remedy)
     cores = node.cores or processor.cores
     share_bytes_per_s = math.ceil(cores / processor.cores) * processor.memory / cluster.ranks_per_node
     used = min(cluster.engine.threads, max(1.0, cores / cluster.ranks_per_node))
