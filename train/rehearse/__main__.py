@@ -92,6 +92,7 @@ def _parser() -> Parser:
 
 def _rehearse(options: _Options) -> int:
     from configs.load import load_both, resolve_path
+    from configs.registry import horovod_has_mpi
     from train.rehearse.rehearsed_run import Course, outcome_text, rehearsed_run, rehearsed_steps
 
     if options.cluster is None:
@@ -100,7 +101,8 @@ def _rehearse(options: _Options) -> int:
     if options.ranks is None:
         raise UserError("--ranks: got nothing, allowed: the number of ranks on this machine")
     course = Course(options.shrink, options.speed, options.slow or [], options.fail or [], options.noise)
-    launcher = _launcher(options.launcher, options.ranks)
+    has_mpi = options.ranks > _MOST_OVER_GLOO and shutil.which("mpirun") and horovod_has_mpi()
+    launcher = options.launcher or ("mpirun" if has_mpi else "local")
     recipe, cluster = rehearsed_run(*described, course, ranks=options.ranks, nodes=options.nodes, launcher=launcher)
     if options.check is not None:
         return _check(recipe, cluster, "--times", str(options.check))
@@ -117,14 +119,6 @@ def _rehearse(options: _Options) -> int:
         return status
     sys.stdout.write(f"{outcome_text(folder, rehearsed_steps(folder, cluster), *described)}{_CAVEAT}\n")
     return 0
-
-
-def _launcher(wanted: str | None, ranks: int) -> str:
-    """Return the launcher for a number of ranks, where the user may have named one."""
-    from configs.registry import horovod_has_mpi
-
-    has_mpi = ranks > _MOST_OVER_GLOO and shutil.which("mpirun") and horovod_has_mpi()
-    return wanted or ("mpirun" if has_mpi else "local")
 
 
 def _check(recipe: "Recipe", cluster: "Cluster", *options: str) -> int:
