@@ -14,7 +14,7 @@ from configs.programs import Program, command_of
 from logs.read.lines import read_events
 from train.bench.measure import Report, interleave, make_report
 from train.bench.options import COUNT, Bench, PlaceOptions, effort, is_local_cpu
-from train.bench.samples import Figures, read_samples
+from train.bench.samples import Figures
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
@@ -109,7 +109,7 @@ def _start_textbook(task: Mapping[str, Any], ranks: int, jobs: "Jobs") -> Figure
     launcher = ["env", "OMP_NUM_THREADS=1", str(Path(sys.executable).with_name("horovodrun"))]
     rank = command_of(Program.BENCH_RANK, "startup", json.dumps(task))
     done = jobs.run([*launcher, "-np", str(ranks), "--gloo", *rank]).check()
-    ledger: Any = read_samples(done.output)["ledger"][0]
+    ledger: Any = done.sample
     return _figures(ledger, done.begun_s, ledger["run_start_time"])
 
 

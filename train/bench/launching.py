@@ -20,7 +20,7 @@ from configs.load import ROOT, resolve_path
 from configs.programs import Program, command_of
 from configs.registry import packing_words
 from configs.schema import Cluster, Recipe
-from train.bench.samples import Figures, MeasurementFailed, MeasurementRefused, excerpt, read_samples, samples_in
+from train.bench.samples import Figures, MeasurementFailed, MeasurementRefused, excerpt, read_samples
 
 _POLL_S = 0.1
 _GRACE_S = 20.0
@@ -64,8 +64,14 @@ class Finished:
 
     @property
     def samples(self) -> dict[str, list[Figures]]:
-        """Return alternative -> samples, see `train.bench.samples.read_samples`."""
-        return read_samples(self.output)
+        """Return alternative -> samples, see `train.bench.samples.read_samples`.
+
+        Raises:
+            MeasurementFailed: The output has no samples.
+        """
+        if not (found := read_samples(self.output)):
+            raise MeasurementFailed(f"the ranks ended without a measurement:\n{excerpt(self.output)}")
+        return found
 
     @property
     def sample(self) -> Figures:
@@ -182,7 +188,7 @@ class Jobs:
         """
         ended: list[Finished] = []
         for line in self.lines(_command_of_ranks(name, {"cases": cases}, overrides), ended, timeout_s):
-            yield from samples_in(line).items()
+            yield from read_samples(line).items()
         ended[0].check()
 
     def pack(self, recipe: Recipe, cluster: Cluster) -> Path:

@@ -117,7 +117,7 @@ def test_samples_are_found_behind_the_name_that_a_launcher_gives_a_rank() -> Non
     for output in (line, f"[1,0]<stdout>:{line}", f"a warning\n[1,0]<stdout>: {line}\n[1,1]<stdout>:more"):
         assert read_samples(output) == {"step": [{"step_ms": 2.0}]}
     with pytest.raises(MeasurementFailed, match=r"without a measurement:\n(?!line 0\n)(.*\n)+last words"):
-        read_samples("".join(f"line {number}\n" for number in range(99)) + "last words\n")
+        Finished([], 0, "".join(f"line {number}\n" for number in range(99)) + "last words\n", 0.0, 0.0).samples  # noqa: B018
 
 
 _PEER = """
