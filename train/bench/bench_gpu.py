@@ -475,10 +475,6 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 def _markdown(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return all rows and notes of a file of rows as a table for ``docs/gpu.md``."""
-    head = [
-        "| part | measured | figure | median | lowest | highest | n |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
     rows = [
         [line["part"], line["alternative"].replace("|", "&#124;"), f"`{line['figure']}`"]
         + [f"{line[key]:.4g}" for key in ("median", "low", "high")]
@@ -486,5 +482,7 @@ def _markdown(lines: Sequence[Mapping[str, Any]]) -> str:
         for line in lines
         if "figure" in line
     ]
+    titles = ["part", "measured", "figure", "median", "lowest", "highest", "n"]
     notes = [f"- {line['part']}: {line['note']}" for line in lines if "note" in line]
-    return "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows), "", *notes, ""])
+    table = [titles, ["---"] * len(titles), *rows]
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in table), "", *notes, ""])

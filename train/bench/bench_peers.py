@@ -73,7 +73,8 @@ class PeersBench(PeerOptions, Bench):
         from configs.load import load_both
         from configs.plan import plan_run
 
-        self._require_sound()
+        if self.model not in NETWORKS:
+            raise UserError(f"--model {self.model}: no such network; {nearest(self.model, NETWORKS)}")
         recipe, cluster = load_both(_RECIPE, "laptop", self.overrides)
         plan_run(recipe, self.ranks)
         wanted = wanted_precisions(self.precision)
@@ -105,11 +106,6 @@ class PeersBench(PeerOptions, Bench):
         work = f"{self.global_size} images a step on {self.ranks} cores, SGD, JPEGs"
         own = f"{_OURS}: the form of a run that asks for nothing; the others: the fastest form of each program"
         return make_report(rows, [f"{self.model}, {self.side} px, {work}", own, *notes])
-
-    def _require_sound(self) -> None:
-        """Raise UserError if the network is unknown."""
-        if self.model not in NETWORKS:
-            raise UserError(f"--model {self.model}: no such network; {nearest(self.model, NETWORKS)}")
 
     @property
     def side(self) -> int:
