@@ -5,6 +5,7 @@ Imports no framework, so that `launch` may import it.
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.blocks.rehearsal import MOST_SLOW, SLOW_PARTS, Fault, Waits
+from configs.blocks.rehearsal import Fault, Waits
 from configs.errors import ConfigError, UserError
 from configs.machine_limits import usable_cores
 from configs.plan import plan_run
@@ -60,6 +61,7 @@ _BUSY = 0.7
 """Share of this machine's processors from which on ranks wait for them."""
 _LONGEST_PHASES = 4
 _TEMPLATE = Path(__file__).with_name("rehearsal.txt.jinja")
+_SLOW_RANK = re.compile(r"(?P<place>(?P<rank>\d+)(:\w+)?):(?P<factor>-?\d*\.?\d+)")
 
 
 @dataclass(frozen=True)
@@ -94,23 +96,14 @@ class Course:
             if fault.rank >= ranks or fault.step >= total_steps:
                 allowed = f"a rank from 0 to {ranks - 1} and a step from 1 to {total_steps - 1}"
                 raise ConfigError("--fail", text, allowed)
-        slow = dict(_slow_rank(text, ranks + spares) for text in self.slow_ranks)
+        slow = {}
+        for text in self.slow_ranks:
+            found = _SLOW_RANK.fullmatch(text)
+            if found is None or int(found["rank"]) >= ranks + spares:
+                raise ConfigError("--slow", text, f"RANK:FACTOR with a rank from 0 to {ranks + spares - 1}, as 7:1.5")
+            slow[found["place"]] = float(found["factor"])
         own = {"shrink": self.shrink, "speed": self.speed, "noise": self.noise}
         return {**own, "slow_ranks": slow, "faults": list(self.faults)}
-
-
-def _slow_rank(text: str, ranks: int) -> tuple[str, float]:
-    """Return the rank, with its part if there is one, and the factor of ``RANK:FACTOR``."""
-    place, _, word = text.rpartition(":")
-    rank, _, part = place.partition(":")
-    try:
-        factor = float(word)
-    except ValueError:
-        raise ConfigError("--slow", text, "RANK:FACTOR, as 7:1.5") from None
-    if not rank.isdecimal() or int(rank) >= ranks or part not in SLOW_PARTS or not 0 < factor <= MOST_SLOW:
-        allowed = f"RANK:FACTOR with a rank from 0 to {ranks - 1}, and a factor above 0 and at most {MOST_SLOW}"
-        raise ConfigError("--slow", text, f"{allowed}; {' or '.join(filter(None, SLOW_PARTS))} behind the rank")
-    return place, factor
 
 
 def rehearsed_run(
