@@ -47,10 +47,11 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "out": ("calibrate", "calibrate_here", "held_out"),
 }
 """Option -> those of which it needs one."""
-_ABOVE_ZERO = {
+_ALLOWED = {
     "input_rate": "images/s above 0",
     "deadline": "seconds above 0",
     "budget": "accelerator hours above 0",
+    "price": "the price of an accelerator hour, 0 or more",
 }
 
 
@@ -109,12 +110,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.round is not None and self.round not in _ROUNDS:
             raise ConfigError("--round", self.round, f"one of {', '.join(_ROUNDS)}", nearest(self.round, _ROUNDS))
-        for name, allowed in _ABOVE_ZERO.items():
+        for name, allowed in _ALLOWED.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(_flag(name), value, allowed)
-        if self.price is not None and not (math.isfinite(self.price) and self.price >= 0):
-            raise ConfigError("--price", self.price, "the price of an accelerator hour, 0 or more")
+            if value is not None and not (0 < value < math.inf or (value == 0 and name == "price")):
+                raise ConfigError(flag(name), value, allowed)
         self._require_one_question()
 
     def _require_one_question(self) -> None:
