@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT_FOLDER = "checkpoints"
 
-_RESUME_FILES = ("resume-from", "goes-on-from")
-"""A file of the run folder with the name of the checkpoint from which all ranks resume, now and in version 1."""
+_RESUME_FILE = "resume-from"
+"""A file of the run folder with the name of the checkpoint from which all ranks resume."""
 
 _META = "meta"
 _NAME = re.compile(r"step-(\d+)\.ckpt")
@@ -175,14 +175,13 @@ class CheckpointFolder:
         Raises:
             UserError: The disk is full or in trouble.
         """
-        for name in _RESUME_FILES:
-            (self.run_folder / name).unlink(missing_ok=True)
+        (self.run_folder / _RESUME_FILE).unlink(missing_ok=True)
         for partial in entries(self.run_folder / CHECKPOINT_FOLDER):
             if is_partial(partial):
                 with suppress(OSError):
                     partial.unlink()
         if checkpoint is not None:
-            write_text(self.run_folder / _RESUME_FILES[0], f"{checkpoint.name}\n")
+            write_text(self.run_folder / _RESUME_FILE, f"{checkpoint.name}\n")
             for newer in self._found(_EITHER_NAME):
                 if step_of(newer) <= step_of(checkpoint):
                     break
@@ -195,15 +194,14 @@ class CheckpointFolder:
         Raises:
             UserError: The record was changed, or cannot be read.
         """
-        for name in _RESUME_FILES:
-            path = self.run_folder / name
-            if is_file(path):
-                recorded = read_bytes(path).decode("utf-8", "replace").strip()
-                if not _NAME.fullmatch(recorded):
-                    run = shlex.quote(str(self.run_folder))
-                    raise UserError(f"{path}: names no checkpoint; give ./run.sh train --resume {run}")
-                return self.run_folder / CHECKPOINT_FOLDER / recorded
-        return None
+        path = self.run_folder / _RESUME_FILE
+        if not is_file(path):
+            return None
+        recorded = read_bytes(path).decode("utf-8", "replace").strip()
+        if not _NAME.fullmatch(recorded):
+            run = shlex.quote(str(self.run_folder))
+            raise UserError(f"{path}: names no checkpoint; give ./run.sh train --resume {run}")
+        return self.run_folder / CHECKPOINT_FOLDER / recorded
 
 
 def step_of(path: Path) -> int:

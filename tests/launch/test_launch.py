@@ -320,7 +320,7 @@ def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(
     folder.write_settings(*load_both("digits", "laptop", sets))
     for name in job:
         (tmp_path / name).touch()
-    (tmp_path / "goes-on-from").write_text("step-00000003.ckpt\n", encoding="utf-8")  # its checkpoint is damaged now
+    (tmp_path / "resume-from").write_text("step-00000003.ckpt\n", encoding="utf-8")  # its checkpoint is damaged now
 
     def leave_metrics(folder: RunFolder) -> Outcome:
         assert folder.checkpoints.resume_point() is None

@@ -103,16 +103,12 @@ def test_the_best_one_of_steps_that_are_trained_anew_no_longer_counts(tmp_path: 
     assert (tmp_path / "checkpoints" / "best-step-00000005.ckpt.damaged").exists()
 
 
-def test_ranks_resume_from_the_recorded_checkpoint_also_in_a_folder_of_version_1(tmp_path: Path) -> None:
+def test_ranks_resume_from_the_recorded_checkpoint(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     older, newer = folder.write(7, STATE, keep=2), folder.write(9, STATE, keep=2)
     for checkpoint in (newer, older, None):
         folder.resume_from(checkpoint)
         assert folder.resume_point() == checkpoint
-    (tmp_path / "goes-on-from").write_text("step-00000007.ckpt\n", encoding="utf-8")
-    assert folder.resume_point() == tmp_path / "checkpoints" / "step-00000007.ckpt"
-    folder.resume_from(None)
-    assert folder.resume_point() is None
 
 
 def _replaced_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
