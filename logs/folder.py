@@ -21,7 +21,7 @@ from logs.disk import explain_disk_errors, is_partial, read_as, write_json, writ
 from logs.energy import RunEnergy
 from logs.environment import ENVIRONMENT_FILE, write_environment
 from logs.mlperf import RESULT_FILES, close_log
-from logs.redaction import has_secret, may_hold_secret
+from logs.redaction import may_hold_secret
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
@@ -214,8 +214,7 @@ class RunFolder:
     def write_settings(self, recipe: Recipe, cluster: Cluster) -> None:
         """Write ``config.yaml``; if the settings may hold a secret, only the owner can read the file."""
         text = dump(recipe, cluster)
-        is_private = has_secret(cluster.environment) or may_hold_secret(text)
-        write_text(self / CONFIG_FILE, text, is_private=is_private)
+        write_text(self / CONFIG_FILE, text, is_private=may_hold_secret(cluster.environment, text))
         self._settings = recipe, cluster
 
     def record_environment(self, variables: Mapping[str, str]) -> None:

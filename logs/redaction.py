@@ -34,14 +34,9 @@ def is_secret(name: str, value: str) -> bool:
     return bool(_NAME.search(name) or _VALUE.search(value))
 
 
-def has_secret(variables: Mapping[str, str]) -> bool:
-    """Return whether any of the variables may hold a secret."""
-    return any(is_secret(name, value) for name, value in variables.items())
-
-
-def may_hold_secret(text: str) -> bool:
-    """Return whether a file with this text may hold a secret."""
-    return redact_lines(text) != text
+def may_hold_secret(variables: Mapping[str, str], text: str) -> bool:
+    """Return whether any of the variables, or a file with this text, may hold a secret."""
+    return any(is_secret(*each) for each in variables.items()) or redact_lines(text) != text
 
 
 def redact_lines(text: str) -> str:

@@ -27,7 +27,7 @@ from launch.submit.script import job_text
 from logs.checkpoints import step_of
 from logs.disk import found_object, write_json, write_text
 from logs.folder import UNFINISHED_MARK, RunFolder
-from logs.redaction import has_secret, may_hold_secret
+from logs.redaction import may_hold_secret
 from train.plan.before_run import require_fixed_step
 from train.plan.memory import require_memory
 
@@ -135,7 +135,7 @@ def _make_folders(recipe: Recipe, spec: JobSpec, script: str) -> None:
     for number, folder in enumerate(spec.run_folders):
         run = recipe.run.model_copy(update={"seed": recipe.run.seed + number})
         open_run(recipe.model_copy(update={"run": run}), spec.cluster, folder)
-        is_private = has_secret(spec.variables) or may_hold_secret(script)
+        is_private = may_hold_secret(spec.variables, script)
         write_text(folder / spec.script.name, script, is_private=is_private)
 
 
