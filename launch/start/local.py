@@ -358,16 +358,6 @@ def _status(process: subprocess.Popen[bytes]) -> int:
     return 128 - code if code < 0 else code
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``python -m launch.start.local``."""
-
-    kind: str
-    servers: int
-    ranks: int
-    command: list[str]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ranks of a job and return their exit status."""
     parser = Parser(prog="python -m launch.start.local", description=__doc__)
@@ -375,11 +365,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--servers", type=int, default=0, help="number of parameter servers")
     parser.add_argument("ranks", type=int, help="number of ranks")
     parser.add_argument("command", nargs=REMAINDER, help="the command of a rank")
-    return exit_status(lambda: _run(parse(parser, _Options, arguments)))
+    return exit_status(lambda: parse(parser, _run, arguments))
 
 
-def _run(options: _Options) -> int:
-    return run_ranks(options.command, options.ranks, {}, kind=options.kind, servers=options.servers).exit_status
+def _run(*, kind: str, servers: int, ranks: int, command: list[str]) -> int:
+    return run_ranks(command, ranks, {}, kind=kind, servers=servers).exit_status
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from configs.arguments import Parser, exit_status, parse
@@ -312,26 +311,17 @@ def _numbers(rank: int, num_ranks: int) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The command line of ``python -m launch.start.rendezvous``."""
-
-    kind: str
-    num_nodes: int
-    ranks_per_node: int
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the variables by which ranks find the server in one line, serve until standard input closes, return 0."""
     parser = Parser(prog="python -m launch.start.rendezvous", description=__doc__)
     parser.add_argument("--kind", default="horovod", choices=COMMUNICATORS, help="communication.kind of the ranks")
     parser.add_argument("num_nodes", metavar="NODES", type=int)
     parser.add_argument("ranks_per_node", metavar="RANKS_PER_NODE", type=int)
-    return exit_status(lambda: _serve_until_closed(parse(parser, _Options, arguments)))
+    return exit_status(lambda: parse(parser, _serve_until_closed, arguments))
 
 
-def _serve_until_closed(options: _Options) -> int:
-    with rendezvous_of(options.kind).serve(options.num_nodes, options.ranks_per_node) as variables:
+def _serve_until_closed(*, kind: str, num_nodes: int, ranks_per_node: int) -> int:
+    with rendezvous_of(kind).serve(num_nodes, ranks_per_node) as variables:
         sys.stdout.write(" ".join(f"{name}={value}" for name, value in variables.items()) + "\n")
         sys.stdout.flush()
         sys.stdin.read()
