@@ -69,7 +69,8 @@ class Rendezvous:
         Yields:
             The function from a rank's number to what the rank is started with.
         """
-        yield lambda rank: RankStart(_numbers(rank, num_ranks))
+        with self.serve(1, num_ranks) as found:
+            yield lambda rank: RankStart({**_numbers(rank, num_ranks), **found})
 
     def is_served(self, cluster: "Cluster") -> bool:
         """Return whether this program serves ranks that another launcher starts."""
@@ -273,11 +274,6 @@ class _SharedMemory(Rendezvous):
     """A name that only the ranks know; `train.comm.machine_ranks` listens there, so no server is needed."""
 
     served = ("RANK_MEETING",)
-
-    @contextmanager
-    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
-        with self.serve(1, num_ranks) as name:
-            yield lambda rank: RankStart({**_numbers(rank, num_ranks), **name})
 
     def is_served(self, cluster: "Cluster") -> bool:
         return cluster.launcher != "local"
