@@ -7,17 +7,15 @@ so that it cannot outlive the job script at the other end of the pipe. It must r
 tries to connect for 1.5 s only. The servers authenticate nobody. Imports PyTorch only to serve PyTorch's store.
 """
 
-import asyncio
-import re
 import secrets
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from configs.arguments import Parser, exit_status, parse
@@ -33,12 +31,11 @@ _FAR_AWAY = ("203.0.113.1", 9)
 _HOLD_S = 2.0
 """Longest time before a question without a value is answered. The asking rank looks at its own timeout in between."""
 REQUEST_S = 10.0
-"""Time for a request to arrive, and again for its body: a rank sends both at once."""
+"""Longest pause within a request: a rank sends all of it at once."""
 _BACKLOG = 1024
 """Connections that the kernel keeps for the server; with fewer than ranks, some try again after a second or more."""
 _MOST_BYTES = 1 << 20
 """Longest request. The addresses of a thousand ranks take 136 kB."""
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class RankStart(NamedTuple):
@@ -88,46 +85,64 @@ class Rendezvous:
         yield {}
 
 
-class _Values:
-    """The values of a key-value server over HTTP, by path; one that is not there yet is a future without a result.
+class _Values(socketserver.ThreadingTCPServer):
+    """The values of a key-value server over HTTP, by path.
 
     While ranks over Gloo connect, each asks for the address of every other rank, and asks again after 10 ms where the
-    other one has not come yet. Horovod's own server starts a thread for each question, keeps five connections waiting,
-    and answers "not found" at once, so 64 ranks spend their time on asking. This server holds a question until the
-    value is there. One thread answers all of them.
+    other one has not come yet. Horovod's own server keeps five connections waiting, and answers "not found" at once, so
+    64 ranks spend their time on asking. This server holds a question until the value is there.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._values: defaultdict[bytes, asyncio.Future[bytes]] = defaultdict(loop.create_future)
+    daemon_threads = True
+    request_queue_size = _BACKLOG
+    is_over = False
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read one request of a connection, and answer it."""
-        # A stranger on this machine may ask for anything, or keep a connection for nothing.
-        with closing(writer), suppress(OSError, ValueError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError):
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
-            length = _LENGTH.search(head)
-            num_bytes = int(length[1]) if length else 0
-            if num_bytes >= _MOST_BYTES:
-                return
-            body = await asyncio.wait_for(reader.readexactly(num_bytes), REQUEST_S)
-            status, value = await self._obey(head.partition(b"\r\n")[0].split(b" "), body)
+    def __init__(self, host: str) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.changed = threading.Condition()
+        super().__init__((host, 0), _Request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a stranger on this machine may ask for anything, or keep a connection for nothing."""
+
+    def serve(self) -> None:
+        """Take connections until it is over."""
+        while not self.is_over:
+            self.handle_request()
+
+
+class _Request(socketserver.StreamRequestHandler):
+    """One connection to `_Values`, with one request."""
+
+    server: _Values
+
+    def handle(self) -> None:
+        self.connection.settimeout(REQUEST_S)
+        method, path, _ = self.rfile.readline(_MOST_BYTES).split()
+        num_bytes = 0
+        while (line := self.rfile.readline(_MOST_BYTES)).strip():
+            name, _, value = line.partition(b":")
+            num_bytes = int(value) if name.lower() == b"content-length" else num_bytes
+        body = self.rfile.read(num_bytes) if 0 <= num_bytes < _MOST_BYTES else b""
+        if line and len(body) == num_bytes:  # it is whole
+            status, value = self._obey(method, path, body)
             head = b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(value))
-            writer.write(head + value)
+            self.wfile.write(head + value)
 
-    async def _obey(self, words: list[bytes], body: bytes) -> tuple[bytes, bytes]:
-        method, path = words[0], words[1] if len(words) > 1 else b""
-        if method == b"GET":
-            with suppress(asyncio.TimeoutError):
-                return b"200 OK", await asyncio.wait_for(asyncio.shield(self._values[path]), _HOLD_S)
-            return b"404 Not Found", b""
-        if method == b"PUT":
-            if self._values[path].done():
-                del self._values[path]
-            self._values[path].set_result(body)
-        elif method == b"DELETE":  # A rank takes its address back when all ranks have connected.
-            self._values.pop(path, None)
-        else:
-            return b"400 Bad Request", b""
+    def _obey(self, method: bytes, path: bytes, body: bytes) -> tuple[bytes, bytes]:
+        """Return status and content of the answer to a request."""
+        values, changed = self.server.values, self.server.changed
+        with changed:
+            if method == b"GET":
+                changed.wait_for(lambda: path in values or self.server.is_over, _HOLD_S)
+                return (b"200 OK", values[path]) if path in values else (b"404 Not Found", b"")
+            if method == b"PUT":
+                values[path] = body
+                changed.notify_all()
+            elif method == b"DELETE":  # A rank takes its address back when all ranks have connected.
+                values.pop(path, None)
+            else:
+                return b"400 Bad Request", b""
         return b"200 OK", b""
 
 
@@ -141,32 +156,17 @@ def serve_values(host: str) -> Iterator[int]:
     Yields:
         The port.
     """
-    loop = asyncio.new_event_loop()
-    # At a limit of open files, asyncio prints a thousand tracebacks, and tries again a second later.
-    loop.set_exception_handler(lambda *_: None)
-    listener = socket.create_server((host, 0), backlog=_BACKLOG)
-    serving = asyncio.start_server(_Values(loop).answer, sock=listener, backlog=_BACKLOG)
-    server = loop.run_until_complete(serving)
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        yield int(listener.getsockname()[1])
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.run_until_complete(_end(server))
-        loop.close()
-
-
-async def _end(server: asyncio.AbstractServer) -> None:
-    """End the connections that wait; their ranks learn it at once."""
-    server.close()
-    await asyncio.sleep(0.01)  # Connections that have just come are taken, so that they can be closed.
-    waiting = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    await asyncio.sleep(0)  # Lets the connections close.
+    with _Values(host) as server:
+        thread = threading.Thread(target=server.serve, daemon=True)
+        thread.start()
+        try:
+            yield int(server.server_address[1])
+        finally:
+            with server.changed:  # Ranks that wait learn at once that the server ends.
+                server.is_over = True
+                server.changed.notify_all()
+            server.socket.shutdown(socket.SHUT_RDWR)  # It wakes the thread.
+            thread.join()
 
 
 class _Horovod(Rendezvous):
