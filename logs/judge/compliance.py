@@ -18,7 +18,7 @@ from pathlib import Path
 from configs.errors import UserError, nearest
 from configs.reading import is_file, is_folder, patiently
 from configs.schema import Recipe
-from logs.disk import dispensable, read_object, write_json
+from logs.disk import dispensable, read_as, write_json
 from logs.folder import VERDICT_FILE, Summary
 from logs.judge.complaints import complaints_of, explain
 from logs.mlperf import RESULT_FILES, event_of
@@ -133,17 +133,12 @@ def read_verdicts(run_folder: Path) -> list[Verdict]:
     If the file is missing or damaged, there are none. A verdict on a missing log counts as long as the log is missing.
     """
     try:
-        tree = read_object(run_folder / VERDICT_FILE)
+        found = read_as(dict[str, Verdict], run_folder / VERDICT_FILE)
     except UserError:
         return []
-    found = []
-    for ruleset, name in RESULT_FILES.items():
-        row, log = tree.get(ruleset), run_folder / name
-        if isinstance(row, dict) and row.get("log_sha256", "") == (digest_of(log) if is_file(log) else None):
-            messages = row.get("messages")
-            shown = tuple(map(str, messages)) if isinstance(messages, list) else ()
-            found.append(Verdict(ruleset, row.get("passed") is True, shown, row["log_sha256"]))
-    return found
+    logs = {ruleset: run_folder / name for ruleset, name in RESULT_FILES.items()}
+    digests = {ruleset: digest_of(log) if is_file(log) else None for ruleset, log in logs.items()}
+    return [found[ruleset] for ruleset in logs if ruleset in found and found[ruleset].log_sha256 == digests[ruleset]]
 
 
 def judge_all(pairs: Iterable[tuple[Path, str]], division: str | None = None) -> list[Verdict]:

@@ -1,11 +1,12 @@
 """Sends the rows of a growing ``metrics.jsonl`` to a tracker, each once, also over attempts at a run."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from logs.disk import read_object, write_json
+from logs.disk import read_as, write_json
 from logs.metrics import METRICS_FILE, MetricsFollower
 from logs.read.lines import to_number
 from logs.track.trackers import FOLDER, Tracker
@@ -35,10 +36,9 @@ class Sender:
 
     def __init__(self, run_folder: Path, name: str, tracker: Tracker) -> None:
         self._path, self.close, self._log = run_folder / FOLDER / f"{name}.json", tracker.close, tracker.log
-        try:
-            self._steps = {str(kind): int(step) for kind, step in read_object(self._path).items()}
-        except (UserError, TypeError, ValueError):
-            self._steps = {}
+        self._steps: dict[str, int] = {}
+        with suppress(UserError):
+            self._steps = read_as(dict[str, int], self._path)
 
     def send(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Send the rows of later steps than the tracker has."""
