@@ -114,7 +114,7 @@ def _completed(folder: RunFolder) -> Summary:
         more["energy"] = energy
     is_real = summary.status == "success" and not summary.is_rehearsal
     if is_real and data.source in SOURCES_OF_FILES and data.train_samples == IMAGENET_IMAGES:
-        more["rcp"] = asdict(compare_with_reference([parse_log(folder / RESULT_FILES["4.0.0"])]))
+        more["rcp"] = asdict(compare_with_reference(parse_log(folder / RESULT_FILES["4.0.0"])))
     if more:
         summary = replace(summary, **more)
         with dispensable():  # The summary without it stays.

@@ -1,10 +1,9 @@
-"""Compares the epochs that runs need with MLPerf's reference convergence points (RCP).
+"""Compares the epochs that a run needs with MLPerf's reference convergence points (RCP).
 
 The reference's tables, pruning and interpolation are those of ``mlperf_logging.rcp_checker``, and are not copied. No
 other module imports that package.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -38,12 +37,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class ReferenceComparison:
-    """How one or several runs compare with the reference.
+    """How a run compares with the reference.
 
     Attributes:
         outcome: ``faster`` and ``slower`` are accepted by the official checker, ``too fast`` is not.
-        epochs: Mean of the runs' epochs; with three or more runs, without the lowest and the highest.
-        normalisation: Factor by which MLPerf multiplies the score (a time); 1 unless the runs are faster.
+        epochs: The run's epochs.
+        normalisation: Factor by which MLPerf multiplies the score (a time); 1 unless the run is faster.
         words: The comparison in one line.
     """
 
@@ -68,16 +67,15 @@ def reference_for(batch_size: int) -> Reference | None:
     return None if above is None else _reference(batch_size, checker._find_min_rcp(points), "smallest")
 
 
-def compare_with_reference(records: Sequence[RunRecord]) -> ReferenceComparison:
-    """Return how the epochs of one recipe's runs compare with the reference at their batch size.
+def compare_with_reference(record: RunRecord) -> ReferenceComparison:
+    """Return how the epochs of a run compare with the reference at its batch size.
 
-    The official checker tests five runs. For fewer runs, the result is that of five runs with the same mean.
+    The official checker tests five runs; the result is that of five runs with the same mean.
     """
-    sizes = {record.global_batch_size for record in records}
-    size = next(iter(sizes))
-    if len(sizes) != 1 or size is None:
-        return _no_reference("the logs do not agree on one global_batch_size")
-    if any(record.train_samples != IMAGENET_IMAGES for record in records):
+    size = record.global_batch_size
+    if size is None:
+        return _no_reference("the log has no global_batch_size")
+    if record.train_samples != IMAGENET_IMAGES:
         return _no_reference(
             f"the reference is for ImageNet ({IMAGENET_IMAGES} images), and this data set is another one"
         )
@@ -85,13 +83,11 @@ def compare_with_reference(records: Sequence[RunRecord]) -> ReferenceComparison:
     if reference is None:
         remedy = "submit in the open division (recipe: mlperf.division: open)"
         return _no_reference(f"no reference reaches batch {size}: a closed submission fails as Missing RCP; {remedy}")
-    epochs = sorted(record.epochs for record in records if record.status == "success" and record.epochs is not None)
-    if len(epochs) < len(records):
-        return _no_reference(f"{len(records) - len(epochs)} of {len(records)} runs did not reach the target", reference)
-    if any((record.final_accuracy or 0) < TARGET_TOP1 for record in records):
-        return _no_reference(f"the reference runs end at accuracy {TARGET_TOP1}, and a run ended below", reference)
-    kept = epochs[1:-1] if len(epochs) > 2 else epochs  # noqa: PLR2004 (the mean without lowest and highest needs three)
-    return _compare(sum(kept) / len(kept), reference)
+    if record.status != "success" or record.epochs is None:
+        return _no_reference("the run did not reach the target", reference)
+    if (record.final_accuracy or 0) < TARGET_TOP1:
+        return _no_reference(f"the reference runs end at accuracy {TARGET_TOP1}, and this run ended below", reference)
+    return _compare(float(record.epochs), reference)
 
 
 def _compare(epochs: float, reference: Reference) -> ReferenceComparison:

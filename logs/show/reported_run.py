@@ -103,7 +103,7 @@ class ReportedRun:
     @cached_property
     def comparison(self) -> ReferenceComparison:
         """How the run's epochs compare with MLPerf's reference."""
-        return compare_with_reference([self.record])
+        return compare_with_reference(self.record)
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
