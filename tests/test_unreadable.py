@@ -15,14 +15,14 @@ from logs.checkpoints import DamagedCheckpoint, read
 from logs.folder import RunFolder
 from logs.judge.system import read_fields
 from logs.metrics import read_metrics
-from logs.read.lines import find_ruleset
+from logs.read.parse import parse_log
 from train.sim.fit.points import read_points
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "table": read_table,
     "image": read_image,
     "metrics": read_metrics,
-    "log": find_ruleset,
+    "log": parse_log,
     "fields": lambda path: read_fields(path, []),
     "points": read_points,
     "checkpoint": read,

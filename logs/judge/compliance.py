@@ -16,14 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from configs.errors import UserError, nearest
-from configs.reading import is_file, is_folder, patiently
+from configs.reading import is_file, patiently
 from configs.schema import Recipe
 from logs.disk import dispensable, read_as, write_json
 from logs.folder import VERDICT_FILE, Summary
 from logs.judge.complaints import complaints_of, explain
 from logs.mlperf import RESULT_FILES, event_of
 from logs.read.files import foreign_content, logs_in
-from logs.read.lines import ROUNDS, find_ruleset
+from logs.read.lines import ROUNDS
+from logs.read.parse import parse_log
 
 RULESETS = ("0.6.0", *(ruleset for ruleset, _ in ROUNDS))
 """The rulesets with rules for ResNet. The checker's default is a later ruleset, which ends in a traceback on ResNet."""
@@ -169,13 +170,7 @@ def keep_verdicts(run_folder: Path, judged: Iterable[tuple[Path, Verdict]]) -> d
 
 
 def write_verdict(run_folder: Path) -> dict[str, Verdict]:
-    """Judge the logs of a run folder, write the verdicts as ``verdict.json``, and return them by ruleset.
-
-    Raises:
-        UserError: If ``run_folder`` is not a folder.
-    """
-    if not is_folder(run_folder):
-        raise UserError(f"{run_folder}: no such run folder; give the folder that a run has written")
+    """Judge the logs of a run folder, write the verdicts as ``verdict.json``, and return them by ruleset."""
     pairs = [(run_folder / name, ruleset) for ruleset, name in RESULT_FILES.items() if is_file(run_folder / name)]
     return keep_verdicts(run_folder, zip((log for log, _ in pairs), judge_all(pairs), strict=True))
 
@@ -205,7 +200,7 @@ def find_logs(path: Path, ruleset: str | None = None) -> list[tuple[Path, str]]:
 
 def _own_ruleset(log: Path) -> str:
     """Return the ruleset of a log according to its events; without events, according to the file name."""
-    found = find_ruleset(log)
+    found = parse_log(log).ruleset
     if found == "0.5.0":
         remedy = "./run.sh report can show this log"
         raise UserError(f"{log}: is of round v0.5, for which the official checker has no rules; {remedy}")

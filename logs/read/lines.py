@@ -111,22 +111,6 @@ def ruleset_at(time_s: float | None) -> str:
     return ROUNDS[-1][0]
 
 
-def find_ruleset(path: Path) -> str | None:
-    """Return the ruleset of a log, from the first event with a time; None if the log has no event.
-
-    Raises:
-        UserError: If the file cannot be read.
-    """
-    found = None
-    for event in read_events(path):
-        if event is None:
-            continue
-        if event.ruleset or event.time_s is not None:
-            return event.ruleset or ruleset_at(event.time_s)
-        found = ROUNDS[-1][0]
-    return found
-
-
 def to_number(value: Any) -> float | None:
     """Return ``value``, a number or a text, as a finite number; None if this is not possible."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
