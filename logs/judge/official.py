@@ -54,12 +54,13 @@ def judge_package(org_folder: Path, *, system: str, division: str) -> list[ToolF
 
         def check_and_summarise() -> tuple[str, str]:
             # In this order, because the summary reads the normalisation of a score that the package tool writes.
-            checked = _run(folder, "package_checker", [str(tree), *common, "--quiet"])
-            return checked, _run(folder, "result_summarizer", [str(tree), *common, "--quiet", "--csv", "summary.csv"])
+            words = [str(tree), *common, "--quiet"]
+            checked = run_tool(folder, "package_checker", words)
+            return checked, run_tool(folder, "result_summarizer", [*words, "--csv", "summary.csv"])
 
         with ThreadPoolExecutor(max_workers=1) as pool:
             asked = pool.submit(check_and_summarise)
-            description = _run(folder, "system_desc_checker", [str(tree / "systems" / f"{system}.json"), *common])
+            description = run_tool(folder, "system_desc_checker", [str(tree / "systems" / f"{system}.json"), *common])
             rcp = _rcp(folder, results) if division == "closed" else None
             repository = judge_repository(tree)
             package, summary = asked.result()
@@ -76,14 +77,14 @@ def judge_package(org_folder: Path, *, system: str, division: str) -> list[ToolF
 def judge_repository(org_folder: Path) -> ToolFinding:
     """Run the tool that looks for files that a Git host refuses: hidden, too large, with a space or a broken link."""
     with tempfile.TemporaryDirectory() as folder:
-        words = _run(Path(folder), "repo_checker", [str(org_folder.absolute()), "training", RULESET])
+        words = run_tool(Path(folder), "repo_checker", [str(org_folder.absolute()), "training", RULESET])
     lines = (line.strip().removeprefix("ERROR - ") for line in words.splitlines() if not line.startswith("INFO"))
     complaints = tuple(line.replace(f"{org_folder.absolute()}/", "") for line in dict.fromkeys(lines) if line)
     return ToolFinding("repository", "ALL CHECKS PASSED" in words, complaints)
 
 
 def _rcp(folder: Path, results: Path) -> ToolFinding:
-    words = _run(folder, "rcp_checker", ["--rcp_usage", "training", "--rcp_version", RULESET, str(results)])
+    words = run_tool(folder, "rcp_checker", ["--rcp_usage", "training", "--rcp_version", RULESET, str(results)])
     verdict = re.search(r"^\w+ - (.*), RCP test (PASSED|FAILED)", words, re.MULTILINE)
     faster = re.search(r"Score should be normalized by factor of .* = ([\d.]+)", words)
     lines = [verdict[1] if verdict else (words.strip().splitlines() or ["the tool printed nothing"])[-1]]
@@ -102,7 +103,7 @@ def _summary(words: str, summary: Path) -> ToolFinding:
     return ToolFinding("result summary", passed, (f"score {score:.6g} minutes", *said))
 
 
-def _run(folder: Path, tool: str, arguments: Sequence[str]) -> str:
+def run_tool(folder: Path, tool: str, arguments: Sequence[str]) -> str:
     """Run a tool in ``folder``, into which the tool writes log files; return the tool's output."""
     command = [sys.executable, "-I", "-m", f"mlperf_logging.{tool}", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)

@@ -1,8 +1,6 @@
 """The system description of a submission, from the fields that runs recorded and the fields that the user gives."""
 
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +10,7 @@ from configs.errors import UserError, nearest
 from configs.load import parse_yaml
 from configs.registry import ENGINES
 from configs.schema import Cluster
-from logs.judge.official import RULESET
+from logs.judge.official import RULESET, run_tool
 
 _STATUS = {
     "onprem": "Available on-premise",
@@ -31,10 +29,9 @@ def required_fields() -> list[str]:
     """Return the fields that the official checker asks for."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "empty.json").write_text("{}", encoding="utf-8")
-        command = [sys.executable, "-I", "-m", "mlperf_logging.system_desc_checker", "empty.json", "training", RULESET]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    fields = list(dict.fromkeys(re.findall(r"Missing field ([\w-]+)", done.stderr)))
-    assert fields, done.stderr
+        words = run_tool(Path(folder), "system_desc_checker", ["empty.json", "training", RULESET])
+    fields = list(dict.fromkeys(re.findall(r"Missing field ([\w-]+)", words)))
+    assert fields, words
     return fields
 
 
