@@ -60,7 +60,6 @@ class _Descendants:
         self._root = psutil.Process()
         self._read: dict[psutil.Process, tuple[float, float]] = {}
         """When a process was read, and the processor seconds that it had used."""
-        self._is_server: dict[psutil.Process, bool] = {}
         self._machine_s, self._time_s = self._machine(), time.monotonic()
         for process in self._root.children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -74,7 +73,7 @@ class _Descendants:
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():
                 own = self._busy_cores(process, since_s=self._time_s)
                 busy += own
-                serving += own if self._serves(process) else 0.0
+                serving += own if Program.PARAMETER_SERVER.value in process.cmdline() else 0.0
                 memory_bytes += process.memory_info().rss
         machine_busy = (machine_s - self._machine_s) / (begin_s - self._time_s)
         self._time_s, self._machine_s = begin_s, machine_s
@@ -97,12 +96,6 @@ class _Descendants:
         before_s, before_used_s = self._read.get(process, (since_s, 0.0))
         self._read[process] = now
         return float((now[1] - before_used_s) / (now[0] - before_s))
-
-    def _serves(self, process: psutil.Process) -> bool:
-        """Return whether a process is a parameter server; a process is asked until it has become its program."""
-        if not self._is_server.get(process):
-            self._is_server[process] = Program.PARAMETER_SERVER.value in process.cmdline()
-        return self._is_server[process]
 
     def _machine(self) -> float:
         """Return the processor time that all processes of the machine have used, in seconds."""
