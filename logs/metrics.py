@@ -28,10 +28,7 @@ class NullMetrics:
         """Keep one row in memory, so that a step never waits for a disk."""
 
     def flush(self) -> None:
-        """Write the rows kept so far; called at evaluations."""
-
-    def close(self) -> None:
-        """Write the remaining rows and close."""
+        """Write the rows kept so far; called at evaluations and at the end."""
 
 
 class MetricsWriter(NullMetrics):
@@ -72,10 +69,6 @@ class MetricsWriter(NullMetrics):
                 file.write(content)
             self._size += len(content)
             self._rows.clear()
-
-    def close(self) -> None:
-        """Write the remaining rows."""
-        self.flush()
 
 
 def _line(values: Mapping[str, Any]) -> str:

@@ -66,7 +66,7 @@ def test_damaged_small_files_do_not_keep_a_run_from_its_checkpoint(folder: RunFo
         assert not (folder / "summary.json").exists()
         metrics = MetricsWriter(folder / "metrics.jsonl", resume_at=Position(2, 19))
         metrics.row(kind="interval", step=19, epoch=2)
-        metrics.close()
+        metrics.flush()
         assert [row["step"] for row in read_metrics(folder / "metrics.jsonl")] == [19]
         changes = write_environment(folder.path, {"OMP_NUM_THREADS": "1"})
     assert [each for each in changes if "instead of unset" not in each and "threads" not in each] == []

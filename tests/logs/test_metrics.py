@@ -31,7 +31,7 @@ def test_rows_come_back_as_they_were_from_strict_json(rows: list[dict[str, Any]]
         metrics = MetricsWriter(path)
         for row in rows:
             metrics.row(**row)
-        metrics.close()
+        metrics.flush()
         for line in path.read_text().splitlines():
             json.loads(line, parse_constant=not_json)
         # repr, because NaN does not equal itself.
@@ -42,7 +42,7 @@ def test_a_number_that_is_not_finite_is_null_and_named_beside_and_a_row_without_
     metrics = MetricsWriter(tmp_path / "metrics.jsonl")
     metrics.row(step=np.int64(3), loss=np.float32("nan"), lr=0.5)
     metrics.row(step=1, top1=None)
-    metrics.close()
+    metrics.flush()
     assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
         {"step": 3, "loss": None, "lr": 0.5, "not_finite": {"loss": "nan"}},
         {"step": 1, "top1": None},
@@ -57,7 +57,7 @@ def test_rows_are_written_at_a_flush_and_not_before(tmp_path: Path) -> None:
     assert path.stat().st_size == 0
     metrics.flush()
     assert len(read_metrics(path)) == 10_000
-    metrics.close()
+    metrics.flush()
     assert len(read_metrics(path)) == 10_000
 
 
@@ -79,14 +79,14 @@ def test_a_resumed_run_drops_the_rows_of_steps_that_it_repeats(tmp_path: Path) -
         first.row(kind="interval", step=step, epoch=1 + step // 10, loss=float("inf") if step == 4 else 1.0)
         if step % 10 == 9:
             first.row(kind="evaluation", step=step, epoch=1 + step // 10)
-    first.close()
+    first.flush()
     rows = read_metrics(path)
     positions = {Position(1, 4): 0, Position(2, 10): 3, Position(2, 15): 4, Position(2, 20): 5, Position(3, 20): 6}
     for at, kept in positions.items():
         path.write_text("".join(json.dumps(row) + "\n" for row in rows).replace("Infinity", "1e999"))
         again = MetricsWriter(path, resume_at=at)
         again.row(kind="interval", step=99, epoch=9, loss=0.5)
-        again.close()
+        again.flush()
         assert read_metrics(path)[:-1] == rows[:kept]
         assert read_metrics(path)[-1]["step"] == 99
 
@@ -95,7 +95,7 @@ def test_a_resumed_run_without_metrics_begins_anew_and_a_new_run_takes_no_others
     path = tmp_path / "metrics.jsonl"
     metrics = MetricsWriter(path, resume_at=Position(2, 10))
     metrics.row(step=10)
-    metrics.close()
+    metrics.flush()
     with pytest.raises(AssertionError, match=r"metrics\.jsonl belongs to another run"):
         MetricsWriter(path)
     assert read_metrics(path) == [{"step": 10}]
@@ -122,5 +122,5 @@ def test_a_disk_that_is_full_for_a_while_costs_a_warning_and_no_row(
             assert warning.count("\n") == 1
         (disk / "other").unlink()
         metrics.row(step=1000)
-        metrics.close()
+        metrics.flush()
         assert [row["step"] for row in read_metrics(disk / "metrics.jsonl")] == list(range(1001))

@@ -221,7 +221,7 @@ class Progress:
     def close(self) -> None:
         """Remove the bar and write the remaining metrics."""
         self._bar.close()
-        self._metrics.close()
+        self._metrics.flush()
 
 
 def _rounded(rate: float) -> str:

@@ -46,11 +46,11 @@ def test_rows_are_sent_once_as_they_come_also_by_the_next_attempt(tmp_path: Path
         (10, 109.0, {"learning_rate": 0.1, "epoch": 1.0}),
         (10, 9.0, {"accuracy": 0.75, "validation_loss": 0.5, "evaluation_s": 2.0, "epoch": 1.0}),
     ]
-    writer.close()
+    writer.flush()
     resumed = MetricsWriter(path, Position(1, 5))  # drops what came after step 5
     for row in (_interval(9), _evaluation(9), _interval(14)):
         resumed.row(**row)
-    resumed.close()
+    resumed.flush()
     sender = Sender(tmp_path, "kept", Tracker(lambda *point: second.append(point), ends.append))
     follow(tmp_path, sender, lambda: False)
     assert [step for step, *_ in second] == [15]
