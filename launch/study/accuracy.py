@@ -17,8 +17,8 @@ from configs.study import Cell, Study
 from launch.study.tasks import RunStarter, Task, run_study, summary_in
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import Summary
+from logs.show.drawing import plot_study
 from logs.show.page import render_template
-from logs.show.plot import plot_study
 
 DIVERGED = "not finite at step"
 """Words in the failure of a run that diverged, which is a result too: the learning rate is too high."""

@@ -6,7 +6,7 @@ The same numbers give the same text: an SVG has neither a date nor a random id.
 import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -110,6 +110,25 @@ def save_charts(path: Path, charts: Sequence[Captioned]) -> None:
                 file.write(f"{svg}\n".encode())
             else:
                 figure.savefig(file, format="png", dpi=_PNG_DPI)
+
+
+def plot_learning_rate(path: Path, schedule: Sequence[Sequence[float]], title: str) -> None:
+    """Draw rows of [step, learning rate, ...]."""
+    series = Series("learning rate", 0, [(row[0], row[1]) for row in schedule])
+    save_charts(path, [Captioned(title, LineChart("learning rate", "step", [series]))])
+
+
+def plot_study(
+    path: Path, curves: Mapping[str, Sequence[tuple[float, float, float, float]]], swept: str, metric: str
+) -> None:
+    """Draw each curve's rows of (swept value, mean, lowest, highest metric)."""
+    series = [
+        Series(name, number, [(row[0], row[1]) for row in rows], spread=[(row[2], row[3]) for row in rows])
+        for number, (name, rows) in enumerate(curves.items())
+    ]
+    ticks = sorted({row[0] for rows in curves.values() for row in rows})
+    chart = LineChart(metric, swept, series, x_scale="log10", y_from_zero=False, x_ticks=ticks)
+    save_charts(path, [Captioned("", chart)])
 
 
 @cache

@@ -70,7 +70,7 @@ def _print_plan(options: _Options) -> int:
     document: dict[str, Any] = plan_document(recipe, cluster)
     if options.plot:
         # Matplotlib takes a second to load.
-        from logs.show.plot import plot_learning_rate
+        from logs.show.drawing import plot_learning_rate
 
         plot_learning_rate(options.plot, document["schedule"], f"{recipe.name}: learning rate")
     place = ["--cluster", options.cluster] if options.cluster else []

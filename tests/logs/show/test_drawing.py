@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logs.show.chart import Band, Bar, BarChart, LineChart, Series, Stretch
-from logs.show.drawing import to_svg
-from logs.show.plot import plot_learning_rate, plot_study
+from logs.show.drawing import plot_learning_rate, plot_study, to_svg
 
 pytestmark = pytest.mark.medium
 
