@@ -119,8 +119,7 @@ class Cluster(Section):
             communication = {**_FAST_COMMUNICATION, **communication}
         return {**values, "engine": engine, "communication": communication}
 
-    @model_validator(mode="after")
-    def _parts_agree(self) -> Cluster:
+    def _require_agreement(self) -> None:
         self._require_possible_engine()
         engine, ranks, on_gpu = self.engine, self.ranks_per_node, self.device == "gpu"
         self.refuse(
@@ -136,7 +135,6 @@ class Cluster(Section):
         self._require_possible_communication()
         allowed = "horovodrun, mpirun, srun or torchrun for more than one node"
         self.refuse(self.num_nodes > 1 and self.launcher == "local", "launcher", allowed)
-        return self
 
     def _require_possible_engine(self) -> None:
         engine, entry, on = self.engine, ENGINES[self.engine.name], f"under {ENGINES[self.engine.name].title}"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from configs.blocks.execution import Communication, EngineSettings
 from configs.blocks.images import Data
@@ -112,8 +112,7 @@ class Recipe(Section):
         """Images that pass through the network in an evaluation, each as often as the ideas ask for."""
         return self.data.eval_samples * math.prod(idea.inferences_per_image(self) for idea in self.ideas)
 
-    @model_validator(mode="after")
-    def _network_fits_the_images(self) -> Recipe:
+    def _require_fitting_images(self) -> None:
         model, data, (least, most) = self.model, self.data, IMAGE_SIZES[self.model.name]
         sides: list[tuple[str, object, int]] = [("model.image_size", model.image_size, model.image_size)]
         sides += [("data.eval_size", data.eval_size, data.eval_size)] if data.eval_size else []
@@ -134,16 +133,11 @@ class Recipe(Section):
         for key, value in (("mean", self.data.mean), ("std", self.data.std)):
             if model.input_channels == 1 and len(set(value)) > 1:
                 raise ConfigError(f"data.{key}", list(value), "three equal numbers where model.input_channels is 1")
-        return self
 
-    @model_validator(mode="after")
-    def _ideas_fit(self) -> Recipe:
+    def _require_agreement(self) -> None:
+        self._require_fitting_images()
         for idea in self.ideas:
             idea.require_fit(self)
-        return self
-
-    @model_validator(mode="after")
-    def _parts_agree(self) -> Recipe:
         plain, resize = self.data.plain_from_epoch, self.data.eval_resize
         epochs, images = self.run.epochs, self.data.train_samples
         side = max(self.evaluated.model.image_size, self.model.image_size if plain else 0)
@@ -155,4 +149,3 @@ class Recipe(Section):
         self.refuse(plain is not None and self.data.keep_batches, "data.keep_batches", allowed)
         allowed = f"at most 100 times data.train_samples ({images})"
         self.refuse(self.batch.global_size > images * 100, "batch.global_size", allowed)
-        return self

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from configs.errors import ConfigError
 
@@ -73,6 +73,14 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, json_schema_extra=_describe_keys
     )
+
+    @model_validator(mode="after")
+    def _agrees(self: Keys) -> Keys:
+        self._require_agreement()
+        return self
+
+    def _require_agreement(self) -> None:
+        """Raise ConfigError if values that are possible alone do not go together; a block with rules overrides this."""
 
     @classmethod
     def of(cls: type[Keys], block: BaseModel) -> Keys:

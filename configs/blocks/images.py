@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from configs.errors import ConfigError
 from configs.ideas import with_keys_of_ideas
@@ -32,12 +32,10 @@ class Crop(Section):
     padding: int = Field(0, ge=0, le=64, json_schema_extra={"unit": "px"})
     """Largest number of pixels by which a shift moves the image, horizontally and vertically. 0 moves nothing."""
 
-    @model_validator(mode="after")
-    def _ranges_are_ordered(self) -> Crop:
+    def _require_agreement(self) -> None:
         for key, (low, high), top in (("area", self.area, 1.0), ("aspect", self.aspect, 10.0)):
             if not 0 < low <= high <= top:
                 raise ConfigError(key, [low, high], f"0 < low <= high <= {top:g}")
-        return self
 
 
 @with_keys_of_ideas("data")
@@ -84,22 +82,9 @@ class Data(Section):
     bad_record: Literal["stop", "skip"] = "stop"
     """What happens if a training image cannot be decoded: the run stops, or the image is left out."""
 
-    @field_validator("name")
-    @classmethod
-    def _name_is_that_of_a_folder(cls, value: str) -> str:
-        if value in {"", ".", ".."} or "/" in value or not value.isprintable():
-            raise ConfigError("name", value, "the name of a folder in paths.data, without a slash")
-        return value
-
-    @model_validator(mode="after")
-    def _one_evaluation_crop(self) -> Data:
-        if self.eval_resize is not None and self.eval_central_share is not None:
-            raise ConfigError("eval_resize", self.eval_resize, "null beside data.eval_central_share")
-        return self
-
-    @field_validator("std")
-    @classmethod
-    def _std_is_positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if min(value) <= 0:
-            raise ConfigError("std", list(value), "three numbers above 0")
-        return value
+    def _require_agreement(self) -> None:
+        is_no_folder = self.name in {"", ".", ".."} or "/" in self.name or not self.name.isprintable()
+        self.refuse(is_no_folder, "name", "the name of a folder in paths.data, without a slash")
+        has_two_crops = self.eval_resize is not None and self.eval_central_share is not None
+        self.refuse(has_two_crops, "eval_resize", "null beside data.eval_central_share")
+        self.refuse(min(self.std) <= 0, "std", "three numbers above 0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field
 
 from configs.errors import ConfigError
 from configs.section import Section
@@ -118,21 +118,15 @@ class Scheduler(Section):
     setup: Texts = ()
     """Shell lines at the beginning of the job script, for example module load openmpi."""
 
-    @field_validator("queue", "account", "resources")
-    @classmethod
-    def _directives_are_single_lines(cls, value: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
-        for word in (value,) if isinstance(value, str) else value:
+    def _require_agreement(self) -> None:
+        words = [("queue", self.queue), ("account", self.account), *(("resources", each) for each in self.resources)]
+        for key, word in words:
             if not word.isprintable():
                 # A line break would begin a directive, or a command, of its own in the job script.
-                raise ConfigError(str(info.field_name), word, "one line without control characters")
-        if isinstance(value, str) and " " in value:  # The scheduler would pass over what follows the space.
-            raise ConfigError(str(info.field_name), value, "one name without spaces")
-        return value
-
-    @field_validator("resources")
-    @classmethod
-    def _resources_name_known_values(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for word in value:
+                raise ConfigError(key, word, "one line without control characters")
+        for key in ("queue", "account"):  # The scheduler would pass over what follows the space.
+            self.refuse(" " in self.at(key), key, "one name without spaces")
+        for word in self.resources:
             unknown = set(re.findall(r"{(.*?)}", word)) - {"num_nodes", "ranks_per_node", "world_size"}
             if unknown:
                 raise ConfigError("resources", word, "{num_nodes}, {ranks_per_node} or {world_size} in braces")
@@ -141,13 +135,8 @@ class Scheduler(Section):
             except (ValueError, LookupError):
                 remedy = "close every brace, or double braces that are meant for the scheduler"
                 raise ConfigError("resources", word, "pairs of braces around a name", remedy) from None
-        return value
-
-    @model_validator(mode="after")
-    def _notice_comes_before_the_limit(self) -> Scheduler:
-        if self.wall_time_s is not None and self.notice_s >= self.wall_time_s:
-            raise ConfigError("notice_s", self.notice_s, f"less than wall_time_s: {self.wall_time_s}")
-        return self
+        is_too_early = self.wall_time_s is not None and self.notice_s >= self.wall_time_s
+        self.refuse(is_too_early, "notice_s", f"less than wall_time_s: {self.wall_time_s}")
 
 
 class Container(Section):
@@ -162,13 +151,11 @@ class Container(Section):
     """Folders of the node to mount in the container, as SOURCE:/TARGET or SOURCE:/TARGET:ro. The folders of the data
     and of the run are mounted under their own names unless they are listed."""
 
-    @model_validator(mode="after")
-    def _runtime_has_an_image(self) -> Container:
+    def _require_agreement(self) -> None:
         for pair in self.mounts:
             if not re.fullmatch(r"[^:]+:/[^:]*(:ro)?", pair):
                 raise ConfigError("mounts", pair, "SOURCE:/TARGET")
             if self.runtime == "charliecloud" and pair.endswith(":ro"):
                 raise ConfigError("mounts", pair, "SOURCE:/TARGET with runtime: charliecloud")
-        if (self.runtime == "none") != (not self.image):
-            raise ConfigError("image", self.image, f"an image with a runtime, none without (runtime: {self.runtime})")
-        return self
+        allowed = f"an image with a runtime, none without (runtime: {self.runtime})"
+        self.refuse((self.runtime == "none") != (not self.image), "image", allowed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from configs.errors import ConfigError
 from configs.section import Section
@@ -102,22 +102,14 @@ class Rehearsal(Section):
     """Whether the ranks are forked from a process that has imported the program, so that many start fast on one
     machine."""
 
-    @field_validator("faults")
-    @classmethod
-    def _faults_are_known(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        for value in values:
-            Fault.parse(value)
-        return values
-
-    @field_validator("slow_ranks")
-    @classmethod
-    def _slow_ranks_are_numbers(cls, values: dict[str, float]) -> dict[str, float]:
-        for rank, factor in values.items():
+    def _require_agreement(self) -> None:
+        for fault in self.faults:
+            Fault.parse(fault)
+        for rank, factor in self.slow_ranks.items():
             number, _, part = rank.partition(":")
             if not number.isdecimal() or part not in SLOW_PARTS or not 0 < factor <= MOST_SLOW:
                 allowed = f"RANK: FACTOR, RANK:copy: FACTOR or RANK:link: FACTOR, above 0 and at most {MOST_SLOW}"
                 raise ConfigError("slow_ranks", f"{rank}:{factor}", allowed)
-        return values
 
     def after_failures(self, count: int) -> Rehearsal:
         """Return the rehearsal that goes on after ``count`` failed attempts, each ended by the faults of one step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from configs.decays import Decay
 from configs.errors import ConfigError
@@ -104,33 +104,20 @@ class Model(Section):
     [stem, stage1]; [backbone] is all layers but the classifier. They have no gradients, weight decay or momenta, and
     their batch norms normalise by the running statistics, which stay as they are, too."""
 
-    @model_validator(mode="after")
-    def _one_spelling_of_gamma(self) -> Model:
-        if self.zero_gamma and self.last_gamma != 1:
-            raise ConfigError("last_gamma", self.last_gamma, "1 where model.zero_gamma is true")
-        return self
-
-    @model_validator(mode="after")
-    def _frozen_layers_are_trained_ones(self) -> Model:
-        if self.frozen and self.parameters is None:
-            allowed = "[] where the weights are drawn: frozen layers would stay at random"
-            raise ConfigError("frozen", list(self.frozen), allowed, "give trained weights by --from RUN or FILE")
-        return self
-
-    @model_validator(mode="after")
-    def _network_has_the_parts(self) -> Model:
+    def _require_agreement(self) -> None:
+        self.refuse(self.zero_gamma and self.last_gamma != 1, "last_gamma", "1 where model.zero_gamma is true")
+        allowed, remedy = "[] where the weights are drawn: frozen layers would stay at random", "give trained weights"
+        self.refuse(self.frozen and self.parameters is None, "frozen", allowed, f"{remedy} by --from RUN or FILE")
         residual, blocks = self.residual, NETWORKS[self.name].blocks
         if residual != Residual() and not blocks:
             raise ConfigError(
                 "residual", residual.model_dump(), f"left out for {self.name}, which has no residual blocks"
             )
-        if residual.stem == "deep" and len(blocks) != _STAGES_OF_PHOTOGRAPHS:
-            raise ConfigError("residual.stem", "deep", f"standard for {self.name}, whose stem has no stride")
+        has_no_stride = residual.stem == "deep" and len(blocks) != _STAGES_OF_PHOTOGRAPHS
+        self.refuse(has_no_stride, "residual.stem", f"standard for {self.name}, whose stem has no stride")
         names = [f"stage{stage}_block{block}" for stage, last in enumerate(blocks, 1) for block in range(1, last + 1)]
-        if not set(names).issuperset(residual.squeeze_excitation):
-            got, allowed = list(residual.squeeze_excitation), f"blocks of {self.name}, {names[0]} to {names[-1]}"
-            raise ConfigError("residual.squeeze_excitation", got, allowed)
-        return self
+        unknown, allowed = set(residual.squeeze_excitation).difference(names), " to ".join(names[:1] + names[-1:])
+        self.refuse(unknown, "residual.squeeze_excitation", f"blocks of {self.name}, {allowed}")
 
     @property
     def side_multiple(self) -> int:
@@ -180,33 +167,25 @@ class Schedule(Section):
     decay: Decay
     """How the learning rate falls after the warm-up."""
 
-    @model_validator(mode="after")
-    def _one_spelling_of_warmup(self) -> Schedule:
-        if self.warmup_epochs is None and self.warmup_steps is None:
-            raise ConfigError("warmup_epochs", None, "a number here or in schedule.warmup_steps; 0 is no warm-up")
-        if self.warmup_epochs is not None and self.warmup_steps is not None:
-            allowed = f"null beside schedule.warmup_epochs ({self.warmup_epochs:g})"
-            raise ConfigError("warmup_steps", self.warmup_steps, allowed, "set one of the two to null")
-        if self.warmup_start_lr > self.base_lr:
-            raise ConfigError("warmup_start_lr", self.warmup_start_lr, f"at most schedule.base_lr ({self.base_lr:g})")
-        if self.weight_decay_lag_steps and (self.warmup_shape != "linear" or self.warmup_start_lr):
-            raise ConfigError("weight_decay_lag_steps", 1, "0 unless the warm-up is linear and starts at 0")
+    def _require_agreement(self) -> None:
+        epochs, start, lags = self.warmup_epochs, self.warmup_start_lr, self.weight_decay_lag_steps
+        allowed = "a number here or in schedule.warmup_steps; 0 is no warm-up"
+        self.refuse(epochs is None and self.warmup_steps is None, "warmup_epochs", allowed)
+        allowed = f"null beside schedule.warmup_epochs ({epochs or 0:g})"
+        self.refuse(None not in (epochs, self.warmup_steps), "warmup_steps", allowed, "set one of the two to null")
+        highest = f"at most schedule.base_lr ({self.base_lr:g})"
+        self.refuse(start > self.base_lr, "warmup_start_lr", highest)
+        is_plain = self.warmup_shape == "linear" and not start
+        self.refuse(lags and not is_plain, "weight_decay_lag_steps", "0 unless the warm-up is linear and starts at 0")
         if self.changes_every == "epoch":
-            self._require_whole_epochs()
+            where = "with schedule.changes_every: epoch"
+            self.refuse(epochs is None or not epochs.is_integer(), "warmup_epochs", f"a whole number {where}")
+            allowed = f"above 0 {where}: it is the rate of the first epoch"
+            self.refuse(epochs and not start, "warmup_start_lr", allowed)
+            self.refuse(lags, "weight_decay_lag_steps", f"0 {where}")
+            self.refuse(self.at("decay.steps") is not None, "decay.steps", f"null {where}")
         if self.end_lr > self.base_lr:
-            raise ConfigError("decay.end_lr", self.end_lr, f"at most schedule.base_lr ({self.base_lr:g})")
-        return self
-
-    def _require_whole_epochs(self) -> None:
-        epochs, where = self.warmup_epochs, "with schedule.changes_every: epoch"
-        if epochs is None or not epochs.is_integer():
-            raise ConfigError("warmup_epochs", epochs, f"a whole number {where}")
-        if epochs and not self.warmup_start_lr:
-            raise ConfigError("warmup_start_lr", 0.0, f"above 0 {where}: it is the rate of the first epoch")
-        if self.weight_decay_lag_steps:
-            raise ConfigError("weight_decay_lag_steps", 1, f"0 {where}")
-        if (steps := getattr(self.decay, "steps", None)) is not None:
-            raise ConfigError("decay.steps", steps, f"null {where}")
+            raise ConfigError("decay.end_lr", self.end_lr, highest)
 
     @property
     def end_lr(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from configs.errors import ConfigError
 from configs.section import Section
@@ -114,12 +114,10 @@ class Polynomial(TimedDecay):
     end_lr: float | None = Field(None, ge=0, le=1000)
     """Learning rate after the decay. Excludes end_lr_ratio."""
 
-    @model_validator(mode="after")
-    def _one_spelling_of_the_end(self) -> Polynomial:
+    def _require_agreement(self) -> None:
         if self.end_lr is not None and self.end_lr_ratio is not None:
             got = {"end_lr": self.end_lr, "end_lr_ratio": self.end_lr_ratio}
             raise ConfigError("end_lr", got, "one of end_lr and end_lr_ratio", "remove the other")
-        return self
 
     def final_lr(self, base_lr: float) -> float:
         """See `DecayBlock`."""
@@ -151,12 +149,9 @@ class StepDecay(DecayBlock):
     factor: float = Field(0.1, gt=0, lt=1)
     """Factor of the learning rate at each boundary."""
 
-    @field_validator("boundaries")
-    @classmethod
-    def _boundaries_rise(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if list(value) != sorted(set(value)) or value[0] <= 0:
-            raise ConfigError("boundaries", list(value), "epochs above 0, in ascending order")
-        return value
+    def _require_agreement(self) -> None:
+        is_wrong = self.boundaries != tuple(sorted(set(self.boundaries))) or self.boundaries[0] <= 0
+        self.refuse(is_wrong, "boundaries", "epochs above 0, in ascending order")
 
     @property
     def boundary_epochs(self) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from configs.ideas.idea import Idea
 from configs.rule import REFERENCE, exactly
@@ -38,11 +38,9 @@ class ProgressiveResizing(Section):
     ramp_end_share: float = Field(gt=0, le=1)
     """Share of run.epochs that is done when the images have their full size."""
 
-    @model_validator(mode="after")
-    def _ramp_is_ordered(self) -> ProgressiveResizing:
+    def _require_agreement(self) -> None:
         allowed = f"more than ramp_start_share ({self.ramp_start_share:g})"
         self.refuse(self.ramp_end_share <= self.ramp_start_share, "ramp_end_share", allowed)
-        return self
 
     def side(self, epoch: int, epochs: int, full: int) -> int:
         """Return the side of an epoch's images, px.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from configs.errors import ConfigError
 from configs.ideas.idea import Idea
@@ -64,8 +64,7 @@ class Loss(Section):
             raise ConfigError("class_weights", given, "balanced, null, or a list of a number above 0 for each class")
         return given
 
-    @model_validator(mode="after")
-    def _only_one_class_is_smoothed(self) -> Loss:
+    def _require_agreement(self) -> None:
         self.refuse(self.has_label_vectors and self.label_smoothing, "label_smoothing", "0 where loss.kind is sigmoid")
         are_weighed = self.class_weights is not None
         self.refuse(are_weighed and self.kind != "softmax", "class_weights", f"null where loss.kind is {self.kind}")
@@ -73,7 +72,6 @@ class Loss(Section):
         allowed = "null, or loss.kind one_hot_sigmoid with loss.label_smoothing 0"
         is_wrong = has_threshold and not (self.kind == "one_hot_sigmoid" and is_plain)
         self.refuse(is_wrong, "mixed_label_threshold", allowed)
-        return self
 
     def balanced(self, counts: Sequence[int], num_classes: int) -> Loss:
         """Return the loss with the numbers of balanced weights, whose mean over all training images is 1.
