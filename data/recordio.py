@@ -88,6 +88,15 @@ def unpack_image(payload: bytes) -> ImageRecord:
     return ImageRecord(struct.unpack_from(f"<{flag}f", payload, _IMAGE_HEADER.size), number, payload[end:])
 
 
+def class_of(labels: Sequence[float], num_classes: int) -> int:
+    """Return the class of an image, or raise `RecordError` if its labels are not the number of one class."""
+    if len(labels) != 1:
+        raise RecordError(f"has {len(labels)} labels, allowed: 1")
+    if not (labels[0].is_integer() and 0 <= labels[0] < num_classes):
+        raise RecordError(f"label {labels[0]:g}, allowed: whole numbers 0 to {num_classes - 1:,}")
+    return int(labels[0])
+
+
 def frame(payload: bytes) -> bytes:
     """Return a payload as a file holds it: with magic numbers, lengths and padding, split into parts if necessary.
 
@@ -176,24 +185,8 @@ def index_rows(idx: Path) -> Iterator[tuple[int, int]]:
     yield from map(parse_index_line, read_bytes(idx).splitlines())
 
 
-class ScannedRecord(NamedTuple):
-    """A record that a scan found, or damaged bytes where a record should be.
-
-    Attributes:
-        offset: First byte in the file.
-        end: First byte after it.
-        payload: The payload; empty if the record is damaged.
-        problem: What is damaged; None if the record is sound.
-    """
-
-    offset: int
-    end: int
-    payload: bytes
-    problem: str | None
-
-
 class RecordFile:
-    """A context manager that reads a file of records, which it maps into memory."""
+    """Reads a file of records, which is mapped into memory as long as the object lives."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, or raise OSError or `configs.reading.Unreadable`."""
@@ -202,15 +195,6 @@ class RecordFile:
             # The kernel refuses to map an empty file.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size_bytes else b""
             self._data: mmap.mmap | bytes = mapped
-
-    def __enter__(self) -> RecordFile:
-        """Return the file itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Unmap the file."""
-        if isinstance(self._data, mmap.mmap):
-            self._data.close()
 
     def bytes_at(self, begin: int, end: int) -> bytes:
         """Return the raw bytes from ``begin`` up to, but without, ``end``."""
@@ -237,12 +221,7 @@ class RecordFile:
             RecordError: No record begins there, or it does not have one label that is the number of a class.
         """
         begin, last, _ = next(self._parts(offset))
-        label, *others = unpack_image(self.bytes_at(begin, min(last, begin + _PAGE_BYTES))).labels
-        if others:
-            raise RecordError(f"has {1 + len(others)} labels, allowed: 1")
-        if not (label.is_integer() and 0 <= label < MOST_CLASSES):
-            raise RecordError(f"label {label:g}, allowed: whole numbers 0 to {MOST_CLASSES - 1:,}")
-        return int(label)
+        return class_of(unpack_image(self.bytes_at(begin, min(last, begin + _PAGE_BYTES))).labels, MOST_CLASSES)
 
     def require_end(self, offset: int, end: int) -> None:
         """Compare the lengths of a record with the place where it ends. Reads a few bytes of it.
@@ -256,18 +235,17 @@ class RecordFile:
         if place != end:
             raise RecordError(f"damaged: the next record begins {end - place:,} bytes after its end")
 
-    def scan(self) -> Iterator[ScannedRecord]:
-        """Yield all records in order; after a damaged one, continue at the next offset where a record begins."""
-        offset = 0
-        while offset < self.size_bytes:
+    def scan(self) -> Iterator[tuple[int, int]]:
+        """Yield where each record begins and ends; a damaged one reaches to the next offset where a record begins."""
+        begin = 0
+        while begin < self.size_bytes:
             try:
-                payload = self.read(offset)
-                *_, (_, _, end) = self._parts(offset)
-                yield ScannedRecord(offset, end, payload, None)
-            except RecordError as error:
-                end = self._next_beginning(offset + 1)
-                yield ScannedRecord(offset, end, b"", str(error))
-            offset = end
+                self.read(begin)
+                *_, (_, _, end) = self._parts(begin)
+            except RecordError:
+                end = self._next_beginning(begin + 1)
+            yield begin, end
+            begin = end
 
     def _parts(self, offset: int) -> Iterator[tuple[int, int, int]]:
         """Yield where the payload of each part of a record begins and ends, and where the part ends, by its prefix."""
@@ -322,8 +300,7 @@ class StoredRecord(NamedTuple):
 
     def read_bytes(self) -> bytes:
         """Return the encoded image, or raise `RecordError`."""
-        with RecordFile(self.rec) as records:
-            return unpack_image(records.read(self.offset)).image
+        return unpack_image(RecordFile(self.rec).read(self.offset)).image
 
 
 def find_wrong_length(rec: Path, idx: Path, limit_s: float) -> str | None:
@@ -343,12 +320,12 @@ def find_wrong_length(rec: Path, idx: Path, limit_s: float) -> str | None:
     """
     give_up = time.monotonic() + limit_s
     offsets = sorted(offset for _, offset in index_rows(idx))
-    with RecordFile(rec) as records:
-        for number, (offset, end) in enumerate(pairwise([*offsets, records.size_bytes])):
-            if time.monotonic() > give_up:
-                return None
-            try:
-                records.require_end(offset, end)
-            except RecordError as error:
-                return f"{rec}: record {number} at byte {offset} is {error}"
+    records = RecordFile(rec)
+    for number, (offset, end) in enumerate(pairwise([*offsets, records.size_bytes])):
+        if time.monotonic() > give_up:
+            return None
+        try:
+            records.require_end(offset, end)
+        except RecordError as error:
+            return f"{rec}: record {number} at byte {offset} is {error}"
     return None

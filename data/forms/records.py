@@ -24,6 +24,7 @@ from data.recordio import (
     RecordError,
     RecordFile,
     StoredRecord,
+    class_of,
     find_wrong_length,
     index_rows,
     parse_index_line,
@@ -124,10 +125,10 @@ class Packed(RecordForm):
         digest = hashlib.sha256()
 
         def scanned() -> Iterator[int]:
-            for record in records.scan():
-                digest.update(records.bytes_at(record.offset, record.end))
-                offsets.append(record.offset)
-                yield record.offset
+            for begin, end in records.scan():
+                digest.update(records.bytes_at(begin, end))
+                offsets.append(begin)
+                yield begin
 
         def judge(offset: int) -> list[int] | str:
             """Return the classes of a record, or what is wrong with it, in a worker."""
@@ -181,17 +182,13 @@ class Packed(RecordForm):
 
 def _classes_of(labels: Sequence[float], num_classes: int, *, has_vectors: bool) -> list[int]:
     """Return the classes of a packed image, or raise `RecordError`."""
-    wanted = num_classes if has_vectors else 1
-    if len(labels) != wanted:
-        raise RecordError(f"has {len(labels)} labels, allowed: {wanted}")
-    if has_vectors:
-        if wrong := [f"{label:g} of class {index}" for index, label in enumerate(labels) if label not in (0, 1)]:
-            raise RecordError(f"label {wrong[0]} is neither 0 nor 1")
-        return [index for index, label in enumerate(labels) if label]
-    (label,) = labels
-    if not (label.is_integer() and 0 <= label < num_classes):
-        raise RecordError(f"label {label:g} is outside the classes 0 to {num_classes - 1}")
-    return [int(label)]
+    if not has_vectors:
+        return [class_of(labels, num_classes)]
+    if len(labels) != num_classes:
+        raise RecordError(f"has {len(labels)} labels, allowed: {num_classes}")
+    if wrong := [f"{label:g} of class {index}" for index, label in enumerate(labels) if label not in (0, 1)]:
+        raise RecordError(f"label {wrong[0]} is neither 0 nor 1")
+    return [index for index, label in enumerate(labels) if label]
 
 
 def _finding(file: str, problem: str, record: int | None = None, offset: int | None = None) -> str:

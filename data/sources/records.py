@@ -47,12 +47,12 @@ def _list(recs: list[Path]) -> Listed:
     if not rows:
         raise UserError(f"{index}: is empty; MXNet's tools/rec2idx.py makes it anew")
     listed = Listed([], [], [])
-    with RecordFile(rec) as records:
-        for offset, key in tqdm(rows, desc=f"reading {rec.name}", unit=" records", disable=None):
-            file = StoredRecord(rec, key, offset)
-            try:
-                listed.labels.append(records.class_at(offset))
-                listed.files.append(file)
-            except RecordError as error:
-                listed.problems.append(f"{file}: {error}; pack the images again")
+    records = RecordFile(rec)
+    for offset, key in tqdm(rows, desc=f"reading {rec.name}", unit=" records", disable=None):
+        file = StoredRecord(rec, key, offset)
+        try:
+            listed.labels.append(records.class_at(offset))
+            listed.files.append(file)
+        except RecordError as error:
+            listed.problems.append(f"{file}: {error}; pack the images again")
     return listed

@@ -49,11 +49,8 @@ def test_files_are_byte_for_byte_those_of_mxnet_and_read_back(payloads: list[byt
         write_with_mxnet(folder, payloads)
         assert rec.read_bytes() == (folder / "mx.rec").read_bytes()
         assert (folder / "a.idx").read_bytes() == (folder / "mx.idx").read_bytes()
-        with RecordFile(rec) as records:
-            spans = list(records.scan())
-            assert [span.payload for span in spans] == payloads
-            assert [span.problem for span in spans] == [None] * len(payloads)
-            assert [records.read(span.offset) for span in spans] == payloads
+        records = RecordFile(rec)
+        assert [records.read(begin) for begin, _ in records.scan()] == payloads
 
 
 def test_the_image_header_is_that_of_mxnet() -> None:
@@ -88,24 +85,25 @@ def test_a_scan_names_the_damaged_record_and_continues_after_it(
     content = bytearray(rec.read_bytes())
     content[place : place + len(damage)] = damage
     rec.write_bytes(content)
-    with RecordFile(rec) as records:
-        first, second, third = records.scan()
-        assert second.offset == 28
-        assert problem in str(second.problem)
-        assert (first.problem, third.problem) == (None, None)
-        assert (third.offset, third.payload) == (56, b"C" * 20)
-        with pytest.raises(RecordError):
-            records.read(28)
+    records = RecordFile(rec)
+    assert [*records.scan()] == [(0, 28), (28, 56), (56, 84)]
+    assert (records.read(0), records.read(56)) == (b"A" * 20, b"C" * 20)
+    with pytest.raises(RecordError, match=problem):
+        records.read(28)
 
 
 def test_a_file_cut_anywhere_gives_its_whole_records_and_one_problem(tmp_path: Path) -> None:
     rec = write(tmp_path, [b"A" * 20, b"B" * 20])
     for length in range(55, -1, -1):
         rec.write_bytes(rec.read_bytes()[:length])
-        with RecordFile(rec) as records:
-            spans = list(records.scan())
+        records = RecordFile(rec)
         whole, rest = divmod(length, 28)
-        assert [span.problem is None for span in spans] == [True] * whole + [False] * bool(rest), length
+        ends = [28, 56][:whole] + [length] * bool(rest)
+        assert [*records.scan()] == [*zip([0, *ends], ends, strict=False)], length
+        assert [records.read(28 * number) for number in range(whole)] == [b"A" * 20, b"B" * 20][:whole]
+        if rest:
+            with pytest.raises(RecordError, match="truncated"):
+                records.read(28 * whole)
 
 
 def test_a_payload_fits_the_29_bits_of_the_length_and_files_are_never_written_over(tmp_path: Path) -> None:
@@ -122,11 +120,11 @@ def test_a_damaged_record_of_several_parts_is_one_problem_and_the_next_one_is_re
     damaged = bytearray(rec.read_bytes())
     damaged[:4] = bytes(4)
     rec.write_bytes(damaged)
-    with RecordFile(rec) as records:
-        first, *others = records.scan()
-        assert (first.payload, first.problem is None) == (b"", False)
-        assert [(span.payload, span.problem) for span in others] == [(split, None), (b"B" * 20, None)]
-        assert records.read(others[0].offset) == split
+    records = RecordFile(rec)
+    first, *others = (begin for begin, _ in records.scan())
+    with pytest.raises(RecordError, match="no magic number"):
+        records.read(first)
+    assert [*map(records.read, others)] == [split, b"B" * 20]
 
 
 @pytest.mark.parametrize("limit_s", [60, 0])

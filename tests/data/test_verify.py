@@ -58,8 +58,8 @@ def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("place", "content", "problem"),
     [
-        (LABEL, struct.pack("<f", 3), "label 3 is outside the classes 0 to 2"),
-        (LABEL, struct.pack("<f", 0.5), "label 0.5 is outside the classes 0 to 2"),
+        (LABEL, struct.pack("<f", 3), "label 3, allowed: whole numbers 0 to 2"),
+        (LABEL, struct.pack("<f", 0.5), "label 0.5, allowed: whole numbers 0 to 2"),
         (LABEL - 4, struct.pack("<I", 2), "has 2 labels, allowed: 1"),
         (0, b"XXXX", "damaged: no magic number here"),
         (JPEG, b"not a JPEG", "the image is neither a JPEG nor a PNG image"),

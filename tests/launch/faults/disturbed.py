@@ -234,8 +234,7 @@ def _harm(fault: str, phase: str, folder: Path, data: Path) -> None:
 
 def _damage(rec: Path) -> None:
     """Overwrite the beginning of every image, and leave the records whole."""
-    with RecordFile(rec) as records:
-        offsets = [record.offset for record in records.scan()]
+    offsets = [begin for begin, _ in RecordFile(rec).scan()]
     with rec.open("r+b") as file:
         for offset in offsets:
             file.seek(offset + MIN_RECORD_BYTES)
