@@ -49,11 +49,3 @@ NETWORKS: Mapping[str, NetworkEntry] = {
     "mnist_large_cnn": NetworkEntry(_CLASSIC, 28, 28, is_pooled=False),
 }
 """Name -> network. Below the smallest size of AlexNet and DenseNet, a pooling layer would have no pixel left."""
-
-IMAGE_SIZES = {name: (entry.smallest, entry.largest) for name, entry in NETWORKS.items()}
-"""Name -> smallest and largest side of the square input, px."""
-
-
-def networks_for(image_size: int) -> list[str]:
-    """Return the names of the networks that take images of ``image_size`` px."""
-    return [name for name, (smallest, largest) in IMAGE_SIZES.items() if smallest <= image_size <= largest]

@@ -19,7 +19,7 @@ from configs.cluster import Cluster
 from configs.errors import ConfigError
 from configs.ideas import IDEAS, Idea
 from configs.ideas.loss import Loss
-from configs.networks import IMAGE_SIZES, NETWORKS, networks_for
+from configs.networks import NETWORKS
 from configs.optimizers import OPTIMIZER, Optimizer
 from configs.section import Section
 
@@ -113,7 +113,8 @@ class Recipe(Section):
         return self.data.eval_samples * math.prod(idea.inferences_per_image(self) for idea in self.ideas)
 
     def _require_fitting_images(self) -> None:
-        model, data, (least, most) = self.model, self.data, IMAGE_SIZES[self.model.name]
+        model, data, network = self.model, self.data, NETWORKS[self.model.name]
+        least, most = network.smallest, network.largest
         sides: list[tuple[str, object, int]] = [("model.image_size", model.image_size, model.image_size)]
         sides += [("data.eval_size", data.eval_size, data.eval_size)] if data.eval_size else []
         keys = [f"{idea.block}.{key}" for idea in self.ideas if idea.side(self, 1) is not None for key in idea.off]
@@ -123,12 +124,12 @@ class Recipe(Section):
         for name, got, side in sides:
             if not least <= side <= most:
                 allowed = f"{least} to {most} px" if least < most else f"{least} px"
-                others = f"or take one of {', '.join(networks_for(side))}"
-                raise ConfigError(name, got, f"{allowed} for {model.name}", others)
+                others = [each for each, entry in NETWORKS.items() if entry.smallest <= side <= entry.largest]
+                raise ConfigError(name, got, f"{allowed} for {model.name}", f"or take one of {', '.join(others)}")
             if side % model.side_multiple:
                 allowed = f"a multiple of {model.side_multiple} px where model.residual halves images by average pools"
                 raise ConfigError(name, got, allowed)
-            if not NETWORKS[model.name].is_pooled and side != model.image_size:
+            if not network.is_pooled and side != model.image_size:
                 raise ConfigError(name, got, f"null for {model.name}, which takes images of one size")
         for key, value in (("mean", self.data.mean), ("std", self.data.std)):
             if model.input_channels == 1 and len(set(value)) > 1:

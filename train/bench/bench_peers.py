@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.arguments import option
 from configs.errors import UserError, nearest
-from configs.networks import IMAGE_SIZES, NETWORKS
+from configs.networks import NETWORKS
 from train.bench.bench_step import GREY
 from train.bench.forms import (
     Form,
@@ -110,8 +110,8 @@ class PeersBench(PeerOptions, Bench):
     @property
     def side(self) -> int:
         """Side of an image, px."""
-        least, most = IMAGE_SIZES[self.model]
-        return min(max(_USUAL_SIZE, least), most) if self.image_size is None else self.image_size
+        network = NETWORKS[self.model]
+        return min(max(_USUAL_SIZE, network.smallest), network.largest) if self.image_size is None else self.image_size
 
     @property
     def global_size(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from configs.load import load_both
-from configs.networks import IMAGE_SIZES
+from configs.networks import NETWORKS
 from data.recordio import RecordWriter, pack_image
 from tests.engines import ALONE, random_batch, small_network
 from tests.oracles import LarsOracle
@@ -40,8 +40,8 @@ _FAMILIES = ("resnet8", "resnet18", "resnet50", "alexnet", "googlenet", "densene
 def test_the_peer_computes_our_logits_from_our_weights_in_every_family(name: str) -> None:
     from train.bench.programs.pytorch import TableNetwork
 
-    least, most = IMAGE_SIZES[name]
-    shape = [f"model.name={name}", f"model.image_size={min(max(32, least), most)}"]
+    side = min(max(32, NETWORKS[name].smallest), NETWORKS[name].largest)
+    shape = [f"model.name={name}", f"model.image_size={side}"]
     engine, recipe, ours = small_network("torch", *shape, *(GREY if name.startswith("mnist") else ()))
     table = network_of(recipe.model)
     peer = TableNetwork(table).eval()

@@ -16,7 +16,7 @@ import numpy as np
 
 from configs.ideas.part import Place, parts_of
 from configs.load import load_both
-from configs.networks import IMAGE_SIZES
+from configs.networks import NETWORKS
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from tests.engines import ALONE
@@ -163,7 +163,7 @@ def main() -> int:
     `COMPILED`, for PyTorch alone, and the limit is that of the first.
     """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("networks", nargs="*", default=list(IMAGE_SIZES))
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--compiled", action="store_true", help="compare torch.compile with eager steps")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -171,7 +171,7 @@ def main() -> int:
     pairs: Mapping[str, Mapping[str, Sequence[str]]] = COMPILED if options.compiled else {"in step": {}}
     worst = 0.0
     for name in options.networks:
-        side = SIZES.get(name, min(max(IMAGE_SIZES[name][0], 32), IMAGE_SIZES[name][1]))
+        side = SIZES.get(name, min(max(NETWORKS[name].smallest, 32), NETWORKS[name].largest))
         size = (f"model.name={name}", f"model.image_size={side}", "batch.global_size=16")
         for number, (title, pair) in enumerate(pairs.items()):
             apart = in_step([*SYNTHETIC, *size, *options.overrides], options.steps, **pair)

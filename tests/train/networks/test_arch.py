@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from configs.networks import IMAGE_SIZES
+from configs.networks import NETWORKS
 from train.networks.arch import Network, Rows, build_network
 
 
@@ -44,9 +44,9 @@ def test_the_large_mnist_networks_tensors_keep_the_names_from_which_their_weight
     assert names == [f"{layer}_{kind}" for layer in layers for kind in ("weight", "bias")]
 
 
-@pytest.mark.parametrize("name", IMAGE_SIZES)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_can_be_built_at_its_smallest_image(name: str) -> None:
-    network = build_network(name, num_classes=10, image_size=IMAGE_SIZES[name][0])
+    network = build_network(name, num_classes=10, image_size=NETWORKS[name].smallest)
     assert network.layers[-1].parameters[0].shape[0] == 10
     names = [layer.name for layer in network.layers]
     assert len(set(names)) == len(names)
@@ -84,7 +84,7 @@ def test_a_convolution_folds_only_into_the_one_batch_norm_that_reads_it() -> Non
     ],
 )
 def test_layers_without_weights_are_those_of_the_papers(name: str, pools: dict[str, int], dropped: list[float]) -> None:
-    layers = build_network(name, num_classes=10, image_size=IMAGE_SIZES[name][0]).layers
+    layers = build_network(name, num_classes=10, image_size=NETWORKS[name].smallest).layers
     assert Counter(layer.kind.name for layer in layers if layer.kind.name.endswith("_pool")) == pools
     assert [layer.rate for layer in layers if layer.kind.name == "dropout"] == dropped
 
