@@ -1,18 +1,16 @@
 """The names that a recipe or a cluster file may use for a part, and the module that has each part.
 
 This table is the registration that every extension needs (docs/extending.md). `configs` imports none of these modules:
-the schema takes the names as its allowed values, and whoever builds a part calls `module_of`. A test imports every
+the schema takes the names as its allowed values, and whoever builds a part imports its module. A test imports every
 module listed here.
 
 Optimizers and decays are blocks of keys, so their registration is the list of classes in `configs.optimizers` and
 `configs.decays`.
 """
 
-import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from configs.errors import ConfigError
@@ -240,6 +238,8 @@ SOURCES_WITH_LABEL_VECTORS = frozenset({"table"})
 """Sources whose images have any number of labels: a 0 or 1 for each class, which `loss.kind: sigmoid` is for."""
 
 if TYPE_CHECKING:
+    from configs.schema import Data
+
     CommunicatorKind = str
     EngineName = str
     DataSource = str
@@ -253,34 +253,19 @@ else:
     PackedSource = Literal[tuple(SOURCES)]
 
 
-def packing_words(source: str, destination: str, *, train: int, eval: int, classes: int) -> list[str]:
-    """Return the arguments of ``./run.sh prepare`` that pack a data set of these counts from a source.
+def packing_words(data: "Data", num_classes: int, destination: Path) -> list[str]:
+    """Return the arguments of ``./run.sh prepare`` that pack the data set of a recipe, of so many classes.
 
     Args:
-        source: A key of `SOURCES`.
+        data: The recipe's block.
+        num_classes: Classes that the recipe expects.
         destination: Folder of the data set.
-        train: Training images that the recipe expects.
-        eval: Evaluation images that the recipe expects.
-        classes: Classes that the recipe expects.
 
     Returns:
         The words; FOLDER stands for the user's files, where the source is not built in.
     """
-    if source not in BUILT_IN_SOURCES:
-        return ["FOLDER", destination]
-    counts = {"train": train, "eval": eval, "classes": classes}
-    options = [word for option in BUILT_IN_SOURCES[source] for word in (f"--{option}", str(counts[option]))]
-    return [source, destination, *options]
-
-
-def module_of(table: Mapping[str, str], name: str) -> ModuleType:
-    """Import the module that has the part ``name`` of one of the tables above.
-
-    Args:
-        table: `SOURCES`, for example.
-        name: A key of the table; the schema has already refused any other name.
-
-    Raises:
-        KeyError: ``name`` is not in the table, which is a programmer's mistake.
-    """
-    return importlib.import_module(table[name])
+    if data.source not in BUILT_IN_SOURCES:
+        return ["FOLDER", str(destination)]
+    counts = {"train": data.train_samples, "eval": data.eval_samples, "classes": num_classes}
+    options = [word for option in BUILT_IN_SOURCES[data.source] for word in (f"--{option}", str(counts[option]))]
+    return [data.source, str(destination), *options]

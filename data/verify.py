@@ -91,10 +91,7 @@ def check_dataset(
 def _packing_command(folder: Path, data: Data, num_classes: int) -> str:
     """Return the command that makes the data set of a recipe."""
     assert data.source != "synthetic"
-    words = packing_words(
-        data.source, str(folder), train=data.train_samples, eval=data.eval_samples, classes=num_classes
-    )
-    command = f"./run.sh prepare {shlex.join(words)}"
+    command = f"./run.sh prepare {shlex.join(packing_words(data, num_classes, folder))}"
     return command if data.source in BUILT_IN_SOURCES else f"{command}, where FOLDER has {layout_of(data.source)}"
 
 

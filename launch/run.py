@@ -182,8 +182,7 @@ def _check_and_pack(recipe: Recipe, cluster: Cluster, folder: RunFolder) -> None
     check_run(recipe, cluster, folder.path)
     data, destination = recipe.data, resolve_path(cluster.paths.data) / recipe.data.name
     if data.source in BUILT_IN_SOURCES and not is_file(destination / "manifest.json"):
-        sizes = {"train": data.train_samples, "eval": data.eval_samples, "classes": recipe.model.num_classes}
-        pack_data_set(packing_words(data.source, str(destination), **sizes))
+        pack_data_set(packing_words(data, recipe.model.num_classes, destination))
 
 
 def pack_data_set(arguments: Sequence[str]) -> None:

@@ -1,11 +1,12 @@
 """Find the source of images that a user means, among the modules of `configs.registry.SOURCES`."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from configs.errors import UserError, nearest
 from configs.reading import entries, exists, is_folder
-from configs.registry import BUILT_IN_SOURCES, SOURCES, module_of
+from configs.registry import BUILT_IN_SOURCES, SOURCES
 from data.sources.class_folders import explain_no_layout
 from data.sources.image_source import Settings, Source, SourceModule, is_utf8, shown
 
@@ -44,7 +45,7 @@ def layout_of(kind: str) -> str:
 
 
 def _load(kind: str) -> SourceModule:
-    return cast(SourceModule, module_of(SOURCES, kind))
+    return cast(SourceModule, import_module(SOURCES[kind]))
 
 
 def _explain_unknown(name: str, modules: dict[str, SourceModule]) -> str:

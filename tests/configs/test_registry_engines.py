@@ -1,10 +1,12 @@
 """An engine that the environment lacks is refused in one line that says what to do."""
 
+from pathlib import Path
+
 import pytest
 
 from configs import registry
 from configs.errors import ConfigError
-from configs.load import ROOT, load_cluster
+from configs.load import ROOT, load_cluster, load_recipe
 from configs.registry import (
     ENGINES,
     communicators_of,
@@ -63,11 +65,15 @@ def test_only_the_bfloat16_of_mxnet_leaves_gradients_float32() -> None:
 
 
 def test_the_words_that_pack_a_data_set() -> None:
-    counts = {"train": 10, "eval": 20, "classes": 3}
-    assert packing_words("digits", "there", **counts) == ["digits", "there"]
-    assert packing_words("folders", "there", **counts) == ["FOLDER", "there"]
-    words = "generated there --train 10 --eval 20 --classes 3"
-    assert packing_words("generated", "there", **counts) == words.split()
+    data = load_recipe("digits", ["data.train_samples=10", "data.eval_samples=20"]).data
+    words = {
+        "digits": "digits there",
+        "folders": "FOLDER there",
+        "generated": "generated there --train 10 --eval 20 --classes 3",
+    }
+    for source, expected in words.items():
+        taken = data.model_copy(update={"source": source})
+        assert packing_words(taken, 3, Path("there")) == expected.split()
 
 
 def test_waits_stand_in_for_every_engine_and_are_no_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,11 +197,9 @@ class Jobs:
         Raises:
             MeasurementFailed: The data set cannot be packed.
         """
-        data, classes = recipe.data, recipe.model.num_classes
-        folder = resolve_path(cluster.paths.data) / data.name
+        folder = resolve_path(cluster.paths.data) / recipe.data.name
         if not (folder / "manifest.json").is_file():
-            counts = {"train": data.train_samples, "eval": data.eval_samples, "classes": classes}
-            arguments = packing_words(data.source, str(folder), **counts)
+            arguments = packing_words(recipe.data, recipe.model.num_classes, folder)
             self.run(command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe")).check()
         return folder
 

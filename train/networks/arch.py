@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import ConfigError, nearest
 from configs.networks import BACKBONE, NETWORKS
-from configs.registry import module_of
 from train.networks.kinds import KINDS
 from train.networks.layer import Kind, Layer, Parameter, Statistic
 
@@ -189,8 +189,7 @@ def build_network(  # noqa: PLR0913 (each is a key of a recipe)
             block for stochastic depth.
     """
     rows = Rows(input_channels, image_size, dict(residual))
-    modules = {key: entry.module for key, entry in NETWORKS.items()}
-    rows.dense("classifier", module_of(modules, name).add_layers(name, rows), num_classes)
+    rows.dense("classifier", import_module(NETWORKS[name].module).add_layers(name, rows), num_classes)
     layers = _with_frozen(name, rows.layers, frozen) if frozen else rows.layers
     layers = _with_stochastic_depth(name, layers, stochastic_depth) if stochastic_depth else layers
     return Network(name, image_size, input_channels, num_classes, tuple(layers))

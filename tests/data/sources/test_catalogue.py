@@ -1,13 +1,14 @@
 """The source is found by name or by what a folder holds, and takes only its own options."""
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from configs.errors import UserError
-from configs.registry import SOURCES, module_of
+from configs.registry import SOURCES
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 
@@ -16,7 +17,7 @@ from data.sources.image_source import Settings
 def test_an_option_of_another_source_is_refused_with_the_sources_that_take_it(tmp_path: Path, option: str) -> None:
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
-    takers = ", ".join(kind for kind in SOURCES if option in module_of(SOURCES, kind).OPTIONS)
+    takers = ", ".join(kind for kind in SOURCES if option in import_module(SOURCES[kind]).OPTIONS)
     with pytest.raises(UserError, match=f"--{option} does not apply to folders, only to {takers}; leave it out"):
         open_source(str(tmp_path), replace(Settings(), **cast(Any, {option: 50})))
 
