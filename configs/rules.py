@@ -5,7 +5,8 @@ submitted. Each idea has the rules of its own keys (`configs.ideas`).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from configs.ideas import IDEAS
@@ -54,47 +55,32 @@ def _power_of_two_times_1e4(value: Any) -> bool:
     return value > 0 and math.log2(value / 0.0001).is_integer()
 
 
-def _reaches_the_target(top1: Any) -> bool:
-    return top1 is not None and top1 >= TARGET_TOP1
-
-
+_CHECKED_SGD = f"{CHECKED}_sgd.yaml"
 _EVAL_EVERY_EPOCHS = 4
 _EVALUATION = "MLPerf training rules, ResNet evaluation frequency"
 _IMAGENET = "MLPerf training rules, ImageNet 2012"
 _QUALITY = "MLPerf training rules, quality"
 
 
-def _both(name: str, key: str, allowed: str, is_allowed: Callable[[Any], bool], sgd_source: str) -> tuple[Rule, Rule]:
-    """Return a rule that LARS and momentum SGD share: its names differ, and so may the place where it is written."""
-    return (
-        Rule(f"lars_opt_{name}", key, allowed, is_allowed, f"{CHECKED}_lars.yaml", optimizer="lars"),
-        Rule(f"sgd_opt_{name}", key, allowed, is_allowed, sgd_source, optimizer="sgd"),
-    )
+def _both(rule: Rule) -> Iterator[Rule]:
+    """Yield a rule of momentum SGD, and the same one of LARS, which the checker has."""
+    for optimizer, source in (("lars", f"{CHECKED}_lars.yaml"), ("sgd", rule.source)):
+        yield replace(rule, name=f"{optimizer}_opt_{rule.name}", optimizer=optimizer, source=source)
 
 
 CLOSED_RULES = (
     Rule("opt_name", "optimizer.name", "'sgd' or 'lars'", lambda name: name in ("sgd", "lars"), f"{CHECKED}.yaml"),
     *OPTIMIZER.rules,
+    *_both(exactly("end_learning_rate", "schedule.end_lr", 0.0001, _CHECKED_SGD, "schedule.decay.end_lr")),
+    *_both(exactly("learning_rate_decay_poly_power", "schedule.decay.power", 2, HYPERPARAMETERS)),
     *_both(
-        "end_learning_rate",
-        "schedule.end_lr",
-        "0.0001 (schedule.decay.end_lr)",
-        lambda lr: bool(lr == 0.0001),  # noqa: PLR2004 (the rule's own number)
-        f"{CHECKED}_sgd.yaml",
-    ),
-    *_both(
-        "learning_rate_decay_poly_power",
-        "schedule.decay.power",
-        "2",
-        lambda power: bool(power == 2),  # noqa: PLR2004
-        HYPERPARAMETERS,
-    ),
-    *_both(
-        "weight_decay",
-        "optimizer.weight_decay",
-        "0.0001 times a power of two",
-        _power_of_two_times_1e4,
-        f"{CHECKED}_sgd.yaml",
+        Rule(
+            "weight_decay",
+            "optimizer.weight_decay",
+            "0.0001 times a power of two",
+            _power_of_two_times_1e4,
+            _CHECKED_SGD,
+        )
     ),
     exactly("warmup_shape", "schedule.warmup_shape", "linear", REFERENCE),
     exactly("schedule_unit", "schedule.changes_every", "step", REFERENCE),
@@ -111,7 +97,7 @@ CLOSED_RULES = (
         "eval_accuracy",
         "run.target_top1",
         "0.759 or more",
-        _reaches_the_target,
+        lambda top1: top1 is not None and top1 >= TARGET_TOP1,
         f"{_QUALITY}; mlperf-logging training_3.1.0/closed_resnet.yaml",
     ),
     exactly("eval_frequency", "run.eval_every_epochs", _EVAL_EVERY_EPOCHS, _EVALUATION),

@@ -1,14 +1,10 @@
 """SGD with momentum: keys and log entries. The engine implements the update."""
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from configs.optimizers.optimizer_block import CorrectedMomentum, HyperParameters, uncorrected
 from configs.rule import CHECKED, REFERENCE, Rule, exactly
-
-
-def _multiple_of_a_thousandth(value: Any) -> bool:
-    return bool((value / 0.001).is_integer())
 
 
 class Sgd(CorrectedMomentum):
@@ -25,7 +21,7 @@ class Sgd(CorrectedMomentum):
             "sgd_opt_base_learning_rate",
             "schedule.base_lr",
             "a multiple of 0.001",
-            _multiple_of_a_thousandth,
+            lambda lr: bool((lr / 0.001).is_integer()),
             f"{CHECKED}_sgd.yaml",
             optimizer="sgd",
         ),
