@@ -59,12 +59,10 @@ def usable_cores(root: Path = Path("/")) -> float:
     """
     cores = float(len(os.sched_getaffinity(0)))
     for group in _groups("cpu", root):
-        quota, period = _words(group / "cpu.max", 2) or (
-            _word(group / "cpu.cfs_quota_us"),
-            _word(group / "cpu.cfs_period_us"),
-        )
-        if quota and period and quota.isdigit() and int(period):
-            cores = min(cores, int(quota) / int(period))
+        files = (group / "cpu.max", group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us")
+        quota = re.match(r"(\d+)\s+(\d+)", "\n".join(map(_text, files)).strip())
+        if quota and int(quota[2]):
+            cores = min(cores, int(quota[1]) / int(quota[2]))
     return cores
 
 
@@ -177,8 +175,3 @@ def _text(file: Path) -> str:
 
 def _word(file: Path) -> str:
     return _text(file).strip()
-
-
-def _words(file: Path, count: int) -> list[str] | None:
-    words = _text(file).split()
-    return words if len(words) == count else None
