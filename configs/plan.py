@@ -128,10 +128,8 @@ def plan_run(recipe: Recipe, world_size: int) -> RunPlan:
     """
     per_rank, accumulation, norm_ranks = _cut(recipe, world_size)
     samples_per_rank = recipe.data.train_samples // world_size
-    if samples_per_rank < 1:
-        raise ConfigError(
-            "data.train_samples", recipe.data.train_samples, f"at least one image per rank ({world_size} ranks)"
-        )
+    allowed = f"at least one image per rank ({world_size} ranks)"
+    recipe.refuse(samples_per_rank < 1, "data.train_samples", allowed)
     for idea in recipe.ideas:
         idea.require_batch(recipe, per_rank)
     warmup, decay = _durations(recipe, samples_per_rank, per_rank * accumulation)
@@ -192,14 +190,9 @@ def _durations(recipe: Recipe, samples_per_rank: int, samples_per_step: int) -> 
         assert schedule.warmup_epochs is not None
         warmup = round(schedule.warmup_epochs * _steps(samples_per_rank, samples_per_step))
     planned = _steps(recipe.run.epochs * samples_per_rank, samples_per_step)
-    if warmup >= planned:
-        key, given = (
-            ("warmup_steps", schedule.warmup_steps)
-            if schedule.warmup_epochs is None
-            else ("warmup_epochs", schedule.warmup_epochs)
-        )
-        allowed = f"fewer steps than the run has ({planned}, by run.epochs: {recipe.run.epochs})"
-        raise ConfigError(f"schedule.{key}", given, allowed, f"set schedule.{key}=0, too, or run more epochs")
+    key = f"schedule.{'warmup_steps' if schedule.warmup_epochs is None else 'warmup_epochs'}"
+    allowed = f"fewer steps than the run has ({planned}, by run.epochs: {recipe.run.epochs})"
+    recipe.refuse(warmup >= planned, key, allowed, f"set {key}=0, too, or run more epochs")
     return warmup, schedule.decay.length(planned - warmup)
 
 

@@ -72,17 +72,13 @@ class GrowingImages(Idea):
 
     def side(self, recipe: Recipe, epoch: int) -> int:
         """Return the side of an epoch's images, px."""
-        return self._resizing(recipe).side(epoch, recipe.run.epochs, recipe.model.image_size)
-
-    def _resizing(self, recipe: Recipe) -> ProgressiveResizing:
-        resizing = GrowingImagesKeys.of(recipe.data).progressive_resizing
-        assert resizing is not None
-        return resizing
+        resizing: ProgressiveResizing = recipe.at(_KEY)
+        return resizing.side(epoch, recipe.run.epochs, recipe.model.image_size)
 
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse sizes that do not meet, and plain or kept images of other sizes than the last one."""
-        resizing, plain, full = self._resizing(recipe), recipe.data.plain_from_epoch, recipe.model.image_size
-        step, initial = resizing.size_step, resizing.initial_size
+        plain, full = recipe.data.plain_from_epoch, recipe.model.image_size
+        step, initial = recipe.at(f"{_KEY}.size_step"), recipe.at(f"{_KEY}.initial_size")
         recipe.refuse(full % step, "model.image_size", f"a multiple of {_KEY}.size_step ({step})")
         allowed = f"a multiple of size_step ({step}) below model.image_size ({full})"
         recipe.refuse(initial >= full or initial % step, f"{_KEY}.initial_size", allowed)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 from pydantic import Field
 
-from configs.errors import ConfigError
 from configs.ideas import Idea
 from configs.optimizers.adam import Adam, AdamW
 from configs.optimizers.lamb import Lamb
@@ -59,20 +58,19 @@ class OptimizerIdea(Idea):
 
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse frozen layers where the place of a layer in the network decides how it is updated."""
-        if recipe.model.frozen and recipe.optimizer.tells_layers_apart:
-            allowed = f"[] with optimizer.name: {recipe.optimizer.name}, which tells the first layer and the last apart"
-            raise ConfigError("model.frozen", list(recipe.model.frozen), allowed)
+        allowed = f"[] with optimizer.name: {recipe.optimizer.name}, which tells the first layer and the last apart"
+        recipe.refuse(recipe.model.frozen and recipe.optimizer.tells_layers_apart, "model.frozen", allowed)
 
     def require_place(self, recipe: Recipe, cluster: Cluster) -> None:
         """Refuse an engine that has no such optimizer, and work to be divided among ranks without a common gradient."""
-        name, block, engine = recipe.optimizer.name, recipe.optimizer, cluster.engine.name
-        if block.is_shared and not cluster.communication.is_synchronous:
-            alone = [each for each in _BLOCKS if not each.is_shared]
-            raise ConfigError("optimizer.name", name, f"{_listed(alone)} where ranks are asynchronous")
-        if block.engines and engine not in (*block.engines, "timed"):
-            others = [each for each in _BLOCKS if not each.engines or engine in each.engines]
-            remedy = f"or set cluster.engine.name to {block.engines[0]}"
-            raise ConfigError("optimizer.name", name, f"{_listed(others)} under {ENGINES[engine].title}", remedy)
+        key, block, engine = "optimizer.name", recipe.optimizer, cluster.engine.name
+        alone = _listed([each for each in _BLOCKS if not each.is_shared])
+        is_divided = block.is_shared and not cluster.communication.is_synchronous
+        recipe.refuse(is_divided, key, f"{alone} where ranks are asynchronous")
+        others = _listed([each for each in _BLOCKS if not each.engines or engine in each.engines])
+        remedy = f"or set cluster.engine.name to {', '.join(block.engines)}"
+        is_elsewhere = block.engines and engine not in (*block.engines, "timed")
+        recipe.refuse(is_elsewhere, key, f"{others} under {ENGINES[engine].title}", remedy)
 
     def variation(self, recipe: Recipe) -> str:
         """Return what the block says."""
