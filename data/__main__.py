@@ -18,6 +18,7 @@ from configs.errors import UserError
 from configs.machine_limits import default_workers
 from configs.outputs import guard_outputs
 from configs.registry import BUILT_IN_SOURCES, MOST_CLASSES, SOURCES
+from configs.table import table
 
 if TYPE_CHECKING:
     from data.manifest import Manifest
@@ -195,18 +196,14 @@ def _prepare(source: "Source", options: argparse.Namespace, start: float) -> int
 
 def _print_counts(folder: Path, manifest: "Manifest", took: str) -> None:
     size_mb = (manifest.train.rec_bytes + manifest.eval.rec_bytes) / 1e6
-    names, counts = manifest.class_names, (manifest.train.class_counts, manifest.eval.class_counts)
+    names = manifest.class_names
     print(
         f"{folder}: {manifest.train.records:,} training and {manifest.eval.records:,} evaluation images of "
         f"{len(names):,} classes, {size_mb:,.1f} MB, {took}"
     )
-    rows = [
-        ("class", "training", "evaluation"),
-        *((n, f"{t:,}", f"{e:,}") for n, t, e in zip(names, *counts, strict=True)),
-    ]
-    width = max(len(name) for name, _, _ in rows[: _SHOWN_CLASSES + 1])
-    for name, train, evaluation in rows[: _SHOWN_CLASSES + 1]:
-        print(f"  {printable(name):{width}} {train:>9} {evaluation:>11}")
+    counts = (map("{:,}".format, split.class_counts) for split in (manifest.train, manifest.eval))
+    rows = [*zip(map(printable, names), *counts, strict=True)][:_SHOWN_CLASSES]
+    print(textwrap.indent(table(rows, ("class", "training", "evaluation")), "  "))
     if len(names) > _SHOWN_CLASSES:
         print(f"  and {len(names) - _SHOWN_CLASSES:,} more classes")
 
