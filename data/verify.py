@@ -64,21 +64,15 @@ def check_dataset(
             f"{folder}: was packed from {manifest.source.kind}, the recipe says data.source: {data.source}; "
             f"set cluster.paths.data to another folder, or {remedy}"
         )
-    for key, wanted, found in (
-        ("train_samples", data.train_samples, manifest.train.records),
-        ("eval_samples", data.eval_samples, manifest.eval.records),
+    for key, noun, wanted, found in (
+        ("data.train_samples", "records", data.train_samples, manifest.train.records),
+        ("data.eval_samples", "records", data.eval_samples, manifest.eval.records),
+        ("model.num_classes", "classes", num_classes, len(manifest.class_names)),
     ):
-        if wanted != found:
-            raise UserError(
-                f"{folder}: {found} records, the recipe says data.{key}: {wanted}; "
-                f"--set data.{key}={found}, or {remedy}"
-            )
-    found = len(manifest.class_names)
-    if found > num_classes or (manifest.has_label_vectors and found < num_classes):
-        raise UserError(
-            f"{folder}: {found} classes, the recipe says model.num_classes: {num_classes}; "
-            f"--set model.num_classes={found}, or {remedy}"
-        )
+        may_be_fewer = noun == "classes" and not manifest.has_label_vectors
+        if found > wanted or (found < wanted and not may_be_fewer):
+            told = f"{found} {noun}, the recipe says {key}: {wanted}; --set {key}={found}"
+            raise UserError(f"{folder}: {told}, or {remedy}")
     images = manifest.eval.records
     if manifest.has_label_vectors and not any(0 < count < images for count in manifest.eval.class_counts):
         raise UserError(
