@@ -156,7 +156,8 @@ def schedule_remarks(recipe: Recipe, plan: RunPlan) -> list[str]:
     """
     steps, schedule = plan.samples_per_rank / plan.samples_per_rank_step, recipe.schedule
     is_by_step, longer, lines = schedule.changes_every == "step", plan.steps_per_epoch / steps, []
-    given = {"warmup_epochs": (schedule.warmup_epochs or 0,), "decay.boundaries": schedule.decay.boundary_epochs}
+    boundaries = schedule.at("decay.boundaries") or ()
+    given = {"warmup_epochs": (schedule.warmup_epochs or 0,), "decay.boundaries": boundaries}
     for key, epochs in given.items():
         if is_by_step and max(epochs, default=0) * (longer - 1) > _SHIFT_EPOCHS:
             here, wanted = (", ".join(f"{each * factor:.4g}" for each in epochs) for factor in (longer, 1 / longer))
@@ -165,7 +166,7 @@ def schedule_remarks(recipe: Recipe, plan: RunPlan) -> list[str]:
                 f"and the images are {steps:.4g} steps; for epochs of images, give {wanted}"
             )
     due = [each for idea in recipe.ideas if (each := idea.begins(recipe))]
-    for epoch in schedule.decay.boundary_epochs:
+    for epoch in boundaries:
         step = round(epoch * plan.steps_per_epoch) if is_by_step else plan.steps_after(round(epoch))
         due.append(("schedule.decay.boundaries", epoch, step))
     total = _steps(plan.epochs * plan.samples_per_rank, plan.samples_per_rank_step)

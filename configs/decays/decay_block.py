@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from configs.errors import ConfigError
 from configs.section import Section
 
 
@@ -46,11 +45,6 @@ class DecayBlock(Section):
 
     A subclass adds ``name: Literal["..."]`` and its own keys, and defines `final_lr` and `lr`.
     """
-
-    @property
-    def boundary_epochs(self) -> tuple[float, ...]:
-        """Return the epochs, in the nominal unit, at which keys let something happen."""
-        return ()
 
     def length(self, available_steps: int) -> int:
         """Return the steps of the decay, given the steps from the end of the warm-up to the end of the run."""
@@ -115,9 +109,8 @@ class Polynomial(TimedDecay):
     """Learning rate after the decay. Excludes end_lr_ratio."""
 
     def _require_agreement(self) -> None:
-        if self.end_lr is not None and self.end_lr_ratio is not None:
-            got = {"end_lr": self.end_lr, "end_lr_ratio": self.end_lr_ratio}
-            raise ConfigError("end_lr", got, "one of end_lr and end_lr_ratio", "remove the other")
+        has_both = None not in (self.end_lr, self.end_lr_ratio)
+        self.refuse(has_both, "end_lr", "one of end_lr and end_lr_ratio", "remove the other")
 
     def final_lr(self, base_lr: float) -> float:
         """See `DecayBlock`."""
@@ -130,10 +123,7 @@ class Polynomial(TimedDecay):
 
     def logged(self, prefix: str, timing: DecayTiming) -> Mapping[str, Any]:
         """See `DecayBlock`."""
-        return {
-            f"{prefix}_learning_rate_decay_steps": timing.decay_steps,
-            f"{prefix}_learning_rate_decay_poly_power": self.power,
-        }
+        return {**super().logged(prefix, timing), f"{prefix}_learning_rate_decay_poly_power": self.power}
 
 
 class StepDecay(DecayBlock):
@@ -152,11 +142,6 @@ class StepDecay(DecayBlock):
     def _require_agreement(self) -> None:
         is_wrong = self.boundaries != tuple(sorted(set(self.boundaries))) or self.boundaries[0] <= 0
         self.refuse(is_wrong, "boundaries", "epochs above 0, in ascending order")
-
-    @property
-    def boundary_epochs(self) -> tuple[float, ...]:
-        """See `DecayBlock`."""
-        return self.boundaries
 
     def final_lr(self, base_lr: float) -> float:
         """See `DecayBlock`."""
