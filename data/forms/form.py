@@ -43,12 +43,12 @@ class Form(ABC):
     index: Path
 
     @abstractmethod
-    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
+    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path = Path()) -> dict[str, Any]:
         """Return the files and indexes that DALI's reader is to read, as its arguments.
 
         Args:
             left_out: Images that are not read.
-            scratch: Folder for an index without them; needed only if there are any.
+            scratch: Folder for an index without them, if there are any.
         """
 
     def labels(self, output: Any) -> npt.NDArray[np.float32]:

@@ -217,11 +217,10 @@ class ClassFolders(Placed):
             raise UserError(f"{self._root}: {name!r}: a line break in a name, which no list can hold; rename the file")
         write_synced(self.index, b"".join(b"%s %d\n" % line for line in zip(paths, labels, strict=True)))
 
-    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
+    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path = Path()) -> dict[str, Any]:
         """See `Form`."""
         index = self.index
         if left_out:
-            assert scratch is not None
             paths = {os.fsencode(str(sample)) for sample in left_out}
             index = scratch / self.index.name
             index.write_bytes(b"".join(b"%s %s\n" % line for line in self._lines() if line[0] not in paths))

@@ -41,11 +41,10 @@ class RecordForm(Form):
     def __init__(self, rec: Path, index: Path) -> None:
         self.where, self.index = rec, index
 
-    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
+    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path = Path()) -> dict[str, Any]:
         """See `Form`."""
         index = self.index
         if left_out:
-            assert scratch is not None
             rows = [f"{key}\t{offset}\n" for key, offset in index_rows(self.index) if offset not in left_out]
             index = scratch / self.index.name
             index.write_text("".join(rows), encoding="ascii")

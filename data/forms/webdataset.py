@@ -57,11 +57,10 @@ class Shards(Placed):
         """Return the number of the shard that holds an image."""
         return self._shards.index(Path(str(sample).rsplit(":", 2)[0]))
 
-    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path | None = None) -> dict[str, Any]:
+    def arguments(self, left_out: frozenset[Sample] = frozenset(), scratch: Path = Path()) -> dict[str, Any]:
         """See `Form`."""
         indexes = self.index_files()
         for number in {self._number_of(sample) for sample in left_out}:
-            assert scratch is not None
             kept = [each for each in self._members(number) if _sample_of(each) not in left_out]
             indexes[number] = scratch / indexes[number].name
             _write(indexes[number], kept)
