@@ -156,11 +156,8 @@ def arithmetic_changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list
         lost, gained = sorted({*old_flags} - {*new_flags}), sorted({*new_flags} - {*old_flags})
         changes += [f"a CPU without {', '.join(lost)}"] if lost else []
         changes += [f"a CPU that also has {', '.join(gained)}"] if gained else []
-    old, new = begun.get("variables") or {}, now.get("variables") or {}
-    for name in sorted({**old, **new}):
-        if old.get(name) != new.get(name):
-            words = "engine.threads" if name == "OMP_NUM_THREADS" else name
-            changes.append(f"{words} {new.get(name, 'unset')} instead of {old.get(name, 'unset')}")
+    variables = _differences(begun.get("variables") or {}, now.get("variables") or {}, "unset")
+    changes += [each.replace("OMP_NUM_THREADS", "engine.threads") for each in variables]
     return [*changes, *_changes_of_code(begun, now)]
 
 
@@ -173,10 +170,15 @@ def _changes_of_code(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
             changes.append(f"the program's commit {new['commit'][:12]} instead of {old['commit'][:12]}")
         if old.get("diff_sha256") != new.get("diff_sha256"):
             changes.append("other changes of the program since the commit")
-    old, new = ({**(each.get("packages") or {})} for each in (begun, now))
-    differ = [name for name in sorted({**old, **new}) if old and new and old.get(name) != new.get(name)]
-    words = [f"{name} {new.get(name, 'absent')} instead of {old.get(name, 'absent')}" for name in differ[:_MOST_SHOWN]]
-    return [*changes, *words, *([f"{len(differ) - _MOST_SHOWN} other packages"] if differ[_MOST_SHOWN:] else [])]
+    old, new = (each.get("packages") for each in (begun, now))
+    differ = _differences(old, new, "absent") if old and new else []
+    more = [f"{len(differ) - _MOST_SHOWN} other packages"] if differ[_MOST_SHOWN:] else []
+    return [*changes, *differ[:_MOST_SHOWN], *more]
+
+
+def _differences(old: Mapping[str, str], new: Mapping[str, str], missing: str) -> list[str]:
+    differ = [name for name in sorted({**old, **new}) if old.get(name) != new.get(name)]
+    return [f"{name} {new.get(name, missing)} instead of {old.get(name, missing)}" for name in differ]
 
 
 def _text(value: Any) -> str:

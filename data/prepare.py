@@ -23,7 +23,7 @@ from data.images import Problem, file_problem
 from data.lock import locked
 from data.manifest import MANIFEST_FILE, SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import in_order
-from data.recordio import RecordWriter, pack_image
+from data.recordio import pack_image, write_records
 from data.sources.image_source import Source, SourceSplit, name_some, shown
 from data.space import require_space
 from data.verify import check_files
@@ -275,11 +275,9 @@ def _pack(source: Source, name: SplitName, folder: Path, seed: int, workers: int
     def payload(index: int) -> bytes:
         return pack_image(split.labels[index], index, split.jpeg(index))
 
-    with RecordWriter(folder / f"{name}.rec", folder / f"{name}.idx") as writer:
-        order = _order(name, count, seed)
-        for each in in_order(payload, order, workers=workers, title=f"packing {name}", total=count):
-            writer.write(each)
-        return SplitManifest(**writer.finish(), class_counts=tuple(_class_counts(source, name)))
+    order = _order(name, count, seed)
+    payloads = in_order(payload, order, workers=workers, title=f"packing {name}", total=count)
+    return SplitManifest(**write_records(folder / name, payloads), class_counts=tuple(_class_counts(source, name)))
 
 
 def _order(name: SplitName, count: int, seed: int) -> list[int]:

@@ -13,13 +13,12 @@ whole record, and 1, 2 or 3 for the first, a middle or the last part of one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,48 +127,34 @@ def _aligned_magics(data: bytes | mmap.mmap, start: int = 0) -> Iterator[int]:
         place = data.find(MAGIC, place + 1)
 
 
-class RecordWriter:
-    """A context manager that writes a file of records, and beside it the index.
+def write_records(stem: Path, payloads: Iterable[bytes]) -> dict[str, Any]:
+    """Write a file of records, ``STEM.rec``, and its index, ``STEM.idx``; returns when both are on the disk.
 
-    The index has a line ``key<tab>offset`` for each record; keys count from 0. The files are complete only after
-    `finish` has written them to the disk.
+    The index has a line ``key<tab>offset`` for each record; keys count from 0.
+
+    Returns:
+        What a manifest says of both files.
+
+    Raises:
+        FileExistsError: The file of records is there already.
     """
-
-    def __init__(self, rec: Path, idx: Path) -> None:
-        """Create the file of records, or raise FileExistsError."""
-        self._file, self._idx = rec.open("xb", buffering=_WRITE_BUFFER_BYTES), idx
-        self._records, self._size_bytes, self._hash, self._index = 0, 0, hashlib.sha256(), bytearray()
-
-    def write(self, payload: bytes) -> None:
-        """Append one record."""
-        framed = frame(payload)
-        self._file.write(framed)
-        self._hash.update(framed)
-        self._index += b"%d\t%d\n" % (self._records, self._size_bytes)
-        self._records += 1
-        self._size_bytes += len(framed)
-
-    def finish(self) -> dict[str, Any]:
-        """Write both files to the disk, and return what a manifest says of them."""
-        self._file.flush()
-        sync(self._file.fileno())
-        write_synced(self._idx, index := bytes(self._index))
-        return {
-            "records": self._records,
-            "rec_bytes": self._size_bytes,
-            "rec_sha256": self._hash.hexdigest(),
-            "idx_bytes": len(index),
-            "idx_sha256": hashlib.sha256(index).hexdigest(),
-        }
-
-    def __enter__(self) -> RecordWriter:
-        """Return the writer itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file. Errors are ignored: what cannot be written now was not finished, so it does not count."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+    index, size_bytes, number, digest = bytearray(), 0, 0, hashlib.sha256()
+    with stem.with_suffix(".rec").open("xb", buffering=_WRITE_BUFFER_BYTES) as file:
+        for number, framed in enumerate(map(frame, payloads), start=1):
+            file.write(framed)
+            digest.update(framed)
+            index += b"%d\t%d\n" % (number - 1, size_bytes)
+            size_bytes += len(framed)
+        file.flush()
+        sync(file.fileno())
+    write_synced(stem.with_suffix(".idx"), bytes(index))
+    return {
+        "records": number,
+        "rec_bytes": size_bytes,
+        "rec_sha256": digest.hexdigest(),
+        "idx_bytes": len(index),
+        "idx_sha256": hashlib.sha256(index).hexdigest(),
+    }
 
 
 def parse_index_line(line: bytes) -> tuple[int, int]:

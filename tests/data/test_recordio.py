@@ -11,11 +11,11 @@ from data.recordio import (
     MAGIC,
     RecordError,
     RecordFile,
-    RecordWriter,
     find_wrong_length,
     frame,
     pack_image,
     unpack_image,
+    write_records,
 )
 
 PIECES = st.sampled_from([MAGIC, MAGIC, MAGIC[:3], b"\0", b"abcd", b"pixels of an image"])
@@ -23,10 +23,7 @@ PAYLOADS = st.lists(PIECES, min_size=1, max_size=8).map(b"".join)
 
 
 def write(folder: Path, payloads: list[bytes]) -> Path:
-    with RecordWriter(folder / "a.rec", folder / "a.idx") as writer:
-        for payload in payloads:
-            writer.write(payload)
-        writer.finish()
+    write_records(folder / "a", payloads)
     return folder / "a.rec"
 
 
@@ -111,7 +108,8 @@ def test_a_payload_fits_the_29_bits_of_the_length_and_files_are_never_written_ov
         frame(bytes(1 << 29))
     write(tmp_path, [b"pixels"])
     with pytest.raises(FileExistsError):
-        RecordWriter(tmp_path / "a.rec", tmp_path / "b.idx")
+        write_records(tmp_path / "a", [b"others"])
+    assert (tmp_path / "a.rec").read_bytes() == frame(b"pixels")
 
 
 def test_a_damaged_record_of_several_parts_is_one_problem_and_the_next_one_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nvidia.dali import fn
 from nvidia.dali.pipeline import Pipeline
 
-from data.recordio import RecordWriter, pack_image
+from data.recordio import pack_image, write_records
 from data.shards import shard_range, stream_seed
 
 
@@ -33,10 +33,7 @@ def read_labels(folder: Path, rank: int, world_size: int, count: int) -> list[in
     [(10, 1, [0]), (10, 3, [0, 1, 2]), (599, 2, [0, 1]), (100, 7, range(7)), (50_000, 2048, [0, 1, 847, 1024, 2047])],
 )
 def test_a_shard_is_what_dali_reads(tmp_path: Path, num_samples: int, world_size: int, ranks: list[int]) -> None:
-    with RecordWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
-        for number in range(num_samples):
-            writer.write(pack_image(number, number, b"-"))
-        writer.finish()
+    write_records(tmp_path / "a", (pack_image(number, number, b"-") for number in range(num_samples)))
     for rank in ranks:
         shard = shard_range(num_samples, rank, world_size)
         # One batch more than the shard holds: DALI starts again with the first sample of the shard.

@@ -18,7 +18,7 @@ from configs.load import load_recipe
 from configs.schema import EngineSettings, Recipe
 from data.input.batches import DataError, EvaluationSource, TrainingSource
 from data.input.packed import open_evaluation, open_training
-from data.recordio import RecordWriter, frame, pack_image
+from data.recordio import frame, pack_image, write_records
 from data.shards import shard_range
 from launch.setup.gpu import search_gpus
 from tests.configs.test_progressive_resizing import GROWING
@@ -55,10 +55,7 @@ def write_split(
         for number in range(count)
     ]
     folder.mkdir(exist_ok=True)
-    with RecordWriter(folder / f"{split}.rec", folder / f"{split}.idx") as writer:
-        for payload in payloads:
-            writer.write(payload)
-        writer.finish()
+    write_records(folder / split, payloads)
     return [0, *itertools.accumulate(len(frame(payload)) for payload in payloads)][:-1]
 
 
@@ -538,9 +535,7 @@ def test_images_in_the_cache_of_a_gpu_keep_their_pixels_and_their_labels_though_
     ],
 )
 def test_a_vector_of_labels_is_a_nought_or_one_for_each_class(tmp_path: Path, vector: list[Any], words: str) -> None:
-    with RecordWriter(tmp_path / "eval.rec", tmp_path / "eval.idx") as writer:
-        writer.write(pack_image(vector, 0, jpeg(plain(0))))
-        writer.finish()
+    write_records(tmp_path / "eval", [pack_image(vector, 0, jpeg(plain(0)))])
     sets = [
         "model.num_classes=3",
         "loss.kind=sigmoid",

@@ -14,7 +14,7 @@ import pytest
 
 from configs.load import load_both
 from configs.networks import NETWORKS
-from data.recordio import RecordWriter, pack_image
+from data.recordio import pack_image, write_records
 from tests.engines import ALONE, random_batch, small_network
 from tests.oracles import LarsOracle
 from train.bench.bench_race import race_numbers
@@ -137,11 +137,10 @@ def test_the_peer_gets_the_trust_ratio_and_the_sizes_and_evaluations_of_the_reci
 
 
 def _write(stem: Path, *images: Any) -> None:
-    with RecordWriter(stem.with_suffix(".rec"), stem.with_suffix(".idx")) as records:
-        for number, image in enumerate(images):
-            image.save(file := io.BytesIO(), "JPEG", quality=100, subsampling=0)
-            records.write(pack_image(number, number, file.getvalue()))
-        records.finish()
+    files = [io.BytesIO() for _ in images]
+    for image, file in zip(images, files, strict=True):
+        image.save(file, "JPEG", quality=100, subsampling=0)
+    write_records(stem, (pack_image(number, number, file.getvalue()) for number, file in enumerate(files)))
 
 
 @pytest.fixture
