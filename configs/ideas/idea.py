@@ -52,9 +52,9 @@ class Idea:
         return part
 
     def is_on(self, recipe: Recipe) -> bool:
-        """Return whether a recipe asks for the idea."""
+        """Return whether a recipe asks for the idea; every recipe has one without keys."""
         block = getattr(recipe, self.block)
-        return any(getattr(block, name) != default for name, default in self.off.items())
+        return not self.off or any(getattr(block, name) != default for name, default in self.off.items())
 
     def require_fit(self, recipe: Recipe) -> None:
         """Raise ConfigError if the idea is on and cannot be had beside something else in the recipe."""

@@ -152,10 +152,6 @@ class LossIdea(Idea):
         exactly("class_weights", "loss.class_weights", None, REFERENCE),
     )
 
-    def is_on(self, recipe: Recipe) -> bool:
-        """Return True."""
-        return True
-
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse labels and weights of other classes than the loss takes, and a target where there is no top-1."""
         weights, source, classes = recipe.loss.class_weights, recipe.data.source, recipe.model.num_classes

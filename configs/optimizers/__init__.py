@@ -52,10 +52,6 @@ class OptimizerIdea(Idea):
     keys = Section
     rules = tuple(rule for block in _BLOCKS for rule in block.rules)
 
-    def is_on(self, recipe: Recipe) -> bool:
-        """Return True."""
-        return True
-
     def require_fit(self, recipe: Recipe) -> None:
         """Refuse frozen layers where the place of a layer in the network decides how it is updated."""
         allowed = f"[] with optimizer.name: {recipe.optimizer.name}, which tells the first layer and the last apart"
