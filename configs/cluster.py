@@ -13,7 +13,7 @@ from configs.blocks.jobs import Checkpoint, Container, Paths, Scheduler, Submiss
 from configs.blocks.machines import Fabric, Node
 from configs.blocks.rehearsal import Rehearsal
 from configs.errors import ConfigError
-from configs.registry import ENGINES, communicators_of, gradient_precision, installed_engine, sum_precision
+from configs.registry import ENGINES, MOST_BFLOAT16_SUMMANDS, communicators_of, gradient_precision, installed_engine
 from configs.section import Section
 from configs.variables import require_known
 
@@ -168,7 +168,8 @@ class Cluster(Section):
              "communication.kind", "one machine", "set cluster.num_nodes=1, or kind: horovod"),
             (kind == "parameter_server_async" and self.engine.precision == "float16",
              "communication.kind", "float32 only", "set cluster.engine.precision=float32"),
-            *self.checkpoint.refused(is_synchronous=own.is_synchronous),
+            (self.checkpoint.best and not own.is_synchronous,
+             "checkpoint.best", "false where ranks are asynchronous", ""),
             (in_memory and on_gpu, "communication.kind",
              "for CPU ranks: the gradients of GPUs are not in the machine's memory", "leave the key out"),
             (in_memory and self.engine.gradient_precision != "float32",
@@ -189,7 +190,8 @@ class Cluster(Section):
     @property
     def sum_precision(self) -> str:
         """Number type in which ranks sum gradients; sums over micro-batches are float32 in any case."""
-        return sum_precision(self.engine.name, self.engine.precision, self.world_size)
+        held = self.engine.gradient_precision
+        return "float32" if held == "bfloat16" and self.world_size > MOST_BFLOAT16_SUMMANDS else held
 
 
 def _input_threads(values: Mapping[str, Any]) -> int:

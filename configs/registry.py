@@ -156,12 +156,6 @@ MOST_BFLOAT16_SUMMANDS = 64
 computing in bfloat16 does (docs/engines.md, a table)."""
 
 
-def sum_precision(engine: str, precision: str, world_size: int) -> str:
-    """Return the number type in which the ranks of an engine sum gradients that no micro-batches accumulate."""
-    held = gradient_precision(engine, precision)
-    return "float32" if held == "bfloat16" and world_size > MOST_BFLOAT16_SUMMANDS else held
-
-
 def has_engine(name: str) -> bool:
     """Return whether this environment has an engine's framework."""
     return any(find_spec(package) for package in ENGINES[name].packages)

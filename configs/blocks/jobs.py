@@ -37,10 +37,6 @@ class Checkpoint(Section):
     checkpoints/best-step-STEP.ckpt (mean ROC-AUC where images have several labels). Each better evaluation writes one.
     ./run.sh export, predict and --from take it. A resumed run that has one goes on with it."""
 
-    def refused(self, *, is_synchronous: bool) -> list[tuple[bool, str, str, str]]:
-        """Return what the ranks' way of communication does not allow, as arguments of `Section.refuse`."""
-        return [(self.best and not is_synchronous, "checkpoint.best", "false where ranks are asynchronous", "")]
-
     @property
     def kinds(self) -> tuple[str, ...]:
         """What the end of a run leaves, in words; each may be a file of its own."""
