@@ -1,4 +1,4 @@
-"""The base class of every block of keys in a recipe, a cluster file or a study."""
+"""The base class of every block of keys in a recipe, a cluster file, a study or the manifest of a data set."""
 
 import ast
 import sys

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from configs.errors import UserError
 from configs.reading import read_bytes
 from configs.registry import SOURCES_WITH_LABEL_VECTORS, PackedSource
+from configs.section import Section
 from configs.sync import write_synced
 
 SplitName = Literal["train", "eval"]
@@ -17,11 +18,7 @@ SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 MANIFEST_FILE = "manifest.json"
 
 
-class _ManifestBlock(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class SourceManifest(_ManifestBlock):
+class SourceManifest(Section):
     """The source that was packed; equal fingerprints mean the same images, packed with the same settings."""
 
     kind: PackedSource
@@ -29,7 +26,7 @@ class SourceManifest(_ManifestBlock):
     fingerprint: str
 
 
-class SplitManifest(_ManifestBlock):
+class SplitManifest(Section):
     """One ``.rec`` file and its index; ``class_counts`` says how many images have each class.
 
     Of a data set in place, ``rec_bytes`` are those of all files that hold images, and ``rec_sha256`` is the digest of
@@ -44,7 +41,7 @@ class SplitManifest(_ManifestBlock):
     class_counts: tuple[int, ...]
 
 
-class InPlace(_ManifestBlock):
+class InPlace(Section):
     """Where the images lie that were not packed.
 
     Attributes:
@@ -60,7 +57,7 @@ class InPlace(_ManifestBlock):
     eval: tuple[str, ...] = ()
 
 
-class Manifest(_ManifestBlock):
+class Manifest(Section):
     """The whole data set.
 
     Attributes:
@@ -79,8 +76,7 @@ class Manifest(_ManifestBlock):
     train: SplitManifest
     eval: SplitManifest
 
-    @model_validator(mode="after")
-    def _counts_agree(self) -> Manifest:
+    def _require_agreement(self) -> None:
         for name in SPLITS:
             split = self.split(name)
             counted, named = len(split.class_counts), len(self.class_names)
@@ -90,7 +86,6 @@ class Manifest(_ManifestBlock):
                 raise ValueError(
                     f"{name} class_counts add up to {sum(split.class_counts)}, records say {split.records}"
                 )
-        return self
 
     @property
     def has_label_vectors(self) -> bool:
