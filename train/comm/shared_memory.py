@@ -124,9 +124,9 @@ class SharedMemoryCommunicator(Communicator):
             if type(array).__module__.startswith("torch"):
                 self._queue = TensorQueue()
             else:
-                from train.comm.mxnet_sums import OperatorQueue  # noqa: PLC0415 (imports MXNet)
+                from train.engine.mxnet.host_operator import HostOperators  # noqa: PLC0415 (imports MXNet)
 
-                self._queue = OperatorQueue()
+                self._queue = HostOperators()
         return self._queue
 
 

@@ -223,7 +223,7 @@ def test_a_trust_ratio_of_millions_of_weights_is_as_exact_as_that_of_few(name: s
 @pytest.mark.parametrize("kind", ["whole", "copies"])
 def test_gradients_that_arrive_first_are_updated_while_others_are_still_being_summed(kind: str) -> None:
     pytest.importorskip("mxnet")  # PyTorch waits for all sums on the host
-    from train.comm.mxnet_sums import OperatorQueue
+    from train.engine.mxnet.host_operator import HostOperators
 
     engine: Any = cpu_engine("mxnet")
     parameters = [Parameter("late", "weight", (1,)), Parameter("early", "weight", (1,))]
@@ -232,7 +232,7 @@ def test_gradients_that_arrive_first_are_updated_while_others_are_still_being_su
         engine.overwrite(gradient, engine.from_host(np.ones(1, np.float32)))
     optimizer = build_optimizer(engine, Sgd(name="sgd", weight_decay=0.0), network, rescale=1.0, arrivals=[1, 0])
     sums: SimpleQueue[Any] = SimpleQueue()
-    OperatorQueue().start("late", [network.gradients[0]], 0, lambda _arrays, done: sums.put(done))
+    HostOperators().start("late", [network.gradients[0]], 0, lambda _arrays, done: sums.put(done))
     complete = sums.get(timeout=60)
     optimizer.update(HyperParameters(0.5, 0.9, 0.0))
     assert engine.to_host(network.masters[1]) == [0.5], "and this does not wait"
