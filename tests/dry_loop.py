@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from configs.load import dump, load_cluster
-from configs.plan import RunPlan, plan_run
+from configs.plan import Position, RunPlan, plan_run
 from configs.registry import installed_engine
 from configs.schema import Recipe
 from data.input.batches import TrainingBatch
@@ -23,10 +23,11 @@ from logs.environment import environment
 from logs.folder import CONFIG_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog
+from train.checkpoint import Checkpoints
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
-from train.evaluate import top1_score
+from train.evaluate import Score, top1_score
 from train.loop import Result, TrainingRun, train
 from train.measure.progress import Progress
 from train.measure.timing import StepClock
@@ -64,7 +65,7 @@ class NumberEngine:
 
 
 class Blank:
-    """A network, an optimizer and a source in one; counts what it is asked for.
+    """A network, an optimizer, a source and a keeper of checkpoints in one; counts what it is asked for.
 
     Args:
         bad_step: The step whose loss is not a number.
@@ -96,8 +97,11 @@ class Blank:
         self.batches += 1
         return TrainingBatch(None, None)
 
-    def state(self) -> bytes:
-        return b""
+    def evaluated(self, source: Any, at: Position, score: Score) -> None:
+        pass
+
+    def stopped(self, source: Any, at: Position) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -154,7 +158,7 @@ def dry_train(  # noqa: PLR0913
             plan.accumulation_steps, clock, on_step=lambda _: None, told_to_stop=lambda: blank.batches > stop_from,
         ),
         source=blank, evaluate=lambda: top1_score(round(next(answers) * total), total),
-        target_top1=recipe.run.target_top1, log_every_steps=every, run_ahead_steps=2,
+        goal=recipe.run, run_ahead_steps=2, checkpoints=cast(Checkpoints, blank),
     )  # fmt: skip
     result = train(replace(run, **changes), log=log, progress=progress)
     progress.close()

@@ -35,16 +35,6 @@ logger = logging.getLogger(__name__)
 Collect = Callable[[], SavedState]
 
 
-class NoCheckpoints:
-    """Writes no checkpoint. Every rank calls each verb at the same point of the run."""
-
-    def evaluated(self, source: TrainingSource, at: Position, score: Score | None = None) -> None:
-        """Keep the state after an evaluation, if a checkpoint is due or ``score`` gives it a mark."""
-
-    def stopped(self, source: TrainingSource, at: Position) -> None:
-        """Keep the state now; returns when it is on the disk."""
-
-
 class NullWriter:
     """The writer of every rank but 0, which has the state that all ranks share: it writes nothing."""
 
@@ -99,8 +89,8 @@ class CheckpointWriter(NullWriter):
 
 
 @dataclass
-class Checkpoints(NoCheckpoints):
-    """Writes the checkpoints of a run.
+class Checkpoints:
+    """Writes the checkpoints of a run. Every rank calls each verb at the same point of the run.
 
     Attributes:
         engine: Copies arrays to the host.
@@ -133,7 +123,10 @@ class Checkpoints(NoCheckpoints):
     stall_s: float = 0.0
 
     def evaluated(self, source: TrainingSource, at: Position, score: Score | None = None) -> None:
-        """Keep the state if a checkpoint is due. If the state cannot be written, the run goes on without it."""
+        """Keep the state after an evaluation, if a checkpoint is due or ``score`` gives it a mark.
+
+        If the state cannot be written, the run goes on without it.
+        """
         mark = self.mark.of(at, score)
         if mark is None and (self.every_epochs is None or at.epoch - self.saved.epoch < self.every_epochs):
             return

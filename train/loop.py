@@ -6,13 +6,14 @@ Names no launcher, rank, library or hyperparameter.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from configs.arguments import counted
+from configs.blocks.training import Run
 from configs.plan import BEGINNING, Position, RunPlan
 from data.input.batches import TrainingSource
 from logs.mlperf import EventLog
-from train.checkpoint import NoCheckpoints
+from train.checkpoint import Checkpoints
 from train.comm.communicator import Communicator
 from train.evaluate import Score
 from train.health import require_sound
@@ -67,13 +68,11 @@ class TrainingRun:
         source: This rank's stream of micro-batches at the point where the run begins; it reads nothing before the first
             epoch begins.
         evaluate: Returns the score over all ranks.
-        target_top1: Evaluation top-1 that ends the run with success. If None, the run ends after the last epoch.
-        log_every_steps: Length of an interval, after which losses are reported.
-        compare_every_steps: Steps between two comparisons of the ranks' states, beside those before each evaluation. If
-            None, there are no others.
+        goal: The recipe's block: the target, the length of an interval, after which losses are reported, and the steps
+            between two comparisons of the ranks' states, beside those before each evaluation.
         run_ahead_steps: Last steps of an interval whose losses are not read yet, because they may still be running.
-        stop_rule: Called after each evaluation; returns a reason to end the run early, or None.
         checkpoints: Keeps the state.
+        stop_rule: Called after each evaluation; returns a reason to end the run early, or None.
         start: Epoch and step at which the run begins, or is resumed.
         on_break: Called before each epoch and each evaluation, which may take much longer than a step.
         on_interval: Called with the last step of each interval, on every rank.
@@ -84,12 +83,10 @@ class TrainingRun:
     step: Step
     source: TrainingSource
     evaluate: Callable[[], Score]
-    target_top1: float | None
-    log_every_steps: int
+    goal: Run
     run_ahead_steps: int
-    compare_every_steps: int | None = None
+    checkpoints: Checkpoints
     stop_rule: StopRule = never_stop
-    checkpoints: NoCheckpoints = field(default_factory=NoCheckpoints)
     start: Position = BEGINNING
     on_break: Callable[[], object] = lambda: None
     on_interval: Callable[[int], object] = lambda _: None
@@ -118,48 +115,48 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
         RunFailed: A rank died, a batch could not be read, loss or state are not finite, the ranks' states differ, or
             the disk is full; ``run_stop`` with status aborted is logged before.
     """
-    plan, step, start = run.plan, run.step, run.start
+    plan, step, start, goal = run.plan, run.step, run.start, run.goal
     window = LossWindow(step.engine, plan.global_batch_size)
     reached, stuck, done = False, None, max(start.step - 1, 0)
-    look_every = run.log_every_steps
+    look_every = goal.log_every_steps
     step.clock.start()
     log.run_start()
     try:
-        source = run.source
         for epochs in blocks(plan, start.epoch):
             losses: list[float] = []
             with log.block(epochs[0], len(epochs)):
                 for epoch in epochs:
                     run.on_break()
                     with log.epoch(epoch):
-                        source.begin_epoch(epoch)
+                        run.source.begin_epoch(epoch)
                         for done in plan.epoch_steps(epoch, start.step):
                             hyper = run.schedule.at(done)
-                            window.push(done, epoch, hyper.lr, step(done, source, hyper))
-                            if run.compare_every_steps and (done + 1) % run.compare_every_steps == 0:
+                            window.push(done, epoch, hyper.lr, step(done, run.source, hyper))
+                            if goal.compare_every_steps and (done + 1) % goal.compare_every_steps == 0:
                                 require_sound(step, Position(epoch, done + 1))
-                            if (done + 1) % run.log_every_steps == 0:
-                                losses += _report(run, window, progress, source, Position(epoch, done + 1))
+                            if (done + 1) % goal.log_every_steps == 0:
+                                losses += _report(run, window, progress, Position(epoch, done + 1))
                                 run.on_interval(done)
                             elif (done + 1) % look_every == 0:
-                                at = Position(epoch, done + 1)
-                                losses += _report(run, window, progress, source, at, "within")
+                                losses += _report(run, window, progress, Position(epoch, done + 1), "within")
                             if step.clock.steps in _AGREE_AFTER:
                                 look_every = _steps_between_looks(run)
-                losses += _report(run, window, progress, source, Position(epoch, done + 1), "end")
+                losses += _report(run, window, progress, Position(epoch, done + 1), "end")
                 run.on_break()
                 with step.clock.pause():
                     require_sound(step, Position(epoch, done + 1))
                     with log.evaluation(epoch):
-                        score, seconds = _timed(run.evaluate)
+                        begin = time.perf_counter()
+                        score = run.evaluate()
+                        seconds = time.perf_counter() - begin
                         log.eval_accuracy(score.value, epoch)
                 progress.evaluated(epoch, done, score, seconds)
-            if run.target_top1 is not None and score.value >= run.target_top1:
+            if goal.target_top1 is not None and score.value >= goal.target_top1:
                 break
             if stuck := run.stop_rule(done, score, losses):
                 break
-            run.checkpoints.evaluated(source, Position(epoch + 1, done + 1), score)
-        reached = run.target_top1 is None or score.value >= run.target_top1
+            run.checkpoints.evaluated(run.source, Position(epoch + 1, done + 1), score)
+        reached = goal.target_top1 is None or score.value >= goal.target_top1
     except RunStopped:
         raise
     except Exception as error:
@@ -167,21 +164,14 @@ def train(run: TrainingRun, *, log: EventLog, progress: Progress) -> Result:
     finally:
         log.run_stop("success" if reached else "aborted")
         step.clock.stop()
-    missed = f"target top-1 {run.target_top1} not reached in {counted(epoch, 'epoch')}: last {score.value:.4f}"
+    missed = f"target top-1 {goal.target_top1} not reached in {counted(epoch, 'epoch')}: last {score.value:.4f}"
     return Result(reached, score, epoch, done + 1, step.clock.run_s, None if reached else stuck or missed)
-
-
-def _timed(evaluate: Callable[[], Score]) -> tuple[Score, float]:
-    begin = time.perf_counter()
-    score = evaluate()
-    return score, time.perf_counter() - begin
 
 
 def _report(
     run: TrainingRun,
     window: LossWindow,
     progress: Progress,
-    source: TrainingSource,
     at: Position,
     where: Where = "interval's end",
 ) -> list[float]:
@@ -202,7 +192,7 @@ def _report(
     if any(loss.ranks_stopping for loss in losses) and not (where == "within" and _ends_soon(run, at)):
         progress.steps(_read(window, 0, run.step.communicator), "end")
         require_sound(run.step, at)
-        run.checkpoints.stopped(source, at)
+        run.checkpoints.stopped(run.source, at)
         raise RunStopped(at.step)
     return [loss.mean for loss in losses if loss.counts]
 
@@ -214,12 +204,12 @@ def _steps_between_looks(run: TrainingRun) -> int:
     """
     clock = run.step.clock
     slowest_us = max(run.step.communicator.gather(f"look_{clock.steps}", int(1e6 * clock.stepping_s / clock.steps)))
-    return min(run.log_every_steps, max(1, int(1e6 * _LOOK_EVERY_S / max(1, slowest_us))))
+    return min(run.goal.log_every_steps, max(1, int(1e6 * _LOOK_EVERY_S / max(1, slowest_us))))
 
 
 def _ends_soon(run: TrainingRun, at: Position) -> bool:
     """Return whether the interval ends within `_LOOK_EVERY_S`, by the mean step of every rank; all ranks agree."""
-    clock, left = run.step.clock, -at.step % run.log_every_steps
+    clock, left = run.step.clock, -at.step % run.goal.log_every_steps
     is_far = left * clock.stepping_s > _LOOK_EVERY_S * clock.steps
     return not any(run.step.communicator.gather(f"stop_{at.step}", int(is_far)))
 

@@ -13,7 +13,6 @@ from configs.plan import Position, RunPlan, plan_run
 from logs.metrics import NullMetrics
 from logs.mlperf import EventLog, Kind
 from tests.dry_loop import Blank, NumberEngine, dry_train
-from train.checkpoint import NoCheckpoints
 from train.engine.protocol import Engine
 from train.evaluate import Score
 from train.loop import Result, RunFailed, blocks
@@ -168,7 +167,7 @@ def test_blocks_cover_all_epochs_and_end_with_evaluations() -> None:
     assert blocks(plan) == [range(1, 3), range(3, 6), range(6, 8)]
 
 
-class Remembering(NoCheckpoints):
+class Remembering:
     """A keeper that remembers where it was to keep what."""
 
     def __init__(self) -> None:
