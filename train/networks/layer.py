@@ -3,6 +3,7 @@
 The kinds are in `train.networks.kinds`. What a kind computes is registered in each engine.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple
@@ -27,10 +28,7 @@ class Parameter:
     @property
     def size(self) -> int:
         """Return the number of elements."""
-        product = 1
-        for side in self.shape:
-            product *= side
-        return product
+        return math.prod(self.shape)
 
     @property
     def is_norm(self) -> bool:

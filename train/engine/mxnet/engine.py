@@ -180,7 +180,9 @@ class MxnetEngine(Engine):
             )
 
     def norm(self, arrays: Sequence[Any]) -> Any:
-        return mx.nd.concat(*_square_sums(arrays), dim=0).sum().sqrt()
+        singles = [array.astype("float32", copy=False) for array in arrays]
+        parts = [singles[first : first + OPERATOR_LIMIT] for first in range(0, len(singles), OPERATOR_LIMIT)]
+        return mx.nd.concat(*(mx.nd.multi_sum_sq(*part, num_arrays=len(part)) for part in parts), dim=0).sum().sqrt()
 
     def first_element(self, array: Any) -> Any:
         return array.reshape(-1)[:1].copy()
@@ -239,13 +241,6 @@ class MxnetEngine(Engine):
 
     def read_trace(self, path: Path) -> list[Operator]:
         return read_operators(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _square_sums(arrays: Sequence[Any]) -> list[Any]:
-    """Queue the sum of the squares of each array, computed in float32, in vectors of many sums."""
-    singles = [array.astype("float32", copy=False) for array in arrays]
-    parts = [singles[first : first + OPERATOR_LIMIT] for first in range(0, len(singles), OPERATOR_LIMIT)]
-    return [mx.nd.multi_sum_sq(*part, num_arrays=len(part)) for part in parts]
 
 
 def read_operators(profile: dict[str, Any]) -> list[Operator]:

@@ -100,16 +100,12 @@ class TrainedNetwork(TrainableNetwork):
         if self._has_dropout:
             mx.random.seed(seed, ctx=self._context)
 
-    def losses(self, images: Array, labels: Array) -> Array:
-        """Queue the forward pass of one micro-batch; return its losses, shape (batch,), which have a ``backward``."""
-        with autograd.record():
-            return self._training(images, labels)
-
     def forward(self, images: Array, labels: Array) -> Array:
         if self._has_inferred and self._context.device_type == "cpu":
             restore_order([*self.weights, *self._held_constants.values()])
         self._has_inferred = False
-        self._losses = self.losses(images.as_in_context(self._context), labels.as_in_context(self._context))
+        with autograd.record():
+            self._losses = self._training(images.as_in_context(self._context), labels.as_in_context(self._context))
         loss = self._losses.sum()
         if self._accumulate:
             self._queued.append(loss)
