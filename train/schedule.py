@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from configs.blocks.training import Schedule
 from configs.decays import DecayTiming
 from configs.decays.decay_block import between
 from configs.optimizers import HyperParameters, Optimizer, OptimizerBlock
@@ -31,7 +32,7 @@ class LrSchedule:
     The optimizer may adapt both to the rate.
 
     Where the rate changes once an epoch, ``epoch_of`` tells the epoch of a step, and all is counted in epochs: epoch e
-    of the warm-up, from 0, has the share s = e/W, and ``decayed_lr`` takes the epoch.
+    of the warm-up, from 0, has the share s = e/W, and the decay takes the epoch.
 
     *Sources*, for 0-based step i, W warm-up and D decay steps:
     the 2019 record: lr(i) = B min(i+1, W)/W ((1-r)(1 - clamp(i-W, 0, D)/D)^2.2 + r), lag 1 (the record's weight decay
@@ -40,71 +41,48 @@ class LrSchedule:
     cosine warm-up: SIAT's open run of v0.7, 0.8 + 24.2 (1 + cos(pi + pi n/W))/2.
 
     Attributes:
-        optimizer: Adapts the values to itself. If None, they stay.
-        decayed_lr: Learning rate that the decay leaves at a 0-based step; the base rate during the warm-up.
+        block: The recipe's block: rates and shape of the warm-up, and the decay.
+        optimizer: The recipe's block, with momentum and weight decay.
+        timing: Durations of warm-up and decay, in steps, or in epochs where the rate changes once an epoch.
         epoch_of: Returns the 0-based epoch of a step. If None, the rate changes at every step.
     """
 
-    base_lr: float
-    end_lr: float
-    warmup_steps: int
-    decay_steps: int
-    decayed_lr: Callable[[int], float]
-    momentum: float
-    weight_decay: float
-    weight_decay_lag_steps: int = 0
-    warmup_shape: str = "linear"
-    warmup_start_lr: float = 0.0
-    optimizer: OptimizerBlock | None = None
+    block: Schedule
+    optimizer: OptimizerBlock
+    timing: DecayTiming
     epoch_of: Callable[[int], int] | None = None
 
     def at(self, step: int) -> HyperParameters:
         """Return the values of 0-based ``step``."""
         assert step >= 0
-        lr, momentum, weight_decay = self._lr(step), self.momentum, self.weight_decay
-        if self.warmup_steps:
-            warm = min(step + 1, self.warmup_steps)
-            weight_decay *= (warm - self.weight_decay_lag_steps) / warm
-        values = HyperParameters(lr, momentum, weight_decay, step)
-        if self.optimizer is None:
-            return values
-        return self.optimizer.adapted(values, self._lr(step - 1) if step else 0.0, self.base_lr)
+        weight_decay = self.optimizer.weight_decay
+        if self.timing.warmup_steps:
+            warm = min(step + 1, self.timing.warmup_steps)
+            weight_decay *= (warm - self.block.weight_decay_lag_steps) / warm
+        values = HyperParameters(self._lr(step), self.optimizer.momentum, weight_decay, step)
+        return self.optimizer.adapted(values, self._lr(step - 1) if step else 0.0, self.block.base_lr)
 
     def _lr(self, step: int) -> float:
         at, risen = (step, step + 1) if self.epoch_of is None else (self.epoch_of(step),) * 2
-        lr = self.decayed_lr(at)
-        if self.warmup_steps:
-            share = min(risen, self.warmup_steps) / self.warmup_steps
-            lr = between(lr, self.warmup_start_lr, self._risen(share))
+        block, warmup_steps = self.block, self.timing.warmup_steps
+        lr = block.decay.lr(block.base_lr, at, self.timing)
+        if warmup_steps:
+            share = min(risen, warmup_steps) / warmup_steps
+            if block.warmup_shape == "cosine":
+                share = (1 - math.cos(math.pi * share)) / 2
+            lr = between(lr, block.warmup_start_lr, share)
         return lr
-
-    def _risen(self, share: float) -> float:
-        """Return the share of the rate's rise after a share of the warm-up's steps."""
-        return share if self.warmup_shape == "linear" else (1 - math.cos(math.pi * share)) / 2
 
 
 def resolve_schedule(recipe: Recipe, plan: RunPlan) -> LrSchedule:
     """Return the schedule of a recipe whose durations ``plan`` has in steps."""
-    schedule, timing, epoch_of = recipe.schedule, _timing(plan), None
-    if schedule.changes_every == "epoch":
-        warmup = int(schedule.warmup_epochs or 0)
+    timing, epoch_of = _timing(plan), None
+    if recipe.schedule.changes_every == "epoch":
+        warmup = int(recipe.schedule.warmup_epochs or 0)
         timing = DecayTiming(warmup, plan.epochs - warmup, 1)
         ends = [plan.steps_after(epoch) for epoch in range(1, plan.epochs + 1)]
         epoch_of = partial(bisect_right, ends)
-    return LrSchedule(
-        base_lr=schedule.base_lr,
-        end_lr=schedule.end_lr,
-        warmup_steps=timing.warmup_steps,
-        decay_steps=timing.decay_steps,
-        decayed_lr=lambda step: schedule.decay.lr(schedule.base_lr, step, timing),
-        momentum=recipe.optimizer.momentum,
-        weight_decay=recipe.optimizer.weight_decay,
-        weight_decay_lag_steps=schedule.weight_decay_lag_steps,
-        warmup_shape=schedule.warmup_shape,
-        warmup_start_lr=schedule.warmup_start_lr,
-        optimizer=recipe.optimizer,
-        epoch_of=epoch_of,
-    )
+    return LrSchedule(recipe.schedule, recipe.optimizer, timing, epoch_of)
 
 
 def _timing(plan: RunPlan) -> DecayTiming:
@@ -130,13 +108,13 @@ def logged_hyperparameters(
         "gradient_accumulation_steps": plan.accumulation_steps,
         "model_bn_span": plan.norm_span,
         "opt_name": optimizer.name,
-        f"{prefix}_base_learning_rate": schedule.base_lr,
+        f"{prefix}_base_learning_rate": schedule.block.base_lr,
         f"{prefix}_end_learning_rate": schedule.at(plan.warmup_steps + plan.decay_steps).lr,
         f"{optimizer.warmup_log_prefix}_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
         "opt_learning_rate_warmup_steps": plan.warmup_steps,
         **recipe.schedule.decay.logged(prefix, _timing(plan)),
-        f"{prefix}_weight_decay": schedule.weight_decay,
-        optimizer.momentum_log_key: schedule.momentum,
+        f"{prefix}_weight_decay": schedule.optimizer.weight_decay,
+        optimizer.momentum_log_key: schedule.optimizer.momentum,
         **optimizer.logged(),
         **{key: value for idea in recipe.ideas for key, value in idea.logged(recipe).items()},
     }

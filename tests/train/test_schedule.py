@@ -9,7 +9,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import load_recipe
-from configs.optimizers import Lars, Sgd
+from configs.optimizers import Lars
 from configs.plan import plan_run
 from configs.schema import Recipe
 from tests.oracles import (
@@ -89,16 +89,17 @@ def test_a_published_runs_rate_at_every_step_of_its_code(name: str) -> None:
     run = PUBLISHED[name]
     schedule = _schedule([], run.ranks, name)
     rates = [(schedule.at(step).lr, run.lr(step)) for step in range(run.steps + 100)]
-    parts = ((rates[: schedule.warmup_steps], run.warmup_tolerance), (rates[schedule.warmup_steps :], run.tolerance))
+    warm = schedule.timing.warmup_steps
+    parts = ((rates[:warm], run.warmup_tolerance), (rates[warm:], run.tolerance))
     for part, tolerance in parts:
         found, published = zip(*part, strict=True)
-        np.testing.assert_allclose(found, published, rtol=tolerance, atol=1e-15 * schedule.base_lr)
+        np.testing.assert_allclose(found, published, rtol=tolerance, atol=1e-15 * schedule.block.base_lr)
 
 
 @pytest.mark.parametrize("epochs", [16, 24, 32, 40, 56, 88])
 def test_ffcvs_rate_is_the_published_one_at_equal_shares_of_the_run(epochs: int) -> None:
     schedule = _schedule([f"run.epochs={epochs}"], 8, "ffcv-b4096")
-    steps = schedule.warmup_steps + schedule.decay_steps
+    steps = schedule.timing.warmup_steps + schedule.timing.decay_steps
     assert steps == math.ceil(epochs * 160_145 / 512)
     # The warm-up has 2 epochs of nominally 313 steps, where real ones have 312.8.
     for step in (*range(0, steps, 25), 625, steps - 1):
@@ -125,7 +126,7 @@ def test_a_rate_that_changes_once_an_epoch_is_that_of_the_code_at_every_step_of_
         steps = plan.epoch_steps(epoch + 1)
         rates = [found.at(step).lr for step in (steps[0], steps[len(steps) // 2], steps[-1])]
         assert rates == pytest.approx([lr(epoch)] * 3, rel=1e-12)
-    assert found.at(plan.total_steps).lr == pytest.approx(found.end_lr, rel=1e-12)
+    assert found.at(plan.total_steps).lr == pytest.approx(recipe.schedule.end_lr, rel=1e-12)
     assert found.at(plan.total_steps - 1).step == plan.total_steps - 1
     short = load_recipe(name, ["run.max_steps=8000"])
     smoke = resolve_schedule(short, plan_run(short, 8))
@@ -194,14 +195,17 @@ def test_a_decoupled_decay_follows_the_rate_and_is_full_at_the_base_rate() -> No
 
 
 def test_a_corrected_momentum_follows_the_rate_and_is_the_usual_one_after_a_rate_of_zero() -> None:
-    rates = [0.0, 0.2, 0.4, 0.1, 0.0]
-    corrected = Sgd(name="sgd", weight_decay=0.0, momentum_correction=True)
-    schedule = LrSchedule(0.4, 0.0, 0, 1, rates.__getitem__, 0.9, 0.0, optimizer=corrected)
-    assert [schedule.at(step).momentum for step in range(5)] == pytest.approx([0.9, 0.9, 1.8, 0.225, 0])
+    schedule = _schedule(["optimizer={name: sgd, momentum: 0.9, weight_decay: 0, momentum_correction: true}",
+                          "schedule.warmup_epochs=null", "schedule.warmup_steps=2",
+                          "schedule.decay={name: polynomial, power: 1, steps: 4}"])  # fmt: skip
+    momenta = [0.9, 1.8, 0.9, 0.9 * 3 / 4, 0.9 * 2 / 3, 0.9 / 2, 0, 0.9]
+    assert [schedule.at(step).momentum for step in range(8)] == pytest.approx(momenta)
 
 
-def test_momentum_and_weight_decay_are_constant_without_warmup_and_without_a_lag() -> None:
-    plain = LrSchedule(0.8, 0.1, 0, 10, lambda step: 0.8 - 0.07 * step, 0.9, 5e-5)
-    assert plain.at(3) == HyperParameters(0.8 - 0.07 * 3, 0.9, 5e-5, 3)
-    warm = LrSchedule(0.8, 0.1, 4, 10, lambda _: 0.8, 0.9, 5e-5)
-    assert warm.at(1) == HyperParameters(0.8 * (2 / 4), 0.9, 5e-5, 1)
+def test_momentum_and_weight_decay_are_constant_without_a_lag() -> None:
+    plain = ["optimizer={name: sgd, momentum: 0.9, weight_decay: 5e-5}", "schedule.base_lr=0.8",
+             "schedule.decay={name: polynomial, power: 1, end_lr_ratio: 0.125, steps: 10}",
+             "schedule.warmup_epochs=null"]  # fmt: skip
+    found = _schedule([*plain, "schedule.warmup_steps=0"]).at(3)
+    assert found == HyperParameters(pytest.approx(0.8 - 0.07 * 3), 0.9, 5e-5, 3)
+    assert _schedule([*plain, "schedule.warmup_steps=4"]).at(1) == HyperParameters(0.8 * (2 / 4), 0.9, 5e-5, 1)

@@ -16,7 +16,6 @@ from tests.oracles import LarsOracle, adam_steps, decoupled_sgd_steps, lamb_step
 from train.engine.build import build_optimizer
 from train.networks.arch import build_network
 from train.networks.layer import Parameter
-from train.schedule import LrSchedule
 
 RATES = [0.1, 0.2, 0.3, 0.25, 0.1, 0.02]
 BATCH = 8
@@ -98,9 +97,8 @@ def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: 
 
 def _hyper(config: Any, step: int) -> HyperParameters:
     """Give the numbers of a step as the schedule does that has `RATES`."""
-    numbers = max(RATES), 0.0, 0, 1, RATES.__getitem__, config.momentum, config.weight_decay
-    schedule = LrSchedule(*numbers, optimizer=config)
-    return schedule.at(step)
+    values = HyperParameters(RATES[step], config.momentum, config.weight_decay, step)
+    return config.adapted(values, RATES[step - 1] if step else 0.0, max(RATES))
 
 
 def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.ndarray], kind: str = "whole") -> Any:
