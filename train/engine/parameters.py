@@ -8,7 +8,6 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def load_parameters(
         )
     last = network.layers[-1]
     classifier = set() if last.is_frozen else {each.name for each in last.parameters}
-    wanted, found = network.tensor_shapes, _unwrapped(path, _reader(path, read_parameters)(path))
+    wanted, found = network.tensor_shapes, _unwrapped(path, _read(path, read_parameters))
     names = _names_in(found, network)
     shapes = {name: each.shape for name, each in found.items()}
     differing = [name for name, shape in wanted.items() if shapes.get(names[name]) != shape]
@@ -146,9 +145,21 @@ def _some(differences: Sequence[str]) -> str:
     return printable(", ".join(differences[:_NAMED_AT_MOST]) + more)
 
 
+def _read(path: Path, read_own: Read) -> dict[str, np.ndarray]:
+    """Read a file of weights, by its content, not by its ending; ``read_own`` reads files of MXNet."""
+    try:
+        return patiently(path, lambda: _reader(path, read_own)(path))
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 (what is raised depends on the content)
+        reason = f"{type(error).__name__}: {printable(str(error))}"
+        remedy = "copy or download it again, or write it anew"
+        raise UserError(f"{path}: is damaged, cut short or of another format ({reason}); {remedy}") from None
+
+
 def _reader(path: Path, read_own: Read) -> Read:
-    """Return what reads a file of weights, by its content, not by its ending; ``read_own`` reads files of MXNet."""
-    head = patiently(path, lambda: _head(path))
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
     if not any(head) or not any(byte < ord(" ") and byte not in b"\t\r\n" for byte in head):
         kind = "a text, for example a page that tells of an error" if any(head) else "empty"
         raise UserError(f"{path}: is {kind}, not a file of weights; copy or download it again")
@@ -165,21 +176,12 @@ def _reader(path: Path, read_own: Read) -> Read:
     raise UserError(f"{path}: is no file of weights that this program knows; {_GIVE}")
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_HEAD_BYTES)
-
-
 def _archive_reader(path: Path) -> Read:
-    try:
-        with patiently(path, lambda: zipfile.ZipFile(path)) as archive:
-            members = archive.namelist()
-    except zipfile.BadZipFile:
-        if path.suffix != ".ckpt":
-            raise UserError(f"{path}: is cut short or damaged; copy or download it again") from None
+    if path.suffix == ".ckpt" and not zipfile.is_zipfile(path):
         return _read_checkpoint  # which says more
-    if not any(name.endswith(".npy") for name in members):
-        return read_pytorch
+    with zipfile.ZipFile(path) as archive:
+        if not any(name.endswith(".npy") for name in archive.namelist()):
+            return read_pytorch
     return _read_checkpoint if path.suffix == ".ckpt" else _read_arrays
 
 
@@ -187,35 +189,21 @@ def _read_checkpoint(path: Path) -> dict[str, np.ndarray]:
     return evaluated_weights(read(path))
 
 
-def _guarded(read: Read, kind: str, path: Path) -> dict[str, np.ndarray]:
-    try:
-        return patiently(path, lambda: read(path))
-    except UserError:
-        raise
-    except Exception as error:  # noqa: BLE001 (what is raised depends on the content)
-        raise UserError(f"{path}: is not {kind}, or is damaged ({error}); copy or write it again") from None
-
-
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     # NumPy does not close an archive that is damaged, if it has opened the file itself.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def _onnx(path: Path) -> dict[str, np.ndarray]:
+def _read_onnx(path: Path) -> dict[str, np.ndarray]:
     import onnx  # noqa: PLC0415 (slow)
 
     model = onnx.load(str(path))
     return {each.name: np.array(onnx.numpy_helper.to_array(each)) for each in model.graph.initializer}
 
 
-def _safetensors(path: Path) -> dict[str, np.ndarray]:
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     from safetensors.numpy import load_file  # noqa: PLC0415 (few runs need it)
 
     arrays: dict[str, np.ndarray] = load_file(path)
     return arrays
-
-
-_read_arrays = partial(_guarded, _arrays, "a file of NumPy arrays")
-_read_onnx = partial(_guarded, _onnx, "an ONNX file")
-_read_safetensors = partial(_guarded, _safetensors, "a file of safetensors in float32")

@@ -12,7 +12,6 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,7 +19,6 @@ import numpy as np
 
 from configs.arguments import printable
 from configs.errors import UserError
-from configs.reading import Unreadable, patiently
 
 logger = logging.getLogger(__name__)
 
@@ -117,18 +115,9 @@ def read_pytorch(path: Path) -> dict[str, np.ndarray]:
     """Return the named tensors of a state, or of the state in a checkpoint; the log says which of several was taken.
 
     Raises:
-        UserError: The file is damaged or no state: a whole model, a program.
+        UserError: The file is no state, but a whole model or a program.
+        Exception: The file is damaged; of which type the error is depends on the content.
     """
-    try:
-        return patiently(path, partial(_read, path))
-    except (UserError, Unreadable):
-        raise
-    except Exception as error:  # noqa: BLE001 (what is raised depends on the content)
-        reason = f"{type(error).__name__}: {printable(str(error))}"
-        raise UserError(f"{path}: is damaged or cut short ({reason}); copy or download it again") from None
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
     with path.open("rb") as file:
         if file.read(len(LEGACY)) == LEGACY:
             return _read_legacy(path, file)

@@ -168,7 +168,7 @@ def test_damage_within_a_file_is_refused_in_one_line(trained: dict[str, np.ndarr
     model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
     short.write_bytes(model.SerializeToString())
     for path in (packed, short):
-        with pytest.raises(UserError, match=r"or is damaged \(.*\); copy or write it again$"):
+        with pytest.raises(UserError, match=r"is damaged, .* \(.*\); copy or download it again, or write it anew$"):
             _load(path)
 
 
