@@ -13,7 +13,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from configs.arguments import Parser, exit_status, parse, printable
 from configs.errors import UserError
@@ -167,14 +167,10 @@ class _JsonLines:
 
     def prediction(self, file: Path, best: list[tuple[str, float]]) -> None:
         predictions = [{"class": name, "probability": probability} for name, probability in best]
-        self._write({"file": str(file), "predictions": predictions})
+        print(json.dumps({"file": str(file), "predictions": predictions}))
 
     def failure(self, file: Path, problem: str) -> None:
-        self._write({"file": str(file), "error": problem})
-
-    @staticmethod
-    def _write(row: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(row) + "\n")
+        print(json.dumps({"file": str(file), "error": problem}))
 
 
 class _Csv:

@@ -48,15 +48,11 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
         UserError: The launcher's variables contradict each other.
     """
     host = environment.get("SLURMD_NODENAME") or socket.gethostname()
-    for launcher, rank_key, size_key, local_rank_key, local_size_key in _LAUNCHERS:
+    for launcher, *keys in _LAUNCHERS:
         # All of torchrun's: a shell may have a RANK of its own.
-        needed = (
-            (rank_key, size_key, local_rank_key, local_size_key) if launcher == "torchrun" else (rank_key, size_key)
-        )
-        if all(key in environment for key in needed):
-            rank, size = int(environment[rank_key]), int(environment[size_key])
-            local_rank = int(environment.get(local_rank_key, 0))
-            local_size = int(environment.get(local_size_key, 1))
+        if all(key in environment for key in (keys if launcher == "torchrun" else keys[:2])):
+            found = (environment.get(key, default) for key, default in zip(keys, (0, 1, 0, 1), strict=True))
+            rank, size, local_rank, local_size = map(int, found)
             if not 0 <= rank < size or local_rank < 0:
                 raise UserError(f"{launcher} says rank {rank} of {size}; start the run through ./run.sh train")
             return Identity(rank, size, local_rank, max(local_size, local_rank + 1), host, launcher)
