@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -16,8 +15,6 @@ from logs.metrics import METRICS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
 from logs.read.parse import parse_log
 from logs.usage import read_samples, read_usage
-
-PREDICTION_FILE = "prediction.json"
 
 
 @dataclass(frozen=True)
@@ -158,30 +155,6 @@ def _steady_rate(metrics: Iterable[dict[str, Any]], warmup_steps: int) -> float 
     ]
     # Intervals have steps in common, not seconds, so their rates combine as a harmonic mean weighted by the steps.
     return sum(steps for steps, _ in kept) / sum(steps / rate for steps, rate in kept) if kept else None
-
-
-def predicted(cells: Iterable[ScalingCell], folder: Path, train_samples: int) -> list[ScalingRow]:
-    """Return the rows that the simulator predicted.
-
-    Args:
-        cells: Cells that differ only in their number of ranks.
-        folder: The prediction's folder.
-        train_samples: Images of an epoch.
-    """
-    predictions = json.loads((folder / PREDICTION_FILE).read_text(encoding="utf-8"))
-    by_ranks = {int(each["ranks"]): (each["images_per_s"], each["efficiency"]) for each in predictions}
-    return [
-        ScalingRow(
-            **vars(cell),
-            repeat=0,
-            basis="predicted",
-            images_per_s=by_ranks[cell.ranks][0],
-            efficiency=by_ranks[cell.ranks][1],
-            later_epoch_s=train_samples / by_ranks[cell.ranks][0],
-            folder=folder.name,
-        )
-        for cell in cells
-    ]
 
 
 def grouped(rows: Iterable[ScalingRow], *names: str) -> dict[tuple[Any, ...], list[ScalingRow]]:

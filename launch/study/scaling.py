@@ -3,35 +3,30 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from configs.errors import UserError
-from configs.load import ROOT, dump, resolve_path
+from configs.load import ROOT, resolve_path
 from configs.machine_limits import usable_cores
 from configs.programs import Program, command_of
 from configs.registry import COMMUNICATORS, ENGINES, has_engine
-from configs.schema import Cluster, Recipe
+from configs.schema import Cluster
 from configs.study import ScalingCell, ScalingStudy
 from launch.run import pack_data_set
 from launch.start.local import CANNOT_SHAPE, can_shape
 from launch.study.comparisons import compare, verdict
 from launch.study.page import write_page
-from launch.study.rows import PREDICTION_FILE, ScalingRow, measured, predicted, write_table
+from launch.study.rows import ScalingRow, measured, write_table
 from launch.study.tasks import RunStarter, Task, run_study, summary_in
-from logs.disk import explain_disk_errors, write_json, write_text
-from logs.folder import CONFIG_FILE
 from train.sim.conditions import DESCRIPTION, conditions
-from train.sim.forecast import forecast_row
 from train.sim.grid import sweep
 
 _DEBIAN_DATASETS = Path("/usr/share/datasets")
 """Where Debian's packages dataset-NAME put their files."""
 
 _NOT_PREDICTED = "too large for this machine; the simulator has one rate for all frameworks"
-
-_Task = Task[list[ScalingRow]]
 
 
 def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bool, starter: RunStarter) -> int:
@@ -77,9 +72,20 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
             sys.stdout.write(f"{verdict(compare(each, rows))}: {each.sentence}\n")
         sys.stdout.write(f"{output / study.name}.html\n")
 
-    fitting = [cell for cell, why in why_not.items() if why is None]
-    tasks = [*_predictions(study, fitting, runs), *_measurements(study, fitting, runs, starter)]
-    return run_study([tasks], record, finish, is_dry_run=is_dry_run)
+    fitting, has_failed = [cell for cell, why in why_not.items() if why is None], False
+    beyond, done = _beyond(study, fitting), "to predict" if is_dry_run else "predicted"
+    for number, cells in enumerate(beyond, start=1):
+        ranks = ", ".join(str(cell.ranks) for cell in cells)
+        line = f"{cells[-1].name}-predicted"
+        sys.stdout.write(f"{number:4}/{len(beyond)}  {line:48}  {done} for {ranks} ranks\n")
+        sys.stdout.flush()
+        try:
+            record([] if is_dry_run else _predict(study, cells))
+        except UserError as error:
+            sys.stderr.write(f"error: {error}\n")
+            has_failed = True
+    status = run_study([_measurements(study, fitting, runs, starter)], record, finish, is_dry_run=is_dry_run)
+    return status or int(has_failed)
 
 
 def _pack_missing_data(study: ScalingStudy) -> None:
@@ -131,14 +137,18 @@ def _has_cores(cluster: Cluster, place: Cluster) -> bool:
 
 def _measurements(
     study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path, starter: RunStarter
-) -> Iterator[_Task]:
-    """Yield every cell once, then every cell again, so that a drift of the machine affects all cells alike."""
-    for repeat in range(study.repeats):
-        for cell in fitting:
-            yield _measurement(study, cell, repeat, runs / f"{cell.name}-{repeat + 1}", starter)
+) -> list[Task[list[ScalingRow]]]:
+    """Return every cell once, then every cell again, so that a drift of the machine affects all cells alike."""
+    return [
+        _measurement(study, cell, repeat, runs / f"{cell.name}-{repeat + 1}", starter)
+        for repeat in range(study.repeats)
+        for cell in fitting
+    ]
 
 
-def _measurement(study: ScalingStudy, cell: ScalingCell, repeat: int, folder: Path, starter: RunStarter) -> _Task:
+def _measurement(
+    study: ScalingStudy, cell: ScalingCell, repeat: int, folder: Path, starter: RunStarter
+) -> Task[list[ScalingRow]]:
     """Return the task of one repeat of a cell."""
 
     def find() -> list[ScalingRow] | None:
@@ -151,63 +161,42 @@ def _measurement(study: ScalingStudy, cell: ScalingCell, repeat: int, folder: Pa
     return Task(*study.load(cell, repeat), folder, starter, find, words, failure=[failure])
 
 
-def _predictions(study: ScalingStudy, fitting: Sequence[ScalingCell], runs: Path) -> Iterator[_Task]:
-    """Yield a prediction for each line of the grid along the ranks whose largest cell does not fit this machine."""
+def _beyond(study: ScalingStudy, fitting: Sequence[ScalingCell]) -> list[list[ScalingCell]]:
+    """Return the lines of the grid along the ranks whose last cell, the largest, does not fit this machine.
+
+    A line has its smaller cells as well, also those that are measured, so that the page can show the simulator's error.
+    The simulator knows only steps in which all ranks wait for each other.
+    """
     lines: dict[str, list[ScalingCell]] = {}
-    for cell in study.cells():
+    for cell in sorted(study.cells(), key=lambda each: each.ranks):
         if not cell.framework:
             lines.setdefault(replace(cell, ranks=0).name, []).append(cell)
-    for cells in lines.values():
-        largest = max(cells, key=lambda cell: cell.ranks)
-        recipe, cluster = study.load(largest)
-        # The simulator knows only steps in which all ranks wait for each other.
-        if largest not in fitting and cluster.communication.kind != "parameter_server_async":
-            yield _prediction(cells, recipe, cluster, runs / f"{largest.name}-predicted")
+    beyond = (cells for cells in lines.values() if cells[-1] not in fitting)
+    return [cells for cells in beyond if study.load(cells[-1])[1].communication.kind != "parameter_server_async"]
 
 
-def _prediction(cells: Sequence[ScalingCell], recipe: Recipe, cluster: Cluster, folder: Path) -> _Task:
-    """Return the task that predicts cells which differ only in their number of ranks.
-
-    The cells include those that are measured as well, so that the page can show the simulator's error. A prediction
-    that failed leaves no trace in the table.
-
-    Args:
-        cells: The cells.
-        recipe: The recipe of the cell with the most ranks.
-        cluster: The cluster of that cell.
-        folder: Where the prediction is kept.
-    """
-
-    def find() -> list[ScalingRow] | None:
-        is_known = (folder / PREDICTION_FILE).is_file()
-        return predicted(cells, folder, recipe.data.train_samples) if is_known else None
-
-    def start(recipe: Recipe, cluster: Cluster, folder: Path) -> int:
-        with explain_disk_errors(folder):
-            folder.mkdir(parents=True)
-        write_text(folder / CONFIG_FILE, dump(recipe, cluster))
-        try:
-            write_json(folder / PREDICTION_FILE, _predict(cells, recipe, cluster))
-        except UserError as error:
-            sys.stderr.write(f"error: {error}\n")
-            return 1
-        return 0
-
-    ranks = f"for {', '.join(str(cell.ranks) for cell in cells)} ranks"
-    return Task(recipe, cluster, folder, start, find, lambda _: f"predicted {ranks}", f"to predict {ranks}", [])
-
-
-def _predict(cells: Sequence[ScalingCell], recipe: Recipe, cluster: Cluster) -> list[dict[str, object]]:
-    """Return a forecast for each cell; first measure this machine, if its CPU is meant and was never measured.
+def _predict(study: ScalingStudy, cells: Sequence[ScalingCell]) -> list[ScalingRow]:
+    """Return the predicted rows of a line; first measure this machine, if its CPU is meant and was never measured.
 
     Raises:
         UserError: The simulator does not know the machine, or this machine cannot be measured.
     """
+    recipe, cluster = study.load(cells[-1])
     if cluster.device == "cpu" and not cluster.node.cpu and not DESCRIPTION.is_file():
         subprocess.run(command_of(Program.SIMULATE_VERB, "--calibrate-here"), cwd=ROOT, check=False)
     scenario, calibration = conditions(recipe, cluster)
     if cluster.communication.kind == "parameter_server":
         algorithm = f"ps:{cluster.communication.servers}"
         scenario = replace(scenario, software=replace(scenario.software, algorithm=algorithm))
-    changes = [("ranks", tuple(str(cell.ranks) for cell in cells))]
-    return [values | forecast_row(one) for values, one in sweep(scenario, calibration, changes)]
+    forecasts = sweep(scenario, calibration, [("ranks", tuple(str(cell.ranks) for cell in cells))])
+    return [
+        ScalingRow(
+            **vars(cell),
+            repeat=0,
+            basis="predicted",
+            images_per_s=one.images_per_s,
+            efficiency=one.efficiency,
+            later_epoch_s=recipe.data.train_samples / one.images_per_s,
+        )
+        for cell, (_, one) in zip(cells, forecasts, strict=True)
+    ]

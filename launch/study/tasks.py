@@ -30,7 +30,7 @@ _SIGNALLED = 128
 
 @dataclass(frozen=True)
 class Task(Generic[Result]):
-    """A run or a prediction that a study consists of, in a folder of its own.
+    """A run that a study consists of, in a folder of its own.
 
     Attributes:
         recipe: What the task trains.
@@ -39,7 +39,6 @@ class Task(Generic[Result]):
         starter: What runs it.
         find: Returns the result in the folder, or None if the task has not come to its end.
         words: Returns a result in a few words.
-        todo: What is to be done without a result.
         failure: The result of a task that failed; None if the study cannot continue after a failure.
         resumes: Whether a run that was stopped goes on from its checkpoint. A time is measured without a break.
     """
@@ -50,7 +49,6 @@ class Task(Generic[Result]):
     starter: RunStarter
     find: Callable[[], Result | None]
     words: Callable[[Result], str]
-    todo: str = "to run"
     failure: Result | None = None
     resumes: bool = False
 
@@ -116,7 +114,7 @@ class Task(Generic[Result]):
         if result is not None:
             return self.words(result)
         if not self._ticket.exists():
-            return self.todo
+            return "to run"
         failed = f"failed; remove {self._ticket.name} to try again"
         return failed if RunFolder(self.folder).has_summary else "waits in the scheduler's queue"
 

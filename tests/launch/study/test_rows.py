@@ -11,10 +11,8 @@ import pytest
 
 from configs.study import ScalingCell
 from launch.study.rows import (
-    PREDICTION_FILE,
     ScalingRow,
     measured,
-    predicted,
     with_efficiency,
     write_table,
 )
@@ -113,19 +111,6 @@ def test_a_run_that_ended_within_the_warm_up_has_the_rate_of_its_summary(tmp_pat
     (folder / "metrics.jsonl").write_text("")
     row = _row_of(folder, images_per_s=None)
     assert (row.loss, row.images_per_s) == (None, None)
-
-
-def test_a_prediction_is_found_by_its_ranks(tmp_path: Path) -> None:
-    told = [{"ranks": ranks, "images_per_s": 100.0 * ranks, "efficiency": 1 / ranks} for ranks in (4, 2)]
-    (tmp_path / PREDICTION_FILE).write_text(json.dumps(told), encoding="utf-8")
-    rows = predicted([ScalingCell("", "n", "c", "d", 32, ranks) for ranks in (2, 4)], tmp_path, 1000)
-    assert rows == [
-        ScalingRow(
-            "", "n", "c", "d", 32, ranks, 0, "predicted", images_per_s=100.0 * ranks, efficiency=1 / ranks,
-            later_epoch_s=10 / ranks, folder=tmp_path.name,
-        )
-        for ranks in (2, 4)
-    ]  # fmt: skip
 
 
 def _repeats(*rates: float, **values: Any) -> list[ScalingRow]:
