@@ -4,9 +4,9 @@
 """
 
 import os
-import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,28 +20,23 @@ _WORDS: dict[Need, str] = {
 }
 """What to do where no package is known."""
 
-
-_MANAGERS: dict[str, tuple[str, str, dict[Need, str]]] = {
-    "conda": (
-        "mamba conda micromamba",
-        "install -c conda-forge",
-        {"compiler": "cxx-compiler", "make": "make", "mpi": "openmpi"},
-    ),
-    "debian": (
+_CONDA: tuple[str, str, dict[Need, str]] = (
+    "mamba conda micromamba",
+    "install -c conda-forge",
+    {"compiler": "cxx-compiler", "make": "make", "mpi": "openmpi"},
+)
+_MANAGERS: Sequence[tuple[str, str, dict[Need, str]]] = (
+    ("dnf microdnf yum", "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi-devel"}),
+    ("zypper", "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi4-devel"}),
+    (
         "apt-get",
         "update && apt-get install",  # bare images have no lists of packages
         {"venv": "{python}-venv", "compiler": "g++", "make": "make", "mpi": "libopenmpi-dev"},
     ),
-    "fedora": (
-        "dnf microdnf yum", "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi-devel"},
-    ),
-    "suse": ("zypper", "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi4-devel"}),
-}  # fmt: skip
-"""Distribution -> the commands that its package manager may have, how a package is installed after the command, and
-what each need is called. Red Hat's and SUSE's Pythons can all make virtual environments."""
-
-_LIKE = {"ubuntu": "debian", "rhel": "fedora", "centos": "fedora", "opensuse": "suse"}
-"""ID or ID_LIKE in /etc/os-release -> the distribution whose package manager that is."""
+)
+"""The commands that a package manager may have, how a package is installed after the command, and what each need is
+called. ``run.sh`` has the same order: Fedora has an apt-get, too. Red Hat's and SUSE's Pythons can all make virtual
+environments."""
 
 
 def remedy(need: Need, python: str = sys.executable) -> str:
@@ -51,17 +46,11 @@ def remedy(need: Need, python: str = sys.executable) -> str:
         need: What this machine lacks.
         python: The interpreter that lacks it, if it is a part of Python. Only one of the distribution has packages.
     """
-    try:
-        release = platform.freedesktop_os_release()
-    except OSError:
-        release = {}
-    names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
-    conda = ["conda"] if os.environ.get("CONDA_PREFIX") else []
-    for name in (*conda, *(_LIKE.get(each, each) for each in names)):
-        programs, install, packages = _MANAGERS.get(name, ("", "", {}))
+    for manager in (*([_CONDA] if os.environ.get("CONDA_PREFIX") else []), *_MANAGERS):
+        programs, install, packages = manager
         program = next(filter(shutil.which, programs.split()), "")
         package = packages.get(need, "").format(python=Path(python).name)
         if program and package and (need != "venv" or Path(python).parent == Path("/usr/bin")):
-            as_root = "" if name == "conda" or os.geteuid() == 0 else "as root: "
+            as_root = "" if manager is _CONDA or os.geteuid() == 0 else "as root: "
             return f"{as_root}{program} {install} {package}"
     return _WORDS[need]
