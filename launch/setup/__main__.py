@@ -13,7 +13,7 @@ from types import FrameType
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
-from launch.setup.child import Command, StageError, Stopwatch
+from launch.setup.child import Command, StageError, stopwatch
 from launch.setup.gpu import NEEDS, search_gpus
 from launch.setup.horovod import try_mpi
 from launch.setup.layout import (
@@ -336,8 +336,8 @@ def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | N
         for stage in pending:
             state.stages.pop(stage.name, None)  # An interrupted stage counts as not done.
             state.write()
-            with Stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}") as watch:
-                stage.run(Work(environment, kind, has_mpi, lock, options.checks_files, watch, names, begun, wheels))
+            with stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}") as tick:
+                stage.run(Work(environment, kind, has_mpi, lock, options.checks_files, tick, names, begun, wheels))
             state.stages[stage.name] = stage.digest
             state.write()
     finally:

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _TERM_GRACE_S = 3.0
@@ -67,34 +67,35 @@ def explain(output: str, otherwise: str = "") -> str:
     return "; ".join(filter(None, (found[:200], otherwise)))
 
 
-class Stopwatch:
-    """A stage's line on the terminal: the title, the command's last line while it runs, the seconds at the end."""
+@contextmanager
+def stopwatch(title: str) -> Iterator[Callable[[str], None]]:
+    """Write a stage's line: the title, and at the end of the block the seconds, and whether the stage was not done.
 
-    def __init__(self, title: str) -> None:
-        self._title, self._start_s, self._drawn_s = title, time.monotonic(), 0.0
-        self._is_live = sys.stderr.isatty()
-        self._write(f"setup: {title} ...")
+    Yields:
+        The function that draws the seconds and a line after the title, at most twice a second; on a terminal only.
+    """
+    start_s, drawn_s, is_live = time.monotonic(), 0.0, sys.stderr.isatty()
 
-    def tick(self, line: str) -> None:
-        """Draw the seconds and ``line`` after the title, at most twice a second; on a terminal only."""
-        now_s = time.monotonic()
-        if self._is_live and now_s - self._drawn_s >= _REDRAW_S:
-            self._drawn_s = now_s
-            text = f"setup: {self._title.partition(':')[0]} ... {now_s - self._start_s:.0f} s  {line}"
-            self._write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
-
-    def __enter__(self) -> "Stopwatch":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End the line with the seconds, and say so if the stage was not done."""
-        before = f"\r\x1b[Ksetup: {self._title} ..." if self._is_live else ""
-        word = "not done, " if kind else ""
-        self._write(f"{before} {word}{time.monotonic() - self._start_s:.0f} s\n")
-
-    def _write(self, text: str) -> None:
+    def write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
+
+    def tick(line: str) -> None:
+        nonlocal drawn_s
+        now_s = time.monotonic()
+        if is_live and now_s - drawn_s >= _REDRAW_S:
+            drawn_s = now_s
+            text = f"setup: {title.partition(':')[0]} ... {now_s - start_s:.0f} s  {line}"
+            write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+
+    write(f"setup: {title} ...")
+    word = "not done, "
+    try:
+        yield tick
+        word = ""
+    finally:
+        before = f"\r\x1b[Ksetup: {title} ..." if is_live else ""
+        write(f"{before} {word}{time.monotonic() - start_s:.0f} s\n")
 
 
 class Command:
@@ -131,11 +132,11 @@ class Command:
                 start_new_session=True,
             )
 
-    def wait(self, watch: Stopwatch, until: str = "") -> None:
+    def wait(self, tick: Callable[[str], None], until: str = "") -> None:
         """Show the last line of the output until the command ends.
 
         Args:
-            watch: Where the line is shown.
+            tick: Shows a line.
             until: If not empty, return as soon as the output has this text, or the command has ended: the next `wait`
                 says how.
 
@@ -149,7 +150,7 @@ class Command:
                     status = self._process.wait(_POLL_S)
                 seen = seen[-len(until) :] + output.read() if until else output.read()
                 line = _last_line(seen) or line
-                watch.tick(line)
+                tick(line)
                 if until and (until in seen or status is not None):
                     return
         if status:

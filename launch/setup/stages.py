@@ -160,7 +160,7 @@ def _begin_horovod(work: Work) -> None:
     command = Command(words, log=log, environment=variables, lock=work.lock, otherwise=WITHOUT_COMPILER)
     work.begun["horovod"] = command
     # CMake imports MXNet, which imports whatever else it finds: no package may be half installed by pip just then.
-    command.wait(work.watch, until="-- Configuring done")
+    command.wait(work.tick, until="-- Configuring done")
 
 
 def _horovod_variables(work: Work) -> Mapping[str, str]:
@@ -172,7 +172,7 @@ def _build_horovod(work: Work) -> None:
     if "horovod" not in work.begun:
         install_tools(work)  # again, because PyTorch may have replaced some
         _begin_horovod(work)
-    work.begun["horovod"].wait(work.watch)
+    work.begun["horovod"].wait(work.tick)
     (wheel,) = folder.glob("horovod-*.whl")
     work.pip_install(["--no-index", "--no-deps", "--force-reinstall", wheel], "horovod")
     remove_folder(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from configs.errors import UserError
 from launch.setup.checks import find_problems
-from launch.setup.child import Stopwatch
+from launch.setup.child import stopwatch
 from launch.setup.layout import DOWNLOADING, EXTRAS, Engine, Kind
 from launch.setup.pins import HOROVOD_PIN, TOOLS, closure, locked, named_by, named_by_extra, write_constraints
 from launch.setup.stages import install_project, install_tools, make_venv
@@ -62,8 +62,8 @@ def download(kind: Kind, folder: Path, *, checks_files: bool) -> None:
         remove_folder(DOWNLOADING.folder)
         DOWNLOADING.folder.mkdir()
         python = "{}.{}".format(*sys.version_info)
-        with Stopwatch(f"files of the {kind} environment, for Python {python}, into {folder}") as watch:
-            _fetch_all(Work(DOWNLOADING, kind, False, lock, checks_files, watch, ()), folder)
+        with stopwatch(f"files of the {kind} environment, for Python {python}, into {folder}") as tick:
+            _fetch_all(Work(DOWNLOADING, kind, False, lock, checks_files, tick, ()), folder)
         remove_folder(DOWNLOADING.folder)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     words = " ".join(["--engine", kind.engines[0], f"--{kind.variant}"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.setup.child import Command, Stopwatch
+from launch.setup.child import Command
 from launch.setup.layout import Environment, Kind
 from launch.setup.pins import Pin, closure, write_requirements
 from launch.setup.state import remove_folder
@@ -35,7 +35,7 @@ class Work:
         has_mpi: Whether Horovod is built with MPI.
         lock: Descriptor of the set-up lock, which the stage's commands inherit.
         checks_files: Whether pip takes only files whose digests the lock file names.
-        watch: The stage's line on the terminal.
+        tick: Shows a line of output after the stage's title on the terminal.
         pending: Names of the stages that are not done, this one among them.
         begun: Name of a stage -> the command that works for that stage since an earlier one.
         wheels: The folder from which pip takes every file. If empty, pip asks its indexes.
@@ -46,7 +46,7 @@ class Work:
     has_mpi: bool
     lock: int
     checks_files: bool
-    watch: Stopwatch
+    tick: Callable[[str], None]
     pending: Collection[str]
     begun: dict[str, Command] = field(default_factory=dict)
     wheels: str = ""
@@ -65,7 +65,7 @@ class Work:
         path, variables = self.environment.log(log), self.variables()
         command = Command(words, log=path, environment=variables, lock=self.lock, otherwise=otherwise)
         try:
-            command.wait(self.watch)
+            command.wait(self.tick)
         finally:
             command.stop()
 

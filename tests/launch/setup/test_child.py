@@ -14,7 +14,7 @@ import pytest
 
 from configs.load import ROOT
 from launch.setup import child
-from launch.setup.child import Command, StageError, Stopwatch, explain
+from launch.setup.child import Command, StageError, explain, stopwatch
 
 
 @pytest.fixture
@@ -27,10 +27,14 @@ def _command(script: str, folder: Path, lock: int) -> Command:
     return Command(["sh", "-c", script], log=folder / "log", environment=dict(os.environ), lock=lock)
 
 
+def _shown(line: str) -> None:
+    sys.stderr.write("setup: a stage ...")
+
+
 def _run(script: str, folder: Path, lock: int) -> None:
     command = _command(script, folder, lock)
     try:
-        command.wait(Stopwatch("a stage"))
+        command.wait(_shown)
     finally:
         command.stop()
 
@@ -102,7 +106,7 @@ def _is_alive(pid: str) -> bool:
 def test_a_command_may_tidy_up_before_it_ends(tmp_path: Path, lock: int) -> None:
     script = f"trap 'sleep 0.1; touch {tmp_path}/tidy; exit' TERM; echo ready; while :; do sleep 0.02; done"
     command = _command(script, tmp_path, lock)
-    command.wait(Stopwatch("a stage"), until="ready")
+    command.wait(_shown, until="ready")
     command.stop()
     assert (tmp_path / "tidy").exists()
     command.stop()
@@ -131,8 +135,8 @@ def test_a_stopped_set_up_leaves_no_process_behind_not_even_one_that_ignores_its
 
 
 def test_a_line_of_a_log_has_title_and_seconds_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(StageError), Stopwatch("[1/2] title: more") as watch:
-        watch.tick("not on a terminal")
+    with pytest.raises(StageError), stopwatch("[1/2] title: more") as tick:
+        tick("not on a terminal")
         raise StageError
     assert capsys.readouterr().err == "setup: [1/2] title: more ... not done, 0 s\n"
 
@@ -144,9 +148,9 @@ def test_a_terminal_gets_a_line_at_most_twice_a_second_and_never_a_longer_one(
     monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=lambda: next(now)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
-    with Stopwatch("[1/2] title: more") as watch:
+    with stopwatch("[1/2] title: more") as tick:
         for number in range(9):
-            watch.tick(f"{number} " + 60 * "x")
+            tick(f"{number} " + 60 * "x")
     first, *drawn, last = capsys.readouterr().err.split("\r\x1b[K")
     assert first == "setup: [1/2] title: more ..."
     assert [line[:30] for line in drawn] == [f"setup: [1/2] title ... {s} s  {n} " for s, n in ((0, 0), (1, 4), (1, 8))]

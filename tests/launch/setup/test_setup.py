@@ -18,7 +18,6 @@ from configs.errors import UserError
 from launch.setup import __main__ as set_up
 from launch.setup.__main__ import Options, choose_kind, remembered_kind
 from launch.setup.checks import find_problems
-from launch.setup.child import Stopwatch
 from launch.setup.gpu import Gpu, GpuSearch
 from launch.setup.layout import LOCKS, PROJECT, ROOT, Environment, Kind, Lock, lock_file
 from launch.setup.pins import closure, locked, named_by, read_pins
@@ -331,7 +330,7 @@ def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(
 def test_a_user_without_a_home_gets_one_for_the_commands_of_set_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = Work(Environment(tmp_path / "made"), MXNET, False, 0, True, Stopwatch(""), ())
+    work = Work(Environment(tmp_path / "made"), MXNET, False, 0, True, print, ())
     monkeypatch.setenv("HOME", "/home/me")
     assert work.variables()["HOME"] == "/home/me"
     monkeypatch.delenv("HOME")
