@@ -8,9 +8,8 @@ from argparse import SUPPRESS
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
-from configs.arguments import Parser, exit_status, parse
+from configs.arguments import Parser, add_options, exit_status, option, parse
 from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
 from launch.setup.child import Command, StageError, stopwatch
@@ -51,32 +50,48 @@ _OLD = ("numpy", "protobuf")
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asks for.
+    """The command line of ``./run.sh setup``. What is None follows from the environment that is there, or this machine.
 
     Attributes:
-        engine: The engine. If None, those of the environment, or else MXNet, or PyTorch where MXNet has no build for
-            this Python or this processor.
-        variant: The variant; gpu leaves the version of CUDA to the driver. If None, that of the environment, or else
-            what this machine has.
-        system: The interpreter that has the site's own libraries; empty for one on the PATH. If None, an environment
-            that has all packages itself, or the one that is there.
-        extra: Names of `EXTRAS` to install too.
-        checks_files: Whether pip takes only files whose digests the lock file names.
-        wheels: The folder from which pip takes every file; empty for pip's indexes. If None, that of the set-up before.
-        download: The folder into which the files for such a set-up are fetched, instead of making an environment.
+        system: The interpreter that has the site's own libraries; empty for one on the PATH.
+        wheels: The folder from which pip takes every file; empty for pip's indexes.
         start: The folder from which relative paths start; the caller's.
-        quiet: Whether to print nothing when there is nothing to do; set-up was not asked for by its name then.
     """
 
-    engine: Engine | None = None
+    engine: Engine | None = option(
+        "mxnet (the default with Python 3.10 to 3.12 on x86_64; compiles Horovod) or torch (the default with 3.13 and "
+        "3.14, and on aarch64; compiles nothing); an environment for CPUs where MXNet runs can have both",
+        choices=list(ENGINES),
+    )
     variant: Variant | None = None
-    system: str | None = None
-    extra: Collection[str] = ()
-    checks_files: bool = True
-    wheels: str | None = None
-    download: str | None = None
+    system: str | None = option(
+        "use the libraries of an existing Python, such as that of a module or of NVIDIA's containers, and leave it "
+        "unchanged: MXNet, Horovod and DALI, or PyTorch with --engine torch (default: the first on the PATH that has "
+        "them)",
+        metavar="PYTHON",
+        nargs="?",
+        const="",
+    )
+    extra: Collection[str] = option(
+        "also install the tools for tests and checks (test), or a tracker (tensorboard, wandb, mlflow)",
+        (),
+        action="append",
+        choices=sorted(EXTRAS),
+    )
+    without_hashes: bool = option(
+        "do not check hashes, for a mirror or wheel folder with its own builds", default=False
+    )
+    wheels: str | None = option(
+        "without a network: take every file from this folder, now and later ('': from pip's index again)",
+        metavar="FOLDER",
+    )
+    download: str | None = option(
+        "with a network: fetch into this folder what --wheels needs for the same options, this Python and this kind of "
+        "processor, with all extras; install nothing",
+        metavar="FOLDER",
+    )
+    quiet: bool = option("print nothing when there is nothing to do", default=False)
     start: str = ""
-    quiet: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,17 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(options: Options) -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     if options.system and "/" in options.system:
         options = replace(options, system=str(Path(options.start, options.system)))
     try:
         if options.download is None:
             return set_up(options)
-        if options.system is not None:
-            raise UserError("--download fetches all packages: leave out --system (docs/site.md has the way for a site)")
+        if options.system is not None or options.wheels is not None:
+            raise UserError(
+                "--download fetches all packages: leave out --system (docs/site.md has the way for a site) and --wheels"
+            )
         folder = Path(options.start, options.download).absolute()
-        download(choose_kind(options, None), folder, checks_files=options.checks_files)
+        download(choose_kind(options, None), folder, checks_files=not options.without_hashes)
     except StageError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
@@ -328,16 +345,16 @@ def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | N
         remove_folder(BUILDING.folder)
         state.has_mpi, state.stages = False, {}
     state.kind, state.wheels = kind, wheels
-    state.has_mpi = has_mpi = state.has_mpi if has_mpi is None else has_mpi
+    state.has_mpi = state.has_mpi if has_mpi is None else has_mpi
     state.write()
     begun: dict[str, Command] = {}
-    names = [stage.name for stage in pending]
+    names, checks_files = [stage.name for stage in pending], not options.without_hashes
     try:
         for stage in pending:
             state.stages.pop(stage.name, None)  # An interrupted stage counts as not done.
             state.write()
             with stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}") as tick:
-                stage.run(Work(environment, kind, has_mpi, lock, options.checks_files, tick, names, begun, wheels))
+                stage.run(Work(environment, kind, state.has_mpi, lock, checks_files, tick, names, begun, wheels))
             state.stages[stage.name] = stage.digest
             state.write()
     finally:
@@ -348,12 +365,6 @@ def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | N
 
 def _parser() -> Parser:
     parser = Parser(prog="./run.sh setup", description=__doc__)
-    parser.add_argument(
-        "--engine",
-        choices=list(ENGINES),
-        help="mxnet (the default with Python 3.10 to 3.12 on x86_64; compiles Horovod) or torch (the default with 3.13 "
-        "and 3.14, and on aarch64; compiles nothing); an environment for CPUs where MXNet runs can have both",
-    )
     choice = parser.add_mutually_exclusive_group()
     variants: dict[Variant, str] = {
         "cpu": "make the environment for this machine's CPU",
@@ -363,35 +374,9 @@ def _parser() -> Parser:
     }
     for variant, words in variants.items():
         choice.add_argument(f"--{variant}", dest="variant", action="store_const", const=variant, help=words)
-    choice.add_argument(
-        "--system", metavar="PYTHON", nargs="?", const="",
-        help="use the libraries of an existing Python, such as that of a module or of NVIDIA's containers, and leave "
-        "it unchanged: MXNet, Horovod and DALI, or PyTorch with --engine torch (default: the first on the PATH that "
-        "has them)",
-    )  # fmt: skip
-    words = "also install the tools for tests and checks (test), or a tracker (tensorboard, wandb, mlflow)"
-    parser.add_argument("--extra", action="append", default=[], choices=sorted(EXTRAS), help=words)
-    parser.add_argument(
-        "--without-hashes", dest="checks_files", action="store_false",
-        help="do not check hashes, for a mirror or wheel folder with its own builds",
-    )  # fmt: skip
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument(
-        "--wheels", metavar="FOLDER",
-        help="without a network: take every file from this folder, now and later ('': from pip's index again)",
-    )  # fmt: skip
-    place.add_argument(
-        "--download", metavar="FOLDER",
-        help="with a network: fetch into this folder what --wheels needs for the same options, this Python and this "
-        "kind of processor, with all extras; install nothing",
-    )  # fmt: skip
+    add_options(parser, Options)
     parser.add_argument("--start", default="", help=SUPPRESS)
-    parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
     return parser
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
