@@ -164,6 +164,8 @@ def set_up(options: Options) -> int:
     if problems := find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes):
         raise UserError("\n".join(problems))
     check_folder(wheels, is_remembered=options.wheels is None)
+    if has_mpi is None and _builds_horovod(pending):
+        has_mpi = try_mpi(is_expected=State(CURRENT).has_mpi)
     with only_one() as lock:
         # Another set-up may have ended since the plan above.
         environment = _run(kind, lock, options, wheels, has_mpi)
@@ -331,12 +333,9 @@ def _can_add_mpi(state: State, stages: Collection[Stage]) -> bool:
 def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | None) -> Environment:
     """Do the pending stages, first of a new environment if there is none to add to; return the environment.
 
-    If ``has_mpi`` is None, MPI is tried if Horovod has to be built.
+    If ``has_mpi`` is None, Horovod stays as it is.
     """
     environment, stages, pending = _plan(kind, options.extra, has_mpi)
-    if has_mpi is None and _builds_horovod(pending):
-        has_mpi = try_mpi(is_expected=State(CURRENT).has_mpi)
-        environment, stages, pending = _plan(kind, options.extra, has_mpi)
     state = State(environment)
     if stages[0] in pending:
         if State(CURRENT).kind:
