@@ -11,9 +11,6 @@ from pathlib import Path
 
 from launch.setup.layout import MACHINES, Engine, Variant
 
-_CUDA_MAJOR = 11
-"""The major version of CUDA for which mxnet-cu112 and Horovod are built."""
-
 _PROBE = Path(__file__).with_name("probes") / "gpus.py"
 _QUERY_TIMEOUT_S = 60
 
@@ -123,7 +120,7 @@ class GpuNeeds:
 _MXNET = GpuNeeds(
     engine="mxnet",
     title="MXNet 1.9.1",
-    cuda=11,
+    cuda=11,  # for which Horovod is compiled, too
     oldest_driver=(450, 80),
     update="R450 (450.80.02) or later, better R520",
     # mxnet-cu112 holds machine code for 5.0, 6.0, 7.0, 8.0 and 8.6, and no PTX, from which a driver could compile code
@@ -270,7 +267,7 @@ def find_toolkit() -> Path | None:
     homes = [Path(home) for home in named if home]
     if on_path:
         homes.insert(2, Path(on_path).resolve().parents[1])
-    return next((home for home in homes if _nvcc_major(home / "bin" / "nvcc") == _CUDA_MAJOR), None)
+    return next((home for home in homes if _nvcc_major(home / "bin" / "nvcc") == _MXNET.cuda), None)
 
 
 def _nvcc_major(nvcc: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""The variables with which Horovod is compiled for this machine, the search for its MPI, and a check of the result."""
+"""What Horovod is compiled with here: variables, MPI, links to NVIDIA's libraries; and a check of the result."""
 
 import ctypes
 import os
@@ -13,7 +13,6 @@ from configs.machine_limits import default_workers
 from launch.setup.child import StageError, explain
 from launch.setup.gpu import find_toolkit
 from launch.setup.layout import ROOT, Environment, Variant
-from launch.setup.libraries import link
 from launch.setup.packages import remedy
 
 _MPI_PROGRAM = "#include <mpi.h>\nint main(int argc, char **argv) { return MPI_Init(&argc, &argv); }\n"
@@ -105,11 +104,28 @@ def _stub_folder(toolkit: Path, environment: Environment) -> list[str]:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         stub = environment.folder / "cuda-stub" / "libcuda.so.1"
-        stub.parent.mkdir(exist_ok=True)
-        stub.unlink(missing_ok=True)
-        stub.symlink_to(toolkit / "lib64" / "stubs" / "libcuda.so")
+        link(stub, toolkit / "lib64" / "stubs" / "libcuda.so")
         return [str(stub.parent)]
     return []
+
+
+def link(path: Path, target: Path) -> None:
+    """Make ``path`` a link to ``target``: a relative one, because the environment is renamed when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.path.relpath(target, path.parent))
+
+
+def link_nvidia_libraries(packages: Path) -> bool:
+    """Link NVIDIA's libraries beside libmxnet.so, which looks for them in its own folder only.
+
+    Returns:
+        Whether ``packages`` has any of NVIDIA's libraries.
+    """
+    libraries = sorted(packages.glob("nvidia/*/lib/lib*.so*"))
+    for library in libraries:
+        link(packages / "mxnet" / library.name, library)
+    return bool(libraries)
 
 
 def try_mpi(*, is_expected: bool) -> bool:

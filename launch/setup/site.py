@@ -141,10 +141,11 @@ def stages_over_base(kind: Kind, extras: Collection[str]) -> list[Stage]:
     (engine,), project = kind.engines, digest(PROJECT.read_text(encoding="utf-8"))
     title = f"virtual environment that sees the packages of {kind.base}"
     made_for = digest(kind.base, ROOT, kind.variant, *([engine] if engine != "mxnet" else []))
+    packages = partial(_install_beside_base, extra="onnx" if engine == "mxnet" else "")  # MXNet's exporter, too
     optional = Stage("optional", "DALI and ONNX, where they are missing and can be had", project, GB, _add_optional)
     return [
         Stage("venv", title, made_for, GB // 10, _make_venv_over_base),
-        Stage("packages", "packages that are missing there", project, GB, _install_packages),
+        Stage("packages", "packages that are missing there", project, GB, packages),
         *([optional] if engine == "torch" else []),
         *(
             Stage(extra, EXTRAS[extra], project, GB // 3, partial(_install_beside_base, extra=extra))
@@ -173,11 +174,6 @@ def _make_venv_over_base(work: Work) -> None:
     for name, kept in (("base", pins), ("base-frameworks", built)):
         text = "\n".join([f"# the packages of {work.kind.base}", *kept, ""])
         (environment.folder / f"{name}.txt").write_text(text, encoding="utf-8")
-
-
-def _install_packages(work: Work) -> None:
-    """Install what every environment needs, and MXNet's exporter to ONNX."""
-    _install_beside_base(work, "onnx" if work.kind.engines == ("mxnet",) else "")
 
 
 def _install_beside_base(work: Work, extra: str) -> None:

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from launch.setup.child import Command, StageError
-from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_build
+from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_build, link_nvidia_libraries
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
-from launch.setup.libraries import link_nvidia_libraries
 from launch.setup.pins import (
     HOROVOD,
     HOROVOD_PIN,

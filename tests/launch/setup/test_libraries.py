@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs.load import ROOT
-from launch.setup.libraries import link_nvidia_libraries
+from launch.setup.horovod import link_nvidia_libraries
 
 
 def _compile(library: Path, *linked: Path) -> Path:
