@@ -14,7 +14,7 @@ from statistics import fmean
 
 from configs.registry import require_engine
 from configs.study import Cell, Study
-from launch.study.tasks import RunStarter, Task, run_study, summary_in
+from launch.study.tasks import RunStarter, Task, run_study
 from logs.disk import explain_disk_errors, write_text
 from logs.folder import Summary
 from logs.show.drawing import plot_study
@@ -52,13 +52,12 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
             require_engine(name)
 
     def task(cell: Cell) -> Task[_Ended]:
-        def find() -> _Ended | None:
-            ended = summary_in(folder)
-            is_result = ended and (ended.status == "success" or DIVERGED in (ended.failure or ""))
-            return (cell, ended) if ended and is_result else None
+        def find(ended: Summary) -> _Ended | None:
+            return (cell, ended) if ended.status == "success" or DIVERGED in (ended.failure or "") else None
 
-        folder = runs / cell.folder
-        return Task(*study.load(cell), folder, starter, find, lambda result: accuracy_text(result[1]), resumes=True)
+        return Task(
+            *study.load(cell), runs / cell.folder, starter, find, lambda result: accuracy_text(result[1]), resumes=True
+        )
 
     def stages() -> Iterator[Sequence[Task[_Ended]]]:
         yield list(map(task, grid))

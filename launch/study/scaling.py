@@ -19,7 +19,8 @@ from launch.start.local import CANNOT_SHAPE, can_shape
 from launch.study.comparisons import compare, verdict
 from launch.study.page import write_page
 from launch.study.rows import ScalingRow, measured, write_table
-from launch.study.tasks import RunStarter, Task, run_study, summary_in
+from launch.study.tasks import RunStarter, Task, run_study
+from logs.folder import Summary
 from train.sim.conditions import DESCRIPTION, conditions
 from train.sim.grid import sweep
 
@@ -33,7 +34,7 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
     """Run a scaling study, or list its tasks; the table is up to date after each task.
 
     A task that waits in a scheduler's queue is looked at again by the next call. To submit the task again, remove its
-    ``.submitted`` file.
+    folder.
 
     Args:
         study: The grid.
@@ -151,10 +152,8 @@ def _measurement(
 ) -> Task[list[ScalingRow]]:
     """Return the task of one repeat of a cell."""
 
-    def find() -> list[ScalingRow] | None:
-        summary = summary_in(folder)
-        is_result = summary is not None and summary.status == "success"
-        return [measured(cell, repeat, folder, study.warmup_steps)] if is_result else None
+    def find(ended: Summary) -> list[ScalingRow] | None:
+        return [measured(cell, repeat, folder, study.warmup_steps)] if ended.status == "success" else None
 
     failure = ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
     words = "{0[0].images_per_s:,.1f} images/s".format

@@ -15,7 +15,7 @@ from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import with_resolved_paths
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
-from logs.disk import explain_disk_errors
+from launch.submit.submission import JOB_FILE
 from logs.folder import RunFolder, Summary
 
 Result = TypeVar("Result")
@@ -37,7 +37,7 @@ class Task(Generic[Result]):
         cluster: Where it runs.
         folder: The folder of the task.
         starter: What runs it.
-        find: Returns the result in the folder, or None if the task has not come to its end.
+        find: Returns the result of a run by its summary, or None if the run has to be made again.
         words: Returns a result in a few words.
         failure: The result of a task that failed; None if the study cannot continue after a failure.
         resumes: Whether a run that was stopped goes on from its checkpoint. A time is measured without a break.
@@ -47,15 +47,15 @@ class Task(Generic[Result]):
     cluster: Cluster
     folder: Path
     starter: RunStarter
-    find: Callable[[], Result | None]
+    find: Callable[[Summary], Result | None]
     words: Callable[[Result], str]
     failure: Result | None = None
     resumes: bool = False
 
     @property
-    def _ticket(self) -> Path:
-        """The mark of a run in a scheduler's queue. The mark lies beside the folder, which the job must find empty."""
-        return self.folder.with_name(f"{self.folder.name}.submitted")
+    def _is_submitted(self) -> bool:
+        """Whether the run was handed to a scheduler."""
+        return (self.folder / JOB_FILE).is_file()
 
     def read(self) -> Result | None:
         """Return the result in the folder, or None if there is none yet.
@@ -73,7 +73,7 @@ class Task(Generic[Result]):
                 f"{self.folder}: holds a run whose settings differ from the study's; remove the folder, or give "
                 "another --runs"
             )
-        return self.find()
+        return self.find(run.summary()) if run.has_summary else None
 
     def start(self) -> int | None:
         """Run the task to its end.
@@ -86,18 +86,14 @@ class Task(Generic[Result]):
             UserError: The run was refused before it began.
         """
         run = RunFolder(self.folder)
-        if self._ticket.exists():
-            # A job that ended without success is submitted again only on request: after the ticket was removed.
+        if self._is_submitted:
+            # A job that ended without success is submitted again only on request: after its folder was removed.
             return 1 if run.has_summary else None
         if owner := run.claims.holder():
             raise UserError(f"{self.folder}: a run is active in it: {owner}; wait for its end")
         if self.folder.exists() and not self._can_resume(run):
             shutil.rmtree(self.folder)  # The rest of an earlier attempt at the same run, which did not come to its end.
         status = self.starter(self.recipe, self.cluster, self.folder)
-        if status is None:
-            with explain_disk_errors(self._ticket):
-                self._ticket.parent.mkdir(parents=True, exist_ok=True)
-                self._ticket.touch()
         if status == REFUSED_STATUS:
             raise UserError(
                 f"{self.folder.name}: the run was refused (see above); correct the study, finished runs are kept"
@@ -106,23 +102,17 @@ class Task(Generic[Result]):
 
     def _can_resume(self, run: RunFolder) -> bool:
         """Return whether the run in the folder was stopped, and left a checkpoint."""
-        is_over = not run.is_begun or ((ended := summary_in(self.folder)) and ended.steps is not None)
+        is_over = not run.is_begun or (run.has_summary and run.summary().steps is not None)
         return self.resumes and not is_over and run.checkpoints.newest_valid()[0] is not None
 
     def describe(self, result: Result | None) -> str:
         """Return the result in a few words, or without one what is to be done."""
         if result is not None:
             return self.words(result)
-        if not self._ticket.exists():
+        if not self._is_submitted:
             return "to run"
-        failed = f"failed; remove {self._ticket.name} to try again"
+        failed = f"failed; remove {self.folder} to try again"
         return failed if RunFolder(self.folder).has_summary else "waits in the scheduler's queue"
-
-
-def summary_in(folder: Path) -> Summary | None:
-    """Return the summary of the run in a folder, or None if no run has ended there."""
-    run = RunFolder(folder)
-    return run.summary() if run.has_summary else None
 
 
 def run_study(

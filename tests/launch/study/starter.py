@@ -5,6 +5,7 @@ from pathlib import Path
 
 from configs.load import dump
 from configs.schema import Cluster, Recipe
+from launch.submit.submission import JOB_FILE
 from logs.folder import RunFolder, Summary
 
 
@@ -23,6 +24,8 @@ class Starter:
         assert not folder.exists(), "the rest of an earlier attempt"
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(dump(recipe, cluster), encoding="utf-8")
+        if self.status is None:
+            (folder / JOB_FILE).touch()
         if summary := self.end(recipe):
             RunFolder(folder).write_summary(summary)
         return self.status

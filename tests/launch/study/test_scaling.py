@@ -18,6 +18,7 @@ from configs.schema import Cluster, Recipe
 from configs.study import ScalingStudy
 from launch.study import scaling
 from launch.study.scaling import run_scaling
+from launch.submit.submission import JOB_FILE
 from logs.folder import Summary
 from tests.configs.studies import GRID, scaling_study
 from tests.launch.study.starter import Starter
@@ -106,7 +107,9 @@ def test_cells_beyond_the_machine_are_predicted_in_lines_along_the_ranks(
 ) -> None:
     asked: list[tuple[str, int, float]] = []
 
-    def queue(recipe: Recipe, cluster: Cluster, _folder: Path) -> None:
+    def queue(recipe: Recipe, cluster: Cluster, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / JOB_FILE).touch()
         asked.append((recipe.model.name, cluster.world_size, recipe.schedule.base_lr))
 
     study = scaling_study(**GPUS)

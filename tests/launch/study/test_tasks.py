@@ -1,21 +1,20 @@
 """What a study takes for a run of its own, leaves beside its folder, and starts again."""
 
 import os
-from functools import partial
+import shutil
 from pathlib import Path
 
 import pytest
 
 from configs.errors import UserError
 from configs.load import dump, load_both, with_resolved_paths
-from launch.study.tasks import Task, summary_in
+from launch.study.tasks import Task
 from logs.folder import RunFolder, Summary
 from tests.launch.study.starter import Starter
 
 
 def _cell(folder: Path, starter: Starter) -> Task[Summary]:
-    find = partial(summary_in, folder / "cell")
-    return Task(*load_both("digits", "laptop"), folder / "cell", starter, find, str)
+    return Task(*load_both("digits", "laptop"), folder / "cell", starter, lambda ended: ended, str)
 
 
 def test_a_run_without_an_end_is_cleared_away_and_one_of_the_same_settings_counts(tmp_path: Path) -> None:
@@ -54,8 +53,8 @@ def test_a_job_in_a_queue_is_handed_over_once_and_again_only_on_request(tmp_path
     assert run.describe(None) == "waits in the scheduler's queue"
     RunFolder(run.folder).write_summary(Summary("digits", "aborted", failure="out of time"))
     assert (run.start(), len(starter.started)) == (1, 1)
-    assert run.describe(None) == "failed; remove cell.submitted to try again"
-    (tmp_path / "deep" / "cell.submitted").unlink()
+    assert run.describe(None) == f"failed; remove {run.folder} to try again"
+    shutil.rmtree(run.folder)
     assert (run.start(), len(starter.started)) == (None, 2)
 
 
