@@ -98,7 +98,7 @@ class Study(_AnyStudy):
         self.refuse(self.tuned == "run.seed", "tuned", "another key, because seeds sets this one over it")
         return self
 
-    def grid_cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[Cell]:
         """Yield a cell for every value of every grid, with the first seed."""
         for name, curve in self.curves.items():
             for swept, values in curve.grid.items():
@@ -132,7 +132,7 @@ class Cell:
     seed: int
 
     @property
-    def folder(self) -> str:
+    def name(self) -> str:
         """The name of the run's folder."""
         return _as_folder(f"{self.curve}-{self.swept}-{self.tuned:g}-seed{self.seed}")
 
@@ -397,18 +397,14 @@ def load_study(name: str) -> Study | ScalingStudy:
 
     Raises:
         ConfigError: The study or a key is unknown, or a value has the wrong type or range, in the study or in a cell.
-        UserError: The file cannot be read or is not YAML.
+        UserError: The file cannot be read or is not YAML, or the ranks of a cell cannot share its batch.
     """
     tree = read_tree("study", name)
-    if len(tree.keys() & Study.model_fields.keys()) > len(tree.keys() & ScalingStudy.model_fields.keys()):
-        study = validate(Study, tree, "study.")
-        _require_apart(cell.folder for cell in study.grid_cells())
-        for cell in study.grid_cells():
-            study.load(cell)
-        return study
-    scaling = validate(ScalingStudy, tree, "study.")
-    _require_apart(point.name for point in scaling.cells())
-    for point in scaling.cells():
-        recipe, cluster = scaling.load(point)
+    is_of_accuracy = len(tree.keys() & Study.model_fields.keys()) > len(tree.keys() & ScalingStudy.model_fields.keys())
+    study: Any = validate(Study if is_of_accuracy else ScalingStudy, tree, "study.")
+    cells = list(study.cells())
+    _require_apart(cell.name for cell in cells)
+    for recipe, cluster in map(study.load, cells):
         plan_run(recipe, cluster.world_size)
-    return scaling
+    found: Study | ScalingStudy = study
+    return found

@@ -76,7 +76,7 @@ def _sweep(options: _Options) -> int:
     from logs.disk import explain_disk_errors
 
     study = load_study(options.study)
-    place = study.load(next(study.grid_cells()))[1] if isinstance(study, Study) else study.base_cluster
+    place = study.load(next(study.cells()))[1] if isinstance(study, Study) else study.base_cluster
     runs = options.runs or resolve_path(place.paths.runs) / study.name
     output = options.output or runs
     if not options.dry_run:

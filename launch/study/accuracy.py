@@ -46,7 +46,7 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
         ConfigError: A run needs a framework that this environment lacks.
         UserError: A folder holds a run with other settings, or a run was refused.
     """
-    grid, results = list(study.grid_cells()), dict[Cell, Summary]()
+    grid, results = list(study.cells()), dict[Cell, Summary]()
     if not is_dry_run:
         for name in {study.load(cell)[1].engine.name for cell in grid}:
             require_engine(name)
@@ -56,7 +56,7 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
             return (cell, ended) if ended.status == "success" or DIVERGED in (ended.failure or "") else None
 
         return Task(
-            *study.load(cell), runs / cell.folder, starter, find, lambda result: accuracy_text(result[1]), resumes=True
+            *study.load(cell), runs / cell.name, starter, find, lambda result: accuracy_text(result[1]), resumes=True
         )
 
     def stages() -> Iterator[Sequence[Task[_Ended]]]:
@@ -90,7 +90,7 @@ def best_cells(study: Study, results: Results) -> dict[Point, Cell]:
     If two values of the tuned key are equally accurate, the smaller one is best.
     """
     best: dict[Point, Cell] = {}
-    for cell in sorted(study.grid_cells(), key=lambda each: each.tuned):
+    for cell in sorted(study.cells(), key=lambda each: each.tuned):
         other = best.get((cell.curve, cell.swept))
         if other is None or (_accuracy(results[cell]) or 0.0) > (_accuracy(results[other]) or 0.0):
             best[cell.curve, cell.swept] = cell
@@ -121,7 +121,7 @@ def write_study(study: Study, results: Results, folder: Path) -> None:
         metric=metric,
         swept_values=sorted({swept for _, swept in best}),
         points=points,
-        tried={(each.curve, each.swept, each.tuned): accuracy_text(results[each]) for each in study.grid_cells()},
+        tried={(each.curve, each.swept, each.tuned): accuracy_text(results[each]) for each in study.cells()},
     )
     with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 
 from configs.errors import REFUSED_STATUS, STOPPED_STATUS, UserError
 from configs.load import with_resolved_paths
-from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from launch.submit.submission import JOB_FILE
 from logs.folder import RunFolder, Summary
@@ -138,10 +137,7 @@ def run_study(
     """
     has_failed = False
     for tasks in stages:
-        # A folder of another study, and a batch that the ranks cannot share, are refused now, not hours later.
-        known = [task.read() for task in tasks]
-        for task in tasks:
-            plan_run(task.recipe, task.cluster.world_size)
+        known = [task.read() for task in tasks]  # A folder of another study is refused now, not hours later.
         for number, (task, found) in enumerate(zip(tasks, known, strict=True), start=1):
             sys.stdout.write(f"{number:4}/{len(tasks)}  {task.folder.name:48}  {task.describe(found)}\n")
             sys.stdout.flush()

@@ -39,12 +39,12 @@ def _load(folder: Path, tree: dict[str, Any]) -> Study | ScalingStudy:
 def test_an_accuracy_study_has_a_cell_for_each_value_with_the_first_seed() -> None:
     study = validate(Study, STUDY, "study.")
     cells = [Cell("LARS", 64, 0.5, 3), Cell("LARS", 64, 1, 3), Cell("LARS", 128, 2, 3), Cell("plain SGD", 32, 0.25, 3)]
-    assert list(study.grid_cells()) == cells
-    assert [cell.folder for cell in cells] == [
+    assert list(study.cells()) == cells
+    assert [cell.name for cell in cells] == [
         "LARS-64-0.5-seed3", "LARS-64-1-seed3", "LARS-128-2-seed3", "plain-SGD-32-0.25-seed3",
     ]  # fmt: skip
-    assert Cell("c", 64, 0.1 + 0.2, 12).folder == "c-64-0.3-seed12"
-    assert Cell("../a\n/b", 64, 1, 3).folder == "..-a--b-64-1-seed3", "one folder, below that of the study"
+    assert Cell("c", 64, 0.1 + 0.2, 12).name == "c-64-0.3-seed12"
+    assert Cell("../a\n/b", 64, 1, 3).name == "..-a--b-64-1-seed3", "one folder, below that of the study"
     told = []
     for cell in (cells[2], Cell("plain SGD", 32, 0.25, 1)):
         recipe, cluster = study.load(cell)
@@ -70,7 +70,12 @@ def test_a_variable_in_a_study_is_the_text_as_written(key: str, tmp_path: Path) 
     (tmp_path / "study.yaml").write_text(text, encoding="utf-8")
     study = load_study(str(tmp_path / "study.yaml"))
     assert isinstance(study, Study)
-    assert study.load(next(study.grid_cells()))[1].environment == {"A_SITE": "1.10"}
+    assert study.load(next(study.cells()))[1].environment == {"A_SITE": "1.10"}
+
+
+def test_a_batch_that_the_ranks_cannot_share_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^batch\.global_size: got 63, allowed: a multiple of 2 ranks"):
+        _load(tmp_path, STUDY | {"curves": {"C": {"grid": {64: [1], 63: [1]}}}})
 
 
 @pytest.mark.parametrize(("keys", "asked_for"), [((), "ranks"), (("seeds",), "swept"), (("ranks",), "batch")])
@@ -299,7 +304,7 @@ def test_every_study_that_we_ship_can_be_run(path: Path, monkeypatch: pytest.Mon
     study = load_study(path.stem)
     assert study.name == path.stem
     if isinstance(study, Study):
-        recipes = [study.load(cell)[0] for cell in study.grid_cells()]
+        recipes = [study.load(cell)[0] for cell in study.cells()]
         equal = {(each.run.epochs, each.data.model_dump_json(), each.batch.bn_span) for each in recipes}
         assert len(equal) == 1 or study.name != "large-batch", "it compares optimizers after equal epochs"
     elif path.stem.endswith("-laptop"):

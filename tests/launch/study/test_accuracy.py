@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from configs import registry
-from configs.errors import ConfigError, UserError
+from configs.errors import ConfigError
 from configs.plan import Position
 from configs.schema import Cluster, Recipe
 from configs.study import Cell, Study
@@ -150,13 +150,6 @@ def test_a_framework_that_is_not_here_is_refused_before_the_first_run_and_needed
         _sweep(tmp_path, starter := Starter(), curves=curves)
     assert starter.started == []
     assert _sweep(tmp_path, starter, curves=curves, is_dry_run=True) == 0
-
-
-@pytest.mark.parametrize("is_dry_run", [True, False])
-def test_a_batch_that_the_ranks_cannot_share_is_refused_before_the_first_run(tmp_path: Path, is_dry_run: bool) -> None:
-    with pytest.raises(UserError, match=r"^batch\.global_size: got 63, allowed: a multiple of 2 ranks"):
-        _sweep(tmp_path, starter := Starter(), curves={"C": {"grid": {64: [1], 63: [1]}}}, is_dry_run=is_dry_run)
-    assert starter.started == []
 
 
 @pytest.mark.parametrize(
