@@ -320,9 +320,8 @@ def _limits(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> Chec
     ]
     if short:
         return CheckResult("WARN", "limits", "; ".join(short), "raise them with ulimit, or in limits.conf")
-    return CheckResult(
-        "OK", "limits", ", ".join(f"{name} {limit:,}" for name, limit in machine.limits.items()) or "none"
-    )
+    words = ", ".join(f"{name} {limit:,}" for name, limit in machine.limits.items())
+    return CheckResult("OK", "limits", words or "none")
 
 
 def _inodes(report: ProbeReport, machine: MachineFacts, rank: RankFacts) -> CheckResult:

@@ -248,11 +248,8 @@ def _set_up(cluster: Cluster) -> CheckResult:
     """Check the environment that ./run.sh setup made."""
     state, engine = State(), cluster.engine.name
     if state.kind and ENGINES[engine].computes and engine not in state.kind.engines:
-        words, remedy = (
-            f"the environment is for {state.kind}, engine.name: {engine}",
-            f"./run.sh setup --engine {engine}",
-        )
-        return CheckResult("FAIL", "set-up", words, remedy)
+        words = f"the environment is for {state.kind}, engine.name: {engine}"
+        return CheckResult("FAIL", "set-up", words, f"./run.sh setup --engine {engine}")
     if problem := without_cuda(cluster):
         return CheckResult("FAIL", "set-up", *problem)
     if state.kind is None:

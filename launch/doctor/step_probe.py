@@ -142,10 +142,8 @@ def probe_step(  # noqa: PLR0913 (each says another part of what is probed)
 def _take(rank: ProbedRank, parts: _Parts, batch: TrainingBatch) -> Callable[[], object]:
     """Time the parts of a step and whole steps on one batch; the warm-up is that of a run. Return the step."""
     engine, model, passes = rank.parts.engine, rank.parts.model, rank.passes(batch)
-    lengths, width = (
-        [math.prod(each.shape) for each in model.network.gradients],
-        4 if rank.parts.cluster.sum_precision == "float32" else 2,
-    )
+    lengths = [math.prod(each.shape) for each in model.network.gradients]
+    width = 4 if rank.parts.cluster.sum_precision == "float32" else 2
     parts.note(
         images=rank.parts.plan.global_batch_size,
         buckets_bytes=[width * sum(lengths[index] for index in bucket) for bucket in model.buckets.order],
@@ -280,10 +278,8 @@ def last_line(error: BaseException) -> str:
 
 def of_gpu(identity: Identity, query: str) -> str:
     """Return what nvidia-smi tells of this rank's GPU; empty where it does not."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    gpu = (
-        visible[identity.local_rank] if identity.local_rank < len(visible) and visible[0] else str(identity.local_rank)
-    )
+    visible, number = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))), identity.local_rank
+    gpu = visible[number] if number < len(visible) else str(number)
     command = ["nvidia-smi", "-i", gpu, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
