@@ -1,7 +1,8 @@
 """Runs of the digits, begun as a user begins them; and finished ones that many tests read.
 
-A rank's start takes seconds, so a test that needs just any run, or a second one to compare with, takes ``short_run``
-or ``two_epoch_run``. Each runs once, for all processes of pytest-xdist, and nobody may write into its folder.
+A rank's start takes seconds, so a test that needs just any run, or a second one to compare with, takes ``short_run``,
+``other_run`` or ``two_epoch_run``. Each runs once, for all processes of pytest-xdist, and nobody may write into its
+folder.
 """
 
 import fcntl
@@ -10,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +19,19 @@ from typing import Any, NamedTuple
 import pytest
 
 from configs.load import ROOT
+from configs.registry import has_engine
 
 SHORT = [
     "run.max_steps=8", "run.target_top1=null", "run.log_every_steps=2", "model.name=resnet8", "model.image_size=16",
 ]  # fmt: skip
 """Settings of ``short_run``."""
+
+OTHER = [
+    *SHORT, "cluster.engine.timing=false", "cluster.engine.update_groups=3", "mlperf.submits=true",
+    "cluster.communication.bucket_bytes=65536", "cluster.communication.bucket_fraction=0",
+    *["cluster.communication.deferred_fraction=0.4"] * has_engine("mxnet"),
+]  # fmt: skip
+"""Settings of ``other_run``."""
 
 TWO_EPOCHS = [
     "model.name=resnet8", "model.image_size=16", "run.epochs=2", "run.eval_every_epochs=1", "run.eval_first_epoch=1",
@@ -116,15 +126,28 @@ def short_run(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> 
 
 
 @pytest.fixture(scope="session")
+def other_run(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> FinishedRun:
+    """Train as ``short_run`` does, with all else otherwise that may not change a bit.
+
+    It is traced and not timed, gradients travel under the next forward, and no page of the images can be dropped.
+    """
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as memory:
+        return _run_once(tmp_path_factory, "other-run", shared_digits, OTHER, Path(memory), words=("--trace",))
+
+
+@pytest.fixture(scope="session")
 def two_epoch_run(tmp_path_factory: pytest.TempPathFactory, shared_digits: Path) -> FinishedRun:
     """Train a small network on two ranks for two epochs, with an evaluation after each."""
     return _run_once(tmp_path_factory, "two-epoch-run", shared_digits, TWO_EPOCHS)
 
 
-def _run_once(factory: pytest.TempPathFactory, name: str, digits: Path, settings: list[str]) -> FinishedRun:
+def _run_once(
+    factory: pytest.TempPathFactory, name: str, digits: Path, settings: list[str], data: Path | None = None, **more: Any
+) -> FinishedRun:
     def make(folder: Path) -> None:
-        shutil.copytree(digits, folder / "data" / "digits")
-        done = train(folder / "run", *settings, f"cluster.paths.data={folder}/data")
+        place = data or folder / "data"
+        shutil.copytree(digits, place / "digits")
+        done = train(folder / "run", *settings, f"cluster.paths.data={place}", **more)
         (folder / "finished.json").write_text(json.dumps(done[1:]), encoding="utf-8")
 
     folder = _made_once(factory, name, make)

@@ -5,7 +5,6 @@ import json
 import logging
 import re
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -19,27 +18,21 @@ from data.prepare import prepare
 from data.sources.catalogue import open_source
 from data.sources.image_source import Settings
 from tests.engines import cpu_engine
-from tests.runs import train
+from tests.runs import FinishedRun
 from train.comm.communicator import SingleProcess
 from train.dataset import BlankImages, Images, images_of, local_folder, require_cold
 from train.rank.identity import Identity
 
-SHORT = ["run.max_steps=2", "run.target_top1=null", "model.name=resnet8", "model.image_size=16"]
-
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm here, whose pages nobody can clear")
-def test_pages_that_cannot_be_dropped_leave_no_cache_clear_in_the_log_of_a_good_run(
-    shared_digits: Path, tmp_path: Path
-) -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        shutil.copytree(shared_digits, Path(folder, "digits"))
-        done = train(tmp_path / "run", *SHORT, f"cluster.paths.data={folder}", "mlperf.submits=true")
-    assert done.status == 0, done.errors
-    asked = re.findall("cache_clear is not logged|not for submission: images were in memory", done.output + done.errors)
+def test_pages_that_cannot_be_dropped_leave_no_cache_clear_in_the_log_of_a_good_run(other_run: FinishedRun) -> None:
+    run, told = other_run.folder, other_run.output + other_run.errors
+    assert other_run.status == 0, told
+    asked = re.findall("cache_clear is not logged|not for submission: images were in memory", told)
     assert len(asked) == 2, "the first says why, the second what it means"
-    assert "cache_clear" not in (tmp_path / "run/result_0.txt").read_text(encoding="utf-8")
-    assert not json.loads((tmp_path / "run/verdict.json").read_text(encoding="utf-8"))["0.6.0"]["passed"]
+    assert "cache_clear" not in (run / "result_0.txt").read_text(encoding="utf-8")
+    assert not json.loads((run / "verdict.json").read_text(encoding="utf-8"))["0.6.0"]["passed"]
 
 
 def test_a_stage_whose_variable_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
