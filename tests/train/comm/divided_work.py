@@ -1,11 +1,6 @@
-"""What ranks that divide the work of an optimizer leave and compute, beside a rank alone.
-
-Run once a rank: python -m tests.train.comm.divided_work ENGINE FOLDER
-"""
+"""What ranks that divide the work of an optimizer leave and compute, beside a rank alone."""
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,14 +9,12 @@ from unittest import mock
 
 import numpy as np
 
-from configs.load import load_cluster
 from configs.optimizers import HyperParameters
 from tests.engines import small_network
-from train.comm.communicator import Communicator, connector, start_communicator
+from train.comm.communicator import Communicator
 from train.comm.shares import ALONE, Shares
 from train.engine.build import build_optimizer
-from train.rank.identity import Identity, read_identity
-from train.rank.startup import Ledger
+from train.rank.identity import Identity
 
 _MUON, _SHAMPOO = "{name: muon, weight_decay: 0.01}", "{name: shampoo, weight_decay: 0.01, block_size: 32}"
 _OPTIMIZERS = {"mxnet": [_MUON], "torch": [_MUON, _SHAMPOO]}
@@ -73,10 +66,3 @@ def _state_after_steps(name: str, optimizer: str, shares: Shares) -> tuple[bytes
             built.update(HyperParameters(0.1, 0.9, 0.01, step))
     state = [*network.read_weights().values(), *map(engine.to_host, built.momenta)]
     return b"".join(each.tobytes() for each in state), len(pieces)
-
-
-if __name__ == "__main__":
-    here, cluster = read_identity(os.environ), load_cluster("laptop", [f"cluster.engine.name={sys.argv[1]}"])
-    joined = start_communicator(here, Ledger(), connector(cluster.communication)).result()
-    write_divided(sys.argv[1], here, joined, Path(sys.argv[2]))
-    joined.gather("over", 0)
