@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -58,18 +60,33 @@ def failing_reads(folder: Path, call: str, path: Path, number: int, *, once: boo
     """Return the variables of a process whose reads of a path fail; skip the test where that cannot be arranged.
 
     Args:
-        folder: Takes the library.
+        folder: Takes the file ``has-failed``, if a call fails ``once``.
         call: ``open``, ``stat`` or ``opendir``.
         path: The file or the folder.
         number: The error number.
         once: Whether the first call fails and no other, in whichever process.
     """
-    library, mark = folder / "failing_reads.so", folder / "has-failed"
-    compile_library(library, _SOURCE)
-    variables = {**os.environ, "LD_PRELOAD": str(library), "FAIL_CALL": call, "FAIL_ERRNO": str(number)}
+    variables = _variables(call, number) | {"FAIL_PATH": str(path)}
+    return os.environ | variables | ({"FAIL_ONCE": str(folder / "has-failed")} if once else {})
+
+
+@cache
+def _library() -> "TemporaryDirectory[str]":
+    """Compile the library once for this process, into a folder that goes with it."""
+    folder = TemporaryDirectory()
+    compile_library(Path(folder.name) / "failing_reads.so", _SOURCE)
+    return folder
+
+
+@cache
+def _variables(call: str, number: int) -> dict[str, str]:
+    """Return what lets a call fail, and skip the test if Python does not see it."""
+    folder = _library().name
+    variables = {"LD_PRELOAD": f"{folder}/failing_reads.so", "FAIL_CALL": call, "FAIL_ERRNO": str(number)}
     read = {"open": "open(p).close()", "stat": "os.stat(p)", "opendir": "os.listdir(p)"}[call]
-    command = [sys.executable, "-c", f"import os, sys; p = sys.argv[1]; {read}", str(folder)]
-    probe = subprocess.run(command, env=variables | {"FAIL_PATH": str(folder)}, capture_output=True, check=False)
+    command = [sys.executable, "-S", "-c", f"import os, sys; p = sys.argv[1]; {read}", folder]
+    environment = os.environ | variables | {"FAIL_PATH": folder}
+    probe = subprocess.run(command, env=environment, capture_output=True, check=False)
     if f"[Errno {number}]".encode() not in probe.stderr:
         pytest.skip("this Python reads by other calls of the C library")
-    return variables | {"FAIL_PATH": str(path)} | ({"FAIL_ONCE": str(mark)} if once else {})
+    return variables

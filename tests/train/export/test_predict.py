@@ -218,14 +218,12 @@ def test_what_is_no_run_and_no_export_is_refused_in_one_line(
 
 
 @pytest.mark.ranks  # by its processes
-@pytest.mark.parametrize("call", ["open", "stat"])
-def test_an_image_that_cannot_be_read_is_tried_again_and_then_fails_alone(
-    tmp_path: Path, images: list[Path], call: str
-) -> None:
+def test_an_image_that_cannot_be_read_is_tried_again_and_then_fails_alone(tmp_path: Path, images: list[Path]) -> None:
+    """That every call is tried again, in the same way, is seen in tests/configs."""
     run, two = _begin_run(tmp_path), images[:2]
     command = [sys.executable, "-m", "train.export.predict", str(run), *map(str, two), "--json"]
     lines = []
-    for once in (True, False):
+    for call, once in (("open", True), ("stat", False)):
         variables = failing_reads(tmp_path, call, two[0], errno.EIO, once=once)
         done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == (0 if once else 1), done.stderr
