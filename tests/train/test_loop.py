@@ -115,14 +115,27 @@ def test_accumulation_takes_as_many_batches_and_one_update() -> None:
     assert plan.per_rank_batch_size == 16
 
 
-def test_a_loss_that_is_not_finite_aborts_with_step_and_rank() -> None:
+OVERFLOW = "not finite at step 22: float16 overflowed in 10 steps in a row; set cluster.engine.precision=bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("faults", "words", "step"),
+    [
+        ({"bad_step": 7}, "loss not finite at step 7, first on rank 0", 7),
+        ({"bad_step": 36}, "loss not finite at step 36", 36),
+        ({"bad_step": 37}, "loss not finite at step 37", 37),  # the last one before the evaluation
+        ({"overflows": [*range(3, 12), *range(13, 40)]}, OVERFLOW, 22),
+        ({"fails_at": 3}, "OSError: record 7 is torn", 3),
+    ],
+)
+def test_a_step_that_fails_aborts_the_run_before_an_evaluation_and_is_named(
+    faults: dict[str, Any], words: str, step: int
+) -> None:
     log = RememberingLog()
-    with pytest.raises(RunFailed, match="loss not finite at step 7, first on rank 0") as caught:
-        _run(Remembered(log, bad_step=7), log, [], [])
-    assert isinstance(caught.value.__cause__, LossNotFinite)
-    assert caught.value.step == 7
-    assert log.keys[-1] == "run_stop aborted"
-    assert "eval_start" not in log.keys
+    with pytest.raises(RunFailed, match=words) as caught:
+        _run(Remembered(log, **faults), log, [], [0.97])
+    assert (caught.value.step, isinstance(caught.value.__cause__, LossNotFinite)) == (step, "not finite" in words)
+    assert ("eval_start" in log.keys, log.keys[-1]) == (False, "run_stop aborted")
 
 
 def test_a_run_goes_on_after_skipped_steps_and_no_loss_of_theirs_counts() -> None:
@@ -142,24 +155,6 @@ def test_a_run_goes_on_after_skipped_steps_and_no_loss_of_theirs_counts() -> Non
     assert losses[:2] == [1.0, 1.0]
     assert [math.isnan(loss) for loss in losses[2:5]] == [True, False, False], "nothing is known of steps 10 to 14"
     assert [row.get("skipped_steps", 0) for row in metrics.rows] == [1, 1, 5, 4] + [0] * (len(losses) - 4)
-
-
-def test_ten_skipped_steps_in_a_row_abort() -> None:
-    log = RememberingLog()
-    words = "not finite at step 22: float16 overflowed in 10 steps in a row; set cluster.engine.precision=bfloat16"
-    with pytest.raises(RunFailed, match=words) as caught:
-        _run(Remembered(log, overflows=[*range(3, 12), *range(13, 40)]), log, [], [])
-    assert isinstance(caught.value.__cause__, LossNotFinite)
-    assert caught.value.step == 22
-    assert log.keys[-1] == "run_stop aborted"
-
-
-def test_a_batch_that_cannot_be_read_aborts_with_its_step() -> None:
-    log = RememberingLog()
-    with pytest.raises(RunFailed, match="OSError: record 7 is torn") as caught:
-        _run(Remembered(log, fails_at=3), log, [], [])
-    assert caught.value.step == 3
-    assert log.keys[-1] == "run_stop aborted"
 
 
 def test_blocks_cover_all_epochs_and_end_with_evaluations() -> None:
@@ -206,14 +201,6 @@ def test_a_run_that_stopped_before_an_evaluation_begins_with_it() -> None:
     assert plan.steps_after(2) == result.steps == 38
     assert blank.batches == 0
     assert "eval_accuracy" in log.keys
-
-
-def test_a_loss_that_is_not_finite_just_before_an_evaluation_aborts_before_it() -> None:
-    for step in (36, 37):
-        log = RememberingLog()
-        with pytest.raises(RunFailed, match=f"loss not finite at step {step}"):
-            _run(Remembered(log, bad_step=step), log, [], [0.97])
-        assert "eval_start" not in log.keys
 
 
 @pytest.mark.parametrize(("part", "tensor"), [("weight", "second"), ("momentum", "state 1"), ("statistic", "mean")])
