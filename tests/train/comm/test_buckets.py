@@ -30,29 +30,17 @@ def test_a_share_of_all_gradients_raises_the_cap_but_never_lowers_it(least: int,
 SIZES, SHARES = st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.floats(0, 0.5)
 
 
-@given(SIZES, st.integers(1, 3000), SHARES)
-def test_whatever_is_deferred_every_bucket_is_handed_over_once(sizes: list[int], cap: int, share: float) -> None:
-    plan = plan_reductions(sizes, cap, share)
-    assert sorted(plan.order) == sorted(plan_buckets(sizes, cap))
-    assert 0 <= plan.num_deferred < len(plan.order)
-
-
-@given(SIZES, st.integers(1, 3000), SHARES)
-def test_deferred_gradients_wait_for_the_first_layer_and_go_in_the_order_of_their_use(
-    sizes: list[int], cap: int, share: float
-) -> None:
-    plan = plan_reductions(sizes, cap, share)
-    assert 0 in plan.order[plan.last_prompt]
-    waiting = [min(bucket) for bucket in plan.order[plan.last_prompt + 1 :]]
-    assert waiting == sorted(waiting)
-
-
 @given(SIZES, st.integers(1, 3000), SHARES, st.integers(1, 64))
-def test_groups_of_arrival_follow_the_order_and_never_mix_deferred_ones_in(
+def test_every_bucket_is_handed_over_once_and_deferred_ones_after_the_first_layer_in_the_order_of_their_use(
     sizes: list[int], cap: int, share: float, count: int
 ) -> None:
     plan = plan_reductions(sizes, cap, share)
-    arrivals = plan.arrivals(count)
+    assert sorted(plan.order) == sorted(plan_buckets(sizes, cap))
+    assert 0 <= plan.num_deferred < len(plan.order)
+    assert 0 in plan.order[plan.last_prompt]
+    waiting = [min(bucket) for bucket in plan.order[plan.last_prompt + 1 :]]
+    assert waiting == sorted(waiting)
+    arrivals = plan.arrivals(count)  # in groups that follow the order, and never mix deferred ones in
     groups = [{arrivals[index] for index in bucket} for bucket in plan.order]
     assert all(len(each) == 1 for each in groups)
     numbers = [each.pop() for each in groups]

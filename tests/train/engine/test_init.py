@@ -51,13 +51,10 @@ def test_a_tensor_is_drawn_from_the_stream_that_its_name_and_the_seed_make() -> 
         np.testing.assert_array_equal(weights[name], drawn, name)
 
 
-def test_the_checksum_notices_arrays_that_have_swapped_their_names() -> None:
+def test_the_checksum_notices_arrays_that_have_swapped_their_names_and_one_bit() -> None:
     one, two = np.array([1, 2], np.float32), np.array([3, 4], np.float32)
     assert checksum([("a", one), ("b", two)]) != checksum([("b", one), ("a", two)])
     assert checksum([("a", one), ("b", two)]) != checksum([("a", two), ("b", one)])
-
-
-def test_the_checksum_notices_one_bit() -> None:
     weights = initial_weights(NETWORK, MODEL, seed=1)
     before = checksum(weights.items())
     weights["classifier_bias"].view(np.uint32)[3] ^= 1
