@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from configs.load import ROOT, load_both
+from tests.oracles import record_lr
 from train.plan.document import plan_document
 from train.plan.text import render
 
@@ -19,9 +20,7 @@ def _plan(recipe: str, *overrides: str, cluster: str = "laptop") -> dict[str, An
 
 def test_the_record_on_its_own_cluster() -> None:
     plan = _plan("abci-b86016", cluster="abci-v100")
-    rates = {row[0]: row[1] for row in plan["schedule"]}
-    published = {0: 0.02407, 269: 6.5, 539: 13, 540: 13, 700: 7.858, 930: 2.855, 1200: 0.2436, 1320: 0.0325}
-    assert {step: rates[step] for step in published} == pytest.approx(published, rel=2e-4)
+    assert [row[1] for row in plan["schedule"]] == pytest.approx([record_lr(step) for step in range(1340)])
     assert plan["eval_epochs"] == list(range(2, 91, 4))
     assert sum(bucket["bytes"] for bucket in plan["buckets"]) == plan["gradient_bytes"]
     simulated = plan["simulated"]
@@ -155,17 +154,11 @@ def test_gradients_are_reduced_in_the_weights_number_type_but_bfloat16_by_many_r
     assert plan["number_types"] == {"computed": precision, "summed": summed, "kept": "float32"}
 
 
-def test_a_broken_rule_is_told_with_its_key_its_value_and_its_source() -> None:
-    verdict = _plan("digits")["compliance"]["rulesets"]["4.0.0"]
-    assert verdict["broken_rules"]
-    for rule in verdict["broken_rules"]:
-        assert rule.keys() == {"rule", "key", "got", "allowed", "source"}
-        assert rule["source"]
-
-
-def test_a_block_that_breaks_a_rule_can_be_written_as_json() -> None:
-    broken = json.loads(json.dumps(_plan("imagenet-b256", "model.residual.stem=deep")))["compliance"]["rulesets"]
-    (blocks,) = (each["got"] for each in broken["4.0.0"]["broken_rules"] if each["key"] == "model.residual")
+def test_a_broken_rule_is_told_with_its_source_and_a_value_that_can_be_written_as_json() -> None:
+    plan = json.loads(json.dumps(_plan("imagenet-b256", "model.residual.stem=deep")))
+    broken = plan["compliance"]["rulesets"]["4.0.0"]["broken_rules"]
+    assert all(rule.keys() == {"rule", "key", "got", "allowed", "source"} and rule["source"] for rule in broken)
+    (blocks,) = (each["got"] for each in broken if each["key"] == "model.residual")
     assert blocks["stem"] == "deep"
 
 
