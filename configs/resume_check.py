@@ -127,12 +127,9 @@ def arithmetic_of(environment: Mapping[str, Any]) -> dict[str, Any]:
     """
     variables = environment.get("variables") or {}
     return {
-        "cpu": environment.get("cpu"),
-        "cpu_id": environment.get("cpu_id"),
-        "cpu_flags": environment.get("cpu_flags"),
         "gpus": sorted(gpu["name"] for gpu in environment.get("gpus") or []),
         "variables": {name: value for name, value in variables.items() if name.startswith(COMPARED_VARIABLES)},
-        **{key: environment.get(key) for key in ("git", "packages", "hostname")},
+        **{key: environment.get(key) for key in ("cpu", "cpu_id", "cpu_flags", "git", "packages", "hostname")},
     }
 
 
@@ -170,8 +167,8 @@ def _changes_of_code(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
             changes.append(f"the program's commit {new['commit'][:12]} instead of {old['commit'][:12]}")
         if old.get("diff_sha256") != new.get("diff_sha256"):
             changes.append("other changes of the program since the commit")
-    old, new = (each.get("packages") for each in (begun, now))
-    differ = _differences(old, new, "absent") if old and new else []
+    packages = [each.get("packages") or {} for each in (begun, now)]
+    differ = _differences(*packages, "absent") if all(packages) else []
     more = [f"{len(differ) - _MOST_SHOWN} other packages"] if differ[_MOST_SHOWN:] else []
     return [*changes, *differ[:_MOST_SHOWN], *more]
 

@@ -131,7 +131,7 @@ def test_an_evaluation_before_the_checkpoint_is_missed_and_a_later_one_is_not(fo
         log.eval_accuracy(0.5, epoch)
         metrics.row(kind="evaluation", step=19 * epoch, epoch=epoch, top1=0.5)
     log.close()
-    metrics.close()
+    metrics.flush()
     first, second = (folder / name).read_bytes().splitlines(keepends=True)
     (folder / name).write_bytes(second)
     with (

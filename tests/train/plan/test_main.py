@@ -81,7 +81,7 @@ def test_a_whole_plan_changes_on_purpose_only(path: Path) -> None:
         (["digits", "--cluster", "abci"], "error: cluster: got 'abci', "),
         (["abci-b86016", "--set", "cluster.ranks_per_node=5"], "error: batch.global_size: got 86016, allowed: a "),
         (["digits", "--plot", "/nonexistent/rate.png"], "error: /nonexistent/rate.png: cannot be written"),
-        ([str(PLANS[0]), "--plot", str(PLANS[0])], f"error: --plot: got {PLANS[0]}"),
+        ([str(PLANS[0]), "--plot", str(PLANS[0])], f"error: argument --plot: got '{PLANS[0]}'"),
     ],
 )
 def test_what_cannot_be_planned_is_one_line_and_status_2(
