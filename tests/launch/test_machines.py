@@ -18,6 +18,7 @@ from launch.submit.jobspec import IMAGE_PROGRAM
 from logs.folder import RunFolder
 from tests.launch.machines import PREFIX, Machine, start_slurm, two_machines
 from tests.launch.mpi import require_mpi
+from tests.launch.stand_in import write_program
 from tests.runs import SHORT, FinishedRun, read_summary
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("machines")]
@@ -125,9 +126,7 @@ def test_pods_of_a_train_job_train_by_the_variables_that_kubeflow_trainer_sets(
         pytest.skip("PyTorch is not installed here")
     shared = machines["alpha"].shared
     name, folder, kubectl = "digits-x7f2k", shared / "pods", shared / "bin" / "kubectl"
-    kubectl.parent.mkdir()
-    kubectl.write_text(f"#!/bin/sh\necho trainjob.trainer.kubeflow.org/{name}\n", encoding="utf-8")
-    kubectl.chmod(0o755)
+    write_program(kubectl, f"echo trainjob.trainer.kubeflow.org/{name}")
     container = f"cluster.container={{runtime: docker, image: i, mounts: ['claim:{shared}']}}"
     sets = [word for each in [*SHORT, *_TRAIN_JOB, container, data] for word in ("--set", each)]
     submit = ["-m", "launch.submit", "digits", "--cluster", "laptop", "--run-dir", str(folder), *sets]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.setup.layout import ROOT
+from tests.launch.stand_in import write_program
 
 pytestmark = pytest.mark.medium
 
@@ -24,11 +25,6 @@ def programs(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     return folder
-
-
-def stand_in(folder: Path, name: str, body: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
-    (folder / name).chmod(0o755)
 
 
 def run(
@@ -78,7 +74,7 @@ def bare_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs.mkdir()
     # The first name is the first that run.sh looks for: each one that pyenv has without a version takes 0.2 s of CPU.
     for name in ("python3.13", "python3.11", "python3.10", "python3"):
-        stand_in(programs, name, f'exec {sys.executable} -S "$@"')
+        write_program(programs / name, f'exec {sys.executable} -S "$@"')
     return tree
 
 
@@ -134,18 +130,18 @@ def test_a_wrong_python_is_named_with_what_brings_a_right_one_here_and_nothing_i
     for name in ("bash", "dirname", "readlink"):
         (programs / name).symlink_to(shutil.which(name) or name)
     for name in ("python3.13", "python3.10", *managers.split()):
-        stand_in(programs, name, "echo 'pyenv: no such command' >&2; exit 127")
-    stand_in(programs, "python3", 'case "$*" in --version) echo Python 3.9.2 ;; *difflib,*) exit 1 ;; esac')
+        write_program(programs / name, "echo 'pyenv: no such command' >&2; exit 127")
+    write_program(programs / "python3", 'case "$*" in --version) echo Python 3.9.2 ;; *difflib,*) exit 1 ;; esac')
     variables = {"PATH": str(programs), **({"CONDA_PREFIX": "/opt/conda"} if "conda" in managers else {})}
     done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
     as_root = "" if os.geteuid() == 0 or not managers or "conda" in managers else "as root: "
     assert done.returncode == 2
     assert done.stderr == f"error: Python 3.10 to 3.14 is needed, found: Python 3.9.2; {as_root}{remedy}\n"
-    stand_in(programs, "python3", '[ "$1" = --version ] && echo Python 3.13.5')
+    write_program(programs / "python3", '[ "$1" = --version ] && echo Python 3.13.5')
     done = subprocess.run([tree / "run.sh"], env=variables, capture_output=True, text=True, check=False)
     assert "found: Python 3.13.5 without its standard library; " in done.stderr
     assert not (tree / ".venv").exists()
-    stand_in(programs, "python3.14", f'exec {sys.executable} "$@"')
+    write_program(programs / "python3.14", f'exec {sys.executable} "$@"')
     done = subprocess.run(
         [tree / "run.sh", "setup", "--gpus"], env=variables, capture_output=True, text=True, check=False
     )

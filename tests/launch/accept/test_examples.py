@@ -12,6 +12,7 @@ import pytest
 from configs.load import ROOT
 from launch.accept.document import Acceptance, Check, Figures, Node
 from logs.energy import RunEnergy, Totals
+from tests.launch.stand_in import write_program
 
 EXAMPLES = ROOT / "docs" / "examples"
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)')
@@ -50,9 +51,8 @@ def test_prometheus_gets_the_worst_verdict_of_a_check_and_no_figure_that_is_unkn
 def test_the_prolog_drains_a_node_for_its_own_faults_and_asks_a_sound_one_once(
     status: int, ends: int, calls: int, tmp_path: Path
 ) -> None:
-    program, called = tmp_path / "run.sh", tmp_path / "called"
-    program.write_text(f"#!/bin/sh\necho >> {called}\nexit {status}\n")
-    program.chmod(0o700)
+    called = tmp_path / "called"
+    program = write_program(tmp_path / "run.sh", f"echo >> {called}\nexit {status}")
     variables = {**os.environ, "ACCEPT_PROGRAM": str(program), "ACCEPT_STATE": str(tmp_path)}
     done = [subprocess.run([EXAMPLES / "accept_prolog.sh"], env=variables, check=False) for _ in range(2)]
     assert ([each.returncode for each in done], called.read_text().count("\n")) == ([ends, ends], calls)

@@ -16,14 +16,13 @@ from launch.submit.script import job_text
 from tests.launch.accept.falsified import falsified_ranks
 from tests.launch.golden_jobs import job
 from tests.launch.scheduled import ask, slurm, submit, wait_until
+from tests.launch.stand_in import write_program
 
 SLURM = ["num_nodes=2", "launcher=srun", "scheduler.kind=slurm", "scheduler.wall_time_s=600"]
 HOSTS = ["num_nodes=2", "launcher=horovodrun"]
-_PYTHON = """#!/usr/bin/env bash
-[[ $* != *launch.submit.reach* ]] || { shift 4 && printf '%s\\n' "$@" && exit; }
+_PYTHON = """case "$*" in *launch.submit.reach*) shift 4; printf '%s\\n' "$@"; exit ;; esac
 printf '%s\\n' "$*"
-exit 1
-"""
+exit 1"""
 
 
 @pytest.mark.medium
@@ -34,10 +33,8 @@ exit 1
 def test_the_script_starts_an_acceptance_and_ends_with_its_status(
     keys: list[str], hosts: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
-    python, scontrol, script = tmp_path / "python", tmp_path / "scontrol", tmp_path / "job.sh"
-    for path, text in ((python, _PYTHON), (scontrol, "#!/bin/sh\nprintf 'a\\nb\\n'\n")):
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
+    script, python = tmp_path / "job.sh", write_program(tmp_path / "python", _PYTHON)
+    write_program(tmp_path / "scontrol", "printf 'a\\nb\\n'")
     cluster = load_cluster("laptop", [f"cluster.{key}" for key in keys])
     spec = replace(job(cluster, 1), run_folders=(tmp_path,), program=tmp_path, python=python, accept_minutes=3.5)
     script.write_text(job_text(spec), encoding="utf-8")

@@ -18,6 +18,7 @@ from launch.doctor import probe, step_probe
 from launch.doctor.facts import PartFailure, StepFacts
 from launch.doctor.step_probe import probe_step
 from tests.engines import ALONE
+from tests.launch.stand_in import write_program
 from train.comm.communicator import SingleProcess
 from train.rank.identity import Identity
 
@@ -228,8 +229,7 @@ def test_images_are_random_where_a_rank_does_not_see_the_data_set(tmp_path: Path
 def test_the_memory_of_a_gpu_is_that_of_the_ranks_own(
     visible: str, gpu: str, line: str, used: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "nvidia-smi").write_text(f'#!/bin/sh\necho "$1 $2" >{tmp_path}/asked\n{line}\n', encoding="utf-8")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    write_program(tmp_path / "nvidia-smi", f'echo "$1 $2" >{tmp_path}/asked\n{line}')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     facts, _ = _step(_Noting(network=1), place="a100-node")

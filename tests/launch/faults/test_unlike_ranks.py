@@ -10,12 +10,12 @@ import pytest
 from configs.registry import has_engine
 from logs.environment import cpu_flags
 from logs.metrics import METRICS_FILE, read_metrics
+from tests.launch.stand_in import write_program
 from tests.runs import SHORT, FinishedRun, read_summary, train
 
 pytestmark = pytest.mark.ranks
 
-_COMPILER = """#!/bin/sh
-if [ "$RANK" = 1 ]; then
+_COMPILER = """if [ "$RANK" = 1 ]; then
   touch '{met}'
   echo 'no licence for this compiler' >&2
   exit 3
@@ -36,9 +36,7 @@ def _trained(folder: Path, data: Path, *settings: str) -> FinishedRun:
 def test_a_rank_whose_compiler_fails_keeps_the_weights_of_the_others_and_says_so(
     tmp_path: Path, packed_digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler = tmp_path / "compiler"
-    compiler.write_text(_COMPILER.format(met=tmp_path / "met"), encoding="utf-8")
-    compiler.chmod(0o755)
+    compiler = write_program(tmp_path / "compiler", _COMPILER.format(met=tmp_path / "met"))
     monkeypatch.setenv("CC", str(compiler))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     adam = ["optimizer.name=adam", "schedule.base_lr=0.001"]

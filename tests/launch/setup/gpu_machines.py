@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.launch.stand_in import write_program
 from tests.libraries import compile_library
 
 _FIRST_WITH_CAPABILITY = 495
@@ -11,8 +12,7 @@ _FIRST_WITH_CAPABILITY = 495
 _FIRST_WITH_MIG = 450
 """The first driver whose nvidia-smi knows MIG."""
 
-_NVIDIA_SMI = """#!/bin/sh
-IFS=,
+_NVIDIA_SMI = """IFS=,
 for field in ${{1#--query-gpu=}}; do
   case $field in
     {cases}
@@ -21,8 +21,7 @@ for field in ${{1#--query-gpu=}}; do
   row="$row${{row:+, }}$value"
 done
 number=0
-while [ $number -lt {count} ]; do echo "$row"; number=$((number + 1)); done
-"""
+while [ $number -lt {count} ]; do echo "$row"; number=$((number + 1)); done"""
 
 _LIBCUDA = """
 #include <stdlib.h>
@@ -71,10 +70,8 @@ class GpuMachine:
             known["mig.mode.current"] = "Enabled" if self.is_split else "Disabled"
         if int(self.driver.partition(".")[0]) >= _FIRST_WITH_CAPABILITY:
             known["compute_cap"] = ".".join(map(str, self.capability))
-        program = folder / "nvidia-smi"
         cases = "\n    ".join(f"{field}) value='{value}' ;;" for field, value in known.items())
-        program.write_text(_NVIDIA_SMI.format(cases=cases, count=self.count), encoding="utf-8")
-        program.chmod(0o755)
+        write_program(folder / "nvidia-smi", _NVIDIA_SMI.format(cases=cases, count=self.count))
         if with_library and "compute_cap" not in known:  # else nobody asks the library
             self._compile_library(folder)
 

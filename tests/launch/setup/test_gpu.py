@@ -7,7 +7,6 @@ writes the page.
 
 import os
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from launch.setup.gpu import Gpu, GpuSearch, capability_of, find_toolkit, search
 from launch.setup.layout import Engine, Variant
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
+from tests.launch.stand_in import write_program
 
 _PAGE = ROOT / "docs" / "gpu.md"
 _WORDS = {"setup:": "taken", "error:": "refused", "OK": "good", "WARN": "warns", "FAIL": "fails"}
@@ -124,8 +124,7 @@ def test_a_container_without_nvidia_smi_asks_the_driver_library(imitate: Path, m
     ],
 )
 def test_an_nvidia_smi_that_lists_nothing_is_told(body: str, reason: str, imitate: Path) -> None:
-    (imitate / "nvidia-smi").write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
-    (imitate / "nvidia-smi").chmod(0o755)
+    write_program(imitate / "nvidia-smi", body)
     search = search_gpus()
     assert check_gpus(search.gpus) == "cpu"
     assert describe_gpus(search, "cpu") == (
@@ -223,8 +222,7 @@ def test_of_gpus_one_with_kernels_gives_the_variant_and_without_it_the_first_is_
 def test_every_field_of_nvidia_smi_is_read_also_where_a_name_has_commas(imitate: Path) -> None:
     lines = ["warning: x", "NVIDIA A100, 80GB, 8.0, 535.104.05, Enabled", "Tesla V100, 7.0, 450.80, [N/A]",
              "H100, 9.0, 550.1, Disabled "]  # fmt: skip
-    (imitate / "nvidia-smi").write_text("#!/bin/sh\ncat <<END\n" + "\n".join(lines) + "\nEND\n", encoding="utf-8")
-    (imitate / "nvidia-smi").chmod(0o755)
+    write_program(imitate / "nvidia-smi", "\n".join(["cat <<END", *lines, "END"]))
     assert search_gpus().gpus == [
         Gpu("NVIDIA A100, 80GB", (8, 0), "535.104.05", is_split=True),
         Gpu("Tesla V100", (7, 0), "450.80"),
@@ -232,26 +230,19 @@ def test_every_field_of_nvidia_smi_is_read_also_where_a_name_has_commas(imitate:
     ]
 
 
-def _make_nvcc(home: Path, *lines: str) -> None:
-    compiler = home / "bin" / "nvcc"
-    compiler.parent.mkdir(parents=True, exist_ok=True)
-    compiler.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    compiler.chmod(0o755)
-
-
 @pytest.mark.medium
 def test_the_toolkit_is_the_first_of_cuda_11_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     homes = [tmp_path / name for name in ("for_horovod", "for_all", "on_path")]
     for home in homes:
-        _make_nvcc(home, "#!/bin/sh", "echo 'Cuda compilation tools, release 11.8, V11.8.89'")
+        write_program(home / "bin" / "nvcc", "echo 'Cuda compilation tools, release 11.8, V11.8.89'")
     monkeypatch.setenv("HOROVOD_CUDA_HOME", str(homes[0]))
     monkeypatch.setenv("CUDA_HOME", str(homes[1]))
     monkeypatch.setenv("PATH", str(homes[2] / "bin"))
     assert find_toolkit() == homes[0]
-    _make_nvcc(homes[0], "#!/bin/sh", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
+    write_program(homes[0] / "bin" / "nvcc", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
     assert find_toolkit() == homes[1]
-    _make_nvcc(homes[1], f"#!{sys.executable} -IS", "import time", "time.sleep(900)", "print('release 11.8, V11.8.89')")
+    write_program(homes[1] / "bin" / "nvcc", "exec /bin/sleep 900")
     monkeypatch.setattr(gpu, "_QUERY_TIMEOUT_S", 0.5)
     assert find_toolkit() == homes[2], "a compiler that hangs is passed over"
-    _make_nvcc(homes[2], "#!/bin/sh", "echo 'release 11.8, V11.8.89'; exit 1")
+    write_program(homes[2] / "bin" / "nvcc", "echo 'release 11.8, V11.8.89'; exit 1")
     assert find_toolkit() not in homes

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from launch.setup.layout import NEWEST_PYTHON, Engine
+from tests.launch.stand_in import write_program
 
 pytestmark = pytest.mark.ranks
 
@@ -172,10 +173,8 @@ def test_a_link_is_refused_by_every_verb_and_nothing_behind_it_is_touched(
     tree: Path, tmp_path: Path, name: str, words: list[str]
 ) -> None:
     behind = tmp_path / "behind"
-    (behind / "bin").mkdir(parents=True)
+    write_program(behind / "bin" / "python", f"touch {behind}/was-run\nexec python3 $@")
     (behind / "setup.json").write_text(json.dumps({"variant": "cpu", "stages": {"venv": "1"}}), encoding="utf-8")
-    (behind / "bin" / "python").write_text(f"#!/bin/sh\ntouch {behind}/was-run\nexec python3 $@\n", encoding="utf-8")
-    (behind / "bin" / "python").chmod(0o755)
     (tree / name).symlink_to(behind)
     before = _content(behind)
     # Where pyenv has the first names that run.sh looks for without a version, each takes 0.2 s of CPU.
@@ -229,8 +228,7 @@ def test_an_environment_of_another_machine_is_made_again_or_named_where_that_can
     )  # fmt: skip
     (tree / ".venv.lock").rmdir()
     python.unlink()
-    python.write_text("#!/bin/sh\necho libpython3.11.so: not found >&2; exit 127\n", encoding="utf-8")
-    python.chmod(0o755)
+    write_program(python, "echo libpython3.11.so: not found >&2; exit 127")
     done = _set_up(tree, "--cpu")
     assert done.returncode == 0
     assert done.stderr.splitlines()[0] == (

@@ -18,6 +18,7 @@ from configs.registry import installed_engine
 from launch.setup import numpy_names
 from launch.setup.layout import ENGINES, Engine, Environment, Kind, Variant
 from launch.setup.site import choose_base
+from tests.launch.stand_in import write_program
 
 _GOOD: dict[str, Any] = {
     "python": [3, 10], "problems": [], "lacks": [], "has_pip": True, "has_ensurepip": False, "has_cuda": True,
@@ -31,12 +32,8 @@ _GOOD_TORCH: dict[str, Any] = {
 
 def _python(path: Path, answer: dict[str, Any] | str) -> Path:
     """Make an interpreter that gives this answer to whatever it is asked."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     words = f"echo Loading the modules of the site; echo '{json.dumps(answer)}'"
-    text = answer if isinstance(answer, str) else words
-    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-    path.chmod(0o755)
-    return path
+    return write_program(path, answer if isinstance(answer, str) else words)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from launch.setup.horovod import build_environment
 from launch.setup.layout import NEWEST_PYTHON, Environment
 from tests.launch.conftest import make_tree
 from tests.launch.setup.toy_index import ToyCheckout, make_toy_checkout
+from tests.launch.stand_in import write_program
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,19 +55,13 @@ def _built_with(checkout: ToyCheckout) -> dict[str, str]:
     return found
 
 
-def _write_program(path: Path, line: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
-    path.chmod(0o755)
-
-
 def test_an_environment_of_mxnet_is_made_after_failures_and_gets_an_extra_a_second_engine_and_mpi(
     tmp_path: Path,
 ) -> None:
     checkout = make_toy_checkout(make_tree(tmp_path / "checkout"), tmp_path / "home" / "index")
     mpi = {}  # name of an MPI -> a PATH on which it comes first
     for name, options in (("runtime alone", "-nostdinc"), ("complete", f"-I{tmp_path}/complete")):
-        _write_program(tmp_path / name / "mpicxx", f'exec g++ {options} "$@"')
+        write_program(tmp_path / name / "mpicxx", f'exec g++ {options} "$@"')
         mpi[name] = f"{tmp_path / name}{os.pathsep}{os.environ['PATH']}"
     incomplete = mpi["runtime alone"]
     _make_after_a_failure(checkout, incomplete)
@@ -171,7 +166,7 @@ def test_horovod_for_gpus_is_built_with_nccl_of_the_wheels_and_the_named_toolkit
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toolkit, environment = tmp_path / "cuda", Environment(tmp_path / "venv")
-    _write_program(toolkit / "bin" / "nvcc", "echo 'release 11.8, V11.8.89'")
+    write_program(toolkit / "bin" / "nvcc", "echo 'release 11.8, V11.8.89'")
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     wheel = tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl"
     for file in (wheel / "lib" / "libnccl.so.2", wheel / "include" / "nccl.h"):

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib.metadata import distribution, distributions
 from pathlib import Path
 
+from tests.launch.stand_in import write_program
+
 _FEATURES = "class Features:\n    def is_enabled(self, _name): return False\n"
 _MODULES: dict[str, dict[str, str]] = {
     "mxnet": {"mxnet/__init__.py": "from mxnet import runtime\n__version__ = '1.9.1'\n", "mxnet/runtime.py": _FEATURES},
@@ -179,10 +181,7 @@ def make_toy_checkout(tree: Path, index: Path) -> ToyCheckout:
     (tree / "pyproject.toml").write_text(_PROJECT, encoding="utf-8")
     (tree / "toy_backend.py").write_text(f"METADATA = {_metadata()!r}\n{_BACKEND}", encoding="utf-8")
     for name in _ASKED_BY_PIP:
-        program = index.parent / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text("#!/bin/sh\n", encoding="utf-8")
-        program.chmod(0o755)
+        write_program(index.parent / "bin" / name, "")
     tools = {name: _copy_installed(index, name) for name in ("packaging", "setuptools", "wheel")}
     locks = {"": _MXNET, "-py312": _MXNET, "-torch": _TORCH, "-torch-cuda12": _CUDA12}
     for lock, packages in locks.items():

@@ -18,6 +18,7 @@ from configs.rank_variables import binding_environment, rank_environment
 from launch.start.commands import launcher_command, local_words, require_startable, run_under
 from launch.start.launcher import run_launcher
 from launch.start.local import Outcome, can_shape
+from tests.launch.stand_in import write_program
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -239,13 +240,11 @@ def test_a_closed_terminal_gets_no_more_output_and_a_file_still_does(tmp_path: P
     assert told == f"{signal.SIGTERM:d} {['/dev/null', str(tmp_path / 'errors')]}"
 
 
-_TELLS = """#!/bin/sh
-for each; do run=$each; done
+_TELLS = """for each; do run=$each; done
 env >"$run/variables"
 printf '%s\\n' "$@" >"$run/words"
 [ -z "$STOP_ME" ] || { trap 'exit 75' USR1; kill -TERM $PPID; while true; do sleep 0.01; done; }
-exit 7
-"""
+exit 7"""
 
 
 @pytest.mark.parametrize(
@@ -261,8 +260,7 @@ def test_srun_and_mpirun_get_the_ranks_variables_their_rendezvous_and_a_signal_t
     sets: list[str], served: set[str], stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = sets[0].partition("=")[2]
-    (tmp_path / launcher).write_text(_TELLS, encoding="utf-8")
-    (tmp_path / launcher).chmod(0o755)
+    write_program(tmp_path / launcher, _TELLS)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("STOP_ME", "yes" if stopped else "")

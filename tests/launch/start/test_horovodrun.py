@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from configs.programs import Program, command_of
+from tests.launch.stand_in import write_program
 
 _LISTENS = "0A"
 """The state of a listening socket in /proc/net/tcp."""
@@ -34,9 +35,7 @@ def test_the_rendezvous_of_ranks_of_this_machine_listens_on_the_loopback_only(tm
 @pytest.mark.slow  # by horovodrun's imports
 @pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed here")
 def test_ssh_checks_host_keys_asks_nothing_and_notices_a_host_that_is_gone(tmp_path: Path) -> None:
-    ssh = tmp_path / "ssh"
-    ssh.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/words\nexit 255\n', encoding="utf-8")
-    ssh.chmod(0o755)
+    write_program(tmp_path / "ssh", f'echo "$@" >>{tmp_path}/words; exit 255')
     command = command_of(Program.HOROVODRUN, "-np", "1", "-H", "elsewhere:1", "--gloo", "true")
     environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode

@@ -17,6 +17,7 @@ from configs.load import ROOT
 from launch.start import launcher as launcher_module
 from launch.start.launcher import OutlivedLauncher, kill_launcher_of, run_launcher
 from launch.start.local import Outcome
+from tests.launch.stand_in import write_program
 
 pytestmark = pytest.mark.medium
 
@@ -115,8 +116,7 @@ def test_the_steps_of_a_slurm_job_are_killed_with_srun_and_the_job_is_not(
     job_number: str | None, squeue: str, killed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, line in (("squeue", squeue), ("scancel", f'echo "$*" >>{tmp_path}/killed')):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked-{name}\n{line}\n', encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path / name, f'echo "$*" >>{tmp_path}/asked-{name}\n{line}')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", job_number or "")
     if "sleep" in squeue:

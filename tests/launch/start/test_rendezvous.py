@@ -17,6 +17,7 @@ from configs.load import ROOT, load_cluster
 from configs.registry import RendezvousName
 from launch.start.commands import launcher_command
 from launch.start.rendezvous import RENDEZVOUS, rendezvous_of, serve_values
+from tests.launch.stand_in import write_program
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -238,8 +239,7 @@ def test_ranks_of_other_nodes_look_for_the_store_at_the_addresses_of_ipv4(
     monkeypatch.setitem(sys.modules, "torch", type("Module", (), {"__version__": "2.13.0+cpu"}))
     monkeypatch.setitem(sys.modules, "torch.distributed", type("Module", (), {"TCPStore": Store}))
     if said:
-        (tmp_path / "hostname").write_text(f'#!/bin/sh\n[ "$*" = -I ] && {said}\n', encoding="utf-8")
-        (tmp_path / "hostname").chmod(0o755)
+        write_program(tmp_path / "hostname", f'[ "$*" = -I ] && {said}')
     monkeypatch.setenv("PATH", str(tmp_path))
     with RENDEZVOUS["torch"].serve(nodes, 2) as variables:
         assert variables["MASTER_ADDR"].split(",") == found

@@ -11,13 +11,12 @@ from threading import Thread
 import pytest
 
 from launch.submit import reach
+from tests.launch.stand_in import write_program
 
 _WAY = "allow connections between the hosts of a job on all ports"
-_SSH = """#!/bin/sh
-echo "$*" >"{folder}/asked"
+_SSH = """echo "$*" >"{folder}/asked"
 cat >"{folder}/read"
-{answer}
-"""
+{answer}"""
 
 
 @pytest.fixture
@@ -72,9 +71,7 @@ def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
     with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # It does not listen.
         port, shut = there.getsockname()[1], closed.getsockname()[1]
-        text = _SSH.format(folder=tmp_path, answer=answer.format(port=port, closed=shut))
-        (tmp_path / "ssh").write_text(text, encoding="utf-8")
-        (tmp_path / "ssh").chmod(0o755)
+        write_program(tmp_path / "ssh", _SSH.format(folder=tmp_path, answer=answer.format(port=port, closed=shut)))
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         found = reach.trouble_with("127.0.0.1", folder, over_gloo=True)
     assert (found is None) == (not words)
@@ -88,8 +85,7 @@ def test_another_host_is_asked_over_ssh_and_both_ways_are_tried(
 
 
 def test_an_address_of_no_card_of_this_machine_is_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ssh").write_text("#!/bin/sh\nexit 255\n", encoding="utf-8")
-    (tmp_path / "ssh").chmod(0o755)
+    write_program(tmp_path / "ssh", "exit 255")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     found = reach.trouble_with("192.0.2.1", tmp_path, over_gloo=True)  # an address for documents, RFC 5737
     assert str(found).startswith("192.0.2.1: no output; ssh 192.0.2.1 must work from ")

@@ -15,6 +15,7 @@ from configs.load import load_run
 from launch.study.__main__ import main as sweep
 from launch.submit.__main__ import main
 from tests.configs.studies import GRID, SMALL
+from tests.launch.stand_in import write_program
 
 pytestmark = pytest.mark.usefixtures("with_mxnet")
 
@@ -196,8 +197,7 @@ def test_a_scheduler_that_is_not_here_is_refused_before_a_folder_is_made(
 
 def _client(folder: Path, name: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a shell line be the client of a scheduler."""
-    (folder / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
-    (folder / name).chmod(0o755)
+    write_program(folder / name, line)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     monkeypatch.setattr("launch.run.pack_data_set", lambda *_: None)
 

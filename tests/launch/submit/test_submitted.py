@@ -16,6 +16,7 @@ from launch.submit.__main__ import main
 from logs.attempts import Attempt
 from logs.checkpoints import SavedState
 from logs.folder import UNFINISHED_MARK, RunFolder, Summary
+from tests.launch.stand_in import write_program
 
 _CLIENTS = {
     "sbatch": "echo $* >asked; echo $(($(cat job) + 1)) | tee job.new; mv job.new job",
@@ -24,12 +25,6 @@ _CLIENTS = {
 }
 _PLACE = ["--cluster", "laptop", "--set=cluster.scheduler.kind=slurm", "--set=cluster.scheduler.wall_time_s=600",
           "--set=cluster.launcher=srun"]  # fmt: skip
-
-
-def _write(file: Path, line: str) -> None:
-    """Make a shell line a program."""
-    file.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
-    file.chmod(0o755)
 
 
 def _change(folder: Path, old: str, new: str) -> None:
@@ -43,7 +38,7 @@ def _change(folder: Path, old: str, new: str) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Submit a run as job 8, and return its folder."""
     for name, line in _CLIENTS.items():
-        _write(tmp_path / name, f"cd {tmp_path}; {line}")
+        write_program(tmp_path / name, f"cd {tmp_path}; {line}")
     (tmp_path / "job").write_text("7", encoding="utf-8")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("launch.run.pack_data_set", lambda *_: None)
@@ -67,7 +62,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     claim.release()
     row = Attempt("now", "failed", "rank 1 was killed", "beta", 0, 3, goes_on=True)
     (run / "attempts.jsonl").write_text(json.dumps(asdict(row)) + "\n", encoding="utf-8")
-    _write(run.parent / "squeue", "echo invalid job >&2")
+    write_program(run.parent / "squeue", "echo invalid job >&2")
     RunFolder(run).write_summary(Summary("digits", "aborted", failure="rank 1 was killed"))
     assert main(["submit", "--status", str(run)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
@@ -83,7 +78,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     told = capsys.readouterr().out
     assert "  ended: " not in told, "it was stopped and is to go on"
     assert "  the last attempt: aborted: rank 1 was killed" in told
-    _write(run.parent / "squeue", "")
+    write_program(run.parent / "squeue", "")
     assert main(["submit", "--status", str(run)]) == 0
     assert capsys.readouterr().out.endswith("  squeue:\n    nothing\n")
 
@@ -133,7 +128,7 @@ def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs
 def test_a_job_that_the_scheduler_refuses_leaves_no_folder(
     stream: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _write(run.parent / "sbatch", f"echo 'no such\n queue'{stream}; exit 1")
+    write_program(run.parent / "sbatch", f"echo 'no such\n queue'{stream}; exit 1")
     capsys.readouterr()
     assert main(["submit", "digits", *_PLACE, "--run-dir", str(run.parent / "other"), "--repeat", "2"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: sbatch refuses the job: no such queue"
@@ -195,7 +190,7 @@ def test_a_job_in_an_image_is_cancelled_though_nobody_here_knows_whether_it_trai
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _change(run, "kind: slurm", "kind: kubernetes")
-    _write(run.parent / "kubectl", "")
+    write_program(run.parent / "kubectl", "")
     capsys.readouterr()
     assert main(["submit", "--cancel", str(run)]) == 0
     assert capsys.readouterr().out == f"{run}: kubectl delete 8\n"
