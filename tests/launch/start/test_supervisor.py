@@ -14,7 +14,8 @@ from launch.start.local import Outcome, run_ranks
 
 pytestmark = pytest.mark.medium
 
-STUBBORN = "trap '' TERM USR1 INT; touch {folder}/$RANK; while true; do sleep 0.01; done"
+STUBBORN = "trap '' TERM USR1 INT; touch {folder}/$RANK; exec sleep 600"
+"""Whoever is started ignores the signals, too."""
 
 Sent = list[tuple[float, int]]
 
@@ -107,7 +108,8 @@ def test_ctrl_c_is_a_stop_without_a_time_limit_until_a_second_one_or_the_end_of_
         return bool(looks)
 
     sent = clock(press)
-    waits = STUBBORN.format(folder=tmp_path).replace("true", f"[ $RANK = 0 -o ! -e {tmp_path}/end ]")
+    ends = f"while [ $RANK = 1 -a ! -e {tmp_path}/end ]; do sleep 0.05; done; [ $RANK = 1 ] || exec"
+    waits = STUBBORN.format(folder=tmp_path).replace("exec", ends)
     outcome = run_ranks(["bash", "-c", waits], 2, {}, kind="shared_memory")
     (told_s, told), (killed_s, killed), *_ = sent
     assert (told, killed) == (signal.SIGTERM, signal.SIGKILL)
