@@ -23,6 +23,8 @@ from logs.folder import RunFolder, Summary
 from tests.launch.accept.falsified import falsified_ranks
 from tests.logs.rapl import steady_power
 
+pytestmark = pytest.mark.xdist_group("acceptance")  # Two processes would accept the machine twice.
+
 WATTS = 50.0
 ACCEPT = [sys.executable, "-I", "-m", "launch.accept", "accept"]
 
