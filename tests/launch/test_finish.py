@@ -49,10 +49,8 @@ CHECK = "MLPerf training 4.0.0 log check: fails: no result_0.txt was written"
         (SUCCESS, Outcome(9), True, 0, "end, digits: success"),
         (SUCCESS, Outcome(0), False, 1, f"failure, digits: success: {CHECK}"),
         # Rank 0 has written the summary of an end; what becomes of its launcher or of signals then, changes nothing.
-        (SUCCESS, Outcome(130, interrupted_by=2), True, 0, "end, digits: success"),
-        (SUCCESS, Outcome(143, stopped_by=15), True, 0, "end, digits: success"),
-        (replace(SUCCESS, resumed_from_step=3), Outcome(0), False, 0, "end, digits: success"),
-        (replace(SUCCESS, is_cold=False), Outcome(0), False, 0, "end, digits: success"),
+        (replace(SUCCESS, resumed_from_step=3), Outcome(130, interrupted_by=2), False, 0, "end, digits: success"),
+        (replace(SUCCESS, is_cold=False), Outcome(143, stopped_by=15), False, 0, "end, digits: success"),
         (ABORTED, Outcome(9), False, 1, "failure, digits: aborted: loss not finite"),
         (ABORTED, Outcome(130, stopped_by=2), False, 1, "failure, digits: aborted: loss not finite"),
         (None, Outcome(130, interrupted_by=2), False, 130, "stop, digits: ended at once by a second Ctrl-C"),
@@ -152,7 +150,6 @@ def _made(path: Path) -> Path:
                 "convergence: normal"
             ],
         ),
-        (["mlperf.ruleset=0.6.0", "mlperf.submits=false"], replace(SUCCESS, rcp={"words": "normal"}), 0, []),
         (
             ["mlperf.ruleset=0.6.0"],
             replace(SUCCESS, resumed_from_step=9),
@@ -166,8 +163,13 @@ def _made(path: Path) -> Path:
             ["  not for submission: images were in memory as the run began, so that the log has no cache_clear"],
         ),
         (["mlperf.ruleset=4.0.0"], ABORTED, 1, []),
-        (["data.source=folders", "mlperf.submits=false"], SUCCESS, 0, ["  next: ./run.sh predict {run} IMAGE ..."]),
         (["data.source=folders", "mlperf.submits=false"], ABORTED, 1, []),
+        (
+            ["mlperf.ruleset=0.6.0", "data.source=folders", "mlperf.submits=false"],
+            replace(SUCCESS, rcp={"words": "normal"}),
+            0,
+            ["  next: ./run.sh predict {run} IMAGE ..."],
+        ),
     ],
 )
 def test_the_log_of_the_recipes_own_ruleset_decides_and_is_told_if_a_run_in_one_piece_submits(
@@ -228,6 +230,7 @@ def test_a_run_on_all_of_imagenet_that_reached_its_target_is_compared_with_the_r
     recipe = load_recipe("mlperf-b32768")
     folder = RunFolder(dry_run(tmp_path / "run", recipe, [0.7] * 13 + [0.76]))
     cluster, summary = folder.cluster, folder.summary()
+    (folder / "result_0.mll.txt").unlink()  # The checker would take a second more for each of the runs below.
 
     def finished(data: dict[str, Any], **changes: Any) -> Summary:
         changed = recipe.model_copy(update={"data": recipe.data.model_copy(update=data)})
