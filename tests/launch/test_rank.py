@@ -203,12 +203,16 @@ def test_a_driver_that_cannot_load_fused_operators_gets_none(line: str, fusion: 
         ({**_MPI, "RANK_DEVICE": "gpu", "CUDA_VISIBLE_DEVICES": "0"}, "local rank 1 sees GPUs 0 only; ask for GPUs by"),
     ],
 )
-def test_a_rank_without_a_number_or_with_a_wrong_number_of_ranks_or_gpus_is_refused(
-    variables: dict[str, str], message: str
+def test_a_rank_without_a_number_or_with_a_wrong_number_of_ranks_or_gpus_is_refused_also_in_the_run_s_folder(
+    variables: dict[str, str], message: str, tmp_path: Path
 ) -> None:
-    done = _rank(variables, "true")
+    (tmp_path / "config.yaml").touch()
+    done = _rank(variables, "true", str(tmp_path))
     assert done.returncode == 2
     assert message in done.stderr
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("failure_*.json")]
+    assert [(row["rank"], row["status"], row["second_hand"]) for row in rows] == [(1, 2, False)] * bool(variables)
+    assert all(row["message"].startswith(message) for row in rows)
 
 
 def _supervised(folder: Path, *command: str) -> list[str | Path]:
@@ -255,24 +259,3 @@ def test_a_signal_is_passed_on_to_the_rank_whose_status_is_kept(
     assert process.returncode == status
     note = tmp_path / "failure_3.json"
     assert (json.loads(note.read_text(encoding="utf-8"))["message"] if note.exists() else None) == said
-
-
-@pytest.mark.medium
-def test_a_rank_of_horovodrun_is_told_to_stop_by_a_file(tmp_path: Path) -> None:
-    script = "trap 'exit 76' TERM; touch $0/ready; while true; do sleep 0.05; done"
-    variables = {"PATH": os.environ["PATH"], "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HOROVOD_LOCAL_RANK": "0"}
-    command = [str(ROOT / "launch" / "rank.sh"), "bash", "-c", script, str(tmp_path)]
-    with subprocess.Popen(command, env=variables, stderr=subprocess.DEVNULL) as process:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.01)
-        (tmp_path / "stop").touch()
-    assert process.returncode == 76
-
-
-def test_a_rank_that_is_refused_says_so_in_the_run_s_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").touch()
-    variables = {**_MPI, "RANK_DEVICE": "gpu", "CUDA_VISIBLE_DEVICES": "0"}
-    assert _rank(variables, "true", str(tmp_path)).returncode == 2
-    row = json.loads((tmp_path / "failure_1.json").read_text(encoding="utf-8"))
-    assert (row["rank"], row["status"], row["second_hand"]) == (1, 2, False)
-    assert row["message"].startswith("local rank 1 sees GPUs 0 only")

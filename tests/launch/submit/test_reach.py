@@ -91,24 +91,6 @@ def test_an_address_of_no_card_of_this_machine_is_another_host(tmp_path: Path, m
     assert str(found).startswith("192.0.2.1: no output; ssh 192.0.2.1 must work from ")
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_ranks_over_gloo_need_an_address_of_ipv4(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    address = (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("fd00::1", 0, 0, 0))
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [address])
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
-    assert reach.main([str(tmp_path), "b"]) == 2
-    assert capsys.readouterr().err == (
-        "error: b: has the address fd00::1 only, and ranks over Gloo need IPv4: give the host an IPv4 address, or set "
-        "launcher: mpirun and communication.backend: mpi\n"
-    )
-    monkeypatch.setenv("HOROVOD_CONTROLLER", "mpi")
-    with pytest.raises(FileNotFoundError, match="ssh"):
-        reach.main([str(tmp_path), "b"])
-
-
 def test_the_other_host_says_that_it_cannot_connect_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "127.0.0.1 50000 127.0.0.1 22")
     output = io.StringIO()

@@ -11,7 +11,6 @@ from configs.blocks.jobs import SchedulerKind
 from configs.errors import UserError
 from configs.load import load_cluster
 from launch.submit.jobspec import JobSpec
-from launch.submit.requirements import require_submittable
 from launch.submit.schedulers import SCHEDULERS
 from launch.submit.script import job_text
 from tests.launch.golden_jobs import job
@@ -97,7 +96,8 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         # What the cluster file asks for besides: an option, or a request in the scheduler's own form.
         ([*LSF, "scheduler.resources=['-n {num_nodes}', 'span[ptile=1]']"], '#BSUB -n 1\n#BSUB -R "span[ptile=1]"\n',
          ""),
-        ([*GE, "scheduler.resources=['-pe mpi {world_size}', 'n={num_nodes}']"], "#$ -pe mpi 2\n#$ -l n=1\n", ""),
+        ([*GE, "num_nodes=3", "scheduler.resources=['-pe mpi {world_size}', 'n={num_nodes}', 'r={ranks_per_node}']"],
+         "#$ -pe mpi 6\n#$ -l n=3\n#$ -l r=2\n", ""),
         ([*PBS, "num_nodes=3", "node.cores=8", "scheduler.resources=[mem=64gb, '-l software=x']"],
          "#PBS -l select=3:mpiprocs=2:ncpus=8:mem=64gb\n", ""),
         ([*PBS, "scheduler.resources=['-l software=x']"], "#PBS -l place=scatter\n#PBS -l software=x\n", ""),
@@ -211,11 +211,6 @@ def test_a_launcher_gets_the_hosts_of_the_job_once_and_in_the_way_that_it_knows(
     assert ('>"$folder/hosts"' in script) == ("-hostfile" in expected)
 
 
-def test_resources_have_the_numbers_of_nodes_and_ranks_in_them() -> None:
-    asked = "scheduler.resources=['a={num_nodes}', 'b={ranks_per_node}', 'c={world_size}', plain]"
-    assert _spec(*SLURM, "num_nodes=3", "ranks_per_node=4", asked).resources == ["a=3", "b=4", "c=12", "plain"]
-
-
 APPTAINER = ["container.runtime=apptainer", "container.image=a.sif", "container.mounts=['/models:/m:ro']"]
 CHARLIECLOUD = ["container.runtime=charliecloud", "container.image=/images/records"]
 BINDS = "--bind /shared/data:/shared/data --bind /shared/runs:/shared/runs"
@@ -244,28 +239,3 @@ def test_each_folder_that_a_run_needs_is_mounted_once_unless_a_mount_has_it_alre
     given = _spec(*SLURM, *IMAGE, "container.mounts=['/disk:/shared/data', '/x:/shared/run']")
     assert given.mounts == ["/disk:/shared/data", "/x:/shared/run", "/shared/runs:/shared/runs"]
     assert _spec(*SLURM, *IMAGE, "container.mounts=['/disk:/shared:ro']").mounts == ["/disk:/shared:ro"]
-
-
-@pytest.mark.parametrize(
-    ("hosts", "sets", "is_allowed"),
-    [
-        (1, ["num_nodes=2"], False),
-        (2, ["num_nodes=2"], True),
-        (3, ["num_nodes=2", "scheduler.max_restarts=1"], True),
-        (3, ["num_nodes=2", "scheduler.check_first=true", "scheduler.spare_nodes=1"], True),
-        (2, ["num_nodes=2", "scheduler.check_first=true", "scheduler.spare_nodes=1"], False),
-        (2, ["num_nodes=2", *SLURM], False),
-        (0, ["num_nodes=64", *SLURM], True),
-    ],
-)
-def test_a_job_gets_its_hosts_from_the_scheduler_or_by_name_with_spares(
-    hosts: int, sets: list[str], is_allowed: bool
-) -> None:
-    cluster = load_cluster("laptop", [f"cluster.{each}" for each in ("launcher=horovodrun", *sets)])
-    scheduler = SCHEDULERS[cluster.scheduler.kind]
-    spec = replace(_spec(*SLURM), cluster=cluster, scheduler=scheduler, hosts=tuple("abc"[:hosts]))
-    if is_allowed:
-        require_submittable(spec)
-        return
-    with pytest.raises(UserError, match=f"^--hosts: got {hosts} hosts for num_nodes"):
-        require_submittable(spec)

@@ -65,6 +65,12 @@ class _StandInJob:
             text=True,
         )
 
+    def run(self, **variables: str) -> tuple[int, str]:
+        """Run the script to its end; return its status and what it printed."""
+        script = self.start(**variables)
+        output, _ = script.communicate(timeout=25)
+        return script.returncode, output
+
     def wait_for_launch(self, script: subprocess.Popen[str]) -> None:
         """Wait until the script has started a launcher; fails when the script ends before."""
         while not (self.folder / "run-0" / "launched").exists():
@@ -98,9 +104,8 @@ def _cluster(*overrides: str) -> Cluster:
 
 @pytest.mark.parametrize(("table", "status"), [(["0 0", "0 0"], 0), (["0 0", "0 1", "0 0"], 1), (["0 137"], 137)])
 def test_the_exit_status_of_several_runs_is_their_worst(tmp_path: Path, table: list[str], status: int) -> None:
-    started = _StandInJob(tmp_path, _cluster(), table).start()
-    output, _ = started.communicate(timeout=25)
-    assert started.returncode == status
+    found, output = _StandInJob(tmp_path, _cluster(), table).run()
+    assert found == status
     assert output.count("launch.submit.job end") == len(table)
 
 
@@ -139,29 +144,21 @@ def test_before_the_limit_the_script_signals_its_ranks_and_asks_grid_engine_to_q
     hosts = tmp_path / "pe_hostfile"
     hosts.write_text("one 2 main.q@one UNDEFINED\ntwo 2 main.q@two UNDEFINED\n", encoding="utf-8")
     job = _StandInJob(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limits), ["30 0"])
-    started = job.start(PE_HOSTFILE=str(hosts), JOB_ID="7")
-    output, _ = started.communicate(timeout=25)
-    assert started.returncode == 99
+    status, output = job.run(PE_HOSTFILE=str(hosts), JOB_ID="7")
+    assert status == 99
     assert f"job 7 of {tmp_path}/run-0 on one two" in output
 
 
-def test_a_run_that_has_ended_is_not_started_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mark", "status", "ends"), [("over", 0, 2), ("taken", 2, 1)])
+def test_a_run_that_has_ended_or_is_somebody_else_s_is_left_alone_and_the_next_one_is_trained(
+    tmp_path: Path, mark: str, status: int, ends: int
+) -> None:
     job = _StandInJob(tmp_path, _cluster(), ["0 1", "0 0"])
-    (tmp_path / "run-0" / "over").touch()
-    started = job.start()
-    started.communicate(timeout=25)
-    assert started.returncode == 0
+    (tmp_path / "run-0" / mark).touch()
+    found, output = job.run()
+    assert found == status
     assert [(tmp_path / f"run-{number}" / "launched").exists() for number in (0, 1)] == [False, True]
-
-
-def test_a_run_whose_folder_is_taken_is_left_alone_and_the_next_run_is_trained(tmp_path: Path) -> None:
-    job = _StandInJob(tmp_path, _cluster(), ["0 0", "0 0"])
-    (tmp_path / "run-0" / "taken").touch()
-    started = job.start()
-    output, _ = started.communicate(timeout=25)
-    assert started.returncode == 2
-    assert [(tmp_path / f"run-{number}" / "launched").exists() for number in (0, 1)] == [False, True]
-    assert output.count("launch.submit.job end") == 1
+    assert output.count("launch.submit.job end") == ends
     assert (tmp_path / "run-1" / "let-go").exists(), "the claim is kept after the end of the launcher"
 
 
@@ -180,11 +177,9 @@ def test_other_hosts_than_asked_for_are_refused(tmp_path: Path) -> None:
     hosts = tmp_path / "nodes"
     hosts.write_text("one\none\n", encoding="utf-8")
     limit = "cluster.scheduler.wall_time_s=60", "cluster.scheduler.notice_s=0"
-    started = _StandInJob(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limit), ["0 0"]).start(
-        SGE_JOB_HOSTLIST=str(hosts), JOB_ID="7"
-    )
-    output, _ = started.communicate(timeout=25)
-    assert started.returncode == 2
+    job = _StandInJob(tmp_path, _cluster("cluster.scheduler.kind=gridengine", *limit), ["0 0"])
+    status, output = job.run(SGE_JOB_HOSTLIST=str(hosts), JOB_ID="7")
+    assert status == 2
     assert "error: the job got 1 hosts (one) and needs 2" in output
 
 
@@ -193,7 +188,6 @@ def test_a_job_whose_nodes_fail_a_check_trains_nothing(is_sick: bool, tmp_path: 
     job = _StandInJob(tmp_path, _cluster("cluster.scheduler.check_first=true"), ["0 0"])
     if is_sick:
         (tmp_path / "sick").touch()
-    started = job.start()
-    output, _ = started.communicate(timeout=25)
-    assert (started.returncode, (tmp_path / "run-0" / "launched").exists()) == ((1, False) if is_sick else (0, True))
+    status, output = job.run()
+    assert (status, (tmp_path / "run-0" / "launched").exists()) == ((1, False) if is_sick else (0, True))
     assert ("error: the nodes failed a check, see above; nothing was trained\n" in output) == is_sick

@@ -48,6 +48,7 @@ def _submit(folder: Path | None, *sets: str, words: Sequence[str] = ()) -> int:
          "spare nodes: got 1 .of 2 hosts.*scheduler.check_first: true .* or scheduler.max_restarts"),
         (["cluster.launcher=horovodrun", "cluster.scheduler.spare_nodes=1"], "--hosts a",
          "--hosts: got 1 hosts for num_nodes: 1, scheduler.spare_nodes: 1 and scheduler.kind: none"),
+        (_SRUN, "--hosts a", "--hosts: got 1 hosts for num_nodes: 1, .* slurm, allowed: .* with scheduler.kind: none"),
         ([*_SLURM, "cluster.scheduler.spare_nodes=1", "cluster.scheduler.max_restarts=1"], "",
          "cluster.scheduler.spare_nodes: got 1, allowed: 0 with launcher: local"),
         ([*_SRUN, "cluster.ranks_per_node=3"], "", "batch.global_size: got 64, allowed: a"),
@@ -161,6 +162,7 @@ def test_a_list_of_hosts_that_cannot_be_meant_is_explained_in_one_line(
         ("node[1,3]", "node1 node3"),
         ("@{file}", "alpha beta"),
         ("10.0.0.1:2,10.0.0.2", "10.0.0.1 10.0.0.2"),
+        ("[fe80::1]:2,fe80::2", "fe80::1 fe80::2"),
     ],
 )
 def test_hosts_may_be_written_as_other_programs_write_them(
@@ -168,13 +170,8 @@ def test_hosts_may_be_written_as_other_programs_write_them(
 ) -> None:
     file = tmp_path / "hosts"
     file.write_text("# two hosts\nalpha slots=2 # the first\n\nbeta:2\n", encoding="utf-8")
-    assert _dry_run_on(hosts.format(file=file)) == 0
+    assert _dry_run_on(hosts.format(file=file), "cluster.communication.backend=mpi", launcher="mpirun") == 0
     assert re.search(rf"< <\(.* {found}\)$", capsys.readouterr().out, re.MULTILINE)
-
-
-def test_addresses_of_ipv6_are_for_mpirun(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _dry_run_on("[fe80::1]:2,fe80::2", "cluster.communication.backend=mpi", launcher="mpirun") == 0
-    assert " fe80::1 fe80::2)\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("kind", "words"), [("parameter_server", "--servers 1 2 )"), ("devices", "1 )")])
