@@ -42,9 +42,6 @@ def test_epochs_have_a_bar_for_the_median_first_and_the_median_later_epoch_of_ea
         "fast b8 x2 later": (0.0, 1.5, 1, "fast b8 x2 later: 1.50 s"),
         "slow b16 x4 first": (0.0, 0.126, 0, "slow b16 x4 first: 0.13 s"),
     }
-    assert isinstance(figure.chart, BarChart)
-    assert (figure.chart.title, figure.chart.x_name) == ("Seconds an epoch, first and later", "s")
-    assert list(figure.chart.names) == ["first epoch", "later epochs"]
 
 
 def test_kinds_of_data_have_a_bar_each_with_a_colour_of_their_own_in_cells_with_several() -> None:
@@ -59,9 +56,7 @@ def test_kinds_of_data_have_a_bar_each_with_a_colour_of_their_own_in_cells_with_
         "b16 x4 memory": (0.0, 70.0, 1, "b16 x4 memory: 70.0 images/s"),
     }
     assert isinstance(figure.chart, BarChart)
-    assert (figure.chart.title, figure.chart.x_name, figure.chart.names) == (
-        "Images/s", "images/s", ["files", "memory"],
-    )  # fmt: skip
+    assert figure.chart.names == ["files", "memory"]
 
 
 def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_basis() -> None:
@@ -77,7 +72,6 @@ def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_ba
         "n, predicted": (0, "predicted", [(8, 1.0), (32, 2.5)]),
     }
     assert isinstance(figure.chart, LineChart)
-    assert (figure.chart.title, figure.chart.x_name) == ("Speed-up", "images per rank")
     assert (figure.chart.x_scale, figure.chart.y_scale) == ("linear", "linear"), "batches are no ranks"
     assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling", "Epoch time", "Frameworks", "Kinds of data"]
     named = [replace(row, framework=name) for name in "AB" for row in rows[:1]]
