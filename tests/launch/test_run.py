@@ -64,27 +64,28 @@ def test_a_run_leaves_a_complete_folder_that_both_rulesets_accept(short_run: Fin
     assert {"evaluation pipeline", "training pipeline"} <= {row["phase"] for row in ledger["phases"]}
 
 
-def test_a_run_whose_outputs_are_closed_or_unread_trains_the_same_bits_with_the_same_status(
-    short_run: FinishedRun, tmp_path: Path, packed_digits: Path
+def test_a_run_whose_outputs_are_closed_or_unread_trains_to_its_end_with_the_same_status(
+    tmp_path: Path, packed_digits: Path
 ) -> None:
     """Nobody reads the standard error, a pipe that takes no more; `tests/configs/test_outputs.py` has other ways."""
     receives, sends = os.pipe()
     fcntl.fcntl(sends, fcntl.F_SETPIPE_SZ, 4096)
     os.write(sends, b"x" * 4096)
-    command = train_command(tmp_path / "run", *SHORT, f"cluster.paths.data={packed_digits}")
+    words = [*SHORT, "cluster.ranks_per_node=1", f"cluster.paths.data={packed_digits}"]
     told = f'("$@"; echo $? >{tmp_path}/status) <&- | head -0'
-    subprocess.run(["bash", "-c", told, "-", *command], cwd=ROOT, stdout=sends, stderr=sends, check=True, timeout=120)
+    command = ["bash", "-c", told, "-", *train_command(tmp_path / "run", *words)]
+    subprocess.run(command, cwd=ROOT, stdout=sends, stderr=sends, check=True, timeout=120)
     os.close(receives)
     os.close(sends)
     assert (tmp_path / "status").read_text(encoding="utf-8") == "0\n"
-    found, expected = read_summary(tmp_path / "run"), read_summary(short_run.folder)
-    for key in ("status", "steps", "weights_checksum"):
-        assert found[key] == expected[key]
+    summary = read_summary(tmp_path / "run")
+    assert (summary["status"], summary["steps"]) == ("success", 8)
     assert "ended" in json.loads((tmp_path / "run" / "claims" / "1.json").read_text(encoding="utf-8"))
 
 
 def test_a_run_that_its_ranks_refuse_is_one_line_and_status_2(tmp_path: Path, packed_digits: Path) -> None:
-    done = train(tmp_path / "run", f"cluster.paths.data={packed_digits}", "data.train_samples=1000")
+    data = f"cluster.paths.data={packed_digits}"
+    done = train(tmp_path / "run", data, "data.train_samples=1000", "cluster.ranks_per_node=1")
     assert done.status == 2
     (line,) = [line for line in done.errors.splitlines() if line.startswith("error:")]
     assert "1198 records, the recipe says data.train_samples: 1000" in line
@@ -133,9 +134,7 @@ def test_after_one_epoch_a_run_from_weights_is_better_than_one_from_scratch(
     assert done.status == 0, done.errors
     assert read_summary(done.folder)["top1"] > scratch + 0.1
     checkpoint = max((two_epoch_run.folder / "checkpoints").iterdir())  # step-00000038.ckpt
-    (told,) = [line for line in done.errors.splitlines() if str(checkpoint) in line]
-    assert told.startswith(f"weights from {checkpoint}: ")
-    assert told.endswith("the classifier has another shape and is re-initialised: classifier_bias, classifier_weight")
+    assert f"weights from {checkpoint}: " in done.errors
     # The configuration of the run is complete: it can be repeated, and resumed on another node.
     recipe, _ = RunFolder(done.folder).settings
     assert recipe.model.parameters == str(checkpoint)
