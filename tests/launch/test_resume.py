@@ -33,36 +33,54 @@ from tests.launch.scheduled import ranks
 from tests.logs.rapl import steady_power
 from tests.runs import TWO_EPOCHS, FinishedRun, read_summary, resume, train, train_command
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("resume")]
 
 WATTS = 50
 
 
-def _close_terminal(folder: Path, overrides: list[str]) -> FinishedRun:
-    """Run until the first epoch begins, and tell the launcher that its terminal was closed."""
-    command = train_command(folder, *overrides)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
-        log = folder / "result_0.txt"
-        while launcher.poll() is None and not (log.exists() and '"epoch_num": 1' in log.read_text(encoding="utf-8")):
-            time.sleep(0.01)
-        files = {each.path for each in psutil.Process(launcher.pid).open_files()}
-        launcher.send_signal(signal.SIGHUP)  # now, because an epoch takes a few tenths of a second
-        listening = _listening(launcher.pid)
-        output, errors = launcher.communicate(timeout=90)
-    assert listening <= {"127.0.0.1"}, "others on the network can reach the run"
-    assert str(USED_LOCK) in files, "set-up would change the environment of the run"
-    return FinishedRun(folder, launcher.returncode, output, errors)
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, tiny: list[str]) -> Path:
+    """Press Ctrl-C on a terminal when the first epoch begins, which takes some tenths of a second; return the folder.
+
+    The machine shows a processor that uses 50 W.
+    """
+    folder, sys = tmp_path_factory.mktemp("stopped") / "run", tmp_path_factory.mktemp("sys")
+    terminal, end = os.openpty()
+    command = ["setsid", "--ctty", "--wait", *train_command(folder, *tiny)]
+    variables = {**os.environ, "RANK_SYS": str(sys)}
+    with (
+        steady_power(sys, WATTS),
+        subprocess.Popen(command, cwd=ROOT, env=variables, stdin=end, stdout=end, stderr=end) as launcher,
+    ):
+        os.close(end)
+        log, told, found = folder / "result_0.txt", b"", None
+        with contextlib.suppress(OSError):  # Linux ends a terminal that nobody writes to any more with an error.
+            while True:
+                told += os.read(terminal, 65536) if select.select([terminal], [], [], 0.01)[0] else b""
+                if found is None and log.exists() and '"epoch_num": 1' in log.read_text(encoding="utf-8"):
+                    os.write(terminal, b"\x03")
+                    found = _opened(launcher.pid)
+        os.close(terminal)
+    assert launcher.returncode == 130, told.decode()
+    assert not ranks(folder)
+    assert "mlperf" not in told.decode().lower()
+    assert found is not None
+    assert str(USED_LOCK) in found[0], "set-up would change the environment of the run"
+    assert found[1] <= {"127.0.0.1"}, "others on the network can reach the run"
+    (words,) = re.findall(r" continue with ./run.sh (.*)", told.decode())
+    assert shlex.split(words) == ["train", "--resume", str(folder)]
+    return folder
 
 
-def _listening(launcher: int) -> set[str]:
-    """Return the addresses at which any process of a run listens."""
-    processes = [psutil.Process(launcher), *psutil.Process(launcher).children(recursive=True)]
-    found = set()
-    for process in processes:
+def _opened(launcher: int) -> tuple[set[str], set[str]]:
+    """Return the files that a launcher or its ranks have open, and the addresses at which they listen."""
+    files, addresses = set(), set()
+    for process in (psutil.Process(launcher), *psutil.Process(launcher).children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
+            files |= {each.path for each in process.open_files()}
             rows = process.net_connections(kind="inet")
-            found |= {row.laddr.ip for row in rows if row.status == psutil.CONN_LISTEN}
-    return found
+            addresses |= {row.laddr.ip for row in rows if row.status == psutil.CONN_LISTEN}
+    return files, addresses
 
 
 def _course(folder: Path) -> list[dict[str, Any]]:
@@ -85,23 +103,17 @@ def whole(two_epoch_run: FinishedRun) -> Path:
     return two_epoch_run.folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tiny(packed_digits: Path) -> list[str]:
     """Return the settings of that run, with images that no other process reads."""
     return [*TWO_EPOCHS, f"cluster.paths.data={packed_digits}"]
 
 
 def test_a_run_that_is_stopped_resumed_and_restarted_ends_with_the_bits_of_a_run_in_one_go(
-    tmp_path: Path, whole: Path, tiny: list[str]
+    tmp_path: Path, whole: Path, stopped: Path, tiny: list[str]
 ) -> None:
-    """A closed terminal stops the run within its first epoch; a later checkpoint is damaged; a rank is killed."""
-    folder = tmp_path / "run"
-    stopped = _close_terminal(folder, tiny)
-    assert stopped.status == 75, stopped.errors
-    assert "stopped, state saved after step" in stopped.output
-    summary = read_summary(folder)
-    assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
-    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
+    """A later checkpoint is damaged, and a rank of the attempt that goes on is killed."""
+    folder = shutil.copytree(stopped, tmp_path / "run")
     (kept,) = RunFolder(folder).checkpoints.files()
     assert 0 < step_of(kept) < 19
     damaged = kept.with_name("step-00000018.ckpt")
@@ -164,17 +176,22 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goes_on_to_the_same_bits(
-    tmp_path: Path, whole: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, whole: Path, stopped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The newest checkpoint cannot be read for a moment then. The machine shows a processor that uses 50 W."""
-    folder = tmp_path / "run"
-    monkeypatch.setenv("RANK_SYS", str(tmp_path / "sys"))
-    with steady_power(tmp_path / "sys", WATTS):
-        newest, done = _interrupted_and_resumed(folder, tiny)
+    """The checkpoint cannot be read for a moment then. The machine shows a processor that uses 50 W."""
+    folder, sys = shutil.copytree(stopped, tmp_path / "run"), tmp_path / "sys"
+    summary = read_summary(folder)
+    assert (summary["status"], summary["failed_rank"]) == ("aborted", None)
+    assert summary["failure"].startswith("stopped, state saved after step ")
+    assert '"status": "aborted"' in (folder / "result_0.txt").read_text(encoding="utf-8").splitlines()[-1]
+    (kept,) = RunFolder(folder).checkpoints.files()
+    variables = failing_reads(tmp_path, "open", kept, errno.ESTALE, once=True) | {"RANK_SYS": str(sys)}
+    with steady_power(sys, WATTS):
+        done = resume(folder, variables=variables)
     assert done.status == 0, done.errors
     assert (tmp_path / "has-failed").exists()
-    assert f"resumes from {newest}\n" in done.errors
-    assert not list(newest.parent.glob("*.damaged"))
+    assert f"resumes from {kept}\n" in done.errors
+    assert not list(kept.parent.glob("*.damaged"))
     assert _course(folder) == _course(whole)
     assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
     energy, times_s = read_summary(folder)["energy"], _trained_s(folder)
@@ -195,32 +212,6 @@ def _trained_s(folder: Path) -> list[float]:
     rows = [json.loads(line.partition(" ")[2]) for line in (folder / "result_0.txt").read_text().splitlines()]
     begins, ends = ([row["time_ms"] for row in rows if row["key"] == key] for key in ("run_start", "run_stop"))
     return [(end - begin) / 1000 for begin, end in zip(begins, ends, strict=True)]
-
-
-def _interrupted_and_resumed(folder: Path, tiny: list[str]) -> tuple[Path, FinishedRun]:
-    """Press Ctrl-C in the second epoch, and give the printed command; return the newest checkpoint, and the end."""
-    terminal, end = os.openpty()
-    command = ["setsid", "--ctty", "--wait", *train_command(folder, *tiny)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=end, stdout=end, stderr=end) as launcher:
-        os.close(end)
-        log, is_pressed, told = folder / "result_0.txt", False, b""
-        with contextlib.suppress(OSError):  # Linux ends a terminal that nobody writes to any more with an error.
-            while True:
-                told += os.read(terminal, 65536) if select.select([terminal], [], [], 0.01)[0] else b""
-                if not is_pressed and log.exists() and '"epoch_num": 2' in log.read_text(encoding="utf-8"):
-                    os.write(terminal, b"\x03")
-                    is_pressed = True
-        os.close(terminal)
-    lines = told.decode().splitlines()
-    assert launcher.returncode == 130, lines
-    assert not ranks(folder)
-    assert "mlperf" not in told.decode().lower()
-    assert read_summary(folder)["failure"].startswith("stopped, state saved after step ")
-    (words,) = (line.partition(" continue with ./run.sh ")[2] for line in lines if " continue with " in line)
-    assert shlex.split(words) == ["train", "--resume", str(folder)]
-    newest, older = RunFolder(folder).checkpoints.files()
-    assert step_of(newest) > step_of(older) == 19
-    return newest, resume(folder, variables=failing_reads(folder.parent, "open", newest, errno.ESTALE, once=True))
 
 
 def _train_and_kill(folder: Path, overrides: list[str]) -> FinishedRun:
@@ -302,7 +293,7 @@ def test_other_images_under_the_same_name_are_refused(
         images = bytearray((data / "eval.rec").read_bytes())
         images[300_000] ^= 1
         (data / "eval.rec").write_bytes(images)
-    done = train(folder, *TWO_EPOCHS, f"cluster.paths.data={data.parent}")
+    done = train(folder, *TWO_EPOCHS, "cluster.ranks_per_node=1", f"cluster.paths.data={data.parent}")
     assert done.status == 2, done.errors
     assert ("data set.train.rec: got" if is_new else f"{data}: eval.rec was changed after the run began") in done.errors
     assert RunFolder(folder).checkpoints.files(), "refused, not removed"
@@ -310,7 +301,7 @@ def test_other_images_under_the_same_name_are_refused(
 
 def test_a_run_whose_folder_is_gone_ends_soon_with_that_reason(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    never_ends = [*TWO_EPOCHS, "run.epochs=2000", "cluster.ranks_per_node=1"]
+    never_ends = [*TWO_EPOCHS, "run.epochs=2000", "cluster.ranks_per_node=1", "data.source=synthetic"]
     command = train_command(folder, *never_ends, words=("--max-restarts", "2"))
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as launcher:
         while not RunFolder(folder).checkpoints.files():
