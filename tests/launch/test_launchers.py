@@ -30,19 +30,21 @@ def _require(launcher: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "number", "status"),
+    ("launcher", "ranks", "number", "status"),
     [
-        ("local", signal.SIGKILL, -signal.SIGKILL),
-        ("horovodrun", signal.SIGHUP, STOPPED_STATUS),  # test_resume sends it to the local launcher
-        ("mpirun", signal.SIGHUP, STOPPED_STATUS),
+        ("local", 1, signal.SIGKILL, -signal.SIGKILL),
+        ("horovodrun", 1, signal.SIGHUP, STOPPED_STATUS),
+        ("mpirun", 2, signal.SIGHUP, STOPPED_STATUS),
     ],
 )
 def test_a_killed_launcher_or_a_closed_terminal_takes_every_rank_with_it(
-    launcher: str, number: int, status: int, tmp_path: Path
+    launcher: str, ranks: int, number: int, status: int, tmp_path: Path
 ) -> None:
+    """A rank of horovodrun hears of the signal by a file, and one of the local launcher of its death by itself."""
     _require(launcher)
     folder = tmp_path / "run"
     settings = [f"cluster.launcher={launcher}", "cluster.communication.kind=shared_memory"]
+    settings.append(f"cluster.ranks_per_node={ranks}")
     command = train_command(folder, *SYNTHETIC, "run.epochs=500", *settings)
     process = _start(command, tmp_path)
     wait_until(lambda: has_begun(folder), tmp_path / "output")
