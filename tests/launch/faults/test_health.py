@@ -64,12 +64,11 @@ class Program:
 
     Args:
         folder: Where the copy is made.
-        data: The packed data sets.
     """
 
-    def __init__(self, folder: Path, data: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         copy_program(folder)
-        self._folder, self._data, self._python = folder, data, str(make_environment(folder))
+        self._folder, self._python = folder, str(make_environment(folder))
         (folder / "train" / "comm" / "faulty.py").write_text(FAULTY, encoding="utf-8")
         registry, last = folder / "configs" / "registry.py", '    "none": CommunicatorEntry('
         entry = '    "faulty": CommunicatorEntry("train.comm.faulty", ("mxnet", "torch"), "shared_memory"),\n'
@@ -86,8 +85,8 @@ class Program:
         """
         (self._folder / "train" / "comm" / "orders").write_text("\n".join(map(json.dumps, orders)), encoding="utf-8")
         settings = [*TWO_EPOCHS, "cluster.ranks_per_node=3", "batch.global_size=66", "run.compare_every_steps=5",
-                    "run.max_steps=28", "cluster.communication.kind=faulty",
-                    f"cluster.paths.data={self._data}"]  # fmt: skip
+                    "run.max_steps=28", "cluster.communication.kind=faulty", "data.source=synthetic",
+                    "data.eval_samples=66"]  # fmt: skip
         words = train_command(run, *settings, words=("--max-restarts", "1"))[1:]
         done = subprocess.run(
             [self._python, *words], cwd=self._folder, capture_output=True, text=True, check=False, timeout=250
@@ -96,8 +95,8 @@ class Program:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory, packed_digits: Path) -> Program:
-    return Program(tmp_path_factory.mktemp("program"), packed_digits)
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return Program(tmp_path_factory.mktemp("program"))
 
 
 def _kept(run: Path) -> dict[str, dict[str, Any]]:
