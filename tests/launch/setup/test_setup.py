@@ -190,6 +190,7 @@ def test_an_environment_is_begun_anew_in_another_folder_and_for_another_python(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = _digests(kind)
+    assert ("horovod" in before) == ("mxnet" in kind.engines and not kind.base), "a base has its own"
     monkeypatch.setattr("sys.version_info", (3, 9, 0))
     assert _changed(before, _digests(kind)) == (set() if kind.base else {"venv"})
     monkeypatch.undo()

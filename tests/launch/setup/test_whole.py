@@ -88,8 +88,6 @@ def test_an_environment_of_mxnet_is_made_after_failures_and_gets_an_extra_a_seco
     assert (done.returncode, _begun(done)) == (0, ["4/6"]), done.stderr
     assert "numpy==1.23.5" in checkout.installed()
 
-    _set_up_over_mxnet(checkout, tmp_path)
-
     folder, words = tmp_path / "usb stick" / "wheels", ["--engine", "mxnet", "--cpu"]
     filled = checkout.set_up("--start", str(folder.parent), "--download", "wheels", *words)
     assert filled.returncode == 0, filled.stderr
@@ -130,20 +128,6 @@ def _make_after_a_failure(checkout: ToyCheckout, incomplete: str) -> None:
     }  # fmt: skip
     assert made["TMPDIR"].startswith(building)
     assert made["PATH"].startswith(f"{building}/bin:")
-
-
-def _set_up_over_mxnet(checkout: ToyCheckout, tmp_path: Path) -> None:
-    """The base lacks tqdm, which every environment needs, and what writes ONNX."""
-    over, base_python = _checkout_over(checkout, tmp_path, "tqdm", "tqdm-*")
-    done = over.set_up("--system", base_python)
-    assert (done.returncode, _begun(done)) == (0, ["1/2", "2/2"]), done.stderr
-    assert _own_packages(over) == {"tqdm", "onnx", "resnet_records"}
-    code = "import mxnet, tqdm; print(mxnet.__file__)"
-    own_python = str(over.tree / ".venv" / "bin" / "python")
-    found = subprocess.run([own_python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
-    assert found == f"{checkout.site_packages}/mxnet/__init__.py\n"
-    assert over.set_up("--quiet").stderr == ""
-    assert over.set_up("--system", "").stderr.startswith("setup: nothing to do; MXNet (that of ")
 
 
 def test_horovods_flags_name_a_header_that_its_sources_forget(tmp_path: Path) -> None:
@@ -222,29 +206,21 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     assert "requirement tensorboardx" in asked.stderr, "pip's own settings count again"
     assert "--download" not in asked.stderr
 
-    # Over a base that lacks DALI, which the index has, and a package for ONNX, which it does not have.
-    over, base_python = _checkout_over(checkout, tmp_path, "nvidia", "nvidia_dali*")
+    # Over a base that lacks DALI and tqdm, which the index has, and a package for ONNX, which it does not have.
+    for name, info in (("nvidia", "nvidia_dali*"), ("tqdm", "tqdm-*")):
+        shutil.rmtree(checkout.site_packages / name)
+        shutil.rmtree(next(checkout.site_packages.glob(f"{info}.dist-info")))
+    over = ToyCheckout(make_tree(tmp_path / "over"), checkout.index)
+    for name in ("pyproject.toml", "toy_backend.py"):
+        (over.tree / name).write_bytes((checkout.tree / name).read_bytes())
+    base_python = str(checkout.tree / ".venv" / "bin" / "python")
     before = {path: path.read_bytes() for path in (checkout.tree / ".venv").rglob("*") if path.is_file()}
     done = over.set_up("--engine", "torch", "--system", base_python, PIP_TARGET="/no/such")
     assert (done.returncode, _begun(done)) == (0, ["1/3", "2/3", "3/3"]), done.stderr
     assert re.search("^warning: export writes no ONNX file: .* onnx", done.stderr, re.MULTILINE), done.stderr
-    assert _own_packages(over) == {"nvidia_dali_cuda130", "resnet_records"}
+    own = {path.name.partition("-")[0] for path in over.site_packages.glob("*.dist-info")}
+    assert own == {"nvidia_dali_cuda130", "tqdm", "resnet_records"}
     own_python = str(over.tree / ".venv" / "bin" / "python")
     subprocess.run([own_python, "-I", "-c", "import sympy"], check=True)  # a module of the base, not compiled yet
     assert before == {path: path.read_bytes() for path in (checkout.tree / ".venv").rglob("*") if path.is_file()}
     assert over.set_up("--engine", "torch").stderr.startswith("setup: nothing to do; PyTorch (that of ")
-
-
-def _checkout_over(base: ToyCheckout, tmp_path: Path, folder: str, info: str) -> tuple[ToyCheckout, str]:
-    """Take a package from a base; return a checkout without an environment, and the base's interpreter."""
-    shutil.rmtree(base.site_packages / folder)
-    shutil.rmtree(next(base.site_packages.glob(f"{info}.dist-info")))
-    checkout = ToyCheckout(make_tree(tmp_path / "over"), base.index)
-    for name in ("pyproject.toml", "toy_backend.py"):
-        (checkout.tree / name).write_bytes((base.tree / name).read_bytes())
-    return checkout, str(base.tree / ".venv" / "bin" / "python")
-
-
-def _own_packages(checkout: ToyCheckout) -> set[str]:
-    """Return the packages that an environment over a base has itself."""
-    return {path.name.partition("-")[0] for path in checkout.site_packages.glob("*.dist-info")}
