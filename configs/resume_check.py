@@ -167,8 +167,8 @@ def _changes_of_code(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
             changes.append(f"the program's commit {new['commit'][:12]} instead of {old['commit'][:12]}")
         if old.get("diff_sha256") != new.get("diff_sha256"):
             changes.append("other changes of the program since the commit")
-    packages = [each.get("packages") or {} for each in (begun, now)]
-    differ = _differences(*packages, "absent") if all(packages) else []
+    before, after = (each.get("packages") or {} for each in (begun, now))
+    differ = _differences(before, after, "absent") if before and after else []
     more = [f"{len(differ) - _MOST_SHOWN} other packages"] if differ[_MOST_SHOWN:] else []
     return [*changes, *differ[:_MOST_SHOWN], *more]
 

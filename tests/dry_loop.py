@@ -103,6 +103,9 @@ class Blank:
     def stopped(self, source: Any, at: Position) -> None:
         pass
 
+    def state(self) -> bytes:
+        return b""
+
     def close(self) -> None:
         pass
 

@@ -41,8 +41,10 @@ class Network:
     @cached_property
     def constants(self) -> tuple[Parameter | Statistic, ...]:
         """Return all tensors of frozen layers, first layer first."""
-        frozen = [layer for layer in self.layers if layer.is_frozen]
-        return tuple(each for layer in frozen for each in (*layer.parameters, *layer.statistics))
+        made: list[Parameter | Statistic] = []
+        for layer in self.layers:
+            made += [*layer.parameters, *layer.statistics] if layer.is_frozen else []
+        return tuple(made)
 
     @property
     def num_parameters(self) -> int:

@@ -98,7 +98,8 @@ def _expected(config: Any, parameter: Parameter, weight: np.ndarray, gradients: 
 def _hyper(config: Any, step: int) -> HyperParameters:
     """Give the numbers of a step as the schedule does that has `RATES`."""
     values = HyperParameters(RATES[step], config.momentum, config.weight_decay, step)
-    return config.adapted(values, RATES[step - 1] if step else 0.0, max(RATES))
+    adapted: HyperParameters = config.adapted(values, RATES[step - 1] if step else 0.0, max(RATES))
+    return adapted
 
 
 def _network(engine: Any, parameters: Sequence[Parameter], masters: Sequence[np.ndarray], kind: str = "whole") -> Any:
