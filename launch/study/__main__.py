@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, exit_status, parse
+from configs.arguments import Parser, add_options, exit_status, option, parse
 from configs.outputs import guard_outputs
 
 _EPILOG = """\
@@ -34,9 +34,11 @@ class _Options:
     """The command line of ``./run.sh sweep``."""
 
     study: str
-    dry_run: bool
-    runs: Path | None
-    output: Path | None
+    dry_run: bool = option("list the runs and their states", default=False)
+    runs: Path | None = option("folder of the runs (default: runs/STUDY)", metavar="DIR", type=Path)
+    output: Path | None = option(
+        "folder for the page, CSV and SVG (default: that of the runs)", metavar="DIR", type=Path
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,11 +59,7 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", metavar="STUDY", help="a name in configs/studies or a YAML file")
-    parser.add_argument("--dry-run", action="store_true", help="list the runs and their states")
-    parser.add_argument("--runs", metavar="DIR", type=Path, help="folder of the runs (default: runs/STUDY)")
-    parser.add_argument(
-        "--output", metavar="DIR", type=Path, help="folder for the page, CSV and SVG (default: that of the runs)"
-    )
+    add_options(parser, _Options)
     return parser
 
 

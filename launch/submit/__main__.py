@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.arguments import Parser, add_from, add_place, add_recipe, exit_status, parse
+from configs.arguments import Parser, add_from, add_options, add_place, add_recipe, exit_status, option, parse
 from configs.errors import UserError
 
 
@@ -19,16 +19,33 @@ class _Options:
     recipe: str | None
     cluster: str | None
     overrides: list[str]
-    run_dir: Path | None
-    repeat: int
-    hosts: str | None
-    rehearse: bool
-    dry_run: bool
-    resume: Path | None
-    status: Path | None
-    cancel: Path | None
     start_from: Path | None
-    accept: float | None
+    run_dir: Path | None = option("the run's folder (default: runs/RECIPE-DATE-TIME)", metavar="DIR", type=Path)
+    repeat: int = option("N runs with N seeds in one job", 1, metavar="N", type=int)
+    hosts: str | None = option(
+        "hosts, for a cluster without a scheduler, also as node[1-4] or @FILE; hosts beyond num_nodes are spares",
+        metavar="A,B",
+    )
+    rehearse: bool = option("rehearse the job on its own nodes: ranks sleep instead of compute", default=False)
+    accept: float | None = option(
+        "accept the nodes (./run.sh accept) for so many minutes (default: 2) instead of training; needs no RECIPE",
+        metavar="MINUTES",
+        type=float,
+        nargs="?",
+        const=2.0,
+    )
+    dry_run: bool = option("print the script and the command; submit nothing", default=False)
+    resume: Path | None = option(
+        "submit the job script of the unfinished run in this folder again, to continue the run",
+        metavar="RUN",
+        type=Path,
+    )
+    status: Path | None = option(
+        "print the status of this run's job: scheduler, owner of the folder, newest checkpoint",
+        metavar="RUN",
+        type=Path,
+    )
+    cancel: Path | None = option("ask the scheduler to end the job of this run", metavar="RUN", type=Path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,34 +62,14 @@ def _parser() -> Parser:
     add_recipe(parser, is_optional=True)
     add_place(parser, default_name=None)
     add_from(parser)
-    parser.add_argument("--run-dir", metavar="DIR", type=Path, help="the run's folder (default: runs/RECIPE-DATE-TIME)")
-    parser.add_argument("--repeat", metavar="N", type=int, default=1, help="N runs with N seeds in one job")
-    parser.add_argument(
-        "--hosts",
-        metavar="A,B",
-        help="hosts, for a cluster without a scheduler, also as node[1-4] or @FILE; hosts beyond num_nodes are spares",
-    )
-    parser.add_argument(
-        "--rehearse", action="store_true", help="rehearse the job on its own nodes: ranks sleep instead of compute"
-    )
-    accepted = (
-        "accept the nodes (./run.sh accept) for so many minutes (default: 2) instead of training; needs no RECIPE"
-    )
-    parser.add_argument("--accept", metavar="MINUTES", type=float, nargs="?", const=2.0, help=accepted)
-    parser.add_argument("--dry-run", action="store_true", help="print the script and the command; submit nothing")
-    submitted = parser.add_mutually_exclusive_group()
-    again = "submit the job script of the unfinished run in this folder again, to continue the run"
-    submitted.add_argument("--resume", metavar="RUN", type=Path, help=again)
-    status = "print the status of this run's job: scheduler, owner of the folder, newest checkpoint"
-    submitted.add_argument("--status", metavar="RUN", type=Path, help=status)
-    submitted.add_argument("--cancel", metavar="RUN", type=Path, help="ask the scheduler to end the job of this run")
+    add_options(parser, _Options)
     return parser
 
 
 def _submit(options: _Options) -> int:
     # Imported here, so that --help works before anything is installed.
-    if folder := options.resume or options.status or options.cancel:
-        return _act_on_submitted(options, folder.absolute())
+    if submitted := [folder for folder in (options.resume, options.status, options.cancel) if folder]:
+        return _act_on_submitted(options, *submitted)
     if options.cluster is None or (options.recipe is None and options.accept is None):
         raise UserError("give RECIPE and --cluster C, or --resume, --status or --cancel with a run; see --help")
     from launch.accept.settings import load_settings, require_minutes
@@ -103,14 +100,14 @@ def _submit(options: _Options) -> int:
     return 0
 
 
-def _act_on_submitted(options: _Options, folder: Path) -> int:
+def _act_on_submitted(options: _Options, folder: Path, *other: Path) -> int:
     from launch.submit.submission import cancel, resubmit, status
     from logs.folder import RunFolder
 
     others = (options.recipe, options.cluster, options.overrides, options.run_dir, options.hosts, options.start_from)
-    if any(others) or options.dry_run:
+    if other or any(others) or options.dry_run:
         raise UserError("--resume, --status and --cancel take no other option: the run folder has all settings")
-    run = RunFolder(folder)
+    run = RunFolder(folder.absolute())
     if options.resume:
         resubmit(run)
     else:
