@@ -104,7 +104,9 @@ def _stub_folder(toolkit: Path, environment: Environment) -> list[str]:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         stub = environment.folder / "cuda-stub" / "libcuda.so.1"
-        link(stub, toolkit / "lib64" / "stubs" / "libcuda.so")
+        stub.parent.mkdir(exist_ok=True)
+        stub.unlink(missing_ok=True)
+        stub.symlink_to(toolkit / "lib64" / "stubs" / "libcuda.so")
         return [str(stub.parent)]
     return []
 

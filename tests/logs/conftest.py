@@ -1,5 +1,6 @@
 """What tests of logs and pages share."""
 
+import time
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -43,6 +44,7 @@ class ToyRun:
         log.hyperparameters(values)
         log.init_stop()
         log.run_start()
+        time.sleep(0.002)  # The log's times are whole milliseconds.
         for first_epoch, reached in ((1, top1 / 2), (3, top1)):
             with log.block(first_epoch, 2):
                 for epoch in (first_epoch, first_epoch + 1):
