@@ -67,11 +67,11 @@ def _parser() -> Parser:
 
 
 def _submit(options: _Options) -> int:
-    # Imported here, so that --help works before anything is installed.
     if submitted := [folder for folder in (options.resume, options.status, options.cancel) if folder]:
         return _act_on_submitted(options, *submitted)
     if options.cluster is None or (options.recipe is None and options.accept is None):
         raise UserError("give RECIPE and --cluster C, or --resume, --status or --cancel with a run; see --help")
+    # Imported here, so that --help works before anything is installed.
     from launch.accept.settings import load_settings, require_minutes
     from launch.submit.hosts import parse_hosts
     from launch.submit.script import job_text
