@@ -43,7 +43,8 @@ class EngineSettings(Section):
     file_access: Literal["mapped", "mapped_ahead", "read"] = "mapped"
     """How DALI reads the file of records, with the same images. mapped: pages of the file, when they are needed;
     mapped_ahead: all of the file into memory when it is opened, if the node's memory holds the whole data set; read:
-    plain reads, which a parallel file system (Lustre, GPFS) or NFS serves faster than pages."""
+    plain reads, which a parallel file system (Lustre, GPFS) or NFS serves faster than pages. Files of class folders in
+    place are always read plainly."""
     decoded_cache_bytes: int = Field(0, ge=0, json_schema_extra={"unit": "bytes"})
     """GPU memory for decoded images, of training and evaluation, as they come; those are not read and decoded again. 0
     switches the cache off. It needs device: gpu and stick_to_shard: true. An image of ImageNet takes 0.6 MB. Images are

@@ -224,7 +224,8 @@ class ClassFolders(Placed):
             paths = {os.fsencode(str(sample)) for sample in left_out}
             index = scratch / self.index.name
             index.write_bytes(b"".join(b"%s %s\n" % line for line in self._lines() if line[0] not in paths))
-        return {"file_root": str(self._root), "file_list": str(index)}
+        # To map a small file and to touch its pages takes longer than to read it.
+        return {"file_root": str(self._root), "file_list": str(index), "dont_use_mmap": True}
 
     def _lines(self) -> Iterator[tuple[bytes, bytes]]:
         for line in read_bytes(self.index).split(b"\n")[:-1]:  # A name may hold other ends of lines.

@@ -165,7 +165,7 @@ def make_reading_pipeline(request: ReadRequest, reader: dict[str, Any], seed: in
 
 def _read(request: ReadRequest, reader: dict[str, Any]) -> Any:
     read = getattr(fn.readers, request.images.reader)
-    return read(lazy_init=True, name=READER, **reader_options(request), **reader)
+    return read(lazy_init=True, name=READER, **reader_options(request) | reader)
 
 
 def reader_options(request: ReadRequest) -> dict[str, Any]:
