@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from statistics import median
 
 from configs.schema import Cluster
 from train.comm.communicator import Communicator
@@ -62,7 +63,7 @@ def time_links(engine: Engine, communicator: Communicator, cluster: Cluster, ide
             engine.wait_all()
         own_s = (time.perf_counter() - begin) / repeats
         if not taken:
-            longest_us = max(communicator.gather("time of a swap", int(1e6 * own_s)))
-            repeats = min(_MOST_REPEATS, math.ceil(_BLOCK_S * 1e6 / max(longest_us, 1)))
+            usual_us = median(communicator.gather("time of a swap", int(1e6 * own_s)))
+            repeats = min(_MOST_REPEATS, math.ceil(_BLOCK_S * 1e6 / max(usual_us, 1)))
         taken.append(None if partner is None else own_s)
     return taken[1:]

@@ -38,7 +38,7 @@ class _Options:
     ranks: int | None = option("ranks on this machine", metavar="N", type=int)
     nodes: int = option("nodes, with launcher srun", 1, metavar="N", type=int)
     launcher: str | None = option(
-        f"default: local; mpirun for more than {_MOST_OVER_GLOO} ranks, if it and a Horovod with MPI are here",
+        f"default: local; mpirun to train on more than {_MOST_OVER_GLOO} ranks, if it and a Horovod with MPI are here",
         choices=["local", "horovodrun", "mpirun", "srun"],
     )
     shrink: int = option("tensors are F times smaller than the real ones", 256, metavar="F", type=int)
@@ -101,9 +101,18 @@ def _rehearse(options: _Options) -> int:
     if options.ranks is None:
         raise UserError("--ranks: got nothing, allowed: the number of ranks on this machine")
     course = Course(options.shrink, options.speed, options.slow or [], options.fail or [], options.noise)
-    has_mpi = options.ranks > _MOST_OVER_GLOO and shutil.which("mpirun") and horovod_has_mpi()
+    times_own_work = options.check is not None or options.accept is not None
+    is_large = options.ranks > _MOST_OVER_GLOO and not times_own_work
+    has_mpi = is_large and shutil.which("mpirun") and horovod_has_mpi()
     launcher = options.launcher or ("mpirun" if has_mpi else "local")
-    recipe, cluster = rehearsed_run(*described, course, ranks=options.ranks, nodes=options.nodes, launcher=launcher)
+    recipe, cluster = rehearsed_run(
+        *described,
+        course,
+        ranks=options.ranks,
+        nodes=options.nodes,
+        launcher=launcher,
+        times_own_work=times_own_work,
+    )
     if options.check is not None:
         return _check(recipe, cluster, "--times", str(options.check))
     if options.accept is not None:

@@ -46,6 +46,9 @@ _MPI_LAUNCHERS = ("mpirun", "srun")
 _CROWDED = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 """Lets Open MPI start more ranks than cores; ranks that wait then leave the core to others."""
 
+_SLEEPING = "shared_memory"
+"""The communicator whose ranks sleep while they wait; it sums in float32."""
+
 _COPY_BYTES_PER_S = 12e9
 """From the host to a GPU: PCIe of the third generation with 16 lanes."""
 
@@ -106,8 +109,15 @@ class Course:
         return {**own, "slow_ranks": slow, "faults": list(self.faults)}
 
 
-def rehearsed_run(
-    recipe: Recipe, cluster: Cluster, course: Course, *, ranks: int, nodes: int = 1, launcher: str = "local"
+def rehearsed_run(  # noqa: PLR0913 (each says another part of the place)
+    recipe: Recipe,
+    cluster: Cluster,
+    course: Course,
+    *,
+    ranks: int,
+    nodes: int = 1,
+    launcher: str = "local",
+    times_own_work: bool = False,
 ) -> tuple[Recipe, Cluster]:
     """Return what ``./run.sh train`` runs to rehearse a described run.
 
@@ -121,6 +131,8 @@ def rehearsed_run(
         ranks: Processes on this machine, over all nodes.
         nodes: Nodes of the launcher, for virtual nodes under srun.
         launcher: How the processes start.
+        times_own_work: Whether the ranks' own work is what counts, which many ranks that wait in MPI or Gloo would
+            disturb: they use every core meanwhile. Ranks of one machine then sum in shared memory, where they sleep.
 
     Raises:
         UserError: The number of ranks does not divide the global batch or the nodes, the simulator does not know the
@@ -131,13 +143,16 @@ def rehearsed_run(
     if recipe.batch.global_size % ranks:
         raise UserError(f"--ranks: got {ranks}, allowed: a divisor of the global batch {recipe.batch.global_size}")
     settings = cluster.model_dump(mode="json")
+    communication = _communication(settings["communication"], ranks, launcher)
+    if times_own_work and nodes == 1:
+        communication["kind"] = _SLEEPING
     place = {
         **_kept(settings, "name", "purpose", "checkpoint", "submission", "trace_steps", "watchdog_s"),
         "num_nodes": nodes,
         "ranks_per_node": ranks // nodes,
         "launcher": launcher,
         "scheduler": _kept(settings["scheduler"], "max_restarts", "spare_nodes"),
-        "communication": _communication(settings["communication"], ranks, launcher),
+        "communication": communication,
         "environment": {
             **{name: value for name, value in settings["environment"].items() if name.startswith("HOROVOD_")},
             **(_CROWDED if launcher in _MPI_LAUNCHERS else {}),
@@ -145,7 +160,7 @@ def rehearsed_run(
         "paths": _kept(settings["paths"], "data", "runs"),
     }
     # PyTorch's rank 0 inherits a socket from the local launcher; srun gives each rank a control group.
-    forked = nodes == 1 and launcher != "srun" and place["communication"]["kind"] == "horovod"
+    forked = nodes == 1 and launcher != "srun" and communication["kind"] in ("horovod", _SLEEPING)
     return _waiting_run(recipe, cluster, place, course, forked=forked)
 
 
@@ -201,6 +216,8 @@ def _waiting_run(
     rehearsed = recipe.model_copy(update={"batch": batch, "data": data})
     described = cluster.engine.model_dump(mode="json")
     kept = _kept(described, "precision", "layout", "update_groups", "run_ahead_steps", "timing")
+    if place["communication"]["kind"] == _SLEEPING:
+        kept["precision"] = "float32"
     waits = waits_of(recipe, cluster).model_dump(mode="json")
     tree = {
         **place,
