@@ -48,6 +48,8 @@ def exposition(document: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:  # noqa: PLR2004 (the program and two files)
+        sys.exit(__doc__)
     source, target = map(Path, sys.argv[1:])
     # The collector reads at any moment, and only names that end in .prom.
     new = target.with_suffix(".new")
