@@ -15,7 +15,7 @@ _FAILURES = 2
 A spare node costs nothing, and may be taken at once."""
 
 ANY_HOST = "any"
-"""In place of the names of hosts: a scheduler can replace any host."""
+"""Before the names of a job's hosts: the scheduler can replace any of them."""
 
 
 def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) -> bool:
@@ -30,7 +30,7 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
         outcome: How the launcher ended.
         hosts: The machines among which the run can choose, more than it needs, by the job's names or addresses; those
             of the attempt come first, in the order of its ranks. One that fails is left out, as long as there are
-            enough others. `ANY_HOST` if a scheduler can choose others: one that failed twice is left out. Empty if
+            enough others. After `ANY_HOST`, those of the attempt alone: one that failed twice is left out. Empty if
             nobody can choose.
     """
     cluster, ending = folder.cluster, Ending.read(folder, outcome)
@@ -39,17 +39,17 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     if is_over or not limit or ending.has_refused or ending.was_stopped:
         return False
     cause, hosts = ending.cause, [*dict.fromkeys(hosts)]
-    host = cause.get("host")
-    if "rank" in cause and hosts not in ([], [ANY_HOST]):
+    host, names = cause.get("host"), [each for each in hosts if each != ANY_HOST]
+    if "rank" in cause and names:
         # A rank may know its host by another name than the job does, which may list addresses.
-        host = hosts[cause["rank"] // cluster.ranks_per_node]
+        host = names[cause["rank"] // cluster.ranks_per_node]
     try:
         reason = folder.attempts.add(
             "failed",
             cause["message"],
             host=host,
             limit=limit,
-            times=_FAILURES if hosts == [ANY_HOST] else 1,
+            times=_FAILURES if ANY_HOST in hosts else 1,
             may_leave_out=lambda bad: _dispensable(
                 bad, hosts, cluster.num_nodes, list(folder.attempts.left_out(after=["failed"]))
             ),
@@ -75,7 +75,7 @@ def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, with
         num_needed: Number of hosts that the run needs.
         without: The hosts that are left out already.
     """
-    if list(hosts) == [ANY_HOST]:
+    if ANY_HOST in hosts:
         return list(bad)
     spares = max(0, len({*hosts} - {*without}) - num_needed)
     return [host for host in bad if host in hosts][:spares]
@@ -85,7 +85,7 @@ def _on_which_hosts(folder: RunFolder, hosts: Sequence[str] = ()) -> str:
     """Return what is said of hosts that failed twice: they are left out, or there is nothing to put in their place."""
     attempts, without = folder.attempts.read(), folder.attempts.left_out(after=["failed"])
     if attempts[-1].leaves_out:
-        how_often = " twice" if list(hosts) == [ANY_HOST] else ""
+        how_often = " twice" if ANY_HOST in hosts else ""
         return f", without {', '.join(attempts[-1].leaves_out)}, which failed{how_often}"
     bad = [host for host in bad_hosts(attempts) if host not in without]
     if not bad or folder.cluster.num_nodes == 1:

@@ -185,7 +185,7 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
         if was_signalled:  # The job has no time left for another attempt.
             (folder / UNFINISHED_MARK).touch()
             return STOPPED_STATUS
-        return MOVE if folder.attempts.read()[-1].leaves_out and list(hosts) == [ANY_HOST] else RESTART
+        return MOVE if folder.attempts.read()[-1].leaves_out and ANY_HOST in hosts else RESTART
     return finish_run(folder, outcome)
 
 

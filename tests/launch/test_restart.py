@@ -46,8 +46,9 @@ def test_each_spare_host_takes_the_place_of_one_host(form: str, run: Path, capsy
 
 
 def test_a_scheduler_replaces_every_host_that_failed_twice(run: Path) -> None:
+    """It knows them by the names of the job, and not by those that the ranks report."""
     for host in ("a", "a", "b", "b", "c", "c"):
-        assert _fail(run, host, [ANY_HOST])
+        assert _fail(run, "own-name", [ANY_HOST, host, "other"], rank=1)
     assert list(RunFolder(run).attempts.left_out()) == ["a", "b", "c"]
 
 

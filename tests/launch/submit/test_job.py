@@ -204,7 +204,7 @@ def test_a_stop_that_the_scheduler_continues_is_one_attempt(
 @pytest.mark.parametrize(
     ("hosts", "status", "words", "left"),
     [
-        (["any"], MOVE, ", without node2, which failed twice", "node2"),
+        (["any", "node1.site", "node2.site"], MOVE, ", without node2.site, which failed twice", "node2.site"),
         (["node1.site", "node2.site", "spare.site"], RESTART, ", without node2.site, which failed\n", "node2.site"),
         (["node1", "node2"], RESTART, ", on the same hosts, although node2 failed twice", ""),
         ([], RESTART, ", on the same hosts, although node2 failed twice", ""),

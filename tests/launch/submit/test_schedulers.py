@@ -112,6 +112,7 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         ([*LSF, "scheduler.requeue=false"], "", "#BSUB -r"),
         # Without spares, a job asks for other hosts where a second failure can be and others can be had.
         ([*SLURM, *MOVES], '"ExcNodeList=$without"', ""),
+        ([*SLURM, *MOVES], '      --hosts "any ${hosts[*]}" ||\n', ""),
         ([*SLURM, *MOVES, "scheduler.resources=['--exclude=bad7', '--exclude=bad8,bad9']"],
          '"ExcNodeList=bad7,bad8,bad9,$without"', ""),
         ([*GE, *MOVES, "scheduler.resources=['-l gpu=1', 'rt_F={num_nodes}', '-pe mpi 2']"],
