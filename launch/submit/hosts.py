@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from configs.errors import UserError
+from configs.reading import read_bytes
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?")
 _SLOTS = re.compile(r"(?P<host>\S+?)\s*(?:\s+slots?\s*=\s*|:)(?P<slots>\d+)(\s+max[-_]slots\s*=\s*\d+)?")
@@ -60,8 +61,8 @@ def _parts(text: str) -> list[str]:
         lines = [text]
     else:
         try:
-            file = Path(text[1:]).expanduser().read_text(encoding="utf-8-sig")
-        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: of a user without a home
+            file = read_bytes(Path(text[1:]).expanduser()).decode("utf-8-sig")
+        except (OSError, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: of a user without a home
             raise UserError(
                 f"--hosts: {text[1:]}: cannot be read: {getattr(error, 'strerror', None) or error}"
             ) from None

@@ -8,6 +8,7 @@ from typing import Any
 
 from configs.errors import UserError, nearest
 from configs.load import parse_yaml
+from configs.reading import read_bytes
 from configs.registry import ENGINES
 from configs.schema import Cluster
 from logs.judge.official import RULESET, run_tool
@@ -48,7 +49,7 @@ def read_fields(path: Path | None, assignments: Sequence[str]) -> dict[str, str]
     fields: dict[str, str] = {}
     if path is not None:
         try:
-            tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+            tree = parse_yaml(read_bytes(path).decode("utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({error}); give a YAML or JSON file of fields") from None
         if not isinstance(tree, dict):

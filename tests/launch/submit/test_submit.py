@@ -139,6 +139,7 @@ def _dry_run_on(hosts: str, *settings: str, launcher: str = "horovodrun") -> int
         ("node{1..2}", "got 'node{1..2}', allowed: names or addresses separated by commas; a range is node[1-4]"),
         ("@/nowhere", "/nowhere: cannot be read: No such file or directory"),
         ("@~no-such-user/hosts", "~no-such-user/hosts: cannot be read: Could not determine home directory."),
+        ("@/dev/null", "/dev/null: cannot be read: it is not a file"),
         ("fe80::1,fe80::2", "fe80::1: horovodrun takes no IPv6 address; give the host's name"),
         ("alpha", "got 1 hosts for num_nodes: 2"),
     ],

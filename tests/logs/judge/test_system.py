@@ -79,3 +79,5 @@ def test_a_file_that_holds_no_fields_is_refused(tmp_path: Path, content: bytes |
         path.write_bytes(content)
     with pytest.raises(UserError, match=rf"^{path}: .*(a mapping|a YAML or JSON file)"):
         read_fields(path, [])
+    with pytest.raises(UserError, match=r"^/dev/null: cannot be read \(.*it is not a file"):
+        read_fields(Path("/dev/null"), [])

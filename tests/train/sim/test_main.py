@@ -89,6 +89,7 @@ def test_held_out_errors_of_rate_and_time_are_summed_up_beside_the_affine_laws(
         ([*RECORD, "--algorithm", "rings"], "did you mean 'ring'"),
         (["imagenet-b256", "--cluster", "a100-node", "--optimize", "--deadline", "1"], "no run is within the limits"),
         (["--points", "nowhere.csv"], "cannot be read"),
+        (["--points", "/dev/null"], "it is not a file"),
         (["--calibrate", "configs", "nowhere.csv"], "--calibrate: got several paths, allowed: one points file, or"),
         (["imagenet-b256", "--as-recorded", "--cluster", "a100-node"], "abci-v100"),
         (["imagenet-smoke", "--optimize", "--cluster", "a100-node"], "no convergence reference"),

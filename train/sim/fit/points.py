@@ -5,6 +5,7 @@ read for comparison only; a prediction never uses them.
 """
 
 import csv
+import io
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from configs.errors import ConfigError, UserError, nearest
+from configs.reading import read_bytes
 from train.sim.constants import Calibration, Constants, Interval, bounds
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
 from train.sim.software import Software, framework_software, norm_traffic, pytorch_software
@@ -192,7 +194,7 @@ def read_points(path: Path) -> list[Point]:
         UserError: The file cannot be read, or a row has no usable count or batch.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
