@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from difflib import get_close_matches
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
@@ -92,6 +92,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
+        self.register("type", Path, _path)
 
     def error(self, message: str) -> NoReturn:
         """Raise the error that refuses the command line.
@@ -136,15 +137,20 @@ def parse(parser: Parser, options_type: Callable[..., T], arguments: Sequence[st
             this process.
 
     Raises:
-        UserError: The command line has a mistake, such as a path over a link in a circle.
+        UserError: The command line has a mistake.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = parser.prog.rpartition(" ")[2]
-    options = vars(parser.parse_args(words[words[:1] == [verb] :]))
-    for each in chain.from_iterable(value if isinstance(value, list) else [value] for value in options.values()):
-        if isinstance(each, Path) and (problem := link_circle(each)):
-            raise UserError(f"{problem}; give another path")
-    return options_type(**options)
+    return options_type(**vars(parser.parse_args(words[words[:1] == [verb] :])))
+
+
+def _path(text: str) -> Path:
+    """Return the path of an option; without a word it would be the current folder, which nobody asked for."""
+    if not text:
+        raise argparse.ArgumentTypeError("got '', allowed: a path; a variable of the shell may be empty")
+    if problem := link_circle(Path(text)):
+        raise argparse.ArgumentTypeError(f"{problem}; give another path")
+    return Path(text)
 
 
 def exit_status(work: Callable[[], int]) -> int:
@@ -279,7 +285,7 @@ def picture(text: str) -> Path:
     """Return the path of a file for `logs.show.drawing.save_charts`, for an option; its ending says what is drawn."""
     if Path(text).suffix.lower() not in (".svg", ".png"):
         raise argparse.ArgumentTypeError(f"got {text!r}, allowed: a name that ends with .svg or .png")
-    return Path(text)
+    return _path(text)
 
 
 def flag(name: str) -> str:

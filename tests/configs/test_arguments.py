@@ -170,5 +170,14 @@ def test_a_link_in_a_circle_is_named_whatever_option_leads_there(
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--out", type=Path)
     assert parse(parser, dict, ["verb", "a", "--out", "new"]) == {"paths": [Path("a")], "out": Path("new")}
-    with pytest.raises(UserError, match=r"^circle is a link that leads back to itself; give another path$"):
+    with pytest.raises(UserError, match=r": circle is a link that leads back to itself; give another path; see "):
+        parse(parser, dict, words)
+
+
+@pytest.mark.parametrize("words", [["--out", ""], ["--out="], ["a", ""]])
+def test_an_empty_word_is_no_path_to_the_current_folder(words: list[str]) -> None:
+    parser = Parser(prog="./run.sh verb")
+    parser.add_argument("paths", nargs="*", type=Path)
+    parser.add_argument("--out", type=Path)
+    with pytest.raises(UserError, match=r"^argument (--out|paths): got '', allowed: a path; "):
         parse(parser, dict, words)
