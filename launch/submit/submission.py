@@ -31,6 +31,9 @@ from logs.redaction import may_hold_secret
 from train.plan.before_run import require_fixed_step
 from train.plan.memory import require_memory
 
+ANSWER_S = 300
+"""Time that a scheduler's command has. Slurm's own give up sooner, one that is stuck on a file server never does."""
+
 JOB_FILE = "job.json"
 
 
@@ -270,7 +273,13 @@ def _job_of(folder: RunFolder) -> dict[str, Any]:
 def _ask(command: str) -> subprocess.CompletedProcess[str]:
     sys.stdout.flush()
     words = ["bash", "-c", command]
-    return subprocess.run(words, env=without_jobs(), capture_output=True, text=True, check=False)
+    try:
+        return subprocess.run(
+            words, env=without_jobs(), capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        silence = f"no answer after {ANSWER_S:g} s; ask the scheduler whether it did what it was told, then try again"
+        return subprocess.CompletedProcess(words, 1, "", silence)
 
 
 def _message(done: subprocess.CompletedProcess[str]) -> str:

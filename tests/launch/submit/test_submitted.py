@@ -74,13 +74,31 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
         "    invalid job",
     ]
     (run / UNFINISHED_MARK).touch()
+    write_program(run.parent / "squeue", "printf 'caf\\351 pending\\n'")  # Latin-1, as of a site's messages
     assert main(["submit", "--status", str(run)]) == 0
     told = capsys.readouterr().out
     assert "  ended: " not in told, "it was stopped and is to go on"
     assert "  the last attempt: aborted: rank 1 was killed" in told
+    assert told.endswith("    caf\ufffd pending\n")
     write_program(run.parent / "squeue", "")
     assert main(["submit", "--status", str(run)]) == 0
     assert capsys.readouterr().out.endswith("  squeue:\n    nothing\n")
+
+
+def test_a_scheduler_that_does_not_answer_is_named_after_a_while_and_leaves_no_folder(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("launch.submit.submission.ANSWER_S", 0.1)
+    for name in _CLIENTS:
+        write_program(run.parent / name, "exec sleep 60")
+    capsys.readouterr()
+    assert main(["submit", "--status", str(run)]) == 0
+    assert "    no answer after 0.1 s; " in capsys.readouterr().out
+    another = run.with_name("another")
+    for words in (["--cancel", str(run)], ["digits", *_PLACE, "--run-dir", str(another)]):
+        assert main(["submit", *words]) == 2
+        assert ": no answer after 0.1 s; " in capsys.readouterr().err
+    assert not another.exists()
 
 
 def test_a_submitted_job_is_told_with_the_commands_that_watch_and_cancel_it(
