@@ -203,12 +203,14 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
     Raises:
         UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
             would start the ranks of several nodes on this one, Horovod lacks the MPI by which the ranks meet, there is
-            no GPU for each rank, the loopback is down, or no shared memory is left for the launcher.
+            no GPU for each rank, the loopback is down, this host's name leads nowhere, or no shared memory is left for
+            the launcher.
     """
     require_engine_of(cluster)
     require_launchable(cluster)
     require_mpi(cluster)
     _require_loopback(cluster)
+    _require_own_name(cluster)
     _require_shared_memory(cluster.launcher)
     require_gpus(cluster)
     finds_hosts = has_hosts or "LSB_JOBID" in os.environ
@@ -296,6 +298,28 @@ def _require_loopback(cluster: Cluster) -> None:
                 f"127.0.0.1: {error.strerror}: the loopback interface is down, by which the ranks of a machine meet; "
                 "bring it up: ip link set lo up"
             ) from None
+
+
+def _require_own_name(cluster: Cluster) -> None:
+    """Raise UserError if Horovod's ranks of this machine would crash over Gloo, which listens at the host's own name.
+
+    A name without a line in /etc/hosts leads nowhere, and so does one with the address of another network. On several
+    nodes, ``rank.sh`` asks each of them.
+    """
+    by_horovod = COMMUNICATORS[cluster.communication.kind].rendezvous == "horovod" and meets_over_gloo(cluster)
+    if not by_horovod or cluster.num_nodes > 1 or cluster.launcher not in ("local", "horovodrun"):
+        return
+    name, reason = socket.gethostname(), "no network interface here has its address"
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
+            with suppress(OSError):
+                socket.create_server(address, family=family).close()
+                return
+    except OSError as error:
+        reason = str(error.strerror)
+    raise UserError(
+        f"{name}: {reason}; ranks over Gloo need the name of this host: add the line '127.0.1.1 {name}' to /etc/hosts"
+    )
 
 
 def _require_shared_memory(launcher: str) -> None:

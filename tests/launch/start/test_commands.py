@@ -317,3 +317,27 @@ def test_a_loopback_that_is_down_is_named_with_its_remedy_before_a_folder_is_mad
     assert done.stderr.startswith("error: 127.0.0.1: Network is unreachable: the loopback interface is down")
     assert done.stderr.endswith(": ip link set lo up\n")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
+@pytest.mark.skipif(not registry.has_engine("mxnet"), reason="Horovod's ranks are MXNet's")
+@pytest.mark.parametrize(
+    ("line", "reason"), [("", "Name or service not known"), ("192.0.2.7 alpha", "no network interface here has its")]
+)
+def test_a_host_whose_name_leads_nowhere_is_named_before_its_ranks_crash(
+    line: str, reason: str, tmp_path: Path
+) -> None:
+    """Horovod's ranks over Gloo end by SIGSEGV without an address, and by SIGABRT with that of another machine."""
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{line}\n", encoding="utf-8")
+    settings = "--set cluster.communication.kind=horovod --set cluster.communication.backend=gloo"
+    verb = f"{sys.executable} -I -m launch train digits --run-dir {tmp_path}/run {settings}"
+    script = f"hostname alpha && mount --bind {tmp_path}/hosts /etc/hosts && exec {verb}"
+    command = ["unshare", "--uts", "--mount", "bash", "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.stderr.startswith(("unshare: ", "hostname: ", "mount: ")):
+        pytest.skip(done.stderr)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"error: alpha: {reason}")
+    assert done.stderr.endswith(": add the line '127.0.1.1 alpha' to /etc/hosts\n")
+    assert not (tmp_path / "run").exists()
