@@ -146,9 +146,8 @@ def parse(parser: Parser, options_type: Callable[..., T], arguments: Sequence[st
 
 def _path(text: str) -> Path:
     """Return the path of an option; without a word it would be the current folder, which nobody asked for."""
-    if not text:
-        raise argparse.ArgumentTypeError("got '', allowed: a path; a variable of the shell may be empty")
-    if problem := link_circle(Path(text)):
+    problem = link_circle(Path(text)) if text else "got '', as from an empty variable of the shell"
+    if problem:
         raise argparse.ArgumentTypeError(f"{problem}; give another path")
     return Path(text)
 

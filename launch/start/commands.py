@@ -145,7 +145,7 @@ def run_under(
 def _run_local(cluster: Cluster, command: Sequence[str], variables: Mapping[str, str]) -> Outcome:
     """Run the ranks on this machine without a foreign launcher, with parameter servers and a slow link if wanted."""
     kind = cluster.communication.kind
-    _require_loopback(cluster)
+    _require_addresses(cluster)
     processes, servers = _local_numbers(cluster)
     link = cluster.communication.link_bytes_per_s
     if cluster.device == "gpu":
@@ -209,8 +209,7 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
     require_engine_of(cluster)
     require_launchable(cluster)
     require_mpi(cluster)
-    _require_loopback(cluster)
-    _require_own_name(cluster)
+    _require_addresses(cluster)
     _require_shared_memory(cluster.launcher)
     require_gpus(cluster)
     finds_hosts = has_hosts or "LSB_JOBID" in os.environ
@@ -283,10 +282,12 @@ def _shortage_here(cluster: Cluster) -> tuple[str, str] | None:
     return f"{problem[0]} (nvidia-smi: {search.problem})", problem[1]
 
 
-def _require_loopback(cluster: Cluster) -> None:
-    """Raise UserError if the loopback is down, by which launchers, ranks and servers of one machine meet.
+def _require_addresses(cluster: Cluster) -> None:
+    """Raise UserError if the ranks of one machine cannot meet: the loopback is down, or the host's name leads nowhere.
 
-    A fresh network namespace has it so, as those of some containers and batch systems.
+    A fresh network namespace has the loopback down, as those of some containers and batch systems. Horovod's ranks over
+    Gloo listen at the address of the host's own name, and crash if it has none, or that of another network; on several
+    nodes, ``rank.sh`` asks each of them.
     """
     if cluster.launcher == "local" and cluster.communication.kind in _WITHOUT_LOOPBACK:
         return
@@ -298,14 +299,6 @@ def _require_loopback(cluster: Cluster) -> None:
                 f"127.0.0.1: {error.strerror}: the loopback interface is down, by which the ranks of a machine meet; "
                 "bring it up: ip link set lo up"
             ) from None
-
-
-def _require_own_name(cluster: Cluster) -> None:
-    """Raise UserError if Horovod's ranks of this machine would crash over Gloo, which listens at the host's own name.
-
-    A name without a line in /etc/hosts leads nowhere, and so does one with the address of another network. On several
-    nodes, ``rank.sh`` asks each of them.
-    """
     by_horovod = COMMUNICATORS[cluster.communication.kind].rendezvous == "horovod" and meets_over_gloo(cluster)
     if not by_horovod or cluster.num_nodes > 1 or cluster.launcher not in ("local", "horovodrun"):
         return

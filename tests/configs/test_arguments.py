@@ -179,5 +179,5 @@ def test_an_empty_word_is_no_path_to_the_current_folder(words: list[str]) -> Non
     parser = Parser(prog="./run.sh verb")
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--out", type=Path)
-    with pytest.raises(UserError, match=r"^argument (--out|paths): got '', allowed: a path; "):
+    with pytest.raises(UserError, match=r"^argument (--out|paths): got '', .*; give another path; see "):
         parse(parser, dict, words)
