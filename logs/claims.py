@@ -100,9 +100,13 @@ class Claim:
         if _is_locked(self.path):
             return f"{_description(record)}{', whose ranks are still ending' if is_here else ''}"
         age_s, is_gone = _age_s(self.path), is_here and not is_alive
-        return (
-            None if is_gone or age_s > STALE_S else f"{_description(record)}, last heartbeat {max(0, age_s):.0f} s ago"
-        )
+        if is_gone or age_s > STALE_S:
+            return None
+        when = f"{max(0, age_s):.0f} s ago"
+        if age_s < -STALE_S:  # Its clock was ahead, or this one was set back, and a dead owner would live until then.
+            remedy = f"if it has ended, touch {self.path}, and try again {STALE_S:.0f} s later"
+            when = f"{-age_s:,.0f} s in the future; {remedy}"
+        return f"{_description(record)}, last heartbeat {when}"
 
     def record(self) -> Mapping[str, Any]:
         """Return the content of the file; empty while its owner is still writing the file, or if it is damaged.
