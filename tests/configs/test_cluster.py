@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from configs.errors import ConfigError, UserError
+from configs.errors import ConfigError
 from configs.load import load_cluster
 from configs.schema import Cluster
 from configs.validate import validate
@@ -172,15 +172,6 @@ def test_values_of_variables_are_texts_as_they_are_written(tmp_path: Path, text:
     ]
     for cluster in (load_cluster(str(file)), *given):
         assert cluster.environment == {"A_SITES": text.strip("'")}
-
-
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [("={A_SITE: 1, A_SITE: 2}", "'A_SITE' occurs twice"), ('.A_SITE="a\\0"', "a zero byte in a text")],
-)
-def test_a_variable_is_named_once_and_has_a_text_that_the_system_takes(word: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        load_cluster("laptop", [f"cluster.environment{word}"])
 
 
 FAST = {

@@ -1,26 +1,12 @@
-"""The rates of decays at points worked out by hand, and what they log."""
-
-from typing import Any
+"""The rates of decays at points worked out by hand."""
 
 import pytest
 
 from configs.decays import Cosine, DecayBlock, DecayTiming, Polynomial, StepDecay
 from configs.decays.decay_block import between
-from configs.load import load_recipe
 
 TIMING = DecayTiming(warmup_steps=10, decay_steps=4, steps_per_epoch=5)
 LINEAR = Polynomial(name="polynomial", power=1)
-
-
-@pytest.mark.parametrize(
-    ("step", "offset", "share"),
-    [
-        (0, 0, 0), (10, 0, 0), (11, 0, 0.25), (13, 0, 0.75), (14, 0, 1), (99, 0, 1),
-        (0, 1, 0), (8, 1, 0), (9, 1, 0), (10, 1, 0.25), (13, 1, 1), (14, 1, 1),
-    ],
-)  # fmt: skip
-def test_a_decay_begins_after_the_warm_up_and_ends_with_its_steps(step: int, offset: int, share: float) -> None:
-    assert TIMING.progress(step, offset) == share
 
 
 @pytest.mark.parametrize(
@@ -62,37 +48,3 @@ def test_a_step_decay_falls_at_the_first_step_after_a_boundary_counted_from_the_
     rates = [decay.lr(8, step, TIMING) for step in range(30)]
     assert [step for step in range(30) if rates[step] < (rates[step - 1] if step else 8)] == falls_at
     assert rates[-1] == decay.final_lr(8) == 8 * 0.5 ** len(boundaries)
-
-
-@pytest.mark.parametrize(
-    ("decay", "length"),
-    [
-        (LINEAR, 100),
-        (LINEAR.model_copy(update={"steps": 30}), 30),
-        (LINEAR.model_copy(update={"steps": 300}), 300),
-        (Cosine(name="cosine", steps=30), 30),
-        (StepDecay(name="step", boundaries=(1,)), 100),
-    ],
-)
-def test_a_decay_lasts_as_long_as_it_says_or_to_the_end_of_the_run(decay: DecayBlock, length: int) -> None:
-    assert decay.length(100) == length
-
-
-@pytest.mark.parametrize(
-    ("decay", "logged"),
-    [
-        (LINEAR, {"p_learning_rate_decay_steps": 4, "p_learning_rate_decay_poly_power": 1}),
-        (Cosine(name="cosine"), {"p_learning_rate_decay_steps": 4}),
-        (
-            StepDecay(name="step", boundaries=(1, 2), factor=0.2),
-            {"opt_learning_rate_decay_boundary_epochs": (1, 2), "opt_learning_rate_decay_factor": 0.2},
-        ),
-    ],
-)
-def test_a_decay_logs_its_keys(decay: DecayBlock, logged: dict[str, Any]) -> None:
-    assert decay.logged("p", TIMING) == logged
-
-
-def test_the_end_rate_of_a_schedule_is_that_of_its_decay() -> None:
-    recipe = load_recipe("digits", ["schedule.decay={name: polynomial, end_lr_ratio: 0.25}", "schedule.base_lr=8"])
-    assert recipe.schedule.end_lr == 2

@@ -1,6 +1,5 @@
 """Ctrl-C in a program that waits for another one, which gets it too: the other ends first, and one line tells of it."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -30,16 +29,3 @@ def test_a_program_that_was_started_ends_by_itself_and_ctrl_c_is_told_once(
     assert exit_status(work) == 130
     assert capfd.readouterr() == ("tidied up\n", line)
     assert signal.getsignal(signal.SIGINT) == before
-
-
-def test_without_ctrl_c_nothing_changes_and_words_of_an_interrupt_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(words: str) -> int:
-        with interrupt_left_to_child(says_so=True):
-            os.getpid()
-        if words:
-            raise KeyboardInterrupt(words)
-        return 3
-
-    assert exit_status(lambda: work("")) == 3
-    assert exit_status(lambda: work("nothing is left")) == 130
-    assert capsys.readouterr().err == "stopped by Ctrl-C: nothing is left\n"

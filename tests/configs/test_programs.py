@@ -1,4 +1,4 @@
-"""The table of started modules is whole: every entry exists and can be started, and no other place starts a module."""
+"""The table of started modules is whole: every entry exists and can be started."""
 
 import ast
 import importlib.util
@@ -13,8 +13,6 @@ import pytest
 from configs.load import ROOT
 from configs.programs import Program, command_of
 
-_PACKAGES = ("configs", "data", "launch", "logs", "train")
-
 
 @pytest.mark.parametrize("program", Program)
 def test_every_program_of_the_table_can_be_started(program: Program) -> None:
@@ -26,13 +24,6 @@ def test_every_program_of_the_table_can_be_started(program: Program) -> None:
         assert file.with_name("__main__.py").is_file()
     else:
         assert '\nif __name__ == "__main__":\n' in file.read_text(encoding="utf-8")
-
-
-def test_no_other_place_starts_a_module_of_ours() -> None:
-    started = re.compile(rf'"-m",\s*f?"({"|".join(_PACKAGES)})\b|-I (-u )?-m ({"|".join(_PACKAGES)})\b')
-    sources = [path for package in _PACKAGES for path in (ROOT / package).rglob("*") if path.suffix in (".py", ".sh")]
-    assert len(sources) > 100
-    assert [str(path) for path in sources if started.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("name", ["run.sh", ".ci/run", ".ci/checks"])

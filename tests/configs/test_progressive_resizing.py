@@ -19,9 +19,6 @@ GROWING = f"{KEY}={{initial_size: 8, size_step: 4, ramp_start_share: 0.25, ramp_
         # px, next to 160), 88 up to epoch 70 (174.5 px). Halfway, in epoch 12 of 16, NumPy rounds 5.5 x 32 px to 192.
         (16, 192, FFCV, {160: (1, 12), 192: (13, 16)}),
         (24, 192, FFCV, {160: (1, 19), 192: (20, 24)}),
-        (32, 192, FFCV, {160: (1, 25), 192: (26, 32)}),
-        (40, 192, FFCV, {160: (1, 32), 192: (33, 40)}),
-        (56, 192, FFCV, {160: (1, 45), 192: (46, 56)}),
         (88, 192, FFCV, {160: (1, 71), 192: (72, 88)}),
         # MosaicML v2.0 open, 28 epochs: half the size for 0.4 of them, full size for 0.2. At the end of epoch 13, the
         # scale is 0.5 + 0.5 x (13/28 - 0.4) / 0.4, or 25.54 x 4 px.

@@ -1,18 +1,14 @@
 """An engine that the environment lacks is refused in one line that says what to do."""
 
-from pathlib import Path
-
 import pytest
 
 from configs import registry
 from configs.errors import ConfigError
-from configs.load import ROOT, load_cluster, load_recipe
+from configs.load import ROOT, load_cluster
 from configs.registry import (
     ENGINES,
-    communicators_of,
     gradient_precision,
     installed_engine,
-    packing_words,
     possible_precisions,
     require_engine,
 )
@@ -64,18 +60,6 @@ def test_only_the_bfloat16_of_mxnet_leaves_gradients_float32() -> None:
     assert [gradient_precision(*each) for each in pairs] == ["float32", "float16", "float32", "bfloat16"]
 
 
-def test_the_words_that_pack_a_data_set() -> None:
-    data = load_recipe("digits", ["data.train_samples=10", "data.eval_samples=20"]).data
-    words = {
-        "digits": "digits there",
-        "folders": "FOLDER there",
-        "generated": "generated there --train 10 --eval 20 --classes 3",
-    }
-    for source, expected in words.items():
-        taken = data.model_copy(update={"source": source})
-        assert packing_words(taken, 3, Path("there")) == expected.split()
-
-
 def test_waits_stand_in_for_every_engine_and_are_no_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     _only(monkeypatch, "mxnet")
     with pytest.raises(ConfigError, match=r"allowed: mxnet in this environment; .*adds PyTorch, or train by .*=mxnet$"):
@@ -83,9 +67,3 @@ def test_waits_stand_in_for_every_engine_and_are_no_remedy(monkeypatch: pytest.M
     for package in ("mxnet", "torch"):  # whose arrays they reduce
         _only(monkeypatch, package)
         require_engine("timed")
-    timed = ENGINES["timed"]
-    assert (timed.precisions, timed.layouts, timed.distributions) == ((), (), ())
-    assert (timed.cpu_precisions, timed.cpu_layouts) == (("float32", "float16", "bfloat16"), ("NCHW", "NHWC"))
-    assert [name for name, entry in ENGINES.items() if entry.shares_memory] == ["mxnet"]
-    assert ENGINES["mxnet"].distributions == ("mxnet", "mxnet-cu112")
-    assert [communicators_of(name)[0] for name in ENGINES] == ["horovod", "torch_distributed", "horovod"]

@@ -94,7 +94,6 @@ def test_a_checkpoint_that_does_not_name_the_engine_may_be_resumed() -> None:
     [
         ("model.classifier_bias", "0.0", "1.5"),
         ("optimizer.momentum", "0.9", "0.5"),
-        ("loss.label_smoothing", "0.0", "0.2"),
     ],
 )
 def test_a_key_that_the_program_got_later_counts_as_its_default(newer: str, default: str, other: str) -> None:

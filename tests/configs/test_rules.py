@@ -83,10 +83,6 @@ def test_every_published_closed_recipe_keeps_every_rule_of_both_rulesets(name: s
     assert not broken_rules(recipe, "4.0.0")
 
 
-def test_momentum_sgd_can_be_closed_too() -> None:
-    assert load_recipe("mlperf-b1632", SGD).optimizer.name == "sgd"
-
-
 @pytest.mark.parametrize("rule", CLOSED_RULES, ids=lambda rule: rule.name)
 def test_a_closed_recipe_that_breaks_one_rule_is_refused_by_its_name(rule: object) -> None:
     name = rule.name  # type: ignore[attr-defined]

@@ -73,11 +73,6 @@ def test_a_variable_in_a_study_is_the_text_as_written(key: str, tmp_path: Path) 
     assert study.load(next(study.cells()))[1].environment == {"A_SITE": "1.10"}
 
 
-def test_a_batch_that_the_ranks_cannot_share_is_refused_before_the_first_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^batch\.global_size: got 63, allowed: a multiple of 2 ranks"):
-        _load(tmp_path, STUDY | {"curves": {"C": {"grid": {64: [1], 63: [1]}}}})
-
-
 @pytest.mark.parametrize(("keys", "asked_for"), [((), "ranks"), (("seeds",), "swept"), (("ranks",), "batch")])
 def test_a_file_that_lacks_keys_is_the_kind_of_study_of_which_it_has_more(
     tmp_path: Path, keys: tuple[str, ...], asked_for: str
@@ -91,20 +86,16 @@ def test_a_file_that_lacks_keys_is_the_kind_of_study_of_which_it_has_more(
 OF_CURVES: list[tuple[dict[str, Any], str]] = [
     ({"seeds": [1, 2, 1]}, "study.seeds: got [1, 2, 1], allowed: every number once"),
     ({"seeds": []}, "study.seeds: got "),
-    ({"seeds": [1, "x"]}, "study.seeds.1: got 'x', allowed: an integer"),
+    ({"curves": {"C": {"grid": {64: [1], 63: [1]}}}}, "batch.global_size: got 63, allowed: a multiple of 2 ranks"),
     ({"seedz": [1]}, "study.seedz: no such key; did you mean 'seeds'?"),
-    ({"swep": 1}, "study.swep: no such key; did you mean 'swept'?"),
     ({"curves": {"a": {"griid": {64: [0.5]}}}}, "study.curves.a.griid: no such key; did you mean 'grid'?"),
     ({"curves": {"a": {"grid": {64: ["half", 2]}}}}, "study.curves.a.grid.64.0: got 'half', allowed: a number"),
     ({"curves": {"a": {"grid": {64: [0.5, 0]}}}}, "schedule.base_lr: got 0"),
-    ({"curves": {"a": {"grid": {64: [0.5], 0: [0.5]}}}}, "batch.global_size: got 0"),
     ({"curves": {"a": {"grid": {64: [0.5]}}, "b": {"set": {"run.epochs": 0}, "grid": {64: [0.5]}}}},
      "run.epochs: got 0"),
-    ({"set": {"model.name": "resnet9"}}, "model.name: got "),
     ({"curves": {"a": {"grid": {64: [1, 2, 1.0]}}}}, "study: 2 of its cells would have the folder a-64-1-seed3; list"),
     ({"curves": {each: {"grid": {64: [1]}} for each in ("a b", "a-b")}}, "study: 2 of its cells"),
     ({"swept": "schedule.base_lr"}, "study.swept: got 'schedule.base_lr', allowed: a key that neither tuned nor seeds"),
-    ({"swept": "run.seed"}, "study.swept: got 'run.seed', allowed: a key that neither tuned nor seeds"),
     ({"tuned": "run.seed"}, "study.tuned: got 'run.seed', allowed: another key"),
 ]  # fmt: skip
 OF_A_GRID: list[tuple[dict[str, Any], str]] = [
@@ -112,7 +103,6 @@ OF_A_GRID: list[tuple[dict[str, Any], str]] = [
     ({"ranks": [4, 8, 4]}, "study.ranks: got [4, 8, 4], allowed: every number once"),
     ({"ranks": []}, "study.ranks: got "),
     ({"ranks": [0, 4]}, "study.ranks.0: got 0, allowed: greater than or equal to 1"),
-    ({"repeat": 3}, "study.repeat: no such key; did you mean 'repeats'?"),
     ({"netwwork": {}}, "study.netwwork: no such key; did you mean 'network'?"),
     ({"batch": []}, "study.batch: got [], allowed: "),
     ({"batch": [32, 32]}, "study.batch: got [32, 32], allowed: every number once"),
@@ -122,17 +112,10 @@ OF_A_GRID: list[tuple[dict[str, Any], str]] = [
     ({"leave_out": [{"framework": ["torch"]}]}, "study.leave_out.framework: got 'torch', allowed: "),
     ({"leave_out": [{}]}, "study.leave_out: got '{}', allowed: at least one axis"),
     ({"expects": [EXPECTS | {"other": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
-    ({"expects": [EXPECTS | {"base": 64}]}, "study.expects.batch: got 64, allowed: 32, 96"),
     ({"expects": [EXPECTS | {"axis": "framework", "base": "a"}]}, "study.expects.framework: got 'a'"),
     ({"expects": [EXPECTS | {"network": "no"}]}, "study.expects.network: got 'no', allowed: deep, plain"),
     ({"expects": [EXPECTS | {"than": ["no"]}]}, "study.expects.network: got 'no'"),
-    ({"expects": [EXPECTS | {"effectt": "gains"}]}, "study.expects.0.effectt: no such key; did you mean 'effect'?"),
-    (
-        {"expects": [EXPECTS | {"effect": "looses"}]},
-        "study.expects.0.effect: got 'looses', allowed: 'loses' or 'gains'",
-    ),
     ({"set": {"batch.bn_span": 5}}, "batch.global_size: got 128, allowed: a multiple of"),
-    ({"network": {"none": {"model.name": "resnet9"}}}, "model.name: got "),
     ({"network": {"a b": {}, "a/b": {}}}, "study: 2 of its cells would have the folder a-b-"),
 ]
 
@@ -233,15 +216,11 @@ def test_no_axis_changes_the_batch_and_the_machines_of_a_cell() -> None:
     ("cluster", "sets", "ranks", "placed"),
     [
         ("a100-node", {}, 8, (1, 8, "local")),
-        ("a100-node", {}, 3, (1, 3, "local")),
         ("a100-node", {}, 16, (2, 8, "horovodrun")),
         ("a100-node", {"launcher": "srun"}, 16, (2, 8, "srun")),
         ("laptop", {}, 64, (1, 64, "local")),
         ("laptop", {"launcher": "mpirun", "communication.backend": "mpi"}, 6, (3, 2, "mpirun")),
-        ("laptop", {"launcher": "mpirun", "communication.backend": "mpi"}, 2, (1, 2, "mpirun")),
-        ("laptop", {"ranks_per_node": 4}, 8, (1, 8, "local")),
         ("dgx-a100", {"ranks_per_node": 4, "node.rank_cores": []}, 8, (2, 4, "srun")),
-        ("dgx-a100", {}, 24, (3, 8, "srun")),
     ],
 )
 def test_a_cell_gets_as_few_machines_as_possible_and_one_cpu_takes_any_number(
@@ -267,7 +246,6 @@ def test_a_global_batch_is_split_over_the_ranks_that_divide_it_beside_the_grid_a
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({}, "deep gains with batch 96 in place of batch 32"),
         ({"than": ["plain", "deep"]}, "deep gains more than plain and deep with batch 96 in place of batch 32"),
         (
             {"axis": "data", "base": "real", "other": "short", "effect": "loses"},
@@ -290,11 +268,7 @@ def test_a_framework_is_an_axis_whose_keys_the_cells_have() -> None:
     ]
     found = {(cell.framework, study.load(cell)[1].engine.name) for cell in study.cells()}
     assert found == {("MXNet", "mxnet"), ("PyTorch", "torch")}
-
-
-def test_the_name_of_a_cell_is_the_name_of_a_folder() -> None:
-    assert ScalingCell("", "ResNet 50", "in/box", "x y/z", 32, 4).name == "ResNet-50-in-box-x-y-z-b32-r4"
-    assert ScalingCell("My Torch", "a", "b", "c", 32, 4).name == "My-Torch-a-b-c-b32-r4"
+    assert ScalingCell("My Torch", "ResNet 50", "in/box", "x y", 32, 4).name == "My-Torch-ResNet-50-in-box-x-y-b32-r4"
 
 
 @pytest.mark.slow

@@ -1,19 +1,17 @@
 """A mistake in a recipe, a cluster file or a study of either kind is one line that names the key and the remedy."""
 
-from pathlib import Path
-
 import pytest
 
 from configs.errors import ConfigError
 from configs.json_schema import list_blocks
 from configs.load import load_both, load_cluster, load_recipe
-from configs.study import load_study
 from configs.synonyms import SYNONYMS, VALUE_SYNONYMS
 
 # Overrides of the digits on the laptop, the key that is named, and what is allowed or what to do.
 MISTAKES = [
     ("run.epoch=3", "run.epoch", "no such key; did you mean 'run.epochs'?"),
     ("optimizer.momentun=0.9", "optimizer.momentun", "no such key; did you mean 'momentum'?"),
+    *((f"{key}=1", key, "no such key") for key in ("model.resnet50", "optimizer.lars", "optimizer.sgd")),
     *((word, "--set", "allowed: key=value with dots between blocks") for word in (
         "run..epochs=3", "run.epochs", "=3", ".run=3", "run.=3", "run", "", ".",
     )),
@@ -26,12 +24,10 @@ MISTAKES = [
     ("run.seed=1e3", "run.seed", "an integer; write 1000"),
     ("run.seed=-1", "run.seed", "greater than or equal to 0"),
     ("run.epochs=12:30", "run.epochs", "an integer"),
-    ("run.epochs=2.5", "run.epochs", "an integer"),
     ("run.target_top1=97", "run.target_top1", "less than 1; a share, so that 97 % is 0.97"),
     ("run.target_top1=1", "run.target_top1", "less than 1"),
     ("data.flip=no", "data.flip", "true or false"),
     ("data.name=4", "data.name", "a text"),
-    ("data.name=a/b", "data.name", "the name of a folder in paths.data, without a slash"),
     ("data.mean=3", "data.mean", "a list of 3 values"),
     ("data.mean=[1, 2]", "data.mean", "3 values"),
     ("data.std=[1, 2, 0]", "data.std", "three numbers above 0"),
@@ -45,6 +41,7 @@ MISTAKES = [
     ("loss.class_weights=[1, 2]", "loss.class_weights", "10 numbers, one for each class"),
     ("loss.class_weights=[1, 0]", "loss.class_weights", "a number above 0 for each class"),
     ("loss.class_weights=equal", "loss.class_weights", "balanced, null, or a list"),
+    ("data.auto_augment=trivialaugment", "data.randaugment_layers=3", "data.randaugment_layers", "2 unless "),
     ("loss={kind: one_hot_sigmoid, class_weights: balanced}", "loss.class_weights", "null where loss.kind is"),
     ("loss.mixed_label_threshold=0.2", "loss.mixed_label_threshold", "one_hot_sigmoid with loss.label_smoothing 0"),
     ("optimizer.name=lasr", "optimizer.name", "lars, sgd, adam, adamw, lamb, muon, shampoo; did you mean 'lars'?"),
@@ -62,7 +59,6 @@ MISTAKES = [
     ("model.input_channels=2", "model.input_channels", "1, 3 or 4"),
     ("model.name=resnet51", "model.name", "did you mean 'resnet56'?"),
     ("model.name=mnist_small_cnn", "model.image_size", "28 px for mnist_small_cnn"),
-    ("model.image_size=224", "model.image_size", "8 to 64 px for resnet20"),
     ("model.image_size=224", "model.image_size", "or take one of resnet18, resnet34, resnet50, resnet101"),
     ("model.zero_gamma=true", "model.last_gamma=1.4", "model.last_gamma", "1 where model.zero_gamma is true"),
     ("model.residual={stem: deep}", "model.residual.stem", "standard for resnet20, whose stem"),
@@ -75,7 +71,6 @@ MISTAKES = [
     ("model={name: resnet8, num_classes: 10, image_size: 10, residual: {shortcut: pooled}}", "model.image_size",
      "a multiple of 4 px where model.residual halves images by average pools"),
     *((f"cluster.{block}=3", f"cluster.{block}", "a block of keys") for block in ("engine", "environment")),
-    ("cluster.communication=[]", "cluster.communication", "a block of keys"),
     ("cluster.engine.name=mxnett", "cluster.engine.name", "'mxnet', 'torch' or 'timed'; did you mean 'mxnet'?"),
     ("cluster.device=tpu", "cluster.device", "'cpu' or 'gpu'"),
     ("cluster.num_nodes=2", "cluster.launcher", "horovodrun, mpirun, srun or torchrun"),
@@ -128,15 +123,6 @@ def test_a_recipe_is_refused_from_the_first_value_beyond_the_rule(
     load_recipe(name, [*both, f"{key}={allowed}"])
     with pytest.raises(ConfigError):
         load_recipe(name, [*both, f"{key}={refused}"])
-
-
-def test_a_study_that_does_not_exist_or_is_no_block_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^study: got 'large-bach', allowed: a name in configs/studies or a YAML"):
-        load_study("large-bach")
-    path = tmp_path / "list.yaml"
-    path.write_text("- 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="a study is a block of keys, but the file holds a list; see"):
-        load_study(str(path))
 
 
 def test_an_unknown_key_is_named_before_the_required_key_that_it_misspells() -> None:
@@ -215,9 +201,3 @@ def test_another_name_drops_the_keys_of_the_old_one_and_keeps_what_both_inherit(
         assert load_recipe("digits", own).optimizer.model_dump()["epsilon"] == 0.1
     with pytest.raises(ConfigError, match=r"^optimizer\.trust_coefficient: no such key; "):
         load_recipe("digits", ["optimizer.trust_coefficient=0.1", "optimizer.name=adam"])
-
-
-def test_a_key_that_is_called_like_a_network_or_an_optimizer_is_a_key() -> None:
-    for key in ("model.resnet50", "optimizer.lars", "optimizer.sgd"):
-        with pytest.raises(ConfigError, match=rf"^{key}: no such key"):
-            load_recipe("digits", [f"{key}=1"])
