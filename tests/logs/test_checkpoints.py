@@ -103,14 +103,6 @@ def test_the_best_one_of_steps_that_are_trained_anew_no_longer_counts(tmp_path: 
     assert (tmp_path / "checkpoints" / "best-step-00000005.ckpt.damaged").exists()
 
 
-def test_ranks_resume_from_the_recorded_checkpoint(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path)
-    older, newer = folder.write(7, STATE, keep=2), folder.write(9, STATE, keep=2)
-    for checkpoint in (newer, older, None):
-        folder.resume_from(checkpoint)
-        assert folder.resume_point() == checkpoint
-
-
 def _replaced_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
     """Return a function that puts something else in the place of a file."""
 

@@ -183,16 +183,6 @@ def test_a_taker_waits_for_a_lost_node_until_its_claim_is_stale(
     assert re.fullmatch(rf"{tmp_path}: takes over from .* on beta, .*, which is gone", told[1])
 
 
-def test_a_taker_with_patience_refuses_when_the_owner_gives_a_sign_of_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claim = Claims(tmp_path).take()
-    clock = Clock(monkeypatch, lambda now_s: os.utime(claim.path, (2e9 + now_s,) * 2))
-    with pytest.raises(UserError, match="a run is active in it"):
-        Claims(tmp_path).take(patience_s=60)
-    assert len(clock.waits) == 1
-
-
 @pytest.mark.parametrize(("job", "is_taken"), [("7", True), ("8", False)])
 def test_the_last_ranks_of_the_own_job_are_waited_for_though_they_give_signs_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str, is_taken: bool

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,21 +25,6 @@ from tests.logs import samples
 
 pytestmark = pytest.mark.medium
 
-Lines = list[str]
-
-
-def without(pattern: str) -> Callable[[Lines], Lines]:
-    return lambda lines: [line for line in lines if not re.search(pattern, line)]
-
-
-def again(key: str, old: str, new: str) -> Callable[[Lines], Lines]:
-    def edit(lines: Lines) -> Lines:
-        line = next(line for line in lines if key in line)
-        assert old in line
-        return [*lines, line.replace(old, new)]
-
-    return edit
-
 
 @pytest.mark.parametrize(("division", "optimizer"), [("closed", "lars"), ("open", "sgd")])
 def test_a_toy_run_passes_both_rulesets(tmp_path: Path, toy_run: Any, division: str, optimizer: str) -> None:
@@ -53,26 +37,6 @@ def test_a_toy_run_passes_both_rulesets(tmp_path: Path, toy_run: Any, division: 
         for ruleset, name in RESULT_FILES.items()
     }  # fmt: skip
     assert read_verdicts(tmp_path) == list(verdicts.values())
-
-
-@pytest.mark.parametrize(
-    ("ruleset", "edit", "key"),
-    [
-        ("4.0.0", without("run_stop"), "run_stop"),
-        ("4.0.0", again("global_batch_size", "32768", "65536"), "global_batch_size"),
-        ("0.6.0", without('"epoch_num": 2'), "epoch_start"),
-        ("0.6.0", lambda lines: [*lines, ":::MLLOG {}"], "cannot be read"),
-    ],
-)
-def test_a_log_with_one_fault_fails_and_a_message_names_the_fault(
-    tmp_path: Path, toy_run: Any, ruleset: str, edit: Callable[[Lines], Lines], key: str
-) -> None:
-    log = toy_run.write(tmp_path) / RESULT_FILES[ruleset]
-    log.write_text("\n".join(edit(log.read_text().splitlines())) + "\n")
-    verdict = judge(log, ruleset)
-    assert not verdict.passed
-    assert any(key in message for message in verdict.messages), verdict.messages
-    assert all("\n" not in message and len(message) < 600 for message in verdict.messages)
 
 
 def test_a_run_without_logs_fails_both_rulesets(tmp_path: Path) -> None:
@@ -126,7 +90,7 @@ def test_check_prints_pass_or_fail_for_each_log_and_has_the_exit_status(
     assert main(["check", str(run)]) == 0
     assert capsys.readouterr().out == f"PASS  0.6.0  {run}/result_0.mll.txt\nPASS  4.0.0  {run}/result_0.txt\n"
     log = run / "result_0.txt"
-    log.write_text("\n".join(without("run_stop")(log.read_text().splitlines())))
+    log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if "run_stop" not in line))
     assert main(["check", "--raw", str(log)]) == 1
     words = "Required EXACTLY_ONE occurrence of 'run_stop' but found 0"
     verdict, explained, said = capsys.readouterr().out.splitlines()

@@ -55,14 +55,6 @@ def test_a_cpu_has_no_accelerators_and_what_is_given_comes_first() -> None:
     assert (found["cooling"], found["host_memory_capacity"]) == ("air", "2 TB")
 
 
-def test_what_no_run_records_is_asked_for_by_name() -> None:
-    with pytest.raises(UserError, match=r"fields are not recorded by a run: .*\bcooling\b"):
-        describe(RECORDED, DGX, {}, org="Testers", division="open")
-    for name in ("number_of_nodes", "host_processors_per_node", "accelerators_per_node"):
-        with pytest.raises(UserError, match=rf"{name}: got 'two', allowed: a whole number; give --field {name}=N"):
-            _describe(RECORDED, {name: "two"})
-
-
 def test_fields_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "fields.yaml"
     path.write_text("cooling: water\nnics: 4\nsw_notes:\n12: x\n", encoding="utf-8")
