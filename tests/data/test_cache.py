@@ -114,11 +114,3 @@ def test_who_may_neither_own_nor_write_a_file_is_told_at_once_that_the_kernel_do
             assert known_obstacle(folder) is None
         finally:
             os.setresuid(0, 0, 0)
-
-
-def test_no_file_stays_open(file: Path) -> None:
-    descriptors = Path("/proc/self/fd")
-    before = len(list(descriptors.iterdir()))
-    drop_pages([file])
-    resident_bytes([file])
-    assert len(list(descriptors.iterdir())) == before

@@ -22,16 +22,14 @@ ALPHA = (X * 4).astype(np.uint8)
 PICTURE = Image.fromarray(RGB)
 
 
-def _jpeg(image: Image.Image = PICTURE, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=95, subsampling=0, **options)
-    return file.getvalue()
-
-
 def _saved(image: Image.Image, form: str, **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, form, **options)
     return file.getvalue()
+
+
+def _jpeg(image: Image.Image = PICTURE, **options: Any) -> bytes:
+    return _saved(image, "JPEG", quality=95, subsampling=0, **options)
 
 
 def _png(image: Image.Image, **options: Any) -> bytes:
@@ -111,8 +109,6 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty"),
     "text": (b"no image", "is neither a JPEG nor a PNG image"),
     "GIF": (_saved(PICTURE, "GIF"), "is a GIF image, allowed: JPEG or PNG; convert it"),
-    "BMP": (_saved(PICTURE, "BMP"), "is a BMP image, allowed: JPEG or PNG; convert it"),
-    "WebP": (_saved(PICTURE, "WEBP"), "is a WEBP image, allowed: JPEG or PNG; convert it"),
     "TIFF": (_saved(Image.fromarray(RGB[..., 0].astype(np.float32)), "TIFF"), "is a TIFF image, allowed"),
     "giant": (_raw_png(8, 2, RGB, width=20_000, height=10_000), "is a giant image, allowed: 178,956,970 pixels"),
 }  # fmt: skip

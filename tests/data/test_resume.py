@@ -49,8 +49,6 @@ def _take(source: TrainingSource, batches: range) -> list[np.ndarray]:
     [
         ["data.source=synthetic"],
         ["data.crop={kind: shift, padding: 3}"],
-        ["data.crop={kind: resized}", "data.flip=true"],
-        ["data.crop={kind: resized}", "data.flip=true", "data.plain_from_epoch=3"],
         ["data.crop={kind: resized}", "data.flip=true", "data.augmentation_repeats=2", "data.plain_from_epoch=4"],
         ["data.auto_augment=randaugment", "data.randaugment_std=3", "data.augmentation_repeats=2", GROWING],
         ["data.source=synthetic", GROWING],
@@ -59,8 +57,6 @@ def _take(source: TrainingSource, batches: range) -> list[np.ndarray]:
     ids=[
         "synthetic",
         "shift",
-        "resized",
-        "plain at the end",
         "repeated",
         "growing, augmented",
         "growing, synthetic",

@@ -52,6 +52,7 @@ def test_sound_data_has_no_finding(dataset: Path, capsys: pytest.CaptureFixture[
     assert found_in(dataset) == []
     assert main(["prepare", "--verify", str(dataset), "--workers", "2"]) == 0
     assert "all 35 records are sound" in capsys.readouterr().out
+    assert check_dataset(dataset, recipe_data(), 4) == load_manifest(dataset), "the network may have more outputs"
 
 
 @pytest.mark.medium
@@ -81,19 +82,9 @@ def test_a_damaged_record_is_named_and_the_checksum_differs(
 def test_a_file_that_ends_with_another_record_is_named_with_the_count(dataset: Path) -> None:
     os.truncate(dataset / "train.rec", offset_of(dataset, 29))
     findings = found_in(dataset)
+    assert "bytes long, the manifest says" in findings[0]
     assert "train.rec: has 29 records, the manifest says 30" in findings
     assert [each for each in findings if " of class " in each] == [], "that is no other finding"
-
-
-def test_a_truncated_file_is_named_with_its_broken_record(dataset: Path) -> None:
-    rec = dataset / "train.rec"
-    with rec.open("r+b") as file:
-        file.truncate(rec.stat().st_size - 100)
-    size, record, checksum = found_in(dataset)
-    assert size.startswith("train.rec: ")
-    assert "bytes long, the manifest says" in size
-    assert record.startswith(f"train.rec record 29 at byte {offset_of(dataset, 29)}: truncated: ")
-    assert checksum.startswith("train.rec: sha256 is ")
 
 
 def change_line(folder: Path, number: int, line: str) -> None:
@@ -139,13 +130,6 @@ def test_a_manifest_of_other_counts_is_named(dataset: Path) -> None:
 def recipe_data(**changes: object) -> Data:
     base = {"name": "set", "source": "generated", "train_samples": 30, "eval_samples": 5}
     return Data.model_validate(base | changes)
-
-
-@pytest.mark.parametrize("outputs", [3, 4])
-def test_the_check_before_a_run_gives_the_manifest_also_if_the_network_has_more_outputs(
-    dataset: Path, outputs: int
-) -> None:
-    assert check_dataset(dataset, recipe_data(), outputs) == load_manifest(dataset)
 
 
 @pytest.mark.parametrize(

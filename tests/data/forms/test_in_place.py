@@ -357,32 +357,6 @@ def test_the_first_recipe_measures_images_in_place(prepared: Prepared) -> None:
     np.testing.assert_allclose(recipe.data.mean, 127.5, atol=3)  # of noise
 
 
-@pytest.fixture
-def double(tmp_path: Path) -> Path:
-    """Return class folders of which one training image of two is damaged."""
-    for part, number in (("train", 1), ("train", 2), ("train", 3), ("train", 4), ("val", 5), ("val", 6)):
-        file = tmp_path / "source" / part / f"class {number % 2}" / f"{number}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(jpeg(number))
-    (tmp_path / "source/train/class 0/2.jpg").write_bytes(jpeg(2)[:300])
-    return tmp_path / "source"
-
-
-def test_damaged_images_are_refused_or_left_out_and_listed(
-    double: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["prepare", "--in-place", str(double), str(tmp_path / "set"), "--no-recipe"]
-    assert main(words) == 2
-    told = capsys.readouterr()
-    assert "class 0/2.jpg: cannot be decoded" in told.out
-    assert "--skip-bad" in told.err
-    assert not (tmp_path / "set").exists()
-    assert main([*words, "--skip-bad"]) == 0
-    assert "class 0/2.jpg" in (tmp_path / "set/left_out.txt").read_text()
-    assert load_manifest(tmp_path / "set").train.class_counts == (1, 2)
-    assert [*verify_dataset(tmp_path / "set")] == []
-
-
 LABEL_OF_9 = {"records": struct.pack("<f", 9), "webdataset": b"09"}
 
 
@@ -406,17 +380,19 @@ def test_the_neighbours_of_an_image_that_is_left_out_are_sound(tmp_path: Path, f
     ],
 )
 def test_what_cannot_be_in_place_is_refused(
-    double: Path, tmp_path: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, *more = [word.format(source=double) for word in words]
+    class_folders(tmp_path / "source")
+    source, *more = [word.format(source=tmp_path / "source") for word in words]
     assert main(["prepare", "--in-place", source, str(tmp_path / "set"), *more]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "set").exists()
 
 
-def test_a_name_with_a_line_break_is_refused(double: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (double / "train/class 0/4.jpg").rename(double / "train/class 0/4\n.jpg")
-    assert main(["prepare", "--in-place", str(double), str(tmp_path / "set"), "--no-recipe"]) == 2
+def test_a_name_with_a_line_break_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = class_folders(tmp_path / "source")[4].file
+    image.rename(image.with_name("4\n.jpg"))
+    assert main(["prepare", "--in-place", str(tmp_path / "source"), str(tmp_path / "set"), "--no-recipe"]) == 2
     assert "line break" in capsys.readouterr().err
 
 

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 from scipy.spatial.distance import cdist
 
-from configs.errors import ConfigError
 from tests.data.input.test_packed import recipe_for, training, write_split
 
 SIDE, OPERATIONS = 24, 14
@@ -204,9 +203,3 @@ def test_grey_images_are_augmented_as_grey_ones(tmp_path: Path) -> None:
     found = _found(images, made)
     assert not found[None]
     assert _is_binomial(found["identity"] + found["colour"], 1000, 2 / OPERATIONS)
-
-
-def test_keys_of_randaugment_that_have_no_effect_are_refused() -> None:
-    for kind in ("none", "trivialaugment"):
-        with pytest.raises(ConfigError, match=r"^data\.randaugment_layers: got 3, allowed: 2 unless .*randaugment"):
-            recipe_for(overrides=[f"data.auto_augment={kind}", "data.randaugment_layers=3"])

@@ -75,10 +75,5 @@ def test_the_cache_of_decoded_images_is_told_in_megabytes_and_only_to_a_gpu(size
     request = _request(0, decoded_cache_bytes=size_bytes, file_access="read")
     assert pipeline.cache_options(request) == {"cache_size": size_mb, "cache_type": "threshold"}
     assert pipeline.reader_options(request) == {"skip_cached_images": True, "dont_use_mmap": True}
-    assert pipeline.cache_options(_request(None, decoded_cache_bytes=size_bytes)) == {}
-    assert pipeline.reader_options(_request(None, decoded_cache_bytes=size_bytes)) == {}
-
-
-def test_where_no_cache_is_asked_for_there_is_none_and_every_image_is_read() -> None:
-    assert pipeline.cache_options(_request(0, decoder="whole")) == {}
-    assert pipeline.reader_options(_request(0, decoder="whole")) == {}
+    for other in (_request(None, decoded_cache_bytes=size_bytes), _request(0, decoder="whole")):
+        assert pipeline.cache_options(other) == pipeline.reader_options(other) == {}

@@ -284,7 +284,6 @@ def test_an_archive_is_refused_with_a_command_that_unpacks_it(tmp_path: Path, fo
     [
         (["a/1.jpg", "a/2.jpg"], ": one class (a), allowed: at least two; add the folder of another one"),
         (["train/1.jpg", "val/2.jpg"], ": images lie directly in train, val; move them into a folder for each class"),
-        (["a/1.jpg", "b/1.jpg", "c.jpg"], ": files where class folders should be: c.jpg; sort them into folders"),
     ],
 )
 def test_images_that_make_no_classes_are_a_problem(tmp_path: Path, names: list[str], problem: str) -> None:

@@ -159,7 +159,6 @@ REFUSED = [
     (FLAT, ".", "{0}/val: images without class folders, and no labels in {0} .*LOC_val_solution.csv.*t12.*; sort"),
     (TARS, ".", "{0}/ILSVRC2012_img_val.tar: images without class folders, .*; sort them"),
     (TARS, "ILSVRC2012_img_train.tar", "is one part of a data set; give the folder that holds it, {0}$"),
-    ("mkdir -p in/set; cd in/set; " + KAGGLE, ".", "class folders lie further down; give {0}/in/set$"),
     (FLAT + "head -n -1 $I/*.csv > LOC_val_solution.csv", ".",
      "{0}/val: images without a label in {0}/LOC_val_solution.csv: ILSVRC2012_val_00000001.JPEG; remove"),
     (FLAT + "sed s/n02/n04/ $I/*.csv > LOC_val_solution.csv", ".", "{0}/val: classes that train does not have: n04;"),
