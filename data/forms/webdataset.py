@@ -125,7 +125,7 @@ def class_in(content: bytes) -> int:
         label = json.loads(content)["label"] if content.lstrip().startswith(b"{") else int(content)
     except (ValueError, LookupError, RecursionError):
         raise ValueError(told) from None
-    if not isinstance(label, int) or not 0 <= label < MOST_CLASSES:
+    if type(label) is not int or not 0 <= label < MOST_CLASSES:  # `true` of JSON is an int, too.
         raise ValueError(told)
     return label
 

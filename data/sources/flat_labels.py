@@ -7,6 +7,7 @@ meta.mat has the WordNet id of each. *Source*: the devkit's readme.txt.
 import csv
 import io
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def with_labels(part: Path, flat: Listing) -> Listing:
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 (what SciPy, csv and tarfile raise depends on the place of the damage)
-        why = f"{type(error).__name__}: {error}"
+        why = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}: the labels cannot be read ({why}); copy or download the file again") from None
     images = [image._replace(class_name=labels.get(image.name.rpartition(".")[0], "")) for image in flat.images]
     if unknown := [shown(image.name) for image in images if not image.class_name]:
@@ -58,8 +59,10 @@ def _find(part: Path) -> tuple[Path, Callable[[Path], Labels]]:
 
 def _read_kaggle(path: Path) -> Labels:
     """Read Kaggle's table: the id of an image, then boxes, each a class and four coordinates."""
-    rows = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""))
-    return {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
+    rows = [*csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""), strict=True)]
+    if twice := [image for image, times in Counter(row["ImageId"] for row in rows).items() if times > 1]:
+        raise UserError(f"{path}: named twice: {name_some(twice)}; remove one row of each")
+    return {row["ImageId"]: (row["PredictionString"] or "").partition(" ")[0] for row in rows}
 
 
 def _read_synsets(path: Path) -> Labels:

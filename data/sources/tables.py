@@ -143,7 +143,7 @@ def _from_json(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
 
 
 def _from_csv(path: Path, lines: TextIO) -> list[tuple[str, list[str]]]:
-    rows = csv.reader(lines)
+    rows = csv.reader(lines, strict=True)  # else a quote without its end takes in the rows below
     header: list[str] = next(rows, [])
     if len(header) < _FEWEST_COLUMNS or is_file(path.parent / header[0]):
         raise UserError(f"{path}: the first line is {','.join(header)!r}, allowed: a header, as file,labels")

@@ -148,6 +148,7 @@ def write_shard(tar: Path, **members: bytes | int) -> None:
         ({"c__cls": b"-1", "c__png": 1}, r"c\.cls: label b'-1', allowed"),
         ({"c__json": b'{"label": "cat"}', "c__jpg": 1}, r"c\.json: label .*cat.*, allowed"),
         ({"c__json": b'{"label"', "c__jpg": 1}, r"c\.json: label .*, allowed"),
+        ({"c__json": b'{"label": true}', "c__jpg": 1}, r"c\.json: label .*true.*, allowed"),
         ({"c__jpg": 1}, r"c has none of \.cls, \.json"),
         ({"c__cls": b"1"}, r"c has none of \.jpg, \.jpeg, \.png"),
         ({"c__cls": b"4", "c__jpg": 1, "d__txt": b"a caption alone"}, "labels that no training image has: 4"),

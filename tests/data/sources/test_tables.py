@@ -154,6 +154,7 @@ SPOILT = [
     ("echo a.png >> train.csv", "train.csv: line 6 is 'a.png', allowed: file,label|label"),
     ("(echo file,labels; echo '\"a.png,Mass'; yes b.png,Mass | head -20000) > train.csv",
      "train.csv: cannot be read: field larger than field limit"),
+    ("sed -i '3s/,.*/,\"Mass/' train.csv", "train.csv: cannot be read: unexpected end of data; a table of"),
     ("(echo image,cat,dog; echo a.png,0.0,1.0; echo c.png,1.0,0.0) > train.csv",
      "train.csv: every column after image has only 0 and 1, allowed: a column of labels, as cat|dog; write"),
     ("sed -i 's/Edema/Mass/; /Nodule/d' train.csv; sed -i 's/Nodule\", \"Edema/Mass/' val.json",
