@@ -30,6 +30,7 @@ from data.sources.image_source import (
     fingerprint,
     name_some,
     planned,
+    shown,
     spelling_hint,
 )
 from data.sources.tars import list_tar
@@ -121,6 +122,9 @@ def _read_layout(
         left_out += tests.left_out
         unused = [layout.train.with_name(each) for each in layout.unused]
         notes = [f"{each}: not used; {layout.eval.name} has the evaluation images" for each in unused]
+        if both := _in_both(train, evaluation):
+            named = f"{name_some(both)} ({counted(len(both), 'image')})"
+            notes.append(f"{layout.eval}: also in train: {named}: the accuracy counts images seen in training")
     if absent := sorted({*names} - {each.class_name for each in evaluation}):
         where = layout.eval or "evaluation"
         notes.append(f"{where}: no image of {name_some(absent)}: the accuracy does not cover these classes")
@@ -154,6 +158,14 @@ def _held_out(images: Sequence[ListedImage], percent: int, seed: int) -> set[int
             if len(held) < wanted:
                 held.update(group)
     return held
+
+
+def _in_both(train: Sequence[ListedImage], evaluation: Sequence[ListedImage]) -> list[str]:
+    """Return the names of the images that both have: contents are read where class, name and length are equal."""
+    tests = {image[:3]: image.file for image in evaluation}
+    alike = [(image, tests[image[:3]]) for image in train if image[:3] in tests]
+    both = [image for image, test in alike if _content(image.file, 0) == _content(test, 1)]
+    return [shown(f"{image.class_name}/{image.name}") for image in both]
 
 
 def _content(file: ImageFile, number: int) -> object:

@@ -202,6 +202,18 @@ def test_equal_files_are_held_out_together(tmp_path: Path) -> None:
         assert list(source.eval.labels) == [0] * 21 + [1]
 
 
+def test_images_for_evaluation_that_are_also_in_train_are_noted(tmp_path: Path) -> None:
+    images_in(tmp_path, "train/a/1.jpg", "train/a/2.jpg", "train/b/3.jpg", "val/b/4.jpg")
+    assert not any("also in" in note for note in open_source(str(tmp_path), Settings()).notes)
+    shutil.copytree(tmp_path / "train/a", tmp_path / "val/a")
+    # An image of the same name and length that shows something else is another image.
+    other = bytearray((tmp_path / "val/a/2.jpg").read_bytes())
+    other[-3] ^= 1
+    (tmp_path / "val/a/2.jpg").write_bytes(other)
+    notes = open_source(str(tmp_path), Settings()).notes
+    assert f"{tmp_path}/val: also in train: a/1.jpg (1 image): the accuracy counts images seen in training" in notes
+
+
 @pytest.mark.parametrize("name", ["val", "valid", "Validation", "test"])
 def test_the_evaluation_part_has_several_names(tmp_path: Path, name: str) -> None:
     images_in(tmp_path, "train/a/1.jpg", "train/b/2.jpg", f"{name}/b/3.jpg")
