@@ -280,11 +280,20 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def picture(text: str) -> Path:
-    """Return the path of a file for `logs.show.drawing.save_charts`, for an option; its ending says what is drawn."""
-    if Path(text).suffix.lower() not in (".svg", ".png"):
-        raise argparse.ArgumentTypeError(f"got {text!r}, allowed: a name that ends with .svg or .png")
-    return _path(text)
+def file_name(*endings: str) -> Callable[[str], Path]:
+    """Return a parser of the name of a file to write, for an option; the empty ending allows a name without one."""
+
+    def parse(text: str) -> Path:
+        if Path(text).suffix.lower() not in endings:
+            allowed = " or ".join(filter(None, endings))
+            raise argparse.ArgumentTypeError(f"got {text!r}, allowed: a name that ends with {allowed}")
+        return _path(text)
+
+    return parse
+
+
+picture = file_name(".svg", ".png")
+"""Parser of the name of a file for `logs.show.drawing.save_charts`, whose ending says what is drawn."""
 
 
 def flag(name: str) -> str:

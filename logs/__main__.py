@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.arguments import Parser, Style, exit_status, painted, parse, picture, printable
+from configs.arguments import Parser, Style, exit_status, file_name, painted, parse, picture, printable
 from configs.errors import UserError
 from logs.judge.unverified import RETIRED
 
@@ -143,13 +143,13 @@ def _report_parser() -> Parser:
     words = "run folders, and any submitter's logs, v0.5 to v4.0"
     parser.add_argument("paths", nargs="+", type=Path, metavar="RUN|LOG", help=words)
     words = "the page (default: report.html, in the run folder if there is only one, otherwise in the current folder)"
-    parser.add_argument("--out", type=Path, metavar="FILE", help=words)
+    parser.add_argument("--out", type=file_name("", ".html", ".htm"), metavar="FILE", help=words)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--json", action="store_true", help="print each log's figures instead of writing a page")
     words = "draw accuracy and loss by epoch, as SVG or PNG, instead of a page"
     instead.add_argument("--plot", type=picture, metavar="FILE", help=words)
     words = "write the curves, one point per line, instead of a page"
-    instead.add_argument("--csv", type=Path, metavar="FILE", help=words)
+    instead.add_argument("--csv", type=file_name("", ".csv"), metavar="FILE", help=words)
     return parser
 
 

@@ -34,6 +34,8 @@ FIELDS = [
         (["report", "log.txt", "none.txt"], "none.txt: no such file or folder; give run folders or logs"),
         (["report", "log.txt", "log.txt", "--plot", "x.svg"], "log.txt: no evaluation and no loss to draw"),
         (["report", "run0", "--plot", "x.jpg"], r".*--plot: got 'x.jpg', allowed: a name that ends with .svg or .png"),
+        (["report", "run0", "--out", "x.png"], r".*--out: got 'x.png', allowed: a name that ends with .html or .htm"),
+        (["report", "run0", "--csv", "x.html"], r".*--csv: got 'x.html', allowed: a name that ends with .csv"),
         *((["report", "log.txt", option, "file/x"], "file/x: cannot be written: another file has the name of its")
           for option in ("--out", "--csv")),
         (["watch", "empty"], "empty: contains no config.yaml; give a run folder"),

@@ -18,8 +18,8 @@ from tests.logs import samples
 @pytest.mark.parametrize(
     ("option", "name", "words"),
     [
-        ("--out", "run/result_0.txt", "which is a file that this command reads"),
-        ("--csv", "run/other.json", "which is a file that this command reads"),
+        ("--out", "run/classes", "which is a file that this command reads"),
+        ("--csv", "link.csv", "which is a file that this command reads"),
         ("--plot", "link.svg", "which is a file that this command reads"),
         ("--out", "protected.html", "which is write-protected"),
         ("--plot", "pipe.PNG", "which is not a regular file"),
@@ -36,8 +36,9 @@ def test_a_report_replaces_no_input_and_no_odd_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     samples.run_folder(Path("run"))
-    Path("run/other.json").touch()
-    Path("link.svg").symlink_to("run/metrics.jsonl")
+    Path("run/classes").touch()
+    for link in ("link.csv", "link.svg"):
+        Path(link).symlink_to("run/metrics.jsonl")
     Path("protected.html").write_text("kept")
     Path("protected.html").chmod(0o555)  # every bit but those that allow to write
     os.mkfifo("pipe.PNG")
@@ -57,7 +58,7 @@ def test_a_report_replaces_no_input_and_no_odd_file(
 def test_an_earlier_output_in_a_run_folder_or_a_link_to_nothing_may_be_replaced(tmp_path: Path, undrawn: None) -> None:
     run = samples.run_folder(tmp_path / "run")
     (tmp_path / "gone.html").symlink_to(tmp_path / "nothing.html")
-    for out in (run / "earlier.html", run / "earlier.HTM", run / "earlier.svg", tmp_path / "gone.html"):
+    for out in (run / "earlier.html", run / "earlier.HTM", tmp_path / "gone.html"):
         if not out.is_symlink():
             out.write_text("earlier")
         assert main(["report", str(run), "--out", str(out)]) == 0
