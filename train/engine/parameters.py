@@ -76,6 +76,8 @@ def load_parameters(
         told = "; ".join(each for each in problems if each)
         raise UserError(f"{path}: not the parameters of {network.name}: {told}; only the classifier may differ")
     new = sorted(classifier) if differing else []
+    if whole := [names[name] for name in wanted if name not in new and found[names[name]].dtype.kind in "iub"]:
+        raise UserError(f"{path}: holds whole numbers: {_some(whole)}; give the weights before they were quantised")
     taken = {name: found[names[name]].astype(np.float32) for name in wanted if name not in new}
     if bad := [names[name] for name, each in taken.items() if not np.isfinite(each).all()]:
         raise UserError(f"{path}: holds NaN or infinities: {_some(bad)}; give weights of a run that did not diverge")

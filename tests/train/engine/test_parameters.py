@@ -124,6 +124,15 @@ def test_weights_that_are_not_finite_are_refused_by_name_where_they_are_taken(
     assert np.isfinite(_load(path, num_classes=3)["classifier_bias"]).all()  # which is drawn anew
 
 
+def test_quantised_weights_are_refused_by_name_where_they_are_taken(
+    trained: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    path = _write(tmp_path / "q.npz", trained | {"classifier_weight": trained["classifier_weight"].astype(np.int8)})
+    with pytest.raises(UserError, match=r"q\.npz: holds whole numbers: classifier_weight; give the weights before"):
+        _load(path)
+    _load(path, num_classes=3)  # which is drawn anew
+
+
 def test_foreign_names_are_taken_in_the_order_of_the_layers_and_other_shapes_are_refused(
     trained: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
