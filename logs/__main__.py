@@ -45,7 +45,8 @@ def _check(*, paths: list[Path], ruleset: str | None, division: str | None, raw:
     from logs.read.files import regular_file
     from logs.read.parse import parse_log
 
-    found = {path: find_logs(path, ruleset) for path in map(regular_file, paths)}
+    given = {regular_file(path): path for path in paths}
+    found = {path: find_logs(path, ruleset) for path in given}
     pairs = [pair for logs in found.values() for pair in logs]
     verdicts = dict(zip(pairs, judge_all(pairs, division), strict=True))
     has_failed = False
@@ -56,14 +57,15 @@ def _check(*, paths: list[Path], ruleset: str | None, division: str | None, raw:
         if run is not None:
             _print_verdict(run.passed, run.kind, path, run.words)
             has_failed |= not run.passed
-        for pair in logs:
-            verdict = verdicts[pair]
+        for log, own in logs:
+            verdict = verdicts[log, own]
             counts = decides is None or verdict.ruleset in decides
             pairs_of_words = zip(verdict.explained, verdict.messages, strict=True)
             lines = [f"{words}\n  {message}" if raw else words for words, message in pairs_of_words]
             if run is not None and not run.passed and not counts:
                 lines = []  # Why the log of a run that did not come to its end is incomplete, its own line says.
-            _print_verdict(True if verdict.passed else False if counts else None, verdict.ruleset, pair[0], *lines)
+            passed = True if verdict.passed else False if counts else None
+            _print_verdict(passed, verdict.ruleset, given.get(log, log), *lines)
             has_failed |= counts and not verdict.passed
         # Other people's run folders may be read-only; the verdict is then only printed.
         is_own = (path / CONFIG_FILE).is_file() and os.access(path, os.W_OK) and not (path / VERDICT_FILE).is_dir()
@@ -71,7 +73,7 @@ def _check(*, paths: list[Path], ruleset: str | None, division: str | None, raw:
             keep_verdicts(path, [(pair[0], verdicts[pair]) for pair in logs])
     for log in dict.fromkeys(log for log, _ in pairs):
         if words := impossible_times(parse_log(log)):
-            _print_verdict(False, "times", log, words)
+            _print_verdict(False, "times", given.get(log, log), words)
             has_failed = True
     return int(has_failed)
 

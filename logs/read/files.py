@@ -81,6 +81,8 @@ def regular_file(path: Path) -> Path:
                         break
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror}); give a log") from None
+        if words := foreign_content(file):
+            raise UserError(f"{path}: {words}")
     if file.is_file() and file.stat().st_size > _MOST_BYTES:
         raise UserError(f"{path}: is larger than {_MOST_BYTES:,} bytes; give the log of a run")
     return file

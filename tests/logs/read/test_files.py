@@ -40,7 +40,7 @@ def test_a_log_may_come_through_a_pipe_or_standard_input(tmp_path: Path, capsys:
     writer.start()
     assert main(["check", str(pipe)]) == 0
     writer.join()
-    assert capsys.readouterr().out.startswith("PASS  4.0.0")
+    assert capsys.readouterr().out == f"PASS  4.0.0  {pipe}\n"
     command = [sys.executable, "-m", "logs", "report", "--json", "-"]
     done = subprocess.run(command, input=TEXT, capture_output=True, text=True, cwd=ROOT, check=True)
     assert '"time_to_train_s": 82.0' in done.stdout
@@ -53,11 +53,13 @@ def test_a_stream_without_end_is_left_and_a_file_larger_than_any_log_is_refused(
 ) -> None:
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(10 << 30)
-    for path, words in {"/dev/zero": "no event", str(tmp_path / "sparse"): "larger than 1,073,741,824"}.items():
-        assert main(["report", path, "--json"]) == 2
-        told = capsys.readouterr().err
-        assert words in told
-        assert told.count("\n") == 1
+    for path, words in {"/dev/zero": "not text; give", str(tmp_path / "sparse"): "larger than 1,073,741,824"}.items():
+        for verb in ("report", "check"):
+            assert main([verb, path]) == 2
+            told = capsys.readouterr().err
+            assert told.startswith(f"error: {path}: ")
+            assert words in told
+            assert told.count("\n") == 1
 
 
 def test_a_log_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
