@@ -243,7 +243,7 @@ def _write_digests(folder: Path) -> None:
         digests.append(hashlib.sha256(b"".join(weights)).hexdigest())
     (folder / f"{identity.rank}.json").write_text(json.dumps(digests), encoding="utf-8")
     write_shared_steps(identity.rank, folder)
-    write_divided("torch", identity, communicator, folder)
+    write_divided(identity, communicator, folder)
     communicator.gather("over", 0)
 
 
@@ -254,7 +254,7 @@ def test_two_ranks_end_with_the_same_weights_in_every_way_share_batch_norms_and_
     command = [sys.executable, "-m", "tests.train.test_static_step", str(tmp_path)]
     assert run_under(cluster, command, rank_environment(cluster)).exit_status == 0
     require_steps_of_one_rank(tmp_path)
-    require_divided("torch", 2, tmp_path)
+    require_divided(2, tmp_path)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2))
     assert len(first) == 3
     assert {*first, *second} == {first[0]}

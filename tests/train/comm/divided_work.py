@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,32 +15,33 @@ from train.comm.shares import ALONE, Shares
 from train.engine.build import build_optimizer
 from train.rank.identity import Identity
 
-_MUON, _SHAMPOO = "{name: muon, weight_decay: 0.01}", "{name: shampoo, weight_decay: 0.01, block_size: 32}"
-_OPTIMIZERS = {"mxnet": [_MUON], "torch": [_MUON, _SHAMPOO]}
+_OPTIMIZERS = "{name: muon, weight_decay: 0.01}", "{name: shampoo, weight_decay: 0.01, block_size: 32}"
 
 
-def write_divided(name: str, identity: Identity, communicator: Communicator, folder: Path) -> None:
+def write_divided(identity: Identity, communicator: Communicator, folder: Path) -> None:
     """Take steps alone and with divided work as one rank of those that have met; write how they compare."""
     rows = []
-    for optimizer in _OPTIMIZERS[name]:
+    for optimizer in _OPTIMIZERS:
         ways = ALONE, Shares(identity.rank, identity.world_size, lambda: communicator)
-        (alone, whole), (divided, own) = (_state_after_steps(name, optimizer, shares) for shares in ways)
+        (alone, whole), (divided, own) = (_state_after_steps(optimizer, shares) for shares in ways)
         rows.append([alone == divided, whole, own])
     (folder / f"divided-{identity.rank}.json").write_text(json.dumps(rows), encoding="utf-8")
 
 
-def require_divided(name: str, ranks: int, folder: Path) -> None:
+def require_divided(ranks: int, folder: Path) -> None:
     """See that the ranks have the bits of a rank alone, and compute each piece once, no rank all of them."""
     told = [json.loads((folder / f"divided-{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
-    for optimizer, *rows in zip(_OPTIMIZERS[name], *told, strict=True):
+    for optimizer, *rows in zip(_OPTIMIZERS, *told, strict=True):
         assert all(is_same for is_same, *_ in rows), optimizer
         alone = rows[0][1]
         assert sum(own for *_, own in rows) == alone, optimizer
         assert max(own for *_, own in rows) < alone, optimizer
 
 
-def _state_after_steps(name: str, optimizer: str, shares: Shares) -> tuple[bytes, int]:
+def _state_after_steps(optimizer: str, shares: Shares) -> tuple[bytes, int]:
     """Return weights and state after three steps, and how many products and decompositions that took."""
+    import torch
+
     pieces: list[Any] = []
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,14 +51,10 @@ def _state_after_steps(name: str, optimizer: str, shares: Shares) -> tuple[bytes
 
         return count
 
-    engine, recipe, network = small_network(name, "model.name=resnet8", "model.image_size=16", f"optimizer={optimizer}")
+    engine, recipe, network = small_network("torch", f"optimizer={optimizer}")
     random = np.random.default_rng(1)
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(engine, "product", counted(engine.product)))
-        if name == "torch":
-            import torch
-
-            stack.enter_context(mock.patch.object(torch.linalg, "eigh", counted(torch.linalg.eigh)))
+    products = mock.patch.object(engine, "product", counted(engine.product))
+    with products, mock.patch.object(torch.linalg, "eigh", counted(torch.linalg.eigh)):
         built = build_optimizer(engine, recipe.optimizer, network, rescale=0.5, arrivals=[], shares=shares)
         for step in range(3):
             for gradient in network.gradients:

@@ -16,6 +16,7 @@ from launch.start.commands import run_under
 from launch.start.local import Outcome
 from tests.engines import ALONE
 from tests.train.one_step import take_step
+from train.comm.communicator import SingleProcess, connector
 from train.rank.startup import Ledger
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("communicator")]
@@ -25,7 +26,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from configs.load import load_both, load_cluster
-from train.comm.communicator import start_communicator
+from train.comm.communicator import libraries_of, start_communicator
 from train.comm.devices import run_ranks_here
 from train.rank.identity import read_identity
 from train.engine.init import RanksDiffer, require_equal
@@ -73,6 +74,7 @@ def main(identity, ledger, connect):
     except RanksDiffer as error:
         words = str(error)
     swapped = [comm.swap(array([rank + 0.5, 7.0]), partner) for partner in (1 - rank, None)]
+    has_gloo = [load()["gloo"] for load in libraries_of(kind).values()]
     weights = array([1.0, 2.0])
     comm.publish([weights])
     weights += rank + 1.0
@@ -82,7 +84,7 @@ def main(identity, ledger, connect):
         f"{sys.argv[2]}/{rank}.npz", a=on_host(arrays[0]), b=on_host(arrays[1]), mean=on_host(means[0]),
         anew=on_host(concat(made_anew)), total=total, seen=np.array(seen, np.uint64), words=words,
         contents=repr(contents), swapped=repr([each if each is None else on_host(each).tolist() for each in swapped]),
-        weights=on_host(weights),
+        weights=on_host(weights), has_gloo=has_gloo,
     )
     comm.gather("over", 0)
     return 0
@@ -159,8 +161,17 @@ def _check_answers(row: Any, kind: str, rank: int) -> None:
     has_messages = kind in ("horovod", "torch_distributed")
     swapped = [[1.5 - rank, 7.0], [rank + 0.5, 7.0]] if has_messages else [None, None]
     assert ast.literal_eval(str(row["swapped"])) == swapped, "what the other rank sent; without a partner, the own"
+    assert row["has_gloo"].tolist() == [True] * has_messages, "these ranks met over Gloo"
     assert row["seen"].tolist() == [2**63, 2**63 + 1]
     assert all(words in str(row["words"]) for words in ("weights", "before the run", "2 ranks"))
+
+
+@pytest.mark.parametrize("kind", ["horovod", "torch_distributed", "shared_memory", "none"])
+def test_a_rank_that_nobody_started_is_alone_and_needs_no_library(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("horovod", "torch"):
+        monkeypatch.setitem(sys.modules, library, None)  # whose import fails
+    communication = load_cluster("laptop").communication.model_copy(update={"kind": kind})
+    assert isinstance(connector(communication)(ALONE, Ledger()), SingleProcess)
 
 
 @NEEDS["mxnet"]

@@ -62,12 +62,6 @@ def test_each_two_ranks_get_a_socket_and_all_the_same_memory(meeting: dict[str, 
     assert meeting["RANK_MEETING"] not in Path("/proc/net/unix").read_text(encoding="ascii")
 
 
-def test_ranks_that_wait_in_vain_say_for_how_long(meeting: dict[str, str]) -> None:
-    for rank in range(2):
-        with pytest.raises(RendezvousTimeout, match=r"did not connect within 0 s \(communication.timeout_s\)"):
-            meet(_identity(rank, 2), meeting, 0)
-
-
 @pytest.mark.medium
 def test_two_processes_that_are_rank_0_do_not_meet(meeting: dict[str, str]) -> None:
     before = _held()

@@ -24,7 +24,7 @@ from configs.load import load_cluster
 from configs.rank_variables import rank_environment
 from launch.start.commands import run_under
 from launch.start.rendezvous import RENDEZVOUS
-from train.comm.communicator import RendezvousTimeout, SingleProcess, WorldMismatch, connector
+from train.comm.communicator import RendezvousTimeout, WorldMismatch, connector
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -201,13 +201,6 @@ def test_nccl_is_connected_at_once_on_the_gpu_of_the_ranks_number_on_its_node(
     assert (options["backend"], str(options["device_id"])) == ("nccl", "cuda:1")
     assert options["pg_options"] == {"is_high_priority_stream": True}, "sums overtake what else waits for the GPU"
     assert told == [options["device_id"]]
-
-
-def test_a_rank_that_nobody_started_is_alone(started: _Started) -> None:
-    communication = load_cluster("laptop", ["cluster.engine.name=torch"]).communication
-    communication = communication.model_copy(update={"kind": "torch_distributed"})
-    assert isinstance(connector(communication)(Identity(0, 1, 0, 1, "here", "none"), Ledger()), SingleProcess)
-    assert started.arguments == []
 
 
 def test_a_backend_that_this_pytorch_was_built_without_is_refused(

@@ -18,38 +18,25 @@ CPU = torch.device("cpu")
 
 
 class _World:
-    """Stands for PyTorch in one of several threads: its module, whose world is a Gloo group of the thread's own."""
+    """Stands for a PyTorch with MPI in one of several threads: its world is a Gloo group of the thread's own."""
 
     def __init__(self, group: Any) -> None:
-        self._group, self.distributed, self.sums, self.places = group, self, list[int](), list[int]()
-        self.backend, self.gathered = "gloo", list[int]()
+        self._group, self.distributed, self.places = group, self, list[int]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
-    def get_world_size(self) -> int:
-        return int(self._group.size())
-
     def all_reduce(self, tensor: Any, *, async_op: bool = False) -> Any:
-        self.sums.append(tensor.numel())
         self.places.append(tensor.data_ptr())
         work = self._group.allreduce([tensor])
         return work if async_op else work.wait()
 
     def get_backend(self) -> str:
-        return self.backend
+        return "mpi"
 
     def all_gather(self, rows: Sequence[Any], own: Any, *, async_op: bool) -> Any:
         assert async_op
-        self.gathered.append(len(rows))
         return self._group.allgather([list(rows)], [own])
-
-    def all_gather_into_tensor(self, rows: Any, own: Any, *, async_op: bool) -> Any:
-        assert async_op
-        self.gathered.append(1)
-        return self._group._allgather_base(rows, own)
-
-    all_gather_single = all_gather_into_tensor
 
 
 def _together(act: Callable[[TorchCommunicator, int, _World], Any]) -> list[Any]:
@@ -89,14 +76,8 @@ def test_neighbours_in_memory_travel_where_they_lie_and_others_are_copied() -> N
     assert others == [3.0] * 6
 
 
-@pytest.mark.parametrize(("backend", "tensors"), [("gloo", 1), ("mpi", 3)])
-def test_what_ranks_gather_arrives_in_one_tensor_whose_length_is_that_of_the_longest(
-    backend: str, tensors: int
-) -> None:
-    def gather(communicator: TorchCommunicator, rank: int, world: _World) -> Any:
-        world.backend = backend
-        contents = communicator.gather_bytes("content", b"\0ab"[: rank + 1])
-        return contents, communicator.gather("number", (1 << 64) - 1 - rank), world.gathered
+def test_ranks_gather_over_an_mpi_that_knows_no_gathering_into_one_tensor() -> None:
+    def gather(communicator: TorchCommunicator, rank: int, _: _World) -> Any:
+        return communicator.gather_bytes("content", b"\0ab"[: rank + 1])
 
-    numbers = [(1 << 64) - 1 - rank for rank in range(3)]
-    assert _together(gather) == [([b"\0", b"\0a", b"\0ab"], numbers, [tensors] * 3)] * 3
+    assert _together(gather) == [[b"\0", b"\0a", b"\0ab"]] * 3
