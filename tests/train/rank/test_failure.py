@@ -5,6 +5,7 @@ import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,13 @@ from train.rank.signals import RunStopped, Stopped
 from train.rank.watchdog import StoodStill
 
 THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1", launcher="Horovod")
+
+
+def _recorded(folder: Path, error: BaseException, status: int = 1) -> dict[str, Any]:
+    """Let the rank record a failure, and return its report."""
+    record_failure(folder, THIRD, error, status)
+    row: dict[str, Any] = json.loads(failure_path(folder, 3).read_text(encoding="utf-8"))
+    return row
 
 
 @pytest.mark.parametrize(
@@ -47,34 +55,27 @@ def test_only_what_another_rank_caused_is_second_hand(error: BaseException, seco
 def test_a_file_server_that_resets_its_connection_in_mid_run_is_no_other_rank(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught, explain_disk_errors(tmp_path / "result_0.txt"):
         raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
-    try:
+    with pytest.raises(RunFailed) as failed:
         raise RunFailed(9, caught.value) from caught.value
-    except RunFailed as error:
-        record_failure(tmp_path, THIRD, error)
-    assert json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["second_hand"] is False
+    assert _recorded(tmp_path, failed.value)["second_hand"] is False
 
 
 def test_the_traceback_of_a_library_is_cut_to_its_last_line(tmp_path: Path) -> None:
     text = 'Traceback (most recent call last):\n  File "../src/engine/engine.cc", line 51\nMXNetError: no Engine X'
-    record_failure(tmp_path, THIRD, RuntimeError(text), 1)
-    row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
-    assert row["message"] == "MXNetError: no Engine X"
+    assert _recorded(tmp_path, RuntimeError(text))["message"] == "MXNetError: no Engine X"
 
 
 def test_a_failure_is_on_the_disk_in_one_line_with_rank_host_step_and_status(tmp_path: Path) -> None:
     before = time.time()
-    record_failure(tmp_path, THIRD, StoodStill("no progress\n for 10 s,   standing", 41, waits=True), 1)
-    row = json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))
+    row = _recorded(tmp_path, StoodStill("no progress\n for 10 s,   standing", 41, waits=True))
     assert before <= row.pop("time") <= time.time()
     assert row == {
         "rank": 3, "host": "node1", "step": 41, "message": "no progress for 10 s, standing", "second_hand": True,
         "waited": True, "status": 1, "suspects": None,
     }  # fmt: skip
-    record_failure(tmp_path, THIRD, OSError("x" * 5000), 75)
-    assert json.loads((tmp_path / "failure_3.json").read_text(encoding="utf-8"))["step"] == 41, "the first report stays"
-    failure_path(tmp_path, 3).unlink()
-    record_failure(tmp_path, THIRD, OSError("x" * 5000), 75)
-    row = json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))
+    assert _recorded(tmp_path, OSError("x" * 5000), 75)["step"] == 41, "the first report stays"
+    (tmp_path / "failure_3.json").unlink()
+    row = _recorded(tmp_path, OSError("x" * 5000), 75)
     assert (row["step"], len(row["message"]), row["waited"], row["status"]) == (None, 2000, False, 75)
 
 
@@ -84,8 +85,7 @@ def test_a_failed_comparison_reports_the_ranks_that_differ_from_most(
 ) -> None:
     with pytest.raises(RanksDiffer) as caught:
         require_equal(checksums, "after the run")
-    record_failure(tmp_path, THIRD, RunFailed(9, caught.value))
-    assert json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["suspects"] == odd
+    assert _recorded(tmp_path, RunFailed(9, caught.value))["suspects"] == odd
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,7 @@ def test_a_failed_comparison_reports_the_ranks_that_differ_from_most(
 def test_a_library_that_does_not_load_is_reported_with_the_remedy(
     error: Exception, remedy: str, tmp_path: Path
 ) -> None:
-    record_failure(tmp_path, THIRD, error)
-    message = json.loads(failure_path(tmp_path, 3).read_text(encoding="utf-8"))["message"]
+    message = _recorded(tmp_path, error)["message"]
     assert message.endswith(remedy)
     assert ("moved or changed" in message) is ("yaml" in message)
 

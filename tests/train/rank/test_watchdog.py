@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,17 +30,10 @@ WAIT_S = 60
 
 
 class _Time:
-    """Stands for the modules `time`, `faulthandler` and `signal`, and for the end of the process.
-
-    It remembers what it was told. ``acts`` are the acts of an end, in order.
-    """
-
-    ITIMER_REAL = signal.ITIMER_REAL
+    """Stands for the module `time` and for the end of the process; remembers what it was told."""
 
     def __init__(self) -> None:
         self.now, self.slept = 1000.0, list[float]()
-        self.timers_s: list[float] = []
-        self.acts: list[str] = []
         self.looked, self.ended = threading.Event(), threading.Event()
         self.statuses: list[int] = []
         self.rest: Callable[[], None] = lambda: None
@@ -51,21 +45,6 @@ class _Time:
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-
-    def dump_traceback(self, *, all_threads: bool) -> None:
-        assert all_threads
-        self.acts.append("stacks")
-
-    def dump_traceback_later(self, seconds: float) -> None:
-        assert seconds < self.timers_s[-1], "the stacks are printed before the end"
-
-    def cancel_dump_traceback_later(self) -> None:
-        pass
-
-    def setitimer(self, which: int, seconds: float) -> None:
-        assert which == signal.ITIMER_REAL
-        self.timers_s.append(seconds)
-        self.acts.append("timer")
 
     def end(self, status: int) -> None:
         """End the watchdog's thread without an error, which pytest would take for one of a later test."""
@@ -84,8 +63,8 @@ class _Time:
 def time(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Time]:
     made = _Time()
     monkeypatch.setattr(watchdog, "time", made)
-    monkeypatch.setattr(watchdog, "faulthandler", made)
-    monkeypatch.setattr(watchdog, "signal", made)
+    for name in ("faulthandler", "signal"):  # the kernel's timer, which would end the process of the tests
+        monkeypatch.setattr(watchdog, name, Mock())
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=made.end, path=os.path, sep=os.sep))
     others = threading.enumerate()
     yield made
@@ -208,19 +187,6 @@ def test_a_rank_that_waits_names_the_one_that_is_frozen_unless_it_was_frozen_too
     assert (reports, [each.split(": ")[1] for each in caplog.messages]) == ([], named)
 
 
-def test_the_end_is_certain_before_the_report_and_the_stacks_which_may_wait_for_a_disk_or_a_reader(
-    time: _Time,
-) -> None:
-    dog = Watchdog(TIMEOUT_S, lambda _found: time.acts.append("report"))
-    time.rest = dog.rest
-    time.acts.clear()
-    time.wait_for_a_look()
-    time.now += 500
-    assert time.ended.wait(WAIT_S)
-    assert time.acts[:3] == ["timer", "report", "stacks"]
-    assert time.timers_s[-2] <= 10, "seconds that a disk or a reader may take"
-
-
 # The lock of Python is held from the watchdog's start to the call in C, so that its thread never looks.
 HELD = """
 import ctypes, sys
@@ -241,8 +207,12 @@ def test_a_process_that_holds_pythons_lock_is_ended_too_and_prints_where_it_stoo
 
 
 @pytest.mark.medium
-def test_a_process_whose_errors_nobody_reads_is_ended_too() -> None:
-    """The pipe is full, as behind a pager or Ctrl-S, and the stacks are longer than what is left of it."""
+@pytest.mark.parametrize("report", ["print", "lambda found: print(found, file=sys.stderr, flush=True)"])
+def test_a_process_whose_errors_nobody_reads_is_ended_too_long_before_its_time(report: str) -> None:
+    """The pipe is full, as behind a pager or Ctrl-S, so that the stacks wait for ever, or the report before them."""
+    # Its peers say that it must end now, and not in 300 s.
+    peers = "types.SimpleNamespace(look=lambda *_: True)"
+    standing = f"import time, types; Watchdog(300, {report}).follow({peers}); time.sleep(120)"
     receives, sends = os.pipe()
     try:
         os.set_blocking(sends, False)
@@ -250,7 +220,7 @@ def test_a_process_whose_errors_nobody_reads_is_ended_too() -> None:
             while True:
                 os.write(sends, b"x")
         os.set_blocking(sends, True)
-        code = HELD.replace("in_c.sleep", "import time; time.sleep")
+        code = HELD.partition("in_c")[0] + standing
         with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=sends) as process:
             assert process.wait(WAIT_S) == -signal.SIGALRM
     finally:
