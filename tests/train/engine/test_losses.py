@@ -6,12 +6,25 @@ import numpy as np
 import pytest
 
 from tests.engines import each_engine, small_network
-from tests.oracles import smoothed_cross_entropy
 from train.networks.arch import Network, Rows
 
 CLASSES = 10
 LOGITS = np.random.default_rng(1).standard_normal((16, CLASSES)).astype(np.float32)
 
+
+def _mixed(labels: np.ndarray) -> np.ndarray:
+    """Give the share of each class, where rows are the first label, the second one, and the share of the first."""
+    first, second, shares = labels.T[:, :, None]
+    return np.asarray(shares * (first == range(CLASSES)) + (1 - shares) * (second == range(CLASSES)))
+
+
+FIRST, SECOND = np.random.default_rng(2).integers(0, CLASSES, (2, len(LOGITS)))
+MIXED = np.stack([FIRST, SECOND, np.random.default_rng(3).random(len(LOGITS))], axis=1)
+one_or_mixed = pytest.mark.parametrize(
+    ("labels", "hard", "words"),
+    [(FIRST, np.eye(CLASSES)[FIRST], []), (MIXED, _mixed(MIXED), ["data.mixup_alpha=0.2"])],
+    ids=["one label", "mixed"],
+)
 SEVERAL_LABELS = (
     "loss={kind: sigmoid, label_smoothing: 0}", "run.target_top1=null",
     "data={name: none, source: synthetic, train_samples: 64, eval_samples: 16, crop: {kind: none}}",
@@ -40,29 +53,18 @@ def _losses(name: str, logits: np.ndarray, labels: np.ndarray, *overrides: str) 
     return losses, gradient
 
 
-@each_engine
-@pytest.mark.parametrize("kind", ["uniform", "softmax_output"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_cross_entropy_weighs_the_label_and_every_other_class(name: str, kind: str, smoothing: float) -> None:
-    labels = np.random.default_rng(2).integers(0, CLASSES, len(LOGITS))
-    given = f"loss={{label_smoothing: {smoothing}, smoothing: {kind}}}"
-    losses, gradient = _losses(name, LOGITS, labels, given)
-    np.testing.assert_allclose(losses, smoothed_cross_entropy(LOGITS, labels, smoothing, kind), rtol=1e-5)
-    other = smoothing / CLASSES if kind == "uniform" else smoothing / (CLASSES - 1)
-    targets = np.full((len(labels), CLASSES), other)
-    targets[range(len(labels)), labels] = 1 - smoothing + (other if kind == "uniform" else 0)
-    probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(gradient, (probabilities - targets).sum(axis=0), rtol=1e-4, atol=1e-5)
+def _require_softmax(name: str, labels: np.ndarray, targets: np.ndarray, *overrides: str) -> None:
+    """See that losses and gradients are those of -sum of t log p, with p the softmax of the logits."""
+    losses, gradient = _losses(name, LOGITS, labels, *overrides)
+    found = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(losses, -(targets * np.log(found)).sum(axis=1), rtol=1e-4)
+    expected = targets.sum(axis=1, keepdims=True) * found - targets
+    np.testing.assert_allclose(gradient, expected.sum(axis=0), rtol=1e-3, atol=1e-4)
 
 
-@each_engine
-@pytest.mark.parametrize("smoothing", [0.0, 0.08])
-def test_one_hot_sigmoids_sum_the_binary_cross_entropy_of_the_smoothed_label(name: str, smoothing: float) -> None:
-    """Composer's label smoothing of one-hot targets is y (1 - a) + a / K, and the batch divides a sum over classes."""
-    logits = np.concatenate([LOGITS, np.full((1, CLASSES), 500.0), np.full((1, CLASSES), -500.0)])
-    labels = np.random.default_rng(2).integers(0, CLASSES, len(logits))
-    losses, gradient = _losses(name, logits, labels, f"loss={{kind: one_hot_sigmoid, label_smoothing: {smoothing}}}")
-    targets = np.eye(CLASSES)[labels] * (1 - smoothing) + smoothing / CLASSES
+def _require_sigmoid(name: str, logits: np.ndarray, labels: np.ndarray, targets: np.ndarray, *overrides: str) -> None:
+    """See that losses and gradients are those of the binary cross-entropy, summed over the classes."""
+    losses, gradient = _losses(name, logits, labels, *overrides)
     each = targets * np.logaddexp(0, -logits) + (1 - targets) * np.logaddexp(0, logits)
     np.testing.assert_allclose(losses, each.sum(axis=1), rtol=1e-5)
     expected = np.exp(-np.logaddexp(0, -logits)) - targets
@@ -70,59 +72,45 @@ def test_one_hot_sigmoids_sum_the_binary_cross_entropy_of_the_smoothed_label(nam
 
 
 @each_engine
-@pytest.mark.parametrize(("kind", "smoothing"), [("softmax", 0.0), ("softmax", 0.3), ("one_hot_sigmoid", 0.08)])
-def test_an_image_mixed_of_two_has_the_mean_of_the_losses_of_both_labels_by_their_shares(
-    name: str, kind: str, smoothing: float
+@one_or_mixed
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weights", [None, [0.2, 5, 1.5, 0.7, 3, 2.1, 0.4, 1, 4.4, 0.9]], ids=["", "weighted"])
+def test_cross_entropy_weighs_every_class_by_its_smoothed_share_of_the_labels_and_its_own_weight(
+    name: str, labels: np.ndarray, hard: np.ndarray, words: list[str], smoothing: float, weights: list[float] | None
 ) -> None:
-    draw = np.random.default_rng(2)
-    (first, second), shares = draw.integers(0, CLASSES, (2, len(LOGITS))), draw.random(len(LOGITS))
-    given = f"loss={{kind: {kind}, label_smoothing: {smoothing}}}", "data.mixup_alpha=0.2"
-    losses, gradient = _losses(name, LOGITS, np.stack([first, second, shares], axis=1), *given)
-    hard = shares[:, None] * np.eye(CLASSES)[first] + (1 - shares[:, None]) * np.eye(CLASSES)[second]
+    """As PyTorch's CrossEntropyLoss(weight, reduction="sum", label_smoothing) defines them."""
+    targets = np.array(weights or 1.0) * (hard * (1 - smoothing) + smoothing / CLASSES)
+    given = f"loss={{label_smoothing: {smoothing}, class_weights: {weights or 'null'}}}"
+    _require_softmax(name, labels, targets, given, *words)
+
+
+@each_engine
+def test_smoothing_as_mxnet_defines_it_shares_among_the_other_classes_what_the_label_loses(name: str) -> None:
+    targets = np.where(np.eye(CLASSES)[FIRST] == 1, 1 - 0.3, 0.3 / (CLASSES - 1))
+    _require_softmax(name, FIRST, targets, "loss={label_smoothing: 0.3, smoothing: softmax_output}")
+
+
+@each_engine
+@one_or_mixed
+@pytest.mark.parametrize("smoothing", [0.0, 0.08])
+def test_one_hot_sigmoids_sum_the_binary_cross_entropy_of_the_smoothed_labels(
+    name: str, labels: np.ndarray, hard: np.ndarray, words: list[str], smoothing: float
+) -> None:
+    """Composer's label smoothing of one-hot targets is y (1 - a) + a / K, and the batch divides a sum over classes."""
+    logits = LOGITS.copy()
+    logits[0], logits[1] = 500, -500
     targets = hard * (1 - smoothing) + smoothing / CLASSES
-    if kind == "softmax":
-        found = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
-        expected = -(targets * np.log(found)).sum(axis=1)
-    else:
-        found = 1 / (1 + np.exp(-LOGITS))
-        expected = -(targets * np.log(found) + (1 - targets) * np.log(1 - found)).sum(axis=1)
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
-    np.testing.assert_allclose(gradient, (found - targets).sum(axis=0), rtol=1e-3, atol=1e-5)
+    given = f"loss={{kind: one_hot_sigmoid, label_smoothing: {smoothing}}}"
+    _require_sigmoid(name, logits, labels, targets, given, *words)
 
 
 @each_engine
 def test_labels_of_a_mixed_image_above_a_threshold_count_in_full_and_once(name: str) -> None:
     """As timm's BinaryCrossEntropy: the mixed one-hot targets are compared with the threshold."""
     shares = np.array([0.1, 0.2, 0.5, 0.8, 0.95, 0.1, 0.5, 0.95])
-    first, second = np.arange(8), np.array([7, 6, 5, 4, 3, 5, 6, 7])
+    labels = np.stack([np.arange(8), [7, 6, 5, 4, 3, 5, 6, 7], shares], axis=1)
     given = "loss={kind: one_hot_sigmoid, mixed_label_threshold: 0.3}", "data.mixup_alpha=0.2"
-    losses, gradient = _losses(name, LOGITS[:8], np.stack([first, second, shares], axis=1), *given)
-    targets = shares[:, None] * np.eye(CLASSES)[first] + (1 - shares[:, None]) * np.eye(CLASSES)[second] > 0.3
-    found = 1 / (1 + np.exp(-LOGITS[:8]))
-    np.testing.assert_allclose(losses, -np.log(np.where(targets, found, 1 - found)).sum(axis=1), rtol=1e-5)
-    np.testing.assert_allclose(gradient, (found - targets).sum(axis=0), rtol=1e-4, atol=1e-5)
-
-
-@each_engine
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-@pytest.mark.parametrize("is_mixed", [False, True])
-def test_weights_of_classes_multiply_the_terms_of_the_cross_entropy(
-    name: str, smoothing: float, is_mixed: bool
-) -> None:
-    """As PyTorch's CrossEntropyLoss(weight, reduction="sum", label_smoothing) defines them."""
-    draw = np.random.default_rng(2)
-    (first, second), shares = draw.integers(0, CLASSES, (2, len(LOGITS))), draw.random(len(LOGITS))
-    weights = draw.uniform(0.2, 5, CLASSES).round(3)
-    given = f"loss={{label_smoothing: {smoothing}, class_weights: {weights.tolist()}}}"
-    labels = np.stack([first, second, shares], axis=1) if is_mixed else first
-    losses, gradient = _losses(name, LOGITS, labels, given, *["data.mixup_alpha=0.2"] * is_mixed)
-    share = shares[:, None] if is_mixed else 1
-    hard = share * np.eye(CLASSES)[first] + (1 - share) * np.eye(CLASSES)[second]
-    targets = weights * (hard * (1 - smoothing) + smoothing / CLASSES)
-    found = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(losses, -(targets * np.log(found)).sum(axis=1), rtol=1e-4)
-    expected = targets.sum(axis=1, keepdims=True) * found - targets
-    np.testing.assert_allclose(gradient, expected.sum(axis=0), rtol=1e-3, atol=1e-4)
+    _require_sigmoid(name, LOGITS[:8], labels, (_mixed(labels) > 0.3).astype(float), *given)
 
 
 @each_engine

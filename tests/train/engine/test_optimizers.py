@@ -170,37 +170,28 @@ def test_six_steps_equal_the_paper_for_every_tensor_of_a_network(name: str, kind
     assert not any(engine.to_host(each).any() for each in optimizer.momenta)
 
 
+LARS, LAMB = Lars(name="lars", weight_decay=0, epsilon=0), Lamb(name="lamb", weight_decay=0)
+
+
 @each_engine
 @pytest.mark.parametrize("kind", ["whole", "copies"])
 @pytest.mark.parametrize(
-    ("weight", "gradient", "decay", "expected"), [(0.0, 2.0, 1e-4, -0.5), (2.0, 0.0, 0.0, 2.0), (2.0, 0.0, 0.1, 1.9)]
-)
+    ("config", "numbers", "expected"),
+    [
+        (LARS, (0, 1, 1e-4), -0.5), (LARS, (2, 0, 0), 2), (LARS, (2, 0, 0.1), 1.9),
+        (LAMB, (0, 1, 0.1), -0.5), (LAMB, (0, 0, 0.1), 0), (LAMB, (2, 0, 0.1), 1), (LAMB, (4, 1, 0.25), 2),
+        (LAMB, (4, 1, 0), 3.5),
+    ],
+)  # fmt: skip
 def test_a_tensor_whose_weights_or_gradients_are_zeros_moves_at_the_plain_rate(
-    name: str, kind: str, weight: float, gradient: float, decay: float, expected: float
+    name: str, kind: str, config: Any, numbers: tuple[float, float, float], expected: float
 ) -> None:
-    engine: Any = cpu_engine(name)
-    parameter, shape = Parameter("a", "weight", (4, 3)), (4, 3)
-    network = _network(engine, [parameter], [np.full(shape, weight, np.float32)], kind)
-    engine.overwrite(network.gradients[0], engine.from_host(np.full(shape, gradient, np.float32)))
-    config = Lars(name="lars", momentum=0.9, weight_decay=decay, epsilon=0)
+    """LAMB has no trust ratio without weight decay, either; its first step is the sign of the gradient."""
+    engine, (weight, gradient, decay) = cpu_engine(name), numbers
+    network = _network(engine, [Parameter("a", "weight", (4, 3))], [np.full((4, 3), weight, np.float32)], kind)
+    engine.overwrite(network.gradients[0], engine.from_host(np.full((4, 3), 2 * gradient, np.float32)))
+    config = config.model_copy(update={"weight_decay": decay})
     optimizer = build_optimizer(engine, config, network, rescale=0.5, arrivals=[0])
-    optimizer.update(HyperParameters(0.5, 0.9, decay))
-    np.testing.assert_allclose(engine.to_host(network.masters[0]), expected, rtol=1e-6)
-
-
-@each_engine
-@pytest.mark.parametrize(
-    ("weight", "gradient", "decay", "expected"),
-    [(0, 2, 0.1, -0.5), (0, 0, 0.1, 0), (2, 0, 0.1, 1), (4, 2, 0.25, 2), (4, 2, 0, 3.5)],
-)
-def test_lamb_has_a_trust_ratio_where_a_tensor_has_weight_decay_and_neither_norm_is_0(
-    name: str, weight: float, gradient: float, decay: float, expected: float
-) -> None:
-    """The first step of Adam is the sign of the gradient: 1 where it is 2."""
-    engine: Any = cpu_engine(name)
-    network = _network(engine, [Parameter("a", "weight", (4, 3))], [np.full((4, 3), weight, np.float32)])
-    engine.overwrite(network.gradients[0], engine.from_host(np.full((4, 3), gradient, np.float32)))
-    optimizer = build_optimizer(engine, Lamb(name="lamb", weight_decay=decay), network, rescale=1.0)
     optimizer.update(HyperParameters(0.5, 0.9, decay))
     np.testing.assert_allclose(engine.to_host(network.masters[0]), expected, rtol=1e-5)
 
