@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engines import BOTH, each_engine, forward_backward, random_batch, randomize, small_network
+from tests.engines import each_engine, forward_backward, random_batch, randomize, small_network
 from train.engine.build import build_optimizer
 from train.engine.onnx_graph import export_onnx
 from train.engine.parameters import load_parameters
@@ -25,10 +25,11 @@ OWN_FORMATS = {"mxnet": ["MXNet"], "torch": ["PyTorch state", "PyTorch program"]
 POOLED = "model.residual={shortcut: pooled, stride: pool, squeeze_excitation: [stage2_block1]}"
 BLURRED = "model.residual={blur: convolutions}"
 NETWORKS = [
-    ("resnet8", 16, []), ("resnet8", 16, [POOLED]), ("resnet8", 15, [BLURRED]),
-    ("mnist_small_cnn", 28, []), ("googlenet", 32, []), ("densenet121", 32, []),
-    ("mobilenet_v2", 32, []), ("resnet8", 16, ["model.residual={activation: silu}"]),
+    ("resnet8", (16,), []), ("resnet8", (16, 24), [POOLED]), ("resnet8", (15,), [BLURRED]),
+    ("mnist_small_cnn", (28,), []), ("googlenet", (32,), []), ("densenet121", (32, 64), []),
+    ("mobilenet_v2", (32,), []), ("resnet8", (16,), ["model.residual={activation: silu}"]),
 ]  # fmt: skip
+"""Network, sides of images in training and of other ones that are evaluated, and overrides."""
 
 
 def _opened(name: str, network_name: str, side: int, *overrides: str) -> tuple[Any, Any, Any]:
@@ -39,91 +40,27 @@ def _opened(name: str, network_name: str, side: int, *overrides: str) -> tuple[A
     return engine, network, random_batch(engine, network, size=2)[0]
 
 
-def _by_onnxruntime(network: Any, images: np.ndarray, prefix: Path, epsilon: float = 1e-3) -> np.ndarray:
-    tensors = {**network.read_weights(), **network.read_statistics()}
-    ((title, predict),) = export_onnx(network.network, tensors, epsilon, prefix)
-    assert title == "ONNX"
-    return predict(images)
-
-
 @each_engine
-@pytest.mark.parametrize(("network_name", "side", "overrides"), NETWORKS)
+@pytest.mark.parametrize(("network_name", "sides", "overrides"), NETWORKS)
 def test_folded_logits_equal_those_with_batch_norm(
-    name: str, network_name: str, side: int, overrides: list[str], tmp_path: Path
+    name: str, network_name: str, sides: tuple[int, ...], overrides: list[str], tmp_path: Path
 ) -> None:
-    engine, network, images = _opened(name, network_name, side, *overrides)
-    kept = engine.to_host(images)
-    logits = engine.to_host(network.inference()(images))
-    expected = _by_onnxruntime(network, kept, tmp_path / "network")
-    assert expected.std() > 0
-    np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4 * expected.std())
-    np.testing.assert_array_equal(engine.to_host(images), kept)
+    engine, network, _ = _opened(name, network_name, sides[0], *overrides)
+    tensors = {**network.read_weights(), **network.read_statistics()}
+    for side in sides:
+        images = np.random.default_rng(5).standard_normal((2, network.image_shape[0], side, side), np.float32)
+        given = engine.from_host(images)
+        logits = engine.to_host(network.inference()(given))
+        table = network_of(network.model.model_copy(update={"image_size": side}))
+        ((title, predict),) = export_onnx(table, tensors, 1e-3, tmp_path / "network")
+        expected = predict(images)
+        assert title == "ONNX"
+        assert expected.std() > 0
+        np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4 * expected.std())
+        np.testing.assert_array_equal(engine.to_host(given), images)
     graph = onnx.load(tmp_path / "network.onnx")
     assert [each.name for each in graph.graph.input] == ["data"], "weights are no inputs"
     assert ([each.version for each in graph.opset_import], graph.ir_version) == ([13], 8)
-
-
-@each_engine
-@pytest.mark.parametrize(
-    ("network_name", "side", "overrides"),
-    [
-        ("densenet121", 64, []), ("resnet8", 48, [POOLED]),
-    ],
-)  # fmt: skip
-def test_images_of_another_size_than_those_of_training_are_evaluated(
-    name: str, network_name: str, side: int, overrides: list[str], tmp_path: Path
-) -> None:
-    engine, network, images = _opened(name, network_name, 32, *overrides)
-    network.inference()(images)
-    images = np.random.default_rng(5).standard_normal((2, 3, side, side), np.float32)
-    logits = engine.to_host(network.inference()(engine.from_host(images)))
-    table = network_of(network.model.model_copy(update={"image_size": side}))
-    tensors = {**network.read_weights(), **network.read_statistics()}
-    ((_, predict),) = export_onnx(table, tensors, 1e-3, tmp_path / "network")
-    expected = predict(images)
-    np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4 * expected.std())
-
-
-def _table(*, has_bias: bool, has_norm_before: bool) -> Network:
-    rows = Rows(3, 16)
-    last = rows.add("before", "bn", "data") if has_norm_before else "data"
-    last = rows.add("stem", "conv", last, out_channels=4, kernel=1, has_bias=has_bias)
-    last = rows.add("stem_relu", "relu", rows.add("stem_bn", "bn", last))
-    last = rows.add("mean", "avg_pool", last, kernel=3, stride=2)
-    rows.dense("classifier", rows.add("pool", "global_pool", last), 10)
-    return Network("made", 16, 3, 10, tuple(rows.layers))
-
-
-@pytest.mark.parametrize(("name", "layout"), [*(pytest.param(*each.values, "NCHW", marks=each.marks) for each in BOTH),
-                                              pytest.param("torch", "NHWC", marks=BOTH[1].marks)])  # fmt: skip
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("has_norm_before", [False, True])
-def test_a_convolution_with_a_bias_is_folded_too_and_a_batch_norm_without_one_is_scale_and_shift(
-    name: str, layout: str, has_bias: bool, has_norm_before: bool
-) -> None:
-    table = _table(has_bias=has_bias, has_norm_before=has_norm_before)
-    engine, _, network = small_network(name, "model.bn_epsilon=0.5", table=table, layout=layout)
-    arrays = {key: each.astype(np.float64) for key, each in randomize(network, table, network.read_weights()).items()}
-    images = random_batch(engine, network, size=2)[0]
-    values = engine.to_host(images).astype(np.float64)
-    values = values.transpose(0, 3, 1, 2) if layout == "NHWC" else values
-
-    def normalised(layer: str, values: np.ndarray) -> np.ndarray:
-        mean, variance, gamma, beta = (
-            arrays[f"{layer}_{kind}"].reshape(-1, 1, 1) for kind in ("moving_mean", "moving_var", "gamma", "beta")
-        )
-        return np.asarray((values - mean) / np.sqrt(variance + 0.5) * gamma + beta)
-
-    values = normalised("before", values) if has_norm_before else values
-    values = np.einsum("oc,nchw->nohw", arrays["stem_weight"][:, :, 0, 0], values)
-    if has_bias:
-        values += arrays["stem_bias"].reshape(-1, 1, 1)
-    padded = np.pad(np.maximum(normalised("stem_bn", values), 0), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    # What lies outside the image counts as zeros.
-    windows = [padded[:, :, row : row + 16 : 2, column : column + 16 : 2] for row in range(3) for column in range(3)]
-    pooled = np.mean(windows, axis=(0, 3, 4))
-    expected = pooled @ arrays["classifier_weight"].T + arrays["classifier_bias"]
-    np.testing.assert_allclose(engine.to_host(network.inference()(images)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_mxnets_batch_norm_in_nhwc_that_is_not_folded_agrees_with_arithmetic() -> None:
@@ -152,18 +89,6 @@ def test_weights_and_statistics_that_changed_are_folded_anew(name: str) -> None:
     assert np.abs(second - first).max() > 0.1
     network.load_weights(given)
     np.testing.assert_array_equal(engine.to_host(network.inference()(images)), second)
-
-
-@each_engine
-def test_training_after_an_evaluation_takes_the_same_steps(name: str) -> None:
-    def gradients(*, evaluates: bool) -> bytes:
-        engine, network, images = _opened(name, "resnet8", 16)
-        if evaluates:
-            engine.wait(network.inference()(images))
-        forward_backward(network, images, engine.from_host(np.array([0, 1], np.float32)))
-        return b"".join(engine.to_host(each).tobytes() for each in network.gradients)
-
-    assert gradients(evaluates=True) == gradients(evaluates=False)
 
 
 @pytest.mark.medium
@@ -218,5 +143,5 @@ def test_without_its_packages_no_onnx_file_is_written_and_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert list(export_onnx(_table(has_bias=False, has_norm_before=False), {}, 1e-3, tmp_path / "network")) == []
+    assert list(export_onnx(_dense_table(), {}, 1e-3, tmp_path / "network")) == []
     assert "no ONNX file is written: not installed: onnx, onnxruntime" in caplog.text
