@@ -37,9 +37,11 @@ def test_a_device_that_fails_or_leaves_releases_those_that_wait_for_it_and_names
 ) -> None:
     cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.ranks_per_node=2"])
     released: list[str] = []
+    places, process = set(), Ledger()
 
     def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
         communicator = connect(identity, ledger)
+        places.add((identity.rank, identity.local_rank, identity.launcher, ledger is process))
         if identity.rank == bad:
             raise error
         try:
@@ -50,7 +52,8 @@ def test_a_device_that_fails_or_leaves_releases_those_that_wait_for_it_and_names
         return 0
 
     with pytest.raises(type(error), match=str(error)):
-        run_ranks_here(cluster, ALONE, Ledger(), main)
+        run_ranks_here(cluster, ALONE, process, main)
     while not released:
         time.sleep(0.001)
     assert released == ["PeerFailed"]
+    assert places == {(0, 0, "devices", True), (1, 1, "devices", False)}, "one ledger is the process's"

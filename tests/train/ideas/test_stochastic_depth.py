@@ -11,7 +11,6 @@ from configs.load import load_both, load_recipe
 from tests.engines import ALONE, BOTH, forward_backward
 from train.engine.protocol import open_engine
 from train.networks.arch import Network, build_network, network_of
-from train.plan.before_run import require_fixed_step
 
 RATE, SEEDS = 0.6, 100
 SHARES = np.array([0.2, 0.4, 0.6])
@@ -105,11 +104,7 @@ def test_rates_rise_from_block_to_block_and_without_one_the_network_is_the_same(
     assert rates == pytest.approx([0.16 * (number + 1) / depth for number in range(depth)])
 
 
-def test_it_is_refused_in_a_network_without_residual_blocks_and_in_a_cuda_graph() -> None:
-    given = ["model.stochastic_depth=0.1", "cluster.engine.name=torch", "cluster.engine.cuda_graphs=step"]
-    graph = r"cluster\.engine\.cuda_graphs: got 'step', allowed: none for resnet20, which has stochastic_depth"
-    with pytest.raises(ConfigError, match=graph):
-        require_fixed_step(*load_both("digits", "h100-node", given))
-    recipe = load_recipe("digits", ["model.name=googlenet", *given[:1]])
+def test_it_is_refused_in_a_network_without_residual_blocks() -> None:
+    recipe = load_recipe("digits", ["model.name=googlenet", "model.stochastic_depth=0.1"])
     with pytest.raises(ConfigError, match=r"model\.stochastic_depth: got 0\.1, allowed: 0 for googlenet"):
         network_of(recipe.model)

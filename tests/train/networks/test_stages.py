@@ -59,16 +59,6 @@ def test_another_activation_than_relu_is_no_part_of_a_batch_norm() -> None:
     assert [row.kind.name for row in fuse_norms(rows.layers)] == ["conv", "bn", "relu6", "conv", "bn", "silu"]
 
 
-def test_every_row_follows_the_rows_that_it_reads_and_the_first_input_takes_an_addition() -> None:
-    made = {"data"}
-    for row in fuse_norms(RESNET50.layers):
-        assert made.issuperset(row.inputs), row.name
-        made.add(row.name)
-    last, projected = "stage1_block1_conv3", "stage1_block1_projection"
-    (first_block,) = (row for row in fuse_norms(RESNET50.layers) if row.name == f"{last}_bn")
-    assert first_block.inputs == (last, f"{projected}_bn")
-
-
 def test_what_others_read_and_what_follows_no_batch_norm_stays_as_it_is() -> None:
     rows = Rows(3, 8)
     read_twice = rows.conv_bn("twice", "data", 4)

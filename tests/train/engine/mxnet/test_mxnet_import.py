@@ -3,15 +3,11 @@
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from configs.load import ROOT
-
-needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed: ./run.sh setup")
-
 
 _OPERATORS = """
 import mxnet as mx
@@ -37,7 +33,6 @@ assert mx.nd.ones(2).sum().asscalar() == 2
 """
 
 
-@needs_mxnet
 @pytest.mark.ranks
 def test_operators_are_those_of_a_plain_import_and_what_is_left_out_may_be_imported_later() -> None:
     programs = _OPERATORS, f"{_DEFERRED}{_OPERATORS}{_LATER}"
