@@ -207,7 +207,9 @@ def test_a_process_that_holds_pythons_lock_is_ended_too_and_prints_where_it_stoo
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("report", ["print", "lambda found: print(found, file=sys.stderr, flush=True)"])
+@pytest.mark.parametrize(
+    "report", ["print", "lambda found: print(found, file=sys.stderr, flush=True)"], ids=["stacks", "report"]
+)
 def test_a_process_whose_errors_nobody_reads_is_ended_too_long_before_its_time(report: str) -> None:
     """The pipe is full, as behind a pager or Ctrl-S, so that the stacks wait for ever, or the report before them."""
     # Its peers say that it must end now, and not in 300 s.
@@ -221,8 +223,9 @@ def test_a_process_whose_errors_nobody_reads_is_ended_too_long_before_its_time(r
                 os.write(sends, b"x")
         os.set_blocking(sends, True)
         code = HELD.partition("in_c")[0] + standing
-        with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=sends) as process:
-            assert process.wait(WAIT_S) == -signal.SIGALRM
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=ROOT, stderr=sends, check=False, timeout=WAIT_S)
+        assert done.returncode == -signal.SIGALRM
     finally:
         os.close(receives)
         os.close(sends)
