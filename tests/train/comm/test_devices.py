@@ -37,7 +37,7 @@ def test_a_device_that_fails_or_leaves_releases_those_that_wait_for_it_and_names
 ) -> None:
     cluster = load_cluster("laptop", ["cluster.communication.kind=devices", "cluster.ranks_per_node=2"])
     released: list[str] = []
-    places, process = set(), Ledger()
+    places, process = set[tuple[int, int, str, bool]](), Ledger()
 
     def main(identity: Identity, ledger: Ledger, connect: Connect) -> int:
         communicator = connect(identity, ledger)
