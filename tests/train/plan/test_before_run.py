@@ -1,6 +1,5 @@
 """What is said of a run before it begins: of its disk, of images in memory, and of values that make it slow."""
 
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from configs.load import load_both, load_recipe
 from logs.folder import RunFolder
 from tests.runs import TWO_EPOCHS, FinishedRun, train
 from tests.small_disk import small_disk
-from train.plan.before_run import checkpoint_bytes, missing_cache_clear, slow_values
+from train.plan.before_run import checkpoint_bytes, missing_cache_clear
 
 
 @pytest.mark.ranks
@@ -86,26 +85,3 @@ def test_a_run_that_submits_is_warned_of_images_that_stay_in_memory(
         assert told is not None
         assert told.startswith(f"{place.format(memory=memory)}: the folder is a tmpfs, ")
         assert "; set cluster.paths.stage to a folder on a local disk, " in told
-
-
-FAST = ("cluster.engine.name=torch", "cluster.device=gpu", "cluster.communication={}")
-SLOW = ("cluster.engine.precision=float32", "cluster.engine.layout=NCHW", "cluster.communication.backend=gloo")
-
-
-@pytest.mark.parametrize(
-    ("sets", "named"),
-    [
-        (FAST, {}),
-        (
-            (*FAST, "cluster.ranks_per_node=8", *SLOW),
-            {"engine.precision": "float16", "engine.layout": "NHWC", "communication.backend": "nccl"},
-        ),
-        ((*FAST, "cluster.ranks_per_node=1", SLOW[2]), {}),  # one rank sums nothing
-        (("cluster.engine.name=torch", "cluster.engine.layout=NCHW"), {}),  # a CPU
-    ],
-)
-def test_each_slow_value_of_gpus_is_named_with_the_better_one(sets: tuple[str, ...], named: dict[str, str]) -> None:
-    lines = slow_values(load_both("imagenet-b256", "laptop", sets)[1])
-    found = [re.fullmatch(r"cluster\.(\S+)=\S+ .* ./run.sh plan .*; set cluster\.\1=(\w+)", each) for each in lines]
-    assert {match[1]: match[2] for match in found if match} == named
-    assert len(lines) == len(named)

@@ -62,7 +62,6 @@ def test_accumulated_float16_gradients_have_float32_sums_beside_them() -> None:
     assert 2 * twice["activations_bytes"] == once["activations_bytes"]
 
 
-@pytest.mark.medium
 def test_averages_of_weights_and_running_statistics_are_held_and_in_an_evaluation_their_own_too() -> None:
     """ResNet-50 has 25,557,032 weights, and 26,560 channels in its batch norms, each with a mean and a variance."""
     plain, averaged = (
@@ -117,17 +116,6 @@ def test_a_run_is_refused_where_a_rank_surely_needs_more_than_there_is(
         require_memory(*load_both(recipe, cluster, [f"cluster.node.{key}={needed}", *more]))
 
 
-@pytest.mark.parametrize(("precision", "width"), [("float32", 4), ("bfloat16", 4), ("float16", 2)])
-def test_only_float16_shortens_the_batches_of_the_input(precision: str, width: int) -> None:
-    sets = [
-        "cluster.engine.name=torch",
-        "cluster.communication.allreduce=flat",
-        f"cluster.engine.precision={precision}",
-    ]
-    found = _memory("imagenet-b256", "a100-node", *sets)
-    assert found["batch_bytes"] == 32 * 3 * 224**2 * width, "256 images for eight ranks"
-
-
 @pytest.mark.parametrize(("sets", "pipelines"), [((), 2), (("data.source=synthetic",), 0)])
 def test_batches_wait_in_the_pipelines_and_with_the_steps_that_are_queued(sets: Sequence[str], pipelines: int) -> None:
     queues = ("cluster.engine.run_ahead_steps=3", "cluster.engine.prefetch_depth=5")
@@ -150,36 +138,10 @@ def test_stochastic_depth_holds_nothing_more_and_silu_the_inputs_of_all_relus() 
     assert smooth - plain == 128 * 4 * inputs
 
 
-def test_an_evaluation_holds_folded_weights_and_twice_the_outputs_that_live_at_once() -> None:
-    table = build_network("resnet50", num_classes=1000, image_size=224)
-    weights = sum(each.size for each in table.parameters if len(each.shape) == 4)  # of convolutions
-    live = 128 * 2 * inference_elements(table)
-    full = _memory("imagenet-b256", "laptop", "cluster.engine.name=mxnet")
-    assert full["evaluation_bytes"] == 4 * weights + 4 * live
-    half = _memory("imagenet-b256", "laptop", "cluster.engine.name=mxnet", "cluster.engine.precision=bfloat16")
-    assert half["evaluation_bytes"] == 4 * weights + 2 * live, "the weights are those of float32 gradients"
-    stored = _memory("imagenet-b256", "a100-node", "cluster.engine.name=mxnet", "cluster.engine.precision=float16")
-    assert stored["evaluation_bytes"] == 2 * weights + 2 * live // 128 * 32
-
-
+ALONE = "cluster.ranks_per_node=1"
 SHAMPOO = (
     "optimizer={name: shampoo, beta_2: 0.9, weight_decay: 5e-4, start_preconditioning_step: 2, matrix_epsilon: 1e-6}"
 )
-
-
-@pytest.mark.parametrize(
-    ("words", "measured"),
-    [
-        (["cluster.engine.name=torch", "model.name=alexnet"], 2_384_044_032),
-        (["cluster.engine.name=mxnet", "model.name=alexnet"], 1_610_043_392),
-        (["cluster.engine.name=torch", SHAMPOO, "model.image_size=64", "data.eval_resize=72"], 2_077_388_800),
-    ],
-    ids=["alexnet, torch", "alexnet, mxnet", "shampoo"],
-)
-def test_one_rank_of_imagenet_smoke_had_the_peak_that_is_estimated(words: list[str], measured: int) -> None:
-    # Peaks of usage.json after three steps, on two cores of an AMD EPYC.
-    memory = _memory("imagenet-smoke", "laptop", "cluster.ranks_per_node=1", *words)
-    assert memory["total_bytes"] == pytest.approx(measured, rel=0.1)
 
 
 _RING = 2 * 16 * 2097152
@@ -241,19 +203,23 @@ def test_inference_holds_a_layer_with_its_inputs_and_what_later_layers_read(
 
 
 @pytest.mark.parametrize(
-    ("recipe", "sets", "engine", "peaks"),
+    ("recipe", "words", "engine", "peaks"),
     [
-        ("digits", (), "mxnet", (233, 242)),
-        ("digits", (), "torch", (360, 369)),
-        ("imagenet-smoke", ("model.image_size=64",), "mxnet", (986, 1167)),
-        ("imagenet-smoke", ("model.image_size=64",), "torch", (997, 1200)),
+        ("digits", [], "mxnet", (233, 242)),
+        ("digits", [], "torch", (360, 369)),
+        ("imagenet-smoke", ["model.image_size=64"], "mxnet", (986, 1167)),
+        ("imagenet-smoke", ["model.image_size=64"], "torch", (997, 1200)),
+        # One rank, three steps, on two cores of an AMD EPYC.
+        ("imagenet-smoke", [ALONE, "model.name=alexnet"], "torch", (2384, 2384)),
+        ("imagenet-smoke", [ALONE, "model.name=alexnet"], "mxnet", (1610, 1610)),
+        ("imagenet-smoke", [ALONE, SHAMPOO, "model.image_size=64", "data.eval_resize=72"], "torch", (2077, 2077)),
     ],
 )
-def test_the_memory_of_a_cpu_rank_is_near_the_peak_that_a_run_of_two_ranks_had(
-    recipe: str, sets: tuple[str, ...], engine: str, peaks: tuple[int, int]
+def test_the_memory_of_a_cpu_rank_is_near_the_peak_that_a_run_had(
+    recipe: str, words: list[str], engine: str, peaks: tuple[int, int]
 ) -> None:
     """The peaks are the least and the most ``peak_memory_bytes`` of usage.json, in MB: MXNet 1.9.1, PyTorch 2.13."""
-    memory = _memory(recipe, "laptop", *sets, f"cluster.engine.name={engine}")
+    memory = _memory(recipe, "laptop", *words, f"cluster.engine.name={engine}")
     assert 0.87 * peaks[1] < memory["total_bytes"] / 1e6 < 1.13 * peaks[0]
     assert memory["certain_bytes"] < 1e6 * peaks[0], "nothing is refused that was seen to fit"
 
