@@ -23,7 +23,7 @@ from train.sim.conditions import (
     measure_run,
 )
 from train.sim.constants import load_calibration
-from train.sim.forecast import Forecast, Scenario, forecast
+from train.sim.forecast import Forecast, forecast
 
 RATES = (
     "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2, sum_bytes_per_s: 6e9, sum_bucket_s: 2e-4}"
@@ -78,6 +78,12 @@ def test_runs_of_other_networks_count_with_the_spread_between_networks_and_other
     assert other.constants.compute_factor == pytest.approx(math.exp(0.2))
     # One network: 0.2 between networks, as much for this one, 0.05 between runs, 0.01 within the run.
     assert other.measured_half_width == pytest.approx(1.645 * math.hypot(0.2, 0.2, 0.05, 0.01))
+    networks = [replace(step, network=name, log_factor=log) for name, log in (("b", 0.1), ("c", 0.3), ("d", 0.9))]
+    middle = apply_steps(scenario, calibration, [step, step, *networks])
+    assert middle.constants.compute_factor == pytest.approx(math.exp(0.2)), "one that is far off does not move it"
+    runs, between = (statistics.variance((0.1, 0.2, 0.3, 0.9, *more)) for more in ((0.2,), ()))
+    variance = 0.05**2 + 0.01**2 + runs / 5 + between
+    assert middle.measured_half_width == pytest.approx(1.645 * math.sqrt(variance))
     same = apply_steps(scenario, calibration, [step, replace(step, network="resnet50", log_factor=0.5)])
     assert same.constants.compute_factor == pytest.approx(math.exp(0.5))
     known = [replace(step, network="resnet50", ranks=ranks) for ranks in (1, 8)]
@@ -198,32 +204,3 @@ def test_other_constants_accelerators_or_processors_outdate_all_steps_and_a_new_
         digests.append(fingerprint(description, "cpu"))
         assert fingerprint(description, "gpu") == before, "only a CPU's steps depend on this machine"
     assert len({before, *digests}) == 3
-
-
-def _steps(*logs: float, networks: str) -> tuple[Scenario, list[MeasuredStep]]:
-    """Return a scenario of ResNet-50 and steps of other networks on its machine, one for each logarithm."""
-    scenario, _ = conditions(*load_both("imagenet-b256", "a100-node"))
-    machine, ranks = scenario.machine.accelerator.name, scenario.machine.ranks
-    return scenario, [
-        MeasuredStep(str(number), machine, name, "float16", ranks, 1e4, 0.0, log, "", scenario.cluster.engine.name)
-        for number, (log, name) in enumerate(zip(logs, networks, strict=True))
-    ]
-
-
-@pytest.mark.parametrize(
-    ("networks", "logs", "between"),
-    [
-        ("aaa", (0.1, 0.2, 0.3), 0.04),  # one network says nothing of the spread between networks
-        ("aab", (0.1, 0.2, 0.3), 0.04),
-        ("abc", (0.1, 0.2, 0.3), 0.01),
-        ("abc", (0.1, 0.2, 0.9), 0.19),  # one that is far off does not move the factor
-    ],
-)
-def test_runs_of_a_network_are_one_network_and_the_middle_factor_counts(
-    networks: str, logs: tuple[float, ...], between: float
-) -> None:
-    scenario, steps = _steps(*logs, networks=networks)
-    found = apply_steps(scenario, load_calibration(), steps)
-    assert found.constants.compute_factor == pytest.approx(math.exp(0.2))
-    variance = 0.05**2 + statistics.variance(logs) / 3 + between
-    assert found.measured_half_width == pytest.approx(1.645 * math.sqrt(variance))

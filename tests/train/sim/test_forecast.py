@@ -61,34 +61,12 @@ def test_the_reference_is_for_one_network_one_accuracy_and_all_of_imagenet(
 
 
 @pytest.mark.parametrize(
-    ("chip", "network", "half", "tuned", "lacks"),
-    [
-        ("V100", "resnet50", True, True, ""),
-        ("V100", "resnet50", True, False, "own kernels"),
-        ("V100", "resnet50", False, False, "float32"),
-        ("V100", "resnet50", False, True, "float32"),
-        ("V100", "resnet101", False, False, "another network"),
-        ("cpu", "resnet50", True, True, "another network"),
-    ],
-)
-def test_a_forecast_lacks_its_network_before_its_number_type_and_this_before_tuned_kernels(
-    chip: str, network: str, half: bool, tuned: bool, lacks: str
-) -> None:
-    scenario = _record(f"model.name={network}")
-    machine = replace(scenario.machine, half=half, accelerator=replace(scenario.machine.accelerator, chip=chip))
-    assert replace(scenario, machine=machine, tuned=tuned).lacks == lacks
-
-
-@pytest.mark.parametrize(
     ("allreduce", "algorithm"), [("flat", "auto"), ("hierarchical", "hierarchical"), ("torus", "hierarchical")]
 )
 def test_a_cluster_files_allreduce_is_one_of_the_simulators(allreduce: str, algorithm: str) -> None:
     sets = [f"cluster.communication.allreduce={allreduce}", "cluster.communication.cycle_time_ms=2"]
     software = _record(*sets).software
     assert (software.algorithm, software.cycle_s, software.graphs) == (algorithm, 0.002, False)
-    assert software.norm_traffic == pytest.approx(13 / 7), "batch norms are kernels of their own"
-    copies = _record("cluster.engine.layout=NCHW").software.norm_traffic
-    assert copies == pytest.approx(18 / 7), "in the layout of the file"
 
 
 def test_a_share_of_all_gradients_fills_a_bucket_in_the_bytes_of_the_number_type() -> None:

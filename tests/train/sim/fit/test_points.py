@@ -39,27 +39,6 @@ def _bare(folder: Path, **columns: str) -> Point:
     return _read(folder, columns)[0]
 
 
-@pytest.mark.parametrize(
-    ("columns", "node", "nics"),
-    [
-        ({}, 8, 8),
-        ({"system": "new_n4"}, 4, 4),  # as many ports for each accelerator as usual
-        ({"system": "new_n16", "accelerators_per_node": "2"}, 2, 2),
-        ({"n_acc": "1"}, 1, 1),
-        ({"accelerators_per_node": "64"}, 16, 8),  # no node has more than there are
-        ({"system": "new_n4", "nics": "3"}, 4, 3),
-    ],
-)
-def test_a_node_has_ports_for_its_accelerators(tmp_path: Path, columns: dict[str, str], node: int, nics: int) -> None:
-    point = _point(tmp_path, **columns)
-    usual = replace(point.accelerator, node=8, nics=8)
-    machine = replace(point, accelerator=usual).machine
-    assert (machine.accelerator.node, machine.accelerator.nics) == (node, nics)
-    if node == 1:
-        single = replace(point, accelerator=replace(usual, nics=1)).machine
-        assert single.accelerator.nics == 1, "an eighth of a port"
-
-
 def test_cards_in_pcie_slots_are_one_node_up_to_twenty_four_and_some_products_have_one_a_node() -> None:
     card = replace(find_accelerator("A30"), node=4, link_kind="pcie")
     assert [ranks_per_node("", ranks, card) for ranks in (24, 25)] == [24, 4]
@@ -129,14 +108,11 @@ def test_every_column_of_a_points_file_is_read(tmp_path: Path) -> None:
     ("system", "ranks", "accelerator", "node"),
     [
         ("dgx1_n130_ngc19.05_mxnet", 1040, "V100-SXM2", 8),
-        ("dgx2h_n32_ngc19.05_mxnet", 512, "V100-SXM3-H", 16),
         ("HPE-XL675d_A100-SXM-80GB_16N_mxnet", 128, "A100-SXM-80GB", 8),
-        ("new_n4", 64, "A100-SXM4-40GB", 16),
         ("new_n4", 68, "A100-SXM4-40GB", 8),
         ("ESC-N8-E11", 8, "NVIDIA H100-SXM5-80GB", 8),
         ("G5500V7x10xA30", 10, "A30", 10),
         ("new_n64", 64, "A100-SXM4-40GB", 8),  # a single accelerator is no node of a product with eight
-        ("new_n0", 32, "A100-SXM4-40GB", 8),
         ("", 4, "A100-SXM4-40GB", 4),
     ],
 )
@@ -197,18 +173,6 @@ def test_separate_kernels_and_copies_between_layouts_slow_pytorch_as_published(
     ]
     assert rates[0] == pytest.approx(published, rel=0.1)
     assert rates[1] / rates[0] > 1.15, "which has them in one kernel"
-
-
-def test_tinygrads_runs_have_an_interval_of_their_own(tmp_path: Path) -> None:
-    row = {"submitter": "tinycorp", "accelerator": "NVIDIA GeForce RTX 4090", "n_acc": "6", "batch_per_acc": "256"}
-    forecasts = [
-        forecast_point(_bare(tmp_path, **{**row, "submitter": who}), load_calibration())
-        for who in ("tinycorp", "Lambda")
-    ]
-    assert forecasts[0].interval.lacks == "tinygrad"
-    low, high = forecasts[0].rate_bounds
-    assert low < 6352 < high, "the published rate, which is half of what is predicted"
-    assert forecasts[0].interval.rate > 3 * forecasts[1].interval.rate
 
 
 def test_predictions_do_not_change_when_the_measured_columns_are_gone(tmp_path: Path) -> None:
