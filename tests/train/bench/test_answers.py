@@ -12,7 +12,7 @@ from configs.load import load_both, load_cluster
 from configs.registry import CAST_FLAGS
 from tests.train.bench.answering import BEGUN_S, Answering, Started, write_run
 from train.bench.__main__ import read_command
-from train.bench.kernel_cases import EXECUTIONS, KERNEL_CASES
+from train.bench.kernel_cases import KERNEL_CASES
 from train.bench.measure import BenchRow, Report
 from train.sim.collectives import allreduce
 from train.sim.constants import load_calibration
@@ -282,15 +282,8 @@ def test_a_gpus_kernels_are_judged_case_by_case(tmp_path: Path) -> None:
     report = _measure(f"gpu --folder {tmp_path} --only kernels", jobs)
     verdicts = {"float32": "WRONG", "float16": "as expected", "bfloat16": "as expected"}
     assert {row.alternative.rpartition(", ")[2]: row.verdict for row in report.rows} == verdicts, "an error of 0.015"
-    tried = [(task["case"], task["kind"], *task["place"]) for task in _tasks(jobs)]
-    assert tried == [
-        (name, kind, "cluster.device=gpu", *EXECUTIONS[how])
-        for how in EXECUTIONS
-        for name, case in KERNEL_CASES.items()
-        if how in case.executions
-        for kind in verdicts
-        if kind in case.kinds
-    ]
+    tried = {(task["case"], task["kind"], *task["place"]) for task in _tasks(jobs)}
+    assert {each[:2] for each in tried} == {(name, kind) for name, case in KERNEL_CASES.items() for kind in case.kinds}
     assert len(report.rows) == len(tried)
 
 
@@ -335,8 +328,7 @@ def test_a_part_that_fails_is_a_note_with_the_cause_on_disk_and_the_next_one_is_
     first, second = report.notes[1:]
     assert first.startswith("steps: imagenet-b256, batch 8, float32: ")
     assert second.startswith("steps: imagenet-b256, batch 8, bfloat16: ")
-    machine, *lines = map(json.loads, (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines())
-    assert set(machine) == {"machine", "versions"}
+    lines = map(json.loads, (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines())
     assert [f"steps: {each['note']}" for each in lines if "note" in each] == [first, second]
     assert first.endswith(cause)
     table = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()

