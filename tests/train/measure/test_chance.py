@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pytest
 
 from configs.load import load_both
@@ -144,32 +143,6 @@ def test_with_balanced_weights_guessing_is_that_of_equal_classes_and_smoothed_la
 def _least(targets: Sequence[float]) -> float:
     """Return the sum of -t log p with the best p, which is in proportion to t."""
     return -sum(each * math.log(each / sum(targets)) for each in targets)
-
-
-@pytest.mark.medium
-def test_simulated_learners_train_on_and_simulated_guessers_end_early() -> None:
-    """Sets of 2 to 20 classes and 4 to 500 evaluation images; late learners, whose top-1 rises after their loss."""
-    random = np.random.default_rng(1)
-    ended = {"guesser": 0, "learner": 0}
-    for _ in range(50):
-        classes, total = int(random.integers(2, 21)), int(random.integers(4, 501))
-        shares = random.dirichlet([1] * classes) if random.random() < 0.5 else np.full(classes, 1 / classes)
-        counts = ClassCounts(*(np.maximum(1, np.round(shares * each)).astype(int).tolist() for each in (2000, total)))
-        total = sum(counts.eval)
-        train_shares = np.array(counts.train) / sum(counts.train)
-        least, entropy = float(max(counts.eval)) / total, float(-(train_shares * np.log(train_shares)).sum())
-        middle, width = random.uniform(0.05, 0.6), random.uniform(0.03, 0.1)
-        for kind in ended:
-            rule = _rule(f"model.num_classes={classes}", "run.epochs=30", "data.train_samples=1280", counts=counts)
-            evaluations = []
-            for epoch in range(30):
-                progress = 1 / (1 + math.exp((middle - epoch / 30) / width)) if kind == "learner" else 0.0
-                losses = entropy * (1 - 0.9 * progress) + random.normal(0, 0.02 * entropy, 20)
-                top1 = least + (0.95 - least) * max(0.0, 2 * progress - 1)
-                evaluations.append((random.binomial(total, max(least, top1)), losses.tolist()))
-            ended[kind] += any(_told(rule, evaluations, total))
-    assert ended["learner"] == 0
-    assert ended["guesser"] > 40, "the others have too few images to tell, or a lucky guess in between"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import io
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -171,29 +170,3 @@ def test_losses_are_read_at_once_oldest_first_as_means_of_the_global_batch() -> 
     assert [each.step for each in window.pop(0)] == [3]
     assert window.pop(0) == window.pop(2) == []
     assert engine.reads == [9, 3], "a read of a GPU waits for all that is queued"
-
-
-def test_skipped_steps_in_a_row_are_counted_from_read_to_read() -> None:
-    window = LossWindow(cast(Engine, Numbers()), 64)
-    nan = float("nan")
-    for step, (summed, skipped) in enumerate([(nan, 1.0), (64.0, 1.0), (64.0, 0.0), (nan, 1.0)]):
-        window.push(step, 5, 0.5, StepArrays(summed, summed, 0.0, skipped))
-    read = [*window.pop(3), *window.pop(0)]
-    assert [each.skipped for each in read] == [1, 2, 0, 1]
-    assert [each.counts for each in read] == [False, True, True, False]
-
-
-def test_a_skipped_step_costs_a_line_and_no_loss(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "train.measure.progress")
-    for visible in (True, False):
-        progress, rows, clock = _progress(3, visible=visible)
-        clock.steps, clock.stepping_s = 3, 25.0
-        losses = _losses(0, 3.0, float("nan"), 2.0)
-        losses[1] = replace(losses[1], skipped=1)
-        progress.steps(losses)
-        progress.close()
-        assert [(row["loss"], row["skipped_steps"]) for row in rows.rows] == [(2.5, 1)]
-    assert caplog.messages == [
-        "step 2/100: float16 overflow, the update was skipped",
-        "epoch 1 step 3/100  7.7 images/s  loss 2.5000  lr 0.2  not evaluated yet  at most 13m28s left",
-    ]

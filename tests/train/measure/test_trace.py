@@ -28,7 +28,8 @@ def test_a_trace_shows_ranks_computing_while_they_communicate(short_run: Finishe
     assert [path.name for path in run.folder.glob("trace*")] == ["trace.json"], run.errors
     assert not list(short_run.folder.glob("trace*"))
     trace = json.loads((run.folder / "trace.json").read_text(encoding="utf-8"))
-    names = {each["pid"]: each["args"]["name"] for each in trace["traceEvents"] if each["name"] == "process_name"}
+    names = {each["pid"]: each["args"]["name"] for each in trace["traceEvents"]
+             if (each["name"], each["ph"]) == ("process_name", "M")}  # fmt: skip
     assert names == {0: "rank 0", 1: "rank 1"}
     for rank in names:
         compute, communication = (_bars(trace, kind, rank) for kind in ("compute", "communication"))
@@ -73,12 +74,6 @@ def test_the_rows_of_a_trace_are_named_and_times_start_at_the_first_of_all_ranks
     assert names == [(0, 0, "compute"), (0, 1, "compute 2"), (0, 2, "communication"), (5, 0, "compute")]
     bars = [(each["name"], each["tid"], each["ts"], each["dur"]) for each in trace["traceEvents"] if each["ph"] == "X"]
     assert bars == [("a", 0, 10, 10), ("b", 1, 15, 10), ("c", 0, 20, 10), ("sum", 2, 30, 30), ("d", 0, 0, 1)]
-    assert trace["displayTimeUnit"] == "ms"
-    processes = [each for each in trace["traceEvents"] if each["name"] == "process_name"]
-    assert processes == [
-        {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}} for rank in (0, 5)
-    ]
-    assert {each["ph"] for each in trace["traceEvents"] if each["name"] == "thread_name"} == {"M"}
 
 
 @pytest.mark.parametrize(
@@ -102,16 +97,3 @@ def test_a_rank_records_a_few_settled_steps_once(
         tracer.step_queued()
     tracer.close()
     assert ends == recorded
-
-
-def test_the_parts_of_the_ranks_become_one_file_in_the_order_of_the_ranks(tmp_path: Path) -> None:
-    for rank in (10, 2):
-        (tmp_path / f"trace_{rank}.json").touch()
-    engine: Any = SimpleNamespace(
-        begin_trace=lambda _: None, read_trace=lambda path: [Operator(path.stem, 5, 7, is_communication=False)]
-    )
-    tracer_of(engine, tmp_path, 2, 1, 1).merge()
-    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
-    bars = [(each["pid"], each["name"]) for each in events if each["ph"] == "X"]
-    assert bars == [(2, "trace_2"), (10, "trace_10")]
-    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
