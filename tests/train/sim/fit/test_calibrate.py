@@ -19,7 +19,6 @@ from train.sim.fit.calibrate import (
     calibrate,
     framework_errors,
     half_widths,
-    held_out_csv,
     held_out_text,
     startup_errors,
 )
@@ -131,21 +130,6 @@ def test_an_error_of_a_start_up_is_predicted_over_measured() -> None:
     errors = startup_errors(POINTS)
     assert len(errors) > 10
     assert math.exp(sorted(map(abs, errors))[len(errors) // 2]) <= 1.5, "the usual start is predicted well"
-
-
-def test_held_out_rows_have_the_point_and_its_errors() -> None:
-    hidden = [
-        HeldOutPrediction(POINTS[0], "row", "part 1", 0.125, None, -0.25),
-        HeldOutPrediction(POINTS[1], "larger", "above", -0.0625, 0.5, None),
-    ]
-    titles, *rows = csv.reader(held_out_csv(hidden).splitlines())
-    assert titles == [
-        "hidden", "round", "system", "accelerator", "n_acc", "batch_per_acc", "log_error", "affine", "time"
-    ]  # fmt: skip
-    for row, one, errors in zip(rows, hidden, (["0.1250", "", "-0.2500"], ["-0.0625", "0.5000", ""]), strict=True):
-        point = one.point
-        place = [one.kind, point.round, point.system, point.accelerator.name, str(point.ranks), str(point.batch)]
-        assert row == [*place, *errors]
 
 
 def test_held_out_errors_are_told_by_product_beside_the_affine_law() -> None:

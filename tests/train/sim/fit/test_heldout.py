@@ -102,21 +102,6 @@ def test_folds_of_no_point_or_of_all_are_left_out() -> None:
     assert hold_out([replace(points[0], measured_images_per_s=None)], lambda _: None) == []
 
 
-@pytest.mark.medium
-def test_the_affine_law_and_the_time_stand_beside_predictions_of_larger_systems() -> None:
-    # Steps of 10 ms and 0.1 ms an image: 8 x 200 images take 30 ms, and the law predicts twice the measured rate.
-    kept = [
-        _point("a", 8, "0.7", batch=batch, measured_images_per_s=8 * batch / (0.01 + 1e-4 * batch))
-        for batch in (50, 100)
-    ]
-    large = _point("b", 24, batch=200, measured_images_per_s=24 * 200 / 0.06, measured_time_s=None)
-    hidden = hold_out([*kept, large], lambda _: None, ("nested", "largest", "larger", "row", "campaign"))
-    laws = {one.kind: one.affine_error for one in hidden if one.point == large}
-    assert laws == {"nested": pytest.approx(math.log(2)), "largest": pytest.approx(math.log(2)),
-                    "larger": pytest.approx(math.log(2)), "row": None, "campaign": None}  # fmt: skip
-    assert {one.time_error for one in hidden if one.point == large} == {None}
-
-
 def test_the_affine_law_is_that_of_the_products_systems_of_the_round_or_else_of_all_rounds() -> None:
     def point(batch: int, step_s: float | None, year: str = "1.0", **others: Any) -> Point:
         rate = None if step_s is None else 8 * batch / step_s
