@@ -13,6 +13,7 @@ import pytest
 
 from configs.load import ROOT
 from logs.folder import RunFolder
+from tests.limits import processes_like
 
 STANDS_FOR_RANK = str(ROOT / "launch/start/forked_rank.py")
 
@@ -21,19 +22,6 @@ def _start(folder: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "train.rehearse", "digits", "--cluster", "dgx-a100", "--ranks", "2"]
     sets = ["--set", "cluster.ranks_per_node=2", "--set", "run.max_steps=2000", "--set", "run.target_top1=null"]
     return subprocess.Popen([*command, *sets, "--run-dir", str(folder), *words], cwd=ROOT, text=True, stderr=-1)
-
-
-def _processes(folder: Path) -> dict[int, list[str]]:
-    """Return the command lines that name a run folder, of all processes of this machine."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_text(encoding="utf-8").split("\0")
-        except OSError:
-            continue
-        if str(folder) in words:
-            found[int(path.parent.name)] = words
-    return found
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
@@ -47,7 +35,7 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield (folder := tmp_path / "run")
-    for pid in _processes(folder):
+    for pid in processes_like(str(folder)):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -56,23 +44,23 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_a_rank_ends_as_what_stands_for_it_under_the_launcher_is_told(folder: Path, number: signal.Signals) -> None:
     run = _start(folder)
     _wait_until((folder / "startup.json").is_file)
-    ranks = [pid for pid, words in _processes(folder).items() if STANDS_FOR_RANK in words]
+    ranks = processes_like(f"{STANDS_FOR_RANK} .*{folder}")
     assert len(ranks) == 2
     os.kill(max(ranks), number)
     told = run.communicate(timeout=60)[1]
     # A rank that is told to stop saves the state of the run; one that is killed fails, and cannot.
     assert (run.returncode, "resumes" in told) == (75 if number == signal.SIGTERM else 1, False), told
     assert bool(RunFolder(folder).checkpoints.files()) == (number == signal.SIGTERM)
-    assert not _processes(folder)
+    assert not processes_like(str(folder))
 
 
 @pytest.mark.ranks
 def test_forked_ranks_do_not_outlive_a_launcher_that_is_killed(folder: Path) -> None:
     run = _start(folder)
     _wait_until((folder / "startup.json").is_file)
-    launcher = next(pid for pid, words in _processes(folder).items() if "launch" in words)
+    (launcher,) = processes_like(f"-m launch .*{folder}")
     os.kill(launcher, signal.SIGKILL)
-    _wait_until(lambda: not _processes(folder))
+    _wait_until(lambda: not processes_like(str(folder)))
     run.communicate(timeout=60)
 
 

@@ -1,6 +1,5 @@
 """What of the ranks' states is compared: ranks are threads that meet, whose networks hold numbers."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from types import SimpleNamespace
@@ -34,18 +33,19 @@ class Meeting(SingleProcess):
         return rows
 
 
-def _compare(spoil: Callable[[Blank, dict[str, float]], None], *, keeps_ranks_equal: bool) -> list[Exception | None]:
-    """Return what each rank raises when the state of rank 1 is spoilt."""
+def _compare(part: str, place: int | str, value: float, *, keeps_ranks_equal: bool = True) -> list[Exception | None]:
+    """Return what each rank raises when rank 1 has another number in a place of a part of the state."""
     barrier, held, engine = Barrier(NUM_RANKS), dict[int, bytes](), cast(Any, NumberEngine())
 
     def look(rank: int) -> Exception | None:
         blank, averages = Blank(), {"first": 0.5, "second": 0.5}
+        state: Any = {**vars(blank), "averages": averages}
         if rank == 1:
-            spoil(blank, averages)
-        part = cast(Any, SimpleNamespace(evaluated_weights=averages))
+            state[part][place] = value
+        idea = cast(Any, SimpleNamespace(evaluated_weights=averages))
         meeting = Meeting(rank, barrier, held, keeps_ranks_equal=keeps_ranks_equal)
         own, clock = cast(Any, blank), Clock(engine, 2)
-        step = Step(engine, own, own, meeting, BucketPlan(((0, 1),)), 1, clock, on_step=lambda _: None, parts=[part])
+        step = Step(engine, own, own, meeting, BucketPlan(((0, 1),)), 1, clock, on_step=lambda _: None, parts=[idea])
         try:
             require_sound(step, Position(2, 38))
         except (RanksDiffer, StateNotFinite) as error:
@@ -56,29 +56,21 @@ def _compare(spoil: Callable[[Blank, dict[str, float]], None], *, keeps_ranks_eq
         return list(pool.map(look, range(NUM_RANKS)))
 
 
-def _weight(blank: Blank, _: dict[str, float]) -> None:
-    blank.masters[1] = 1.0 + 2**-52  # by the last bit
-
-
-def _momentum(blank: Blank, _: dict[str, float]) -> None:
-    blank.momenta[1] = 1e-300
-
-
-def _average(_: Blank, averages: dict[str, float]) -> None:
-    averages["second"] = 0.25
-
-
-def _statistic(blank: Blank, _: dict[str, float]) -> None:
-    blank.statistics[0] = 1.0
+LAST_BIT = 1.0 + 2**-52
 
 
 @pytest.mark.parametrize(
-    ("spoil", "tensor"), [(_weight, "second"), (_momentum, "optimizer's state 1"), (_average, "average of second")]
+    ("part", "place", "value", "tensor"),
+    [
+        ("masters", 1, LAST_BIT, "second"),
+        ("momenta", 1, 1e-300, "optimizer's state 1"),
+        ("averages", "second", 0.25, "average of second"),
+    ],
 )
 def test_each_part_of_the_state_is_compared_and_every_rank_names_the_odd_one(
-    spoil: Callable[[Blank, dict[str, float]], None], tensor: str
+    part: str, place: int | str, value: float, tensor: str
 ) -> None:
-    for error in _compare(spoil, keeps_ranks_equal=True):
+    for error in _compare(part, place, value):
         assert isinstance(error, RanksDiffer)
         assert error.ranks == (1,)
         assert all(words in str(error) for words in (f"first in {tensor}", "step 37 of epoch 2", "rank 1"))
@@ -86,12 +78,12 @@ def test_each_part_of_the_state_is_compared_and_every_rank_names_the_odd_one(
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_an_average_that_is_not_finite_is_named_though_all_weights_are(value: float) -> None:
-    for error in _compare(lambda _, averages: averages.update(second=value), keeps_ranks_equal=True):
+    for error in _compare("averages", "second", value):
         assert isinstance(error, StateNotFinite)
         assert "average of second on rank 1" in str(error)
 
 
 def test_running_statistics_and_momenta_of_asynchronous_ranks_may_differ() -> None:
-    assert _compare(_statistic, keeps_ranks_equal=True) == [None] * NUM_RANKS
-    assert _compare(_momentum, keeps_ranks_equal=False) == [None] * NUM_RANKS
-    assert any(_compare(_weight, keeps_ranks_equal=False))
+    assert _compare("statistics", 0, 1.0) == [None] * NUM_RANKS
+    assert _compare("momenta", 1, 1e-300, keeps_ranks_equal=False) == [None] * NUM_RANKS
+    assert any(_compare("masters", 1, LAST_BIT, keeps_ranks_equal=False))
