@@ -20,7 +20,7 @@ from data.sources.image_source import Settings
 from tests.engines import cpu_engine
 from tests.runs import FinishedRun
 from train.comm.communicator import SingleProcess
-from train.dataset import BlankImages, Images, images_of, local_folder, require_cold
+from train.dataset import Images, images_of, local_folder, require_cold
 from train.rank.identity import Identity
 
 
@@ -162,20 +162,3 @@ def test_the_first_rank_of_each_host_clears_the_cache_and_says_what_stays_if_the
     assert two_hosts.prepare().is_cold is is_wanted, "of other hosts this rank knows nothing"
     told = f"{packed / 'set'}: cache_clear is not logged, because the page cache could not be cleared: {stays}"
     assert caplog.messages == ([told] * 2 if stays and is_wanted else [])
-
-
-def test_an_engine_that_computes_nothing_gets_blank_batches_of_this_ranks_shard_whatever_the_source(
-    tmp_path: Path,
-) -> None:
-    settings = EngineSettings().model_copy(update={"name": "timed"})
-    for source in ("synthetic", "generated"):
-        images = _images(tmp_path, f"data.source={source}", engine=settings)
-        assert isinstance(images, BlankImages)
-        images.load()
-        assert images.prepare() == ({}, True, None, None)
-        # Of 5 images, the second of two ranks has those from 5 // 2 on, in batches of up to 4.
-        assert [batch.num_valid for batch in images.open_evaluation(cpu_engine()).batches()] == [3]
-        training = images.open_training(cpu_engine(), b"7")
-        training.next_batch()
-        assert training.state() == b"8"
-        images.close()

@@ -91,42 +91,6 @@ def test_no_class_at_all_is_an_error_in_words() -> None:
         _score(np.zeros((5, 2)))
 
 
-@pytest.mark.parametrize("statistics", [["mean", "variance"], []])
-def test_an_evaluation_settles_weights_and_statistics_before_it_predicts_and_tells_of_every_batch(
-    statistics: list[str],
-) -> None:
-    told: list[Any] = []
-
-    class Communicator(SingleProcess):
-        def exchange(self, *, settled: bool = False) -> None:
-            told.append(("exchange", settled))
-
-        def average(self, name: str, arrays: Any, *_: Any) -> None:
-            told.append((name, arrays))
-
-    class Count:
-        def add(self, *counted: Any) -> None:
-            told.append(counted)
-
-        def score(self, communicator: Any) -> Score:
-            assert communicator is ranks
-            told.append("score")
-            return Score("top-1", 0.5, {}, "no image")
-
-    def inference() -> Any:
-        told.append("fold")
-        return lambda images: f"logits of {images}"
-
-    ranks: Any = Communicator()
-    network: Any = SimpleNamespace(statistics=statistics, inference=inference)
-    source: Any = SimpleNamespace(batches=lambda: iter([("a", "labels", 7), ("b", "more labels", 5)]))
-    metric: Any = Count
-    assert Evaluator(network, source, ranks, metric, lambda: told.append("batch"))().value == 0.5
-    averaged = [("statistics", statistics)] if statistics else []
-    batches = [("logits of a", "labels", 7), "batch", ("logits of b", "more labels", 5), "batch"]
-    assert told == [("exchange", True), *averaged, "fold", *batches, "score"]
-
-
 @each_engine
 def test_the_logits_of_an_image_and_of_its_mirror_are_averaged(name: str) -> None:
     engine, recipe, network = small_network(name, "data.eval_flip=true")
@@ -169,22 +133,6 @@ def test_top1_and_its_loss_count_valid_images_only() -> None:
     many = metric.by_class(SingleProcess(), 51)
     assert many == {key: [*values, *[0] * 49] for key, values in
                     {"images": [3, 2], "predicted": [5, 0], "correct": [3, 0]}.items()}  # fmt: skip
-
-
-class _Twice(SingleProcess):
-    """Sums with a rank that counted the same."""
-
-    def sum_integers(self, _name: str, values: Any) -> list[int]:
-        return [2 * value for value in values]
-
-
-def test_counts_and_losses_are_those_of_all_ranks() -> None:
-    metric = Top1(cpu_engine())
-    _add(metric, LOGITS, [0, 0, 1, 0, 0], 5)
-    loss = _cross_entropy(LOGITS, [0, 0, 1, 0, 0])
-    row = metric.score(_Twice()).row
-    assert row == {"top1": 0.8, "correct": 8, "total": 10, "eval_loss": pytest.approx(loss, rel=1e-4)}
-    assert metric.by_class(_Twice(), 2)["confusion"] == [[8, 0], [2, 0]]
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, 1e10])

@@ -105,16 +105,6 @@ def test_a_run_ends_at_its_target_and_is_no_success_without_it(
     assert log.keys[-1] == f"run_stop {'aborted' if failure else 'success'}"
 
 
-def test_accumulation_takes_as_many_batches_and_one_update() -> None:
-    log = RememberingLog()
-    blank = Remembered(log)
-    result, plan = _run(blank, log, ["batch.accumulation_steps=4"], [0.97])
-    assert blank.batches == 4 * result.steps
-    assert len(blank.rates) == blank.cleared == result.steps
-    assert blank.seeds == list(range(result.steps))
-    assert plan.per_rank_batch_size == 16
-
-
 OVERFLOW = "not finite at step 22: float16 overflowed in 10 steps in a row; set cluster.engine.precision=bfloat16"
 
 
@@ -183,15 +173,6 @@ def test_a_stop_comes_at_an_intervals_end_with_the_state_kept_and_the_log_aborte
     assert keeper.kept == [("stopped", Position(2, 25))]
     assert blank.batches == 25
     assert log.keys[-1] == "run_stop aborted"
-
-
-def test_a_run_goes_on_in_the_middle_of_an_epoch_and_takes_every_step_once() -> None:
-    log, keeper = RememberingLog(), Remembering()
-    blank = Remembered(log)
-    result, plan = _run(blank, log, [], [0.5, 0.97], start=Position(2, 25), checkpoints=keeper)
-    assert blank.epochs == [2, 3, 4]
-    assert (blank.batches, result.steps) == (plan.total_steps - 25, plan.total_steps)
-    assert keeper.kept == [("evaluated", Position(3, plan.steps_after(2)))]
 
 
 def test_a_run_that_stopped_before_an_evaluation_begins_with_it() -> None:
