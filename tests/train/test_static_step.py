@@ -176,11 +176,7 @@ ASYNCHRONOUS = ["cluster.engine.name=mxnet", "cluster.communication.kind=paramet
         (["model.name=alexnet", "model.image_size=63"], GRAPHS, "got 'step', allowed: none for alexnet, which has dro"),
         (["optimizer.name=muon"], GRAPHS, "got 'step', allowed: none for the optimizer muon, which computes on the"),
         (["optimizer.name=muon"], ASYNCHRONOUS, "got 'muon', allowed: adam, adamw, lamb, lars or sgd where ranks"),
-        (
-            ["optimizer.name=shampoo"],
-            ["cluster.engine.name=mxnet"],
-            "allowed: adam, adamw, lamb, lars, muon or sgd under MXNet",
-        ),
+        (["optimizer.name=shampoo"], ["cluster.engine.name=mxnet"], "lars, muon or sgd under MXNet"),
         (["optimizer.clip_norm=4"], ASYNCHRONOUS, "got 4.0, allowed: null where ranks are asynchronous"),
         (["optimizer.average_half_life_steps=4"], ASYNCHRONOUS, "got 4.0, allowed: null where ranks are asynchronous"),
     ],
@@ -198,19 +194,10 @@ def test_what_graphs_or_asynchronous_ranks_cannot_do_is_refused(
     ("place", "lacking"),
     [
         ("cluster.engine.name=mxnet", "here 4, under cluster.engine.name=torch and .*kind=torch_distributed"),
-        (
-            "cluster.communication.kind=shared_memory",
-            "here 4, under cluster.engine.name=torch and .*kind=torch_distributed",
-        ),
+        ("cluster.communication.kind=shared_memory", "under cluster.engine.name=torch and .*kind=torch_dis"),
         ("cluster.engine.compile=true", "here 4, without cluster.engine.compile"),
-        (
-            "cluster.engine.batch_norm=fused cluster.engine.layout=NHWC",
-            "here 4, without .* cluster.engine.batch_norm=f",
-        ),
-        (
-            "cluster.num_nodes=4 cluster.ranks_per_node=2 cluster.launcher=mpirun",
-            "here 4, whose number divides the 2 of a",
-        ),
+        ("cluster.engine.batch_norm=fused cluster.engine.layout=NHWC", "without .* cluster.engine.batch_norm=f"),
+        ("cluster.num_nodes=4 cluster.ranks_per_node=2 cluster.launcher=mpirun", "whose number divides the 2 of a"),
         ("cluster.ranks_per_node=2", None),
         ("cluster.ranks_per_node=8", None),
     ],

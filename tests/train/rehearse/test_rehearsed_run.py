@@ -36,17 +36,11 @@ def test_a_rehearsed_record_has_the_records_steps_and_evaluations() -> None:
     ("course", "message"),
     [
         (Course(faults=["melt@3:1"]), "--fail: got 'melt@3:1', allowed: WHAT@STEP:RANK"),
-        (
-            Course(faults=["kill@3:64"]),
-            "--fail: got .*, allowed: a rank from 0 to 63 and a step from 1 to 1339",
-        ),
+        (Course(faults=["kill@3:64"]), "--fail: got .*, allowed: a rank from 0 to 63 and a step from 1 to 1339"),
         (Course(faults=["kill@1340:0"]), "--fail: got 'kill@1340:0', allowed: a rank"),
         (Course(slow_ranks=["64:2"]), "--slow: got '64:2', allowed: RANK:FACTOR with a rank from 0 to 63, as"),
         (Course(slow_ranks=["1:0"]), r"cluster\.rehearsal\.slow_ranks: got '1:0\.0'"),
-        (
-            Course(slow_ranks=["1:disk:2"]),
-            r"cluster\.rehearsal\.slow_ranks: .* RANK:copy: .* RANK:link: ",
-        ),
+        (Course(slow_ranks=["1:disk:2"]), r"cluster\.rehearsal\.slow_ranks: .* RANK:copy: .* RANK:link: "),
         (Course(noise=2), r"cluster\.rehearsal\.noise: got 2"),
         (Course(slow_ranks=[f"1:{MOST_SLOW + 1}"]), rf"cluster\.rehearsal\.slow_ranks: .* at most {MOST_SLOW}"),
         (Course(slow_ranks=["1:fast"]), r"--slow: got '1:fast', allowed: RANK:FACTOR with .*, as 7:1\.5$"),
