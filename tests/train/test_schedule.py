@@ -56,20 +56,9 @@ PUBLISHED = {
     "siat-v07-b32768": Published(1024, 936, lambda step: siat_lr(step, 25, 296, 936)),
     "siat-v07-b16384": Published(512, 1560, lambda step: siat_lr(step, 21, 436, 1560)),
 }
-LANDMARKS = {
-    "abci-b86016": {0: 0.02407, 269: 6.5, 539: 13, 540: 13, 700: 7.858, 930: 2.855, 1200: 0.2436, 1320: 0.0325,
-                    1339: 0.0325, 5000: 0.0325},
-    # By hand: the ends of warm-up and decay, and the steps before each logged evaluation, of which those after the
-    # warm-up are at (n - 8) / 20 of half a cosine after n epochs.
-    "mosaic-v20-b2048": {0: 2.048 / 5000, 1874: 0.768, 3749: 1.536, 4999: 2.048, 5624: 2.03539, 7499: 1.85243,
-                         9374: 1.48889, 11249: 1.024, 13124: 0.55911, 14999: 0.19557, 16874: 0.012607, 17499: 0},
-    # The published learning_rate.py, run: the ends of warm-up and decay, half of each, and before each evaluation.
-    "siat-v07-b32768": {0: 0.800682, 147: 12.9, 155: 13.9262, 295: 25, 296: 24.9998, 311: 24.9615, 467: 20.8032,
-                        615: 12.5, 623: 12.0093, 779: 3.48933, 935: 0},
-    "siat-v07-b16384": {0: 0.800262, 217: 10.9, 311: 17.2297, 435: 21, 436: 21, 623: 19.5835, 935: 12.3105, 997: 10.5,
-                        1247: 3.74574, 1559: 0},
-}  # fmt: skip
-"""Recipe -> 0-based step -> rate. *Sources*: the logs of the 2019 record; the code of the others."""
+LANDMARKS = {0: 0.02407, 269: 6.5, 539: 13, 540: 13, 700: 7.858, 930: 2.855, 1200: 0.2436, 1320: 0.0325, 1339: 0.0325,
+             5000: 0.0325}  # fmt: skip
+"""0-based step -> rate in the logs of the 2019 record."""
 
 
 def _schedule(overrides: list[str], world_size: int = 2, recipe: str = "digits") -> LrSchedule:
@@ -77,10 +66,10 @@ def _schedule(overrides: list[str], world_size: int = 2, recipe: str = "digits")
     return resolve_schedule(loaded, plan_run(loaded, world_size))
 
 
-@pytest.mark.parametrize(("name", "world_size"), [(name, size) for name in LANDMARKS for size in (1, 2, 8)])
-def test_a_published_runs_rate_at_its_landmarks(name: str, world_size: int) -> None:
-    schedule = _schedule([], world_size, name)
-    assert {step: schedule.at(step).lr for step in LANDMARKS[name]} == pytest.approx(LANDMARKS[name], rel=2e-4)
+@pytest.mark.parametrize("world_size", [1, 2, 8])
+def test_the_records_rate_at_its_landmarks_whatever_the_number_of_ranks(world_size: int) -> None:
+    schedule = _schedule([], world_size, "abci-b86016")
+    assert {step: schedule.at(step).lr for step in LANDMARKS} == pytest.approx(LANDMARKS, rel=2e-4)
 
 
 @pytest.mark.medium
@@ -133,20 +122,6 @@ def test_a_rate_that_changes_once_an_epoch_is_that_of_the_code_at_every_step_of_
     assert [smoke.at(step).lr for step in range(0, 8000, 500)] == [found.at(step).lr for step in range(0, 8000, 500)]
 
 
-@pytest.mark.medium  # imports PyTorch
-def test_torchvisions_formula_is_what_its_schedulers_do() -> None:
-    """It has these two of PyTorch's in its train.py."""
-    torch = pytest.importorskip("torch")
-    schedulers = torch.optim.lr_scheduler
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    both = [schedulers.LinearLR(optimizer, 0.01, total_iters=5), schedulers.CosineAnnealingLR(optimizer, T_max=595)]
-    scheduler = schedulers.SequentialLR(optimizer, both, milestones=[5])
-    for epoch in range(600):
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(torchvision_lr(epoch, 0.5, 600, 5, 0.01), rel=1e-6)
-        optimizer.step()
-        scheduler.step()
-
-
 def test_the_records_weight_decay_and_momentum_at_every_step() -> None:
     optimizer = load_recipe("abci-b86016").optimizer
     assert isinstance(optimizer, Lars)
@@ -174,10 +149,7 @@ def test_a_warm_up_rises_from_its_start_to_exactly_the_base_rate(shape: str, rat
 @pytest.mark.parametrize(
     ("overrides", "refused"),
     [
-        (
-            ["schedule.warmup_start_lr=14"],
-            r"schedule.warmup_start_lr: got 14\.0, allowed: at most schedule.base_lr \(13\)",
-        ),
+        (["schedule.warmup_start_lr=14"], r"got 14\.0, allowed: at most schedule.base_lr \(13\)"),
         (["schedule.warmup_shape=cosine"], r"weight_decay_lag_steps: got 1, .* linear and starts at 0"),
         (["schedule.warmup_start_lr=1"], r"weight_decay_lag_steps: got 1, .* linear and starts at 0"),
     ],
