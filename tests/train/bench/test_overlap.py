@@ -1,7 +1,7 @@
 """The hidden share of the communication is that of the rounds, and its bound that of a link that is never idle."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -9,7 +9,47 @@ from tests.train.bench.answering import Answering, Started
 from train.bench.__main__ import read_command
 from train.bench.bench_overlap import NONE, OVERLAPPED, SERIAL, exposed_ms, figures
 from train.bench.measure import summarize
+from train.bench.programs.steps import TransferCommunicator
+from train.comm.communicator import SingleProcess
+from train.engine.protocol import Engine
 from train.networks.arch import build_network
+
+
+class _Told(SingleProcess):
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
+        self.told.append(f"{name.rsplit(maxsplit=1)[-1]} {arrays} {priority}")
+
+    def complete(self) -> None:
+        self.told.append("complete")
+
+    def wait_all(self) -> None:
+        self.told.append("backward has ended")
+
+
+@pytest.mark.parametrize(
+    ("when", "order"),
+    [
+        (OVERLAPPED, ["bucket_0 [7] 0", "backward", "bucket_1 [8] -1", "complete"]),
+        (SERIAL, ["backward", "backward has ended", "bucket_0 [7] 0", "bucket_1 [8] -1", "complete"]),
+    ],
+)
+def test_a_serial_transfer_begins_when_backward_has_ended_and_an_overlapped_one_at_once(
+    when: str, order: list[str]
+) -> None:
+    told = _Told()
+    communicator = TransferCommunicator(told, cast(Engine, told), when, 1 << 20)
+    for _ in range(2):
+        told.told.clear()
+        communicator.reduce("bucket_0", [7], 0)
+        told.told.append("backward")
+        communicator.reduce("bucket_1", [8], -1)
+        communicator.complete()
+        assert told.told == order
 
 
 def _figures(when: str, own: Sequence[float], none: Sequence[float], serial: Sequence[float]) -> list[dict[str, float]]:

@@ -85,8 +85,6 @@ def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_no_more_than_th
     assert rows["none", "step_ms"].low >= 100
     # The link passes 128 KiB of 6.4 MB at once, and a direction may use what the other one leaves.
     assert rows["serial 4096 KiB", "exposed / backward"].median > 0.5
-    exposed_ms = {name: rows[name, "exposed_ms"].median for name in ("overlapped 4096 KiB", "serial 4096 KiB")}
-    assert exposed_ms["overlapped 4096 KiB"] < 0.7 * exposed_ms["serial 4096 KiB"]
     one, several = (rows[f"overlapped {size} KiB", "hidden_bound"].median for size in (1048576, 4096))
     assert one < several < 1
     hidden = {name for name, figure in rows if figure == "hidden_fraction"}
