@@ -81,6 +81,8 @@ def load_parameters(
     taken = {name: found[names[name]].astype(np.float32) for name in wanted if name not in new}
     if bad := [names[name] for name, each in taken.items() if not np.isfinite(each).all()]:
         raise UserError(f"{path}: holds NaN or infinities: {_some(bad)}; give weights of a run that did not diverge")
+    if bad := [names[name] for name, each in taken.items() if name.endswith("_moving_var") and (each < 0).any()]:
+        raise UserError(f"{path}: holds negative variances: {_some(bad)}; write the file again")
     why = "has another shape" if any(names[name] in found for name in new) else "is not in it"
     told = f"; the classifier {why} and is re-initialised: {', '.join(new)}" if new else ""
     frozen = f", {len(network.constants)} of them frozen" if network.constants else ""

@@ -133,6 +133,13 @@ def test_quantised_weights_are_refused_by_name_where_they_are_taken(
     _load(path, num_classes=3)  # which is drawn anew
 
 
+def test_negative_variances_are_refused_by_name(trained: dict[str, np.ndarray], tmp_path: Path) -> None:
+    name = "stage1_block1_conv1_bn_moving_var"
+    path = _write(tmp_path / "v.npz", trained | {name: -trained[name]})
+    with pytest.raises(UserError, match=rf"v\.npz: holds negative variances: {name}; write"):
+        _load(path)
+
+
 def test_foreign_names_are_taken_in_the_order_of_the_layers_and_other_shapes_are_refused(
     trained: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
