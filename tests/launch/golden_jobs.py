@@ -75,12 +75,6 @@ def job_of(name: str, *sets: str) -> JobSpec:
     return job(load_cluster(cluster, [f"cluster.{each}" for each in (*_SHARED, *given, *sets)]), runs)
 
 
-def script_of(cluster: Cluster, runs: int = 1) -> str:
-    """Return the job script of a job on a cluster."""
-    spec = job(cluster, runs)
-    return job_text(spec)
-
-
 def script_and_manifest(name: str) -> tuple[str, str]:
     """Return the job script of one of the cases, and the manifest around it; empty if there is none."""
     spec = job_of(name)

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,15 +31,6 @@ pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 _WATCHDOG_S = 10
 
 
-class Case(NamedTuple):
-    """A run that is held at one of its last files, the target that it has, and how it is to end."""
-
-    held_at: str
-    target: str
-    steps: int
-    status: str
-
-
 @pytest.fixture(scope="module")
 def undisturbed(two_epoch_run: FinishedRun) -> Path:
     """Return the folder of a run of two epochs that nothing happened to."""
@@ -48,9 +39,9 @@ def undisturbed(two_epoch_run: FinishedRun) -> Path:
 
 
 @contextlib.contextmanager
-def _held(folder: Path, case: Case) -> Iterator["subprocess.Popen[str]"]:
-    """Train until rank 0 waits at the case's file; yield the launcher."""
-    settings = [*TWO_EPOCHS, f"run.target_top1={case.target}", f"cluster.watchdog_s={_WATCHDOG_S}"]
+def _held(folder: Path, held_at: str, target: str, steps: int) -> Iterator["subprocess.Popen[str]"]:
+    """Train until rank 0 waits at a file after the last step; yield the launcher."""
+    settings = [*TWO_EPOCHS, f"run.target_top1={target}", f"cluster.watchdog_s={_WATCHDOG_S}"]
     pipe = folder.with_name("pipe")
     os.mkfifo(pipe)
     command = train_command(folder, *settings)
@@ -58,23 +49,23 @@ def _held(folder: Path, case: Case) -> Iterator["subprocess.Popen[str]"]:
         while not (folder / "config.yaml").exists():
             assert launcher.poll() is None
             time.sleep(0.01)
-        (folder / case.held_at).symlink_to(pipe)
-        while not _has_come(folder, case):
+        (folder / held_at).symlink_to(pipe)
+        while not _has_come(folder, held_at, steps):
             assert launcher.poll() is None, launcher.communicate()
             time.sleep(0.05)
         yield launcher
 
 
-def _has_come(folder: Path, case: Case) -> bool:
-    """Return whether the log has its end, and the checkpoint is there that precedes the file of the case."""
+def _has_come(folder: Path, held_at: str, steps: int) -> bool:
+    """Return whether the log has its end, and the checkpoint is there that precedes the file."""
     log = folder / "result_0.txt"
     if not (log.exists() and "run_stop" in log.read_text(encoding="utf-8")):
         return False
     newest = next(iter(RunFolder(folder).checkpoints.files()), None)
-    if newest is None or step_of(newest) != case.steps:
+    if newest is None or step_of(newest) != steps:
         return False
     # The checkpoint of a run's end has no place among the images.
-    return case.held_at == "usage.json" or not read(newest).arrays["data/0"].size
+    return held_at == "usage.json" or not read(newest).arrays["data/0"].size
 
 
 def _weights(folder: Path, step: int) -> dict[str, Any]:
@@ -88,15 +79,16 @@ def _evaluations(folder: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "case", [Case("usage.json", "0.999", 38, "aborted"), Case("classes.json", "0.02", 19, "success")], ids=str
+    ("held_at", "target", "steps", "status"),
+    [("usage.json", "0.999", 38, "aborted"), ("classes.json", "0.02", 19, "success")],
 )
 def test_a_run_that_is_killed_before_its_summary_is_concluded_and_not_trained_on(
-    case: Case, tmp_path: Path, undisturbed: Path
+    held_at: str, target: str, steps: int, status: str, tmp_path: Path, undisturbed: Path
 ) -> None:
     """The watchdog leaves a run alone that takes long to write its last file."""
     folder = tmp_path / "run"
-    with _held(folder, case) as launcher:
-        if case.held_at == "classes.json":
+    with _held(folder, held_at, target, steps) as launcher:
+        if held_at == "classes.json":
             with pytest.raises(subprocess.TimeoutExpired):
                 launcher.wait(timeout=_WATCHDOG_S + 2)
         assert ranks(folder)
@@ -105,21 +97,21 @@ def test_a_run_that_is_killed_before_its_summary_is_concluded_and_not_trained_on
                 os.kill(pid, signal.SIGKILL)
         output, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 1, output
-    (folder / case.held_at).unlink()
+    (folder / held_at).unlink()
     done = resume(folder)
-    has_failed = case.status != "success"
+    has_failed = status != "success"
     assert done.status == has_failed, done.errors
-    summary, epochs = read_summary(folder), case.steps // 19
+    summary, epochs = read_summary(folder), steps // 19
     told = {key: summary[key] for key in ("status", "steps", "epochs", "resumed_from_step", "is_saved")}
-    assert tuple(told.values()) == (case.status, case.steps, epochs, case.steps, True)
-    if case.steps == 38:
+    assert tuple(told.values()) == (status, steps, epochs, steps, True)
+    if steps == 38:
         assert summary["weights_checksum"] == read_summary(undisturbed)["weights_checksum"]
-    wanted, found = _weights(undisturbed, case.steps), _weights(folder, case.steps)
+    wanted, found = _weights(undisturbed, steps), _weights(folder, steps)
     assert found.keys() == wanted.keys()
     assert all(np.array_equal(found[each], wanted[each]) for each in wanted)
     assert _evaluations(folder) == _evaluations(undisturbed)[:epochs]
     record = parse_log(folder / "result_0.txt")
-    assert (record.status, [each.epoch for each in record.evaluations]) == (case.status, [1, 2][:epochs])
+    assert (record.status, [each.epoch for each in record.evaluations]) == (status, [1, 2][:epochs])
     assert check(["check", str(folder)]) == has_failed
 
 

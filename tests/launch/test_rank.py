@@ -181,7 +181,6 @@ def test_gpu_and_adapters_follow_the_local_rank() -> None:
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02  Tue Jul 13 16:14:05 UTC 2021", "0"),
         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  515.65.01  Release Build  (root@node-1.2.3)", "0"),
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  520.61.05  Thu Sep 29 05:30:25 UTC 2022", ""),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (root@node)", ""),
         ("something else", ""),
     ],
 )
@@ -226,7 +225,6 @@ def _supervised(folder: Path, *command: str) -> list[str | Path]:
         ("kill -9 $$", 137, "was killed by signal 9", 9),
         ("kill -ALRM $$", 142, "was ended by SIGALRM, by which its watchdog ends a rank that stands still", 14),
         ("exit 195", 195, "ended with status 195", None),
-        ("exit 127", 127, "ended with status 127", None),
         ("exit 0", 76, "ended with status 0 before the run was over", None),
     ],
 )

@@ -73,37 +73,28 @@ def test_damaged_small_files_do_not_keep_a_run_from_its_checkpoint(folder: RunFo
     assert json.loads((folder / "environment.json").read_text())["variables"]["OMP_NUM_THREADS"] == "1"
 
 
-def _is_pipe(path: Path) -> None:
-    os.mkfifo(path)
+def _refuses(folder: RunFolder, message: str, *, must_resume: bool = True) -> None:
+    """See that the run does not go on, and why."""
+    with pytest.raises(UserError, match=message), prepared(folder, RECIPE, CLUSTER, must_resume=must_resume):
+        pass
 
 
-def _leads_nowhere(path: Path) -> None:
-    path.symlink_to("gone")
-
-
-@pytest.mark.parametrize("spoil", [_is_pipe, _leads_nowhere])
+@pytest.mark.parametrize("spoil", [os.mkfifo, lambda path: path.symlink_to("gone")])
 def test_what_is_no_file_is_named_before_anything_waits_for_it(
     folder: RunFolder, spoil: Callable[[Path], None]
 ) -> None:
     for name in (*FILES, "result_0.txt", "of a name that nobody knows"):
         (folder / name).unlink(missing_ok=True)
         spoil(folder / name)
-        with (
-            pytest.raises(UserError, match=rf"{name}: is neither a file nor a folder; move it away$"),
-            prepared(folder, RECIPE, CLUSTER, must_resume=True),
-        ):
-            pass
+        _refuses(folder, rf"{name}: is neither a file nor a folder; move it away$")
         (folder / name).unlink()
 
 
-@pytest.mark.parametrize("name", ["summary.json", "verdict.json", "failure_0.json"])
-def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(folder: RunFolder, name: str) -> None:
-    (folder / name).mkdir()
-    with (
-        pytest.raises(UserError, match=rf"{name}: cannot be written: a folder has this name; move it away"),
-        prepared(folder, RECIPE, CLUSTER, must_resume=True),
-    ):
-        pass
+def test_a_folder_in_place_of_a_file_is_named_with_what_to_do(folder: RunFolder) -> None:
+    for name in ("summary.json", "verdict.json", "failure_0.json"):
+        (folder / name).mkdir()
+        _refuses(folder, rf"{name}: cannot be written: a folder has this name; move it away")
+        (folder / name).rmdir()
 
 
 @pytest.mark.parametrize("gone", [("metrics.jsonl", "result_0.txt"), ("result_0.mll.txt",)])
@@ -115,11 +106,8 @@ def test_a_run_whose_end_could_not_be_judged_is_refused_before_it_trains(
         (folder / name).unlink()
     before = {path for path in folder.path.iterdir() if path.name != "claims"}
     named, remedy = re.escape(" and ".join(gone)), re.escape(f"--from {folder}")
-    with (
-        pytest.raises(UserError, match=rf"^{folder}: {named} missing or incomplete, .* put back .* {remedy}$"),
-        prepared(folder, RECIPE, CLUSTER, must_resume=False),
-    ):
-        pass
+    told = rf"^{folder}: {named} missing or incomplete, .* put back .* {remedy}$"
+    _refuses(folder, told, must_resume=False)
     assert {path for path in folder.path.iterdir() if path.name != "claims"} == before
 
 
@@ -134,11 +122,7 @@ def test_an_evaluation_before_the_checkpoint_is_missed_and_a_later_one_is_not(fo
     metrics.flush()
     first, second = (folder / name).read_bytes().splitlines(keepends=True)
     (folder / name).write_bytes(second)
-    with (
-        pytest.raises(UserError, match=rf"^{folder}: {name} missing or incomplete, .* put back"),
-        prepared(folder, RECIPE, CLUSTER, must_resume=True),
-    ):
-        pass
+    _refuses(folder, rf"^{folder}: {name} missing or incomplete, .* put back")
     (folder / name).write_bytes(first)
     with prepared(folder, RECIPE, CLUSTER, must_resume=True):
         assert folder.checkpoints.resume_point() is not None
