@@ -23,7 +23,6 @@ def _study(folder: Path) -> str:
     [
         ([], "ours/grid/grid.html"),
         (["--runs", "{folder}/a"], "a/grid.html"),
-        (["--output", "{folder}/b"], "b/grid.html"),
         (["--runs", "{folder}/a", "--output", "{folder}/b"], "b/grid.html"),
         (["--output", "{folder}/b", "--dry-run"], None),
     ],
