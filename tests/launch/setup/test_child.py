@@ -134,13 +134,6 @@ def test_a_stopped_set_up_leaves_no_process_behind_not_even_one_that_ignores_its
         time.sleep(0.01)
 
 
-def test_a_line_of_a_log_has_title_and_seconds_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(StageError), stopwatch("[1/2] title: more") as tick:
-        tick("not on a terminal")
-        raise StageError
-    assert capsys.readouterr().err == "setup: [1/2] title: more ... not done, 0 s\n"
-
-
 def test_a_terminal_gets_a_line_at_most_twice_a_second_and_never_a_longer_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

