@@ -65,7 +65,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         (8, "", "gpu", "", NO_GPU),
         (8, None, "cpu", "", FOR_A_CPU),
         (8, None, "gpu", "", None),
-        (8, None, "cuda12", "", None),
         (8, None, None, "", None),  # Set-up did not make the environment, so what it can is not known.
         (7, None, "gpu", "", FEWER.format("7 GPUs", 7)),
         (8, "3", "gpu", "", FEWER.format("1 GPU", 1)),

@@ -170,22 +170,6 @@ def test_a_signal_reaches_a_gpu_rank_of_the_local_launcher_once(tmp_path: Path) 
     assert [(tmp_path / f"{rank}.got").read_text() for rank in (0, 1)] == ["x", "x"]
 
 
-_READERS = {
-    "launch/start/inherited.py",
-    "logs/environment.py",
-    "configs/resume_check.py",
-    "configs/variables.py",
-    "train/plan/memory.py",
-}
-
-
-def test_no_module_but_one_sets_a_frameworks_variables() -> None:
-    pattern = r"\"(MXNET|NCCL|DMLC|HOROVOD_(CYCLE|FUSION|CONTROLLER))_"
-    command = ["grep", "-rlE", "--include=*.py", pattern, "configs", "data", "logs", "train", "launch"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    assert set(found) - _READERS == {"configs/rank_variables.py"}
-
-
 @pytest.mark.skipif(not can_shape(), reason="this kernel or user cannot shape a loopback")
 @pytest.mark.parametrize(
     ("ranks", "servers", "megabits"),

@@ -30,7 +30,6 @@ def test_dashes_that_belong_to_the_command_stay(tmp_path: Path) -> None:
     [
         ([], "COMMAND is missing; give the command of every rank after --"),
         (["--"], "COMMAND is missing; give the command of every rank after --"),
-        (["--cluster", "labtop", "--", "true"], "did you mean 'laptop'?"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_status_2(

@@ -18,10 +18,11 @@ STUBBORN = "trap '' TERM USR1 INT; touch {folder}/$RANK; exec sleep 600"
 """Whoever is started ignores the signals, too."""
 
 Sent = list[tuple[float, int]]
+Clock = Callable[[Callable[[], bool]], Sent]
 
 
 @pytest.fixture
-def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], Sent]:
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Return the function that starts a clock of 0.5 s a look as soon as something is so.
 
     It returns the list to which each signal to a rank is added with its time.
@@ -58,9 +59,7 @@ def _has_ended(pid_file: Path) -> bool:
         return True
 
 
-def test_ranks_beside_one_that_failed_have_eight_seconds_and_five_after_sigterm(
-    tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent]
-) -> None:
+def test_ranks_beside_one_that_failed_have_eight_seconds_and_five_after_sigterm(tmp_path: Path, clock: Clock) -> None:
     sent = clock(lambda: _has_ended(tmp_path / "pid"))
     fails = f"until [ -e {tmp_path}/0 ]; do sleep 0.01; done; echo $$ >{tmp_path}/pid; exit 3"
     command = ["bash", "-c", f"[ $RANK = 0 ] || {{ {fails}; }}; {STUBBORN.format(folder=tmp_path)}"]
@@ -73,7 +72,7 @@ def test_ranks_beside_one_that_failed_have_eight_seconds_and_five_after_sigterm(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_is_passed_on_once_and_ranks_that_stay_are_killed_after_their_time(
-    number: int, tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent]
+    number: int, tmp_path: Path, clock: Clock
 ) -> None:
     is_signalled: list[bool] = []
 
@@ -93,7 +92,7 @@ def test_a_signal_is_passed_on_once_and_ranks_that_stay_are_killed_after_their_t
 
 @pytest.mark.parametrize("is_pressed_again", [True, False])
 def test_ctrl_c_is_a_stop_without_a_time_limit_until_a_second_one_or_the_end_of_a_rank(
-    is_pressed_again: bool, tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent]
+    is_pressed_again: bool, tmp_path: Path, clock: Clock
 ) -> None:
     """Both ranks ignore the stop. After 100 s, Ctrl-C is pressed again, or rank 1 ends."""
     looks: list[None] = []
@@ -123,7 +122,7 @@ def test_ctrl_c_is_a_stop_without_a_time_limit_until_a_second_one_or_the_end_of_
 
 @pytest.mark.parametrize("interrupts", [False, True], ids=["a rank failed", "Ctrl-C twice"])
 def test_a_rank_that_cannot_be_killed_is_left_behind_after_fifteen_seconds_and_named(
-    interrupts: bool, tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent],
+    interrupts: bool, tmp_path: Path, clock: Clock,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """The kernel takes SIGKILL for a frozen process, or one that waits for a file server, and does nothing."""
@@ -157,7 +156,7 @@ def test_a_rank_that_cannot_be_killed_is_left_behind_after_fifteen_seconds_and_n
 
 
 def test_ranks_that_lost_a_server_are_told_at_once_and_have_the_time_of_a_failure(
-    tmp_path: Path, clock: Callable[[Callable[[], bool]], Sent], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = clock(lambda: _has_ended(tmp_path / "pid"))
     server = f"until [ -e {tmp_path}/0 ]; do sleep 0.01; done; echo $$ >{tmp_path}/pid; exit 4"

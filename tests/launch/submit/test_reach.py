@@ -57,6 +57,7 @@ def test_this_machine_needs_no_connection_and_a_name_without_an_address_is_refus
         ("printf 'debug\\nssh: connect to host b port 22: Connection timed out\\n' >&2; exit 255",
          ("ssh: connect to host b port 22: Connection timed out; allow ssh to the host",)),
         ("echo No route to host. >&2; exit 255", ("No route to host; allow ssh to the host",)),
+        ("echo Network is unreachable >&2; exit 255", ("Network is unreachable; allow ssh to the host",)),
         ("printf 'Permission denied (publickey).\\n\\n' >&2; exit 255",
          ("Permission denied (publickey); ssh 127.0.0.1 must work", "ssh-copy-id", "accept its host key once")),
         ("exit 255", ("no output; ssh 127.0.0.1 must work", "ssh-copy-id")),

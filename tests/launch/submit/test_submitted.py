@@ -101,19 +101,6 @@ def test_a_scheduler_that_does_not_answer_is_named_after_a_while_and_leaves_no_f
     assert not another.exists()
 
 
-def test_a_submitted_job_is_told_with_the_commands_that_watch_and_cancel_it(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert json.loads((run / "job.json").read_text(encoding="utf-8"))["script"] == f"{run}/job.sh"
-    assert main(["submit", "--resume", str(run)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "digits: job 9, 2 ranks on 1 node",
-        f"  {run}",
-        f"  watch   squeue --jobs=9; tail -f {run}/job.log; ./run.sh watch {run}",
-        "  cancel  scancel 9",
-    ]
-
-
 def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) -> None:
     other = run.parent / "other"
     assert main(["submit", "digits", *_PLACE, "--set=run.seed=7", "--run-dir", str(other), "--repeat", "3"]) == 0
@@ -225,6 +212,7 @@ _NO_JOB = "no job.json in it; give the folder of a run that ./run.sh submit star
         ("digits --cluster laptop --from {run}/none", "--from: no such file or folder: "),
         ("digits --resume {run}", _ALONE),
         ("--resume {run} --hosts a,b", _ALONE),
+        ("--resume {run} --from a", _ALONE),
         ("--resume {run} --run-dir a", _ALONE),
         ("--resume {run} --dry-run", _ALONE),
         ("--status {run} --cluster laptop", _ALONE),
