@@ -159,7 +159,8 @@ def test_ctrl_c_on_a_terminal_saves_the_state_and_the_command_that_it_prints_goe
     assert f"{damaged.name}: damaged" in done.errors
     assert f"resumes from {kept}\n" in done.errors
     assert "not for submission" in done.output
-    assert "is resumed with" not in done.errors
+    changed = f"LD_PRELOAD {variables['LD_PRELOAD']} instead of unset"
+    assert f"is resumed with {changed}: the results may differ" in done.errors, "and nothing else has changed"
     assert len(json.loads((folder / "environment.json").read_text(encoding="utf-8"))["earlier_attempts"]) == 1
     assert _course(folder) == _course(whole)
     assert read_summary(folder)["weights_checksum"] == read_summary(whole)["weights_checksum"]
