@@ -63,9 +63,8 @@ def _parts(text: str) -> list[str]:
         try:
             file = read_bytes(Path(text[1:]).expanduser()).decode("utf-8-sig")
         except (OSError, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: of a user without a home
-            raise UserError(
-                f"--hosts: {text[1:]}: cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from None
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"--hosts: {text[1:]}: cannot be read: {why}; give a text file of host names") from None
         lines = [line for each in file.splitlines() if (line := each.partition("#")[0].strip())]
     parts = [part.strip() for line in lines for part in _OUTER_COMMA.split(line)]
     if not parts or not all(parts):
