@@ -53,5 +53,9 @@ if __name__ == "__main__":
     source, target = map(Path, sys.argv[1:])
     # The collector reads at any moment, and only names that end in .prom.
     new = target.with_suffix(".new")
-    new.write_text(exposition(json.loads(source.read_text(encoding="utf-8"))), encoding="utf-8")
+    try:
+        text = exposition(json.loads(source.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{source} is no accept.json of a finished acceptance: {error}")
+    new.write_text(text, encoding="utf-8")
     new.replace(target)
