@@ -21,8 +21,8 @@ _SIGNALS = {"kill": signal.SIGKILL, "silence": signal.SIGSTOP, "notice": signal.
 class Device:
     """A device on which work takes its time and nothing happens.
 
-    Work begins when the host asks for it, or when the work before it has ended, and the host waits for its end. So a
-    host that wakes up late, on a busy machine, delays the device.
+    Work begins when the host asks for it, or when the work before it has ended. A host that waits for the end of work
+    and wakes up late, on a busy machine, delays what it asks for next; work that is only queued is not delayed.
 
     Args:
         factor: Seconds of waiting per second of the described device's work.
@@ -46,10 +46,18 @@ class Device:
             self._now = max(0.0, 1 + self._noise * (self._random.gauss(0, 1) + late))
         return max(self._free, time.monotonic())
 
+    def queue(self, begin: float, seconds: float) -> None:
+        """Let the device work for ``seconds`` since the moment ``begin``, and return at once."""
+        self._free = begin + seconds * self._factor * self._now
+
+    def wait(self) -> None:
+        """Wait until the device is free."""
+        time.sleep(max(0.0, self._free - time.monotonic()))
+
     def work_until(self, begin: float, seconds: float) -> None:
         """Wait until the device has worked for ``seconds`` since the moment ``begin``."""
-        self._free = begin + seconds * self._factor * self._now
-        time.sleep(max(0.0, self._free - time.monotonic()))
+        self.queue(begin, seconds)
+        self.wait()
 
     def work(self, seconds: float) -> None:
         """Wait until the device has worked for ``seconds`` more."""

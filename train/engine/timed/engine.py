@@ -69,8 +69,13 @@ class TimedEngine:
             self._paths["link"].work(slower * self.rehearsal.waits.swap_s)
         return array
 
+    def wait_all(self) -> None:
+        """Wait until everything queued is done, on the device of waits and in the real framework."""
+        self.device.wait()
+        self.arrays.wait_all()
+
     def fused_optimizer(self, config: OptimizerBlock, network: TrainableNetwork) -> Callable[..., Optimizer]:
-        """Return what makes the optimizer that waits for the sums, and then for the update."""
+        """Return what makes the optimizer that waits for the sums, and queues the update."""
         assert isinstance(network, _TimedNetwork)
         return lambda *_, **__: _TimedOptimizer(self, config, network)
 
@@ -125,22 +130,28 @@ class _TimedNetwork(TrainableNetwork):
         self._groups = _grouped(rehearsal.waits.gradients_s, _TICK_S * rehearsal.speed * max(1.0, crowding))
 
     def forward(self, images: Array, labels: Array) -> Array:
-        """Wait for the forward pass and return an invented loss; a fault of this step strikes before."""
+        """Queue the forward pass and return an invented loss; a fault of this step strikes before."""
         for fault in self._faults:
             if fault.step == self.step:
                 strike(fault, self._device)
-        self._device.work(self._waits.forward_s)
+        self._device.queue(self._device.begin(), self._waits.forward_s)
         return self._loss
 
     def backward(self, arrived: Callable[[int], None] | None = None) -> None:
-        """Wait for each gradient and call ``arrived`` when it would be computed; last layers come first."""
+        """Wait for each gradient and call ``arrived`` when it would be computed; last layers come first.
+
+        Without ``arrived``, the backward pass is only queued: nobody waits for single gradients, and ranks that share
+        cores would delay each other whenever they wake up for one.
+        """
         begin = self._device.begin()
         self.mark(is_set=True)
+        if arrived is None:
+            self._device.queue(begin, max(self._waits.gradients_s))
+            return
         for end_s, indices in self._groups:
             self._device.work_until(begin, end_s)
             for index in indices:
-                if arrived is not None:
-                    arrived(index)
+                arrived(index)
 
     def check_sum(self) -> None:
         """Raise unless the marked gradient's sum is the number of ranks.
@@ -175,7 +186,7 @@ class _TimedNetwork(TrainableNetwork):
 
 
 class _TimedOptimizer:
-    """See `train.engine.protocol.Optimizer`; it waits for the sums, then for the update."""
+    """See `train.engine.protocol.Optimizer`; it waits for the sums, and queues the update."""
 
     def __init__(self, owner: TimedEngine, config: OptimizerBlock, network: _TimedNetwork) -> None:
         self.config, self._owner, self._network = config, owner, network
@@ -183,12 +194,13 @@ class _TimedOptimizer:
         self.momenta = [owner.arrays.zeros(each.shape) for _ in range(count) for each in network.masters]
 
     def update(self, hyper: HyperParameters) -> None:
-        """Wait for every gradient's sum, and then for the update."""
+        """Wait for every gradient's sum, and queue the update."""
         self._owner.arrays.wait_all()  # A wait for each gradient would cost a rank a millisecond of its processor.
         if hyper.lr:  # The doctor takes updates without a rate of gradients that no other rank has, or that are inf.
             self._network.check_sum()
         self._network.mark(is_set=False)
-        self._owner.device.work(self._owner.rehearsal.waits.update_s)
+        device = self._owner.device
+        device.queue(device.begin(), self._owner.rehearsal.waits.update_s)
         self._network.step = hyper.step + 1
 
     def reset(self) -> None:

@@ -148,6 +148,7 @@ def test_a_step_takes_its_time_and_gradients_arrive_last_layer_first_with_the_pl
     network, arrived = model.network, []
     begin = time.monotonic()
     loss = engine.to_number(network.forward(None, None))
+    engine.wait_all()
     assert time.monotonic() - begin >= FORWARD_S
     network.backward(lambda index: arrived.append((index, time.monotonic())))
     count = len(network.parameters)
@@ -261,13 +262,18 @@ def test_evaluation_and_update_take_their_times_and_half_gradients_have_their_ty
     assert kinds == {"weight": "float16", "gamma": "float32", "beta": "float32", "bias": "float16"}
     assert engine.to_number(network.forward(None, None)) == recipe.batch.global_size / 4
     network.backward()
+    assert passing.now == 0
+    engine.wait_all()
+    assert passing.now == pytest.approx(waits.forward_s + max(waits.gradients_s))
     marked = network.gradients[-1]
     assert engine.to_number(engine.first_element(marked)) == 1, "before the first step, the last gradient"
     network.zero_gradients()
     engine.overwrite(marked, engine.flag(marked, is_set=True) * 4)
     passing.now = 8.0
     optimizer.update(HyperParameters(0.1, 0.9, 0.0, step=24))
-    assert (passing.now, network.step) == (8.25, 25)
+    assert (passing.now, network.step) == (8, 25), "the update is only queued"
+    engine.wait_all()
+    assert passing.now == 8.25
     predict = network.inference()
     assert (passing.now, engine.to_number(predict(None))) == (10.25, 1), "19 steps are an epoch"
     # One and a half epochs are rounded up: the evaluation after a part of an epoch counts as that of the whole.
