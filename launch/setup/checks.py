@@ -54,17 +54,13 @@ def _machine_problem(kind: Kind) -> str:
         return f"this is {system} {machine}; there are wheels for Linux on {known} only: use such a machine"
     if kind.base:
         return ""
-    if any(machine not in MACHINES[engine] for engine in kind.engines):
-        return (
-            f"this is {machine}, and MXNet has no build for it: leave --engine out to take PyTorch, after rm -r .venv "
-            "if that is there"
-        )
-    needs = NEEDS["torch"]["cuda12"]
-    if kind.variant == "cuda12" and machine not in needs.machines:
-        return (
-            f"this is {machine}, and {needs.title} with CUDA {needs.cuda} has no build for it: update the driver to "
-            f"{NEEDS['torch']['gpu'].update} and run {needs.command} --gpu, or {needs.own}"
-        )
+    for engine in kind.engines:
+        needs = NEEDS[engine].get(kind.variant)
+        if machine not in (needs.machines if needs else MACHINES[engine]):
+            return (
+                f"this is {machine}, and {ENGINES[engine]} ({kind.variant}) has no build for it: leave --engine and "
+                f"--{kind.variant} out to take one that has, after rm -r .venv if that is there"
+            )
     return ""
 
 
@@ -95,10 +91,12 @@ def _build_problems(variant: Variant, folder: Path) -> list[str]:
 def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engine = "mxnet") -> Variant:
     """Return the variant for these GPUs: that of the newest CUDA that the driver runs, cpu if there are no GPUs.
 
+    A GPU of unknown compute capability counts as one with kernels: the drivers that do not tell it are older than the
+    GPUs that are too new for an engine.
+
     Args:
         gpus: The GPUs of this machine.
-        wanted: The variant that the user asks for; gpu leaves the choice of CUDA to this function. If None, a GPU of
-            unknown compute capability is refused, because neither variant is surely right.
+        wanted: The variant that the user asks for; gpu leaves the choice of CUDA to this function.
         engine: The engine that is to use them.
 
     Raises:
@@ -122,15 +120,8 @@ def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engin
             f"{f'{needs.own}, ' if needs.own else ''}or {on_cpu}"
         )
     for variant, each in runnable.items():
-        if any(map(each.are_met_by, gpus)):
+        if any(gpu.capability is None or each.are_met_by(gpu) for gpu in gpus):
             return variant
-    if any(gpu.capability is None for gpu in gpus):
-        if wanted:
-            return next(iter(runnable))
-        raise UserError(
-            f"{gpus[0]}: neither nvidia-smi nor libcuda.so.1 tells the compute capability, and {needs.title} has "
-            f"kernels for {needs.kernels}; choose with {needs.command} --gpu or {needs.command} --cpu"
-        )
     raise UserError(
         f"{gpus[0]}: {needs.title} has kernels for compute capability {needs.kernels}; {needs.other}, or {on_cpu}"
     )
@@ -143,23 +134,18 @@ def describe_gpus(search: GpuSearch, variant: Variant, engine: Engine = "mxnet")
         Empty if there is no GPU, no ``nvidia-smi`` that fails, and none is asked for.
     """
     if not search.gpus:
+        made = f"set-up makes the {variant} environment"
         if search.num_amd:
             return (
                 f"{search.num_amd} AMD GPUs, which no package of the index is built for: ./run.sh setup --engine torch "
-                f"--system PYTHON takes the PyTorch for ROCm of your site; set-up makes the {variant} environment"
+                f"--system PYTHON takes the PyTorch for ROCm of your site; {made}"
             )
-        if not search.problem and variant == "cpu":
+        if search.problem:
+            return f"nvidia-smi lists no GPU ({search.problem}); {made}; for GPUs repair the driver first"
+        if variant == "cpu":
             return ""
-        if not search.problem:
-            needs = NEEDS[engine][variant]
-            older = f"; for older drivers: {needs.command} --cuda12" if engine == "torch" and variant == "gpu" else ""
-            return (
-                f"no NVIDIA driver is here; set-up makes the {variant} environment (CUDA {needs.cuda}), which needs "
-                f"driver {needs.update}{older}"
-            )
-        return f"nvidia-smi lists no GPU ({search.problem}); set-up makes the {variant} environment" + (
-            "; if this machine has GPUs, repair the driver and run ./run.sh setup --gpu" if variant == "cpu" else ""
-        )
+        needs = NEEDS[engine][variant]
+        return f"no NVIDIA driver is here; {made} (CUDA {needs.cuda}), which needs driver {needs.update}"
     first, needs, newest = search.gpus[0], NEEDS[engine][variant], NEEDS[engine]["gpu"]
     counted = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, search.gpus)).items())
     words = [

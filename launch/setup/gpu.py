@@ -4,14 +4,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.setup.layout import MACHINES, Engine, Variant
 
-_PROBE = Path(__file__).with_name("probes") / "gpus.py"
 _QUERY_TIMEOUT_S = 60
 
 _FIELDS = (
@@ -37,6 +35,9 @@ _CAPABILITIES = (
     (r"RTX 50\d\d|RTX PRO \d+ Blackwell", (12, 0)),
 )
 """Pattern of a GPU's name, and the compute capability. *Source*: NVIDIA's list of CUDA GPUs."""
+
+NVIDIA_DRIVER = Path("/proc/driver/nvidia")
+"""Where NVIDIA's driver tells its version and describes the GPUs."""
 
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 """Where Linux describes the processors that AMD's compute driver can use, GPUs and CPUs."""
@@ -188,11 +189,11 @@ class GpuSearch:
 def search_gpus() -> GpuSearch:
     """Return the GPUs of this machine, with the reason if ``nvidia-smi`` is installed and lists none.
 
-    The ``nvidia-smi`` of drivers up to R470 does not know compute capabilities, that of drivers before R450 no MIG, and
-    a container may have none. Then CUDA's driver library is asked, and after it the table of names.
+    The ``nvidia-smi`` of drivers up to R470 does not know compute capabilities, that of drivers before R450 no MIG. A
+    container may have no ``nvidia-smi``: then the kernel's files are read.
     """
     if shutil.which("nvidia-smi") is None:
-        seen = [Gpu(name, capability) for name, capability in _ask_libcuda()]
+        seen = _listed_by_kernel()
         return GpuSearch(seen, num_amd=0 if seen else _count_amd())
     for fields in _FIELDS:
         status, output = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
@@ -204,6 +205,16 @@ def search_gpus() -> GpuSearch:
     return GpuSearch([], (output.strip().splitlines() or [f"exit status {status}, no output"])[0])
 
 
+def _listed_by_kernel() -> list[Gpu]:
+    try:
+        driver = re.search(r" (\d+\.\d\S*)", (NVIDIA_DRIVER / "version").read_text("utf-8"))
+    except OSError:
+        return []
+    texts = [file.read_text("utf-8") for file in sorted(NVIDIA_DRIVER.glob("gpus/*/information"))]
+    names = [name for text in texts for name in re.findall(r"^Model:\s+(.+)$", text, re.MULTILINE)]
+    return [Gpu(name, capability_of(name), driver[1] if driver else "") for name in names]
+
+
 def _count_amd() -> int:
     """Return the number of AMD GPUs that the kernel's driver lists, where a node with SIMD units is a GPU."""
     nodes = KFD_NODES.glob("*/properties")
@@ -211,17 +222,15 @@ def _count_amd() -> int:
 
 
 def _described(rows: Sequence[Mapping[str, str]]) -> list[Gpu]:
-    """Return the GPUs of the rows of ``nvidia-smi``, with a compute capability from elsewhere where it tells none."""
-    told = [re.fullmatch(r"(\d+)\.(\d+)", row.get("compute_cap", "")) for row in rows]
-    asked = {} if all(told) else dict(_ask_libcuda())
+    """Return the GPUs of the rows of ``nvidia-smi``, with the compute capability of the name where it tells none."""
     return [
         Gpu(
             row["name"],
-            (int(number[1]), int(number[2])) if number else asked.get(row["name"]) or capability_of(row["name"]),
+            driver_number(row.get("compute_cap", "")) or capability_of(row["name"]),
             row["driver_version"],
             row.get("mig.mode.current", "").strip() == "Enabled",
         )
-        for row, number in zip(rows, told, strict=True)
+        for row in rows
     ]
 
 
@@ -232,25 +241,15 @@ def capability_of(name: str) -> tuple[int, int] | None:
 
 
 def driver_number(version: str) -> tuple[int, int] | None:
-    """Return the first two numbers of a driver's version, for example (535, 104); None if the version has none."""
+    """Return the first two numbers of a version, for example (535, 104); None if the version has none."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _ask_libcuda() -> list[tuple[str, tuple[int, int]]]:
-    """Return name and compute capability of each GPU that CUDA's driver library sees; empty if it cannot be used."""
-    status, output = _run(sys.executable, "-I", "-S", str(_PROBE), CUDA_VISIBLE_DEVICES=None)
-    rows = re.findall(r"^(.+)\t(\d+)\.(\d+)$", output, re.MULTILINE) if status == 0 else []
-    return [(name, (int(major), int(minor))) for name, major, minor in rows]
-
-
-def _run(*command: str, **changes: str | None) -> tuple[int, str]:
-    """Return the exit status and the output of a command; variables that are None are left out."""
-    environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+def _run(*command: str) -> tuple[int, str]:
+    """Return the exit status and the output of a command."""
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     return done.returncode, done.stdout or done.stderr

@@ -1,10 +1,9 @@
-"""Machines with GPUs, imitated: an ``nvidia-smi`` as that of a driver, and a driver library that knows the GPU."""
+"""Machines with GPUs, imitated by an ``nvidia-smi`` as that of a driver."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.launch.stand_in import write_program
-from tests.libraries import compile_library
 
 _FIRST_WITH_CAPABILITY = 495
 """The first driver whose nvidia-smi knows the field compute_cap."""
@@ -22,18 +21,6 @@ for field in ${{1#--query-gpu=}}; do
 done
 number=0
 while [ $number -lt {count} ]; do echo "$row"; number=$((number + 1)); done"""
-
-_LIBCUDA = """
-#include <stdlib.h>
-#include <string.h>
-int cuInit(unsigned flags)  /* CUDA_ERROR_NO_DEVICE where no GPU may be seen */
-{{ const char *visible = getenv("CUDA_VISIBLE_DEVICES"); return visible && !*visible ? 100 : 0; }}
-int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
-int cuDeviceGet(int *device, int index) {{ *device = index; return 0; }}
-int cuDeviceGetName(char *name, int size, int device) {{ strncpy(name, "{name}", size); return 0; }}
-int cuDeviceGetAttribute(int *value, int attribute, int device)
-{{ *value = attribute == 75 ? {major} : {minor}; return 0; }}
-"""
 
 
 @dataclass(frozen=True)
@@ -59,8 +46,8 @@ class GpuMachine:
     def __str__(self) -> str:
         return f"{self.label}, R{self.driver.partition('.')[0]}"
 
-    def install(self, folder: Path, *, with_library: bool = True) -> None:
-        """Write ``nvidia-smi``, and ``libcuda.so.1`` if wanted, into a folder for PATH and LD_LIBRARY_PATH."""
+    def install(self, folder: Path) -> None:
+        """Write ``nvidia-smi`` into a folder for PATH."""
         known = {
             "name": self.name,
             "driver_version": self.driver,
@@ -72,13 +59,6 @@ class GpuMachine:
             known["compute_cap"] = ".".join(map(str, self.capability))
         cases = "\n    ".join(f"{field}) value='{value}' ;;" for field, value in known.items())
         write_program(folder / "nvidia-smi", _NVIDIA_SMI.format(cases=cases, count=self.count))
-        if with_library and "compute_cap" not in known:  # else nobody asks the library
-            self._compile_library(folder)
-
-    def _compile_library(self, folder: Path) -> None:
-        major, minor = self.capability
-        source = _LIBCUDA.format(name=self.name, count=self.count, major=major, minor=minor)
-        compile_library(folder / "libcuda.so.1", source)
 
 
 _V100 = ("V100", "Tesla V100-SXM2-16GB", (7, 0))

@@ -34,9 +34,8 @@ _WORDS = {"setup:": "taken", "error:": "refused", "OK": "good", "WARN": "warns",
 
 @pytest.fixture
 def imitate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder from which ``nvidia-smi`` and ``libcuda.so.1`` are taken."""
+    """Return a folder from which ``nvidia-smi`` is taken."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     return tmp_path
 
 
@@ -89,29 +88,31 @@ def test_the_page_tells_what_set_up_and_doctor_say(
     assert _PAGE.read_text(encoding="utf-8") == page, "make the table anew, see this file's head"
 
 
-def test_without_the_driver_library_the_name_tells_the_capability_and_an_unknown_gpu_is_asked_about(
-    imitate: Path,
-) -> None:
-    (imitate / "libcuda.so.1").write_bytes(b"no library")
+def test_an_old_driver_leaves_the_capability_to_the_name_and_an_unknown_gpu_is_taken(imitate: Path) -> None:
     found = []
     for name in ("Tesla V100-SXM2-16GB", "NVIDIA X1, special"):
-        GpuMachine("X", name, (8, 0), "470.57.02", count=2).install(imitate, with_library=False)
+        GpuMachine("X", name, (8, 0), "470.57.02", count=2).install(imitate)
         found.append(search_gpus().gpus)
     assert [[(gpu.name, gpu.capability) for gpu in gpus] for gpus in found] == [
         [("Tesla V100-SXM2-16GB", (7, 0))] * 2,
         [("NVIDIA X1, special", None)] * 2,
     ]
-    with pytest.raises(UserError, match=r"neither nvidia-smi nor libcuda.*setup --gpu or"):
-        check_gpus(found[1])
-    assert check_gpus(found[1], "gpu") == "gpu"
+    assert [check_gpus(each) for each in found] == ["gpu", "gpu"]
 
 
-def test_a_container_without_nvidia_smi_asks_the_driver_library(imitate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    MACHINES[0].install(imitate)
-    (imitate / "nvidia-smi").unlink()
-    monkeypatch.setenv("PATH", str(imitate))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert [str(gpu) for gpu in search_gpus().gpus] == ["Tesla V100-SXM2-16GB (compute capability 7.0)"] * 8
+def test_a_container_without_nvidia_smi_reads_what_the_driver_tells_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpu, "NVIDIA_DRIVER", tmp_path)
+    assert search_gpus().gpus == []
+    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+    (tmp_path / "version").write_text(version, encoding="utf-8")
+    for bus in ("0000:07:00.0", "0000:0f:00.0"):
+        file = tmp_path / "gpus" / bus / "information"
+        file.parent.mkdir(parents=True)
+        file.write_text("Model: \t\t NVIDIA A100-SXM4-80GB\nIRQ:   \t\t 18\nBus Type: \t PCIe\n", encoding="utf-8")
+    assert search_gpus().gpus == [Gpu("NVIDIA A100-SXM4-80GB", (8, 0), "535.104.05")] * 2
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Machine:
         self.monkeypatch.setenv("LD_LIBRARY_PATH", str(self.folder))
         if gpus:
             a100 = GpuMachine("A100", "NVIDIA A100-SXM4-80GB", (8, 0), "550.54.15", count=gpus)
-            a100.install(self.folder, with_library=False)
+            a100.install(self.folder)
         if visible is None:
             self.monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
