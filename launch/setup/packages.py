@@ -6,7 +6,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,37 +20,29 @@ _WORDS: dict[Need, str] = {
 }
 """What to do where no package is known."""
 
-_CONDA: tuple[str, str, dict[Need, str]] = (
-    "mamba conda micromamba",
-    "install -c conda-forge",
-    {"compiler": "cxx-compiler", "make": "make", "mpi": "openmpi"},
-)
-_MANAGERS: Sequence[tuple[str, str, dict[Need, str]]] = (
-    ("dnf microdnf yum", "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi-devel"}),
-    ("zypper", "install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi4-devel"}),
+_CONDA = ("conda install -c conda-forge", {"compiler": "cxx-compiler", "make": "make", "mpi": "openmpi"})
+_INSTALLED: Sequence[tuple[str, Mapping[str, str]]] = (
+    ("dnf install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi-devel"}),
+    ("zypper install", {"compiler": "gcc-c++", "make": "make", "mpi": "openmpi4-devel"}),
+    # Bare images have no lists of packages.
     (
-        "apt-get",
-        "update && apt-get install",  # bare images have no lists of packages
+        "apt-get update && apt-get install",
         {"venv": "{python}-venv", "compiler": "g++", "make": "make", "mpi": "libopenmpi-dev"},
     ),
 )
-"""The commands that a package manager may have, how a package is installed after the command, and what each need is
-called. ``run.sh`` has the same order: Fedora has an apt-get, too. Red Hat's and SUSE's Pythons can all make virtual
-environments."""
+"""The command of each package manager, and what it calls each need. ``run.sh`` has the same order: Fedora has an
+apt-get, too. Red Hat's and SUSE's Pythons can all make virtual environments."""
 
 
-def remedy(need: Need, python: str = sys.executable) -> str:
+def remedy(need: Need) -> str:
     """Return the command that installs a need, or else words that name it.
 
-    Args:
-        need: What this machine lacks.
-        python: The interpreter that lacks it, if it is a part of Python. Only one of the distribution has packages.
+    Of parts of Python, only the distribution's own interpreter has packages.
     """
-    for manager in (*([_CONDA] if os.environ.get("CONDA_PREFIX") else []), *_MANAGERS):
-        programs, install, packages = manager
-        program = next(filter(shutil.which, programs.split()), "")
-        package = packages.get(need, "").format(python=Path(python).name)
-        if program and package and (need != "venv" or Path(python).parent == Path("/usr/bin")):
-            as_root = "" if manager is _CONDA or os.geteuid() == 0 else "as root: "
-            return f"{as_root}{program} {install} {package}"
+    python = Path(sys.executable)
+    for command, packages in (*([_CONDA] if os.environ.get("CONDA_PREFIX") else []), *_INSTALLED):
+        package = packages.get(need, "").format(python=python.name)
+        if shutil.which(command.split()[0]) and package and (need != "venv" or python.parent == Path("/usr/bin")):
+            as_root = "" if command == _CONDA[0] or os.geteuid() == 0 else "as root: "
+            return f"{as_root}{command} {package}"
     return _WORDS[need]

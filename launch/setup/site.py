@@ -17,22 +17,15 @@ from typing import Any
 from configs.errors import UserError
 from launch.setup.child import StageError
 from launch.setup.layout import CURRENT, EXTRAS, NEWEST_PYTHON, PROJECT, ROOT, Engine, Kind
-from launch.setup.packages import remedy
 from launch.setup.probes import libraries
 from launch.setup.probes.libraries import IMPORTED, REQUIRED
 from launch.setup.state import digest
 from launch.setup.work import GB, Stage, Work
 
-_OLDEST: Mapping[Engine, Mapping[str, tuple[int, int]]] = {
-    "mxnet": {"MXNet": (1, 9), "Horovod": (0, 28), "DALI": (1, 34)},
-    "torch": {"PyTorch": (2, 4), "DALI": (1, 34)},
-}
+_OLDEST: Mapping[str, tuple[int, int]] = {"MXNet": (1, 9), "Horovod": (0, 28), "PyTorch": (2, 4), "DALI": (1, 34)}
 """Library -> the oldest version with which this program was tried; older ones lack some of what it calls."""
 
-_BUILT_FOR: Mapping[Engine, re.Pattern[str]] = {
-    "mxnet": re.compile(r"(mxnet|horovod|nvidia-dali|numpy)\b", re.IGNORECASE),
-    "torch": re.compile(r"(torch\w*|pytorch-triton\S*|triton|nvidia-\S+|numpy)\b", re.IGNORECASE),
-}
+_BUILT_FOR = re.compile(r"(mxnet|horovod|torch\w*|pytorch-triton\S*|triton|nvidia-\S+|numpy)\b", re.IGNORECASE)
 """Names of the packages that are built for each other, so that pip may replace none of them."""
 
 _READERS = ("dali12", "dali13")
@@ -54,7 +47,7 @@ def choose_base(engines: Sequence[Engine], named: str) -> Kind:
     names = [named] if named else ["python3", "python", *(f"python3.{minor}" for minor in range(14, 9, -1))]
     # Absolute, because it is asked in another folder.
     pythons = [str(Path(path).absolute()) for path in filter(None, map(shutil.which, names))]
-    lacking: dict[str, dict[str, None]] = {}
+    lacking: list[str] = []
     engine_option = "" if engines[0] == "mxnet" else f" --engine {engines[0]}"
     for engine in engines:
         for python in pythons:
@@ -62,30 +55,22 @@ def choose_base(engines: Sequence[Engine], named: str) -> Kind:
                 continue
             found = _describe(python, engine)
             if found["lacks"]:
-                lacking.setdefault(python, {}).update(dict.fromkeys(found["lacks"]))
+                lacking.append(f"{python} lacks {', '.join(found['lacks'])}")
                 continue
             if problems := _problems(found, engine):
                 remedy = f"name another interpreter, or let ./run.sh setup --engine {engine} install its own"
                 raise UserError("\n".join(f"{python}: {problem}; {remedy}" for problem in problems))
             kind = Kind((engine,), "gpu" if found["has_cuda"] else "cpu", python)
-            versions = ", ".join(_versions(found, engine))
+            versions = ", ".join(f"{title} {found[title][0]}" for title in IMPORTED[engine] if title in found)
             sys.stderr.write(f"setup: {python} has {versions}; set-up makes the {kind.variant} environment over it\n")
             return kind
     needed = ", or ".join(" and ".join(REQUIRED[engine]) for engine in engines)
-    why = "; ".join(f"{python} lacks {', '.join(them)}" for python, them in lacking.items())
-    why = why or f"there is no {' or '.join(names)}"
+    why = "; ".join(lacking) or f"there is no {' or '.join(names)}"
     raise UserError(
         f"--system needs a Python that has {needed}: {why}; name the interpreter "
         f"(./run.sh setup{engine_option} --system /opt/python/bin/python), or let ./run.sh "
         f"setup{engine_option} install its own"
     )
-
-
-def _versions(found: dict[str, Any], engine: Engine) -> list[str]:
-    """Return each library of a base that was found, with its version."""
-    required = REQUIRED[engine]
-    titles = [*required, *(title for title in IMPORTED[engine] if title in found and title not in required)]
-    return [f"{title} {found[title][0] if title in found else '(no driver to load it)'}" for title in titles]
 
 
 @lru_cache
@@ -115,19 +100,14 @@ def _problems(found: dict[str, Any], engine: Engine) -> list[str]:
     newest = max(NEWEST_PYTHON.values())
     if not (3, 10) <= tuple(version) <= newest:
         problems.append(f"it is Python {version[0]}.{version[1]}, and this program needs 3.10 to 3.{newest[1]}")
-    for title, oldest in _OLDEST[engine].items():
+    for title, oldest in _OLDEST.items():
         if title in found and _number(found[title][0]) < oldest:
             problems.append(f"{title} is {found[title][0]}, and this program needs {oldest[0]}.{oldest[1]} or later")
-    if "MXNet" in found and _number(found["MXNet"][0]) >= (2, 0):
-        problems.append(f"MXNet is {found['MXNet'][0]}, and this program needs MXNet 1")
     wanted = "nccl" if found.get("has_cuda") else "gloo"
     if "parts" in found and wanted not in found["parts"]:
         built = " and ".join(found["parts"]) or "none of Gloo, MPI and NCCL"
         library = "Horovod" if engine == "mxnet" else "torch.distributed"
         problems.append(f"{library} was built with {built}, and this program needs {wanted} here")
-    # A library that cannot be imported ends the description before these are known.
-    if not (found.get("has_pip", True) or found["has_ensurepip"]):
-        problems.append(f"it has neither pip nor ensurepip: {remedy('venv', found.get('executable', ''))}")
     return problems
 
 
@@ -170,7 +150,7 @@ def _make_venv_over_base(work: Work) -> None:
         lines.insert(0, "import os, sys; sys.pycache_prefix = os.path.join(sys.prefix, 'compiled')\n")
     (environment.site_packages / "zz_base.pth").write_text("".join(lines), encoding="utf-8")
     pins = [pin for pin in found["pins"] if not pin.lower().startswith("resnet-records==")]
-    built = filter(_BUILT_FOR[work.kind.engines[0]].match, pins)
+    built = filter(_BUILT_FOR.match, pins)
     for name, kept in (("base", pins), ("base-frameworks", built)):
         text = "\n".join([f"# the packages of {work.kind.base}", *kept, ""])
         (environment.folder / f"{name}.txt").write_text(text, encoding="utf-8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,8 +27,6 @@ IMPORTED = {
 """Engine -> library -> the module that is imported to see whether the library works, if it is there."""
 
 _PARTS = ("gloo", "mpi", "nccl")
-_MAKES_WHEELS = (70, 1)
-"""The first setuptools that makes wheels by itself."""
 
 
 def main(engine: str) -> None:
@@ -38,19 +35,16 @@ def main(engine: str) -> None:
 
     required = REQUIRED[engine]
     found: dict[str, Any] = {
-        "python": list(sys.version_info[:2]), "executable": sys.executable, "problems": [],
+        "python": list(sys.version_info[:2]), "problems": [], "has_pip": not _lacks("pip"),
+        "has_tools": not _lacks("setuptools") and not _lacks("wheel"),
         "lacks": [title for title, name in required.items() if _lacks(name)],
     }  # fmt: skip
     if not found["lacks"]:
-        setuptools = [re.findall(r"\d+", each.version or "")[:2] for each in distributions(name="setuptools")]
-        is_new = any(tuple(map(int, numbers)) >= _MAKES_WHEELS for numbers in setuptools)
-        found["has_pip"], found["has_ensurepip"] = not _lacks("pip"), not _lacks("ensurepip")
-        found["has_tools"] = not _lacks("setuptools") and (is_new or not _lacks("wheel"))
         _describe_modules(_import_all(engine, found), found)
         packages = [name.partition(".")[0] for name in required.values()]
         found["folders"] = list(dict.fromkeys(str(Path(path).absolute()) for path in sys.path if _has(path, packages)))
         found["pins"] = sorted({f"{each.metadata['Name']}=={each.version}" for each in distributions() if each.version})
-    _tell(found)
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 def _import_all(engine: str, found: dict[str, Any]) -> dict[str, ModuleType]:
@@ -59,8 +53,6 @@ def _import_all(engine: str, found: dict[str, Any]) -> dict[str, ModuleType]:
     for title, name in IMPORTED[engine].items():
         if title not in REQUIRED[engine] and _lacks(name.rpartition(".")[0] or name):
             continue
-        # If the import ends the process, this line counts.
-        _tell({**found, "problems": [*found["problems"], f"{title} cannot be imported: it ends the process"]})
         try:
             modules[title] = importlib.import_module(name)
             found[title] = [_version(name), modules[title].__file__]
@@ -103,11 +95,6 @@ def _version(name: str) -> str | None:
 def _has(path: str, packages: list[str]) -> bool:
     """Return whether packages lie in a folder of the search path."""
     return path.endswith(("-packages", ".egg")) or any((Path(path) / name).is_dir() for name in packages)
-
-
-def _tell(found: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

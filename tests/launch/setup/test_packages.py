@@ -19,8 +19,7 @@ from launch.setup.packages import Need, remedy
         ("apt-get", "mpi", "apt-get update && apt-get install libopenmpi-dev"),
         ("apt-get", "venv", "apt-get update && apt-get install python3.13-venv"),
         ("apt-get dnf", "compiler", "dnf install gcc-c++"),
-        ("yum dnf", "mpi", "dnf install openmpi-devel"),
-        ("microdnf", "make", "microdnf install make"),
+        ("dnf", "mpi", "dnf install openmpi-devel"),
         ("zypper", "mpi", "zypper install openmpi4-devel"),
         ("apt-get conda", "compiler", "conda install -c conda-forge cxx-compiler"),
         ("apt-get conda", "make", "apt-get update && apt-get install make"),
@@ -39,7 +38,9 @@ def test_a_need_is_named_as_the_package_manager_of_the_machine_calls_it(
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     if expected.startswith("conda"):
         monkeypatch.setenv("CONDA_PREFIX", "/opt/conda")
+    monkeypatch.setattr("sys.executable", "/usr/bin/python3.13")
     for user, words in ((0, ""), (1000, "as root: " if re.match("(apt|.*dnf|zypper)", expected) else "")):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        assert remedy(need, "/usr/bin/python3.13") == words + expected
-    assert need != "venv" or remedy(need, "/opt/python/bin/python3.13").startswith("use another Python")
+        assert remedy(need) == words + expected
+    monkeypatch.setattr("sys.executable", "/opt/python/bin/python3.13")
+    assert need != "venv" or remedy(need).startswith("use another Python")

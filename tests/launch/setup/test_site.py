@@ -21,11 +21,11 @@ from launch.setup.site import choose_base
 from tests.launch.stand_in import write_program
 
 _GOOD: dict[str, Any] = {
-    "python": [3, 10], "problems": [], "lacks": [], "has_pip": True, "has_ensurepip": False, "has_cuda": True,
+    "python": [3, 10], "problems": [], "lacks": [], "has_pip": True, "has_cuda": True,
     "parts": ["mpi", "nccl"], "MXNet": ["1.9.1", ""], "Horovod": ["0.28.1+nv24.4", ""], "DALI": ["1.36.0", ""],
 }  # fmt: skip
 _GOOD_TORCH: dict[str, Any] = {
-    "python": [3, 14], "problems": [], "lacks": [], "has_pip": True, "has_ensurepip": False, "has_cuda": True,
+    "python": [3, 14], "problems": [], "lacks": [], "has_pip": True, "has_cuda": True,
     "parts": ["gloo", "nccl"], "PyTorch": ["2.4.0a0+07cecf4168.nv24.05", ""], "cuda": "12.4",
 }  # fmt: skip
 
@@ -45,12 +45,9 @@ def _python(path: Path, answer: dict[str, Any] | str) -> Path:
         ("mxnet", {"MXNet": ["1.8.9", ""]}, ["MXNet is 1.8.9, and this program needs 1.9 or later"]),
         ("mxnet", {"has_cuda": False}, ["Horovod was built with mpi and nccl, and this program needs gloo here"]),
         ("mxnet", {"MXNet": ["1.10", ""]}, []),
-        ("mxnet", {"MXNet": ["2.0.0.beta1", ""]}, ["MXNet is 2.0.0.beta1, and this program needs MXNet 1"]),
         ("mxnet", {"parts": []},
          ["Horovod was built with none of Gloo, MPI and NCCL, and this program needs nccl here"]),
-        ("mxnet", {"problems": ["DALI cannot be imported"], "has_pip": False},
-         ["DALI cannot be imported",
-          "it has neither pip nor ensurepip: use another Python, one with the modules venv and ensurepip"]),
+        ("mxnet", {"problems": ["DALI cannot be imported"]}, ["DALI cannot be imported"]),
         ("torch", {}, []),
         ("torch", {"PyTorch": ["2.3.1", ""]}, ["PyTorch is 2.3.1, and this program needs 2.4 or later"]),
         ("torch", {"parts": ["gloo"]}, ["torch.distributed was built with gloo, and this program needs nccl here"]),
@@ -82,7 +79,7 @@ def test_a_base_is_good_or_each_reason_against_it_is_named(
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (f'exec {sys.executable} -S "$@"', "lacks MXNet, Horovod, DALI, PyTorch"),
+        (f'exec {sys.executable} -S "$@"', "lacks MXNet, Horovod, DALI"),
         ("printf 'Traceback:\\n  File\\nImportError: libx.so\\n' >&2; exit 3", "ImportError: libx.so"),
         ("exit 3", "exit status 3"),
         ("exec sleep 60", "timed out"),
@@ -101,16 +98,16 @@ def test_a_python_without_the_libraries_is_refused_with_the_reason(
         choose_base(["torch"], "/no/python")
 
 
-def test_a_library_that_ends_the_interpreter_is_named_and_so_is_one_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_a_library_that_cannot_be_imported_is_named_and_an_interpreter_that_ends_is_refused(tmp_path: Path) -> None:
     for name, text, told in (
-        ("a", "import os; os.abort()", "it ends the process"),
-        ("b", "import no_lib", "named 'no_lib'"),
+        ("a", "import os; os.abort()", "lacks a working interpreter"),
+        ("b", "import no_lib", "PyTorch cannot be imported: .*named 'no_lib'; name another"),
     ):
         folder = tmp_path / name
         python = _python(folder / "python", f'PYTHONPATH={folder} exec {sys.executable} -S "$@"')
         (folder / "torch").mkdir()
         (folder / "torch" / "__init__.py").write_text(text, encoding="utf-8")
-        with pytest.raises(UserError, match=f"^{python}: PyTorch cannot be imported: .*{told}; name another"):
+        with pytest.raises(UserError, match=f"{python}:? {told}"):
             choose_base(["torch"], str(python))
 
 
