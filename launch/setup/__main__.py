@@ -12,19 +12,18 @@ from pathlib import Path
 from configs.arguments import Parser, add_options, exit_status, option, parse
 from configs.errors import UserError
 from launch.setup.checks import check_gpus, describe_gpus, find_problems
-from launch.setup.child import Command, StageError, stopwatch
+from launch.setup.child import StageError, stopwatch
 from launch.setup.gpu import NEEDS, search_gpus
 from launch.setup.horovod import try_mpi
 from launch.setup.layout import (
-    BUILDING,
     CURRENT,
     ENGINES,
     EXTRAS,
     MACHINES,
     NEWEST_PYTHON,
+    REPLACED,
     ROOT,
     Engine,
-    Environment,
     Kind,
     Variant,
 )
@@ -37,9 +36,9 @@ from launch.setup.state import (
     find_fault,
     is_used,
     only_one,
-    put_in_place,
     refuse_links,
     remove_folder,
+    set_aside,
 )
 from launch.setup.wheels import check_folder, download
 from launch.setup.work import Stage, Work
@@ -119,6 +118,9 @@ def _main(options: Options) -> int:
         download(choose_kind(options, None), folder, checks_files=not options.without_hashes)
     except StageError as error:
         sys.stderr.write(f"error: {error}\n")
+        if REPLACED.exists():
+            back = f"rm -r {CURRENT.folder} && mv {REPLACED} {CURRENT.folder}"
+            sys.stderr.write(f"       to take the environment of before back: {back}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("\nsetup: stopped; ./run.sh continues from here\n")
@@ -135,17 +137,14 @@ def set_up(options: Options) -> int:
         StageError: A stage failed.
     """
     refuse_links()
-    remembered = _begun_kind(options)
-    wheels = State(CURRENT).wheels or State(BUILDING).wheels
+    state = State()
+    remembered, wheels, has_mpi = _begun_kind(options, state), state.wheels, state.has_mpi
     if options.wheels is not None:
         wheels = options.wheels and str(Path(options.start, options.wheels).absolute())
-        check_folder(wheels, is_remembered=False)
-    kind = remembered_kind(options, remembered)
-    has_mpi = None  # Horovod stays as it is, if it is there
-    if kind:
-        environment, stages, pending = _plan(kind, options.extra, has_mpi)
-        if environment is CURRENT and not pending:  # A complete new environment still has to take its place.
-            state = State(CURRENT)
+        check_folder(wheels)
+    if kind := remembered_kind(options, remembered):
+        stages, pending = _plan(kind, options.extra, has_mpi=has_mpi)
+        if not pending:
             if options.quiet or not _can_add_mpi(state, stages):
                 if wheels != state.wheels:  # The environment may be another user's.
                     state.wheels = wheels
@@ -159,20 +158,20 @@ def set_up(options: Options) -> int:
     if not os.access(ROOT, os.W_OK):
         raise cannot_write("permission denied")
     kind = choose_kind(options, remembered)
-    _, _, pending = _plan(kind, options.extra, has_mpi)
+    _, pending = _plan(kind, options.extra, has_mpi=has_mpi)
     needed_bytes = sum(stage.needed_bytes for stage in pending)
     if problems := find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes):
         raise UserError("\n".join(problems))
-    check_folder(wheels, is_remembered=options.wheels is None)
-    if has_mpi is None and _builds_horovod(pending):
-        has_mpi = try_mpi(is_expected=State(CURRENT).has_mpi)
+    check_folder(wheels)
+    if _builds_horovod(pending):
+        has_mpi = try_mpi()
     with only_one() as lock:
-        # Another set-up may have ended since the plan above.
-        environment = _run(kind, lock, options, wheels, has_mpi)
-        if environment is BUILDING:
-            if is_used():  # by a run that began meanwhile
-                return _leave_alone(options)
-            put_in_place()
+        stages, pending = _plan(kind, options.extra, has_mpi=has_mpi)  # Another set-up may have ended meanwhile.
+        if pending and is_used():  # by a run that began meanwhile
+            return _leave_alone(options)
+        state = _begin(kind, wheels, stages, pending, has_mpi=has_mpi)
+        names, checks_files = [stage.name for stage in pending], not options.without_hashes
+        _run(stages, state, Work(CURRENT, kind, has_mpi, lock, checks_files, names, wheels))
     return 0
 
 
@@ -189,14 +188,11 @@ def _leave_alone(options: Options) -> int:
     return 0
 
 
-def _begun_kind(options: Options) -> Kind | None:
-    """Return what the environment is for, or the one that is being built; None for a build with other engines.
-
-    A build that was stopped or has failed has no engine that works, to which the wanted one could be added.
-    """
-    building = State(BUILDING).kind
-    is_continued = building is not None and (options.engine is None or building.engines == (options.engine,))
-    return State(CURRENT).kind or (building if is_continued else None)
+def _begun_kind(options: Options, state: State) -> Kind | None:
+    """Return what the environment is for; None if it has no engine yet to which the wanted one could be added."""
+    has_engine = not state.stages.keys().isdisjoint(("horovod", "torch", "packages"))
+    is_continued = state.kind is not None and (options.engine is None or state.kind.engines == (options.engine,))
+    return state.kind if has_engine or is_continued else None
 
 
 def remembered_kind(options: Options, remembered: Kind | None) -> Kind | None:
@@ -296,28 +292,26 @@ def runs_here(engine: Engine) -> bool:
     return sys.version_info[:2] <= NEWEST_PYTHON[engine] and platform.machine() in MACHINES[engine]
 
 
-def _plan(kind: Kind, extras: Collection[str], has_mpi: bool | None) -> tuple[Environment, list[Stage], list[Stage]]:
-    """Return the environment to work on, all of its stages, and those of them that are not done.
+def _plan(kind: Kind, extras: Collection[str], *, has_mpi: bool) -> tuple[list[Stage], list[Stage]]:
+    """Return all stages of the environment, and those of them that are not done.
 
-    Missing packages are added to the current environment. For another Python, variant, main engine or place of the
-    checkout, or if the interpreter no longer runs, a new environment is built beside the current one, or a build that
-    was stopped goes on. If ``has_mpi`` is None, a Horovod that is there serves with MPI and without.
+    Missing packages are added. For another Python, variant, main engine or place of the checkout, or if the interpreter
+    no longer runs, every stage is done again, in a new environment.
     """
-    for environment in (CURRENT, BUILDING):
-        state = State(environment)
-        stages = make_stages(kind, has_mpi=state.has_mpi if has_mpi is None else has_mpi, extras=extras)
-        if state.is_done(stages[0].name, stages[0].digest) and not find_fault(environment):
-            undone = {"wheels"} if _has_foreign_versions(environment, kind) else set()
-            undone |= {stage.name for stage in stages if not state.is_done(stage.name, stage.digest)}
-            return environment, stages, [stage for stage in stages if stage.name in undone]
-    return BUILDING, stages, stages
+    state, stages = State(), make_stages(kind, has_mpi=has_mpi, extras=extras)
+    undone = {stage.name for stage in stages if not state.is_done(stage.name, stage.digest)}
+    if stages[0].name in undone or find_fault():
+        return stages, stages
+    if _has_foreign_versions(kind):
+        undone.add("wheels")
+    return stages, [stage for stage in stages if stage.name in undone]
 
 
-def _has_foreign_versions(environment: Environment, kind: Kind) -> bool:
+def _has_foreign_versions(kind: Kind) -> bool:
     """Return whether somebody has replaced a package of which MXNet takes no other version than the lock file's."""
     if kind.base or kind.lock != "mxnet":
         return False
-    there = {path.stem for name in _OLD for path in environment.site_packages.glob(f"{name}-*.dist-info")}
+    there = {path.stem for name in _OLD for path in CURRENT.site_packages.glob(f"{name}-*.dist-info")}
     return not there <= {line.partition(" ")[0].replace("==", "-") for line in locked("mxnet", *_OLD)}
 
 
@@ -327,39 +321,37 @@ def _builds_horovod(stages: Collection[Stage]) -> bool:
 
 def _can_add_mpi(state: State, stages: Collection[Stage]) -> bool:
     """Return whether the Horovod of a complete environment has no MPI, and could have it now."""
-    return _builds_horovod(stages) and not state.has_mpi and os.access(ROOT, os.W_OK) and try_mpi(is_expected=False)
+    return _builds_horovod(stages) and not state.has_mpi and os.access(ROOT, os.W_OK) and try_mpi()
 
 
-def _run(kind: Kind, lock: int, options: Options, wheels: str, has_mpi: bool | None) -> Environment:
-    """Do the pending stages, first of a new environment if there is none to add to; return the environment.
-
-    If ``has_mpi`` is None, Horovod stays as it is.
-    """
-    environment, stages, pending = _plan(kind, options.extra, has_mpi)
-    state = State(environment)
-    if stages[0] in pending:
-        if State(CURRENT).kind:
-            why = find_fault(CURRENT) or f"{CURRENT.folder} was made for another version, Python, engine or folder"
+def _begin(kind: Kind, wheels: str, stages: list[Stage], pending: list[Stage], *, has_mpi: bool) -> State:
+    """Return the record of the environment to work on; make room for a new one if every stage is to be done."""
+    if pending == stages:
+        if State().kind:
+            why = find_fault() or f"{CURRENT.folder} was made for another version, Python, engine or folder"
             sys.stderr.write(f"setup: {why}; making a new environment\n")
-        remove_folder(BUILDING.folder)
-        state.has_mpi, state.stages = False, {}
-    state.kind, state.wheels = kind, wheels
-    state.has_mpi = state.has_mpi if has_mpi is None else has_mpi
+        set_aside()
+    state = State()
+    state.kind, state.wheels, state.has_mpi = kind, wheels, has_mpi
     state.write()
-    begun: dict[str, Command] = {}
-    names, checks_files = [stage.name for stage in pending], not options.without_hashes
+    return state
+
+
+def _run(stages: list[Stage], state: State, work: Work) -> None:
+    """Do the stages that are pending."""
     try:
-        for stage in pending:
-            state.stages.pop(stage.name, None)  # An interrupted stage counts as not done.
-            state.write()
-            with stopwatch(f"[{stages.index(stage) + 1}/{len(stages)}] {stage.title}") as tick:
-                stage.run(Work(environment, kind, state.has_mpi, lock, checks_files, tick, names, begun, wheels))
-            state.stages[stage.name] = stage.digest
-            state.write()
+        for number, stage in enumerate(stages, start=1):
+            if stage.name in work.pending:
+                state.stages.pop(stage.name, None)  # An interrupted stage counts as not done.
+                state.write()
+                with stopwatch(f"[{number}/{len(stages)}] {stage.title}"):
+                    stage.run(work)
+                state.stages[stage.name] = stage.digest
+                state.write()
     finally:
-        for command in begun.values():
+        for command in work.begun.values():
             command.stop()
-    return environment
+    remove_folder(REPLACED)
 
 
 def _parser() -> Parser:

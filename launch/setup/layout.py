@@ -81,17 +81,14 @@ PROJECT = ROOT / "pyproject.toml"
 CURRENT = Environment(ROOT / ".venv")
 """The environment that every command of the program uses."""
 
-BUILDING = Environment(ROOT / ".venv.building")
-"""A new environment, until it is complete and takes the place of the current one."""
-
 DOWNLOADING = Environment(ROOT / ".venv.download")
 """Where ``setup --download`` has pip and its logs."""
 
 REPLACED = ROOT / ".venv.old"
-"""The previous environment, from the moment it is replaced until it is deleted."""
+"""The environment that a new one replaces, until the new one is complete."""
 
 SETUP_LOCK = ROOT / ".venv.lock"
-"""The file that a running set-up locks. It lies outside the environments, which are renamed while it is locked."""
+"""The file that a running set-up locks. It lies outside the environment, which is renamed while it is locked."""
 
 USED_LOCK = ROOT / ".venv.used"
 """The file that a run locks, shared, while it uses the current environment, on whatever node."""

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from launch.setup.child import Command, StageError
-from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_build, link_nvidia_libraries
+from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_code, link_nvidia_libraries
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
 from launch.setup.pins import (
     HOROVOD,
@@ -147,8 +147,7 @@ def _install_wheels(work: Work) -> None:
 def _begin_horovod(work: Work) -> None:
     """Start to compile Horovod into a wheel. From the return on, pip may install other packages meanwhile."""
     log, folder = work.environment.log("horovod-build"), work.environment.folder / "build"
-    if log.exists():
-        log.replace(work.environment.log("horovod-build-before"))
+    log.unlink(missing_ok=True)
     remove_folder(folder)
     folder.mkdir()
     # --no-cache-dir, because pip caches a built wheel by its version, whatever the wheel was built for.
@@ -159,7 +158,7 @@ def _begin_horovod(work: Work) -> None:
     command = Command(words, log=log, environment=variables, lock=work.lock, otherwise=WITHOUT_COMPILER)
     work.begun["horovod"] = command
     # CMake imports MXNet, which imports whatever else it finds: no package may be half installed by pip just then.
-    command.wait(work.tick, until="-- Configuring done")
+    command.wait(until="-- Configuring done")
 
 
 def _horovod_variables(work: Work) -> Mapping[str, str]:
@@ -171,11 +170,12 @@ def _build_horovod(work: Work) -> None:
     if "horovod" not in work.begun:
         install_tools(work)  # again, because PyTorch may have replaced some
         _begin_horovod(work)
-    work.begun["horovod"].wait(work.tick)
+    work.begun["horovod"].wait()
     (wheel,) = folder.glob("horovod-*.whl")
     work.pip_install(["--no-index", "--no-deps", "--force-reinstall", wheel], "horovod")
     remove_folder(folder)
-    check_build(_horovod_variables(work), environment, work.kind.variant, has_mpi=work.has_mpi)
+    code = check_code(work.kind.variant, has_mpi=work.has_mpi)
+    work.run([environment.python, "-c", code], "horovod", WITHOUT_COMPILER, _horovod_variables(work))
 
 
 def _install_torch(work: Work) -> None:

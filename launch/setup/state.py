@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from launch.setup.layout import BUILDING, CURRENT, REPLACED, SETUP_LOCK, USED_LOCK, Environment, Kind
+from launch.setup.layout import CURRENT, REPLACED, SETUP_LOCK, USED_LOCK, Environment, Kind
 
 
 def digest(*parts: object) -> str:
@@ -87,19 +87,9 @@ def is_used() -> bool:
 
 def cannot_write(why: str) -> UserError:
     """Return the refusal of a set-up that has work to do and cannot write to the checkout."""
-    if CURRENT.folder.exists() and not os.access(CURRENT.folder, os.R_OK | os.X_OK):
-        return UserError(
-            f"{CURRENT.folder}: you may not read it; its owner lets you by chmod -R go+rX {CURRENT.folder}, or use "
-            "a checkout of your own"
-        )
-    if State(CURRENT).kind and (fault := find_fault(CURRENT)):
-        return UserError(
-            f"{fault}; use a checkout of your own, or let the owner of this one make .venv again from a Python that "
-            "every user can run"
-        )
+    fault = (State().kind and find_fault()) or "the environment is not complete, or you may not read it"
     return UserError(
-        f"{SETUP_LOCK}: {why}; the environment is not complete, and set-up must be able to write to this folder: run "
-        "./run.sh setup as the owner of the checkout, or use your own checkout"
+        f"{SETUP_LOCK}: {why}; {fault}: run ./run.sh setup as the owner of the checkout, or use your own checkout"
     )
 
 
@@ -135,80 +125,51 @@ def only_one() -> Iterator[int]:
 
 
 def refuse_links() -> None:
-    """Raise if an environment's folder is a symbolic link or no folder.
+    """Raise if the environment's folder is a symbolic link or no folder.
 
-    Set-up deletes and overwrites files in these folders. Behind a link lies an environment that other checkouts or
+    Set-up deletes and overwrites files in this folder. Behind a link lies an environment that other checkouts or
     running jobs may use.
 
     Raises:
-        UserError: `.venv` or `.venv.building` is a link or a file.
+        UserError: `.venv` is a link or a file.
     """
-    for folder in (CURRENT.folder, BUILDING.folder):
-        if folder.is_symlink():
-            raise UserError(
-                f"{folder} is a symbolic link, and set-up would change the environment behind the link: "
-                f"rm {folder} (the link only), then ./run.sh makes an environment here"
-            )
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is not a folder, and set-up needs the name: move the file away")
+    folder = CURRENT.folder
+    if folder.is_symlink():
+        raise UserError(
+            f"{folder} is a symbolic link, and set-up would change the environment behind the link: "
+            f"rm {folder} (the link only), then ./run.sh makes an environment here"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is not a folder, and set-up needs the name: move the file away")
 
 
-def find_fault(environment: Environment) -> str:
+def find_fault() -> str:
     """Return why the environment's interpreter does not run here, in one line; empty if it does.
 
     An upgraded system may have removed its base, another machine may have made it, and the base may lie in the home of
     another user.
     """
-    if Path(sys.prefix) == environment.folder and environment.python.exists():
+    python = CURRENT.python
+    if Path(sys.prefix) == CURRENT.folder and python.exists():
         return ""  # It runs this process, which saves starting it for a look.
     try:
-        done = subprocess.run([environment.python, "-c", ""], check=False, capture_output=True, text=True)
+        done = subprocess.run([python, "-c", ""], check=False, capture_output=True, text=True)
     except OSError as error:
         words = error.strerror or str(error)
     else:
         words = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done.returncode else ""
-    return words and f"{environment.python} ({os.path.realpath(environment.python)}) does not run here: {words}"
+    return words and f"{python} ({os.path.realpath(python)}) does not run here: {words}"
 
 
-def put_in_place() -> None:
-    """Make the complete environment in `.venv.building` the current one; delete the one that it replaces.
+def set_aside() -> None:
+    """Move the current environment out of the way of a new one, and keep it until that one is complete.
 
-    The current environment works until the new one has taken its name.
+    What follows on a set-up that failed is no environment that anybody wants back: the first one is kept.
     """
-    rewrite_path(BUILDING.folder, CURRENT.folder)
-    remove_folder(REPLACED)
-    if CURRENT.folder.exists():
+    if REPLACED.exists():
+        remove_folder(CURRENT.folder)
+    elif CURRENT.folder.exists():
         CURRENT.folder.rename(REPLACED)
-    BUILDING.folder.rename(CURRENT.folder)
-    remove_folder(REPLACED)
-
-
-def rewrite_path(folder: Path, target: Path) -> None:
-    """Replace the environment's path by ``target`` in every file of ``folder`` that holds it.
-
-    A virtual environment holds its own path: in the first line of its scripts, in ``pyvenv.cfg`` and in the search path
-    of Horovod, which was compiled for it. Wheels hold none.
-
-    Args:
-        folder: The environment; its name occurs nowhere else in the files.
-        target: The path that the environment will have, not longer than ``folder``.
-    """
-    old, new = str(folder).encode(), str(target).encode()
-    scripts = (path for path in (folder / "bin").iterdir() if path.is_file() and not path.is_symlink())
-    for path in (folder / "pyvenv.cfg", *scripts, *folder.glob("lib/python3.*/site-packages/horovod/**/*.so")):
-        content = path.read_bytes()
-        if b"\0" in content:
-            # A string within a library keeps its length, and a path may have any number of slashes between two names.
-            changed = content.replace(old, new.ljust(len(old), b"/"))
-        else:
-            # The name alone is the environment's prompt.
-            changed = content.replace(old, new).replace(folder.name.encode(), target.name.encode())
-        if changed != content:
-            # A new file: the old one may be shared by hard links, or be running.
-            temporary = path.with_name(f"{path.name}.rewritten")
-            temporary.write_bytes(changed)
-            shutil.copymode(path, temporary)
-            temporary.replace(path)
 
 
 def remove_folder(folder: Path) -> None:

@@ -17,12 +17,12 @@ _NEEDED_BYTES: dict[Engine, int] = {"mxnet": 4 * GB, "torch": 5 * GB}
 """The files of an engine for GPUs, which are the largest, and pip's copies of them."""
 
 
-def check_folder(wheels: str, *, is_remembered: bool) -> None:
+def check_folder(wheels: str) -> None:
     """Raise if there is nothing to install from in the folder that takes the place of the index.
 
     Args:
-        wheels: The folder. If empty, pip asks its indexes, and nothing is checked.
-        is_remembered: Whether an earlier set-up was given the folder, and this one was not.
+        wheels: The folder, which an earlier set-up may have been given. If empty, pip asks its indexes, and nothing is
+            checked.
 
     Raises:
         UserError: The folder is missing or has no wheel.
@@ -30,12 +30,10 @@ def check_folder(wheels: str, *, is_remembered: bool) -> None:
     if not wheels or any(Path(wheels).glob("*.whl")):
         return
     what = "has no wheels" if Path(wheels).is_dir() else "is no folder"
-    if is_remembered:
-        raise UserError(
-            f"{wheels} {what}, and this environment was made from the wheels in it: bring it back, name its new place "
-            "(./run.sh setup --wheels FOLDER), or take pip's index again (./run.sh setup --wheels '')"
-        )
-    raise UserError(f"--wheels: {wheels} {what}: fill it where there is a network, by ./run.sh setup --download FOLDER")
+    raise UserError(
+        f"--wheels: {wheels} {what}: name its new place (./run.sh setup --wheels FOLDER), fill it where there is a "
+        "network (./run.sh setup --download FOLDER), or take pip's index again (./run.sh setup --wheels '')"
+    )
 
 
 def download(kind: Kind, folder: Path, *, checks_files: bool) -> None:
@@ -62,8 +60,8 @@ def download(kind: Kind, folder: Path, *, checks_files: bool) -> None:
         remove_folder(DOWNLOADING.folder)
         DOWNLOADING.folder.mkdir()
         python = "{}.{}".format(*sys.version_info)
-        with stopwatch(f"files of the {kind} environment, for Python {python}, into {folder}") as tick:
-            _fetch_all(Work(DOWNLOADING, kind, False, lock, checks_files, tick, ()), folder)
+        with stopwatch(f"files of the {kind} environment, for Python {python}, into {folder}"):
+            _fetch_all(Work(DOWNLOADING, kind, False, lock, checks_files), folder)
         remove_folder(DOWNLOADING.folder)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     words = " ".join(["--engine", kind.engines[0], f"--{kind.variant}"])

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +13,13 @@ from launch.setup.state import remove_folder
 
 GB = 10**9
 
-_INCOMPLETE = (
+_OF_FOLDER = (
     "every file comes from {}: fetch what is missing where there is a network, by ./run.sh setup --download FOLDER "
     "with this Python and the options of this set-up (docs/offline.md)"
+)
+_OF_INDEX = (
+    "if the package index could not be reached: check network, proxy, certificates (PIP_CERT) and pip's settings (pip "
+    "config list), or take the wheels from a folder (docs/offline.md)"
 )
 
 _LEADING = {
@@ -35,10 +39,9 @@ class Work:
         has_mpi: Whether Horovod is built with MPI.
         lock: Descriptor of the set-up lock, which the stage's commands inherit.
         checks_files: Whether pip takes only files whose digests the lock file names.
-        tick: Shows a line of output after the stage's title on the terminal.
-        pending: Names of the stages that are not done, this one among them.
-        begun: Name of a stage -> the command that works for that stage since an earlier one.
+        pending: Names of the stages that were not done when set-up began.
         wheels: The folder from which pip takes every file. If empty, pip asks its indexes.
+        begun: Name of a stage -> the command that works for that stage since an earlier one.
     """
 
     environment: Environment
@@ -46,26 +49,28 @@ class Work:
     has_mpi: bool
     lock: int
     checks_files: bool
-    tick: Callable[[str], None]
-    pending: Collection[str]
-    begun: dict[str, Command] = field(default_factory=dict)
+    pending: Collection[str] = ()
     wheels: str = ""
+    begun: dict[str, Command] = field(default_factory=dict)
 
-    def run(self, words: Sequence[str | Path], log: str, otherwise: str = "") -> None:
+    def run(
+        self, words: Sequence[str | Path], log: str, otherwise: str = "", variables: Mapping[str, str] | None = None
+    ) -> None:
         """Run a command to its end, with its output in a log.
 
         Args:
             words: Program and arguments.
             log: Name of the log.
-            otherwise: What to do if the command fails and no known cause matches.
+            otherwise: What to do if the command fails.
+            variables: All variables of the command. If None, those of `variables`.
 
         Raises:
             StageError: The command failed.
         """
-        path, variables = self.environment.log(log), self.variables()
-        command = Command(words, log=path, environment=variables, lock=self.lock, otherwise=otherwise)
+        given = self.variables() if variables is None else variables
+        command = Command(words, log=self.environment.log(log), environment=given, lock=self.lock, otherwise=otherwise)
         try:
-            command.wait(self.tick)
+            command.wait()
         finally:
             command.stop()
 
@@ -99,7 +104,7 @@ class Work:
         options = ["--no-build-isolation", "--progress-bar", "off"]
         try:
             pip = [self.environment.python, "-m", "pip", "--no-input", verb, *options, *words]
-            self.run(pip, log, _INCOMPLETE.format(self.wheels) if self.wheels else "")
+            self.run(pip, log, _OF_FOLDER.format(self.wheels) if self.wheels else _OF_INDEX)
         finally:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -114,13 +119,8 @@ class Work:
         """
         kept = {name: value for name, value in os.environ.items() if name not in _LEADING}
         if self.wheels:
-            # pip takes a folder with a space in its name for two, unless it is written as an address.
-            has_space = any(map(str.isspace, self.wheels))
-            kept |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": Path(self.wheels).as_uri() if has_space else self.wheels}
-        try:
-            Path.home()
-        except RuntimeError:  # A user without an entry in passwd, as in containers, for whom setuptools stops.
-            kept["HOME"] = str(self._temporary)
+            # As an address, because pip takes a folder with a space in its name for two.
+            kept |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": Path(self.wheels).as_uri()}
         return {
             **kept,
             "PATH": f"{self.environment.folder / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}",

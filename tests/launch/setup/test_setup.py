@@ -23,7 +23,6 @@ from launch.setup.layout import LOCKS, PROJECT, ROOT, Environment, Kind, Lock, l
 from launch.setup.pins import closure, named_by, read_pins
 from launch.setup.stages import make_stages
 from launch.setup.state import State
-from launch.setup.work import Work
 
 MXNET, BOTH = Kind(("mxnet",), "cpu"), Kind(("mxnet", "torch"), "cpu")
 OVER = Kind(("mxnet",), "gpu", "/usr/bin/python3")
@@ -70,8 +69,8 @@ def test_each_thing_that_a_machine_lacks_is_told_with_its_remedy(
         ("Linux", "aarch64", Kind(("torch",), "gpu"), None),
         ("Linux", "aarch64", OVER, None),
         ("Linux", "x86_64", CUDA12, None),
-        ("Linux", "aarch64", CUDA12, "CUDA 12 has no build for it: update the driver to R580 or later"),
-        ("Linux", "aarch64", BOTH, "MXNet has no build for it: leave --engine out to take PyTorch"),
+        ("Linux", "aarch64", CUDA12, "PyTorch (cuda12) has no build for it: leave --engine and --cuda12 out"),
+        ("Linux", "aarch64", BOTH, "MXNet (cpu) has no build for it: leave --engine and --cpu out"),
         ("Linux", "riscv64", TORCH, "Linux riscv64; there are wheels for Linux on x86_64 and aarch64 only"),
         ("Linux", "riscv64", OVER, None),
         ("Darwin", "x86_64", OVER, "Darwin x86_64; there are wheels for Linux on x86_64 and aarch64 only"),
@@ -306,18 +305,3 @@ def test_little_disk_is_one_line_with_what_is_there_and_what_is_needed(
     assert find_problems(OVER, tmp_path, [], 1_500_000_000) == []
     (line,) = find_problems(OVER, tmp_path, [], 1_500_000_001)
     assert line.startswith(f"1.5 GB of disk free at {tmp_path}, 1.5 GB needed: free some, or move this folder")
-
-
-def test_a_user_without_a_home_gets_one_for_the_commands_of_set_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = Work(Environment(tmp_path / "made"), MXNET, False, 0, True, print, ())
-    monkeypatch.setenv("HOME", "/home/me")
-    assert work.variables()["HOME"] == "/home/me"
-    monkeypatch.delenv("HOME")
-
-    def has_no_entry(_user: int) -> None:
-        raise KeyError
-
-    monkeypatch.setattr("pwd.getpwuid", has_no_entry)
-    assert Path(work.variables()["HOME"]).is_relative_to(tmp_path / "made")
