@@ -118,10 +118,11 @@ def test_a_build_that_fails_or_is_stopped_goes_on_where_it_was_and_the_old_envir
 ) -> None:
     assert _set_up(tree, "--cpu").returncode == 0
     before = _content(tree / ".venv")
-    for _ in range(2):
-        failed = _set_up(tree, "--gpu", COMMAND="echo error: broken; exit 1")
-        assert (failed.returncode, "setup: [3/3] tools ... not done, " in failed.stderr) == (1, True)
-        assert f"all of the output: {tree}/.venv/tools.log" in failed.stderr
+    for kinds in (["--gpu"], ["--gpu", "--cpu"]):
+        for kind in kinds:
+            failed = _set_up(tree, kind, COMMAND="echo error: broken; exit 1")
+            assert (failed.returncode, "setup: [3/3] tools ... not done, " in failed.stderr) == (1, True)
+            assert f"all of the output: {tree}/.venv/tools.log" in failed.stderr
         back = failed.stderr.splitlines()[-1].partition("back: ")[2]
         subprocess.run(["bash", "-c", back], check=True)
         assert _content(tree / ".venv") == before
