@@ -18,7 +18,7 @@ MARGIN = 0.03
 """A relative difference below this counts for nothing, however small the spread is."""
 
 ONE_RUN = 0.1
-"""Relative spread that is assumed of a cell that ran once, in a study in which no cell ran twice."""
+"""Relative spread that is assumed of a cell that ran once."""
 
 ONE_DISTURBED_RUN = 2.0
 """The same where other programs used the machine: runs of one cell then lie threefold apart, the median over the cells
@@ -63,7 +63,7 @@ def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> list[Compar
     measured, predicted = known.get(("measured",), []), known.get(("predicted",), [])
     most = max((row.ranks for row in predicted), default=0)
     beyond = [row for row in predicted if row.ranks == most]
-    return [*_places(expectation, measured, _usual_spread(measured)), *_places(expectation, beyond, 0.0)]
+    return [*_places(expectation, measured, spread_of_one_run(measured)), *_places(expectation, beyond, 0.0)]
 
 
 def _places(expectation: Expectation, rows: Sequence[ScalingRow], spread: float) -> Iterator[Comparison]:
@@ -95,15 +95,8 @@ def _rates(cell: Sequence[ScalingRow], spread: float) -> tuple[float, float, flo
     return rates[0], rates[0] / half, rates[0] * half
 
 
-def _usual_spread(rows: Sequence[ScalingRow]) -> float:
-    """Return the median over the cells of how far, relative to the lowest, the rates of a cell's runs lie apart."""
-    cells = grouped(rows, "network", *AXES).values()
-    rates = [[row.images_per_s or 0.0 for row in cell] for cell in cells if len(cell) > 1]
-    return median([max(each) / min(each) - 1 for each in rates]) if rates else spread_of_one_run(rows)
-
-
 def spread_of_one_run(rows: Sequence[ScalingRow]) -> float:
-    """Return the relative spread that is assumed of a cell that ran once, in a study in which no cell ran twice."""
+    """Return the relative spread that is assumed of a cell that ran once."""
     return ONE_DISTURBED_RUN if disturbing_cores(rows) else ONE_RUN
 
 

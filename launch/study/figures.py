@@ -35,7 +35,6 @@ def cell_figures(rows: Sequence[ScalingRow], global_batches: Sequence[int] = ())
         yield "Throughput", list(_throughput(known))
         yield "Efficiency", list(_efficiency(known))
     yield "Strong scaling", list(_strong_scaling(known, global_batches))
-    yield "Epoch time", list(_epoch_time(known))
     if len({row.batch for row in known}) > 1:
         yield "Speed-up by batch", list(_speed_up_by_batch(known))
     yield "Frameworks", list(_kinds(known, "framework", "framework"))
@@ -133,24 +132,6 @@ def _strong_scaling(rows: Sequence[ScalingRow], sizes: Sequence[int]) -> Iterato
                 yield Captioned(words, chart)
 
 
-def _epoch_time(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
-    """Yield a chart with a bar for the first epoch and a bar for the later epochs of each cell."""
-    timed = [row for row in rows if row.first_epoch_s]
-    for place, group in grouped(timed, "framework", "network", "data").items():
-        bars = []
-        for (communication, batch, ranks), cell in grouped(group, "communication", "batch", "ranks").items():
-            times = {"first": [row.first_epoch_s for row in cell], "later": [row.later_epoch_s for row in cell]}
-            for number, (epoch, values) in enumerate(times.items()):
-                if known := [value for value in values if value is not None]:
-                    bars.append(_bar(f"{communication} b{batch} x{ranks} {epoch}", median(known), number, ".2f", "s"))
-        chart = BarChart("Seconds an epoch, first and later", "s", bars, ("first epoch", "later epochs"))
-        yield Captioned(f"Seconds an epoch: {in_words(place)}", chart)
-
-
-def _bar(label: str, value: float, colour: int, digits: str, unit: str) -> Bar:
-    return Bar(label, [Stretch(0.0, value, colour, f"{label}: {value:{digits}} {unit}")])
-
-
 def _speed_up_by_batch(rows: Sequence[ScalingRow]) -> Iterator[Captioned]:
     """Yield charts of the rate over the median rate at the smallest batch of the same network and basis."""
     for (*place, ranks), group in grouped(rows, "framework", "communication", "data", "ranks").items():
@@ -173,11 +154,15 @@ def _kinds(rows: Sequence[ScalingRow], axis: str, title: str) -> Iterator[Captio
         if len(grouped(group, axis)) == 1:
             continue
         bars = [
-            _bar(f"b{batch} x{ranks} {kind}", median_rate(repeats), kinds.index(kind), ",.1f", "images/s")
+            _bar(f"b{batch} x{ranks} {kind}", median_rate(repeats), kinds.index(kind))
             for (batch, ranks), cell in grouped(group, "batch", "ranks").items()
             for (kind,), repeats in grouped(cell, axis).items()
         ]
         yield Captioned(f"Images/s by {title}: {in_words(place)}", BarChart("Images/s", "images/s", bars, kinds))
+
+
+def _bar(label: str, rate: float, colour: int) -> Bar:
+    return Bar(label, [Stretch(0.0, rate, colour, f"{label}: {rate:,.1f} images/s")])
 
 
 def course_figures(rows: Sequence[ScalingRow], runs: Path) -> Iterator[_Section]:

@@ -24,9 +24,6 @@ from logs.folder import Summary
 from train.sim.conditions import DESCRIPTION, conditions
 from train.sim.grid import sweep
 
-_DEBIAN_DATASETS = Path("/usr/share/datasets")
-"""Where Debian's packages dataset-NAME put their files."""
-
 _NOT_PREDICTED = "too large for this machine; the simulator has one rate for all frameworks"
 
 
@@ -93,19 +90,12 @@ def _pack_missing_data(study: ScalingStudy) -> None:
     """Pack those of the study's own data sets that are not there yet.
 
     Raises:
-        UserError: A data set cannot be packed; the message has the command that gets one of a missing Debian package.
+        UserError: A data set cannot be packed.
     """
-    for name, (first, *others) in study.prepare.items():
-        source, destination = Path(str(first)), resolve_path(study.base_cluster.paths.data) / name
-        if (destination / "manifest.json").is_file():
-            continue
-        if source.is_relative_to(_DEBIAN_DATASETS) and not source.exists():
-            package = f"dataset-{source.relative_to(_DEBIAN_DATASETS).parts[0]}"
-            raise UserError(
-                f"study.prepare.{name}: {source} is missing; on Debian and Ubuntu apt-get install {package} brings it, "
-                "elsewhere name another folder of IDX files in the study"
-            )
-        pack_data_set([str(first), str(destination), *map(str, others)])
+    for name, (source, *others) in study.prepare.items():
+        destination = resolve_path(study.base_cluster.paths.data) / name
+        if not (destination / "manifest.json").is_file():
+            pack_data_set([str(source), str(destination), *map(str, others)])
 
 
 def _why_impossible(engine: str, kind: str) -> str:

@@ -28,22 +28,6 @@ def _lines(figure: Captioned) -> dict[str, tuple[int, str, list[Any]]]:
     return {each.name: (each.number, each.style, list(each.points)) for each in figure.chart.series}
 
 
-def test_epochs_have_a_bar_for_the_median_first_and_the_median_later_epoch_of_each_cell() -> None:
-    rows = [
-        scaling_row(1.0, first_epoch_s=first, later_epoch_s=later, repeat=number)
-        for number, (first, later) in enumerate(((3.0, 1.0), (5.0, 2.0), (4.0, None)))
-    ]
-    rows += [scaling_row(1.0, ranks=4, batch=16, communication="slow", first_epoch_s=0.126)]
-    rows += [scaling_row(1.0, ranks=4, basis="predicted", later_epoch_s=9.0)]
-    (figure,) = dict(cell_figures(rows))["Epoch time"]
-    assert figure.caption == "Seconds an epoch: n, d"
-    assert _bars(figure) == {
-        "fast b8 x2 first": (0.0, 4.0, 0, "fast b8 x2 first: 4.00 s"),
-        "fast b8 x2 later": (0.0, 1.5, 1, "fast b8 x2 later: 1.50 s"),
-        "slow b16 x4 first": (0.0, 0.126, 0, "slow b16 x4 first: 0.13 s"),
-    }
-
-
 def test_kinds_of_data_have_a_bar_each_with_a_colour_of_their_own_in_cells_with_several() -> None:
     rows = [scaling_row(rate, data="files", repeat=number) for number, rate in enumerate((100.0, 1500.0, 1234.56))]
     rows += [scaling_row(50.0, data="memory"), scaling_row(70.0, data="memory", batch=16, ranks=4)]
@@ -73,7 +57,7 @@ def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_ba
     }
     assert isinstance(figure.chart, LineChart)
     assert (figure.chart.x_scale, figure.chart.y_scale) == ("linear", "linear"), "batches are no ranks"
-    assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling", "Epoch time", "Frameworks", "Kinds of data"]
+    assert list(dict(cell_figures(rows[:3]))) == ["Strong scaling", "Frameworks", "Kinds of data"]
     named = [replace(row, framework=name) for name in "AB" for row in rows[:1]]
     (figure,) = dict(cell_figures(named))["Frameworks"]
     assert figure.caption == "Images/s by framework: n, fast, d"
