@@ -54,33 +54,27 @@ def choose_nodes(
     *,
     failed: Sequence[str] = (),
     scores: Sequence[NodeScore] = (),
-    leaves: Sequence[Sequence[str]] = (),
 ) -> list[str]:
     """Return the nodes of a run, in the order of its ranks.
 
     Nodes that cannot take part, that failed, or that are slow come last, so that they are taken only where nothing
-    better is there. Of the others, those of the last switch stay behind as spare ones.
+    better is there. Of the others, the last ones stay behind as spare ones.
 
     Args:
         granted: The nodes of the job.
         num_needed: Number of nodes that the run needs, at most as many as there are.
         failed: Nodes on which ranks failed.
         scores: What the check found.
-        leaves: The nodes of each switch to which nodes are connected. If empty, nobody knows.
     """
     found: Mapping[str, NodeScore] = {score.host: score for score in scores}
-    places = {host: (switch, row) for switch, hosts in enumerate(leaves) for row, host in enumerate(hosts)}
-    last = (len(leaves), 0)
-    # Sorting is stable, so nodes that no switch names stay in the scheduler's order.
-    by_place = sorted(granted, key=lambda host: places.get(host, last))
 
     def badness(host: str) -> tuple[bool, bool, float]:
         score = found.get(host)
         is_out = score is not None and bool(score.problem)
         return is_out, host in failed, score.delay if score is not None and _is_notable(score) else 0.0
 
-    best = sorted(by_place, key=badness)[:num_needed]
-    return [host for host in by_place if host in best]
+    best = sorted(granted, key=badness)[:num_needed]
+    return [host for host in granted if host in best]
 
 
 def why_left_out(score: NodeScore) -> str:

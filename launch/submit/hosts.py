@@ -1,4 +1,4 @@
-"""Read lists of hosts: of ``./run.sh submit --hosts``, with commas, ranges, slots or from a file, and of Slurm."""
+"""Read lists of hosts, those of ``./run.sh submit --hosts``: with commas, ranges, slots or from a file."""
 
 import contextlib
 import ipaddress
@@ -13,7 +13,6 @@ _SLOTS = re.compile(r"(?P<host>\S+?)\s*(?:\s+slots?\s*=\s*|:)(?P<slots>\d+)(\s+m
 _RANGE = re.compile(r"(?P<before>[^\[\]]*)\[(?P<numbers>[0-9,\s-]+)\](?P<after>.*)")
 _OUTER_COMMA = re.compile(r",(?![^\[\]]*\])")
 _MOST = 10_000
-_LEAF_SWITCH = re.compile(r"^SwitchName=\S+ Level=0 .*?Nodes=(\S+)", re.MULTILINE)
 
 
 def parse_hosts(text: str, ranks_per_node: int) -> tuple[str, ...]:
@@ -107,14 +106,3 @@ def _hint(host: str) -> str:
     if "[" in host or "{" in host or "*" in host:
         return "; a range is node[1-4]"
     return "; put a comma between two hosts" if any(each.isspace() for each in host) else ""
-
-
-def slurm_leaves(topology: str) -> list[list[str]]:
-    """Return the nodes of each leaf switch, from what ``scontrol show topology`` prints.
-
-    Without a topology, or with one that has no switches, the list is empty.
-    """
-    try:
-        return [list(parse_hosts(listed, 1)) for listed in _LEAF_SWITCH.findall(topology)]
-    except UserError:  # Slurm's names may have brackets in a form of their own.
-        return []

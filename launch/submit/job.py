@@ -29,7 +29,6 @@ from launch.resume import prepare_attempt
 from launch.setup.state import in_use
 from launch.start.launcher import OutlivedLauncher, kill_launcher_of
 from launch.start.local import Outcome
-from launch.submit.hosts import slurm_leaves
 from logs.claims import BEAT_S, STALE_S
 from logs.folder import CONFIG_FILE, UNFINISHED_MARK, RunFolder
 from logs.nodes import choose_nodes, read_nodes, why_left_out
@@ -189,20 +188,17 @@ def _close(folder: RunFolder, status: int, *, was_signalled: bool, is_near_limit
     return finish_run(folder, outcome)
 
 
-def choose(path: Path, hosts: Sequence[str], topology: str, checked: Path) -> list[str]:
+def choose(path: Path, hosts: Sequence[str], checked: Path) -> list[str]:
     """Return the hosts of the next attempt at a run; record those that the check leaves out.
 
     Args:
         path: The run folder.
         hosts: The hosts of the job, of which there are more than the run needs.
-        topology: See `launch.submit.hosts.slurm_leaves`.
         checked: The run folder with the scores of the check, if there was one.
     """
     folder, scores = RunFolder(path), read_nodes(checked)
     known, failed = folder.attempts.left_out(), folder.attempts.left_out(after=["failed"])
-    chosen = choose_nodes(
-        hosts, folder.cluster.num_nodes, failed=list(failed), scores=scores, leaves=slurm_leaves(topology)
-    )
+    chosen = choose_nodes(hosts, folder.cluster.num_nodes, failed=list(failed), scores=scores)
     left = {each.host: why for each in scores if each.host not in (*chosen, *known) and (why := why_left_out(each))}
     if left:
         folder.attempts.leave_out(left)
@@ -236,7 +232,6 @@ class _Options:
     signals: int
     near_limit: int
     hosts: str
-    topology: str
     checked: Path | None
 
 
@@ -248,7 +243,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("--status", "--signals", "--near-limit"):
         parser.add_argument(name, type=int, default=0)
     parser.add_argument("--hosts", default="")
-    parser.add_argument("--topology", default="")
     parser.add_argument("--checked", type=Path)
     return exit_status(lambda: _run(parse(parser, _Options, arguments)))
 
@@ -262,7 +256,7 @@ def _run(options: _Options) -> int:
     if options.step == "begin":
         return 0 if begin(folder, script=os.getppid(), patience_s=STALE_S + BEAT_S) else 1
     if options.step == "choose":
-        chosen = choose(folder, options.hosts.split(), options.topology, options.checked or folder)
+        chosen = choose(folder, options.hosts.split(), options.checked or folder)
         sys.stdout.write("".join(f"{host}\n" for host in chosen))
         return 0
     if options.step == "hold":

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.arguments import counted
 from configs.programs import Program, command_of
 from configs.schema import Cluster
 from launch.start.commands import RANK_SCRIPT
@@ -121,8 +122,7 @@ class JobSpec:
     @property
     def size(self) -> str:
         """The numbers of ranks and nodes in words: ``2 ranks on 1 node``."""
-        counts = {"rank": self.cluster.world_size, "node": self.cluster.num_nodes}
-        words = " on ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+        words = f"{counted(self.cluster.world_size, 'rank')} on {counted(self.cluster.num_nodes, 'node')}"
         return words + (f" (+{self.spares} spare)" if self.spares else "")
 
     @property

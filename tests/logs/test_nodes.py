@@ -2,14 +2,8 @@
 
 import pytest
 
-from launch.submit.hosts import slurm_leaves
 from logs.nodes import NodeScore, choose_nodes
 
-# As Slurm 22.05 prints a tree of two leaf switches.
-TREE = """SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[1-2,5]
-SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[3-4,6]
-SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-6] Switches=leaf[1-2]
-"""
 SIX = [f"n{number}" for number in range(1, 7)]
 
 
@@ -41,16 +35,3 @@ def test_a_run_goes_on_without_the_worst_nodes_and_keeps_the_order_of_the_others
     failed: list[str], scores: list[NodeScore], chosen: str
 ) -> None:
     assert choose_nodes(SIX, 4, failed=failed, scores=scores) == chosen.split()
-
-
-def test_ranks_are_numbered_along_switches_and_the_spares_are_those_of_the_last_switch() -> None:
-    leaves = slurm_leaves(TREE)
-    assert leaves == [["n1", "n2", "n5"], ["n3", "n4", "n6"]]
-    assert choose_nodes(SIX, 4, leaves=leaves) == ["n1", "n2", "n5", "n3"]
-    assert choose_nodes(SIX, 4, leaves=leaves, scores=[_slow("n5", 0.1)]) == ["n1", "n2", "n3", "n4"]
-    assert choose_nodes([*SIX, "new"], 7, leaves=leaves)[-1] == "new"
-
-
-@pytest.mark.parametrize("text", ["", "No topology information available\n", "SwitchName=a Level=0 Nodes=n[1-2\n"])
-def test_without_a_topology_nodes_stay_in_the_order_of_the_scheduler(text: str) -> None:
-    assert choose_nodes(SIX, 4, leaves=slurm_leaves(text)) == SIX[:4]

@@ -113,7 +113,7 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         ([*PBS, *MOVES], "", "--hosts"),
         ([*SLURM, *MOVES, *SPARES], '      --hosts "${hosts[*]} ${granted[*]}" ||\n', "any"),
         # A job with spare nodes asks for them, and its ranks choose among the hosts.
-        ([*GE, *SPARES, "scheduler.resources=['-pe mpi {world_size}']"], "#$ -pe mpi 4\n", "--topology"),
+        ([*GE, *SPARES, "scheduler.resources=['-pe mpi {world_size}']"], "#$ -pe mpi 4\n", "--distribution"),
         ([*PBS, *SPARES], "#PBS -l select=2:mpiprocs=2\n", ""),
         ([*LSF, *SPARES], "#BSUB -n 4\n", ""),
         ([*KUBERNETES, *SPARES], "      replicas: 2\n", ""),
