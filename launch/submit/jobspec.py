@@ -39,8 +39,6 @@ class Scheduler:
         has_time_limit: Whether a job needs ``scheduler.wall_time_s``.
         sends_notice: Whether the scheduler sends SIGUSR1 to the script before the time limit. If False, a timer in the
             script does.
-        places_mpirun_ranks: Whether mpirun needs no host file, because the scheduler's count of slots per host is
-            always the number of ranks.
         runs_script_in_image: Whether the job script itself runs inside the container image.
     """
 
@@ -57,7 +55,6 @@ class Scheduler:
     runtimes: tuple[str, ...] = ON_HOST
     has_time_limit: bool = True
     sends_notice: bool = False
-    places_mpirun_ranks: bool = False
     runs_script_in_image: bool = False
 
 

@@ -37,7 +37,6 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         host_finders=("srun", "mpirun"),
         runtimes=(*ON_HOST, "enroot"),
         sends_notice=True,
-        places_mpirun_ranks=True,
     ),
     "gridengine": Scheduler(
         submit="qsub -terse",

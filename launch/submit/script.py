@@ -56,8 +56,7 @@ def _launcher_words(spec: JobSpec) -> list[str]:
         words = launcher_command(cluster, [], named, spec.python)
     quoted = [quote(word) for word in words]
     if cluster.launcher == "mpirun":
-        counts_slots = spec.scheduler.places_mpirun_ranks and not spec.spares
-        return [*quoted, *([] if counts_slots else ["-hostfile", '"$folder/hosts"']), '"${inherited[@]}"']
+        return [*quoted, "-hostfile", '"$folder/hosts"', '"${inherited[@]}"']
     if cluster.launcher == "horovodrun":
         return [*quoted, "-H", '"${slots#,}"']
     if cluster.launcher == "srun":

@@ -126,7 +126,7 @@ def test_the_id_of_a_job_is_found_in_what_its_scheduler_says(kind: str, output: 
         ([*SLURM, "engine.name=torch", "num_nodes=3", "ranks_per_node=4"],
          "launch.start.rendezvous --kind torch_distributed 3 4; }", ""),
         # mpirun alone may run as root, and passes on what chooses kernels.
-        ([*SLURM, *MPI], "export SLURM_EXPORT_ENV=ALL\n", "-hostfile"),
+        ([*SLURM, *MPI], "export SLURM_EXPORT_ENV=ALL\n", ""),
         ([*SLURM, *MPI, *SPARES], '-hostfile "$folder/hosts"', ""),
         # Variables are quoted.
         ([*SLURM, "environment.OMPI_MCA_b='two words'"], "export OMPI_MCA_b='two words'\n", ""),
