@@ -48,7 +48,6 @@ def choose_base(engines: Sequence[Engine], named: str) -> Kind:
     # Absolute, because it is asked in another folder.
     pythons = [str(Path(path).absolute()) for path in filter(None, map(shutil.which, names))]
     lacking: list[str] = []
-    engine_option = "" if engines[0] == "mxnet" else f" --engine {engines[0]}"
     for engine in engines:
         for python in pythons:
             if Path(python).is_relative_to(CURRENT.folder):
@@ -58,7 +57,7 @@ def choose_base(engines: Sequence[Engine], named: str) -> Kind:
                 lacking.append(f"{python} lacks {', '.join(found['lacks'])}")
                 continue
             if problems := _problems(found, engine):
-                remedy = f"name another interpreter, or let ./run.sh setup --engine {engine} install its own"
+                remedy = "name another interpreter, or leave --system out"
                 raise UserError("\n".join(f"{python}: {problem}; {remedy}" for problem in problems))
             kind = Kind((engine,), "gpu" if found["has_cuda"] else "cpu", python)
             versions = ", ".join(f"{title} {found[title][0]}" for title in IMPORTED[engine] if title in found)
@@ -67,9 +66,8 @@ def choose_base(engines: Sequence[Engine], named: str) -> Kind:
     needed = ", or ".join(" and ".join(REQUIRED[engine]) for engine in engines)
     why = "; ".join(lacking) or f"there is no {' or '.join(names)}"
     raise UserError(
-        f"--system needs a Python that has {needed}: {why}; name the interpreter "
-        f"(./run.sh setup{engine_option} --system /opt/python/bin/python), or let ./run.sh "
-        f"setup{engine_option} install its own"
+        f"--system needs a Python that has {needed}: {why}; name the interpreter (--system /opt/python/bin/python), or "
+        "leave --system out"
     )
 
 

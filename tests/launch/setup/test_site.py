@@ -63,7 +63,7 @@ def test_a_base_is_good_or_each_reason_against_it_is_named(
     if problems:
         with pytest.raises(UserError) as refusal:
             choose_base([engine], python)
-        remedy = f"name another interpreter, or let ./run.sh setup --engine {engine} install its own"
+        remedy = "name another interpreter, or leave --system out"
         assert str(refusal.value).splitlines() == [f"{python}: {problem}; {remedy}" for problem in problems]
         return
     variant: Variant = "gpu" if found["has_cuda"] else "cpu"
@@ -94,7 +94,7 @@ def test_a_python_without_the_libraries_is_refused_with_the_reason(
     told = reason.removeprefix("lacks ")
     with pytest.raises(UserError, match=rf"DALI, or PyTorch: {python} lacks .*{told}.*; name the inter"):
         choose_base(list(ENGINES), str(python))
-    with pytest.raises(UserError, match=r"PyTorch: there is no /no/python; name .*setup --engine torch --system"):
+    with pytest.raises(UserError, match=r"PyTorch: there is no /no/python; name the interpreter \(--system"):
         choose_base(["torch"], "/no/python")
 
 
