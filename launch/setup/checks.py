@@ -116,8 +116,8 @@ def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engin
     on_cpu = f"train on this machine's CPU with {needs.command} --cpu"
     if not runnable:
         raise UserError(
-            f"{gpus[0]}: driver {driver} is too old for CUDA {needs.cuda}; update the driver to {needs.update}, "
-            f"{f'{needs.own}, ' if needs.own else ''}or {on_cpu}"
+            f"{gpus[0]}: driver {driver} is too old for CUDA {needs.cuda}; update the driver to {needs.update}, or "
+            f"{on_cpu}"
         )
     for variant, each in runnable.items():
         if any(gpu.capability is None or each.are_met_by(gpu) for gpu in gpus):

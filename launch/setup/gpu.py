@@ -103,11 +103,6 @@ class GpuNeeds:
         title, engine = ("PyTorch", "torch") if self.engine == "mxnet" else ("MXNet", "mxnet")
         return f"use {title} with ./run.sh setup --engine {engine}"
 
-    @property
-    def own(self) -> str:
-        """How to use a build of the site's own, which may be for older drivers; empty if that would be no help."""
-        return "" if self.engine == "mxnet" else f"use the site's own PyTorch with {self.command} --system"
-
     def are_met_by(self, gpu: Gpu) -> bool:
         """Return whether the wheel has kernels for this GPU."""
         return gpu.capability is not None and self.oldest <= gpu.capability < self.too_new

@@ -155,8 +155,8 @@ def test_the_name_of_a_gpu_tells_its_capability(capability: tuple[int, int], nam
     ("place", "driver", "variant", "before", "way_out"),
     [
         ("mxnet x86_64", "450.80", "gpu", "450.79", "update the driver to R450"),
-        ("torch x86_64", "525.60", "cuda12", "525.59", "use the site's own PyTorch with .* --system, or train on"),
-        ("torch aarch64", "580.0", "gpu", "579.99", "use the site's own PyTorch with .* --system, or train on"),
+        ("torch x86_64", "525.60", "cuda12", "525.59", "update the driver to R525 .*, or train on"),
+        ("torch aarch64", "580.0", "gpu", "579.99", "update the driver to R580 or later, or train on"),
     ],
 )
 def test_the_oldest_driver_that_runs_the_engine_is_taken(
