@@ -11,7 +11,7 @@ from configs.errors import UserError
 from configs.load import ROOT, resolve_path
 from configs.machine_limits import usable_cores
 from configs.programs import Program, command_of
-from configs.registry import COMMUNICATORS, ENGINES, has_engine
+from configs.registry import ENGINES, has_engine
 from configs.schema import Cluster
 from configs.study import ScalingCell, ScalingStudy
 from launch.run import pack_data_set
@@ -49,7 +49,10 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
     if not is_dry_run:
         _pack_missing_data(study)
     why_not = {cell: _why_not_run(cell, study.load(cell)[1], study.base_cluster) for cell in study.cells()}
-    impossible = {cell: _why_impossible(engine, kind) for cell, engine, kind in study.cells_of_other_engines()}
+    impossible = {
+        cell: f"{ENGINES[engine].title} has no communication.kind {kind}"
+        for cell, engine, kind in study.cells_of_other_engines()
+    }
     rows = [
         ScalingRow(**vars(cell), repeat=0, basis="measured", status="skipped", note=why)
         for cell, why in (impossible | why_not).items()
@@ -96,12 +99,6 @@ def _pack_missing_data(study: ScalingStudy) -> None:
         destination = resolve_path(study.base_cluster.paths.data) / name
         if not (destination / "manifest.json").is_file():
             pack_data_set([str(source), str(destination), *map(str, others)])
-
-
-def _why_impossible(engine: str, kind: str) -> str:
-    able = next(name for name in COMMUNICATORS[kind].engines if ENGINES[name].computes)
-    how = f"set cluster.engine.name: {able}" if has_engine(able) else f"./run.sh setup --engine {able} adds it"
-    return f"{ENGINES[able].title} has communication.kind {kind}, {ENGINES[engine].title} does not: {how}"
 
 
 def _why_not_run(cell: ScalingCell, cluster: Cluster, place: Cluster) -> str | None:
