@@ -164,8 +164,7 @@ def _install_beside_base(work: Work, extra: str) -> None:
         StageError: pip found no such choice, or put a library in the place of the base's own.
     """
     environment, base, (engine,) = work.environment, work.kind.base, work.kind.engines
-    if not _describe(base, engine)["has_tools"]:
-        work.pip_install(["setuptools>=65", "wheel"], "tools")
+    work.pip_install(["setuptools>=65", "wheel"], "tools")
     project, log = ["--editable", f"{ROOT}[{extra}]" if extra else str(ROOT), "--constraint"], extra or "packages"
     try:
         work.pip_install([*project, environment.folder / "base.txt"], log)

@@ -29,10 +29,9 @@ def check_folder(wheels: str) -> None:
     """
     if not wheels or any(Path(wheels).glob("*.whl")):
         return
-    what = "has no wheels" if Path(wheels).is_dir() else "is no folder"
     raise UserError(
-        f"--wheels: {wheels} {what}: name its new place (./run.sh setup --wheels FOLDER), fill it where there is a "
-        "network (./run.sh setup --download FOLDER), or take pip's index again (./run.sh setup --wheels '')"
+        f"--wheels: {wheels} is no folder with wheels: name its new place (./run.sh setup --wheels FOLDER), fill it "
+        "where there is a network (--download FOLDER), or take pip's index again (--wheels '')"
     )
 
 

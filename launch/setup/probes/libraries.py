@@ -36,7 +36,6 @@ def main(engine: str) -> None:
     required = REQUIRED[engine]
     found: dict[str, Any] = {
         "python": list(sys.version_info[:2]), "problems": [], "has_pip": not _lacks("pip"),
-        "has_tools": not _lacks("setuptools") and not _lacks("wheel"),
         "lacks": [title for title, name in required.items() if _lacks(name)],
     }  # fmt: skip
     if not found["lacks"]:
