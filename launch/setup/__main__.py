@@ -159,11 +159,11 @@ def set_up(options: Options) -> int:
         raise cannot_write("permission denied")
     kind = choose_kind(options, remembered)
     _, pending = _plan(kind, options.extra, has_mpi=has_mpi)
-    needed_bytes = sum(stage.needed_bytes for stage in pending)
-    if problems := find_problems(kind, ROOT, [stage.name for stage in pending], needed_bytes):
+    names = [stage.name for stage in pending]
+    if problems := find_problems(kind, ROOT, names, sum(stage.needed_bytes for stage in pending)):
         raise UserError("\n".join(problems))
     check_folder(wheels)
-    if _builds_horovod(pending):
+    if "horovod" in names:
         has_mpi = try_mpi()
     with only_one() as lock:
         stages, pending = _plan(kind, options.extra, has_mpi=has_mpi)  # Another set-up may have ended meanwhile.
@@ -315,13 +315,10 @@ def _has_foreign_versions(kind: Kind) -> bool:
     return not there <= {line.partition(" ")[0].replace("==", "-") for line in locked("mxnet", *_OLD)}
 
 
-def _builds_horovod(stages: Collection[Stage]) -> bool:
-    return any(stage.name == "horovod" for stage in stages)
-
-
 def _can_add_mpi(state: State, stages: Collection[Stage]) -> bool:
     """Return whether the Horovod of a complete environment has no MPI, and could have it now."""
-    return _builds_horovod(stages) and not state.has_mpi and os.access(ROOT, os.W_OK) and try_mpi()
+    is_there = any(stage.name == "horovod" for stage in stages)
+    return is_there and not state.has_mpi and os.access(ROOT, os.W_OK) and try_mpi()
 
 
 def _begin(kind: Kind, wheels: str, stages: list[Stage], pending: list[Stage], *, has_mpi: bool) -> State:

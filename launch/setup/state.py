@@ -134,13 +134,11 @@ def refuse_links() -> None:
         UserError: `.venv` is a link or a file.
     """
     folder = CURRENT.folder
-    if folder.is_symlink():
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(
-            f"{folder} is a symbolic link, and set-up would change the environment behind the link: "
-            f"rm {folder} (the link only), then ./run.sh makes an environment here"
+            f"{folder} is a symbolic link or a file, and set-up needs the name for a folder and changes none behind a "
+            "link: move it away, then ./run.sh makes an environment here"
         )
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is not a folder, and set-up needs the name: move the file away")
 
 
 def find_fault() -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from configs.arguments import counted
 from configs.errors import UserError
 from configs.load import ROOT, resolve_path
 from configs.machine_limits import usable_cores
@@ -59,7 +60,7 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
         if why
     ]
     for note, count in Counter(row.note for row in rows).items():
-        sys.stdout.write(f"not run: {count} cell{'s' if count > 1 else ''}: {note}\n")
+        sys.stdout.write(f"not run: {counted(count, 'cell')}: {note}\n")
 
     def record(found: list[ScalingRow]) -> None:
         rows.extend(found)
