@@ -223,9 +223,8 @@ def choose_kind(options: Options, remembered: Kind | None) -> Kind:
         remembered = None
     engines = choose_engines(options, remembered)
     if remembered is None and options.engine is None and engines != ("mxnet",):
-        machine, version = platform.machine(), "Python {}.{}".format(*sys.version_info)
-        what = version if machine in MACHINES["mxnet"] else machine
-        sys.stderr.write(f"setup: {what}: MXNet has no build for it; taking PyTorch\n")
+        here = f"Python {sys.version_info[0]}.{sys.version_info[1]} on {platform.machine()}"
+        sys.stderr.write(f"setup: {here}: MXNet has no build for it; taking PyTorch\n")
     wanted = choose_variant(options, engines, remembered)
     if wanted == "cpu":
         return Kind(engines, "cpu")

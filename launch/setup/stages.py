@@ -43,10 +43,7 @@ def make_stages(kind: Kind, *, has_mpi: bool, extras: Collection[str]) -> list[S
         for each in sorted(set(extras))
     ]
     downloads_GB, disk_GB = _TORCH_GB[kind.variant]
-    size = f"{downloads_GB} GB of downloads"
-    if kind.variant == "cpu":
-        size = f"up to {size} where pip finds no wheel for CPUs only"
-    torch = f"pinned wheels: PyTorch ({kind.variant}), {size}"
+    torch = f"pinned wheels: PyTorch ({kind.variant}), up to {downloads_GB} GB of downloads"
     if main == "torch":
         wheels, last = [Stage("torch", torch, _pins(lock), disk_GB * GB, _install_torch)], []
     else:

@@ -96,8 +96,8 @@ _NO_BUILD, _NO_KERNELS = "no build for it; taking PyTorch", "no kernels .*; taki
     [
         # The engine: the wanted one, that of the environment, both where both fit, or what the machine can have.
         (Options(), None, "x86_64 12", (MXNET, "^$")),
-        (Options(), None, "x86_64 13", (TORCH, f"Python 3.13: MXNet has {_NO_BUILD}")),
-        (Options(), None, "aarch64 12", (TORCH, f"aarch64: MXNet has {_NO_BUILD}")),
+        (Options(), None, "x86_64 13", (TORCH, f"Python 3.13 on x86_64: MXNet has {_NO_BUILD}")),
+        (Options(), None, "aarch64 12", (TORCH, f"Python 3.12 on aarch64: MXNet has {_NO_BUILD}")),
         (Options("mxnet"), None, "x86_64 13", (MXNET, "^$")),
         (Options(), TORCH, "x86_64 13", (TORCH, "^$")),
         (Options("torch"), MXNET, "x86_64 12", (BOTH, "^$")),
