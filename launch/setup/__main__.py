@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import signal
 import sys
 from argparse import SUPPRESS
@@ -116,16 +117,16 @@ def _main(options: Options) -> int:
             )
         folder = Path(options.start, options.download).absolute()
         download(choose_kind(options, None), folder, checks_files=not options.without_hashes)
+        return 0
     except StageError as error:
-        sys.stderr.write(f"error: {error}\n")
-        if REPLACED.exists():
-            back = f"rm -r {CURRENT.folder} && mv {REPLACED} {CURRENT.folder}"
-            sys.stderr.write(f"       to take the environment of before back: {back}\n")
-        return 1
+        status, words = 1, f"error: {error}"
     except KeyboardInterrupt:
-        sys.stderr.write("\nsetup: stopped; ./run.sh continues from here\n")
-        return 130
-    return 0
+        status, words = 130, "\nsetup: stopped; ./run.sh continues from here"
+    if REPLACED.exists():
+        back = f"cd {shlex.quote(str(ROOT))} && rm -r .venv && mv {REPLACED.name} .venv"
+        words += f"\n       to take the environment of before back: {back}"
+    sys.stderr.write(f"{words}\n")
+    return status
 
 
 def set_up(options: Options) -> int:

@@ -135,7 +135,9 @@ def test_a_build_that_fails_or_is_stopped_goes_on_where_it_was_and_the_old_envir
             time.sleep(0.02)
         build.send_signal(signal.SIGINT)
         assert build.stderr is not None
-        assert "stopped; ./run.sh continues from here" in build.stderr.read()
+        told = build.stderr.read()
+    assert "stopped; ./run.sh continues from here" in told
+    assert f"back: {back}\n" in told
     assert build.returncode == 130
     assert _content(tree / ".venv.old") == before
     done = _set_up(tree, "--gpu")
