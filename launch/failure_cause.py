@@ -6,21 +6,17 @@ import resource
 import shlex
 import signal
 import socket
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from configs.errors import EARLY_STATUS, REFUSED_STATUS, STOPPED_STATUS, UserError
+from configs.errors import EARLY_STATUS, REFUSED_STATUS, STOPPED_STATUS
 from configs.load import resolve_path
 from configs.machine_limits import memory_limit
 from configs.reading import Unreadable, is_file
-from data.recordio import find_wrong_length
 from launch.start.local import ABORTED_STATUS, STOP_S, Outcome
-from logs.disk import found_object, read_object
-from logs.environment import ENVIRONMENT_FILE
+from logs.disk import found_object
 from logs.folder import STARTUP_FILE, RunFolder
 from logs.metrics import METRICS_FILE
 
@@ -43,9 +39,6 @@ _LOST_DAEMON = 205
 
 _STOOD_STILL_STATUS = 128 + signal.SIGALRM
 """Status of a rank that the kernel ended for its watchdog, because the rank was frozen or stuck outside of Python."""
-
-_LOOK_S = 20.0
-"""How long to look for a damaged record after a crash, in each file."""
 
 _SIGNAL_STATUSES = range(129, 193)
 """Exit statuses of processes that signals 1 to 64 killed: a shell reports signal n as 128 + n."""
@@ -288,30 +281,15 @@ def _why(folder: RunFolder, killed_by: int | None, is_out_of_memory: bool | str)
         return _memory_ran_out(is_out_of_memory)
     if killed_by == signal.SIGXCPU or (killed_by == signal.SIGKILL and has_time_limit):
         return ": perhaps its processor time was used up; raise the limit (ulimit -t)"
-    if killed_by == signal.SIGSEGV:
-        return _damaged_image(folder)
-    return _shortened_file(folder) if killed_by == signal.SIGBUS else ""
-
-
-def _shortened_file(folder: RunFolder) -> str:
-    """Return which file of the data set was cut short after a rank had mapped it, to which SIGBUS is the answer."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile):
-        place = _data_set(folder)
-        manifest = read_object(place / "manifest.json")
-        for split in ("train", "eval"):
-            lengths = {place / f"{split}.rec": manifest[split]["rec_bytes"]}
-            if in_place := manifest.get("in_place"):
-                import numpy as np  # noqa: PLC0415 (the launcher needs it for nothing else)
-
-                with np.load(place / f"{split}.npz") as facts:
-                    paths = (Path(in_place["root"]) / name for name in in_place[split])
-                    lengths = dict(zip(paths, facts["looked"][:, 0].tolist(), strict=False))
-            for path, needs in lengths.items():
-                if (has := path.stat().st_size) != needs:
-                    remedy = f"{'list' if in_place else 'pack'} it again with ./run.sh prepare"
-                    changed = f"the file was changed while the run read it; {remedy}"
-                    return f": {path} has {has:,} bytes, its manifest says {needs:,}: {changed}"
-    return ": it read beyond the end of a file, for example a truncated copy of the data set, or /dev/shm is full"
+    # SIGBUS answers to a file that was cut short after the rank had mapped it. DALI reads beyond its memory where a
+    # record's length is too long, and DALI 2.4 crashed in one of four processes that met an image which cannot be
+    # decoded.
+    if killed_by not in (signal.SIGSEGV, signal.SIGBUS) or folder.recipe.data.source == "synthetic":
+        return ""
+    full = "/dev/shm is full, or " if killed_by == signal.SIGBUS else ""
+    place = resolve_path(folder.cluster.paths.data) / folder.recipe.data.name
+    verify = f"./run.sh prepare --verify {shlex.quote(str(place))}"
+    return f": perhaps {full}a file of the data set is damaged or was changed during the run; {verify} names it"
 
 
 def _memory_ran_out(group: bool | str) -> str:
@@ -324,37 +302,10 @@ def _memory_ran_out(group: bool | str) -> str:
     return f": the kernel killed it because memory ran out{where}; {remedy}"
 
 
-def _damaged_image(folder: RunFolder) -> str:
-    """Return which record DALI may have crashed at, with SIGSEGV.
-
-    DALI reads beyond its memory where a record's length is too long, and DALI 2.4 crashed in one of four processes that
-    met an image which cannot be decoded.
-    """
-    if folder.recipe.data.source == "synthetic":
-        return ""
-    place = _data_set(folder)
-    verify = f"./run.sh prepare --verify {shlex.quote(str(place))} names"
-    with contextlib.suppress(OSError, ValueError, LookupError):
-        files = ((place / f"{split}.rec", place / f"{split}.idx") for split in ("train", "eval"))
-        if found := next(filter(None, (find_wrong_length(*each, _LOOK_S) for each in files)), None):
-            return f": {found}; {verify} all damaged records"
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        packages = dict(read_object(folder / ENVIRONMENT_FILE)["packages"])
-        if any(name.startswith("nvidia-dali-") and str(packages[name]).startswith("2.") for name in packages):
-            return f": DALI 2 may crash at an image that it cannot decode; {verify} damaged images"
-    return ""
-
-
-def _data_set(folder: RunFolder) -> Path:
-    return resolve_path(folder.cluster.paths.data) / folder.recipe.data.name
-
-
 def _host_of(folder: RunFolder, rank: int) -> str:
-    """Return the host of a rank: from the ranks' start-up ledger or, before it exists, from ``supervise_rank.sh``."""
+    """Return the host of a rank, which ``supervise_rank.sh`` has written down."""
     if folder.cluster.launcher == "local":
         return socket.gethostname()
-    with contextlib.suppress(UserError, LookupError, TypeError):
-        return str(read_object(folder / STARTUP_FILE)["hosts"][rank])
     with contextlib.suppress(OSError, ValueError, LookupError):
         lines = (folder / "ranks.txt").read_text(encoding="utf-8").splitlines()
         return dict(line.split(" ", 1) for line in lines)[str(rank)]
