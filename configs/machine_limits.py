@@ -75,8 +75,8 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
     """Return the limit of a control group that leaves this process the least memory; None if no group has one."""
     found = []
     for group in _groups("memory", root):
-        limit = _limit_bytes(group)
-        if limit is None:
+        word = _word(group / "memory.max") or _word(group / "memory.limit_in_bytes") or "max"
+        if not word.isdigit() or (limit := int(word)) >= _UNLIMITED_BYTES:
             continue
         used = int(_word(group / "memory.current") or _word(group / "memory.usage_in_bytes") or 0)
         cached = re.search(r"^(?:total_)?inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
@@ -103,48 +103,18 @@ def oom_kills(root: Path = Path("/")) -> int:
     Version 2 counts a kill in the group of the process and in all groups around it, version 1 in that group only.
     """
     groups = list(_groups("memory", root))
-    inner = sum(kills_in(group) for group in groups if (group / _KILL_FILES[1]).is_file())
-    return inner + max((kills_in(group) for group in groups if (group / _KILL_FILES[0]).is_file()), default=0)
+    inner = sum(_kills_in(group) for group in groups if (group / _KILL_FILES[1]).is_file())
+    return inner + max((_kills_in(group) for group in groups if (group / _KILL_FILES[0]).is_file()), default=0)
 
 
-def memory_group(process: int | str, root: Path = Path("/")) -> Path | None:
-    """Return the folder of the control group that counts the memory of a process; None if there is none, or it is gone.
-
-    Args:
-        process: A process id, or ``self``. Version 1 no longer tells the group of a process that has ended.
-        root: Where ``proc`` and ``sys`` are.
-    """
-    found = (folder for _, folder in _own_groups("memory", root, process))
-    return next((each for each in found if any((each / file).is_file() for file in _KILL_FILES)), None)
-
-
-def kills_in(group: Path) -> int:
-    """Return how many processes of a control group the kernel has killed because memory ran out."""
+def _kills_in(group: Path) -> int:
     text = "".join(_text(group / file) for file in _KILL_FILES)
     found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
     return int(found[1]) if found else 0
 
 
-def describe_group(group: Path) -> str:
-    """Return a control group with its limit of memory, if it has one, for messages."""
-    limit = _limit_bytes(group)
-    return str(group) if limit is None else f"{group}, limit {limit / 1e9:.2f} GB"
-
-
-def _limit_bytes(group: Path) -> int | None:
-    limit = _word(group / "memory.max") or _word(group / "memory.limit_in_bytes") or "max"
-    return int(limit) if limit.isdigit() and int(limit) < _UNLIMITED_BYTES else None
-
-
 def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """Yield the folder of this process's control group of a controller, and those of the groups around it."""
-    for mount, folder in _own_groups(controller, root):
-        yield folder
-        yield from (each for each in folder.parents if each == mount or mount in each.parents)
-
-
-def _own_groups(controller: str, root: Path, process: int | str = "self") -> Iterator[tuple[Path, Path]]:
-    """Yield the mount of a controller and the folder of a process's control group in it.
+    """Yield the folder of this process's control group of a controller, and those of the groups around it.
 
     *Source*: man 7 cgroups; Linux, Documentation/admin-guide/cgroup-v1 and cgroup-v2.
     """
@@ -155,7 +125,7 @@ def _own_groups(controller: str, root: Path, process: int | str = "self") -> Ite
         if kind == "cgroup2" or (kind == "cgroup" and controller in rest.split(" ")[-1].split(",")):
             _, _, _, inside, place, *_ = fields.split(" ")
             mounts.append((kind, inside, place))
-    for line in _text(root / f"proc/{process}/cgroup").splitlines():
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for kind, inside, place in mounts:
             if controllers != "" if kind == "cgroup2" else controller not in controllers.split(","):
@@ -163,7 +133,9 @@ def _own_groups(controller: str, root: Path, process: int | str = "self") -> Ite
             mount = root / place.lstrip("/")
             # A container may see its own group as the root of the mount, whatever the path in /proc is.
             relative = path.removeprefix(inside.rstrip("/")).lstrip("/") if path.startswith(inside) else ""
-            yield mount, mount / relative if (mount / relative).is_dir() else mount
+            folder = mount / relative if (mount / relative).is_dir() else mount
+            yield folder
+            yield from (each for each in folder.parents if each == mount or mount in each.parents)
 
 
 def _text(file: Path) -> str:

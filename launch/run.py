@@ -142,7 +142,7 @@ def _run_ranks(folder: RunFolder, command: Sequence[str]) -> Outcome:
     kills = oom_kills()
     with monitored(folder.path, gpus=gpus), tracked(folder, cluster.trackers):
         outcome = run_under(cluster, command, variables)
-    return replace(outcome, ran_out_of_memory=outcome.ran_out_of_memory or oom_kills() > kills)
+    return replace(outcome, ran_out_of_memory=oom_kills() > kills)
 
 
 def open_run(recipe: Recipe, cluster: Cluster, run_folder: Path) -> None:

@@ -16,11 +16,9 @@ from argparse import REMAINDER
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from configs.arguments import Parser, exit_status, parse
 from configs.errors import EARLY_STATUS, END_VARIABLE, STOPPED_STATUS, UserError
-from configs.machine_limits import describe_group, kills_in, memory_group
 from configs.outputs import guard_outputs
 from configs.programs import Program, command_of
 from configs.rank_variables import server_environment
@@ -30,7 +28,6 @@ from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals, signa
 from launch.start.rendezvous import RankStart, rendezvous_of
 
 _POLL_S = 0.05
-_LOOK_S = 0.2
 GRACE_S = 8.0
 """Time for the other ranks to end by themselves after a rank failed: Horovod takes less to notice, and the whole end
 stays below 30 s."""
@@ -74,8 +71,8 @@ class Outcome:
             ended the launcher before its ranks could save their state.
         lost_server: Status of a parameter server that ended while ranks needed it.
         stopped_by: The signal by which the ranks were told to save their state and end, if there was one.
-        ran_out_of_memory: Whether the kernel killed a process of this machine meanwhile because memory ran out; the
-            control group, where it is known, in words.
+        ran_out_of_memory: Whether the kernel killed a process of the launcher's control groups meanwhile because memory
+            ran out.
     """
 
     exit_status: int
@@ -83,7 +80,7 @@ class Outcome:
     interrupted_by: int | None = None
     lost_server: int | None = None
     stopped_by: int | None = None
-    ran_out_of_memory: bool | str = False
+    ran_out_of_memory: bool = False
 
 
 def run_ranks(
@@ -222,33 +219,6 @@ def _parameter_servers(
                 process.wait(LEAVE_S)
 
 
-class _MemoryWatch:
-    """Knows the memory control group of each rank, which need not be the launcher's, and the kills in it before."""
-
-    def __init__(self) -> None:
-        self._looked_s = float("-inf")
-        self._groups: dict[int, Path] = {}
-        self._kills: dict[Path, int] = {}
-
-    def look(self, ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Read the group of each rank that has not ended, a few times a second."""
-        now_s = time.monotonic()
-        if now_s < self._looked_s + _LOOK_S:
-            return
-        self._looked_s = now_s
-        for rank in ranks:
-            group = memory_group(rank.pid) if rank.returncode is None else None
-            # A process that has just ended seems to be in the group around all groups.
-            if group is not None and Path(f"/proc/{rank.pid}/exe").exists():
-                self._groups[rank.pid] = group
-                self._kills.setdefault(group, kills_in(group))
-
-    def group_of_kill(self, rank: subprocess.Popen[bytes]) -> str | None:
-        """Return the group in which the kernel has killed a process since a look: the rank, if it was killed."""
-        group = self._groups.get(rank.pid)
-        return None if group is None or kills_in(group) <= self._kills[group] else describe_group(group)
-
-
 @dataclass
 class _Supervisor:
     """Waits for the ranks; after a failure, the loss of a server or a signal, it ends the ranks that are left.
@@ -267,13 +237,11 @@ class _Supervisor:
     is_killing: bool = False
     deadline_s: float | None = None
     passed_on: int | None = None
-    memory: _MemoryWatch = field(default_factory=_MemoryWatch)
 
     def wait(self) -> Outcome:
         """Return when all ranks have ended, and everything that they started; or when what is left cannot be killed."""
         try:
             while any(rank.poll() is None for rank in self.ranks):
-                self.memory.look(self.ranks)
                 self._look_for_failures()
                 self._pass_signal_on()
                 if self.is_ending and self.deadline_s is None and any(rank.poll() is not None for rank in self.ranks):
@@ -345,9 +313,7 @@ class _Supervisor:
         worst = max(
             self.failed.values(), key=lambda status: (status not in (STOPPED_STATUS, ABORTED_STATUS), status), default=0
         )
-        killed = (self.ranks[rank] for rank, status in self.failed.items() if status == 128 + signal.SIGKILL)
-        group = next(filter(None, map(self.memory.group_of_kill, killed)), False)
-        return Outcome(worst, tuple(self.failed.items()), ran_out_of_memory=group)
+        return Outcome(worst, tuple(self.failed.items()))
 
 
 def _status(process: subprocess.Popen[bytes]) -> int:

@@ -68,25 +68,6 @@ def test_the_doctor_tells_the_memory_of_its_group_and_that_the_kernel_killed_its
 
 
 KILLED = "import os; os.kill(os.getpid(), 9)"
-RUNS = """
-import sys
-from launch.start.local import run_ranks
-outcome = run_ranks([sys.executable, "-c", *sys.argv[1:]], 2, {}, kind="shared_memory")
-print(outcome.exit_status, outcome.failed, outcome.ran_out_of_memory)
-"""
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("code", "has_own"), [(TAKE_ALL, True), (TAKE_ALL, False), (KILLED, True)])
-def test_the_local_launcher_tells_the_kernel_s_kill_of_a_rank_in_its_own_group_or_in_that_of_the_job(
-    group: Path, code: str, has_own: bool
-) -> None:
-    _limit(group, 100 << 20)
-    enters = f"import time; open('{group}/cgroup.procs', 'w').write('0'); time.sleep(1)\n" if has_own else ""
-    begun = "import os, sys; os.environ['RANK'] == '1' and exec(sys.argv[1])"
-    command = [*([] if has_own else [*INSIDE, str(group)]), sys.executable, "-c", RUNS, begun, enters + code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == f"137 ((1, 137),) {False if code == KILLED else f'{group}, limit 0.10 GB'}\n", done.stderr
 
 
 @pytest.mark.parametrize("code", [TAKE_ALL, KILLED])
