@@ -2,7 +2,6 @@
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +21,6 @@ own host after 5 s. So horovodrun gets no signal, and each rank's ``supervise_ra
 _AS_SIGTERM = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU)
 """Also what schedulers send before the end of a job: LSF SIGUSR2, Grid Engine SIGXCPU at a soft limit."""
 
-_AT_STOP = "Ctrl-Z stops this launcher only, and the ranks train on; fg or bg continues it"
-
 _outer: list[Callable[[], int | None]] = []
 """What the block that holds the handlers yielded."""
 
@@ -42,8 +39,7 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
     would change the exit status, or kill Python while it ends.
 
     Args:
-        at_interrupt: A line for the terminal at the first SIGINT. With it, SIGTSTP has a line as well: it stops this
-            process, and not the ranks, whose watchdogs would take that for a fault.
+        at_interrupt: A line for the terminal at the first SIGINT.
 
     Yields:
         A function that returns the last signal that arrived, or None.
@@ -54,8 +50,6 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
     received: list[int] = []
 
     def record(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            _leave_terminal()
         if number in _AS_SIGTERM:
             number = signal.SIGTERM
         if number == signal.SIGINT and number in received:
@@ -66,8 +60,6 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
 
     numbers = [*STOP_SIGNALS, *(each for each in _AS_SIGTERM if signal.getsignal(each) != signal.SIG_IGN)]
     before = {number: signal.signal(number, record) for number in numbers}
-    if at_interrupt and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
-        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _stop)
     _outer.append(lambda: received[-1] if received else None)
     try:
         yield _outer[0]
@@ -75,11 +67,6 @@ def forwarded_signals(at_interrupt: str = "") -> Iterator[Callable[[], int | Non
         _outer.clear()
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if received else handler)
-
-
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    _tell(_AT_STOP)
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _tell(words: str) -> None:
@@ -98,15 +85,3 @@ def signal_groups(processes: Iterable[subprocess.Popen[Any]], number: int) -> No
     for process in processes:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-
-
-def _leave_terminal() -> None:
-    """Send this process's output nowhere, since writing to a closed terminal is an error.
-
-    A terminal that is closed is no terminal any more for `os.isatty`, but still a character device.
-    """
-    null = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-            os.dup2(null, descriptor)
-    os.close(null)
