@@ -8,7 +8,7 @@ Optimizers and decays are blocks of keys, so their registration is the list of c
 `configs.decays`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -161,12 +161,8 @@ def has_engine(name: str) -> bool:
     return any(find_spec(package) for package in ENGINES[name].packages)
 
 
-def require_engine(name: str, settings: Callable[[str], Sequence[str]] = lambda _: ()) -> None:
+def require_engine(name: str) -> None:
     """Raise if this environment does not have an engine.
-
-    Args:
-        name: The engine.
-        settings: Gives what else has to be set, as KEY=VALUE, to train with another engine instead.
 
     Raises:
         ConfigError: The engine's framework is not installed.
@@ -176,8 +172,7 @@ def require_engine(name: str, settings: Callable[[str], Sequence[str]] = lambda 
     found = [other for other, entry in ENGINES.items() if entry.computes and has_engine(other)]
     remedy = f"./run.sh setup --engine {name} adds {ENGINES[name].title}"
     if found:
-        words = [f"cluster.engine.name={found[0]}", *settings(found[0])]
-        remedy += f", or train by {' '.join(f'--set {word}' for word in words)}"
+        remedy += f", or train by --set cluster.engine.name={found[0]}"
     raise ConfigError("engine.name", name, f"{' or '.join(found) or 'none'} in this environment", remedy)
 
 

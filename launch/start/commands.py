@@ -7,7 +7,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from configs.errors import ConfigError, UserError
@@ -15,7 +14,7 @@ from configs.load import ROOT
 from configs.machine_limits import gpu_shortage
 from configs.programs import Program, command_of
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
-from configs.registry import COMMUNICATORS, communicators_of, horovod_has_mpi, require_engine
+from configs.registry import COMMUNICATORS, horovod_has_mpi, require_engine
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
 from launch.setup.gpu import NEEDS, search_gpus
@@ -30,10 +29,6 @@ from launch.start.rendezvous import RENDEZVOUS, rendezvous_of
 INHERITED = ("LD_LIBRARY_PATH", *NUMERICS_PREFIXES)
 """Beginnings of the names of variables that mpirun is told to pass on where they are set. By itself it passes none to
 other hosts, and ranks whose libraries choose other kernels end with other weights."""
-
-_SHARED_MEMORY = "/dev/shm"
-_LEAST_SHARED_BYTES = 1 << 20
-"""horovodrun's locks take a page each; with less than this, mpirun's ranks cannot meet (4.1.4, tried)."""
 
 _WITHOUT_LOOPBACK = ("shared_memory", "devices", "none")
 """Values of ``communication.kind`` by which ranks of the local launcher meet in other ways."""
@@ -203,14 +198,12 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
     Raises:
         UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
             would start the ranks of several nodes on this one, Horovod lacks the MPI by which the ranks meet, there is
-            no GPU for each rank, the loopback is down, this host's name leads nowhere, or no shared memory is left for
-            the launcher.
+            no GPU for each rank, the loopback is down, or this host's name leads nowhere.
     """
-    require_engine_of(cluster)
+    require_engine(cluster.engine.name)
     require_launchable(cluster)
     require_mpi(cluster)
     _require_addresses(cluster)
-    _require_shared_memory(cluster.launcher)
     require_gpus(cluster)
     finds_hosts = has_hosts or "LSB_JOBID" in os.environ
     if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and not finds_hosts:
@@ -313,36 +306,6 @@ def _require_addresses(cluster: Cluster) -> None:
     raise UserError(
         f"{name}: {reason}; ranks over Gloo need the name of this host: add the line '127.0.1.1 {name}' to /etc/hosts"
     )
-
-
-def _require_shared_memory(launcher: str) -> None:
-    """Raise if ``/dev/shm`` is full, of which horovodrun and mpirun tell nothing that a user understands."""
-    with suppress(OSError):
-        free = shutil.disk_usage(_SHARED_MEMORY).free
-        if launcher in ("horovodrun", "mpirun") and free < _LEAST_SHARED_BYTES:
-            raise UserError(
-                f"launcher: {launcher} needs shared memory, and {_SHARED_MEMORY} has {free:,} bytes left; delete what "
-                f"ended programs have left in it (ls -l {_SHARED_MEMORY}), or give the container more (--shm-size)"
-            )
-
-
-def require_engine_of(cluster: Cluster) -> None:
-    """Raise if this environment does not have the cluster's engine.
-
-    Raises:
-        ConfigError: The engine's framework is not installed; the message says what to set for another one.
-    """
-    require_engine(cluster.engine.name, partial(_settings_for, cluster))
-
-
-def _settings_for(cluster: Cluster, engine: str) -> list[str]:
-    """Return what of the cluster's communication another engine cannot have, and what it has instead."""
-    communication, kinds, settings = cluster.communication, communicators_of(engine), []
-    if communication.kind not in (*kinds, communicators_of(cluster.engine.name)[0]):  # a default follows the engine
-        settings.append(f"cluster.communication.kind={kinds[0]}")
-    if kinds[0] == "torch_distributed" and communication.allreduce != "flat":
-        settings.append("cluster.communication.allreduce=flat")
-    return settings
 
 
 def _search_path() -> str:

@@ -15,10 +15,11 @@ from configs.errors import UserError
 from configs.load import ROOT, with_resolved_paths
 from configs.plan import plan_run
 from configs.rank_variables import binding_environment, rank_environment
+from configs.registry import require_engine
 from configs.schema import Cluster, Recipe
 from launch.resume import require_unfinished
 from launch.run import check_run, open_run
-from launch.start.commands import require_engine_of, require_mpi
+from launch.start.commands import require_mpi
 from launch.start.inherited import left_out_options, without_jobs
 from launch.submit.jobspec import IMAGE_PROGRAM, JobSpec
 from launch.submit.requirements import require_submittable
@@ -105,7 +106,7 @@ def refusal(recipe: Recipe, spec: JobSpec) -> str:
 
 def _require_environment(spec: JobSpec) -> None:
     if spec.cluster.container.runtime == "none":  # the job runs in this environment
-        require_engine_of(spec.cluster)
+        require_engine(spec.cluster.engine.name)
         require_mpi(spec.cluster)
 
 

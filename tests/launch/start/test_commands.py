@@ -1,18 +1,15 @@
 """The words of launchers' command lines, and by which signal each is told that its ranks should save their state."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from configs import registry
-from configs.errors import ConfigError, UserError
+from configs.errors import UserError
 from configs.load import ROOT, load_cluster
 from configs.rank_variables import binding_environment, rank_environment
 from launch.start.commands import launcher_command, local_words, require_startable, run_under
@@ -135,16 +132,6 @@ def test_a_launcher_that_cannot_start_the_ranks_is_refused_with_a_remedy(
     assert "\n" not in str(refusal.value)
 
 
-def test_an_engine_that_is_not_here_is_refused_with_all_that_another_one_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = load_cluster("laptop", ["cluster.engine.name=mxnet", "cluster.communication.kind=devices"])
-    monkeypatch.setattr(registry, "find_spec", lambda package: package if package == "torch" else None)
-    with pytest.raises(ConfigError) as refusal:
-        require_startable(cluster)
-    remedy = "--set cluster.engine.name=torch --set cluster.communication.kind=torch_distributed"
-    assert str(refusal.value).endswith(f", or train by {remedy}")
-    require_startable(load_cluster("laptop", remedy.split()[1::2]))
-
-
 def test_a_job_of_lsf_tells_horovodrun_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/horovodrun")
     monkeypatch.setenv("LSB_JOBID", "7")
@@ -210,30 +197,6 @@ def test_a_launcher_reads_nothing_runs_in_a_session_of_its_own_and_as_root_only_
     assert variables == ("2" if is_root else "0")
 
 
-_CLOSED = """
-import os, signal, sys
-from launch.start.launcher_signals import forwarded_signals
-with forwarded_signals() as last_signal:
-    signal.raise_signal(signal.SIGHUP)
-    places = [os.path.realpath(f"/proc/self/fd/{number}") for number in (1, 2)]
-    open(sys.argv[1], "w").write(f"{int(last_signal())} {places}")
-    assert len(os.listdir("/proc/self/fd")) == 4  # 0, 1, 2 and the folder
-"""
-
-
-def test_a_closed_terminal_gets_no_more_output_and_a_file_still_does(tmp_path: Path) -> None:
-    terminal, end = os.openpty()
-    with (tmp_path / "errors").open("w", encoding="utf-8") as errors:
-        done = subprocess.run(
-            [sys.executable, "-c", _CLOSED, f"{tmp_path}/told"], cwd=ROOT, stdout=end, stderr=errors, check=False
-        )
-    os.close(terminal)
-    os.close(end)
-    assert done.returncode == 0, (tmp_path / "errors").read_text(encoding="utf-8")
-    told = (tmp_path / "told").read_text(encoding="utf-8")
-    assert told == f"{signal.SIGTERM:d} {['/dev/null', str(tmp_path / 'errors')]}"
-
-
 _TELLS = """for each; do run=$each; done
 env >"$run/variables"
 printf '%s\\n' "$@" >"$run/words"
@@ -281,21 +244,6 @@ def test_a_link_that_cannot_be_shaped_is_refused_with_the_key(tmp_path: Path, mo
             run_under(load_cluster("laptop", ["cluster.communication.link_bytes_per_s=1e6"]), ["true"], {})
     finally:
         can_shape.cache_clear()
-
-
-@pytest.mark.usefixtures("with_mxnet")
-@pytest.mark.parametrize(("launcher", "is_refused"), [("horovodrun", True), ("mpirun", True), ("local", False)])
-def test_a_launcher_that_needs_shared_memory_is_refused_where_none_is_left(
-    launcher: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = SimpleNamespace(free=4096)
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: full if place == "/dev/shm" else None)
-    monkeypatch.setattr(shutil, "which", lambda name, **_: name)
-    backend = ["cluster.communication.backend=mpi"] if launcher == "mpirun" else []
-    sets = [f"cluster.launcher={launcher}", "cluster.communication.kind=horovod", *backend]
-    cluster = load_cluster("laptop", sets)
-    with pytest.raises(UserError, match="has 4,096 bytes left") if is_refused else nullcontext():
-        require_startable(cluster)
 
 
 @pytest.mark.ranks
