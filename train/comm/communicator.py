@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,9 +161,8 @@ def start_communicator(identity: Identity, ledger: Ledger, connect: Connect) -> 
 
 
 def connector(communication: Communication) -> Connect:
-    """Return the function that makes the communicator of ``communication.kind``."""
-    chosen: Connect = importlib.import_module(COMMUNICATORS[communication.kind].module).connect(communication)
-    return chosen
+    """Return the function that makes the communicator of ``communication.kind``: ``connect`` of the kind's module."""
+    return partial(importlib.import_module(COMMUNICATORS[communication.kind].module).connect, communication)
 
 
 def libraries_of(kind: str) -> Mapping[str, Callable[[], object]]:
@@ -170,9 +170,9 @@ def libraries_of(kind: str) -> Mapping[str, Callable[[], object]]:
     return getattr(importlib.import_module(COMMUNICATORS[kind].module), "LIBRARIES", {})
 
 
-def connect(_communication: Communication) -> Connect:
-    """Return the function that makes the communicator of a single rank (``communication.kind: none``)."""
-    return lambda _identity, _ledger: SingleProcess()
+def connect(_communication: Communication, _identity: Identity, _ledger: Ledger) -> Communicator:
+    """Return the communicator of a single rank (``communication.kind: none``)."""
+    return SingleProcess()
 
 
 def first_collective(communicator: Communicator, identity: Identity, ledger: Ledger) -> Communicator:

@@ -2,13 +2,12 @@
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from configs.schema import Communication
-from train.comm.communicator import Communicator, Connect, SingleProcess, WorldMismatch, first_collective
+from train.comm.communicator import Communicator, SingleProcess, WorldMismatch, first_collective
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -19,16 +18,13 @@ MPI sleeps for 0.1 ms at a time while it waits for ranks that still start: 64 ra
 processor time each until they had met, and 0.86 s with cycles of 128 ms and this lateness (EPYC, 2026-11-27)."""
 
 
-def connect(communication: Communication) -> Connect:
-    """Return the function that initialises Horovod and returns this rank's communicator."""
-    return partial(_connect_horovod, max(1.0, communication.cycle_time_ms))
-
-
-def _connect_horovod(cycle_ms: float, identity: Identity, ledger: Ledger) -> Communicator:
+def connect(communication: Communication, identity: Identity, ledger: Ledger) -> Communicator:
+    """Initialise Horovod and return this rank's communicator."""
     if identity.launcher == "none":
         return SingleProcess()
     with ledger.phase("communicator: import"):
         import horovod.mxnet as hvd  # noqa: PLC0415 (imports MXNet: seconds, in this thread)
+    cycle_ms = max(1.0, communication.cycle_time_ms)
     # Horovod's thread inherits it from this one.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(int(cycle_ms * _LATENESS_NS_PER_MS)))
     with ledger.phase("communicator: init"):

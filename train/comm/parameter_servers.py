@@ -13,13 +13,12 @@ gradient, the steps of p ranks add up to one synchronous step. Loss and learning
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from configs.schema import Communication
-from train.comm.communicator import Communicator, Connect, WorldMismatch, first_collective
+from train.comm.communicator import Communicator, WorldMismatch, first_collective
 from train.rank.identity import Identity
 from train.rank.startup import Ledger
 
@@ -27,19 +26,15 @@ _FEW = 1024
 """Arrays up to this many elements are copied to a fixed buffer before a push."""
 
 
-def connect(communication: Communication) -> Connect:
-    """Return the function that connects to the parameter servers and returns this rank's communicator."""
-    return partial(_connect_servers, is_synchronous=communication.is_synchronous)
-
-
-def _connect_servers(identity: Identity, ledger: Ledger, *, is_synchronous: bool) -> Communicator:
+def connect(communication: Communication, identity: Identity, ledger: Ledger) -> Communicator:
+    """Connect to the parameter servers and return this rank's communicator."""
     with ledger.phase("communicator: import"):
         import mxnet as mx  # noqa: PLC0415 (seconds, in this thread)
     with ledger.phase("communicator: init"):
-        store = mx.kv.create("dist_sync" if is_synchronous else "dist_async")
+        store = mx.kv.create("dist_sync" if communication.is_synchronous else "dist_async")
     if store.num_workers != identity.world_size:
         raise WorldMismatch(identity, f"the parameter servers expect {store.num_workers} ranks")
-    kind = SynchronousServer if is_synchronous else AsynchronousServer
+    kind = SynchronousServer if communication.is_synchronous else AsynchronousServer
     return first_collective(kind(mx, store, identity.rank, identity.world_size), identity, ledger)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from configs.schema import Communication
-from train.comm.communicator import Communicator, Connect, SingleProcess, first_collective
+from train.comm.communicator import Communicator, SingleProcess, first_collective
 from train.comm.machine_ranks import Connections, meet
 from train.comm.neighbours import flattened, is_dense
 from train.comm.shared_sum import SharedBucket, SharedMemory
@@ -63,16 +63,12 @@ def _settle(result: Future[None], error: Exception | None) -> None:
         result.set_exception(error)
 
 
-def connect(communication: Communication) -> Connect:
-    """Return the function that meets the other ranks and returns this rank's communicator."""
-    return partial(_connect, communication.timeout_s)
-
-
-def _connect(timeout_s: int, identity: Identity, ledger: Ledger) -> Communicator:
+def connect(communication: Communication, identity: Identity, ledger: Ledger) -> Communicator:
+    """Meet the other ranks and return this rank's communicator."""
     if identity.world_size == 1:
         return SingleProcess()
     with ledger.phase("communicator: init"):
-        communicator = SharedMemoryCommunicator(identity, meet(identity, os.environ, timeout_s))
+        communicator = SharedMemoryCommunicator(identity, meet(identity, os.environ, communication.timeout_s))
     return first_collective(communicator, identity, ledger)
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any, NamedTuple
 
 from configs.errors import UserError
@@ -24,7 +23,6 @@ from configs.rank_variables import interface_variables
 from configs.schema import Communication
 from train.comm.communicator import (
     Communicator,
-    Connect,
     RendezvousTimeout,
     SingleProcess,
     WorldMismatch,
@@ -77,12 +75,8 @@ LIBRARIES = {"torch.distributed": torch_features}
 """What ``./run.sh doctor`` loads for this communicator."""
 
 
-def connect(communication: Communication) -> Connect:
-    """Return the function that initialises torch.distributed and returns this rank's communicator."""
-    return partial(_connect_torch, communication)
-
-
-def _connect_torch(communication: Communication, identity: Identity, ledger: Ledger) -> Communicator:
+def connect(communication: Communication, identity: Identity, ledger: Ledger) -> Communicator:
+    """Initialise torch.distributed and return this rank's communicator."""
     if identity.launcher == "none":
         return SingleProcess()
     with ledger.phase("communicator: import"):

@@ -27,9 +27,8 @@ from train.comm.shared_memory import connect as connect_shared_memory
 ORDERS = Path(__file__).with_name("orders")
 
 
-def connect(communication):
-    inner = connect_shared_memory(communication)
-    return lambda identity, ledger: Faulty(inner(identity, ledger), identity.rank)
+def connect(communication, identity, ledger):
+    return Faulty(connect_shared_memory(communication, identity, ledger), identity.rank)
 
 
 class Faulty:
