@@ -50,28 +50,21 @@ def _write_samples(path: Path, stop: threading.Event, gpus: int) -> None:
 
 
 class _Descendants:
-    """The processes that descend from this one, with the processor time that each had used when it was last read.
-
-    On a busy machine the sampler is held up between two processes, for seconds where many start. The rate of a process
-    is therefore over the time between two readings of this very process.
-    """
+    """The processes that descend from this one. Of each, psutil keeps the time and the use at its last reading."""
 
     def __init__(self) -> None:
         self._root = psutil.Process()
-        self._read: dict[psutil.Process, tuple[float, float]] = {}
-        """When a process was read, and the processor seconds that it had used."""
+        self._known: dict[psutil.Process, psutil.Process] = {}
         self._machine_s, self._time_s = self._machine(), time.monotonic()
-        for process in self._root.children(recursive=True):
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                self._busy_cores(process, since_s=0.0)
 
     def sample(self, gpus: GpuLoad) -> Sample:
-        """Return the load since the last sample, with that of the GPUs."""
+        """Return the load since the last sample, with that of the GPUs; a new process counts from the next one on."""
         begin_s, machine_s = time.monotonic(), self._machine()
         busy, serving, memory_bytes = 0.0, 0.0, 0
-        for process in self._root.children(recursive=True):
+        self._known = {each: self._known.get(each, each) for each in self._root.children(recursive=True)}
+        for process in self._known.values():
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():
-                own = self._busy_cores(process, since_s=self._time_s)
+                own = process.cpu_percent() / 100
                 busy += own
                 serving += own if Program.PARAMETER_SERVER.value in process.cmdline() else 0.0
                 memory_bytes += process.memory_info().rss
@@ -88,14 +81,6 @@ class _Descendants:
             gpu_shares=gpus.shares,
             server_busy_cores=round(serving, 3),
         )
-
-    def _busy_cores(self, process: psutil.Process, since_s: float) -> float:
-        """Return how many cores a process kept busy since it was last read; a new one, since ``since_s``."""
-        times = process.cpu_times()
-        now = (time.monotonic(), times.user + times.system)
-        before_s, before_used_s = self._read.get(process, (since_s, 0.0))
-        self._read[process] = now
-        return float((now[1] - before_used_s) / (now[0] - before_s))
 
     def _machine(self) -> float:
         """Return the processor time that all processes of the machine have used, in seconds."""

@@ -84,7 +84,7 @@ def test_processor_time_counts_in_the_sample_in_which_it_was_used_and_a_server_s
     with _busy(*named) as child:
         with monkeypatch.context() as patch, monitored(tmp_path, gpus=0):
             patch.setattr(psutil.Process, "children", held_up)
-            while_busy = _samples(tmp_path, 3)
+            _, *while_busy = _samples(tmp_path, 4)
             patch.undo()
             child.send_signal(signal.SIGSTOP)
             _wait(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
