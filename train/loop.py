@@ -179,9 +179,7 @@ def _report(
 
     The losses of skipped steps that are not finite are left out.
 
-    Every rank reads the same steps at the same point, so all ranks stop together. They stop at the end of an interval,
-    so a resumed run reports the same intervals as a run that was never stopped; within an interval only if its end is
-    too far.
+    Every rank reads the same steps at the same point, so all ranks stop together.
 
     Raises:
         RunStopped: A rank was told to stop.
@@ -189,7 +187,7 @@ def _report(
     """
     losses = _read(window, 0 if where == "end" else run.run_ahead_steps, run.step.communicator)
     progress.steps(losses, where)
-    if any(loss.ranks_stopping for loss in losses) and not (where == "within" and _ends_soon(run, at)):
+    if any(loss.ranks_stopping for loss in losses):
         progress.steps(_read(window, 0, run.step.communicator), "end")
         require_sound(run.step, at)
         run.checkpoints.stopped(run.source, at)
@@ -205,13 +203,6 @@ def _steps_between_looks(run: TrainingRun) -> int:
     clock = run.step.clock
     slowest_us = max(run.step.communicator.gather(f"look_{clock.steps}", int(1e6 * clock.stepping_s / clock.steps)))
     return min(run.goal.log_every_steps, max(1, int(1e6 * _LOOK_EVERY_S / max(1, slowest_us))))
-
-
-def _ends_soon(run: TrainingRun, at: Position) -> bool:
-    """Return whether the interval ends within `_LOOK_EVERY_S`, by the mean step of every rank; all ranks agree."""
-    clock, left = run.step.clock, -at.step % run.goal.log_every_steps
-    is_far = left * clock.stepping_s > _LOOK_EVERY_S * clock.steps
-    return not any(run.step.communicator.gather(f"stop_{at.step}", int(is_far)))
 
 
 def _read(window: LossWindow, keep: int, communicator: Communicator) -> list[StepLoss]:
