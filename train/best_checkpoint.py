@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.blocks.jobs import Checkpoint
 from configs.plan import Position
 from logs.checkpoints import SavedState, step_of
 
@@ -16,40 +14,27 @@ if TYPE_CHECKING:
 _BEST = "best"
 
 
-class NoMark:
-    """Marks no checkpoint.
+class BestMark:
+    """Marks the checkpoint after the best evaluation so far, of equal ones the first.
+
+    A run that has marked one marks each better one to its end, because that one is what `export` and `predict` take.
+
+    Args:
+        marks: Whether the cluster file asks for it.
+        resumed: The checkpoint from which the run goes on. If None, it begins.
 
     Attributes:
         facts: What every checkpoint says of the one that is marked.
     """
 
-    facts: Mapping[str, Any] = {}
+    def __init__(self, *, marks: bool = False, resumed: SavedState | None = None) -> None:
+        best = None if resumed is None else resumed.meta.get(_BEST)
+        self.facts: dict[str, Any] = {} if best is None else {_BEST: best}
+        self._marks = marks or best is not None
 
     def of(self, at: Position, score: Score | None) -> str | None:
         """Return the mark of a checkpoint after the evaluation that ended at a position; None if it has none."""
-
-    def summed_up(self, marked: Path | None) -> dict[str, Any]:
-        """Return fields of the run's summary on the checkpoint that is marked, if it is on the disk."""
-        best = self.facts.get(_BEST)
-        if marked is None or best is None or step_of(marked) != best["step"]:
-            return {}
-        return {_BEST: {**best, "checkpoint": marked.name}}
-
-
-class BestMark(NoMark):
-    """Marks the checkpoint after the best evaluation so far, of equal ones the first.
-
-    Args:
-        resumed: The checkpoint from which the run goes on. If None, it begins.
-    """
-
-    def __init__(self, resumed: SavedState | None) -> None:
-        best = None if resumed is None else resumed.meta.get(_BEST)
-        self.facts = {} if best is None else {_BEST: best}
-
-    def of(self, at: Position, score: Score | None) -> str | None:
-        """See `NoMark`."""
-        if score is None:
+        if score is None or not self._marks:
             return None
         metric = next(iter(score.row))  # top1 or mean_auc
         if self.facts and score.value <= self.facts[_BEST][metric]:
@@ -57,11 +42,9 @@ class BestMark(NoMark):
         self.facts = {_BEST: {"epoch": at.epoch - 1, "step": at.step, metric: score.value}}
         return _BEST
 
-
-def mark_of(policy: Checkpoint, resumed: SavedState | None) -> NoMark:
-    """Return which checkpoints of a run are marked; the arguments are those of the cluster file and of `BestMark`.
-
-    A run that has marked one marks each better one to its end, because that one is what `export` and `predict` take.
-    """
-    has_marked = resumed is not None and _BEST in resumed.meta
-    return BestMark(resumed) if policy.best or has_marked else NoMark()
+    def summed_up(self, marked: Path | None) -> dict[str, Any]:
+        """Return fields of the run's summary on the checkpoint that is marked, if it is on the disk."""
+        best = self.facts.get(_BEST)
+        if marked is None or best is None or step_of(marked) != best["step"]:
+            return {}
+        return {_BEST: {**best, "checkpoint": marked.name}}

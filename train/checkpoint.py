@@ -23,7 +23,7 @@ from configs.plan import BEGINNING, Position, RunPlan
 from configs.resume_check import RANKS, require_unchanged
 from data.input.batches import TrainingSource
 from logs.checkpoints import CheckpointFolder, DamagedCheckpoint, SavedState, read, step_of
-from train.best_checkpoint import NoMark
+from train.best_checkpoint import BestMark
 from train.comm.communicator import Communicator
 from train.engine.protocol import Array, Engine, Optimizer, TrainableNetwork
 
@@ -119,7 +119,7 @@ class Checkpoints:
     on_save: Callable[[], object]
     changes: tuple[str, ...] = ()
     parts: Sequence[Part] = ()
-    mark: NoMark = field(default_factory=NoMark)
+    mark: BestMark = field(default_factory=BestMark)
     stall_s: float = 0.0
 
     def evaluated(self, source: TrainingSource, at: Position, score: Score | None = None) -> None:

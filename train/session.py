@@ -24,7 +24,7 @@ from logs.disk import dispensable, write_json
 from logs.folder import STARTUP_FILE, RunFolder, Summary
 from logs.metrics import METRICS_FILE, RANKS_FILE, MetricsWriter, NullMetrics
 from logs.mlperf import EventLog, MlperfLog
-from train.best_checkpoint import mark_of
+from train.best_checkpoint import BestMark
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState, NullWriter
 from train.comm.communicator import Connect
 from train.comm.devices import run_ranks_here
@@ -299,7 +299,7 @@ def _checkpoints(
         on_save=watchdog,
         changes=initial.changes,
         parts=rank.model.parts,
-        mark=mark_of(policy, initial.checkpoint),
+        mark=BestMark(marks=policy.best, resumed=initial.checkpoint),
     )
 
 

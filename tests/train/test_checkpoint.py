@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from configs.load import load_cluster, load_recipe
+from configs.load import load_recipe
 from configs.plan import Position, plan_run
 from logs.checkpoints import CheckpointFolder, SavedState, read
 from logs.folder import RunFolder
-from train.best_checkpoint import mark_of
+from train.best_checkpoint import BestMark
 from train.checkpoint import Checkpoints, CheckpointWriter, InitialState
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine
@@ -23,7 +23,6 @@ from train.evaluate import Score
 
 SETTINGS = {"run": {"seed": 1}}
 PLAN = plan_run(load_recipe("digits"), 2)
-BEST = load_cluster("laptop", ["cluster.checkpoint.best=true"]).checkpoint
 WEIGHTS: dict[str, np.ndarray] = {
     "stem_weight": np.arange(6, dtype=np.float32).reshape(2, 3),
     "b": np.array([7], np.float32),
@@ -122,7 +121,7 @@ def test_a_checkpoint_is_due_so_many_epochs_after_the_last(
 
 def test_the_first_of_the_best_evaluations_has_a_checkpoint_that_no_later_one_removes(tmp_path: Path) -> None:
     checkpoints, _ = _checkpoints(tmp_path, every=None, keep=1)
-    checkpoints.mark = mark_of(BEST, None)
+    checkpoints.mark = BestMark(marks=True)
     folder, source = CheckpointFolder(tmp_path), cast(Any, Parts())
     scores = [Score("top-1", value, {"top1": value}, "") for value in (0.5, 0.7, 0.6, 0.7)]
     for epoch, score in enumerate(scores, start=1):
@@ -134,7 +133,7 @@ def test_the_first_of_the_best_evaluations_has_a_checkpoint_that_no_later_one_re
     assert (checkpoints.mark.summed_up(folder.marked()), folder.marked()) == (expected, kept)
 
     again, _ = _checkpoints(tmp_path, every=None, keep=1)
-    again.mark = mark_of(BEST, _origin(tmp_path).checkpoint)
+    again.mark = BestMark(marks=True, resumed=_origin(tmp_path).checkpoint)
     again.finished(Position(6, 95), score=scores[1])
     assert again.mark.summed_up(folder.marked()) == expected
     again.finished(Position(6, 95), score=Score("top-1", 0.71, {"top1": 0.71}, ""))
@@ -142,11 +141,10 @@ def test_the_first_of_the_best_evaluations_has_a_checkpoint_that_no_later_one_re
     assert folder.marked() == tmp_path / "checkpoints" / "best-step-00000095.ckpt"
     told = {"epoch": 5, "step": 95, "top1": 0.71, "checkpoint": "best-step-00000095.ckpt"}
     assert again.mark.summed_up(folder.marked()) == {"best": told}
-    without = BEST.model_copy(update={"best": False})
-    assert mark_of(without, None).of(Position(6, 95), scores[1]) is None
-    assert mark_of(without, _origin(tmp_path).checkpoint).of(Position(7, 114), scores[1]) is None, "0.71 was better"
+    assert BestMark().of(Position(6, 95), scores[1]) is None
+    assert BestMark(resumed=_origin(tmp_path).checkpoint).of(Position(7, 114), scores[1]) is None, "0.71 was better"
     better = Score("top-1", 0.72, {"top1": 0.72}, "")
-    assert mark_of(without, _origin(tmp_path).checkpoint).of(Position(7, 114), better) == "best"
+    assert BestMark(resumed=_origin(tmp_path).checkpoint).of(Position(7, 114), better) == "best"
 
 
 def _origin(folder: Path, settings: Mapping[str, Any] = SETTINGS) -> InitialState:
