@@ -14,6 +14,7 @@ import struct
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -42,30 +43,29 @@ class _Peer:
 
     Attributes:
         rank: The other rank.
-        unsent: Bytes that the socket has not taken yet.
         is_gone: Whether the rank has ended.
     """
 
     def __init__(self, rank: int, connection: socket.socket) -> None:
-        connection.setblocking(False)
+        connection.settimeout(None)
         self.rank, self.connection = rank, connection
-        self.unsent, self._unread = bytearray(), bytearray()
+        self._unread = bytearray()
         self.is_gone = False
 
-    def send(self) -> None:
-        """Send as much as the socket takes."""
-        try:
-            while self.unsent:
-                del self.unsent[: self.connection.send(self.unsent)]
-        except BlockingIOError:
-            return
-        except (BrokenPipeError, ConnectionResetError):
-            self.unsent.clear()  # The end of the stream, after the last messages, tells that the rank is gone.
+    def send(self, message: bytes) -> None:
+        """Send a message.
+
+        A rank has at most two messages on their way for each bucket, and a socket takes hundreds, so this does not wait
+        for a rank that is busy.
+        """
+        # The end of the stream, after the last messages, tells that the rank is gone.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.sendall(message)
 
     def receive(self) -> list[tuple[int, int]]:
         """Return kind and bucket of the messages that have arrived."""
         try:
-            while arrived := self.connection.recv(_AT_ONCE):
+            while arrived := self.connection.recv(_AT_ONCE, socket.MSG_DONTWAIT):
                 self._unread += arrived
             self.is_gone = True
         except BlockingIOError:
@@ -138,7 +138,7 @@ class SumThread:
         self._thread.join(_LAST_MESSAGES_S)
 
     def _run(self) -> None:
-        while not self._is_ending or any(peer.unsent for peer in self._peers):
+        while not self._is_ending:
             self._turn()
 
     def _turn(self) -> None:
@@ -151,15 +151,11 @@ class SumThread:
 
     def _answer(self) -> None:
         """Answer all messages and do one piece of work."""
-        for key, events in self._selector.select(0 if self._inbox else None):
+        for key, _ in self._selector.select(0 if self._inbox else None):
             if key.data is None:
                 os.eventfd_read(self._wake)
-                continue
-            peer: _Peer = key.data
-            if events & selectors.EVENT_WRITE:
-                self._send(peer)
-            if events & selectors.EVENT_READ:
-                self._receive(peer)
+            else:
+                self._receive(key.data)
         if self._inbox:
             self._inbox.popleft()()
 
@@ -168,21 +164,13 @@ class SumThread:
             (self._sums[number].given if kind == _GIVEN else self._sums[number].added).add(peer.rank)
             self._advance(number)
         if peer.is_gone:
-            peer.unsent.clear()
             self._selector.unregister(peer.connection)
             self._fail_what_cannot_be()
 
     def _tell(self, kind: int, number: int) -> None:
         for peer in self._peers:
             if not peer.is_gone:
-                peer.unsent += _MESSAGE.pack(kind, number)
-                self._send(peer)
-
-    def _send(self, peer: _Peer) -> None:
-        peer.send()
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
-        if self._selector.get_key(peer.connection).events != events:
-            self._selector.modify(peer.connection, events, peer)
+                peer.send(_MESSAGE.pack(kind, number))
 
     def _begin(self, number: int, ready: tuple[SharedBucket, Sequence[np.ndarray], Done]) -> None:
         one = self._sums[number]
