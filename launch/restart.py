@@ -7,7 +7,7 @@ from configs.errors import UserError
 from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
-from logs.attempts import bad_hosts, since_hand
+from logs.attempts import since_hand
 from logs.folder import RunFolder
 
 _FAILURES = 2
@@ -60,7 +60,7 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
         sys.stderr.write(f"failed: {cause['message']}; no restart: {reason}\n")
         return False
     number = sum(each.outcome == "failed" for each in since_hand(folder.attempts.read()))
-    message = f"{cause['message']}; restart {number} of at most {limit}{_on_which_hosts(folder, hosts)}"
+    message = f"{cause['message']}; restart {number} of at most {limit}{_without_hosts(folder, hosts)}"
     sys.stderr.write(f"failed: {message}\n")
     notify(folder, "restart", message)
     return True
@@ -81,13 +81,8 @@ def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, with
     return [host for host in bad if host in hosts][:spares]
 
 
-def _on_which_hosts(folder: RunFolder, hosts: Sequence[str] = ()) -> str:
-    """Return what is said of hosts that failed twice: they are left out, or there is nothing to put in their place."""
-    attempts, without = folder.attempts.read(), folder.attempts.left_out(after=["failed"])
-    if attempts[-1].leaves_out:
-        how_often = " twice" if ANY_HOST in hosts else ""
-        return f", without {', '.join(attempts[-1].leaves_out)}, which failed{how_often}"
-    bad = [host for host in bad_hosts(attempts) if host not in without]
-    if not bad or folder.cluster.num_nodes == 1:
-        return ""
-    return f", on the same hosts, although {', '.join(bad)} failed twice: there is no host to replace it"
+def _without_hosts(folder: RunFolder, hosts: Sequence[str]) -> str:
+    """Return what is said of hosts that failed and are left out."""
+    left_out = folder.attempts.read()[-1].leaves_out
+    how_often = " twice" if ANY_HOST in hosts else ""
+    return f", without {', '.join(left_out)}, which failed{how_often}" if left_out else ""
