@@ -11,13 +11,12 @@ from pathlib import Path
 
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT
-from configs.machine_limits import gpu_shortage
 from configs.programs import Program, command_of
 from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
 from configs.registry import COMMUNICATORS, horovod_has_mpi, require_engine
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
-from launch.setup.gpu import NEEDS, search_gpus
+from launch.setup.gpu import NEEDS
 from launch.setup.layout import Environment
 from launch.setup.state import State
 from launch.start.inherited import without_ranks
@@ -238,19 +237,11 @@ def require_mpi(cluster: Cluster) -> None:
 
 
 def require_gpus(cluster: Cluster) -> None:
-    """Raise if the ranks of a cluster of GPUs would fail one after another as soon as they start.
+    """Raise UserError if set-up made this environment for a CPU, and the cluster is one of GPUs.
 
-    The GPUs of this machine are counted only where this machine runs the ranks, and as far as CUDA_VISIBLE_DEVICES lets
-    the ranks see them.
-
-    Raises:
-        UserError: This machine has fewer GPUs than ranks, or this environment was set up for a CPU.
+    Each rank counts the GPUs that it sees, and refuses to start if there are too few.
     """
-    if cluster.device == "cpu":
-        return
-    runs_here = cluster.launcher in ("local", "horovodrun", "torchrun") and cluster.num_nodes == 1
-    problem = _shortage_here(cluster) if runs_here else None
-    if problem := problem or without_cuda(cluster):
+    if problem := without_cuda(cluster):
         words, remedy = problem
         raise UserError(f"cluster {cluster.name} is for GPUs: {words}; {remedy}")
 
@@ -261,18 +252,6 @@ def without_cuda(cluster: Cluster) -> tuple[str, str] | None:
     if cluster.device == "cpu" or kind is None or kind.variant != "cpu":
         return None
     return "the environment is for a CPU", f"{NEEDS[cluster.engine.name]['gpu'].command} --gpu"
-
-
-def _shortage_here(cluster: Cluster) -> tuple[str, str] | None:
-    search = search_gpus()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = len(search.gpus) or search.num_amd
-    if visible is not None:
-        found = min(found, len([word for word in visible.split(",") if word.strip()]))
-    problem = gpu_shortage(found, cluster.ranks_per_node)
-    if problem is None or not search.problem:
-        return problem
-    return f"{problem[0]} (nvidia-smi: {search.problem})", problem[1]
 
 
 def _require_addresses(cluster: Cluster) -> None:
