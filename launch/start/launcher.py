@@ -168,15 +168,11 @@ class OutlivedLauncher:
         if now_s < self._looked_s + _LOOK_S:
             return
         self._looked_s = now_s
+        has_ended = self._ended_s is not None
         with suppress(OSError, Unreadable):  # A second later it looks again.
-            self._look(now_s)
-
-    def _look(self, now_s: float) -> None:
-        if not any(map(_tells_the_end, self._folder.glob("failure_*.json"))):
-            self._ended_s = None
-        elif self._ended_s is None:
-            self._ended_s = now_s
-        elif now_s > self._ended_s + LINGER_S and self._kill():
+            has_ended = any(map(_tells_the_end, self._folder.glob("failure_*.json")))
+        self._ended_s = (self._ended_s or now_s) if has_ended else None
+        if self._ended_s is not None and now_s > self._ended_s + LINGER_S and self._kill():
             sys.stderr.write(f"the launcher still ran {LINGER_S:.0f} s after a rank had failed, and was killed\n")
 
 

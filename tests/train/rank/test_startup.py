@@ -4,8 +4,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from train.rank import startup
 from train.rank.startup import WAITING, Ledger, gather_starts, process_age_s
@@ -40,18 +38,6 @@ def _recorded(phases: list[tuple[str, float, float]], began: float = 0.0) -> Led
                 opened[number] = stack.enter_context(ExitStack())
                 opened[number].enter_context(ledger.phase(phases[number][0]))
     return ledger
-
-
-def _ledger(spans: list[tuple[float, float]]) -> dict[str, Any]:
-    return _recorded([(str(number), *span) for number, span in enumerate(spans)]).to_json()
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=12))
-def test_saved_time_equals_work_minus_the_union(pairs: list[tuple[int, int]]) -> None:
-    spans = [(float(begin), float(begin + length)) for begin, length in pairs]
-    union = sum(any(begin <= tick < end for begin, end in spans) for tick in range(80))
-    row = _ledger(spans)
-    assert row["overlap_saved_s"] == pytest.approx(sum(end - begin for begin, end in spans) - union, abs=1e-4)
 
 
 def test_a_phase_that_raises_is_still_entered() -> None:
