@@ -43,6 +43,11 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     if "rank" in cause and names:
         # A rank may know its host by another name than the job does, which may list addresses.
         host = names[cause["rank"] // cluster.ranks_per_node]
+    spares = max(0, len({*names} - {*folder.attempts.left_out(after=["failed"])}) - cluster.num_nodes)
+
+    def dispensable(bad: Sequence[str]) -> Sequence[str]:
+        return bad if ANY_HOST in hosts else [each for each in bad if each in names][:spares]
+
     try:
         reason = folder.attempts.add(
             "failed",
@@ -50,9 +55,7 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
             host=host,
             limit=limit,
             times=_FAILURES if ANY_HOST in hosts else 1,
-            may_leave_out=lambda bad: _dispensable(
-                bad, hosts, cluster.num_nodes, list(folder.attempts.left_out(after=["failed"]))
-            ),
+            may_leave_out=dispensable,
         )
     except UserError as error:  # The cause comes first, and a restart that nobody counts could be one of many.
         reason = str(error)
@@ -64,21 +67,6 @@ def may_restart(folder: RunFolder, outcome: Outcome, hosts: Sequence[str] = ()) 
     sys.stderr.write(f"failed: {message}\n")
     notify(folder, "restart", message)
     return True
-
-
-def _dispensable(bad: Sequence[str], hosts: Sequence[str], num_needed: int, without: Sequence[str]) -> list[str]:
-    """Return those of the bad hosts that can be left out, too.
-
-    Args:
-        bad: Hosts that failed.
-        hosts: See `may_restart`.
-        num_needed: Number of hosts that the run needs.
-        without: The hosts that are left out already.
-    """
-    if ANY_HOST in hosts:
-        return list(bad)
-    spares = max(0, len({*hosts} - {*without}) - num_needed)
-    return [host for host in bad if host in hosts][:spares]
 
 
 def _without_hosts(folder: RunFolder, hosts: Sequence[str]) -> str:
