@@ -16,7 +16,6 @@ from configs.registry import SOURCES_OF_FILES
 from launch.failure_cause import Ending
 from launch.notify import notify
 from launch.start.local import Outcome
-from logs.checkpoints import step_of
 from logs.disk import dispensable, read_object
 from logs.energy import energy_of, read_attempts
 from logs.folder import SUMMARY_FILE, RunFolder, Summary
@@ -160,7 +159,7 @@ def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has
         lines.append(f"  next: {_door()} predict {shlex.quote(folder.shown)} IMAGE ...")
     lines.append(f"  {folder.shown}")
     if summary.is_saved is False:
-        lines.append(f"  the trained network was not saved: {_how_to_save(folder)}")
+        lines.append(f"  the trained network was not saved: free space, or mend the disk; {_how_to_go_on(folder)}")
     return "\n".join([*lines, ""])
 
 
@@ -173,19 +172,10 @@ def _judgement(verdict: Verdict) -> str:
 
 
 def _how_to_go_on(folder: RunFolder) -> str:
-    """Return the command that continues a stopped run; a run without a checkpoint can only be started anew."""
+    """Return how a stopped run is continued; a run without a checkpoint can only be started anew."""
     if folder.checkpoints.newest_valid()[0] is None:
         return "no state was saved: give the same command again to start anew"
     return f"continue with {_door()} train --resume {shlex.quote(folder.shown)}"
-
-
-def _how_to_save(folder: RunFolder) -> str:
-    """Return what gives the trained network of a run that could not write its last checkpoint."""
-    checkpoint, _ = folder.checkpoints.newest_valid()
-    if checkpoint is None:
-        return "free space, or mend the disk, then give the same command again to train it anew"
-    command = f"{_door()} train --resume {shlex.quote(folder.shown)}"
-    return f"free space, or mend the disk, then {command} trains it again from step {step_of(checkpoint)} on"
 
 
 def _door() -> str:
