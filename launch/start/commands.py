@@ -169,18 +169,11 @@ def require_launchable(cluster: Cluster) -> None:
     """Raise if the cluster's launcher cannot start this kind of communication, on any machine.
 
     Raises:
-        UserError: horovodrun, mpirun or srun would have to start servers or devices.
         ConfigError: The launcher cannot start ranks of this kind, or Horovod's ranks would meet over Gloo under mpirun,
             which serves no rendezvous.
     """
     kind, launcher = cluster.communication.kind, cluster.launcher
-    launchers = COMMUNICATORS[kind].launchers
-    if launchers == ("local",) and launcher != "local":
-        raise UserError(
-            f"communication.kind: got {kind!r} under {launcher}, which starts neither servers nor devices; "
-            f"set cluster.launcher=local on one machine, or cluster.communication.kind=horovod"
-        )
-    if launcher not in launchers:
+    if launcher not in (launchers := COMMUNICATORS[kind].launchers):
         raise ConfigError("cluster.launcher", launcher, f"{', '.join(launchers)} with communication.kind: {kind}")
     if launcher == "mpirun" and kind == "horovod" and meets_over_gloo(cluster):
         remedy = "set cluster.communication.backend=mpi, or set launcher: horovodrun"
@@ -196,14 +189,16 @@ def require_startable(cluster: Cluster, *, has_hosts: bool = False) -> None:
 
     Raises:
         UserError: The engine or the launcher is not installed, the launcher cannot start this kind of communication or
-            would start the ranks of several nodes on this one, Horovod lacks the MPI by which the ranks meet, there is
-            no GPU for each rank, the loopback is down, or this host's name leads nowhere.
+            would start the ranks of several nodes on this one, Horovod lacks the MPI by which the ranks meet, the
+            environment is for a CPU and the cluster for GPUs, the loopback is down, or this host's name leads nowhere.
     """
     require_engine(cluster.engine.name)
     require_launchable(cluster)
     require_mpi(cluster)
     _require_addresses(cluster)
-    require_gpus(cluster)
+    # Each rank counts the GPUs that it sees, and refuses to start if there are too few.
+    if problem := without_cuda(cluster):
+        raise UserError(f"cluster {cluster.name} is for GPUs: {'; '.join(problem)}")
     finds_hosts = has_hosts or "LSB_JOBID" in os.environ
     if cluster.launcher == "horovodrun" and cluster.num_nodes > 1 and not finds_hosts:
         raise UserError(
@@ -234,16 +229,6 @@ def require_mpi(cluster: Cluster) -> None:
         f"launcher: {launcher} with communication.backend: {backend} needs a Horovod with MPI, and this one was built "
         f"without; run ./run.sh setup where mpicxx can compile, or use {' '.join(f'--set {each}' for each in settings)}"
     )
-
-
-def require_gpus(cluster: Cluster) -> None:
-    """Raise UserError if set-up made this environment for a CPU, and the cluster is one of GPUs.
-
-    Each rank counts the GPUs that it sees, and refuses to start if there are too few.
-    """
-    if problem := without_cuda(cluster):
-        words, remedy = problem
-        raise UserError(f"cluster {cluster.name} is for GPUs: {words}; {remedy}")
 
 
 def without_cuda(cluster: Cluster) -> tuple[str, str] | None:

@@ -62,7 +62,7 @@ def _submit(folder: Path | None, *sets: str, words: Sequence[str] = ()) -> int:
           for word, key in {"--nodes=4": "num_nodes", "-N 4": "num_nodes", "-n8": "ranks_per_node",
                             "--ntasks-per-node=8": "ranks_per_node", "--time=9": "scheduler.wall_time_s"}.items()),
         ([*_SRUN, "cluster.communication.kind=parameter_server"], "",
-         "communication.kind: got 'parameter_server' under srun, which starts neither servers nor devices"),
+         "cluster.launcher: got 'srun', allowed: local with communication.kind: parameter_server"),
         ([*_SLURM, "cluster.communication.link_bytes_per_s=1e9"], "",
          "cluster.communication.link_bytes_per_s: got 1000000000.0, allowed: null for a job"),
         ([*_GPUS_OF_GRID_ENGINE, "cluster.scheduler.resources=['-pe mpi 2']"], "",
