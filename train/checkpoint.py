@@ -333,7 +333,7 @@ class InitialState:
             return cls()
         checkpoint = read(path)
         meta = checkpoint.meta
-        begun_with = meta.get("settings", meta.get("whose"))  # the key of version 1
+        begun_with = meta.get("settings")
         epoch, step, earlier = meta.get("epoch"), meta.get("step"), meta.get("changes", ())
         if not isinstance(begun_with, dict) or not isinstance(earlier, list | tuple):
             raise _foreign(path, "it does not say of which run")

@@ -171,18 +171,6 @@ def test_a_run_that_changed_twice_tells_of_both_changes(tmp_path: Path) -> None:
     assert (first, second.partition(":")[0]) == ("2 ranks instead of 1", "8 epochs instead of 6")
 
 
-def test_a_checkpoint_of_version_1_is_resumed_if_it_belongs_to_the_run(tmp_path: Path) -> None:
-    checkpoints, _ = _checkpoints(tmp_path, every=1)
-    _evaluate(checkpoints, [3])
-    folder = RunFolder(tmp_path).checkpoints
-    state = read(folder.files()[0])
-    meta = {("whose" if key == "settings" else key): value for key, value in state.meta.items()}
-    folder.write(38, SavedState(meta, state.arrays), keep=1)
-    assert _origin(tmp_path).position == Position(3, 38)
-    with pytest.raises(UserError, match=r"run\.seed: got 2, the run was started with 1"):
-        _origin(tmp_path, {"run": {"seed": 2}})
-
-
 @pytest.mark.parametrize(
     ("keep", "epoch", "ending"),
     [

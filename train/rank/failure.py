@@ -28,11 +28,6 @@ _reporting = threading.Lock()
 """The watchdog's thread and the main thread may fail at the same time."""
 
 
-def failure_path(folder: Path, rank: int) -> Path:
-    """Return the path of the failure report of a rank."""
-    return folder / f"failure_{rank}.json"
-
-
 def is_second_hand(error: BaseException) -> bool:
     """Return whether ``error`` only reports that another rank failed, made no progress or was told to end."""
     if isinstance(error, StoodStill):
@@ -67,7 +62,7 @@ def record_failure(folder: Path, identity: Identity, error: BaseException, statu
         "status": status,
         "time": time.time(),
     }
-    path = failure_path(folder, identity.rank)
+    path = folder / f"failure_{identity.rank}.json"
     with _reporting, suppress(OSError, ValueError):
         if not path.exists():
             write_json(path, row)

@@ -15,7 +15,7 @@ from train.comm.communicator import RendezvousTimeout
 from train.comm.machine_ranks import PeerLost
 from train.engine.init import RanksDiffer, require_equal
 from train.loop import RunFailed
-from train.rank.failure import failure_path, is_second_hand, record_failure
+from train.rank.failure import is_second_hand, record_failure
 from train.rank.identity import Identity
 from train.rank.signals import RunStopped, Stopped
 from train.rank.watchdog import StoodStill
@@ -26,7 +26,7 @@ THIRD = Identity(rank=3, world_size=8, local_rank=1, local_size=2, host="node1",
 def _recorded(folder: Path, error: BaseException, status: int = 1) -> dict[str, Any]:
     """Let the rank record a failure, and return its report."""
     record_failure(folder, THIRD, error, status)
-    row: dict[str, Any] = json.loads(failure_path(folder, 3).read_text(encoding="utf-8"))
+    row: dict[str, Any] = json.loads((folder / "failure_3.json").read_text(encoding="utf-8"))
     return row
 
 
