@@ -25,7 +25,7 @@ from configs.rank_variables import server_environment
 from configs.registry import COMMUNICATORS
 from launch.start.inherited import without_ranks
 from launch.start.launcher_signals import STOP_SIGNALS, forwarded_signals, signal_groups
-from launch.start.rendezvous import RankStart, rendezvous_of
+from launch.start.rendezvous import rendezvous_of
 
 _POLL_S = 0.05
 GRACE_S = 8.0
@@ -122,13 +122,13 @@ class _RankOfRun(subprocess.Popen[bytes]):
         return EARLY_STATUS - code if code in (0, EARLY_STATUS) else code
 
 
-def _started(command: Sequence[str], base: Mapping[str, str], start: RankStart) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], base: Mapping[str, str], own: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start one rank, in a session of its own, so that Ctrl-C reaches the ranks once, through this process."""
     # A rank of a run under rank.sh, which begins the command of a rank of a GPU, has that script's parent look.
     is_judged = list(command[-3:-1]) == command_of(Program.RANK)[-2:] and not command[0].endswith(".sh")
     process, asked = (_RankOfRun, {END_VARIABLE: str(EARLY_STATUS)}) if is_judged else (subprocess.Popen, {})
-    variables = {**base, **start.variables, **asked}
-    return process(command, env=variables, pass_fds=start.descriptors, start_new_session=True)
+    descriptors = [int(value) for name, value in own.items() if name.endswith("_FD")]
+    return process(command, env={**base, **own, **asked}, pass_fds=descriptors, start_new_session=True)
 
 
 def run_ranks_on_link(

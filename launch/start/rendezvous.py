@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from configs.arguments import Parser, exit_status, parse
 from configs.rank_variables import interface_variables, meets_by_mpi, meets_over_gloo
@@ -38,18 +38,6 @@ _MOST_BYTES = 1 << 20
 """Longest request. The addresses of a thousand ranks take 136 kB."""
 
 
-class RankStart(NamedTuple):
-    """What one rank of the local launcher is started with.
-
-    Attributes:
-        variables: The rank's number, and how it finds the others.
-        descriptors: Open files that the rank inherits.
-    """
-
-    variables: Mapping[str, str]
-    descriptors: tuple[int, ...] = ()
-
-
 class Rendezvous:
     """Ranks that find each other by other means than the launcher's, or need not: they learn their numbers.
 
@@ -60,14 +48,15 @@ class Rendezvous:
     served: tuple[str, ...] = ()
 
     @contextmanager
-    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
+    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], Mapping[str, str]]]:
         """Let the ranks of this machine meet, on the loopback only, while the block runs.
 
         Yields:
-            The function from a rank's number to what the rank is started with.
+            The function from a rank's number to its variables: its number, and how it finds the others. One whose name
+            ends in ``_FD`` names an open file that the rank inherits.
         """
         with self.serve(1, num_ranks) as found:
-            yield lambda rank: RankStart({**_numbers(rank, num_ranks), **found})
+            yield lambda rank: {**_numbers(rank, num_ranks), **found}
 
     def is_served(self, cluster: "Cluster") -> bool:
         """Return whether this program serves ranks that another launcher starts."""
@@ -175,7 +164,7 @@ class _Horovod(Rendezvous):
     served = ("HOROVOD_GLOO_RENDEZVOUS_PORT",)
 
     @contextmanager
-    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
+    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], Mapping[str, str]]]:
         with serve_values("127.0.0.1") as port:
             common = {
                 "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
@@ -187,7 +176,7 @@ class _Horovod(Rendezvous):
                 "HOROVOD_CROSS_RANK": "0",
                 "HOROVOD_CROSS_SIZE": "1",
             }
-            yield lambda rank: RankStart({**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)})
+            yield lambda rank: {**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)}
 
     def is_served(self, cluster: "Cluster") -> bool:
         return cluster.launcher == "srun" and meets_over_gloo(cluster)
@@ -210,18 +199,13 @@ class _TorchStore(Rendezvous):
     served = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 
     @contextmanager
-    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], RankStart]]:
+    def local_ranks(self, num_ranks: int) -> Iterator[Callable[[int], Mapping[str, str]]]:
         with socket.create_server(("127.0.0.1", 0), backlog=num_ranks) as listener:
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
             address |= interface_variables("lo")
 
-            def start(rank: int) -> RankStart:
-                variables = {**_numbers(rank, num_ranks), **address}
-                if rank:
-                    return RankStart(variables)
-                return RankStart({**variables, "RANK_STORE_FD": str(listener.fileno())}, (listener.fileno(),))
-
-            yield start
+            store = {"RANK_STORE_FD": str(listener.fileno())}
+            yield lambda rank: {**_numbers(rank, num_ranks), **address, **({} if rank else store)}
 
     def is_served(self, cluster: "Cluster") -> bool:
         return cluster.launcher in ("srun", "mpirun") and not meets_by_mpi(cluster)

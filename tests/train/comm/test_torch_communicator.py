@@ -112,10 +112,10 @@ def test_rank_0_serves_the_store_on_the_launchers_socket_and_the_loopback_carrie
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "of the caller's network")
     with RENDEZVOUS["torch"].local_ranks(2) as start, socket.socket() as stranger:
-        stranger.connect(("127.0.0.1", int(start(1).variables["MASTER_PORT"])))
+        stranger.connect(("127.0.0.1", int(start(1)["MASTER_PORT"])))
         stranger.sendall(b"half a")  # which the store must not wait for
         for rank in range(2):
-            variables = dict(start(rank).variables)
+            variables = dict(start(rank))
             if rank == 0:  # PyTorch closes the socket that it is given, and so does the launcher.
                 variables["RANK_STORE_FD"] = str(os.dup(int(variables["RANK_STORE_FD"])))
             with pytest.raises(RuntimeError, match="started"):
@@ -151,7 +151,7 @@ def test_a_bridge_of_containers_carries_no_sums(started: _Started, monkeypatch: 
 @pytest.mark.ranks  # waits for a second
 def test_a_store_that_nobody_serves_is_given_up_in_time(started: _Started) -> None:
     with RENDEZVOUS["torch"].local_ranks(2) as start:
-        variables = dict(start(1).variables)
+        variables = dict(start(1))
     with pytest.raises(RendezvousTimeout, match="did not connect within 1 s"):
         started.connect(1, 2, variables, timeout_s=1)
 
