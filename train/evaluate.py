@@ -172,17 +172,14 @@ class Top1:
             for each class predicted.
         """
         labels, found = self._rows[:, :2].T.astype(np.int64)
-        if num_classes <= MOST_CONFUSED:
-            counts = np.bincount(labels * num_classes + found, minlength=num_classes**2)
-            table = np.reshape(communicator.sum_integers("confusion", counts.tolist()), (num_classes, num_classes))
-            images, predicted, correct = table.sum(axis=1), table.sum(axis=0), table.diagonal()
-        else:
-            each = (labels, found, labels[labels == found])
-            own = np.concatenate([np.bincount(some, minlength=num_classes) for some in each])
-            images, predicted, correct = np.reshape(communicator.sum_integers("by class", own.tolist()), (3, -1))
-            table = None
-        counted = {"images": images.tolist(), "predicted": predicted.tolist(), "correct": correct.tolist()}
-        return counted if table is None else {**counted, "confusion": table.tolist()}
+        each = {"images": labels, "predicted": found, "correct": labels[labels == found]}
+        counts = {key: np.bincount(some, minlength=num_classes).tolist() for key, some in each.items()}
+        counted = {key: communicator.sum_integers(key, own) for key, own in counts.items()}
+        if num_classes > MOST_CONFUSED:
+            return counted
+        pairs = np.bincount(labels * num_classes + found, minlength=num_classes**2).tolist()
+        table = np.reshape(communicator.sum_integers("confusion", pairs), (num_classes, num_classes))
+        return {**counted, "confusion": table.tolist()}
 
 
 class MeanAuc:
