@@ -37,7 +37,6 @@ from train.measure.rank_pace import RankPace
 from train.measure.rank_times import Usage, gather_ranks, slowest_rank
 from train.measure.trace import Tracer, tracer_of
 from train.networks.arch import network_of
-from train.plan.before_run import require_fixed_step
 from train.plan.memory import require_memory
 from train.rank.failure import record_failure
 from train.rank.identity import Identity
@@ -171,7 +170,6 @@ def _require_possible(recipe: Recipe, cluster: Cluster) -> None:
     require_engine(cluster.engine.name)
     require_compiler(cluster)
     require_memory(recipe, cluster)
-    require_fixed_step(recipe, cluster)
 
 
 def _warm_up(rank: Composition, initial: InitialState, image_type: str, ledger: Ledger) -> None:

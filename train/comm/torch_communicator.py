@@ -82,7 +82,9 @@ def connect(communication: Communication, identity: Identity, ledger: Ledger) ->
     with ledger.phase("communicator: import"):
         import torch  # noqa: PLC0415 (seconds, in this thread)
     backend, timeout_s = communication.backend, communication.timeout_s
-    _require_built(backend)
+    built = [name for name, is_built in torch_features().items() if is_built]
+    if backend not in built:
+        raise UserError(f"communication.backend: got {backend!r}, this PyTorch was built with {', '.join(built)} only")
     device = torch.device("cuda", identity.local_rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda" and identity.local_rank < torch.cuda.device_count():
         # Each thread has a current device of its own, at first GPU 0, where every rank would open a context.
@@ -99,13 +101,6 @@ def connect(communication: Communication, identity: Identity, ledger: Ledger) ->
     communicator = first_collective(opened, identity, ledger)
     torch.distributed.distributed_c10d._set_pg_timeout(_FOR_EVER)
     return communicator
-
-
-def _require_built(backend: str) -> None:
-    """Raise UserError if this PyTorch has no such backend."""
-    built = [name for name, is_built in torch_features().items() if is_built]
-    if backend not in built:
-        raise UserError(f"communication.backend: got {backend!r}, this PyTorch was built with {', '.join(built)} only")
 
 
 def _initialise(backend: str, identity: Identity, device: Any, timeout_s: int) -> None:
