@@ -27,7 +27,7 @@ from train.checkpoint import Checkpoints
 from train.comm.buckets import BucketPlan
 from train.comm.communicator import SingleProcess
 from train.engine.protocol import Engine, Optimizer, TrainableNetwork
-from train.evaluate import Score, top1_score
+from train.evaluate import Score
 from train.loop import Result, TrainingRun, train
 from train.measure.progress import Progress
 from train.measure.timing import StepClock
@@ -154,13 +154,19 @@ def dry_train(  # noqa: PLR0913
         every_steps=every, visible=False,
     )  # fmt: skip
     total = recipe.data.eval_samples
+
+    def evaluate() -> Score:
+        correct = round(next(answers) * total)
+        row = {"top1": correct / total, "correct": correct, "total": total}
+        return Score("top-1", correct / total, row, f"{correct} of {total}")
+
     run = TrainingRun(
         plan=plan, schedule=resolve_schedule(recipe, plan),
         step=Step(
             engine, cast(TrainableNetwork, blank), cast(Optimizer, blank), SingleProcess(), BucketPlan(((1,), (0,))),
             plan.accumulation_steps, clock, on_step=lambda _: None, told_to_stop=lambda: blank.batches > stop_from,
         ),
-        source=blank, evaluate=lambda: top1_score(round(next(answers) * total), total),
+        source=blank, evaluate=evaluate,
         goal=recipe.run, run_ahead_steps=2, checkpoints=cast(Checkpoints, blank),
     )  # fmt: skip
     result = train(replace(run, **changes), log=log, progress=progress)

@@ -119,23 +119,6 @@ def metric_of(engine: Engine, loss: Loss) -> Callable[[], Metric]:
     return partial(MeanAuc if loss.has_label_vectors else Top1, engine)
 
 
-def top1_score(correct: int, total: int, loss: float | None = None) -> Score:
-    """Return the score of ``correct`` right answers out of ``total``; ``loss`` is the mean cross-entropy, if known."""
-    top1 = correct / total
-    row = {"top1": top1, "correct": correct, "total": total}
-    return Score("top-1", top1, row if loss is None else {**row, "eval_loss": loss}, f"{correct} of {total}")
-
-
-def judged(engine: Engine, logits: Array, labels: Array) -> Array:
-    """Queue the judgement of a batch, float32, shape (batch, 3).
-
-    An image's row has the class of its label, the class of its largest logit, and the logarithm of the probability that
-    the network gives to the label: minus the cross-entropy without label smoothing.
-    """
-    labels, logits = engine.to_float32(labels), engine.to_float32(logits)
-    return engine.stack((labels, engine.argmax(logits), engine.pick(engine.log_softmax(logits), labels)), axis=-1)
-
-
 class Top1:
     """Share of images whose most likely class is the right one, from integer counts summed over the ranks.
 
@@ -149,8 +132,15 @@ class Top1:
         self._rows = np.zeros((0, 3), np.float32)
 
     def add(self, logits: Array, labels: Array, num_valid: int) -> None:
-        """See `Metric`; logits have shape (batch, classes), labels (batch,)."""
-        self._queued.append(judged(self._engine, logits, labels)[:num_valid])
+        """See `Metric`; logits have shape (batch, classes), labels (batch,).
+
+        An image's row has the class of its label, the class of its largest logit, and the logarithm of the probability
+        that the network gives to the label: minus the cross-entropy without label smoothing.
+        """
+        engine = self._engine
+        labels, logits = engine.to_float32(labels), engine.to_float32(logits)
+        likelihoods = engine.pick(engine.log_softmax(logits), labels)
+        self._queued.append(engine.stack((labels, engine.argmax(logits), likelihoods), axis=-1)[:num_valid])
 
     def score(self, communicator: Communicator) -> Score:
         """See `Metric`."""
@@ -161,7 +151,9 @@ class Top1:
         is_countable = bool(loss < _MOST_LOSS)  # false for NaN too
         own = [int((labels == found).sum()), len(labels), round(loss / _LOSS_UNIT) if is_countable else 0]
         correct, total, units, diverged = communicator.sum_integers("evaluation", [*own, int(not is_countable)])
-        return top1_score(correct, total, math.inf if diverged else units * _LOSS_UNIT / total)
+        mean_loss, top1 = math.inf if diverged else units * _LOSS_UNIT / total, correct / total
+        row = {"top1": top1, "correct": correct, "total": total, "eval_loss": mean_loss}
+        return Score("top-1", top1, row, f"{correct} of {total}")
 
     def by_class(self, communicator: Communicator, num_classes: int) -> dict[str, Any]:
         """See `Metric`.
