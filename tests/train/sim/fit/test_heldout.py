@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from train.sim.constants import load_calibration
-from train.sim.fit.heldout import (
+from train.sim.fit.fitting import (
     HeldOutPrediction,
-    affine_rate,
     covered,
     folds,
     hold_out,
@@ -100,24 +99,6 @@ def test_folds_of_no_point_or_of_all_are_left_out() -> None:
     assert hold_out(points, lambda _: None, ("larger", "family")) == []
     assert hold_out([_point("a", 8), _point("b", 8)], lambda _: None, ("larger",)) == []
     assert hold_out([replace(points[0], measured_images_per_s=None)], lambda _: None) == []
-
-
-def test_the_affine_law_is_that_of_the_products_systems_of_the_round_or_else_of_all_rounds() -> None:
-    def point(batch: int, step_s: float | None, year: str = "1.0", **others: Any) -> Point:
-        rate = None if step_s is None else 8 * batch / step_s
-        return _point("a", 8, year, batch=batch, measured_images_per_s=rate, **others)
-
-    def law(*kept: Point) -> float | None:
-        rate = affine_rate(point(300, None), kept)
-        return None if rate is None else 8 * 300 / rate
-
-    # Steps of 10 ms + 0.1 ms an image in this round, of twice as long in another.
-    own, other = ([point(b, k * (0.01 + 1e-4 * b), year) for b in (100, 200)] for k, year in ((1, "1.0"), (2, "2.0")))
-    assert law(*own, *other) == pytest.approx(0.04)
-    assert law(own[0], *other) == pytest.approx(0.09), "from 30 ms, the mean at 100 images, to 60 ms at 200"
-    assert law(own[0], own[0], point(200, 1.0, accelerator=V100)) is None
-    assert law(point(100, 0.1), point(200, 0.04)) is None, "no positive time"
-    assert law(*own, point(400, None)) == pytest.approx(0.04), "a point without a rate has no part in it"
 
 
 def test_a_prediction_that_is_too_high_has_an_error_above_zero() -> None:
