@@ -7,14 +7,12 @@ needs nothing else, at their top.
 import json
 import logging
 import sys
-from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from configs.arguments import Parser, add_options, exit_status, parse
 from configs.errors import REFUSED_STATUS, UserError, nearest
@@ -100,17 +98,10 @@ def _parser() -> Parser:
     verbs = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, bench in BENCHES.items():
         verb = verbs.add_parser(name, help=bench.question, description=f"Measures {bench.question}.")
-        if bench.only_here:
-            verb.add_argument("--cluster", type=partial(_refuse_cluster, name), default=SUPPRESS, help=SUPPRESS)
         add_options(verb, bench)
         verb.add_argument("--json", action="store_true", help="print JSON instead of the table")
         verb.add_argument("--output", metavar="FILE", type=Path, help="JSON file (default: runs/bench/NAME-TIME.json)")
     return parser
-
-
-def _refuse_cluster(name: str, _: str) -> NoReturn:
-    others = ", ".join(other for other, bench in BENCHES.items() if not bench.only_here)
-    raise ArgumentTypeError(f"bench {name} takes none, because {BENCHES[name].only_here}; others do: {others}")
 
 
 def _run(command: BenchCommand) -> int:
@@ -125,7 +116,7 @@ def _run(command: BenchCommand) -> int:
     from configs.registry import require_engine
     from logs.disk import explain_disk_errors, write_json
     from train.bench.launching import Jobs
-    from train.bench.measure import MachineUseMeter
+    from train.bench.measure import watch_others
     from train.bench.samples import MeasurementFailed, MeasurementRefused
 
     if command.bench.needs:
@@ -136,9 +127,9 @@ def _run(command: BenchCommand) -> int:
         raise UserError(f"--output: got {output}, which is a folder; give a file")
     with explain_disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    meter = MachineUseMeter()
+    other_cores = watch_others()
     try:
-        report = command.bench.measure(Jobs()).with_use(meter.read())
+        report = command.bench.measure(Jobs()).beside(other_cores())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
         return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1

@@ -76,7 +76,6 @@ class GpuBench(Bench):
 
     question = "everything on one GPU, in parts of eight minutes: runs, kernels, steps, decoding, NCCL"
     needs = "torch"
-    only_here = "it asks one GPU of this machine"
 
     gpu: str = option("name of the GPU in the simulator", "H200", metavar="NAME")
     only: Sequence[str] | None = option(

@@ -50,7 +50,6 @@ class OverlapBench(Bench):
 
     question = "share of the communication that a step hides behind the backward pass of a described GPU"
     needs = "mxnet"
-    only_here = "the ranks sleep on this machine's CPU; --described names the machine that they imitate"
 
     described: str = option("the cluster that has the GPU", "abci-v100", metavar="C")
     overrides: Sequence[str] = option(

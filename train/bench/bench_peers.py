@@ -55,7 +55,6 @@ class PeersBench(PeerOptions, Bench):
     """See `train.bench.options.Bench`; the options make the same work for all programs."""
 
     question = "training images/s beside Horovod's own MXNet example and PyTorch, each in its fastest form"
-    only_here = "the other programs are started on this machine's CPU"
 
     model: str = option("name of a network", "resnet50", metavar="M")
     image_size: int | None = option(

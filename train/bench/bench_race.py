@@ -54,7 +54,6 @@ class RaceBench(PeerOptions, Bench):
     """See `train.bench.options.Bench`."""
 
     question = "seconds from the command to the accuracy target of a recipe, beside PyTorch, seed by seed"
-    only_here = "the other program is started on this machine's CPU"
 
     recipe: str = option(", ".join(_RACES), _RACES[0], flag="recipe", nargs="?", choices=_RACES)
     seeds: int = effort("seeds of each alternative, 1 to N", quick=1, usual=5, thorough=10)

@@ -4,8 +4,7 @@ A figure of an alternative is compared with the reference's figure of the same r
 for a while slows both. The median of these ratios has a 90 % interval, and the interval gives the verdict.
 
 What the machine did beside a bench is told, too: processor time of other work, and time that a hypervisor gave to other
-machines. Linux's ``/proc/stat`` has the time for which each processor worked, for whomever; ``os.times`` has that of
-this process and of all processes that it started and that have ended.
+machines.
 
 The module of every bench imports this one at its top, so only the standard library is imported here.
 """
@@ -37,9 +36,8 @@ _MACHINE = ("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus")
 
 _NOTICED = 0.05
 """Share of the processors from which on other work is worth a note; services of an idle machine take 0.01."""
-_BUSY_FIELDS = (0, 1, 2)
-"""Fields of ``/proc/stat``: user, nice, system. Interrupts belong to whoever sends packets, so they are left out."""
-_STEAL_FIELD = 7
+_BUSY_FIELDS = (0, 1, 2, 7)
+"""Fields of ``/proc/stat``: user, nice, system, steal. Interrupts belong to whoever sends packets, and are left out."""
 
 
 @dataclass(frozen=True)
@@ -96,65 +94,24 @@ class BenchRow:
         return dataclasses.replace(self, verdict=verdict)
 
 
-@dataclass(frozen=True)
-class MachineUse:
-    """Processor time during a bench, as a number of cores that worked all the time.
+def watch_others() -> Callable[[], float]:
+    """Return a function that tells how many cores other work and the hypervisor (steal) have taken since this call."""
+    begin_s, begun_s = _others_s(), time.monotonic()
+    return lambda: max(0.0, (_others_s() - begin_s) / max(time.monotonic() - begun_s, 1e-9))
 
-    Attributes:
-        cores: The cores that this process may use.
-        own_cores: Taken by the bench and the processes that it started.
-        other_cores: Taken by other processes.
-        stolen_cores: Wanted by this machine, and given to other machines by the hypervisor (steal).
-        load_before: Mean number of processes that wanted a processor in the minute before the bench.
+
+def _others_s() -> float:
+    """Return the seconds of work and of steal of the usable cores, less those of this process.
+
+    Linux's ``/proc/stat`` has the time for which each processor worked, for whomever; ``os.times`` has that of this
+    process and of all processes that it started and that have ended.
     """
-
-    cores: int
-    own_cores: float
-    other_cores: float
-    stolen_cores: float
-    load_before: float
-
-    @property
-    def note(self) -> str | None:
-        """Return a sentence if other work took a share that can change the figures, else None."""
-        if self.other_cores + self.stolen_cores < _NOTICED * self.cores:
-            return None
-        return (
-            f"this machine was busy: other work took {self.other_cores:.1f} of {self.cores} cores, the hypervisor "
-            f"{self.stolen_cores:.1f}, the bench itself {self.own_cores:.1f}; load before it {self.load_before:.1f}"
-        )
-
-
-class MachineUseMeter:
-    """Measures the use of this machine from its creation on; `read` may be called at any time."""
-
-    def __init__(self) -> None:
-        self._load_before = os.getloadavg()[0]
-        self._begin = _read_times()
-
-    def read(self) -> MachineUse:
-        """Return the use until now."""
-        busy_s, steal_s, own_s, elapsed_s = (end - begin for begin, end in zip(self._begin, _read_times(), strict=True))
-        elapsed_s = max(elapsed_s, 1e-9)
-        return MachineUse(
-            cores=len(os.sched_getaffinity(0)),
-            own_cores=own_s / elapsed_s,
-            other_cores=max(0.0, (busy_s - own_s) / elapsed_s),
-            stolen_cores=steal_s / elapsed_s,
-            load_before=self._load_before,
-        )
-
-
-def _read_times() -> tuple[float, float, float, float]:
-    """Return seconds of work and of steal of the usable cores, of work of this process, and of the time of day."""
-    tick_s, cores = 1 / os.sysconf("SC_CLK_TCK"), os.sched_getaffinity(0)
-    busy = steal = 0
+    cores, ticks = os.sched_getaffinity(0), 0
     for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
         name, *fields = line.split()
         if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
-            busy += sum(int(fields[field]) for field in _BUSY_FIELDS)
-            steal += int(fields[_STEAL_FIELD])
-    return busy * tick_s, steal * tick_s, sum(os.times()[:4]), time.monotonic()
+            ticks += sum(int(fields[field]) for field in _BUSY_FIELDS)
+    return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
 @dataclass(frozen=True)
@@ -166,20 +123,20 @@ class Report:
         notes: Sentences that explain the rows.
         versions: Package -> version, and the commit of this program.
         machine: The machine that it ran on.
-        use: What the machine did beside the bench; None while the bench is under way.
     """
 
     rows: tuple[BenchRow, ...]
     notes: tuple[str, ...]
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
-    use: MachineUse | None = None
 
-    def with_use(self, use: MachineUse) -> "Report":
-        """Return the report with the machine's use, in every row too; a machine that was busy gets a note."""
-        other = round(use.other_cores + use.stolen_cores, 3)
-        rows = tuple(dataclasses.replace(row, other_cores=other) for row in self.rows)
-        return dataclasses.replace(self, rows=rows, notes=(*self.notes, *([use.note] if use.note else [])), use=use)
+    def beside(self, other_cores: float) -> "Report":
+        """Return the report with the cores that other work took, in every row; of many cores, a note tells."""
+        rows = tuple(dataclasses.replace(row, other_cores=round(other_cores, 3)) for row in self.rows)
+        cores, notes = len(os.sched_getaffinity(0)), self.notes
+        if other_cores >= _NOTICED * cores:
+            notes = (*notes, f"this machine was busy: other work took {other_cores:.1f} of {cores} cores")
+        return dataclasses.replace(self, rows=rows, notes=notes)
 
 
 def make_report(rows: Iterable[BenchRow], notes: Iterable[str] = ()) -> Report:

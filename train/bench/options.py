@@ -26,12 +26,10 @@ class Bench(ABC):
     Attributes:
         question: What the bench measures, in one line.
         needs: The engine that the question is about; an environment without it cannot answer.
-        only_here: Why the bench takes no ``--cluster``; empty if it takes one.
     """
 
     question: ClassVar[str]
     needs: ClassVar[str | None] = None
-    only_here: ClassVar[str] = ""
 
     @abstractmethod
     def measure(self, jobs: "Jobs") -> "Report":

@@ -1,7 +1,6 @@
 """Alternatives are measured in turn, rows have a spread, and ratios are computed round by round."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,13 +11,12 @@ from train.bench.measure import (
     CANNOT_TELL,
     CONFIDENCE,
     BenchRow,
-    MachineUse,
-    MachineUseMeter,
     interleave,
     make_report,
     median_interval,
     ratio_rows,
     summarize,
+    watch_others,
 )
 
 
@@ -104,18 +102,16 @@ def test_other_work_is_what_the_usable_cores_did_without_interrupts_and_without_
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     monkeypatch.setattr("os.times", lambda: next(own_s))
     monkeypatch.setattr("train.bench.measure.time", SimpleNamespace(monotonic=lambda: next(now_s)))
-    use = MachineUseMeter().read()
-    assert [use.own_cores, use.other_cores, use.stolen_cores, use.cores] == pytest.approx([0.3, 0.9, 0.1, 1])
+    assert watch_others()() == pytest.approx(1.2 - 0.3 + 0.1), "of other work, less the bench's, and of other machines"
 
 
-def test_a_busy_machine_is_a_note_and_a_field_of_every_row() -> None:
+def test_a_busy_machine_is_a_note_and_a_field_of_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     report = make_report(summarize("ours", [{"step_ms": 1.0}]), ["a"])
-    idle = MachineUse(cores=2, own_cores=1.24, other_cores=0.05, stolen_cores=0.0, load_before=2.0)
-    for other, stolen, is_busy in ((0.05, 0.0, False), (0.66, 0.25, True), (0.0, 0.1, True)):
-        told = report.with_use(replace(idle, other_cores=other, stolen_cores=stolen))
-        assert [row.other_cores for row in told.rows] == [pytest.approx(other + stolen)]
-        assert told.notes[:1] == ("a",)
-        assert [f"other work took {other:.1f} of 2 cores" in note for note in told.notes[1:]] == [True] * is_busy
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    for other, notes in ((0.05, []), (0.91, ["this machine was busy: other work took 0.9 of 2 cores"])):
+        told = report.beside(other)
+        assert [row.other_cores for row in told.rows] == [other]
+        assert [*told.notes] == ["a", *notes]
 
 
 def test_figures_that_the_reference_lacks_or_has_as_zero_get_no_ratio() -> None:
