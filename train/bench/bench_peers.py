@@ -161,7 +161,8 @@ class PeersBench(PeerOptions, Bench):
         shape = {"model": _ZOO[self.model], "image_size": self.side, "mode": form["mode"]}
         batch = {"data": f"{self.data}/train", "batch_size": self.global_size // form["ranks"]}
         overrides = ("cluster.communication.kind=horovod", *_LIBRARY_DEFAULTS, *place_of(form))
-        return jobs.ranks("horovod", {**shape, **batch, **_counted(steps)}, overrides=overrides).sample
+        found = jobs.ranks("horovod", {**shape, **batch, **_counted(steps)}, overrides=overrides).sample
+        return {_RATE: found[_RATE]}
 
     def _pytorch(self, jobs: "Jobs", steps: int, form: Form) -> Figures:
         """Measure PyTorch in a form of `fastest_pytorch`."""

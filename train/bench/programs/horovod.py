@@ -1,4 +1,4 @@
-"""One rank of ``bench peers``: does what Horovod's own MXNet example for ImageNet does, written anew.
+"""One rank of ``bench peers`` and ``bench startup``: what Horovod's own MXNet example for ImageNet does, written anew.
 
 *Source*: horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py, with ``--use-rec --no-cuda`` and otherwise the
 defaults of the example: the module interface; ``resnet50_v1`` (the network of that name in MXNet's model zoo is
@@ -24,7 +24,7 @@ _EPOCH_IMAGES, _EPOCHS, _WARMUP_EPOCHS = 1281167, 90, 10
 def main(  # noqa: PLR0913 (the values of a task)
     *, data: str, model: str, image_size: int, batch_size: int, mode: str, warmup: int, steps: int
 ) -> None:
-    """Measure the images/s of all ranks.
+    """Measure the images/s of all ranks, and when the last step that does not count had ended, Unix seconds.
 
     Args:
         data: RecordIO files without their suffix.
@@ -40,7 +40,8 @@ def main(  # noqa: PLR0913 (the values of a task)
     network = mx.gluon.model_zoo.vision.get_model(model, classes=_CLASSES, ctx=mx.cpu())
     train(network, mx.io.ResizeIter(_images(data, image_size, batch_size), warmup + steps), batch_size, watch)
     slowest_s = float(hvd.allgather(mx.nd.array([watch.seconds]), name="seconds").max().asscalar())
-    write_samples(read_identity(os.environ), mode, [{"images_per_s": hvd.size() * batch_size * steps / slowest_s}])
+    rate = hvd.size() * batch_size * steps / slowest_s
+    write_samples(read_identity(os.environ), mode, [{"images_per_s": rate, "warm_at": watch.warm_at}])
     end_peer(lambda: hvd.allgather(mx.nd.zeros(1), name="end").asnumpy())
 
 
@@ -73,25 +74,6 @@ def _images(data: str, image_size: int, batch_size: int) -> Any:
     )
 
 
-def broadcast_network(network: Any) -> Any:
-    """Draw the weights of a Gluon network and broadcast those of rank 0; return the parameters."""
-    network.hybridize()
-    network.initialize(_random_weights())
-    parameters = network.collect_params()
-    hvd.broadcast_parameters(parameters, root_rank=0)
-    return parameters
-
-
-def train_batch(network: Any, trainer: Any, loss_of: Any, images: Any, labels: Any) -> Any:
-    """Queue a step with Gluon, and return the network's output."""
-    with mx.autograd.record():
-        output = network(images)
-        loss = loss_of(output, labels)
-    loss.backward()
-    trainer.step(images.shape[0])
-    return output
-
-
 def _random_weights() -> Any:
     return mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2)
 
@@ -109,14 +91,14 @@ class _Stopwatch:
 
     def __init__(self, warmup: int, steps: int) -> None:
         self._first, self._last, self._number = warmup, warmup + steps, 0
-        self.seconds = 0.0
+        self.seconds, self.warm_at = 0.0, 0.0
 
     def __call__(self, _: object = None) -> None:
         """Count a step that has ended."""
         self._number += 1
         if self._number in (self._first, self._last):
             mx.nd.waitall()
-            self.seconds = time.perf_counter() - self.seconds
+            self.seconds, self.warm_at = time.perf_counter() - self.seconds, self.warm_at or time.time()
 
 
 def _train_module(network: Any, images: Any, batch_size: int, watch: _Stopwatch) -> None:
@@ -132,9 +114,18 @@ def _train_module(network: Any, images: Any, batch_size: int, watch: _Stopwatch)
 
 
 def _train_gluon(network: Any, images: Any, batch_size: int, watch: _Stopwatch) -> None:
-    trainer = hvd.DistributedTrainer(broadcast_network(network), _optimizer(batch_size))
+    network.hybridize()
+    network.initialize(_random_weights())
+    parameters = network.collect_params()
+    hvd.broadcast_parameters(parameters, root_rank=0)
+    trainer = hvd.DistributedTrainer(parameters, _optimizer(batch_size))
     loss_of, accuracy = mx.gluon.loss.SoftmaxCrossEntropyLoss(), mx.metric.Accuracy()
     for batch in images:
         data, labels = (arrays[0].as_in_context(mx.cpu()) for arrays in (batch.data, batch.label))
-        accuracy.update([labels], [train_batch(network, trainer, loss_of, data, labels)])
+        with mx.autograd.record():
+            output = network(data)
+            loss = loss_of(output, labels)
+        loss.backward()
+        trainer.step(batch_size)
+        accuracy.update([labels], [output])
         watch()
