@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NONE, SERIAL, OVERLAPPED = "none", "serial", "overlapped"
-"""When the gradients are reduced: never, after backward has ended, or during backward."""
-
-Transfer = tuple[str, int]
-"""When the gradients are reduced, and the largest bytes of one reduction."""
+NONE, SERIAL = 0, 1 << 40
+"""Bytes of a bucket: without communication; and with one bucket, which is complete when backward has ended."""
 
 _WARMUP = 1
 _RECIPE, _BATCH = "imagenet-b256", 42
@@ -79,7 +76,7 @@ class OverlapBench(Bench):
             f"{described.engine.precision}, on a GPU of {self.described}, "
             f"{backward_s / _ready_s(cluster)[0]:.3g} times slower; gradients are {_SHRINK} times shorter, and the "
             "link is so slow that communication takes as long as backward",
-            "a bucket is named by its largest size; the last layer goes first",
+            "serial: one bucket; another one is named by its largest size, and the last layer goes first",
             "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that "
             f"is not exposed; its verdict needs an interval of at most {_WIDEST}",
             "hidden_bound: what can be hidden at most, because a bucket leaves when its last gradient is computed; the "
@@ -109,12 +106,11 @@ class OverlapBench(Bench):
 
         ranks = cluster.world_size
         title = f"{ranks} ranks"
-        caps = sorted({_BUCKET_BYTES, described.communication.bucket_bytes})
-        transfers: list[Transfer] = [(NONE, caps[0]), (SERIAL, caps[0]), *((OVERLAPPED, cap) for cap in caps)]
+        transfers = [NONE, SERIAL, *sorted({_BUCKET_BYTES, described.communication.bucket_bytes})]
         logger.info("%s: %s", title, "; ".join(map(_title, transfers)))
         last_s, ready_s = _ready_s(cluster)
         speed = last_s / backward_s
-        sizes_bytes, _ = plan_buckets(recipe, cluster, caps[0])
+        sizes_bytes, _ = plan_buckets(recipe, cluster, SERIAL)
         # In a ring.
         sent_bytes = sum(sizes_bytes) / _SHRINK * 2 * (ranks - 1) / ranks
         place = [
@@ -125,16 +121,16 @@ class OverlapBench(Bench):
         with tempfile.TemporaryDirectory(prefix="bench-overlap-") as folder:
             config = Path(folder, "config.yaml")
             config.write_text(dump(recipe, cluster), encoding="utf-8")
-            shape = {"rounds": self.rounds, "transfers": transfers}
+            shape = {"rounds": self.rounds, "buckets_bytes": transfers}
             found = jobs.ranks("steps.overlap", {"cluster": str(config), "overrides": place, **shape}).samples
         samples = [found[str(index)] for index in range(len(transfers))]
         ready_ms = [1e3 * each_s / speed for each_s in ready_s]
         rows: list[BenchRow] = []
-        for (when, bucket_bytes), own in zip(transfers, samples, strict=True):
-            _, buckets = plan_buckets(recipe, cluster, bucket_bytes)
+        for bucket_bytes, own in zip(transfers, samples, strict=True):
+            _, buckets = plan_buckets(recipe, cluster, bucket_bytes or SERIAL)
             least_ms = exposed_ms(buckets.order, ready_ms, sizes_bytes, 1e3 * backward_s)
-            rounds = figures(when, own, *samples[:2], backward_s=backward_s, least_ms=least_ms)
-            for row in summarize(f"{title}: {_title((when, bucket_bytes))}", rounds, _WARMUP):
+            rounds = figures(bucket_bytes, own, *samples[:2], backward_s=backward_s, least_ms=least_ms)
+            for row in summarize(f"{title}: {_title(bucket_bytes)}", rounds, _WARMUP):
                 words = {"below": f"less than {_ENOUGH}", "above": f"more than {_ENOUGH}"}
                 is_question = row.figure == "hidden_fraction"
                 rows.append(row.judged(_ENOUGH, **words, widest=_WIDEST) if is_question else row)
@@ -174,13 +170,12 @@ def exposed_ms(
     return end_ms - max(ready_ms)
 
 
-def _title(transfer: Transfer) -> str:
-    when, bucket_bytes = transfer
-    return when if when == NONE else f"{when} {bucket_bytes >> 10} KiB"
+def _title(bucket_bytes: int) -> str:
+    return {NONE: "none", SERIAL: "serial"}.get(bucket_bytes) or f"overlapped {bucket_bytes >> 10} KiB"
 
 
 def figures(
-    when: str,
+    bucket_bytes: int,
     own: Sequence[Figures],
     none: Sequence[Figures],
     serial: Sequence[Figures],
@@ -191,8 +186,8 @@ def figures(
     """Return the figures of each round of a transfer, from the samples of the same round.
 
     Args:
-        when: When the transfer reduces.
-        own: Its samples.
+        bucket_bytes: Most bytes of a bucket, or `NONE` or `SERIAL`.
+        own: The samples of the transfer.
         none: Those without communication.
         serial: Those of communication after backward.
         backward_s: Time of a backward pass.
@@ -202,12 +197,12 @@ def figures(
     rounds = []
     for sample, without, cost_ms in zip(own, none, serial_ms, strict=True):
         found = dict(sample)
-        if when != NONE:
+        if bucket_bytes != NONE:
             found["exposed_ms"] = sample["step_ms"] - without["step_ms"]
-        if when == SERIAL:
+        if bucket_bytes == SERIAL:
             found["exposed / backward"] = cost_ms / 1e3 / backward_s
         # A round in which communication after backward costs no time has no share of it, so no round may have one.
-        if when == OVERLAPPED and min(serial_ms) > 0:
+        if bucket_bytes not in (NONE, SERIAL) and min(serial_ms) > 0:
             found["hidden_fraction"] = 1 - found["exposed_ms"] / cost_ms
             found["hidden_bound"] = 1 - least_ms / cost_ms
         rounds.append(found)

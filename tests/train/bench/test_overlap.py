@@ -1,60 +1,22 @@
 """The hidden share of the communication is that of the rounds, and its bound that of a link that is never idle."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tests.train.bench.answering import Answering, Started
 from train.bench.__main__ import read_command
-from train.bench.bench_overlap import NONE, OVERLAPPED, SERIAL, exposed_ms, figures
+from train.bench.bench_overlap import NONE, SERIAL, exposed_ms, figures
 from train.bench.measure import summarize
-from train.bench.programs.steps import TransferCommunicator
-from train.comm.communicator import SingleProcess
-from train.engine.protocol import Engine
 from train.networks.arch import build_network
 
 
-class _Told(SingleProcess):
-    """Notes what is asked of it."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
-        self.told.append(f"{name.rsplit(maxsplit=1)[-1]} {arrays} {priority}")
-
-    def complete(self) -> None:
-        self.told.append("complete")
-
-    def wait_all(self) -> None:
-        self.told.append("backward has ended")
-
-
-@pytest.mark.parametrize(
-    ("when", "order"),
-    [
-        (OVERLAPPED, ["bucket_0 [7] 0", "backward", "bucket_1 [8] -1", "complete"]),
-        (SERIAL, ["backward", "backward has ended", "bucket_0 [7] 0", "bucket_1 [8] -1", "complete"]),
-    ],
-)
-def test_a_serial_transfer_begins_when_backward_has_ended_and_an_overlapped_one_at_once(
-    when: str, order: list[str]
-) -> None:
-    told = _Told()
-    communicator = TransferCommunicator(told, cast(Engine, told), when, 1 << 20)
-    for _ in range(2):
-        told.told.clear()
-        communicator.reduce("bucket_0", [7], 0)
-        told.told.append("backward")
-        communicator.reduce("bucket_1", [8], -1)
-        communicator.complete()
-        assert told.told == order
-
-
-def _figures(when: str, own: Sequence[float], none: Sequence[float], serial: Sequence[float]) -> list[dict[str, float]]:
+def _figures(
+    bucket_bytes: int, own: Sequence[float], none: Sequence[float], serial: Sequence[float]
+) -> list[dict[str, float]]:
     samples = [[{"step_ms": each} for each in steps] for steps in (own, none, serial)]
-    return figures(when, *samples, backward_s=0.5, least_ms=5.0)
+    return figures(bucket_bytes, *samples, backward_s=0.5, least_ms=5.0)
 
 
 def test_the_hidden_fraction_is_the_part_of_serial_that_is_not_exposed_round_by_round() -> None:
@@ -64,11 +26,11 @@ def test_the_hidden_fraction_is_the_part_of_serial_that_is_not_exposed_round_by_
         {"step_ms": 200.0, "exposed_ms": 100.0, "exposed / backward": 0.2},
         {"step_ms": 160.0, "exposed_ms": 50.0, "exposed / backward": 0.1},
     ]
-    assert _figures(OVERLAPPED, [120.0, 120.0], none, serial) == [
+    assert _figures(1 << 20, [120.0, 120.0], none, serial) == [
         {"step_ms": 120.0, "exposed_ms": 20.0, "hidden_fraction": 0.8, "hidden_bound": 0.95},
         {"step_ms": 120.0, "exposed_ms": 10.0, "hidden_fraction": 0.8, "hidden_bound": 0.9},
     ]
-    free = _figures(OVERLAPPED, [12.0, 12.0], [10.0, 10.0], [14.0, 10.0])
+    free = _figures(1 << 20, [12.0, 12.0], [10.0, 10.0], [14.0, 10.0])
     figures_of_all = [row.figure for row in summarize("a", free)]
     assert figures_of_all == ["step_ms", "exposed_ms"], "in a round serial costs nothing, so no round has a share of it"
 
@@ -84,8 +46,10 @@ def test_a_link_exposes_what_is_complete_when_backward_has_ended() -> None:
 
 def test_communication_takes_as_long_as_backward_and_a_single_bucket_stays_exposed() -> None:
     def answer(started: Started) -> Mapping[str, Any]:
-        takes_ms = {NONE: 500.0, SERIAL: 1500.0, OVERLAPPED: 700.0}
-        return {str(at): [{"step_ms": takes_ms[when]}] for at, (when, _) in enumerate(started.task["transfers"])}
+        takes_ms = {NONE: 500.0, SERIAL: 1500.0}
+        return {
+            str(at): [{"step_ms": takes_ms.get(each, 700.0)}] for at, each in enumerate(started.task["buckets_bytes"])
+        }
 
     jobs = Answering(answer=answer)
     words = "--ranks 4 --set cluster.communication.bucket_bytes=1073741824"

@@ -12,11 +12,11 @@ import numpy as np
 from configs.load import load_both, load_cluster
 from data.input.batches import TrainingBatch, TrainingSource
 from data.input.synthetic import open_repeated
-from train.bench.bench_overlap import NONE, OVERLAPPED, Transfer, plan_buckets
+from train.bench.bench_overlap import SERIAL, plan_buckets
 from train.bench.measure import turns
 from train.bench.samples import write_samples
 from train.comm.communicator import Communicator, SingleProcess, connector
-from train.engine.protocol import Engine, open_engine
+from train.engine.protocol import open_engine
 from train.networks.arch import network_of
 from train.plan.memory import estimate_memory
 from train.probe import ProbedRank, allreduce_s, open_rank
@@ -187,25 +187,25 @@ def allreduce(cluster: str, overrides: Sequence[str], rounds: int, sizes: Sequen
         write_samples(identity, str(size), own[1:])
 
 
-def overlap(cluster: str, overrides: Sequence[str], rounds: int, transfers: Sequence[Transfer]) -> None:
-    """Measure the milliseconds of a step with each transfer, with one sample in each round.
+def overlap(cluster: str, overrides: Sequence[str], rounds: int, buckets_bytes: Sequence[int]) -> None:
+    """Measure the milliseconds of a step with each bucket plan, with one sample in each round.
 
     Args:
         cluster: A file that has the recipe and the cluster of a rehearsal.
         overrides: Changes of both.
         rounds: Rounds that count, after one that does not.
-        transfers: The transfers; their samples are written under their numbers.
+        buckets_bytes: Most bytes of a bucket, 0 for no communication; the samples are written under their numbers.
     """
     rank = open_rank(*load_both(cluster, cluster, overrides), read_identity(os.environ))
     parts, source, queues = rank.parts, open_repeated(rank.random_batch()), []
-    for when, bucket_bytes in transfers:
-        own = TransferCommunicator(parts.communicator, parts.engine, when, bucket_bytes)
-        _, buckets = plan_buckets(parts.recipe, parts.cluster, bucket_bytes)
-        queues.append(rank.steps(source, SingleProcess() if when == NONE else own, buckets))
+    for bucket_bytes in buckets_bytes:
+        own = _Named(parts.communicator, f"{bucket_bytes}") if bucket_bytes else SingleProcess()
+        _, buckets = plan_buckets(parts.recipe, parts.cluster, bucket_bytes or SERIAL)
+        queues.append(rank.steps(source, own, buckets))
     network: Any = parts.model.network
     samples: list[list[dict[str, float]]] = [[] for _ in queues]
     for number, index in turns(range(len(queues)), 1 + rounds):
-        network.summed_ranks = 1 if transfers[index][0] == NONE else parts.identity.world_size
+        network.summed_ranks = 1 if not buckets_bytes[index] else parts.identity.world_size
         step_ms = 1e3 * rank.slowest_s(partial(queues[index], 1))
         if number:
             samples[index].append({"step_ms": step_ms})
@@ -213,30 +213,13 @@ def overlap(cluster: str, overrides: Sequence[str], rounds: int, transfers: Sequ
         write_samples(parts.identity, str(index), own_samples)
 
 
-class TransferCommunicator(SingleProcess):
-    """Reduces as one transfer says.
+class _Named(SingleProcess):
+    """Reduces under names of its own, because Horovod remembers the shape that belongs to a name."""
 
-    Each transfer has names of its own for the reductions, because Horovod remembers the shape that belongs to a name.
-    """
-
-    def __init__(self, real: Communicator, engine: Engine, when: str, bucket_bytes: int) -> None:
-        self._real, self._engine, self._when, self._prefix = real, engine, when, f"{when} {bucket_bytes}"
-        self._held: list[tuple[str, Sequence[Any], int]] = []
+    def __init__(self, real: Communicator, prefix: str) -> None:
+        self._real, self._prefix = real, prefix
+        self.complete = real.complete
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """See `Communicator`."""
-        self._held.append((f"{self._prefix} {name}", arrays, priority))
-        if self._when == OVERLAPPED:
-            self._send()
-
-    def complete(self) -> None:
-        """See `Communicator`; a serial transfer waits for the end of backward and only now reduces."""
-        if self._held:
-            self._engine.wait_all()
-        self._send()
-        self._real.complete()
-
-    def _send(self) -> None:
-        for held in self._held:
-            self._real.reduce(*held)
-        self._held.clear()
+        self._real.reduce(f"{self._prefix} {name}", arrays, priority)
