@@ -28,7 +28,7 @@ _PART_S = 1.0
 """Time that each process spends on a part, products or copies, so that all of them are at the same part."""
 _SIDE = 512
 _COPY_BYTES = 32 << 20
-_MESSAGES, _MESSAGE_BYTES = 50, 4 << 20
+_LOOPBACK_BYTES = 200 << 20
 _BYTES_MOVED = 4
 """Bytes that each of two ranks reads and writes for a byte of a bucket, see `train.sim.collectives.shared_memory`."""
 _BUCKETS, _BUCKET_BYTES = 16, 4 << 20
@@ -145,22 +145,14 @@ def _measure_processes() -> list[dict[str, float]]:
 
 def _loopback() -> float:
     """Return the bytes/s of a local TCP connection, which Gloo uses between the ranks of one machine."""
-    payload = bytes(_MESSAGE_BYTES)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def send() -> None:
-            with socket.create_connection(server.getsockname()) as out:
-                for _ in range(_MESSAGES):
-                    out.sendall(payload)
-
-        sender = threading.Thread(target=send)
-        sender.start()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as out:
         connection, _ = server.accept()
-        buffer = bytearray(1 << 20)
+        sender = threading.Thread(target=out.sendall, args=[bytes(_LOOPBACK_BYTES)])
+        buffer, received, start = bytearray(1 << 20), 0, time.perf_counter()
         with connection:
-            start, received = time.perf_counter(), 0
-            while count := connection.recv_into(buffer):
-                received += count
-            spent = time.perf_counter() - start
+            sender.start()
+            while received < _LOOPBACK_BYTES:
+                received += connection.recv_into(buffer)
+        spent = time.perf_counter() - start
         sender.join()
     return received / spent
