@@ -1,1 +1,1 @@
-"""``./run.sh bench NAME``: answers measured questions, one in each ``bench_*.py``; `measure` has what they share."""
+"""``./run.sh bench NAME``: answers measured questions, in the modules ``bench_*.py``; `measure` has what they share."""

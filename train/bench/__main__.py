@@ -19,11 +19,10 @@ from configs.errors import REFUSED_STATUS, UserError, nearest
 from train.bench.bench_allreduce import AllreduceBench
 from train.bench.bench_gpu import GpuBench
 from train.bench.bench_overlap import OverlapBench
-from train.bench.bench_peers import PeersBench
-from train.bench.bench_race import RaceBench
+from train.bench.bench_peers import PeersBench, RaceBench
 from train.bench.bench_startup import StartupBench
 from train.bench.bench_step import StepBench
-from train.bench.options import Bench
+from train.bench.measure import Bench
 
 if TYPE_CHECKING:
     from train.bench.measure import Report

@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING
 from configs.arguments import option
 from configs.errors import UserError
 from configs.registry import communicators_of
-from train.bench.measure import BenchRow, Report, make_report, ratio_rows, summarize, turns
-from train.bench.options import COUNT, Bench, PlaceOptions, effort, is_local_cpu
+from train.bench.measure import (
+    COUNT,
+    Bench,
+    BenchRow,
+    PlaceOptions,
+    Report,
+    effort,
+    is_local_cpu,
+    make_report,
+    ratio_rows,
+    summarize,
+    turns,
+)
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -31,7 +42,7 @@ _UNITS = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1}
 
 @dataclass(frozen=True)
 class AllreduceBench(PlaceOptions, Bench):
-    """See `train.bench.options.Bench`."""
+    """See `train.bench.measure.Bench`."""
 
     question = "time and bandwidth of an allreduce by size, ranks, route and library, beside the prediction"
 
@@ -52,7 +63,7 @@ class AllreduceBench(PlaceOptions, Bench):
     rounds: int = effort("starts of each alternative", quick=1, usual=6, thorough=20)
 
     def measure(self, jobs: "Jobs") -> Report:
-        """See `train.bench.options.Bench`."""
+        """See `train.bench.measure.Bench`."""
         sizes = list(dict.fromkeys(map(_bytes_of, self.sizes)))
         variants = self._variants()
         starts: dict[str, list[dict[int, float]]] = {title: [] for title in variants}

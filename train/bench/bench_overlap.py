@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from configs.arguments import option
 from configs.errors import UserError
-from train.bench.measure import BenchRow, Report, make_report, summarize
-from train.bench.options import COUNT, Bench, effort
+from train.bench.measure import COUNT, Bench, BenchRow, Report, effort, make_report, summarize
 from train.bench.samples import Figures
 from train.comm.buckets import BucketPlan, plan_reductions
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
@@ -43,7 +42,7 @@ _ENOUGH, _WIDEST = 0.8, 0.1
 
 @dataclass(frozen=True)
 class OverlapBench(Bench):
-    """See `train.bench.options.Bench`."""
+    """See `train.bench.measure.Bench`."""
 
     question = "share of the communication that a step hides behind the backward pass of a described GPU"
     needs = "mxnet"
@@ -60,7 +59,7 @@ class OverlapBench(Bench):
     rounds: int = effort("measured rounds", quick=5, usual=15, thorough=40)
 
     def measure(self, jobs: "Jobs", backward_s: float = 0.5) -> Report:
-        """See `train.bench.options.Bench`.
+        """See `train.bench.measure.Bench`.
 
         ``backward_s`` is how long a backward pass takes in the ranks; what two cores do for eight ranks takes a small
         part of the default.

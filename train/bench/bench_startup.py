@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from configs.arguments import option
 from configs.programs import Program, command_of
 from logs.read.lines import read_events
-from train.bench.measure import Report, interleave, make_report
-from train.bench.options import COUNT, Bench, PlaceOptions, effort, is_local_cpu
+from train.bench.measure import COUNT, Bench, PlaceOptions, Report, effort, interleave, is_local_cpu, make_report
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ _TO_FIRST_STEP = "command_to_first_step_s"
 
 @dataclass(frozen=True)
 class StartupBench(PlaceOptions, Bench):
-    """See `train.bench.options.Bench`."""
+    """See `train.bench.measure.Bench`."""
 
     question = "seconds from the command to the first step and of each phase, beside Horovod's own MXNet example"
     needs = "mxnet"
@@ -40,7 +39,7 @@ class StartupBench(PlaceOptions, Bench):
     ranks: int | None = option("ranks on each machine (default: the cluster's; 2 on laptop)", metavar="R", type=COUNT)
 
     def measure(self, jobs: "Jobs") -> Report:
-        """See `train.bench.options.Bench`."""
+        """See `train.bench.measure.Bench`."""
         from configs.load import load_both
 
         recipe, cluster = load_both(_RECIPE, self.cluster, self._place)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from configs.arguments import option
 from configs.errors import UserError
-from train.bench.forms import own_forms, own_place, precisions
-from train.bench.measure import Report, interleave, make_report
-from train.bench.options import Bench, PlaceOptions, effort, is_local_cpu
+from train.bench.bench_peers import GREY, own_forms, own_place, precisions
+from train.bench.measure import Bench, PlaceOptions, Report, effort, interleave, is_local_cpu, make_report
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -30,18 +29,11 @@ CLUSTER_CASES = ("resnet50:224:32", "resnet50:224:128")
 """What is measured on another cluster than ``laptop``."""
 
 _GIVEN, _RATE = "as given", "images_per_s"
-GREY = (
-    "model.input_channels=1",
-    "model.num_classes=10",
-    "data.mean=[123.675, 123.675, 123.675]",
-    "data.std=[58.395, 58.395, 58.395]",
-)
-"""Changes of a recipe of colour images for the networks of grey digits, whose names begin with ``mnist``."""
 
 
 @dataclass(frozen=True)
 class StepBench(PlaceOptions, Bench):
-    """See `train.bench.options.Bench`."""
+    """See `train.bench.measure.Bench`."""
 
     question = "first step, forward, backward, update, evaluation, images/s and share of the peak, by network and ranks"
 
@@ -60,7 +52,7 @@ class StepBench(PlaceOptions, Bench):
     seconds: float = option("seconds of samples of each start", 2.0, metavar="S", type=float)
 
     def measure(self, jobs: "Jobs") -> Report:
-        """See `train.bench.options.Bench`."""
+        """See `train.bench.measure.Bench`."""
         if self.advise:
             return self._advice(jobs)
         starts = dict(self._start(case, jobs) for case in self._cases())

@@ -1,4 +1,4 @@
-"""Shared by all benches: measure alternatives in turn, make a row of each figure, and describe the machine.
+"""Shared by all benches: options, alternatives that are measured in turn, a row of each figure, and the machine.
 
 A figure of an alternative is compared with the reference's figure of the same round, so that whatever slows the machine
 for a while slows both. The median of these ratios has a 90 % interval, and the interval gives the verdict.
@@ -6,7 +6,8 @@ for a while slows both. The median of these ratios has a 90 % interval, and the 
 What the machine did beside a bench is told, too: processor time of other work, and time that a hypervisor gave to other
 machines.
 
-The module of every bench imports this one at its top, so only the standard library is imported here.
+The module of every bench imports this one at its top, so only the standard library is imported here, and what needs no
+more: ``--help`` works before anything is installed.
 """
 
 import dataclasses
@@ -15,12 +16,18 @@ import math
 import os
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from configs.arguments import option, whole_number
 from train.bench.samples import Figures
+
+if TYPE_CHECKING:
+    from configs.schema import Cluster
+    from train.bench.launching import Jobs
 
 logger = logging.getLogger(__name__)
 
@@ -240,3 +247,64 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     while (outside := outside + 2 * math.comb(n, k) / 2**n) <= 1 - CONFIDENCE:
         k += 1
     return (sorted(values)[k - 1], sorted(values)[-k]) if k else None
+
+
+class Bench(ABC):
+    """A question that ``./run.sh bench NAME`` answers by measurements: a frozen dataclass whose fields are its options.
+
+    The fields are made by `configs.arguments.option` and `effort`. The defaults answer the question in under six
+    minutes on two cores.
+
+    Attributes:
+        question: What the bench measures, in one line.
+        needs: The engine that the question is about; an environment without it cannot answer.
+    """
+
+    question: ClassVar[str]
+    needs: ClassVar[str | None] = None
+
+    @abstractmethod
+    def measure(self, jobs: "Jobs") -> "Report":
+        """Measure, and return the figures; ``jobs`` starts programs.
+
+        Raises:
+            UserError: An option is wrong, or something is missing on this machine.
+            MeasurementFailed: A program that was to be measured failed.
+        """
+
+
+def is_local_cpu(cluster: "Cluster") -> bool:
+    """Return whether a cluster is the CPU of one machine, whose ranks this program starts by itself."""
+    return cluster.launcher == "local" and cluster.device == "cpu"
+
+
+COUNT = whole_number(1, 1_000_000)
+"""Parses the value of an option that counts starts, steps, images, pixels or ranks."""
+
+
+def effort(what: str, *, quick: float, usual: float | None, thorough: float) -> Any:
+    """Return a field that says how much to measure: by a number, or by ``--quick`` or ``--thorough``.
+
+    Args:
+        what: What the number counts.
+        quick: The number for a first impression.
+        usual: The number that answers the question in under six minutes on two cores; None where the bench chooses it.
+        thorough: The number for a narrow interval.
+    """
+    presets = {"--quick": quick, "--thorough": thorough}
+    metavar, kind = ("N", COUNT) if isinstance(quick, int) else ("S", float)
+    return option(what, usual, metavar=metavar, type=kind, presets=presets)
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """The options that say where a bench measures."""
+
+    cluster: str = option("a name in configs/clusters or a YAML file", "laptop", metavar="C")
+    overrides: Sequence[str] = option(
+        "change a value of the cluster (cluster.num_nodes=2); repeatable",
+        (),
+        flag="--set",
+        metavar="KEY=VALUE",
+        action="append",
+    )

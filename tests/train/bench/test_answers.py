@@ -12,7 +12,7 @@ from configs.load import load_both, load_cluster
 from configs.registry import CAST_FLAGS
 from tests.train.bench.answering import BEGUN_S, Answering, Started, write_run
 from train.bench.__main__ import read_command
-from train.bench.kernel_cases import KERNEL_CASES
+from train.bench.bench_gpu import KERNEL_CASES
 from train.bench.measure import BenchRow, Report
 from train.sim.collectives import allreduce
 from train.sim.constants import load_calibration
@@ -109,7 +109,7 @@ def test_the_fastest_form_of_each_precision_is_advised(monkeypatch: pytest.Monke
         return {"steps": [{"images_per_s": rate.get(key, 10.0)}], "start": [{}]}
 
     monkeypatch.setattr("logs.environment.cpu_flags", lambda: CAST_FLAGS | {"avx512_bf16"})
-    monkeypatch.setattr("train.bench.forms.has_engine", lambda engine: engine == "mxnet")
+    monkeypatch.setattr("train.bench.bench_peers.has_engine", lambda engine: engine == "mxnet")
     jobs = Answering(answer=rates)
     report = _measure("step --advise --rounds 5 --cases resnet18:32:6", jobs)
     assert _medians(report, "one process, MXNet, NCHW, float32") == {"images_per_s": 30, "images_per_s / as given": 1.5}
@@ -128,7 +128,7 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> Answering:
     """Jobs on a CPU with bfloat16 and without a compiler, and our engine on MXNet."""
     monkeypatch.setattr("logs.environment.cpu_flags", lambda: {"avx512_bf16"})
     monkeypatch.setattr("configs.compilers.compiler_shortage", lambda _: ("no g++", "install it"))
-    monkeypatch.setattr("train.bench.forms.has_engine", lambda engine: engine == "mxnet")
+    monkeypatch.setattr("train.bench.bench_peers.has_engine", lambda engine: engine == "mxnet")
     return Answering()
 
 

@@ -16,8 +16,7 @@ from configs.load import ROOT
 from configs.registry import has_engine, installed_engine
 from train.bench.__main__ import BENCHES, main, read_command
 from train.bench.launching import Jobs
-from train.bench.measure import Report, interleave, make_report, summarize
-from train.bench.options import Bench, effort
+from train.bench.measure import Bench, Report, effort, interleave, make_report, summarize
 from train.bench.samples import MeasurementFailed
 
 

@@ -17,8 +17,7 @@ from configs.networks import NETWORKS
 from data.recordio import pack_image, write_records
 from tests.engines import ALONE, random_batch, small_network
 from tests.oracles import LarsOracle
-from train.bench.bench_race import race_numbers
-from train.bench.bench_step import GREY
+from train.bench.bench_peers import GREY, race_numbers
 from train.engine.init import initial_weights
 from train.networks.arch import build_network, network_of
 

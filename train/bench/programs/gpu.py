@@ -21,7 +21,7 @@ from configs.load import load_both
 from configs.optimizers import HyperParameters
 from configs.plan import plan_run
 from data.input.synthetic import open_repeated
-from train.bench.kernel_cases import KERNEL_CASES, KernelCase
+from train.bench.bench_gpu import KERNEL_CASES, KernelCase
 from train.bench.samples import Figures, write_samples
 from train.compose import compose
 from train.dataset import images_of

@@ -36,7 +36,7 @@ _MEAN, _STD = np.array([123.675, 116.28, 103.53], np.float32), np.array([58.395,
 
 @dataclass(frozen=True)
 class Form:
-    """How people run PyTorch on a CPU; see `train.bench.forms.fastest_pytorch`.
+    """How people run PyTorch on a CPU; see `train.bench.bench_peers.fastest_pytorch`.
 
     Attributes:
         is_channels_last: Whether images and weights have that order in memory.
@@ -248,7 +248,7 @@ class Race:
     and flips and normalises whole batches.
 
     Args:
-        race: What `train.bench.bench_race.race_numbers` returns.
+        race: What `train.bench.bench_peers.race_numbers` returns.
         identity: This rank.
         form: How PyTorch runs.
 

@@ -14,7 +14,7 @@ from logs.metrics import read_metrics
 from logs.usage import read_samples
 from tests.engines import ALONE
 from tests.runs import read_summary, resume, train
-from train.bench.kernel_cases import ALLOWED_ERROR, EXECUTIONS, KERNEL_CASES
+from train.bench.bench_gpu import ALLOWED_ERROR, EXECUTIONS, KERNEL_CASES
 from train.engine.protocol import open_engine
 
 pytest.importorskip("torch")
