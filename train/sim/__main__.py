@@ -32,7 +32,7 @@ examples:
 exit status: 0 done, 2 wrong input
 """
 _HELD_OUT = ("nested", "row", "campaign", "largest", "larger", "family", "all")
-"""The ways of hiding points, `train.sim.fit.heldout.KINDS`, and all of them."""
+"""The ways of hiding points, `train.sim.fit.calibrate.KINDS`, and all of them."""
 _ROUNDS = ("0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0")
 """MLPerf's rounds with ResNet-50."""
 

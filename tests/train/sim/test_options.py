@@ -7,7 +7,7 @@ import pytest
 from configs.arguments import parse
 from configs.errors import UserError
 from train.sim.__main__ import Options, make_parser
-from train.sim.fit.fitting import KINDS
+from train.sim.fit.calibrate import KINDS
 from train.sim.time_to_train import era_of
 
 QUESTIONS = {

@@ -16,13 +16,15 @@ from train.sim import constants as constants_module
 from train.sim.__main__ import main
 from train.sim.constants import load_calibration
 from train.sim.fit.calibrate import (
+    PRIORS,
+    HeldOutPrediction,
     calibrate,
     framework_errors,
     half_widths,
     held_out_text,
+    hold_out,
     startup_errors,
 )
-from train.sim.fit.fitting import PRIORS, HeldOutPrediction, hold_out
 from train.sim.fit.points import Point, read_points
 from train.sim.hardware import find_accelerator
 from train.sim.time_to_train import predict_init

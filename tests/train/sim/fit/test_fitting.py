@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from train.sim.constants import CONSTANTS, Constants, load_calibration
-from train.sim.fit.fitting import PRIORS, fit, uncertainty
+from train.sim.fit.calibrate import PRIORS, fit, uncertainty
 from train.sim.fit.points import Point, point_rate, read_points
 
 EXCERPT = read_points(Path(__file__).parents[1] / "points.csv")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from train.sim.constants import load_calibration
-from train.sim.fit.fitting import (
+from train.sim.fit.calibrate import (
     HeldOutPrediction,
     covered,
     folds,
