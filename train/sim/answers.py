@@ -120,13 +120,12 @@ def _grid(scenario: Scenario, calibration: Calibration, options: "Options") -> s
 
 
 def _startup() -> str:
-    """Answer ``--startup``: seconds by ranks, with seeded and broadcast weights, in both orders of the phases."""
-    variants = [(seeded, overlapped) for seeded in (True, False) for overlapped in (True, False)]
+    """Answer ``--startup``: seconds by ranks, of this program and in the usual order of the phases."""
     rows = [
-        [ranks, *(round(predict_startup(ranks, seeded=each, overlapped=other).total_s, 1) for each, other in variants)]
+        [ranks, *(round(predict_startup(ranks, is_usual=each).total_s, 1) for each in (False, True))]
         for ranks in (1 << power for power in range(13))
     ]
-    return table(rows, ("ranks", "seeded, overlapped", "seeded, serial", "broadcast, overlapped", "broadcast, serial"))
+    return table(rows, ("ranks", "seeded weights, phases overlap", "broadcast weights, one phase after another"))
 
 
 def _collectives(scenario: Scenario, calibration: Calibration, options: "Options") -> str:

@@ -36,7 +36,7 @@ from train.sim.hardware import (
     machine_of_rates,
     rates_of_processor,
 )
-from train.sim.software import simulated_algorithm
+from train.sim.step_time import simulated_algorithm
 
 DESCRIPTION = ROOT / "runs" / "this-machine.yaml"
 """What ``--calibrate-here`` measured of this machine."""

@@ -13,8 +13,7 @@ from configs.templates import fill_template
 from train.networks.arch import network_arguments
 from train.sim.constants import Calibration, Interval, bounds
 from train.sim.hardware import Machine, find_system, machine_of_cluster
-from train.sim.software import Software, cluster_software
-from train.sim.step_time import StepTime, step_model
+from train.sim.step_time import Software, StepTime, cluster_software, step_model
 from train.sim.time_to_train import (
     LARGEST_CONVERGED,
     RunTime,

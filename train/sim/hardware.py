@@ -92,7 +92,7 @@ class System:
         match: Patterns of which one must occur in ``round submitter system``, or in the name of a cluster file.
         node: None if it is as that of the accelerator; link, nics and nic likewise.
         boundaries: Tensors in each bucket of the system's software, last layer first. If empty, it is not known.
-        norm_traffic: See `train.sim.software.Software`. If None, the usual value of the software.
+        norm_traffic: See `train.sim.step_time.Software`. If None, the usual value of the software.
     """
 
     name: str = ""

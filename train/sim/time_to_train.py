@@ -136,26 +136,26 @@ class StartupTime(NamedTuple):
     total_s: float
 
 
-def predict_startup(ranks: int, *, seeded: bool = True, overlapped: bool = True, on_cpu: bool = False) -> StartupTime:
+def predict_startup(ranks: int, *, is_usual: bool = False, on_cpu: bool = False) -> StartupTime:
     """Predict the start of ``ranks`` processes.
 
     Args:
         ranks: Number of processes.
-        on_cpu: Whether they are on one machine without GPUs, where ``seeded`` and ``overlapped`` change nothing.
-        seeded: Whether every rank draws the same weights. If False, rank 0 broadcasts the weights tensor by tensor.
-        overlapped: Whether the communicator starts while network and pipeline are built. If False, it starts after.
+        is_usual: Whether the communicator starts after network and pipeline were built, and rank 0 then broadcasts the
+            weights tensor by tensor. If False, it starts meanwhile, and every rank draws the same weights.
+        on_cpu: Whether they are on one machine without GPUs, where ``is_usual`` changes nothing.
     """
     if on_cpu:
         found = program_numbers("startup_on_cpu")
         return StartupTime(**found, total_s=found["launch_s"] + max(found["communicator_s"], found["pipeline_s"]))
     found = program_numbers("startup")
-    launch_s = found["launch_s"] + found["launch_doubling_s"] * math.log2(ranks)
+    launch_s, pipeline_s = found["launch_s"] + found["launch_doubling_s"] * math.log2(ranks), found["pipeline_s"]
     communicator_s = found["communicator_s"] + found["communicator_rank_s"] * ranks if ranks > 1 else 0.0
-    pipeline_s, weights_s = found["pipeline_s"], 0.0
-    if not seeded and ranks > 1:
-        weights_s = found["tensors"] * found["negotiation_rank_s"] * ranks + found["broadcast_s"]
-    built_s = max(communicator_s, pipeline_s) if overlapped else communicator_s + pipeline_s
-    return StartupTime(launch_s, communicator_s, pipeline_s, launch_s + built_s + weights_s)
+    built_s = max(communicator_s, pipeline_s)
+    if is_usual:
+        weights_s = found["tensors"] * found["negotiation_rank_s"] * ranks + found["broadcast_s"] if ranks > 1 else 0.0
+        built_s = communicator_s + pipeline_s + weights_s
+    return StartupTime(launch_s, communicator_s, pipeline_s, launch_s + built_s)
 
 
 def predict_init(ranks: int, mlperf_round: str, *, has_compiler: bool) -> float:

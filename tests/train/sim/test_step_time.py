@@ -10,8 +10,7 @@ from train.networks.arch import build_network, gradient_bytes
 from train.sim.collectives import SHARED_MEMORY, SharedSums, allreduce
 from train.sim.constants import Constants
 from train.sim.hardware import Machine, find_accelerator
-from train.sim.software import Software
-from train.sim.step_time import StepModel, StepTime, kernel_times, tabulate
+from train.sim.step_time import Software, StepModel, StepTime, kernel_times, tabulate
 
 MODEL = StepModel(build_network("resnet50", num_classes=1000, image_size=224))
 V100 = find_accelerator("V100-SXM2-16GB")

@@ -18,8 +18,7 @@ from configs.errors import ConfigError, UserError, nearest
 from configs.reading import read_bytes
 from train.sim.constants import Calibration, Constants, Interval, bounds
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
-from train.sim.software import Software, framework_software, norm_traffic, pytorch_software
-from train.sim.step_time import MAX_BATCH, MAX_RANKS, step_model
+from train.sim.step_time import MAX_BATCH, MAX_RANKS, Software, norm_traffic, pytorch_software, step_model
 from train.sim.time_to_train import (
     IMAGENET,
     epochs_to_target,
@@ -151,8 +150,11 @@ class Point:
         device, reduce all gradients once at the end of backward.
         """
         if self.is_framework:
-            make = framework_software if self.is_fused else pytorch_software
-            return make(self.machine, is_channels_last=self.is_channels_last)
+            if not self.is_fused:
+                return pytorch_software(self.machine, is_channels_last=self.is_channels_last)
+            passes = "separate_sums" if self.machine.half else "unfused"
+            traffic = norm_traffic(passes, self.machine, is_channels_last=self.is_channels_last)
+            return Software(graphs=False, norm_traffic=traffic)
         era, compiler = era_of(self.round), self.accelerator.compiler
         is_whole_program = compiler in _WHOLE_PROGRAMS
         if compiler in _FUSING_COMPILERS:
