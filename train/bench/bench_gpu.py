@@ -7,7 +7,7 @@ A part that fails is a note in the same file, and the next part runs.
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from configs.arguments import option, override_words
-from configs.errors import STOPPED_STATUS
 from configs.programs import Program, command_of
 from train.bench.measure import Bench, BenchRow, Report, effort, make_report, summarize
 from train.bench.samples import Figures, MeasurementFailed
@@ -41,7 +40,6 @@ PARTS: Mapping[str, str] = {
     "steps": "how many images/s of imagenet-b256 at 32, 128 and 256 images, in which type? is the plan's memory right?",
     "graph": "what does a CUDA graph of the whole step gain, so what do launches cost?",
     "nccl": "do NCCL's sums run on one rank, also within a CUDA graph, and what do they cost in a step?",
-    "run": "do 1,000 steps with evaluations and checkpoints reach their end, stopped and resumed on the way?",
 }
 """Part -> the question that it answers; the most wanted first."""
 
@@ -275,9 +273,9 @@ class _Part:
         """Start a program on one rank; return alternative -> samples."""
         return self.jobs.ranks(name, {"overrides": overrides, **task}, timeout_s=self.left_s()).samples
 
-    def train(self, *words: str, stop_when: Callable[[], bool] = lambda: False) -> "Finished":
+    def train(self, *words: str) -> "Finished":
         """Run ``./run.sh train``."""
-        return self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), self.left_s(), stop_when)
+        return self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), self.left_s())
 
     def kernels(self) -> Rows:
         """Compute cases as `KERNEL_CASES` describes them; the verdict is that of `ALLOWED_ERROR`."""
@@ -419,42 +417,6 @@ class _Part:
             sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
             for kernel, samples in self.ranks("gpu.profile", sets, recipe=_RECIPE, most=20).items():
                 yield from summarize(f"batch {batch}, {self.kind}: {kernel}", samples)
-
-    def run(self) -> Rows:
-        """Train on synthetic images, with sums, evaluations and checkpoints; stop the run, and resume it."""
-        from logs.folder import RunFolder
-        from logs.metrics import METRICS_FILE
-
-        folder, (batch, steps) = self.folder / "run", self.of((256, 1000), (8, 60))
-        sets = self.settings(
-            "data.source=synthetic",
-            f"data.train_samples={10 * batch}",
-            f"data.eval_samples={4 * batch}",
-            f"batch.global_size={batch}",
-            f"cluster.engine.precision={self.kind}",
-            f"run.max_steps={steps}",
-            f"run.epochs={steps}",
-            "run.eval_every_epochs=2",
-            "run.log_every_steps=5",
-            communicates=True,
-        )
-        metrics = folder / METRICS_FILE
-
-        def evaluations() -> int:
-            return metrics.read_bytes().count(b'"evaluation"') if metrics.is_file() else 0
-
-        words = ["imagenet-smoke", "--run-dir", str(folder), *override_words(sets)]
-        stopped = self.train(*words, stop_when=lambda: evaluations() > 0)
-        if stopped.status != STOPPED_STATUS:
-            stopped.check()
-            raise MeasurementFailed(f"{folder}: told to stop, ended with exit status {stopped.status}")
-        resumed = self.train("--resume", str(folder)).check()
-        figures = _figures(
-            RunFolder(folder).summary(), "steps", "resumed_from_step", "init_s", "run_s", "images_per_s",
-            "comm_exposed_fraction", "checkpoint_s",
-        )  # fmt: skip
-        figures |= {"stop_s": stopped.stop_s, "command_s": resumed.took_s, "evaluations": float(evaluations())}
-        yield from summarize(f"a run to {steps} steps on synthetic images, stopped and resumed", [figures])
 
     def digits(self) -> Rows:
         """Train the digits to their target."""

@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -37,7 +37,6 @@ class Finished:
         output: Standard output and standard error, mixed as they came.
         begun_s: When the command was given, Unix seconds.
         took_s: Seconds until its end.
-        stop_s: Seconds from the moment when it was told to stop until its end; 0 if it was not.
     """
 
     command: Sequence[str]
@@ -45,7 +44,6 @@ class Finished:
     output: str
     begun_s: float
     took_s: float
-    stop_s: float = 0.0
 
     def check(self) -> "Finished":
         """Return the program itself.
@@ -88,37 +86,25 @@ class Jobs:
         """Whether a program of PyTorch can be started."""
         return find_spec("torch") is not None
 
-    def run(
-        self,
-        command: Sequence[str],
-        timeout_s: float | None = None,
-        stop_when: Callable[[], bool] = lambda: False,
-    ) -> Finished:
+    def run(self, command: Sequence[str], timeout_s: float | None = None) -> Finished:
         """Run a program until it ends; see `lines`."""
         ended: list[Finished] = []
-        for _ in self.lines(command, ended, timeout_s, stop_when):
+        for _ in self.lines(command, ended, timeout_s):
             pass
         return ended[0]
 
-    def lines(
-        self,
-        command: Sequence[str],
-        ended: list[Finished],
-        timeout_s: float | None = None,
-        stop_when: Callable[[], bool] = lambda: False,
-    ) -> Iterator[str]:
+    def lines(self, command: Sequence[str], ended: list[Finished], timeout_s: float | None = None) -> Iterator[str]:
         """Run a program until it ends; yield each line of its output as it comes.
 
         Args:
             command: The command line.
             ended: Takes the program when it has ended.
             timeout_s: Seconds that the program may take; if None, any.
-            stop_when: Asked again and again; once it returns True, the program is told to stop (SIGTERM).
 
         Raises:
             MeasurementFailed: The time is over.
         """
-        begun_s, begin, told = time.time(), time.monotonic(), list[float]()
+        begun_s, begin = time.time(), time.monotonic()
         # A pipe would be kept open by whatever the program leaves behind.
         with interrupt_left_to_child(says_so=False), TemporaryFile() as file:
             running = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
@@ -129,19 +115,13 @@ class Jobs:
                         running.wait(_POLL_S)
                     if running.returncode is None and time.monotonic() - begin > (timeout_s or math.inf):
                         raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s")
-                    if not told and stop_when():
-                        told.append(time.monotonic())
-                        running.terminate()
                     whole = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
                     end = None if running.returncode is not None else whole.rfind("\n") + 1
                     yield from whole[len(output) : end].splitlines(keepends=True)
                     output = whole[:end]
             finally:
                 _end(running)
-        end_s = time.monotonic()
-        ended.append(
-            Finished(command, running.returncode, output, begun_s, end_s - begin, end_s - (told or [end_s])[0])
-        )
+        ended.append(Finished(command, running.returncode, output, begun_s, time.monotonic() - begin))
 
     def train(self, recipe: str, overrides: Sequence[str], folder: Path, *options: str) -> Finished:
         """Train by the command that users give, ``./run.sh train``, into a new folder; the run may fail.

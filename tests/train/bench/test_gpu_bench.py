@@ -34,17 +34,14 @@ def _here(started: Started) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_sums_and_a_run_give_rows_where_pythonpath_leads_to_the_program(tmp_path: Path) -> None:
-    words = f"gpu --tiny --only nccl run --seconds 0.01 --folder {tmp_path} --output {tmp_path}/o"
+def test_sums_give_rows_where_pythonpath_leads_to_the_program(tmp_path: Path) -> None:
+    words = f"gpu --tiny --only nccl --seconds 0.01 --folder {tmp_path} --output {tmp_path}/o"
     command = [sys.executable, "-m", "train.bench", *words.split()]
     done = subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
     assert [line for line in lines if "note" in line] == []
     rows = [line for line in lines if "figure" in line]
-    assert {line["part"] for line in rows} == {"nccl", "run"}
-    whole = {line["figure"]: line["median"] for line in rows if line["part"] == "run"}
-    assert whole["steps"] == 60
-    assert 0 < whole["resumed_from_step"] < 60
+    assert {line["part"] for line in rows} == {"nccl"}
     assert done.returncode == 0
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import STOPPED_STATUS
 from configs.load import ROOT, load_both
 from configs.programs import Program, command_of
 from tests.train.bench.answering import Answering
@@ -85,25 +84,6 @@ def test_lines_come_before_the_program_ends_and_the_last_one_needs_no_end(tmp_pa
     (tmp_path / "go").write_text("", encoding="ascii")
     assert list(lines) == ["last"]
     assert [(each.status, each.output) for each in ended] == [(0, "first\nlast")]
-
-
-_WAITS = """
-import pathlib, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(%d))
-print("first words", flush=True)
-pathlib.Path(%r).touch()
-while True:
-    signal.pause()
-"""
-
-
-@pytest.mark.parametrize("status", [STOPPED_STATUS, 0])
-def test_a_program_is_told_to_stop_when_it_is_ready(status: int, tmp_path: Path) -> None:
-    done = JOBS.run(_python(_WAITS % (status, str(tmp_path / "ready"))), stop_when=(tmp_path / "ready").exists)
-    assert (done.status, done.output) == (status, "first words\n")
-    assert 0 < done.stop_s < done.took_s
-    ended = JOBS.run(_python("print('by itself')"), stop_when=lambda: False)
-    assert (ended.status, ended.stop_s) == (0, 0.0)
 
 
 def test_samples_are_found_behind_the_name_that_a_launcher_gives_a_rank() -> None:
