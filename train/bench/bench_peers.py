@@ -272,8 +272,7 @@ class PeersBench(PeerOptions, Bench):
         if not find_spec("horovod"):
             notes.append("Horovod's example is not measured: Horovod is not installed")
         elif self.model in _ZOO:
-            modes = {mode: {"mode": mode} for mode in ("module", "gluon")}
-            name, form = fastest(_HOROVOD, forms_of(places(self.ranks), modes), seconds(self._horovod), notes)
+            name, form = fastest(_HOROVOD, places(self.ranks), seconds(self._horovod), notes)
             alternatives[name] = partial(self._horovod, jobs, steps, form)
         else:
             notes.append(f"Horovod's example is not measured: MXNet's model zoo has no {self.model}")
@@ -335,8 +334,8 @@ class PeersBench(PeerOptions, Bench):
         return {_RATE: jobs.ranks("steps", task).sample[_RATE]}
 
     def _horovod(self, jobs: "Jobs", steps: int, form: Form) -> Figures:
-        """Measure Horovod's example; a form also has ``mode``, the interface of MXNet."""
-        shape = {"model": _ZOO[self.model], "image_size": self.side, "mode": form["mode"]}
+        """Measure Horovod's example."""
+        shape = {"model": _ZOO[self.model], "image_size": self.side}
         batch = {"data": f"{self.data}/train", "batch_size": self.global_size // form["ranks"]}
         overrides = ("cluster.communication.kind=horovod", *_LIBRARY_DEFAULTS, *place_of(form))
         found = jobs.ranks("horovod", {**shape, **batch, **_counted(steps)}, overrides=overrides).sample

@@ -101,7 +101,7 @@ class StartupBench(PlaceOptions, Bench):
     def _start_horovod(self, data: Path, ranks: int, jobs: "Jobs") -> Figures:
         """Run `train.bench.programs.horovod` under horovodrun, as its users do."""
         shape = {"model": "resnet50_v1", "image_size": self.image_size, "batch_size": self.batch_size}
-        task = {"data": f"{data}/train", "mode": "gluon", "warmup": 1, "steps": 1, **shape}
+        task = {"data": f"{data}/train", "warmup": 1, "steps": 1, **shape}
         launcher = ["env", "OMP_NUM_THREADS=1", str(Path(sys.executable).with_name("horovodrun"))]
         rank = command_of(Program.BENCH_RANK, "horovod", json.dumps(task))
         done = jobs.run([*launcher, "-np", str(ranks), "--gloo", *rank]).check()
