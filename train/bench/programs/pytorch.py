@@ -377,27 +377,27 @@ class MomentumUpdate:
         skip_weight_decay: Sequence[str],
         trust: dict[str, Any] | None,
     ) -> None:
-        self._trust, self._groups = trust, dict[tuple[bool, bool], list[Any]]()
-        for weight, kind in zip(weights, kinds, strict=True):
-            key = trust is not None and kind not in trust["skip_trust_ratio"], kind not in skip_weight_decay
-            self._groups.setdefault(key, []).append(weight)
+        self._weights, self._trust = weights, trust
+        self._decays = torch.tensor([kind not in skip_weight_decay for kind in kinds], dtype=torch.float64)
+        skipped = kinds if trust is None else trust["skip_trust_ratio"]
+        self._trusted = torch.tensor([kind not in skipped for kind in kinds])
         # With a rate of 1, PyTorch adds the momentum of the gradients, which have the rates of this step already.
         self._optimizer = torch.optim.SGD(weights, lr=1.0, momentum=momentum, fused=True)
 
     def step(self, lr: float, weight_decay: float) -> None:
         """Update the weights; the gradients are overwritten."""
         with torch.no_grad():
-            for (is_trusted, decays), weights in self._groups.items():
-                gradients, decay = [weight.grad for weight in weights], weight_decay if decays else 0.0
-                rates = list((lr * self._ratios(weights, gradients, decay)).unbind()) if is_trusted else lr
-                torch._foreach_add_(gradients, weights, alpha=decay)
-                torch._foreach_mul_(gradients, rates)
+            gradients = [weight.grad for weight in self._weights]
+            rates = (lr * self._ratios(gradients, weight_decay)).tolist() if self._trust else lr
+            decays = (weight_decay * self._decays).tolist()
+            torch._foreach_add_(gradients, torch._foreach_mul(self._weights, decays))
+            torch._foreach_mul_(gradients, rates)
         self._optimizer.step()
 
-    def _ratios(self, weights: Sequence[Any], gradients: Sequence[Any], decay: float) -> Any:
+    def _ratios(self, gradients: Sequence[Any], weight_decay: float) -> Any:
         assert self._trust is not None
         own = self._trust["trust_weight_decay"]
-        decay = decay if own is None or not decay else own
-        w, g = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
-        ratios = self._trust["trust_coefficient"] * w / (g + decay * w + self._trust["epsilon"])
-        return torch.where((w > 0) & (g > 0), ratios, 1.0)
+        decays = self._decays * (weight_decay if own is None or not weight_decay else own)
+        w, g = torch.stack(torch._foreach_norm(self._weights)), torch.stack(torch._foreach_norm(gradients))
+        ratios = self._trust["trust_coefficient"] * w / (g + decays * w + self._trust["epsilon"])
+        return torch.where(self._trusted & (w > 0) & (g > 0), ratios, 1.0)
