@@ -1,4 +1,4 @@
-"""The times of the parts of a training step and of an evaluation, and the share of the peak that a step reaches."""
+"""The times of the parts of a training step and of an evaluation, and the fastest form of a network on this CPU."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ _GIVEN, _RATE = "as given", "images_per_s"
 class StepBench(PlaceOptions, Bench):
     """See `train.bench.measure.Bench`."""
 
-    question = "first step, forward, backward, update, evaluation, images/s and share of the peak, by network and ranks"
+    question = "first step, forward, backward, update, evaluation and images/s, by network and ranks"
 
     cases: Sequence[str] | None = option(
         "network:pixels:batch a rank, on the cluster's ranks; with :ranks of each machine x threads of each "
@@ -63,8 +63,6 @@ class StepBench(PlaceOptions, Bench):
             "warm_up_ms: the synthetic step of a start-up; first_step_ms: the step after it, the first one of a run",
             "evaluation_ms: inference of a batch, with batch norm folded into the convolutions (fold_ms, once an "
             "evaluation)",
-            "an image takes 6 operations for each multiply-add of train.networks.arch; the peak is what the same ranks "
-            "and threads reach in the engine's product of float32 matrices of 1536 x 1536",
         ]
         return make_report(rows, notes)
 

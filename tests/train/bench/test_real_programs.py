@@ -15,7 +15,6 @@ from tests.train.bench.answering import Answering, Started
 from train.bench.__main__ import read_command
 from train.bench.launching import Finished, Jobs
 from train.bench.measure import Report
-from train.networks.arch import build_network
 
 JOBS = Jobs()
 
@@ -39,15 +38,11 @@ def test_two_ranks_measure_every_part_of_a_step_and_rates_that_belong_together()
     done = JOBS.ranks("steps", task)
     ((start,), (first, *_)) = (done.samples[name] for name in ("start", "steps"))
     parts_ms = {"forward_ms", "backward_ms", "update_ms", "fold_ms", "evaluation_ms"}
-    assert first.keys() == {*parts_ms, "step_ms", "images_per_s", "gflop_per_s", "peak_fraction"}
+    assert first.keys() == {*parts_ms, "step_ms", "images_per_s"}
     assert 0 < start["first_step_ms"] < start["warm_up_ms"], "the warm-up has made the operators"
     assert min(first.values()) > 0
     assert sum(first[name] for name in parts_ms) < 1e3 * done.took_s, "milliseconds of the job"
     assert first["images_per_s"] == pytest.approx(4e3 / first["step_ms"])
-    # An image takes two operations for each multiply-add, three times: forward, to the inputs, to the weights.
-    operations = 6 * build_network("resnet8", num_classes=10, image_size=16).macs * first["images_per_s"]
-    assert first["gflop_per_s"] == pytest.approx(operations / 1e9)
-    assert 0.001 < first["peak_fraction"] < 2
 
 
 @pytest.mark.ranks

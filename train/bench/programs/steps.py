@@ -17,7 +17,6 @@ from train.bench.measure import turns
 from train.bench.samples import write_samples
 from train.comm.communicator import Communicator, SingleProcess, connector
 from train.engine.protocol import open_engine
-from train.networks.arch import network_of
 from train.plan.memory import estimate_memory
 from train.probe import ProbedRank, allreduce_s, open_rank
 from train.rank.identity import read_identity
@@ -29,14 +28,8 @@ _EVALUATIONS = 3
 _SAMPLES = 4
 """Samples of a start, if the number of steps of each one is to follow from the time."""
 
-_SIDE = 1536
-"""Side of the square matrices of the product that measures the peak: 28 MB in all, 7 billion operations."""
-
 _SAMPLE_BYTES, _MOST_IN_A_SAMPLE = 32 << 20, 20
 """A sample of a small buffer repeats its reduction until it has summed so much, or so often."""
-
-_PEAK_S = 0.5
-"""Seconds that the measurement of the peak takes, about."""
 
 
 def main(  # noqa: PLR0913 (the values of a task)
@@ -65,7 +58,7 @@ def main(  # noqa: PLR0913 (the values of a task)
         seconds: Time for samples; at least one is taken.
         reads_images: Take the images from the packed data set, instead of one batch from memory.
         has_parts: Also measure the warm-up and the first step, and in each sample the parts of a step and of an
-            evaluation, and the share of the peak.
+            evaluation.
         most_engines: Of a convolution's engines, those that cuDNN tries before the first step; 0: all; if None, as a
             run does.
         trains: Take steps, instead of only the batches of ``reads_images``.
@@ -99,7 +92,7 @@ def main(  # noqa: PLR0913 (the values of a task)
         sample |= {"step_ms": 1e3 * took_s / number, "images_per_s": rate, **_memory(rank)}
         if isinstance(source, _Fetched):
             sample["input_wait_ms"] = 1e3 * (source.taken_s - fetched_s) / number
-        samples.append({**sample, **(_share_of_peak(rank, rate) if has_parts else {})})
+        samples.append(sample)
     source.close()
     write_samples(identity, title, samples)
 
@@ -131,25 +124,6 @@ def _parts(rank: ProbedRank, batch: TrainingBatch) -> dict[str, float]:
     # The first time allocates memory.
     _, *evaluations_s = (rank.slowest_s(infer) for _ in range(1 + _EVALUATIONS))
     return {**passes_ms, "fold_ms": 1e3 * fold_s, "evaluation_ms": 1e3 * median(evaluations_s)}
-
-
-def _share_of_peak(rank: ProbedRank, images_per_s: float) -> dict[str, float]:
-    """Return the operations of a rate of images, and their share of what products of matrices reach on all ranks."""
-    parts = rank.parts
-    engine, communicator = parts.engine, parts.communicator
-    left, right = map(engine.from_host, np.random.default_rng(0).standard_normal((2, _SIDE, _SIDE), np.float32))
-
-    def multiply(number: int) -> None:
-        for _ in range(number):
-            engine.wait(engine.product(left, right))
-
-    begin = time.perf_counter()
-    multiply(2)
-    fitting = 1 + round(2 * _PEAK_S / (time.perf_counter() - begin))
-    number = max(communicator.gather("repeats", fitting))
-    peak = 2 * _SIDE**3 * parts.identity.world_size * number / rank.slowest_s(lambda: multiply(number))
-    operations_per_s = 2 * 3 * network_of(parts.recipe.model).macs * images_per_s  # backward to inputs and weights, too
-    return {"gflop_per_s": operations_per_s / 1e9, "peak_fraction": operations_per_s / peak}
 
 
 def _memory(rank: ProbedRank) -> dict[str, float]:
