@@ -21,8 +21,7 @@ from train.bench.measure import Bench, BenchRow, Report, effort, make_report, su
 from train.bench.samples import Figures, MeasurementFailed
 
 if TYPE_CHECKING:
-    from logs.folder import Summary
-    from train.bench.launching import Finished, Jobs
+    from train.bench.launching import Jobs
 
 logger = logging.getLogger(__name__)
 
@@ -273,10 +272,6 @@ class _Part:
         """Start a program on one rank; return alternative -> samples."""
         return self.jobs.ranks(name, {"overrides": overrides, **task}, timeout_s=self.left_s()).samples
 
-    def train(self, *words: str) -> "Finished":
-        """Run ``./run.sh train``."""
-        return self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), self.left_s())
-
     def kernels(self) -> Rows:
         """Compute cases as `KERNEL_CASES` describes them; the verdict is that of `ALLOWED_ERROR`."""
         # A CPU tries a case of each kind, because tests try all of them there.
@@ -447,12 +442,15 @@ class _Part:
 
         _require_dali(recipe)
         folder = self.folder / recipe
-        ended = self.train(recipe, "--run-dir", str(folder), *override_words(sets))
+        words = [recipe, "--run-dir", str(folder), *override_words(sets)]
+        ended = self.jobs.run(command_of(Program.TRAIN_VERB, "train", *words), self.left_s())
         if not RunFolder(folder).has_summary:
             ended.check()
-        summary = RunFolder(folder).summary()
-        figures = _figures(summary, "top1", "target", "epochs", "run_s", "images_per_s", "input_wait_fraction")
-        for row in summarize(title, [{**figures, "command_s": ended.took_s}]):
+        summary, figures = RunFolder(folder).summary(), {"command_s": ended.took_s}
+        for name in ("top1", "target", "epochs", "run_s", "images_per_s", "input_wait_fraction"):
+            if (value := getattr(summary, name)) is not None:
+                figures[name] = float(value)
+        for row in summarize(title, [figures]):
             yield replace(row, verdict="WRONG" if ended.status else "as expected")
 
     def _images(self) -> list[str]:
@@ -502,12 +500,6 @@ def _require_dali(name: str) -> None:
     """Raise MeasurementFailed if NVIDIA DALI is not installed."""
     if not (find_spec("nvidia") and find_spec("nvidia.dali")):
         raise MeasurementFailed(f"{name}: not tried, because NVIDIA DALI is not installed here")
-
-
-def _figures(summary: "Summary", *names: str) -> dict[str, float]:
-    """Return figures of a run's summary, those that it has."""
-    found = {name: getattr(summary, name) for name in names}
-    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
