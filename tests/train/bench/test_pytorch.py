@@ -19,7 +19,8 @@ from tests.engines import ALONE, random_batch, small_network
 from tests.oracles import LarsOracle
 from train.bench.bench_peers import GREY, race_numbers
 from train.engine.init import initial_weights
-from train.networks.arch import build_network, network_of
+from train.networks.arch import Network, Rows, network_of
+from train.networks.kinds import KINDS
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -58,12 +59,15 @@ def test_the_peer_computes_our_logits_from_our_weights_in_every_family(name: str
 def test_the_peer_leaves_out_whole_branches_and_keeps_their_mean() -> None:
     from train.bench.programs.pytorch import TableNetwork
 
-    table = build_network("resnet8", num_classes=10, image_size=8, stochastic_depth=0.75)
-    *_, (name, part) = ((key, each) for key, each in TableNetwork(table).parts.items() if key.endswith("_depth"))
-    assert name == "stage3_block1_add_depth"
-    kept = part.train()(torch.ones(64, 2, 3, 3)).flatten(1)
+    rows = Rows(2, 3)
+    branch = rows.add("branch", "dropout", "data", rate=0.75)
+    rows.add("mean", "global_pool", branch)
+    of_images = replace(KINDS["dropout"], draws="images")
+    layers = [replace(each, kind=of_images) if each.name == "branch" else each for each in rows.layers]
+    network = TableNetwork(Network("branch", 3, 2, 2, tuple(layers)))
+    kept = network.train()(torch.ones(64, 2, 3, 3)).flatten(1)
     assert {*kept.min(1).values.tolist()} == {*kept.max(1).values.tolist()} == {0.0, 4.0}
-    assert torch.equal(part.eval()(torch.ones(2, 2, 3, 3)), torch.ones(2, 2, 3, 3))
+    assert torch.equal(network.eval()(torch.ones(2, 2, 3, 3)).flatten(1), torch.ones(2, 2))
 
 
 # The update
@@ -162,9 +166,8 @@ def test_the_peer_begins_with_our_weights_loss_and_share_of_the_images(tmp_path:
     for parameter, expected in zip(run.network.parameters(), weights, strict=True):
         np.testing.assert_array_equal(parameter.detach().numpy(), expected)
     assert run.loss_of.label_smoothing == 0.21
-    norms = [part for part in run.network.modules() if isinstance(part, torch.nn.BatchNorm2d)]
     # PyTorch's momentum is the share that the batch has.
-    assert {(round(norm.momentum, 6), norm.eps) for norm in norms} == {(0.3, 0.03)}
+    assert run.network.norm == pytest.approx({"momentum": 0.3, "eps": 0.03})
     assert (run.training[1].tolist(), run.evaluation[1].tolist()) == ([5, 6, 7, 8, 9], [2, 3])
 
 

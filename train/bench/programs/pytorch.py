@@ -1,7 +1,7 @@
 """One rank of PyTorch, alone or of DistributedDataParallel over Gloo: for ``bench peers`` and ``bench race``.
 
 Network, batch, optimizer and images are those of this program. Its start is measured, so of our modules it imports only
-those that need nothing but NumPy, Pillow and the standard library, and no part of our engine.
+those that need nothing but NumPy, Pillow and the standard library, and the table of PyTorch's operators of our engine.
 """
 
 import io
@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import distributed, nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from data.recordio import RecordFile, index_rows, unpack_image
 from data.shards import shard_range
 from train.bench.samples import end_peer, write_samples
+from train.engine.torch.layers import Layers
 from train.networks.arch import Network, build_network
 from train.networks.layer import Layer
 from train.rank.identity import Identity, read_identity
@@ -103,54 +105,31 @@ class TableNetwork(nn.Module):  # type: ignore[misc]
 
     def __init__(self, network: Network, *, bn_momentum: float = 0.9, bn_epsilon: float = 1e-5) -> None:
         super().__init__()
-        self._rows = network.layers
-        read = [name for row in self._rows for name in row.inputs]
-        # A ReLU overwrites its input if no other row reads that input, as in networks that people write by hand.
-        alone = {name for name in read if read.count(name) == 1}
-        self.parts = nn.ModuleDict({row.name: _part(row, inplace=row.inputs[0] in alone) for row in self._rows})
-        for part in self.parts.values():
-            if isinstance(part, nn.BatchNorm2d):
-                part.momentum, part.eps = 1 - bn_momentum, bn_epsilon
+        self.norm = {"momentum": 1 - bn_momentum, "eps": bn_epsilon}
+        self._layers = Layers(network.layers, {"bn": self._normalise, "dropout": self._drop})
+        for each in network.parameters:
+            values = torch.full(each.shape, float(each.kind == "gamma"))
+            if each.kind == "weight":
+                nn.init.kaiming_uniform_(values)
+            self.register_parameter(each.name, nn.Parameter(values))
+        for layer in network.layers:
+            for each, start in zip(layer.statistics, (0.0, 1.0), strict=False):
+                self.register_buffer(each.name, torch.full(each.shape, start))
+        self._tensors = dict(self.named_parameters())
 
     def forward(self, images: Any) -> Any:
         """Return logits of shape [batch, classes]."""
-        outputs = {"data": images}
-        for row in self._rows:
-            outputs[row.name] = self.parts[row.name](*(outputs[name] for name in row.inputs))
-        return outputs[self._rows[-1].name]
+        return self._layers(images, self._tensors)
 
+    def _normalise(self, row: Layer, tensors: Mapping[str, Any], values: Any) -> Any:
+        mean, variance = (getattr(self, each.name) for each in row.statistics)
+        gamma, beta = (tensors[each.name] for each in row.parameters)
+        return functional.batch_norm(values, mean, variance, gamma, beta, self.training, **self.norm)
 
-def _part(row: Layer, *, inplace: bool) -> nn.Module:
-    """Return the module of one row; `train.engine.mxnet.network` makes the same operator in MXNet."""
-    geometry = row.kernel, row.stride, row.padding
-    parts: dict[str, Callable[[], Any]] = {
-        "conv": lambda: nn.Conv2d(row.in_channels, row.out_channels, *geometry, groups=row.groups, bias=row.has_bias),
-        "bn": lambda: nn.BatchNorm2d(row.out_channels),
-        "relu": lambda: nn.ReLU(inplace=inplace),
-        "relu6": lambda: nn.ReLU6(inplace=inplace),
-        "silu": nn.SiLU,
-        "sigmoid": nn.Sigmoid,
-        "add": lambda: _Joined(torch.add),
-        "multiply": lambda: _Joined(torch.mul),
-        "concat": lambda: _Joined(lambda *inputs: torch.cat(inputs, dim=1)),
-        "max_pool": lambda: nn.MaxPool2d(*geometry),
-        "avg_pool": lambda: nn.AvgPool2d(*geometry),
-        "global_pool": lambda: nn.AdaptiveAvgPool2d(1),
-        "dropout": lambda: (nn.Dropout if row.kind.draws == "elements" else _ImageDropout)(row.rate),
-        "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(row.in_channels * row.in_size**2, row.out_channels)),
-    }
-    return parts[row.kind.operator]()
-
-
-class _ImageDropout(nn.Dropout):  # type: ignore[misc]
-    def forward(self, values: Any) -> Any:
-        return values * super().forward(values.new_ones(len(values), 1, 1, 1))
-
-
-class _Joined(nn.Module):  # type: ignore[misc]
-    def __init__(self, join: Callable[..., Any]) -> None:
-        super().__init__()
-        self.forward = join
+    def _drop(self, row: Layer, _: Mapping[str, Any], values: Any) -> Any:
+        if row.kind.draws == "elements":
+            return functional.dropout(values, row.rate, self.training)
+        return values * functional.dropout(values.new_ones(len(values), 1, 1, 1), row.rate, self.training)
 
 
 class _Records:
