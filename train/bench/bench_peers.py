@@ -25,7 +25,6 @@ from train.bench.measure import COUNT, Bench, Report, effort, interleave, make_r
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
-    from configs.optimizers import Optimizer
     from configs.schema import Cluster, Recipe
     from train.bench.launching import Finished, Jobs
 
@@ -57,6 +56,9 @@ _LARGE = 128
 """From this side on, px, a step takes seconds."""
 _TRIED_STEPS = 2
 """Most steps of a start that only chooses a form."""
+
+_TRUST = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}
+"""Keys of LARS that `train.bench.programs.pytorch.MomentumUpdate` takes."""
 
 _RACES = ("digits", "fashion-mnist")
 """The recipes to choose from, the quickest first."""
@@ -386,23 +388,18 @@ class RaceBench(PeerOptions, Bench):
         if found := fastest_pytorch(jobs, cluster.world_size, wanted, tried, notes):
             attempts[found[0]] = partial(_train_pytorch, jobs, self.recipe, found[1])
         missed: list[str] = []
-        alternatives = {name: _seeds(name, attempt, missed) for name, attempt in attempts.items()}
+        alternatives = {name: partial(next, _seeds(name, attempt, missed)) for name, attempt in attempts.items()}
         rows = interleave(alternatives, n=self.seeds, reference=_OURS, compared=[_SECONDS])
         return make_report(rows, [*notes, *missed])
 
 
-def _seeds(name: str, attempt: Callable[[int], Figures], missed: list[str]) -> Callable[[], Figures]:
-    """Return a function that tries the next seed at each call, and notes the seeds that miss the target."""
-    numbers: Iterator[int] = itertools.count(1)
-
-    def measure_next() -> Figures:
-        seed = next(numbers)
+def _seeds(name: str, attempt: Callable[[int], Figures], missed: list[str]) -> Iterator[Figures]:
+    """Yield what each seed's attempt tells, and note the seeds that miss the target."""
+    for seed in itertools.count(1):
         figures = attempt(seed)
         if not figures["reached"]:
             missed.append(f"{name}, seed {seed}: the target was not reached")
-        return figures
-
-    return measure_next
+        yield figures
 
 
 def _train_ours(jobs: "Jobs", name: str, own: list[str], seed: int) -> Figures:
@@ -470,12 +467,13 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
     import numpy as np
 
     from configs.load import resolve_path
+    from configs.optimizers import Lars
     from configs.plan import plan_run
     from train.engine.init import initial_weights
     from train.networks.arch import network_arguments, network_of
     from train.schedule import resolve_schedule
 
-    plan, data, model = plan_run(recipe, cluster.world_size), recipe.data, recipe.model
+    plan, data, model, optimizer = plan_run(recipe, cluster.world_size), recipe.data, recipe.model, recipe.optimizer
     assert (data.crop.kind, data.plain_from_epoch, plan.accumulation_steps) == ("none", None, 1)
     table, schedule = network_of(model), resolve_schedule(recipe, plan)
     first = initial_weights(table, model, recipe.run.seed)
@@ -492,22 +490,14 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
         "std": data.std[: model.input_channels],
         "batch_size": plan.per_rank_batch_size,
         "label_smoothing": recipe.loss.label_smoothing,
-        "optimizer": _momentum_update(recipe.optimizer),
+        "optimizer": {
+            "momentum": optimizer.momentum,
+            "skip_weight_decay": optimizer.skip_weight_decay,
+            "trust": optimizer.model_dump(include=_TRUST) if isinstance(optimizer, Lars) else None,
+        },
         "epoch_ends": [plan.steps_after(epoch) for epoch in range(1, plan.epochs + 1)],
         "image_sizes": [span.recipe.model.image_size for span in recipe.spans for _ in span.epochs],
         "eval_epochs": plan.eval_epochs,
         "target": recipe.run.target_top1,
         "seed": recipe.run.seed,
-    }
-
-
-def _momentum_update(optimizer: "Optimizer") -> dict[str, Any]:
-    """Return LARS or SGD of a recipe as arguments of `train.bench.programs.pytorch.MomentumUpdate`."""
-    from configs.optimizers import Lars
-
-    wanted = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}
-    return {
-        "momentum": optimizer.momentum,
-        "skip_weight_decay": optimizer.skip_weight_decay,
-        "trust": optimizer.model_dump(include=wanted) if isinstance(optimizer, Lars) else None,
     }
