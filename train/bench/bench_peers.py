@@ -77,14 +77,6 @@ _NOTES = (
     "are ours; each rank decodes its JPEGs once and keeps them as one tensor of bytes, without worker processes",
 )
 
-GREY = (
-    "model.input_channels=1",
-    "model.num_classes=10",
-    "data.mean=[123.675, 123.675, 123.675]",
-    "data.std=[58.395, 58.395, 58.395]",
-)
-"""Changes of a recipe of colour images for the networks of grey digits, whose names begin with ``mnist``."""
-
 
 @dataclass(frozen=True)
 class PeerOptions:
@@ -304,8 +296,7 @@ class PeersBench(PeerOptions, Bench):
     @property
     def network(self) -> dict[str, Any]:
         """Arguments of `train.networks.arch.build_network`."""
-        classes, channels = (10, 1) if self.model.startswith("mnist") else (1000, 3)
-        return {"name": self.model, "num_classes": classes, "image_size": self.side, "input_channels": channels}
+        return {"name": self.model, "num_classes": 1000, "image_size": self.side, "input_channels": 3}
 
     @property
     def data(self) -> Path:
@@ -318,7 +309,6 @@ class PeersBench(PeerOptions, Bench):
     def overrides(self) -> list[str]:
         """The changes of the recipe for a run of this program."""
         return [
-            *(GREY if self.model.startswith("mnist") else ()),
             f"data.name={self.data.name}",
             "data.source=generated",
             f"data.train_samples={self.images}",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from configs.arguments import option
 from configs.errors import UserError
-from train.bench.bench_peers import GREY, own_forms, own_place, precisions
+from train.bench.bench_peers import own_forms, own_place, precisions
 from train.bench.measure import Bench, PlaceOptions, Report, effort, interleave, is_local_cpu, make_report
 from train.bench.samples import Figures
 
@@ -75,7 +75,6 @@ class StepBench(PlaceOptions, Bench):
         cluster = load_cluster(self.cluster, place)
         images = cluster.world_size * case.batch
         recipe = [
-            *(GREY if case.model.startswith("mnist") else ()),
             f"model.name={case.model}",
             f"model.image_size={case.image_size}",
             f"batch.global_size={images}",

@@ -17,7 +17,7 @@ from configs.networks import NETWORKS
 from data.recordio import pack_image, write_records
 from tests.engines import ALONE, random_batch, small_network
 from tests.oracles import LarsOracle
-from train.bench.bench_peers import GREY, race_numbers
+from train.bench.bench_peers import race_numbers
 from train.engine.init import initial_weights
 from train.networks.arch import Network, Rows, network_of
 from train.networks.kinds import KINDS
@@ -42,7 +42,7 @@ def test_the_peer_computes_our_logits_from_our_weights_in_every_family(name: str
 
     side = min(max(32, NETWORKS[name].smallest), NETWORKS[name].largest)
     shape = [f"model.name={name}", f"model.image_size={side}"]
-    engine, recipe, ours = small_network("torch", *shape, *(GREY if name.startswith("mnist") else ()))
+    engine, recipe, ours = small_network("torch", *shape)
     table = network_of(recipe.model)
     peer = TableNetwork(table).eval()
     weights = initial_weights(table, recipe.model, seed=1)
