@@ -113,8 +113,8 @@ class TableNetwork(nn.Module):  # type: ignore[misc]
                 nn.init.kaiming_uniform_(values)
             self.register_parameter(each.name, nn.Parameter(values))
         for layer in network.layers:
-            for each, start in zip(layer.statistics, (0.0, 1.0), strict=False):
-                self.register_buffer(each.name, torch.full(each.shape, start))
+            for statistic, start in zip(layer.statistics, (0.0, 1.0), strict=False):
+                self.register_buffer(statistic.name, torch.full(statistic.shape, start))
         self._tensors = dict(self.named_parameters())
 
     def forward(self, images: Any) -> Any:

@@ -192,8 +192,11 @@ class _Named(SingleProcess):
 
     def __init__(self, real: Communicator, prefix: str) -> None:
         self._real, self._prefix = real, prefix
-        self.complete = real.complete
 
     def reduce(self, name: str, arrays: Sequence[Any], priority: int = 0) -> None:
         """See `Communicator`."""
         self._real.reduce(f"{self._prefix} {name}", arrays, priority)
+
+    def complete(self) -> None:
+        """See `Communicator`."""
+        self._real.complete()
