@@ -5,9 +5,7 @@ Every mistake of the user becomes one `UserError` of one line.
 
 import json
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import lru_cache
@@ -18,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from configs.errors import ConfigError, UserError
-from configs.reading import is_file, patiently
+from configs.reading import is_file, read_bytes
 from configs.rules import require_allowed
 from configs.schema import Cluster, Recipe
 from configs.synonyms import RECIPE_SYNONYMS
@@ -38,19 +36,12 @@ class _Yaml(yaml.SafeLoader):
     """
 
 
-class _FastYaml(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """libyaml's loader, where PyYAML has it: a recipe takes 1 ms instead of 6 (two-core machine, 2026-11)."""
-
-
 class _AsWritten(yaml.BaseLoader):
     """A loader whose scalars are all texts."""
 
 
-class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """A writer that quotes what YAML 1.1 takes for a number, or YAML 1.2 alone, as 08 and 1e3.
-
-    It is libyaml's, where PyYAML has it: a run's configuration takes 1 ms instead of 4.
-    """
+class Dumper(yaml.SafeDumper):
+    """A writer that quotes what YAML 1.1 takes for a number, or YAML 1.2 alone, as 08 and 1e3."""
 
 
 _ENVIRONMENT = "environment"
@@ -62,24 +53,12 @@ _ALIKE = 0.6
 _MOST_BYTES = 1 << 20
 """Size of a file that is read: parsing 20 MB takes a minute and 1 GB of memory."""
 
-_MOST_DIGITS = 100
-"""Of a whole number. Python refuses 4,300, and then speaks to programmers."""
-
 _MOST_VALUES = 100_000
 """Values of a text whose aliases are written out: a few lines of nested aliases can mean more than any memory holds."""
 
-_DEEP = 1_000
-"""libyaml's composer recurses without a limit and overflows the stack, so texts that may be deeper are not for it."""
-
-_OPENING = re.compile(r"[\[{]|[-:?](?=\s)")
-"""What may begin a level of nesting."""
-
 
 def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    digits = str(loader.construct_scalar(node)).replace("_", "")
-    if len(digits) > _MOST_DIGITS:
-        raise UserError(f"a whole number of {len(digits):,} digits, allowed: at most {_MOST_DIGITS}")
-    return int(digits)
+    return int(str(loader.construct_scalar(node)).replace("_", ""))
 
 
 def _text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
@@ -101,15 +80,15 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-for _loader in (_Yaml, _FastYaml, _AsWritten):
+for _loader in (_Yaml, _AsWritten):
     _loader.yaml_implicit_resolvers = {}
     _loader.add_constructor("tag:yaml.org,2002:int", _decimal)
     _loader.add_constructor("tag:yaml.org,2002:str", _text)
     _loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-for _class in (_Yaml, _FastYaml, Dumper):
+for _class in (_Yaml, Dumper):
     for _tag, _pattern, _first in (
         ("bool", r"true|false", "tf"),
-        ("int", r"[-+]?[0-9][0-9_]*", "-+0123456789"),
+        ("int", r"[-+]?[0-9][0-9_]{0,99}", "-+0123456789"),  # With more digits, it is an infinite float, and refused.
         ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
         ("null", r"~|null|", "~n\0"),
     ):
@@ -129,15 +108,17 @@ def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
         UserError: The text is not YAML, or one block has a key twice.
     """
     try:
-        loader: Any = _FastYaml if len(_OPENING.findall(text)) < _DEEP else _Yaml
-        content = yaml.load(text, Loader=_AsWritten if as_written else loader)
+        content = yaml.load(text, Loader=_AsWritten if as_written else _Yaml)
         if "*" in text and _size(content, {}) > _MOST_VALUES:
             raise UserError(f"its aliases repeat more than {_MOST_VALUES:,} values; write what is meant")
         return content
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except yaml.MarkedYAMLError as error:
-        raise _not_yaml(text, name, error) from None
+        assert error.problem_mark is not None
+        place = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+        remedy = "look there and in the line before for a missing colon, comma, quote or bracket, or for a tab"
+        raise UserError(f"{name}: not YAML: {place}: {error.problem}; {remedy}") from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
@@ -151,18 +132,6 @@ def _size(value: Any, sizes: dict[int, int]) -> int:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         sizes[id(value)] += sum(_size(each, sizes) for each in inner)
     return sizes[id(value)]
-
-
-def _not_yaml(text: str, name: str, error: yaml.MarkedYAMLError) -> UserError:
-    """Return our error for the place at which YAML's grammar is broken."""
-    mark = error.problem_mark
-    assert mark is not None
-    line = [*text.splitlines(), ""][mark.line]
-    place = f"{name}: not YAML: line {mark.line + 1}, column {mark.column + 1}"
-    if line[mark.column : mark.column + 1] == "\t":
-        return UserError(f"{place}: a tab, and YAML indents by spaces only; write two spaces instead")
-    remedy = "look there and in the line before for a missing colon, comma, quote or bracket, and at the indentation"
-    return UserError(f"{place}: {error.problem}; {remedy}")
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -182,8 +151,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     # A name first: it decides which keys its block has.
     for override in sorted(own, key=lambda word: not word.partition("=")[0].endswith(".name")):
         _set(tree, override, Recipe)
-    with _writer_named(name, own):
-        recipe = validate(Recipe, tree)
+    recipe = validate(Recipe, tree)
     require_allowed(recipe)
     return recipe
 
@@ -203,24 +171,7 @@ def load_cluster(name: str, overrides: Sequence[str] = ()) -> Cluster:
     for override in overrides:
         if override.startswith("cluster."):
             _set(tree, override.removeprefix("cluster."), Cluster)
-    with _writer_named(name, overrides):
-        return validate(Cluster, tree, "cluster.")
-
-
-@contextmanager
-def _writer_named(name: str, overrides: Sequence[str]) -> Iterator[None]:
-    """Add to an error in a run's ``config.yaml`` which commit wrote the file: another version knew other keys."""
-    try:
-        yield
-    except ConfigError as error:
-        path, writer = Path(name), "another version"
-        if path.name != "config.yaml" or any(word.startswith(f"{error.key}=") for word in overrides):
-            raise
-        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            found = json.loads((path.parent / "environment.json").read_text(encoding="utf-8"))
-            writer = f"commit {found['git']['commit'][:12]}"
-        remedy = f"unless you changed the file, {writer} of the program wrote it: use that one"
-        raise UserError(f"{path}: {error}; {remedy}") from None
+    return validate(Cluster, tree, "cluster.")
 
 
 def load_both(recipe: str, cluster: str | None, overrides: Sequence[str] = ()) -> tuple[Recipe, Cluster]:
@@ -316,30 +267,23 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
     if not isinstance(tree, dict):
         found = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
         raise UserError(f"{path}: a {kind} is a block of keys, but the file holds {found}; see ./run.sh keys {kind}")
-    _require_kind(kind, path, tree)
     return tree
 
 
 def _no_file(kind: str, name: str) -> ConfigError:
     """Return the error for a name that is neither a shipped file nor a file."""
-    shipped = FOLDERS[kind]
-    allowed, path = f"a name in configs/{shipped} or a YAML file", Path(name)
-    known = sorted(entry.stem for entry in (ROOT / "configs" / shipped).glob("*.yaml"))
+    allowed, path = f"a name in configs/{FOLDERS[kind]} or a YAML file", Path(name)
+    known = sorted(entry.stem for entry in (ROOT / "configs" / FOLDERS[kind]).glob("*.yaml"))
     remedy = "./run.sh recipes lists them" if kind == "recipe" else f"choose one of {', '.join(known)}"
-    if path.is_dir():
+    if path.exists():
         inside = [path / file for file in ("recipe.yaml", "config.yaml") if (path / file).is_file()]
-        what = "the folder of a data set" if (path / "manifest.json").is_file() else "a folder"
-        told = f"this is {what}: give {inside[0]}" if inside else f"this is {what}; {remedy}"
-        return ConfigError(kind, name, allowed, told)
-    if path.exists() and not path.is_file():
-        return ConfigError(kind, name, allowed, "this is not a regular file")
+        told = f"give {inside[0]}" if inside else remedy
+        return ConfigError(kind, name, allowed, f"this is {'a folder' if path.is_dir() else 'no file'}; {told}")
     # Of paths, only the names are compared: folders and endings are alike in any case.
     names = {entry.stem: str(entry) for entry in path.parent.glob("*.y*ml")} | {each: each for each in known}
-    if kind == "recipe":
-        names |= {each: each for each in RECIPE_SYNONYMS}
-    if match := get_close_matches(path.stem, names, n=1, cutoff=_ALIKE):
-        return ConfigError(kind, name, allowed, f"did you mean {names[match[0]]!r}?")
-    return ConfigError(kind, name, allowed, f"there is no such file; {remedy}")
+    match = get_close_matches(path.stem, names, n=1, cutoff=_ALIKE)
+    told = f"did you mean {names[match[0]]!r}?" if match else f"there is no such file; {remedy}"
+    return ConfigError(kind, name, allowed, told)
 
 
 def _read_text(path: Path) -> str:
@@ -348,41 +292,12 @@ def _read_text(path: Path) -> str:
     Raises:
         UserError: The file cannot be read, is not UTF-8, or is larger than any recipe.
     """
-
-    def read() -> bytes:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES + 1)
-
+    if path.stat().st_size > _MOST_BYTES:
+        raise UserError(f"{path}: is larger than {_MOST_BYTES:,} bytes; give a recipe, a cluster file or a study")
     try:
-        content = patiently(path, read)
-        if len(content) > _MOST_BYTES:
-            raise UserError(f"{path}: is larger than {_MOST_BYTES:,} bytes; give a recipe, a cluster file or a study")
-        return content.decode("utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}: line {line}: not UTF-8; save the file in that encoding") from None
-
-
-_TELLING_KEYS = {
-    "recipe": {"model", "optimizer", "schedule", "run"},
-    "cluster": {"device", "launcher", "num_nodes", "ranks_per_node"},
-    "study": {"recipe", "title", "repeats", "seeds"},
-}
-"""Kind of file -> keys that no other kind has."""
-
-_USES = {"recipe": "./run.sh train {}", "cluster": "--cluster {}", "study": "./run.sh sweep {}"}
-
-
-def _require_kind(kind: str, path: Path, tree: Mapping[str, Any]) -> None:
-    """Raise if the keys of a file are those of another kind of file."""
-    if tree.keys() & _TELLING_KEYS[kind]:
-        return
-    for other, keys in _TELLING_KEYS.items():
-        if len(tree.keys() & keys) > 1:
-            use = _USES[other].format(shlex.quote(str(path)))
-            raise UserError(f"{path}: got the file of a {other}, allowed: that of a {kind}; its use is {use}")
+        raise UserError(f"{path}: byte {error.start}: not UTF-8; save the file in that encoding") from None
 
 
 # A study loads its recipe and its cluster for each of its cells: parsing each time took 7 s for 432 cells (EPYC core).
