@@ -49,14 +49,6 @@ _OPTIONS_BY_NAME = {
 SYNONYMS = {name: key for key, names in _KEYS_BY_NAME.items() for name in names.split()}
 """Name of another program, in small letters with underscores -> key."""
 
-VALUE_SYNONYMS = {
-    "fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "single": "float32",
-    "cuda": "gpu", "gpus": "gpu", "pytorch": "torch", "sge": "gridengine", "uge": "gridengine", "k8s": "kubernetes",
-    "cross_entropy": "softmax", "crossentropy": "softmax", "ce": "softmax", "bce": "sigmoid",
-    "momentum": "sgd", "nesterov": "sgd", "multistep": "step", "linear": "polynomial", "poly": "polynomial",
-}  # fmt: skip
-"""Name of another program's value, in small letters -> value of a key."""
-
 RECIPE_SYNONYMS = {"lars-v30-b57344": "nvidia-v30-n448"}
 """Second name of a recipe, by optimizer, round and batch -> its name."""
 

@@ -6,7 +6,6 @@ Recipes, cluster files and studies are all checked here.
 import difflib
 import re
 import types
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from configs.cluster import Cluster
 from configs.errors import ConfigError, ConfigErrors, nearest
 from configs.schema import Recipe
-from configs.synonyms import VALUE_SYNONYMS, synonym
+from configs.synonyms import synonym
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -32,38 +31,18 @@ def validate(schema: type[Schema], tree: Mapping[str, Any], prefix: str = "") ->
     Raises:
         ConfigError: A key is unknown or missing, or a value has the wrong type or range.
     """
+    foreign, kind = [key for key in tree if key not in schema.model_fields], prefix.strip(".") or "recipe"
+    if 2 * len(foreign) > len(tree):
+        raise ConfigError(kind, foreign, f"the keys of a {kind}", f"give such a file; ./run.sh keys {kind} lists them")
     try:
         return schema.model_validate(tree)
     except ValidationError as error:
-        mistakes = _mistakes(schema, error.errors(), prefix)
+        # Unknown keys first, and then no missing ones: a key that is misspelt causes both.
+        unknown = [each for each in error.errors() if each["type"] == "extra_forbidden"]
+        passed_over = ("extra_forbidden", "missing") if unknown else ()
+        problems = [*unknown, *(each for each in error.errors() if each["type"] not in passed_over)]
+        mistakes = [_explain(schema, problem, prefix) for problem in problems[:_MOST]]
         raise mistakes[0] if len(mistakes) == 1 else ConfigErrors(mistakes) from None
-
-
-def _mistakes(schema: type[BaseModel], problems: Sequence[Any], prefix: str) -> list[ConfigError]:
-    """Return our errors for all complaints that pydantic has about a file: unknown keys, wrong values, missing keys.
-
-    Keys that are missing from one block are one mistake, and none if a key of that block is unknown: a misspelt key
-    causes both.
-    """
-    wrong, missing, misspelt = [], defaultdict[str, list[str]](list), set()
-    # Unknown keys first: an unknown key is often the cause of other mistakes.
-    for problem in sorted(problems, key=lambda each: each["type"] != "extra_forbidden"):
-        location, _, _ = _locate(schema, problem["loc"])
-        block = ".".join(location[:-1])
-        if problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
-            missing[block].append(location[-1])
-            continue
-        if problem["type"] == "extra_forbidden":
-            misspelt.add(block)
-        wrong.append(_explain(schema, problem, prefix))
-    lacking = [_missing(prefix, block, keys) for block, keys in missing.items() if block not in misspelt]
-    return [*wrong, *lacking][:_MOST]
-
-
-def _missing(prefix: str, block: str, keys: Sequence[str]) -> ConfigError:
-    names = ", ".join(f"{prefix}{block}{'.' if block else ''}{key}" for key in keys)
-    explained = f"{prefix}{block.partition('.')[0]}".strip(".") or "recipe"
-    return ConfigError(names, None, "", f"required, and missing; ./run.sh keys {explained} explains")
 
 
 def _explain(schema: type[BaseModel], problem: Any, prefix: str) -> ConfigError:
@@ -78,39 +57,24 @@ def _explain(schema: type[BaseModel], problem: Any, prefix: str) -> ConfigError:
     if kind == "extra_forbidden":
         known = {name for block in blocks for name in block.model_fields}
         return ConfigError(key, got, "", f"no such key; {_hint(key, known)}")
-    if kind == "missing":  # a value of a list, because `_mistakes` has the keys
-        *_, list_type = _locate(schema, problem["loc"][:-1])
-        return ConfigError(prefix + ".".join(location[:-1]), got, f"{len(get_args(list_type))} values")
+    if kind == "missing":
+        explained = key.partition(".")[0] if "." in key else "recipe"
+        return ConfigError(key, None, "", f"required, and missing; ./run.sh keys {explained} explains")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         names = [str(name) for block in _alternatives(value_type) for name in _names(block)]
         name = str(context.get("tag", ""))
         allowed = "one of " + ", ".join(names)
         return ConfigError(f"{key}.name", name or None, allowed, _near(name, names) if name else "add it")
-    allowed = _allowed(kind, problem["msg"], context)
-    if kind == "tuple_type" and Ellipsis not in (parts := get_args(value_type)):
-        allowed = f"a list of {len(parts)} values"
-    return ConfigError(key, got, allowed, _remedy(key, got, allowed, _alternatives(value_type), context))
-
-
-def _remedy(key: str, got: object, allowed: str, blocks: Sequence[type[BaseModel]], context: Mapping[str, Any]) -> str:
-    """Return what to write instead of a value, where that can be told; else nothing."""
-    if blocks and isinstance(got, str) and any("name" in block.model_fields for block in blocks):
-        return f"did you mean {key}.name={got}?"
-    if blocks and (meant := synonym(key)):
-        return f"did you mean {meant!r}?"
-    if blocks:
-        return f"see ./run.sh keys {key}"
-    if isinstance(got, float) and allowed == "an integer" and got.is_integer():
-        return f"write {got:.0f}"
-    if context.get("lt") == 1 and isinstance(got, int | float) and 1 < got <= _PERCENT:
-        return f"a share, so that {got:g} % is {got / _PERCENT:g}"
-    return _near(got, re.findall(r"'([^']*)'", allowed)) if isinstance(got, str) else ""
+    allowed = _ALLOWED.get(kind) or re.sub(r"^\w+ should (be |have )?(a valid )?", "", problem["msg"])
+    if _alternatives(value_type):
+        return ConfigError(key, got, allowed, f"see ./run.sh keys {key}")
+    remedy = _near(got, re.findall(r"'([^']*)'", allowed)) if isinstance(got, str) else ""
+    return ConfigError(key, got, allowed, remedy)
 
 
 def _near(word: str, names: Sequence[str]) -> str:
     """Return a hint for a mistyped name; nothing if none is near, because the message has all of them already."""
-    meant = VALUE_SYNONYMS.get(word.lower(), word)
-    near = nearest(meant if meant in names else word, names)
+    near = nearest(word, names)
     return near if near.startswith("did you mean") else ""
 
 
@@ -122,17 +86,11 @@ def _hint(path: str, siblings: Collection[str]) -> str:
         siblings: The keys of the block that the path names.
     """
     word = path.rpartition(".")[2]
+    ends = {known.rpartition(".")[2]: known for known in _known_paths()}
     near = difflib.get_close_matches(word, siblings, n=1, cutoff=_ALIKE)
-    if not path.startswith("study."):
-        known = _known_paths()
-        ends = {known_path.rpartition(".")[2]: known_path for known_path in known}
-        same = [known_path for known_path in known if known_path.rpartition(".")[2] == word]
-        also = difflib.get_close_matches(word, ends, n=1, cutoff=_VERY_ALIKE)
-        found = [meant] if (meant := synonym(word)) else same if len(same) <= _FEW else []
-        found = found or near or [ends[each] for each in also]
-        if found:
-            return f"did you mean {' or '.join(map(repr, found))}?"
-    return nearest(word, siblings, cutoff=_ALIKE)
+    elsewhere = [ends[each] for each in difflib.get_close_matches(word, ends, n=1, cutoff=_VERY_ALIKE)]
+    found = [*filter(None, [synonym(word)]), *near, *elsewhere]
+    return f"did you mean {found[0]!r}?" if found else nearest(word, siblings)
 
 
 @cache
@@ -150,41 +108,24 @@ def _paths_of(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from _paths_of(block, f"{prefix}{name}.")
 
 
-def _allowed(kind: str, message: str, context: Mapping[str, Any]) -> str:
-    """Return the allowed values in words, where pydantic's own message speaks of Python's types."""
-    if kind == "string_pattern_mismatch":
-        return f"a text that matches {context['pattern']}"
-    if kind in ("too_short", "too_long"):
-        return f"{context['min_length']} or more values" if kind == "too_short" else f"{context['max_length']} values"
-    return _ALLOWED.get(kind) or re.sub(r"^(Input|Value) should be (a valid )?", "", message)
-
-
 _ALIKE, _VERY_ALIKE = 0.6, 0.8
 """How similar a key of the same block, and one of another block, must be to be suggested."""
-
-_FEW = 3
-"""Blocks that have a key of the same name, up to which all of them are suggested."""
 
 _MOST = 10
 """Mistakes that are told at once; more of them mean that the file is something else."""
 
-_PERCENT = 100
-
 _ALLOWED = {
     "bool_type": "true or false",
     "dict_type": "a block of keys",
-    "finite_number": "a finite number",
     "float_type": "a number",
     "int_from_float": "an integer",
     "int_type": "an integer",
-    "invalid_key": "a text as the key",
     "model_attributes_type": "a block of keys",
     "model_type": "a block of keys",
-    "string_too_short": "a text that is not empty",
     "string_type": "a text",
     "tuple_type": "a list",
 }
-"""Pydantic's kind of problem -> the allowed values."""
+"""Pydantic's kind of problem -> the allowed values, where its own message speaks of Python's types."""
 
 
 def kept_keys(schema: type[BaseModel], path: Sequence[str], block: Mapping[str, Any], name: object) -> dict[str, Any]:
@@ -251,8 +192,5 @@ def _element(annotation: Any) -> Any:
     """Return the type of the values in a list or a table, or None where there is none."""
     if get_origin(annotation) is Annotated:
         return _element(get_args(annotation)[0])
-    if get_origin(annotation) is tuple:
-        return get_args(annotation)[0]
-    if get_origin(annotation) is dict:
-        return get_args(annotation)[1]
-    return None
+    inner = [each for each in get_args(annotation) if each is not Ellipsis]
+    return inner[-1] if inner else None

@@ -155,7 +155,7 @@ def test_only_the_config_of_a_run_brings_its_cluster(tmp_path: Path) -> None:
     assert load_both(str(path), None)[1].name == "laptop"
     assert load_cluster(str(path)).name == "a100-node"
     path.write_text("recipe: {name: x}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^recipe: no such key"):
+    with pytest.raises(ConfigError, match=r"^recipe: got \['recipe'\], allowed: the keys of a recipe"):
         load_recipe(str(path))
 
 

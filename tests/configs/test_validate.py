@@ -5,7 +5,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.json_schema import list_blocks
 from configs.load import load_both, load_cluster, load_recipe
-from configs.synonyms import SYNONYMS, VALUE_SYNONYMS
+from configs.synonyms import SYNONYMS
 
 # Overrides of the digits on the laptop, the key that is named, and what is allowed or what to do.
 MISTAKES = [
@@ -17,24 +17,23 @@ MISTAKES = [
     )),
     ("run.seed.x=1", "--set", "'seed' is a value, not a block"),
     ("run=3", "run", "a block of keys; see ./run.sh keys run"),
-    ("batch=32", "batch", "a block of keys; did you mean 'batch.global_size'?"),
-    ("optimizer=lars", "optimizer", "a block of keys; did you mean optimizer.name=lars?"),
+    ("optimizer=lars", "optimizer", "a block of keys; see ./run.sh keys optimizer"),
     ("optimizer={momentum: 1}", "optimizer.name", "one of lars, sgd, adam, adamw, lamb, muon, shampoo; add it"),
     ("run.seed=many", "run.seed", "an integer"),
-    ("run.seed=1e3", "run.seed", "an integer; write 1000"),
+    ("run.seed=1e3", "run.seed", "an integer"),
     ("run.seed=-1", "run.seed", "greater than or equal to 0"),
     ("run.epochs=12:30", "run.epochs", "an integer"),
-    ("run.target_top1=97", "run.target_top1", "less than 1; a share, so that 97 % is 0.97"),
+    ("run.target_top1=97", "run.target_top1", "less than 1"),
     ("run.target_top1=1", "run.target_top1", "less than 1"),
     ("data.flip=no", "data.flip", "true or false"),
     ("data.name=4", "data.name", "a text"),
-    ("data.mean=3", "data.mean", "a list of 3 values"),
-    ("data.mean=[1, 2]", "data.mean", "3 values"),
+    ("data.mean=3", "data.mean", "a list"),
+    ("data.mean=[1, 2]", "data.mean.2", "required, and missing"),
     ("data.std=[1, 2, 0]", "data.std", "three numbers above 0"),
     ("data.crop.area=[0.9, 0.5]", "data.crop.area", "0 < low <= high <= 1"),
     ("model.input_channels=1", "data.mean=[1, 2, 3]", "data.mean", "three equal numbers"),
     ("data.source=table", "loss.kind", "sigmoid for data.source: table"),
-    ("loss.kind=CE", "loss.kind", "'softmax', 'sigmoid' or 'one_hot_sigmoid'; did you mean 'softmax'?"),
+    ("loss.kind=softmx", "loss.kind", "'softmax', 'sigmoid' or 'one_hot_sigmoid'; did you mean 'softmax'?"),
     ("loss={kind: sigmoid}", "data.source", "table or synthetic where loss.kind is sigmoid"),
     ("loss={kind: sigmoid}", "data.source=synthetic", "run.target_top1", "null where loss.kind is sigmoid"),
     ("loss={kind: sigmoid, label_smoothing: 0.1}", "loss.label_smoothing", "0 where loss.kind is"),
@@ -47,13 +46,13 @@ MISTAKES = [
     ("optimizer.name=lasr", "optimizer.name", "lars, sgd, adam, adamw, lamb, muon, shampoo; did you mean 'lars'?"),
     ("optimizer.name=adam_w", "optimizer.name", "did you mean 'adamw'?"),
     ("schedule.decay={name: step, boundaries: 30}", "schedule.decay.boundaries", "a list"),
-    ("schedule.decay={name: step, boundaries: []}", "schedule.decay.boundaries", "1 or more values"),
+    ("schedule.decay={name: step, boundaries: []}", "schedule.decay.boundaries", "at least 1 item"),
     ("schedule.changes_every=epoch", "schedule.warmup_epochs=1.5", "schedule.warmup_epochs", "a whole number with"),
     ("schedule.changes_every=epoch", "schedule.warmup_start_lr", "above 0 with schedule.changes_every: epoch"),
     ("schedule.changes_every=epoch", "schedule.warmup_epochs=0", "schedule.decay.steps=9", "schedule.decay.steps", ""),
     ("schedule.warmup_steps=3", "schedule.warmup_steps", "null beside schedule.warmup_epochs (1); set one"),
     ("schedule.warmup_epochs=null", "schedule.warmup_epochs", "a number here or in"),
-    ("model.parameters=''", "model.parameters", "a text that is not empty"),
+    ("model.parameters=''", "model.parameters", "at least 1 character"),
     ("model.frozen=[backbone]", "model.frozen", "[] where the weights are drawn: frozen layers would stay at random"),
     ("optimizer={name: muon}", "model.parameters=a", "model.frozen=[stem]", "model.frozen", "[] with optimizer.name"),
     ("model.input_channels=2", "model.input_channels", "1, 3 or 4"),
@@ -140,7 +139,7 @@ def test_the_keys_offered_are_those_of_the_chosen_alternative() -> None:
         load_recipe("imagenet-b256", ["schedule.decay.factr=0.5"])
 
 
-def test_all_mistakes_of_a_file_are_told_a_line_each_and_what_a_block_lacks_in_one() -> None:
+def test_all_mistakes_of_a_file_are_told_a_line_each() -> None:
     with pytest.raises(ConfigError) as caught:
         load_cluster("laptop", ["cluster.num_nodes=0", "cluster.ranks_per_nod=0", "cluster.scheduler={kind: slrum}"])
     assert str(caught.value).splitlines() == [
@@ -150,11 +149,13 @@ def test_all_mistakes_of_a_file_are_told_a_line_each_and_what_a_block_lacks_in_o
         "or 'trainjob'; did you mean 'slurm'?",
     ]
     with pytest.raises(ConfigError) as caught:
-        load_recipe("digits", ["model={name: resnet8}", "run={}"])
+        load_recipe("digits", ["model={name: resnet8}", "run={target_top1: null}"])
     assert str(caught.value).splitlines() == [
-        "model.num_classes, model.image_size: required, and missing; ./run.sh keys model explains",
-        "run.epochs, run.target_top1: required, and missing; ./run.sh keys run explains",
+        f"{key}: required, and missing; ./run.sh keys {key.partition('.')[0]} explains"
+        for key in ("model.num_classes", "model.image_size", "run.epochs")
     ]
+    with pytest.raises(ConfigError, match=r"^recipe: got \[.*, allowed: the keys of a recipe; give such a file; "):
+        load_recipe("configs/clusters/laptop.yaml")
 
 
 @pytest.mark.parametrize(
@@ -180,12 +181,6 @@ def test_a_key_by_the_name_of_other_programs_or_of_another_block_is_found(word: 
 def test_every_key_with_another_name_exists() -> None:
     known = {key.path for kind in ("recipe", "cluster") for block in list_blocks(kind) for key in block.keys}
     assert set(SYNONYMS.values()) <= known
-
-
-def test_every_value_with_another_name_exists() -> None:
-    blocks = [block for kind in ("recipe", "cluster") for block in list_blocks(kind)]
-    texts = " ".join(str(key.schema) for block in blocks for key in block.keys)
-    assert [value for value in VALUE_SYNONYMS.values() if f"'{value}'" not in texts] == []
 
 
 def test_another_name_drops_the_keys_of_the_old_one_and_keeps_what_both_inherit() -> None:
