@@ -5,9 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from configs.arguments import counted
 from configs.errors import UserError
-from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
 
 NUMERICS_PREFIXES = (
@@ -22,13 +20,13 @@ _LIBRARY_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 COMPARED_VARIABLES = (*NUMERICS_PREFIXES, *_LIBRARY_VARIABLES)
 """Beginnings of the names of variables on which a result may depend."""
 
-_MOST_SHOWN = 5
-"""Packages that are named in a warning."""
+_NOT_COMPARED = ("hostname", "git.dirty", "git.diff")
+"""What is kept of an attempt as evidence; ``git.diff_sha256`` tells whether the changes since a commit differ."""
+
+_MOST_SHOWN = 10
+"""Differences that are named in a warning."""
 
 RANKS = "num_nodes x ranks_per_node"
-_RANKS_KEY = f"cluster.{RANKS}"
-_EPOCHS_KEY = "run.epochs"
-_ENGINE_KEY = "cluster.engine.name"
 
 
 def fixed_settings(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
@@ -89,34 +87,21 @@ def require_unchanged(begun: Mapping[str, Any], given: Mapping[str, Any], where:
         before, now = old.get(key), new.get(key)
         if before == now:
             continue
-        if key == _RANKS_KEY and isinstance(before, int) and isinstance(now, int):
-            changes.append(_change_of_ranks(before, now, new))
-        elif key == _EPOCHS_KEY and isinstance(before, int) and isinstance(now, int) and now > before:
+        if key == f"cluster.{RANKS}":
+            changes.append(
+                f"{now} ranks instead of {before}: the global batch stays the same, batch norms without batch.bn_span "
+                "use other numbers of images at once, and the images are shuffled anew"
+            )
+        elif key == "run.epochs" and isinstance(before, int) and isinstance(now, int) and now > before:
             changes.append(f"{now} epochs instead of {before}: the learning rate follows the longer schedule from here")
-        elif key == _ENGINE_KEY and before is None:
-            continue  # Checkpoints of earlier versions do not name the engine.
-        elif key == _ENGINE_KEY and isinstance(before, str) and isinstance(now, str):
-            titles = ENGINES[now].title, ENGINES[before].title
-            changes.append("{} instead of {}: the same arithmetic, with other rounding".format(*titles))
+        elif key == "cluster.engine.name":
+            changes.append(f"{now} instead of {before}: the same arithmetic, with other rounding")
         else:
             raise UserError(
                 f"{where}: {key}: got {now!r}, the run was started with {before!r}; a run can only be resumed with "
                 "its own recipe and data: give those, or another --run-dir for a new run"
             )
     return changes
-
-
-def _change_of_ranks(before: int, now: int, settings: Mapping[str, Any]) -> str:
-    """Return what another number of ranks does to a run whose global batch stays as it was."""
-    total, span = settings.get("batch.global_size"), settings.get("batch.bn_span")
-    steps = settings.get("batch.accumulation_steps") or 1
-    norms = "as many images"
-    if total and not span:
-        norms = f"{total // (now * steps)} images instead of {total // (before * steps)}"
-    return (
-        f"{counted(now, 'rank')} instead of {before}: the global batch stays the same, batch norms use "
-        f"{norms} at once, and the images are shuffled anew"
-    )
 
 
 def arithmetic_of(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +114,7 @@ def arithmetic_of(environment: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "gpus": sorted(gpu["name"] for gpu in environment.get("gpus") or []),
         "variables": {name: value for name, value in variables.items() if name.startswith(COMPARED_VARIABLES)},
-        **{key: environment.get(key) for key in ("cpu", "cpu_id", "cpu_flags", "git", "packages", "hostname")},
+        **{key: environment.get(key) for key in ("cpu", "cpu_id", "git", "packages", "cpu_flags", "hostname")},
     }
 
 
@@ -141,45 +126,16 @@ def arithmetic_changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list
         now: Of the attempt that begins.
 
     Returns:
-        A phrase for each difference, as "engine.threads 2 instead of 1".
+        A phrase for each difference, as "variables.OMP_NUM_THREADS 2 instead of 1"; of many, the first ones.
     """
-    changes = [
-        f"{words} {_text(now[key])} instead of {_text(begun[key])}"
-        for key, words in {"cpu": "CPU", "cpu_id": "CPU", "gpus": "GPUs"}.items()
-        if None not in (begun.get(key), now.get(key)) and begun[key] != now[key]
-    ]
-    old_flags, new_flags = begun.get("cpu_flags"), now.get("cpu_flags")
-    if old_flags and new_flags:
-        lost, gained = sorted({*old_flags} - {*new_flags}), sorted({*new_flags} - {*old_flags})
-        changes += [f"a CPU without {', '.join(lost)}"] if lost else []
-        changes += [f"a CPU that also has {', '.join(gained)}"] if gained else []
-    variables = _differences(begun.get("variables") or {}, now.get("variables") or {}, "unset")
-    changes += [each.replace("OMP_NUM_THREADS", "engine.threads") for each in variables]
-    return [*changes, *_changes_of_code(begun, now)]
-
-
-def _changes_of_code(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a phrase on another commit, on other changes since a commit, and on other packages."""
-    changes = []
-    old, new = ({**(each.get("git") or {})} for each in (begun, now))
-    if None not in (old.get("commit"), new.get("commit")):
-        if old["commit"] != new["commit"]:
-            changes.append(f"the program's commit {new['commit'][:12]} instead of {old['commit'][:12]}")
-        if old.get("diff_sha256") != new.get("diff_sha256"):
-            changes.append("other changes of the program since the commit")
-    before, after = (each.get("packages") or {} for each in (begun, now))
-    differ = _differences(before, after, "absent") if before and after else []
-    more = [f"{len(differ) - _MOST_SHOWN} other packages"] if differ[_MOST_SHOWN:] else []
-    return [*changes, *differ[:_MOST_SHOWN], *more]
-
-
-def _differences(old: Mapping[str, str], new: Mapping[str, str], missing: str) -> list[str]:
-    differ = [name for name in sorted({**old, **new}) if old.get(name) != new.get(name)]
-    return [f"{name} {new.get(name, missing)} instead of {old.get(name, missing)}" for name in differ]
-
-
-def _text(value: Any) -> str:
-    return (", ".join(value) or "none") if isinstance(value, list) else str(value)
+    known = [key for key in begun if key == "variables" or (begun[key] and now.get(key))]
+    trees = [{key: each.get(key) for key in known} for each in (begun, now)]
+    for tree in trees:
+        tree |= {key: dict.fromkeys(tree[key], "present") for key in ("gpus", "cpu_flags") if key in tree}
+    old, new = ({key: value for key, value in leaves(tree) if value not in (None, {})} for tree in trees)
+    differ = [key for key in {**old, **new} if key not in _NOT_COMPARED and old.get(key) != new.get(key)]
+    told = [f"{key} {new.get(key, 'absent')} instead of {old.get(key, 'absent')}" for key in differ[:_MOST_SHOWN]]
+    return [*told, f"{len(differ) - _MOST_SHOWN} other differences"] if differ[_MOST_SHOWN:] else told
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
