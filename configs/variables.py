@@ -1,18 +1,17 @@
-"""Environment variables that stock MXNet 1.9.1 and Horovod 0.28.1 read, and variables that only forks of them read.
+"""Environment variables that stock MXNet 1.9.1 and Horovod 0.28.1 read.
 
 Both libraries silently ignore a variable that is misspelt or that only a fork reads, so a cluster file with such a
 variable would not do what it says. Variables with other prefixes (NCCL_*, OMP_*, CUDA_*, a site's own) are not checked,
 because their libraries come with the site.
 *Sources*: the strings in the two CPU libraries; MXNet's page of environment variables, for those that only CUDA builds
-read; the strings present in and absent from the CUDA binary; the submissions of 2019 to 2023, for the forks' variables.
+read; the strings present in and absent from the CUDA binary.
 """
 
 import difflib
 import json
-import mmap
 import sys
+from contextlib import suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from configs.errors import ConfigError
@@ -55,63 +54,28 @@ _LIBRARIES = {"MXNET": ("MXNet 1.9.1", _MXNET), "HOROVOD": ("Horovod 0.28.1", _H
 KNOWN = frozenset(f"{prefix}_{name}" for prefix, (_, names) in _LIBRARIES.items() for name in names.split())
 """All MXNET_* and HOROVOD_* names that a cluster file may set."""
 
-_FORKED = {
-    "MXNET_EXEC_ENABLE_ADDTO": "use MXNET_EXEC_INPLACE_GRAD_SUM_CAP",
-    "MXNET_EXPERIMENTAL_ENABLE_CUDA_GRAPH": "use MXNET_ENABLE_CUDA_GRAPHS",
-    "MXNET_USE_TENSORRT": "this build has no TensorRT; leave it out",
-    "MXNET_ASYNC_GPU_ENGINE": "only NVIDIA's container reads it; use engine.backward_bulk_nodes for overlap",
-    "MXNET_NHWC_BATCHNORM_LAUNCH_MARGIN": "only NVIDIA's fused batch norm reads it; leave it out",
-    "MXNET_CUDNN_SUPPLY_NORMCONV_CONSTANTS": "only NVIDIA's normalized convolution reads it; leave it out",
-    "MXNET_L2_NORM_NUM_BLOCKS": "only the 2019 record's own kernels read it; leave it out",
-    "MXNET_L2_NORM_NUM_THREADS": "only the 2019 record's own kernels read it; leave it out",
-    "MXNET_HOROVOD_NUM_GROUPS": "only NVIDIA's scripts read it; use communication.bucket_bytes",
-    "HOROVOD_NUM_STREAMS": "use HOROVOD_NUM_NCCL_STREAMS",
-    "HOROVOD_GROUPED_ALLREDUCES": "use communication.bucket_bytes",
-    "HOROVOD_ALLREDUCE_MODE": "only the 2019 record's fork reads it; use communication.allreduce: torus",
-    "HOROVOD_TWO_STAGE_LOOP": "only the 2019 record's fork reads it; use communication.allreduce: torus",
-    "HOROVOD_FIXED_PAYLOAD": "only the 2019 record's fork reads it; HOROVOD_CACHE_CAPACITY saves most negotiation",
-    "HOROVOD_MULTIPLE_TRANSFER": "only the 2019 record's fork reads it; use communication.bucket_bytes",
-    "HOROVOD_PREPARE": "only the 2019 record's fork reads it; leave it out, Horovod starts in the background anyway",
-}
-"""Variable that only forks of the libraries read -> what to do instead."""
-
 
 def require_known(name: str) -> None:
     """Raise an error if ``name`` is an MXNET_* or HOROVOD_* variable that the library does not read.
 
-    Where the environment was made over a site's own MXNet and Horovod, the variables in these libraries count too.
+    Where the environment was made over a site's own MXNet and Horovod, which may read others, nothing is refused.
 
     Raises:
-        ConfigError: The message names the nearest variable that the library reads, or what replaces a fork's variable.
+        ConfigError: The message names the nearest variable that the library reads.
     """
     prefix, _, rest = name.partition("_")
     library, names = _LIBRARIES.get(prefix, ("", ""))
-    if not library or name in KNOWN or is_read_by_site(prefix.lower(), name):
+    if not library or name in KNOWN or has_site_libraries():
         return
     # Names are compared without the prefix, which alone would make any two of them similar.
     match = difflib.get_close_matches(rest, names.split(), n=1)
-    remedy = _FORKED.get(name) or (f"did you mean '{prefix}_{match[0]}'?" if match else "leave it out")
+    remedy = f"did you mean '{prefix}_{match[0]}'?" if match else "leave it out"
     raise ConfigError("environment", name, f"variables that the stock {library} reads; it ignores this one", remedy)
 
 
 @cache
-def is_read_by_site(package: str, name: str) -> bool:
-    """Return whether this environment was made over a site's own libraries, and one of the package has the name."""
-    try:
-        setup = json.loads(Path(sys.prefix, "setup.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    found = find_spec(package) if isinstance(setup, dict) and setup.get("base") else None
-    for folder in (found.submodule_search_locations if found else None) or []:
-        # NVIDIA's containers have the package in /opt/mxnet/python and its library in /opt/mxnet/lib.
-        beside = Path(folder).parent.parent / "lib"
-        libraries = [*Path(folder).rglob("*.so"), *beside.glob(f"lib{package}*.so")]
-        if any(_has_text(path, name) for path in libraries):
-            return True
+def has_site_libraries() -> bool:
+    """Return whether this environment was made over a site's own MXNet and Horovod."""
+    with suppress(OSError, ValueError, AttributeError):
+        return bool(json.loads(Path(sys.prefix, "setup.json").read_text(encoding="utf-8")).get("base"))
     return False
-
-
-def _has_text(path: Path, text: str) -> bool:
-    """Return whether a library has a text among its constants, where it ends with a zero byte."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(text.encode() + b"\0") >= 0
