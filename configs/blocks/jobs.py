@@ -122,15 +122,11 @@ class Scheduler(Section):
                 raise ConfigError(key, word, "one line without control characters")
         for key in ("queue", "account"):  # The scheduler would pass over what follows the space.
             self.refuse(" " in self.at(key), key, "one name without spaces")
-        for word in self.resources:
-            unknown = set(re.findall(r"{(.*?)}", word)) - {"num_nodes", "ranks_per_node", "world_size"}
-            if unknown:
-                raise ConfigError("resources", word, "{num_nodes}, {ranks_per_node} or {world_size} in braces")
-            try:
-                word.format(num_nodes=1, ranks_per_node=1, world_size=1)
-            except (ValueError, LookupError):
-                remedy = "close every brace, or double braces that are meant for the scheduler"
-                raise ConfigError("resources", word, "pairs of braces around a name", remedy) from None
+        try:
+            "\n".join(self.resources).format(num_nodes=1, ranks_per_node=1, world_size=1)
+        except (ValueError, LookupError, AttributeError):
+            allowed = "{num_nodes}, {ranks_per_node} or {world_size} in braces"
+            raise ConfigError("resources", self.resources, allowed, "double braces that are the scheduler's") from None
         is_too_early = self.wall_time_s is not None and self.notice_s >= self.wall_time_s
         self.refuse(is_too_early, "notice_s", f"less than wall_time_s: {self.wall_time_s}")
 
