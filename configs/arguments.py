@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn, TextIO, TypeVar
 from configs.errors import UserError, nearest
 from configs.interrupts import ChildInterrupted
 from configs.reading import link_circle, may_pass
-from configs.synonyms import options_meant, synonym
+from configs.synonyms import synonym
 
 T = TypeVar("T")
 
@@ -36,18 +36,8 @@ _LIMITS = {
 }
 """What to do where the system refuses a file or a process by a limit of the user or the job."""
 
-_LINKER = {
-    r"\.so\S*: (undefined symbol|version `|file too short|invalid ELF header|wrong ELF class)": (
-        "LD_LIBRARY_PATH leads to another version of a library: unset it, or unload its module"
-    ),
-    r"\.so\S*: (failed to map segment|cannot map zero-fill pages)": (
-        "raise the limit on the memory of a process (ulimit -v, ulimit -d)"
-    ),
-}
-"""What the dynamic linker says of a library that it does not load, as patterns, and what to do."""
-
-_HOURS_IN_DAYS = 48
-"""Hours from which on a time is given in days."""
+_LIBRARY = r"\.so\S*: (?!cannot open)"
+"""How the dynamic linker begins to say why it does not load a library that is there."""
 
 _CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
 
@@ -74,11 +64,9 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in two units, as ``3m05s`` or ``2h30m``, from two days on in days."""
+    """Return a time in two units, as ``3m05s`` or ``2h30m``."""
     minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
-    if hours >= _HOURS_IN_DAYS:
-        return counted(round(hours / 24), "day")
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
@@ -116,8 +104,6 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word, equals, value = unknown[0].partition("=")
             flags = [flag for action in self._actions for flag in action.option_strings]
-            if own := [option for option in options_meant(word) if option in flags]:
-                self.error(f"{word!r} is not expected here; did you mean {own[0]!r}?")
             key = synonym(word) if word.startswith("--") else word if equals else None
             if key and "--set" in flags and not get_close_matches(word, flags, cutoff=_ALIKE):
                 self.error(f"{word!r} is not expected here; write --set {key}={value or 'VALUE'}")
@@ -200,7 +186,7 @@ def _refused(error: MemoryError | OSError) -> str | None:
     if error.errno == errno.ENOSPC and error.filename is None:  # Of a file, `logs.disk` tells.
         _leave_stdout()
         return "the output cannot be written whole: its disk is full; send it to another place"
-    if _linker_remedy(error):
+    if re.search(_LIBRARY, str(error)):
         return in_words(error)
     if isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
         return f"{error.filename}: permission denied; ask the owner, or give another path (--run-dir, --out)"
@@ -215,17 +201,13 @@ def _leave_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _linker_remedy(error: Exception) -> str | None:
-    return next((remedy for words, remedy in _LINKER.items() if re.search(words, str(error))), None)
-
-
 def in_words(error: Exception) -> str:
     """Return what an error says; of a module or a library that does not load, with the remedy.
 
     A module that is gone was there when the program started, after set-up.
     """
-    if remedy := _linker_remedy(error):
-        return f"{error}; {remedy}"
+    if re.search(_LIBRARY, str(error)):
+        return f"{error}; unset LD_LIBRARY_PATH or unload its module, or raise limits on memory (ulimit -v, ulimit -d)"
     if not isinstance(error, ImportError):
         return str(error)
     remedy = "the program or its .venv was moved or changed meanwhile; put it back, then repeat the command"

@@ -39,24 +39,11 @@ _KEYS_BY_NAME = {
 }
 """Key -> names for it in other programs, with underscores."""
 
-_OPTIONS_BY_NAME = {
-    "--run-dir": "out output output_dir out_dir save_dir",
-    "--out": "output output_dir out_dir save_dir",
-    "--from": "pretrained weights init_weights checkpoint finetune",
-}
-"""Option of some verbs -> names for it in other programs, with underscores; a verb's own option comes before a key."""
-
 SYNONYMS = {name: key for key, names in _KEYS_BY_NAME.items() for name in names.split()}
 """Name of another program, in small letters with underscores -> key."""
 
 RECIPE_SYNONYMS = {"lars-v30-b57344": "nvidia-v30-n448"}
 """Second name of a recipe, by optimizer, round and batch -> its name."""
-
-
-def options_meant(word: str) -> list[str]:
-    """Return the options that other programs call ``word``, written in whatever way."""
-    meant = word.strip("-").lower().replace("-", "_")
-    return [option for option, names in _OPTIONS_BY_NAME.items() if meant in names.split()]
 
 
 def synonym(word: str) -> str | None:

@@ -91,7 +91,7 @@ def test_a_failed_comparison_reports_the_ranks_that_differ_from_most(
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (OSError("/site/libstdc++.so.6: file too short"), "unset it, or unload its module"),
+        (OSError("/site/libstdc++.so.6: file too short"), "(ulimit -v, ulimit -d)"),
         (ImportError("libdali.so: failed to map segment from shared object"), "(ulimit -v, ulimit -d)"),
         (ImportError("libdali_kernels.so: cannot map zero-fill pages"), "(ulimit -v, ulimit -d)"),
         (ImportError("No module named 'yaml'"), "put it back, then repeat the command"),
