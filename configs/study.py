@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import Field
 
 from configs.errors import ConfigError, UserError
 from configs.load import load_both, load_cluster, read_tree
@@ -24,16 +24,9 @@ from configs.schema import Cluster, Recipe
 from configs.section import Section
 from configs.validate import validate
 
-
-def _each_once(value: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
-    if len(set(value)) < len(value):
-        raise ConfigError(str(info.field_name), list(value), "every number once")
-    return value
-
-
 Values = Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
 Positives = tuple[Annotated[int, Field(ge=1)], ...]
-Counts = Annotated[Positives, Field(strict=False, min_length=1), AfterValidator(_each_once)]
+Counts = Annotated[Positives, Field(strict=False, min_length=1)]
 Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
 """The values of one axis of the grid: name -> the keys that it sets."""
 
@@ -86,17 +79,16 @@ class Study(_AnyStudy):
     """Key of the horizontal axis, for example batch.global_size."""
     tuned: str
     """Key that each point tunes: it tries the values of the grid with the first seed and keeps the best."""
-    seeds: Annotated[Numbers, Field(min_length=1), AfterValidator(_each_once)]
+    seeds: Annotated[Numbers, Field(min_length=1)]
     """Values of run.seed, each once. The first one chooses the best value of the tuned key; the others repeat the run
     with that value."""
     curves: dict[str, Curve] = Field(min_length=1)
     """The curves to draw: a free name for each."""
 
-    @model_validator(mode="after")
-    def _each_key_has_an_effect(self) -> Study:
+    def _require_agreement(self) -> None:
+        self.refuse(len(set(self.seeds)) < len(self.seeds), "seeds", "every number once")
         self.refuse(self.swept in {self.tuned, "run.seed"}, "swept", "a key that neither tuned nor seeds sets over it")
         self.refuse(self.tuned == "run.seed", "tuned", "another key, because seeds sets this one over it")
-        return self
 
     def cells(self) -> Iterator[Cell]:
         """Yield a cell for every value of every grid, with the first seed."""
@@ -201,9 +193,7 @@ class ScalingStudy(_AnyStudy):
     """Numbers of ranks to run on, each once."""
     batch: Counts = Field(json_schema_extra={"unit": "images"})
     """Images per rank in one step, each number once."""
-    global_batch: Annotated[Positives, Field(strict=False), AfterValidator(_each_once)] = Field(
-        (), json_schema_extra={"unit": "images"}
-    )
+    global_batch: Annotated[Positives, Field(strict=False)] = Field((), json_schema_extra={"unit": "images"})
     """Images of all ranks together in one step, for strong scaling: each number is also split evenly over each number
     of ranks that divides it."""
     framework: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -225,8 +215,7 @@ class ScalingStudy(_AnyStudy):
     times_ranks: dict[str, float] = Field(default_factory=dict)
     """Keys that scale with the ranks of the cell: value for one rank, for example schedule.base_lr: 1e-4."""
 
-    @model_validator(mode="after")
-    def _names_are_of_this_grid(self) -> ScalingStudy:
+    def _require_agreement(self) -> None:
         for each in self.leave_out:
             if not any(values for _, values in each):
                 raise ConfigError("leave_out", "{}", "at least one axis with values to leave out")
@@ -236,7 +225,6 @@ class ScalingStudy(_AnyStudy):
         for one in self.expects:
             _require_known(f"expects.{one.axis}", (one.base, one.other), getattr(self, one.axis))
             _require_known("expects.network", (one.network, *one.than), self.network)
-        return self
 
     def cells(self) -> Iterator[ScalingCell]:
         """Yield the cells of the grid, then the cells of strong scaling that the grid does not have.
