@@ -115,22 +115,18 @@ class Recipe(Section):
     def _require_fitting_images(self) -> None:
         model, data, network = self.model, self.data, NETWORKS[self.model.name]
         least, most = network.smallest, network.largest
-        sides: list[tuple[str, object, int]] = [("model.image_size", model.image_size, model.image_size)]
-        sides += [("data.eval_size", data.eval_size, data.eval_size)] if data.eval_size else []
-        keys = [f"{idea.block}.{key}" for idea in self.ideas if idea.side(self, 1) is not None for key in idea.off]
-        for epochs, taken in self.spans if keys else ():
-            side = taken.model.image_size
-            sides.append((keys[0], f"{side} px in epoch {epochs[0]}", side))
-        for name, got, side in sides:
+        sides = [("model.image_size", each.recipe.model.image_size) for each in self.spans]
+        sides += [("data.eval_size", data.eval_size)] if data.eval_size else []
+        for name, side in sides:
             if not least <= side <= most:
                 allowed = f"{least} to {most} px" if least < most else f"{least} px"
                 others = [each for each, entry in NETWORKS.items() if entry.smallest <= side <= entry.largest]
-                raise ConfigError(name, got, f"{allowed} for {model.name}", f"or take one of {', '.join(others)}")
+                raise ConfigError(name, side, f"{allowed} for {model.name}", f"or take one of {', '.join(others)}")
             if side % model.side_multiple:
                 allowed = f"a multiple of {model.side_multiple} px where model.residual halves images by average pools"
-                raise ConfigError(name, got, allowed)
+                raise ConfigError(name, side, allowed)
             if not network.is_pooled and side != model.image_size:
-                raise ConfigError(name, got, f"null for {model.name}, which takes images of one size")
+                raise ConfigError(name, side, f"null for {model.name}, which takes images of one size")
         for key, value in (("mean", self.data.mean), ("std", self.data.std)):
             if model.input_channels == 1 and len(set(value)) > 1:
                 raise ConfigError(f"data.{key}", list(value), "three equal numbers where model.input_channels is 1")
