@@ -54,11 +54,7 @@ class Unreadable(UserError):
     """
 
     def __init__(self, path: object, error: OSError) -> None:
-        remedy = "check the disk or the file server, then repeat the command"
-        if isinstance(error, PermissionError):
-            remedy = "get the permission to read it, or check the file server, then repeat the command"
-        elif error.errno in (errno.EMFILE, errno.ENFILE):
-            remedy = "raise the limit on open files (ulimit -n), then repeat the command"
+        remedy = "check its permissions, the disk or the file server, then repeat the command"
         self.reason = f"cannot be read: {error.strerror}; {remedy}"
         super().__init__(f"{path}: {self.reason}")
 

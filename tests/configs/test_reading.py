@@ -51,19 +51,15 @@ def test_what_fails_for_a_moment_is_read(number: int, in_thread: Callable[..., s
         assert clock.now_s - 1000 <= trouble_s + 1
 
 
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [(errno.EIO, "file server"), (errno.ESTALE, "file server"), (errno.EACCES, "permission"), (errno.EMFILE, "ulimit")],
-)
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE])
 def test_what_fails_for_long_is_refused_in_one_line_after_five_seconds(
-    number: int, remedy: str, in_thread: Callable[..., str]
+    number: int, in_thread: Callable[..., str]
 ) -> None:
     clock = Clock()
     with pytest.raises(Unreadable) as caught:
         in_thread(_reader(clock, number, float("inf")))
     words = str(caught.value)
     assert words.startswith(f"{PATH}: cannot be read: {os.strerror(number)}; ")
-    assert remedy in words
     assert "\n" not in words
     assert 3 < clock.now_s - 1000 <= 5
 
