@@ -176,11 +176,10 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def _list_type(schema: Mapping[str, Any]) -> str:
-    item, least, most = schema["items"], schema.get("minItems"), schema.get("maxItems")
+    item, least = schema["items"], schema.get("minItems")
     names = ["name"] if "enum" in item else [_type_name(each) for each in item.get("anyOf", [item])]
-    count = f"{least} " if least is not None and least == most else ""
-    items = " or ".join(f"{name}s" for name in names)
-    return f"list of {count}{items} {_range(item)}".rstrip() + (", not empty" if least and not count else "")
+    count = f"{least} " if least is not None and least == schema.get("maxItems") else ""
+    return f"list of {count}{' or '.join(f'{name}s' for name in names)} {_range(item)}".rstrip()
 
 
 def _type_name(schema: Mapping[str, Any]) -> str:

@@ -117,8 +117,7 @@ def _find(wanted: str | None, *, may_search: bool) -> dict[str, Sequence[Block]]
             return dict(found)
     listed = [block for blocks in every.values() for block in blocks]
     known = {block.path for block in listed} | {key.path for block in listed for key in block.keys}
-    same_ending = sorted(path for path in known if path.endswith(f".{wanted}"))
-    hint = f"did you mean {' or '.join(map(repr, same_ending))}?" if same_ending else nearest(wanted, known)
+    hint = nearest(wanted, known)
     if not hint.startswith("did you mean"):
         hint = "no name and no description has this word; ./run.sh keys lists all keys"
     raise UserError(f"{wanted}: no such block or key; {hint}")

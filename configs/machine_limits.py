@@ -75,10 +75,10 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
     """Return the limit of a control group that leaves this process the least memory; None if no group has one."""
     found = []
     for group in _groups("memory", root):
-        word = _word(group / "memory.max") or _word(group / "memory.limit_in_bytes") or "max"
+        word = _text(group / "memory.max") or _text(group / "memory.limit_in_bytes") or "max"
         if not word.isdigit() or (limit := int(word)) >= _UNLIMITED_BYTES:
             continue
-        used = int(_word(group / "memory.current") or _word(group / "memory.usage_in_bytes") or 0)
+        used = int(_text(group / "memory.current") or _text(group / "memory.usage_in_bytes") or 0)
         cached = re.search(r"^(?:total_)?inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
         free = limit - used + (int(cached[1]) if cached else 0)
         found.append(MemoryLimit(limit, max(0, min(free, limit)), group))
@@ -140,10 +140,6 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
-
-
-def _word(file: Path) -> str:
-    return _text(file).strip()
