@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from configs.errors import ConfigError
 
+if TYPE_CHECKING:
+    from configs.schema import Data
+
 MOST_CLASSES = 1_000_000
 """Of a data set. A number of a class beyond it is an identifier of something else."""
 
@@ -225,21 +228,6 @@ BUILT_IN_SOURCES: Mapping[str, tuple[str, ...]] = {"digits": (), "generated": ("
 
 SOURCES_WITH_LABEL_VECTORS = frozenset({"table"})
 """Sources whose images have any number of labels: a 0 or 1 for each class, which `loss.kind: sigmoid` is for."""
-
-if TYPE_CHECKING:
-    from configs.schema import Data
-
-    CommunicatorKind = str
-    EngineName = str
-    DataSource = str
-    PackedSource = str
-else:
-    # A type checker cannot read names from a table, pydantic can.
-    CommunicatorKind = Literal[tuple(COMMUNICATORS)]
-    EngineName = Literal[tuple(ENGINES)]
-    _ALL_SOURCES = (*SOURCES, "synthetic")
-    DataSource = Literal[_ALL_SOURCES]
-    PackedSource = Literal[tuple(SOURCES)]
 
 
 def packing_words(data: "Data", num_classes: int, destination: Path) -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from configs.errors import UserError
 from configs.reading import read_bytes
-from configs.registry import SOURCES_WITH_LABEL_VECTORS, PackedSource
+from configs.registry import SOURCES, SOURCES_WITH_LABEL_VECTORS
 from configs.section import Section
 from configs.sync import write_synced
 
@@ -21,7 +21,7 @@ MANIFEST_FILE = "manifest.json"
 class SourceManifest(Section):
     """The source that was packed; equal fingerprints mean the same images, packed with the same settings."""
 
-    kind: PackedSource
+    kind: Literal[tuple(SOURCES)]  # type: ignore[valid-type]
     description: str
     fingerprint: str
 

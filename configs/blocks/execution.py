@@ -4,14 +4,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from configs.registry import COMMUNICATORS, CommunicatorKind, EngineName, gradient_precision
+from configs.registry import COMMUNICATORS, ENGINES, gradient_precision
 from configs.section import Section
 
 
 class EngineSettings(Section):
     """How the framework and DALI use one rank's share of the machine."""
 
-    name: EngineName = "mxnet"
+    name: Literal[tuple(ENGINES)] = "mxnet"  # type: ignore[valid-type]
     """Framework that computes. Default: mxnet, or torch if the environment has only PyTorch (./run.sh setup --engine
     torch). Weights, batches and schedules are the same under both. timed sleeps instead of computing, for ./run.sh
     rehearse."""
@@ -105,7 +105,7 @@ class Communication(Section):
     one take the same steps.
     """
 
-    kind: CommunicatorKind = "horovod"
+    kind: Literal[tuple(COMMUNICATORS)] = "horovod"  # type: ignore[valid-type]
     """How gradients are summed: by an allreduce (horovod under MXNet, torch_distributed under PyTorch), in shared
     memory by the CPU ranks of one machine (shared_memory), by server processes, by the devices of one process, or not
     at all (none, for a single rank). Default: shared_memory for MXNet ranks of launcher local on a CPU, unless a key of

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from PIL import Image
 
 from configs.errors import UserError
-from configs.registry import PackedSource
 from data.images import DEFAULT_QUALITY, ImageFile, encode_jpeg, file_facts, read_image, resize_image
 from data.manifest import InPlace
 
@@ -95,7 +94,7 @@ class Source:
         place: Where the images lie, and in which form, if they are to be read there; they are not packed.
     """
 
-    kind: PackedSource
+    kind: str
     description: str
     fingerprint: str
     class_names: tuple[str, ...]

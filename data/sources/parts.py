@@ -9,7 +9,6 @@ from typing import NamedTuple
 from configs.arguments import counted
 from configs.errors import UserError
 from configs.reading import entries, is_file
-from configs.registry import PackedSource
 from data.images import ImageFile
 from data.manifest import InPlace
 from data.sources.class_folders import EVAL_NAMES, TRAIN
@@ -33,7 +32,7 @@ def files_of(folder: Path, part: str, suffix: str) -> list[Path]:
 
 
 def open_parts(
-    kind: PackedSource, name: str, suffix: str, list_part: Callable[[list[Path]], Listed], settings: Settings
+    kind: str, name: str, suffix: str, list_part: Callable[[list[Path]], Listed], settings: Settings
 ) -> Source:
     """Return the source of all files in a folder whose names have a suffix.
 
