@@ -6,7 +6,6 @@ Imports the standard library only.
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 
 class ChildInterrupted(KeyboardInterrupt):
@@ -27,10 +26,7 @@ def interrupt_left_to_child(*, says_so: bool) -> Iterator[None]:
     """
     pressed: list[int] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        pressed.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     try:
         yield
     finally:

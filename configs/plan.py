@@ -226,9 +226,7 @@ def _does_not_divide(total: int, world_size: int, span: int | None, accumulation
     parts = [f"{world_size} ranks"]
     parts += [f"{span} images per rank (batch.bn_span)"] if span else []
     parts += [f"{accumulation} accumulation steps"] if accumulation else []
-    if span and accumulation:
-        remedy = f"set batch.global_size to {unit}, or leave batch.accumulation_steps out"
-    else:
-        remedy = "set batch.global_size to " + (f"{below} or {above}" if below else f"{above}")
+    sizes = [unit] if span and accumulation else [size for size in (below, above) if size]
+    remedy = f"set batch.global_size to {' or '.join(map(str, sizes))}"
     exactly = "exactly " if span and accumulation else "a multiple of "
     return ConfigError("batch.global_size", total, f"{exactly}{' x '.join(parts)} = {unit}", remedy)

@@ -18,7 +18,6 @@ class Program(Enum):
     RANK = "train"
     TRAIN_VERB = "launch"
     PREPARE_VERB = "data"
-    PLAN_VERB = "train.plan"
     SIMULATE_VERB = "train.sim"
     DOCTOR_VERB = "launch.doctor"
     PROBE = "launch.doctor.probe"
