@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 from configs.errors import UserError, nearest
 from configs.interrupts import ChildInterrupted
-from configs.reading import link_circle, may_pass
+from configs.reading import CHECK_AND_REPEAT, link_circle, may_pass
 from configs.synonyms import synonym
 
 T = TypeVar("T")
@@ -42,14 +42,10 @@ _LIBRARY = r"\.so\S*: (?!cannot open)"
 _CODES = {"strong": 1, "good": 32, "bad": 31, "faint": 2}
 
 
-def has_colour(stream: TextIO) -> bool:
-    """Return whether to write colours: the stream is a terminal that has them, and NO_COLOR is unset or empty."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
-
-
 def painted(text: str, style: Style, stream: TextIO) -> str:
-    """Return ``text`` in the colour of its style if ``stream`` has colours, else ``text`` as it is."""
-    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style in _CODES and has_colour(stream) else text
+    """Return ``text`` in the colour of its style, if ``stream`` is a terminal that has them and NO_COLOR is empty."""
+    has_colour = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style in _CODES and has_colour else text
 
 
 def printable(text: str) -> str:
@@ -188,11 +184,9 @@ def _refused(error: MemoryError | OSError) -> str | None:
         return "the output cannot be written whole: its disk is full; send it to another place"
     if re.search(_LIBRARY, str(error)):
         return in_words(error)
-    if isinstance(error, PermissionError):  # By whatever look at a file in a folder of another user.
-        return f"{error.filename}: permission denied; ask the owner, or give another path (--run-dir, --out)"
     if error.filename is None or error.errno in _LIMITS:
         return _LIMITS.get(error.errno or 0)
-    remedy = "check the disk or the file server, then repeat the command" if may_pass(error) else "give another path"
+    remedy = f"{CHECK_AND_REPEAT}, or give another path" if may_pass(error) else "give another path"
     return f"{error.filename}: {error.strerror}; {remedy}"
 
 

@@ -39,6 +39,8 @@ _LASTING = frozenset(
 To wait does not change that answer.
 """
 
+CHECK_AND_REPEAT = "check its permissions, the disk or the file server, then repeat the command"
+
 T = TypeVar("T")
 
 
@@ -54,7 +56,9 @@ class Unreadable(UserError):
     """
 
     def __init__(self, path: object, error: OSError) -> None:
-        remedy = "check its permissions, the disk or the file server, then repeat the command"
+        remedy = CHECK_AND_REPEAT
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            remedy = "raise the limit on open files (ulimit -n), then repeat the command"
         self.reason = f"cannot be read: {error.strerror}; {remedy}"
         super().__init__(f"{path}: {self.reason}")
 

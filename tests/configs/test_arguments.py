@@ -47,7 +47,10 @@ LIBRARY = "/site/lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (require
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (PermissionError(errno.EACCES, "Permission denied", "/a.yaml"), "/a.yaml: permission denied; ask the owner"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/a.yaml"),
+            "/a.yaml: Permission denied; check its permissions",
+        ),
         (OSError(errno.ENAMETOOLONG, "File name too long", "n" * 300), f"{'n' * 300}: File name too long; give"),
         (MemoryError("7 GiB"), "7 GiB: memory ran out; take smaller values"),
         (ImportError(LIBRARY), f"{LIBRARY}; unset LD_LIBRARY_PATH"),

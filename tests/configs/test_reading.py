@@ -60,6 +60,7 @@ def test_what_fails_for_long_is_refused_in_one_line_after_five_seconds(
         in_thread(_reader(clock, number, float("inf")))
     words = str(caught.value)
     assert words.startswith(f"{PATH}: cannot be read: {os.strerror(number)}; ")
+    assert ("ulimit -n" in words) == (number == errno.EMFILE)
     assert "\n" not in words
     assert 3 < clock.now_s - 1000 <= 5
 

@@ -112,7 +112,7 @@ def test_a_class_folder_that_cannot_be_listed_is_named_as_it_is(class_folders: P
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     (class_folders / "train" / "n01").chmod(0o755)
     assert done.returncode == 1, done.stderr
-    assert f"{class_folders}/train/n01: cannot be read: Permission denied; get the permission" in done.stdout
+    assert f"{class_folders}/train/n01: cannot be read: Permission denied; check its permissions" in done.stdout
 
 
 @pytest.mark.ranks
