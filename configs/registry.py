@@ -217,6 +217,8 @@ Where two sources recognise a folder, the first of this table opens it: the imag
 folders. Synthetic images have no row, because they are never packed.
 """
 
+ALL_SOURCES = (*SOURCES, "synthetic")
+
 INVENTED_SOURCES = ("synthetic", "generated")
 """The values of ``data.source`` whose images no camera made, so that an accuracy on them is no result."""
 

@@ -142,7 +142,7 @@ class Communication(Section):
     @property
     def is_synchronous(self) -> bool:
         """Whether all ranks are at the same step with the same weights."""
-        return self.kind != "parameter_server_async"
+        return bool(self.kind != "parameter_server_async")
 
     @property
     def carrier(self) -> str:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from configs.errors import ConfigError
 from configs.ideas import with_keys_of_ideas
-from configs.registry import SOURCES
+from configs.registry import ALL_SOURCES
 from configs.section import Section
 
 Range = Annotated[tuple[float, float], Field(strict=False)]
@@ -45,7 +45,7 @@ class Data(Section):
     name: str
     """Name of the packed data set: a folder in the cluster's paths.data. A recipe file that lies in a data set takes
     both from there."""
-    source: Literal[(*SOURCES, "synthetic")]  # type: ignore[valid-type]
+    source: Literal[ALL_SOURCES]  # type: ignore[valid-type]
     """Source that the data set was packed from; a data set from another source is refused. synthetic images are made in
     memory and never packed."""
     train_samples: int = Field(ge=1, json_schema_extra={"unit": "images"})
