@@ -131,7 +131,7 @@ def arithmetic_changes(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list
     known = [key for key in begun if key == "variables" or (begun[key] and now.get(key))]
     trees = [{key: each.get(key) for key in known} for each in (begun, now)]
     for tree in trees:
-        tree |= {key: dict.fromkeys(tree[key], "present") for key in ("gpus", "cpu_flags") if key in tree}
+        tree |= {key: dict.fromkeys(tree[key] or (), "present") for key in ("gpus", "cpu_flags") if key in tree}
     old, new = ({key: value for key, value in leaves(tree) if value not in (None, {})} for tree in trees)
     differ = [key for key in {**old, **new} if key not in _NOT_COMPARED and old.get(key) != new.get(key)]
     told = [f"{key} {new.get(key, 'absent')} instead of {old.get(key, 'absent')}" for key in differ[:_MOST_SHOWN]]
