@@ -156,7 +156,7 @@ def _key(path: str, schema: Mapping[str, Any], *, is_required: bool) -> Key:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """Return a type and range in words, as ``integer 1 to 512`` or ``list of texts``.
+    """Return a type and range in words, as ``integer 1 to 512`` or ``list: text``.
 
     Allowed values that are too long for a column are called ``a name``.
     """
@@ -168,23 +168,15 @@ def _type(schema: Mapping[str, Any]) -> str:
         values = ", ".join(map(_yaml, schema["enum"]))
         return values if len(values) <= _LONGEST_CHOICE else "a name"
     if schema.get("type") == "array":
-        return _list_type(schema)
+        least = schema.get("minItems")
+        count = f" of {least}" if least is not None and least == schema.get("maxItems") else ""
+        return f"list{count}: {_type(schema['items'])}"
     if schema.get("type") == "object":
         inner = schema.get("additionalProperties")
         return f"NAME: {_type(inner)}" if isinstance(inner, Mapping) else "KEY: value"
-    return f"{_type_name(schema)} {_range(schema)}".rstrip()
-
-
-def _list_type(schema: Mapping[str, Any]) -> str:
-    item, least = schema["items"], schema.get("minItems")
-    names = ["name"] if "enum" in item else [_type_name(each) for each in item.get("anyOf", [item])]
-    count = f"{least} " if least is not None and least == schema.get("maxItems") else ""
-    return f"list of {count}{' or '.join(f'{name}s' for name in names)} {_range(item)}".rstrip()
-
-
-def _type_name(schema: Mapping[str, Any]) -> str:
     kind = schema.get("type", "block")
-    return "text or number" if isinstance(kind, list) else _TYPE_NAMES.get(kind, kind)
+    name = "text or number" if isinstance(kind, list) else _TYPE_NAMES.get(kind, kind)
+    return f"{name} {_range(schema)}".rstrip()
 
 
 _TYPE_NAMES = {"string": "text", "boolean": "true or false"}
