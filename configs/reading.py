@@ -20,7 +20,8 @@ PATIENCE_S = 5.0
 _CALM_S = 60.0
 """Time after a refusal in which the same thread waits for no other read, so that many refusals cost one wait."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_PAUSE_S = 0.5
+"""Time between two tries."""
 
 _LASTING = frozenset(
     {
@@ -97,7 +98,7 @@ def patiently(
         Unreadable: The last try failed, too.
         OSError: There is nothing at the path, or nothing that can be read.
     """
-    give_up_s, pause_s = clock() + PATIENCE_S, _FIRST_PAUSE_S
+    give_up_s = clock() + PATIENCE_S
     while True:
         try:
             return read()
@@ -105,11 +106,10 @@ def patiently(
             if not may_pass(error):
                 raise
             now_s = clock()
-            if now_s + pause_s > give_up_s or now_s < _refusals.last_s + _CALM_S:
+            if now_s + _PAUSE_S > give_up_s or now_s < _refusals.last_s + _CALM_S:
                 _refusals.last_s = now_s
                 raise Unreadable(path, error) from None
-        sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        sleep(_PAUSE_S)
 
 
 def read_bytes(path: Path) -> bytes:
