@@ -17,7 +17,7 @@ def rank_environment(cluster: "Cluster") -> dict[str, str]:
     variables = {"OMP_NUM_THREADS": str(cluster.engine.threads), **_OF_ENGINE[cluster.engine.name](cluster)}
     if of_rendezvous := _OF_RENDEZVOUS.get(COMMUNICATORS[cluster.communication.kind].rendezvous):
         variables |= of_rendezvous(cluster)
-    if meets_by_mpi(cluster):
+    if connecting_library(cluster) == "mpi":
         # Both would rewrite munmap, madvise and others in memory while MPI starts. A thread of the overlapped start-up
         # that is inside such a function crashes. The hooks serve caches of RDMA buffers that MPI moves itself.
         variables |= {"OMPI_MCA_memory": "^patcher", "UCX_MEM_MMAP_HOOK_MODE": "none"}
@@ -28,7 +28,7 @@ def rank_environment(cluster: "Cluster") -> dict[str, str]:
         variables["NCCL_IB_HCA"] = "=" + ",".join(cluster.node.hcas)
     if cluster.node.interface and cluster.num_nodes > 1:  # The ranks of one node meet without it.
         variables["NCCL_SOCKET_IFNAME"] = f"={cluster.node.interface}"
-        if cluster.launcher == "mpirun" or meets_by_mpi(cluster):
+        if cluster.launcher == "mpirun" or connecting_library(cluster) == "mpi":
             variables |= _mpi_interface_variables(cluster)
     return variables | cluster.environment
 
@@ -53,17 +53,7 @@ def _mpi_interface_variables(cluster: "Cluster") -> dict[str, str]:
     return {f"OMPI_MCA_{layer}_tcp_if_include": str(cluster.node.interface) for layer in layers}
 
 
-def meets_by_mpi(cluster: "Cluster") -> bool:
-    """Return whether MPI connects the ranks."""
-    return _connecting_library(cluster) == "mpi"
-
-
-def meets_over_gloo(cluster: "Cluster") -> bool:
-    """Return whether Gloo connects the ranks, each with all others."""
-    return _connecting_library(cluster) == "gloo"
-
-
-def _connecting_library(cluster: "Cluster") -> str | None:
+def connecting_library(cluster: "Cluster") -> str | None:
     """Return the library that connects the ranks: gloo, mpi or nccl; None where servers or threads do."""
     rendezvous = COMMUNICATORS[cluster.communication.kind].rendezvous
     if rendezvous == "horovod":

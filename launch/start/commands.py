@@ -12,7 +12,7 @@ from pathlib import Path
 from configs.errors import ConfigError, UserError
 from configs.load import ROOT
 from configs.programs import Program, command_of
-from configs.rank_variables import binding_environment, meets_by_mpi, meets_over_gloo
+from configs.rank_variables import binding_environment, connecting_library
 from configs.registry import COMMUNICATORS, horovod_has_mpi, require_engine
 from configs.resume_check import NUMERICS_PREFIXES
 from configs.schema import Cluster
@@ -64,7 +64,7 @@ def launcher_command(
             ranks on this one.
     """
     ranks, per_node = str(cluster.world_size), str(cluster.ranks_per_node)
-    by_mpi = meets_by_mpi(cluster)
+    by_mpi = connecting_library(cluster) == "mpi"
     if cluster.launcher == "horovodrun":
         words = ["-np", ranks, "--mpi" if by_mpi else "--gloo"]
         is_told = cluster.num_nodes > 1 and cluster.node.interface
@@ -179,7 +179,7 @@ def require_launchable(cluster: Cluster) -> None:
     kind, launcher = cluster.communication.kind, cluster.launcher
     if launcher not in (launchers := COMMUNICATORS[kind].launchers):
         raise ConfigError("cluster.launcher", launcher, f"{', '.join(launchers)} with communication.kind: {kind}")
-    if launcher == "mpirun" and kind == "horovod" and meets_over_gloo(cluster):
+    if launcher == "mpirun" and kind == "horovod" and connecting_library(cluster) == "gloo":
         remedy = "set cluster.communication.backend=mpi, or set launcher: horovodrun"
         raise ConfigError("cluster.communication.backend", "gloo", "mpi or nccl under mpirun", remedy)
 
@@ -227,7 +227,7 @@ def require_mpi(cluster: Cluster) -> None:
     """Raise UserError if the ranks are to meet by MPI, which this environment's Horovod was built without."""
     launcher, backend = cluster.launcher, cluster.communication.backend
     by_horovod = COMMUNICATORS[cluster.communication.kind].rendezvous == "horovod"
-    if not by_horovod or not meets_by_mpi(cluster) or horovod_has_mpi() is not False:
+    if not by_horovod or connecting_library(cluster) != "mpi" or horovod_has_mpi() is not False:
         return
     settings = ["cluster.launcher=horovodrun"] if launcher == "mpirun" or backend == "nccl" else []
     settings += ["cluster.communication.backend=gloo"] if backend == "mpi" else []
@@ -262,7 +262,8 @@ def _require_addresses(cluster: Cluster) -> None:
                 f"127.0.0.1: {error.strerror}: the loopback interface is down, by which the ranks of a machine meet; "
                 "bring it up: ip link set lo up"
             ) from None
-    by_horovod = COMMUNICATORS[cluster.communication.kind].rendezvous == "horovod" and meets_over_gloo(cluster)
+    by_gloo = connecting_library(cluster) == "gloo"
+    by_horovod = COMMUNICATORS[cluster.communication.kind].rendezvous == "horovod" and by_gloo
     if not by_horovod or cluster.num_nodes > 1 or cluster.launcher not in ("local", "horovodrun"):
         return
     name, reason = socket.gethostname(), "no network interface here has its address"

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from configs.arguments import Parser, exit_status, parse
-from configs.rank_variables import interface_variables, meets_by_mpi, meets_over_gloo
+from configs.rank_variables import connecting_library, interface_variables
 from configs.registry import COMMUNICATORS, RendezvousName
 
 if TYPE_CHECKING:  # A job script's ranks wait for this program, and the schema is three quarters of its start.
@@ -179,7 +179,7 @@ class _Horovod(Rendezvous):
             yield lambda rank: {**common, "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)}
 
     def is_served(self, cluster: "Cluster") -> bool:
-        return cluster.launcher == "srun" and meets_over_gloo(cluster)
+        return cluster.launcher == "srun" and connecting_library(cluster) == "gloo"
 
     @contextmanager
     def serve(self, num_nodes: int, ranks_per_node: int) -> Iterator[Mapping[str, str]]:
@@ -208,7 +208,7 @@ class _TorchStore(Rendezvous):
             yield lambda rank: {**_numbers(rank, num_ranks), **address, **({} if rank else store)}
 
     def is_served(self, cluster: "Cluster") -> bool:
-        return cluster.launcher in ("srun", "mpirun") and not meets_by_mpi(cluster)
+        return cluster.launcher in ("srun", "mpirun") and connecting_library(cluster) != "mpi"
 
     @contextmanager
     def serve(self, num_nodes: int, ranks_per_node: int) -> Iterator[Mapping[str, str]]:

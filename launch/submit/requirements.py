@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from configs.errors import ConfigError, UserError
-from configs.rank_variables import meets_over_gloo
+from configs.rank_variables import connecting_library
 from launch.start.commands import require_launchable
 from launch.submit.jobspec import JobSpec
 
@@ -101,7 +101,7 @@ def _require_launcher(spec: JobSpec) -> None:
     if cluster.communication.link_bytes_per_s is not None:
         allowed = "null for a job, because only ./run.sh train limits the loopback"
         raise ConfigError("cluster.communication.link_bytes_per_s", cluster.communication.link_bytes_per_s, allowed)
-    if meets_over_gloo(cluster) and cluster.world_size > _GLOO_RANKS:
+    if connecting_library(cluster) == "gloo" and cluster.world_size > _GLOO_RANKS:
         raise ConfigError(
             "cluster.communication.backend",
             "gloo",

@@ -7,8 +7,7 @@ import pytest
 from configs.load import load_cluster
 from configs.rank_variables import (
     binding_environment,
-    meets_by_mpi,
-    meets_over_gloo,
+    connecting_library,
     rank_environment,
 )
 from configs.schema import Cluster
@@ -116,7 +115,7 @@ def test_ranks_are_connected_by_a_library_only_where_it_carries_their_sums(
 ) -> None:
     communication = LAPTOP.communication.model_copy(update={"kind": kind, "backend": backend})
     cluster = LAPTOP.model_copy(update={"communication": communication})
-    assert (meets_by_mpi(cluster), meets_over_gloo(cluster)) == (by_mpi, over_gloo)
+    assert (connecting_library(cluster) == "mpi", connecting_library(cluster) == "gloo") == (by_mpi, over_gloo)
 
 
 @pytest.mark.parametrize(
