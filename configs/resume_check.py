@@ -14,11 +14,8 @@ NUMERICS_PREFIXES = (
 )  # fmt: skip
 """Variables of the libraries that do the arithmetic: they choose kernels and split work over threads."""
 
-_LIBRARY_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
-"""Variables that choose the libraries themselves."""
-
-COMPARED_VARIABLES = (*NUMERICS_PREFIXES, *_LIBRARY_VARIABLES)
-"""Beginnings of the names of variables on which a result may depend."""
+COMPARED_VARIABLES = (*NUMERICS_PREFIXES, "LD_LIBRARY_PATH", "LD_PRELOAD")
+"""Beginnings of the names of variables on which a result may depend; the last two choose the libraries themselves."""
 
 _NOT_COMPARED = ("hostname", "git.dirty", "git.diff")
 """What is kept of an attempt as evidence; ``git.diff_sha256`` tells whether the changes since a commit differ."""

@@ -75,8 +75,6 @@ class Recipe(Section):
         for idea in self.ideas:
             if idea.side(self, 1) is not None:
                 data |= idea.off
-        if data == {"eval_size": self.data.eval_size}:
-            return self
         model = self.model.model_copy(update={"image_size": side})
         return self.model_copy(update={"model": model, "data": self.data.model_copy(update=data)})
 
