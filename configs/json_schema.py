@@ -35,7 +35,7 @@ class Key:
     Attributes:
         path: Dotted path, as ``--set`` takes it.
         type: Type and range, in words.
-        values: The allowed values if there are too many for `type`, else empty.
+        values: The allowed values of a choice, else empty.
         default: The value that counts if the key is left out, as YAML; ``required`` if it may not be left out.
         unit: Unit of the value; empty if it has none.
         sentence: What the key does.
@@ -142,12 +142,10 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapp
 
 
 def _key(path: str, schema: Mapping[str, Any], *, is_required: bool) -> Key:
-    words = _type(schema)
-    allowed = schema.get("items", schema).get("enum", ())
     return Key(
         path=path,
-        type=words,
-        values=tuple(map(_yaml, allowed)) if "name" in words else (),
+        type=_type(schema),
+        values=tuple(map(_yaml, schema.get("items", schema).get("enum", ()))),
         default="required" if is_required else _yaml(schema.get("default", {})),
         unit=schema.get("unit", ""),
         sentence=schema.get("description", ""),
@@ -156,17 +154,13 @@ def _key(path: str, schema: Mapping[str, Any], *, is_required: bool) -> Key:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """Return a type and range in words, as ``integer 1 to 512`` or ``list: text``.
-
-    Allowed values that are too long for a column are called ``a name``.
-    """
+    """Return a type and range in words, as ``integer 1 to 512`` or ``list: text``."""
     if "anyOf" in schema:
         return " or ".join(_type(each) for each in schema["anyOf"])
     if "const" in schema:
         return _yaml(schema["const"])
     if "enum" in schema:
-        values = ", ".join(map(_yaml, schema["enum"]))
-        return values if len(values) <= _LONGEST_CHOICE else "a name"
+        return "choice"
     if schema.get("type") == "array":
         least = schema.get("minItems")
         count = f" of {least}" if least is not None and least == schema.get("maxItems") else ""
@@ -180,8 +174,6 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 _TYPE_NAMES = {"string": "text", "boolean": "true or false"}
-_LONGEST_CHOICE = 34
-"""Characters of allowed values that still fit into the column of types."""
 
 
 def _range(schema: Mapping[str, Any]) -> str:
