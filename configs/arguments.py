@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 from configs.errors import UserError, nearest
 from configs.interrupts import ChildInterrupted
-from configs.reading import CHECK_AND_REPEAT, link_circle, may_pass
+from configs.reading import CHECK_AND_REPEAT, may_pass
 from configs.synonyms import synonym
 
 T = TypeVar("T")
@@ -128,9 +128,8 @@ def parse(parser: Parser, options_type: Callable[..., T], arguments: Sequence[st
 
 def _path(text: str) -> Path:
     """Return the path of an option; without a word it would be the current folder, which nobody asked for."""
-    problem = link_circle(Path(text)) if text else "got '', as from an empty variable of the shell"
-    if problem:
-        raise argparse.ArgumentTypeError(f"{problem}; give another path")
+    if not text:
+        raise argparse.ArgumentTypeError("got '', as from an empty variable of the shell; give another path")
     return Path(text)
 
 

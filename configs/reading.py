@@ -156,12 +156,6 @@ def in_the_way(path: Path) -> str:
     return next((f"{each} is {'a file' if each.exists() else 'a link that leads to no folder'}" for each in odd), "")
 
 
-def link_circle(path: Path) -> str:
-    """Return in words that a path leads over a link in a circle; empty if it does not."""
-    found = next((each for each in (path, *path.parents) if os.path.islink(file_of(each))), None)  # noqa: PTH114
-    return "" if found is None else f"{found} is a link that leads back to itself"
-
-
 def _mode(path: Path) -> int | None:
     """Return type and permissions of what is at a path, or None if nothing is; `Path.stat` hides nothing."""
     try:

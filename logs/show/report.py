@@ -55,7 +55,7 @@ def report(
     ):
         if file is not None:
             found = file_of(file)
-            is_in_run = any(found.parent == path.resolve() for path in paths) and found.suffix.lower() not in _OUTPUTS
+            is_in_run = any(found.parent == file_of(path) for path in paths) and found.suffix.lower() not in _OUTPUTS
             require_replaceable(option, file, [*paths, file] if is_in_run else paths)
     runs = _gather_all(paths)
     if json:
@@ -133,7 +133,7 @@ def _gather_all(paths: Sequence[Path]) -> list[ReportedRun]:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Return names that tell the files apart, with as few parent folders as possible."""
-    parts = [(*path.resolve().parent.parts[1:], path.stem if path.is_file() else path.name) for path in paths]
+    parts = [(*file_of(path).parent.parts[1:], path.stem if path.is_file() else path.name) for path in paths]
     for depth in range(1, 6):
         names = [printable("/".join(part[-depth:])) for part in parts]
         if len(set(names)) == len(names) and not all(name.startswith("result_") for name in names):

@@ -134,22 +134,6 @@ def test_a_wrong_word_is_refused_in_one_line_and_an_option_of_other_programs_by_
     assert str(caught.value).endswith(f"{remedy}{'; ' if remedy else ''}see prog --help")
 
 
-@pytest.mark.parametrize("words", [["--out", "circle"], ["--out", "circle/below"], ["a", "circle"]])
-def test_a_link_in_a_circle_is_named_whatever_option_leads_there(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("circle").symlink_to("other")
-    Path("other").symlink_to("circle")
-    Path("new").symlink_to("nothing yet")
-    parser = Parser(prog="./run.sh verb")
-    parser.add_argument("paths", nargs="*", type=Path)
-    parser.add_argument("--out", type=Path)
-    assert parse(parser, dict, ["verb", "a", "--out", "new"]) == {"paths": [Path("a")], "out": Path("new")}
-    with pytest.raises(UserError, match=r": circle is a link that leads back to itself; give another path; see "):
-        parse(parser, dict, words)
-
-
 @pytest.mark.parametrize("words", [["--out", ""], ["--out="], ["a", ""]])
 def test_an_empty_word_is_no_path_to_the_current_folder(words: list[str]) -> None:
     parser = Parser(prog="./run.sh verb")
