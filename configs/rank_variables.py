@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def rank_environment(cluster: "Cluster") -> dict[str, str]:
     """Return the variables that every rank of a run gets besides the launcher's own."""
     variables = {"OMP_NUM_THREADS": str(cluster.engine.threads), **_OF_ENGINE[cluster.engine.name](cluster)}
-    if of_rendezvous := _OF_RENDEZVOUS.get(COMMUNICATORS[cluster.communication.kind].rendezvous):
-        variables |= of_rendezvous(cluster)
+    if COMMUNICATORS[cluster.communication.kind].rendezvous == "horovod":
+        variables |= _horovod_variables(cluster)
     if connecting_library(cluster) == "mpi":
         # Both would rewrite munmap, madvise and others in memory while MPI starts. A thread of the overlapped start-up
         # that is inside such a function crashes. The hooks serve caches of RDMA buffers that MPI moves itself.
@@ -27,7 +27,7 @@ def rank_environment(cluster: "Cluster") -> dict[str, str]:
         # Without the leading =, NCCL takes each name for a prefix, and mlx5_1 also matches mlx5_10.
         variables["NCCL_IB_HCA"] = "=" + ",".join(cluster.node.hcas)
     if cluster.node.interface and cluster.num_nodes > 1:  # The ranks of one node meet without it.
-        variables["NCCL_SOCKET_IFNAME"] = f"={cluster.node.interface}"
+        variables |= interface_variables(cluster.node.interface)
         if cluster.launcher == "mpirun" or connecting_library(cluster) == "mpi":
             variables |= _mpi_interface_variables(cluster)
     return variables | cluster.environment
@@ -96,11 +96,6 @@ def _horovod_variables(cluster: "Cluster") -> dict[str, str]:
     return variables
 
 
-def _torch_distributed_variables(cluster: "Cluster") -> dict[str, str]:
-    """Return the interface; without one in the cluster file, a rank takes the one that leads to the others."""
-    return interface_variables(cluster.node.interface) if cluster.node.interface and cluster.num_nodes > 1 else {}
-
-
 def interface_variables(interface: str) -> dict[str, str]:
     """Return the variables by which Gloo and NCCL use a network interface."""
     # NCCL takes a name without = for a prefix.
@@ -112,11 +107,6 @@ _OF_ENGINE: Mapping[str, Callable[["Cluster"], dict[str, str]]] = {
     "torch": _torch_variables,
     "timed": lambda _: {},
 }
-_OF_RENDEZVOUS: Mapping[str, Callable[["Cluster"], dict[str, str]]] = {
-    "horovod": _horovod_variables,
-    "torch": _torch_distributed_variables,
-}
-"""How a communicator's ranks meet (`configs.registry.CommunicatorEntry`) -> the variables of its library."""
 
 
 def binding_environment(cluster: "Cluster") -> dict[str, str]:

@@ -78,7 +78,6 @@ def test_ranks_meet_by_mpi_where_mpi_starts_them_or_carries_the_sums(
         ),
         ("engine.name=torch communication.kind=none ranks_per_node=1", "CUBLAS_WORKSPACE_CONFIG", None),
         ("node.hcas=['a']", "NCCL_IB_HCA", "=a"),
-        ("node.interface=eth0 num_nodes=2 launcher=horovodrun", "GLOO_SOCKET_IFNAME", None),
         ("node.interface=eth0 num_nodes=2 launcher=horovodrun", "NCCL_SOCKET_IFNAME", "=eth0"),
         ("node.interface=eth0", "NCCL_SOCKET_IFNAME", None),
         (
