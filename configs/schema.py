@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from pydantic import Field
@@ -87,12 +88,9 @@ class Recipe(Section):
     def spans(self) -> tuple[Span, ...]:
         """The run's epochs, cut where the side of the training images changes."""
         ideas = self.ideas
-        sides = [self._side(epoch, ideas) for epoch in range(1, self.run.epochs + 1)]
-        starts = [at for at, side in enumerate(sides) if at == 0 or side != sides[at - 1]]
-        return tuple(
-            Span(range(start + 1, end + 1), self._of_one_size(sides[start]))
-            for start, end in zip(starts, [*starts[1:], len(sides)], strict=True)
-        )
+        groups = groupby(range(1, self.run.epochs + 1), key=lambda epoch: self._side(epoch, ideas))
+        spans = [(side, [*epochs]) for side, epochs in groups]
+        return tuple(Span(range(epochs[0], epochs[-1] + 1), self._of_one_size(side)) for side, epochs in spans)
 
     def rows(self, batch_size: int) -> Sequence[int]:
         """Return which of ``batch_size`` records in an epoch's order become an augmented micro-batch, by place."""
