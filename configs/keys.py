@@ -71,7 +71,11 @@ def _parser() -> Parser:
 
 
 def _print_keys(block: str | None, *, as_json: bool) -> int:
-    sys.stdout.write(_json(block) if as_json else _text(block))
+    if as_json:
+        sys.stdout.write(_json(block))
+    else:
+        found = _find(block, may_search=True).items()
+        sys.stdout.write("\n".join(f"{kind}: {_FILES[kind]}\n\n{_listing(blocks)}" for kind, blocks in found))
     return 0
 
 
@@ -86,12 +90,6 @@ def _json(wanted: str | None) -> str:
     found = found or [key.schema for block in blocks for key in block.keys if key.path == wanted]
     schema = found[0] if len(found) == 1 else {"anyOf": found}
     return json.dumps({"$schema": DIALECT, **schema, "$defs": json_schema(kind)["$defs"]}, indent=2) + "\n"
-
-
-def _text(wanted: str | None) -> str:
-    """Return the listing of a kind of file, a block or a key; if None, of all keys."""
-    parts = [f"{kind}: {_FILES[kind]}\n\n{_listing(blocks)}" for kind, blocks in _find(wanted, may_search=True).items()]
-    return "\n".join(parts)
 
 
 def _find(wanted: str | None, *, may_search: bool) -> dict[str, Sequence[Block]]:

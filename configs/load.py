@@ -265,8 +265,7 @@ def read_tree(kind: str, name: str) -> dict[str, Any]:
     if isinstance(tree, dict) and {kind, "recipe", "cluster"} <= tree.keys():
         tree = tree[kind]
     if not isinstance(tree, dict):
-        found = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
-        raise UserError(f"{path}: a {kind} is a block of keys, but the file holds {found}; see ./run.sh keys {kind}")
+        raise UserError(f"{path}: a {kind} is a block of keys, and the file holds none; see ./run.sh keys {kind}")
     return tree
 
 
