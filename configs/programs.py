@@ -46,13 +46,9 @@ def command_of(program: Program, *arguments: str, python: Path | str = sys.execu
         arguments: The module's own arguments.
         python: The interpreter; by default the one that runs this process.
     """
-    is_isolated = bool(sys.flags.ignore_environment) or not _is_in_pythonpath()
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    leads_here = any(Path(folder).resolve() == Path(__file__).resolve().parents[1] for folder in folders if folder)
+    is_isolated = bool(sys.flags.ignore_environment) or not leads_here
     # -u, because -I ignores PYTHONUNBUFFERED, and the output of a process that is killed must not be lost.
     flags = ["-I", "-u"] if is_isolated else ["-u"]
     return [str(python), *flags, "-m", program.value, *arguments]
-
-
-def _is_in_pythonpath() -> bool:
-    """Return whether PYTHONPATH has the folder of this program."""
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return any(Path(folder).resolve() == Path(__file__).resolve().parents[1] for folder in folders if folder)

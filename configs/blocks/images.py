@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from configs.errors import ConfigError
 from configs.ideas import with_keys_of_ideas
 from configs.registry import ALL_SOURCES
 from configs.section import Section
@@ -34,8 +33,7 @@ class Crop(Section):
 
     def _require_agreement(self) -> None:
         for key, (low, high), top in (("area", self.area, 1.0), ("aspect", self.aspect, 10.0)):
-            if not 0 < low <= high <= top:
-                raise ConfigError(key, [low, high], f"0 < low <= high <= {top:g}")
+            self.refuse(not 0 < low <= high <= top, key, f"0 < low <= high <= {top:g}")
 
 
 @with_keys_of_ideas("data")

@@ -115,13 +115,11 @@ class Scheduler(Section):
     """Shell lines at the beginning of the job script, for example module load openmpi."""
 
     def _require_agreement(self) -> None:
-        words = [("queue", self.queue), ("account", self.account), *(("resources", each) for each in self.resources)]
-        for key, word in words:
-            if not word.isprintable():
-                # A line break would begin a directive, or a command, of its own in the job script.
-                raise ConfigError(key, word, "one line without control characters")
         for key in ("queue", "account"):  # The scheduler would pass over what follows the space.
             self.refuse(" " in self.at(key), key, "one name without spaces")
+        for key in ("queue", "account", "resources"):
+            # A line break would begin a directive, or a command, of its own in the job script.
+            self.refuse(not "".join(self.at(key)).isprintable(), key, "one line without control characters")
         try:
             "\n".join(self.resources).format(num_nodes=1, ranks_per_node=1, world_size=1)
         except (ValueError, LookupError, AttributeError):

@@ -109,10 +109,8 @@ class Model(Section):
         allowed, remedy = "[] where the weights are drawn: frozen layers would stay at random", "give trained weights"
         self.refuse(self.frozen and self.parameters is None, "frozen", allowed, f"{remedy} by --from RUN or FILE")
         residual, blocks = self.residual, NETWORKS[self.name].blocks
-        if residual != Residual() and not blocks:
-            raise ConfigError(
-                "residual", residual.model_dump(), f"left out for {self.name}, which has no residual blocks"
-            )
+        has_no_blocks = residual != Residual() and not blocks
+        self.refuse(has_no_blocks, "residual", f"left out for {self.name}, which has no residual blocks")
         has_no_stride = residual.stem == "deep" and len(blocks) != _STAGES_OF_PHOTOGRAPHS
         self.refuse(has_no_stride, "residual.stem", f"standard for {self.name}, whose stem has no stride")
         names = [f"stage{stage}_block{block}" for stage, last in enumerate(blocks, 1) for block in range(1, last + 1)]
