@@ -81,6 +81,7 @@ def test_the_listing_fits_a_hundred_columns_and_shows_every_key(capsys: pytest.C
         ("run.epochs", [r"run.epochs integer 1 to 100000 epochs required Passes over"], "run.seed"),
         ("cluster.node", ["cluster.node.accelerator.units"], "cluster.num_nodes"),
         ("study", ["study (a file with the key swept)"], "cluster.node"),
+        ("data.mean", ["list of 3: number"], "data.std"),
         ("model.name", ["choice", "Allowed: resnet18, resnet34, "], "model.image_size"),
         ("optimizer.skip_weight_decay", ["list: choice", "Allowed: weight, gamma, beta, bias."], "optimizer.momentum"),
     ],

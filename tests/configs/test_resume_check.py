@@ -66,6 +66,13 @@ def test_what_decides_the_last_bits_is_compared_and_nothing_else(changed: dict[s
     assert _changes(**changed) == words
 
 
+def test_a_variable_that_is_set_anew_is_told_where_none_was_set() -> None:
+    begun = arithmetic_of(BEGUN | {"variables": {}})
+    assert arithmetic_changes(begun, arithmetic_of(BEGUN | {"variables": {"LD_PRELOAD": "/a.so"}})) == [
+        "variables.LD_PRELOAD /a.so instead of absent"
+    ]
+
+
 def test_threads_folders_and_words_may_change_but_the_recipe_may_not() -> None:
     begun = fixed_settings(*load_both("digits", None, []))
     for free in ("cluster.engine.threads=2", "cluster.paths.runs=/elsewhere", "mlperf.submits=false"):
