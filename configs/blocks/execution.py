@@ -148,8 +148,3 @@ class Communication(Section):
     def carrier(self) -> str:
         """What carries the sums: the library of an allreduce that has a choice of them, otherwise the kind itself."""
         return self.backend if self.kind in ("horovod", "torch_distributed") else self.kind
-
-    @property
-    def needs_local_launcher(self) -> bool:
-        """Whether the kind needs processes or threads that only the local launcher starts: servers or devices."""
-        return COMMUNICATORS[self.kind].launchers == ("local",)

@@ -120,7 +120,7 @@ def _has_cores(cluster: Cluster, place: Cluster) -> bool:
     if place.device == "cpu" and place.launcher == "local":
         return cluster.world_size * cluster.engine.threads <= usable_cores()
     is_ours = cluster.launcher == "local" and cluster.scheduler.kind == "none"
-    is_startable = is_ours or not cluster.communication.needs_local_launcher
+    is_startable = is_ours or COMMUNICATORS[cluster.communication.kind].launchers != ("local",)
     return is_startable and cluster.world_size <= place.world_size
 
 
