@@ -2,7 +2,7 @@
 
 The name of the copy contains a digest of the manifest, so that another version of the data set is another copy. The
 copy gets that name only after its checksums agree with the manifest. A process that died in the middle leaves a
-partial copy, which the next one completes.
+partial copy, which the next one replaces.
 """
 
 import errno
@@ -116,11 +116,11 @@ def _is_whole(copy: Path, manifest: Manifest) -> bool:
 def _copy_dataset(source: Path, manifest: Manifest, copy: Path) -> None:
     """Copy into a hidden folder beside the final one, check the copy, then give it the final name."""
     partial = copy.with_name(f".{copy.name}.partial")
-    partial.mkdir(exist_ok=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
     total = dataset_bytes(manifest)
-    needed = total - sum(path.stat().st_size for path in partial.iterdir())
     remedy = "set cluster.paths.stage to another disk, or to null to read the shared folder"
-    require_space(copy.parent, needed, f"a copy of {source}", remedy)
+    require_space(copy.parent, total, f"a copy of {source}", remedy)
     with tqdm(total=total, desc=f"staging {source.name}", unit="B", unit_scale=True, disable=None) as progress:
         for name in SPLITS:
             split = manifest.split(name)
@@ -131,31 +131,13 @@ def _copy_dataset(source: Path, manifest: Manifest, copy: Path) -> None:
 
 
 def _copy_file(source: Path, copy: Path, sha256: str, advance: Callable[[int], object]) -> None:
-    """Append what a partial copy lacks; if the checksum is wrong after that, copy the whole file again.
+    """Copy a file to the disk.
 
     Raises:
         UserError: The checksum of the source differs from the manifest.
     """
-    was_begun = copy.exists()
-    if _append(source, copy, advance) == sha256:
-        return
-    copy.unlink()
-    if not was_begun:
-        folder = shlex.quote(str(source.parent))
-        raise UserError(
-            f"{source}: sha256 differs from the manifest; ./run.sh prepare --verify {folder} says what is wrong"
-        )
-    _copy_file(source, copy, sha256, advance)
-
-
-def _append(source: Path, copy: Path, advance: Callable[[int], object]) -> str:
-    """Append to ``copy`` the bytes that it lacks, and return the sha256 of the whole copy."""
     digest = hashlib.sha256()
-    with patiently(source, lambda: source.open("rb")) as reader, copy.open("a+b") as writer:
-        writer.seek(0)
-        while chunk := writer.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            advance(len(chunk))
+    with patiently(source, lambda: source.open("rb")) as reader, copy.open("wb") as writer:
 
         def read_on() -> bytes:
             reader.seek(writer.tell())  # A read that failed may have moved it.
@@ -167,4 +149,8 @@ def _append(source: Path, copy: Path, advance: Callable[[int], object]) -> str:
             advance(len(chunk))
         writer.flush()
         sync(writer.fileno())
-    return digest.hexdigest()
+    if digest.hexdigest() != sha256:
+        folder = shlex.quote(str(source.parent))
+        raise UserError(
+            f"{source}: sha256 differs from the manifest; ./run.sh prepare --verify {folder} says what is wrong"
+        )
