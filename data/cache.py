@@ -47,17 +47,7 @@ def clear_dataset(folder: Path) -> str | None:
         time.sleep(_PAUSE_S)
     if left is None:
         return _NOT_TOLD
-    return f"{left:,} bytes stay cached: {_reason(images[0].resolve().parent)}" if left else None
-
-
-def _reason(folder: Path) -> str:
-    """Return which process keeps files of a folder in memory, as far as the kernel tells this user."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # It has ended, or it is another user's.
-            if f" {folder}/" in (process / "maps").read_text(encoding="utf-8", errors="replace"):
-                words = (process / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
-                return f"process {process.name} reads them, {' '.join(words).strip()!r}"
-    return "another process reads them, or the folder is a tmpfs"
+    return f"{left:,} bytes stay cached: another process reads them, or the folder is a tmpfs" if left else None
 
 
 def known_obstacle(folder: Path) -> str | None:

@@ -71,7 +71,7 @@ def test_a_data_set_counts_as_cleared_only_where_no_page_of_its_records_is_left(
         assert mapping[0:1]
         left = clear_dataset(folder)
     assert left is not None
-    assert f"process {os.getpid()} reads them, '" in left
+    assert "another process reads them" in left
     assert pauses == [0.1] * 10, "a reader has a second in which to end"
     assert clear_dataset(folder) is None
     assert len(pauses) == 10
