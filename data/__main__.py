@@ -39,8 +39,8 @@ SOURCE is one of
 
 Every file is decoded before the first image is packed, and all problems are listed at once (docs/images.md has the
 rules); --skip-bad leaves damaged files out. DEST appears only when it is complete. Packing the same source again is
-fast and changes nothing. At the end, DEST/recipe.yaml is written, unless you have changed it: a small network and a
-schedule that suit the images.
+fast and changes nothing. At the end, DEST/recipe.yaml is written, unless it is there: a small network and a schedule
+that suit the images.
 
 With --in-place, DEST gets no image, but a list of those in SOURCE, which are read there during training. What is then
 different, docs/images.md says.
@@ -185,11 +185,10 @@ def _prepare(source: "Source", options: argparse.Namespace, start: float) -> int
     done = "indexed" if options.in_place else "packed"
     _print_counts(folder, manifest, "up to date" if was_there else f"{done} in {time.monotonic() - start:.1f} s")
     if not options.no_recipe:
-        path, state, reasons, command = write_recipe(folder, manifest)
-        kept = "kept, because it was changed; remove it to get a new one"
-        print(f"{path}: {kept if state == 'kept' else state}")
-        if state != "kept":
-            print(*(f"  {reason}" for reason in reasons), sep="\n")
+        path, is_new, reasons, command = write_recipe(folder, manifest)
+        print(f"{path}: {'written' if is_new else 'kept; remove it to get a new one'}")
+        for reason in reasons:
+            print(f"  {reason}")
         print(f"next: {command}")
     return 0
 

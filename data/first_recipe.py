@@ -11,14 +11,14 @@ import shlex
 import unicodedata
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 from PIL import Image
 
 from configs.errors import UserError
-from configs.load import ROOT, Dumper, load_cluster, load_recipe, resolve_path
+from configs.load import Dumper
 from configs.reading import exists
 from configs.schema import Recipe
 from configs.validate import validate
@@ -29,9 +29,7 @@ from data.manifest import Manifest
 NAME = "recipe.yaml"
 
 _MEASURED, _MEASURED_PX, _DECODED_PX, _WIDTH = 200, 64, 256, 120
-_HEADER = (
-    "# ./run.sh prepare wrote this recipe for the images beside it. Change it as you like: a changed file is kept.\n"
-)
+_HEADER = "# ./run.sh prepare wrote this recipe for the images beside it. Change it as you like: it is kept.\n"
 _NETWORK, _SMALLEST, _LARGEST = "resnet20", 8, 32
 _PHOTO_SIDE = 64
 _PASSES, _FEWEST_EPOCHS, _MOST_EPOCHS = 40_000, 12, 60
@@ -51,9 +49,7 @@ class _Pixels(NamedTuple):
     std: list[int]
 
 
-def write_recipe(
-    folder: Path, manifest: Manifest
-) -> tuple[Path, Literal["written", "up to date", "kept"], tuple[str, ...], str]:
+def write_recipe(folder: Path, manifest: Manifest) -> tuple[Path, bool, tuple[str, ...], str]:
     """Write the first recipe of a data set.
 
     Args:
@@ -61,62 +57,27 @@ def write_recipe(
         manifest: Its manifest.
 
     Returns:
-        The file; whether it was written, was there with the same content, or was kept since it has another; what was
-        chosen and why, a line each; and the command that trains on the images: with this recipe, or with one that comes
-        with the program for them and reaches a measured accuracy.
+        The file; whether it was written now, and not kept, as one that is there already; what was chosen and why, a
+        line each; and the command that trains on the images.
 
     Raises:
         UserError: The file cannot be written.
     """
     path = folder / NAME
-    own = shlex.join(["./run.sh", "train", str(path)])
-    shipped = _shipped(folder, manifest)
-    command = shlex.join(["./run.sh", "train", *shipped]) if shipped else own
-    tree, reasons = _choose(folder.absolute().name, manifest, _measure(folder), own)
-    recipe = validate(Recipe, tree)
-    text = _HEADER + "".join(_as_yaml(key, value) for key, value in tree.items())
+    command = shlex.join(["./run.sh", "train", str(path)])
+    if exists(path):
+        return path, False, (), command
+    tree, reasons = _choose(folder.absolute().name, manifest, _measure(folder), command)
+    validate(Recipe, tree)
+    text = _HEADER + yaml.dump(tree, Dumper=Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
     try:
-        if exists(path):
-            return path, "up to date" if _is_same(path, recipe) else "kept", reasons, command
         partial = folder / f".{NAME}.partial"
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
         told = f"{path}: cannot be written: {error.strerror}; the images are packed: with --no-recipe, this is no error"
         raise UserError(told) from None
-    return path, "written", reasons, command
-
-
-def _shipped(folder: Path, manifest: Manifest) -> list[str]:
-    """Return the recipe of the folder's name that comes with the program for these images, as words; or none."""
-    folder = folder.absolute()
-    if not (ROOT / "configs" / "recipes" / f"{folder.name}.yaml").is_file():
-        return []
-    recipe = load_recipe(folder.name)
-    facts = (manifest.source.kind, manifest.train.records, manifest.eval.records, len(manifest.class_names))
-    data = recipe.data
-    if (data.source, data.train_samples, data.eval_samples, recipe.model.num_classes) != facts:
-        return []
-    is_found = resolve_path(load_cluster("laptop").paths.data) == folder.parent
-    return [folder.name, *([] if is_found else ["--set", f"cluster.paths.data={folder.parent}"])]
-
-
-def _is_same(path: Path, recipe: Recipe) -> bool:
-    """Return whether a file is this recipe, but for the card and the names, which change when the folder is moved."""
-    names: Any = {"name": True, "card": True, "data": {"name"}}
-    try:
-        return load_recipe(str(path)).model_dump(exclude=names) == recipe.model_dump(exclude=names)
-    except UserError:
-        return False
-
-
-def _as_yaml(key: str, value: Any) -> str:
-    """Return a block of the recipe: the card line by line, other blocks of few words in one line."""
-    style = None if isinstance(value, dict) and key != "card" else False
-    text: str = yaml.dump(
-        {key: value}, Dumper=Dumper, sort_keys=False, default_flow_style=style, width=_WIDTH, allow_unicode=True
-    )
-    return text
+    return path, True, reasons, command
 
 
 def _measure(folder: Path) -> _Pixels:
