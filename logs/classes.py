@@ -3,17 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from configs.arguments import counted
 from configs.reading import is_file
 from logs.disk import read_as, write_json
 
 CLASSES_FILE = "classes.json"
 _WORST = 10
 _FAINTEST, _STRONGEST = 0.12, 0.75
-"""How strongly a cell is coloured, of the smallest and of the largest share of its kind."""
+"""How strongly a cell is coloured, of the smallest and of the largest share."""
 
 
 @dataclass(frozen=True)
@@ -49,46 +47,18 @@ class ClassResults:
         return self.correct[index] / self.images[index] if self.images[index] else None
 
     @property
-    def shares(self) -> list[tuple[int, float]]:
-        """Number and share of the recognised images of each class that has images, the least recognised class first."""
-        shares = [(index, self.accuracy(index)) for index in range(len(self.names))]
-        return sorted(
-            ((index, share) for index, share in shares if share is not None),
-            key=lambda each: (each[1], -self.images[each[0]]),
-        )
-
-    @property
     def worst(self) -> list[tuple[int, float]]:
-        """The first `shares` of classes that are not always recognised."""
-        return [(index, share) for index, share in self.shares[:_WORST] if share < 1]
-
-    @property
-    def summary(self) -> str:
-        """A sentence on all classes."""
-        if not self.shares:
-            return "No class has an evaluation image."
-        shares = [share for _, share in self.shares]
-        low, high = (self.names[self.shares[place][0]] for place in (0, -1))
-        words = (
-            f"Of {len(shares)} classes, “{low}” is recognised least ({shares[0]:.1%} of its images) and “{high}” most "
-        )
-        words += f"({shares[-1]:.1%}); the median class is at {median(shares):.1%}."
-        missing = len(self.names) - len(shares)
-        return words + (f" {counted(missing, 'class has', 'classes have')} no evaluation image." if missing else "")
+        """Number and share of the classes that are recognised least, of those that are not always recognised."""
+        shares = [(index, self.accuracy(index)) for index in range(len(self.names))]
+        found = [(index, share) for index, share in shares if share is not None and share < 1]
+        return sorted(found, key=lambda each: (each[1], -self.images[each[0]]))[:_WORST]
 
     @property
     def strengths(self) -> list[list[float]]:
-        """How strongly each cell of the confusion matrix is coloured, from 0 to 1.
-
-        A colour is as strong as the cell's share of its row; of mistakes, relative to the largest share of a mistake.
-        """
-        rows = [[count / (sum(row) or 1) for count in row] for row in self.confusion or ()]
-        cells = [(index, other, share) for index, row in enumerate(rows) for other, share in enumerate(row)]
-        most = max((share for index, other, share in cells if index != other), default=0.0) or 1.0
-        for index, other, share in cells:
-            strength = _FAINTEST + (_STRONGEST - _FAINTEST) * share / (1 if index == other else most)
-            rows[index][other] = round(strength, 3) if share else 0.0
-        return rows
+        """How strongly each cell of the confusion matrix is coloured, from 0 to 1, by the cell's share of its row."""
+        shares = [[count / (sum(row) or 1) for count in row] for row in self.confusion or ()]
+        span = _STRONGEST - _FAINTEST
+        return [[round(_FAINTEST + span * share, 3) if share else 0.0 for share in row] for row in shares]
 
 
 def write_classes(folder: Path, epoch: int, names: Sequence[str], counts: Mapping[str, Any]) -> None:

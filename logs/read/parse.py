@@ -14,21 +14,21 @@ from logs.read.record import EpochSpan, Evaluation, Pause, RunRecord, as_integer
 
 _SETTINGS = ("opt_", "lars_", "sgd_", "model_bn_span", "gradient_accumulation", "label_smoothing", "eval_target")
 _TRAIN_SAMPLES = ("train_samples", "preproc_num_train_examples", "num_train_examples")
-_EVAL_SAMPLES = ("eval_samples", "preproc_num_eval_examples", "num_eval_examples")
-_KEPT = ("submission_", "global_batch_size", "input_batch_size", "eval_offset", *_TRAIN_SAMPLES, *_EVAL_SAMPLES)
+_KEPT = ("submission_", "global_batch_size", "input_batch_size", "eval_offset", *_TRAIN_SAMPLES)
 _ONCE = ("init_start", "init_stop", "run_start", "run_stop", "run_final")
 """Every rank may log these; the first event of each counts."""
-_MARKS = ("epoch_start", "epoch_stop", "block_start", "block_stop", "train_epoch")
+_MARKS = ("epoch_start", "epoch_stop", "train_epoch")
+"""The marks of epochs. Blocks of epochs are not read, because an evaluation ends each."""
 _EVALUATED = {"eval_start": "begin", "eval_stop": "end", "eval_accuracy": "time"}
 _SEEDS = ("seed", "run_set_random_seed")
-_EVENTS = {*_ONCE, *_MARKS, *_EVALUATED, *_SEEDS, "tracked_stats"}
+_EVENTS = {*_ONCE, *_MARKS, *_EVALUATED, *_SEEDS}
 _LEAST_GLOBAL_BATCH = 512
 """In v0.5, input_batch_size is the global batch in some logs, and the batch of one worker (26 to 208) in others."""
 _LEAST_COVER = 0.7
 """Marks that cover a smaller share of the training time, or of the epochs, do not tell how long an epoch took.
 
-Published logs have marks that the host wrote ahead of its GPUs (0.1 to 0.5 of the time), marks that were all written at
-the end, and blocks of one epoch that repeat their number.
+Published logs have marks that the host wrote ahead of its GPUs (0.1 to 0.5 of the time), and marks that were all
+written at the end.
 """
 
 
@@ -118,58 +118,6 @@ class _Evaluations:
         )
 
 
-class _Spans:
-    """The marks of epochs and blocks: Unix times, by the number of the first epoch as the log has it."""
-
-    def __init__(self) -> None:
-        self.marks: dict[str, dict[float, list[float]]] = {"epoch": {}, "block": {}}
-        self._counts: dict[float, float] = {}
-        self._open_epoch: float | None = None
-
-    def add(self, event: Event) -> None:
-        """Add an event that begins or ends an epoch or a block: the first begin of an epoch counts, and the last end.
-
-        v0.5 logs no end of an epoch: the next epoch or an evaluation ends it.
-        """
-        kind, is_old = event.key.partition("_")[0], event.key == "train_epoch"
-        epoch = event.epoch if kind == "epoch" else to_number(event.metadata.get("first_epoch_num"))
-        if is_old:
-            self.close(event.time_s)
-            kind, epoch = "epoch", to_number(event.value)
-        if epoch is None or event.time_s is None:
-            return
-        if is_old or event.key.endswith("_start"):
-            self._open_epoch = epoch if is_old else None
-            if kind == "block":
-                self._counts[epoch] = to_number(event.metadata.get("epoch_count")) or 1.0
-            self.marks[kind].setdefault(epoch, [event.time_s])
-        elif span := self.marks[kind].get(epoch):
-            span[1:] = [max([event.time_s, *span[1:]])]
-
-    def close(self, time_s: float | None) -> None:
-        """End the open epoch of v0.5."""
-        span = self.marks["epoch"].get(self._open_epoch) if self._open_epoch is not None else None
-        if span and len(span) == 1 and time_s is not None:
-            span.append(time_s)
-        self._open_epoch = None
-
-    def ended(self, shift: int, begins: Sequence[float] = ()) -> Iterator[tuple[float, float, float, float]]:
-        """Yield (first epoch, begin, end, number of epochs): epochs, or blocks if no epoch has an end.
-
-        Args:
-            shift: Added to epochs, so that they count from 1.
-            begins: Unix times at which evaluations began; a block counts up to its evaluation.
-        """
-        if any(len(span) > 1 for span in self.marks["epoch"].values()):
-            spans = [(epoch, span) for epoch, span in self.marks["epoch"].items() if len(span) > 1]
-            yield from ((epoch + shift, span[0], span[1], 1.0) for epoch, span in spans)
-            return
-        for epoch, (begin, *end) in self.marks["block"].items():
-            inside = [at for at in begins if end and begin < at < end[0]]
-            if end:
-                yield epoch, begin, min(inside) if inside else end[0], self._counts[epoch]
-
-
 def _cover(spans: Sequence[EpochSpan], evaluations: Sequence[Evaluation], elapsed_s: float) -> bool:
     """Return whether spans cover most of the training time and most of the epochs that were evaluated."""
     covered_s = sum(span.end_s - span.begin_s for span in spans)
@@ -206,14 +154,13 @@ class _Parser:
     def _restart(self) -> None:
         """Discard the events of a run, because a log may contain a run that was started again."""
         self.at: dict[str, Event] = {}
-        self.init_starts_s: list[float | None] = []
         self.last_s: float | None = None
-        self.spans = _Spans()
+        self.epochs: dict[float, list[float]] = {}
+        """Number of an epoch as the log has it -> Unix times of its first begin and of its last end."""
         self.evaluations = _Evaluations()
-        self.throughputs: dict[float, float] = {}
         self.attempts = 1
         self.pauses: list[Pause] = []
-        self._resumed_at: Event | None = None
+        self._is_resuming = False
         self._paused_s = 0.0
 
     def add(self, event: Event | None) -> None:
@@ -230,14 +177,13 @@ class _Parser:
             # A key of this program: the earlier attempt was stopped, and the same run continues here.
             self.at.pop("run_stop", None)
             self.evaluations.earlier = set(self.evaluations.rows)
-            self._resumed_at = event
+            self._is_resuming = True
             self.attempts += 1
-            self.init_starts_s = []
         elif event.key in _EVENTS:
             # After run_stop, a slow rank or a second run in the same file may still log.
             if not self._came_later(event, "run_stop"):
                 self._add_to_run(event)
-                if self._resumed_at is None:
+                if not self._is_resuming:
                     self.last_s = max(self.last_s or 0.0, event.time_s or 0.0) or None
         elif event.key.startswith(_SETTINGS) and event.is_short:
             self.settings[event.key] = event.value
@@ -248,12 +194,12 @@ class _Parser:
         """Return an event with the pauses before it taken off its time; the run_start of a resumed run ends a pause."""
         if event.time_s is None:
             return event
-        if event.key == "run_start" and self._resumed_at is not None:
+        if event.key == "run_start" and self._is_resuming:
             if "run_start" in self.at and self.last_s is not None:
                 begin_s = self.last_s + self._paused_s
-                self.pauses.append(Pause(begin_s, max(begin_s, event.time_s), to_number(self._resumed_at.value)))
+                self.pauses.append(Pause(begin_s, max(begin_s, event.time_s)))
                 self._paused_s += event.time_s - begin_s  # below 0 where the clock was set back meanwhile
-            self._resumed_at = None
+            self._is_resuming = False
         return replace(event, time_s=event.time_s - self._paused_s) if self._paused_s else event
 
     def _add_to_run(self, event: Event) -> None:
@@ -261,20 +207,24 @@ class _Parser:
             is_running = "run_stop" not in self.at and self.attempts == 1
             if is_running and self._came_later(event, "run_start"):
                 self._restart()
-            self.init_starts_s.append(event.time_s)
-        if event.key in ("run_stop", "eval_start"):
-            self.spans.close(event.time_s)
         if event.key in _ONCE:
             self.at.setdefault(event.key, event)
         elif event.key in _MARKS:
-            self.spans.add(event)
+            self._mark(event)
         elif event.key in _EVALUATED:
             self.evaluations.add(event)
-        elif event.key in _SEEDS:
-            if isinstance(event.value, int | str) and event.value not in self.seeds:
-                self.seeds.append(event.value)
-        elif isinstance(event.value, dict) and (rate := to_number(event.value.get("throughput"))) is not None:
-            self.throughputs[len(self.throughputs) + 1.0 if event.epoch is None else event.epoch] = rate
+        elif isinstance(event.value, int | str) and event.value not in self.seeds:
+            self.seeds.append(event.value)
+
+    def _mark(self, event: Event) -> None:
+        """Add the begin or the end of an epoch; v0.5 logs no ends."""
+        epoch = to_number(event.value) if event.key == "train_epoch" else event.epoch
+        if epoch is None or event.time_s is None:
+            return
+        if event.key != "epoch_stop":
+            self.epochs.setdefault(epoch, [event.time_s])
+        elif span := self.epochs.get(epoch):
+            span[1:] = [max([event.time_s, *span[1:]])]
 
     def _came_later(self, event: Event, key: str) -> bool:
         then = self._time(key)
@@ -294,7 +244,6 @@ class _Parser:
         told = {key: self.points.get(f"submission_{key}") for key in ("org", "benchmark", "division", "platform")}
         texts = {key: value if isinstance(value, str) and value else None for key, value in told.items()}
         old_batch = self._integer("input_batch_size") or 0
-        starts_s = [at for at in self.init_starts_s if at is not None]
         return RunRecord(
             source=source,
             ruleset=(self.ruleset or ruleset_at(self.first_s)) if is_known else None,
@@ -306,22 +255,19 @@ class _Parser:
             global_batch_size=self._integer("global_batch_size")
             or (old_batch if old_batch >= _LEAST_GLOBAL_BATCH else None),
             train_samples=self._integer(*_TRAIN_SAMPLES),
-            eval_samples=self._integer(*_EVAL_SAMPLES),
             target=target,
             seeds=tuple(self.seeds),
             began_s=start,
             attempts=self.attempts,
             pauses=tuple(self.pauses),
-            init_starts=(len(self.init_starts_s), elapsed(starts_s[0], max(starts_s)) or 0.0 if starts_s else 0.0),
             init_s=elapsed(self._time("init_start"), self._time("init_stop")),
             time_to_train_s=elapsed(start, stop),
             elapsed_s=elapsed_s,
             evaluations=evaluations,
             epoch_spans=() if start is None else self._spans(start, shift, evaluations, elapsed_s or 0.0),
             last_epoch=max(
-                (as_integer(first + count - 1) for first, *_, count in self.spans.ended(shift)), default=None
+                (as_integer(epoch + shift) for epoch, (_, *end) in self.epochs.items() if end), default=None
             ),
-            throughputs=tuple(sorted(self.throughputs.items())),
             settings=dict(sorted(self.settings.items())),
             unreadable=self.unreadable,
         )
@@ -330,18 +276,17 @@ class _Parser:
         self, start: float, shift: int, evaluations: Sequence[Evaluation], elapsed_s: float
     ) -> tuple[EpochSpan, ...]:
         """Return the epochs; if the marks do not cover the run, the stretches of training between evaluations."""
-        begins = [row["begin"] for row in self.evaluations.rows.values() if row.get("begin") is not None]
         found = tuple(
-            EpochSpan(as_integer(epoch), round(begin - start, 6), round(end - start, 6), count)
-            for epoch, begin, end, count in sorted(self.spans.ended(shift, begins))
-            if end >= begin >= start
+            EpochSpan(as_integer(epoch + shift), round(begin - start, 6), round(end[0] - start, 6))
+            for epoch, (begin, *end) in sorted(self.epochs.items())
+            if end and end[0] >= begin >= start
         )
         return found if _cover(found, evaluations, elapsed_s) else tuple(_between(evaluations))
 
     def _counts_from_zero(self) -> bool:
         """Return whether the log numbers epochs from 0, as v0.5 allowed."""
-        if self.ruleset != "0.5.0" or self.spans.marks["epoch"]:
-            return self.ruleset == "0.5.0" and min(self.spans.marks["epoch"]) == 0
+        if self.ruleset != "0.5.0" or self.epochs:
+            return self.ruleset == "0.5.0" and min(self.epochs) == 0
         # Without epoch events: eval_offset is the first evaluated epoch, numbered from 0.
         epochs = [row["epoch"] for row in self.evaluations.rows.values() if row["epoch"] is not None]
         return min(epochs, default=None) == to_number(self.points.get("eval_offset"))

@@ -47,12 +47,10 @@ class Pause:
 
     Attributes:
         begin_s: Unix time at which it begins; ``end_s`` likewise.
-        step: Steps done when the run went on.
     """
 
     begin_s: float
     end_s: float
-    step: float | None
 
 
 @dataclass(frozen=True)
@@ -84,14 +82,10 @@ class RunRecord:
         began_s: Unix time of run_start.
         init_s: Seconds from the first init_start to init_stop.
         attempts: Number of times that the run was started; more than 1 if it was stopped and resumed.
-        init_starts: (number of ranks that logged init_start in the last attempt, seconds from the first to the last of
-            these events).
         time_to_train_s: Seconds from run_start to run_stop; None without run_stop.
         elapsed_s: Seconds from run_start to the last event.
-        epoch_spans: The epochs; if the log marks only blocks, the blocks without their evaluations; if the marks do not
-            cover the run, the stretches between evaluations.
+        epoch_spans: The epochs; if the marks do not cover the run, the stretches between evaluations.
         last_epoch: The last epoch that has ended, by the log's marks.
-        throughputs: (epoch, images/s) pairs from ``tracked_stats`` events.
         settings: Logged hyperparameters, key -> value.
         unreadable: Number of records that could not be read.
     """
@@ -105,20 +99,17 @@ class RunRecord:
     status: Literal["success", "aborted"] | None = None
     global_batch_size: int | None = None
     train_samples: int | None = None
-    eval_samples: int | None = None
     target: float | None = None
     seeds: tuple[int | str, ...] = ()
     began_s: float | None = None
     init_s: float | None = None
     attempts: int = 1
     pauses: tuple[Pause, ...] = ()
-    init_starts: tuple[int, float] = (0, 0.0)
     time_to_train_s: float | None = None
     elapsed_s: float | None = None
     evaluations: tuple[Evaluation, ...] = ()
     epoch_spans: tuple[EpochSpan, ...] = ()
     last_epoch: int | float | None = None
-    throughputs: tuple[tuple[float, float], ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     unreadable: int = 0
 
@@ -184,13 +175,8 @@ class RunRecord:
         """Why the log has no images/s, in words; empty if it has."""
         if not self.is_of_images:
             return f"the log is of the benchmark {self.benchmark}, which trains on no images"
-        needed = {
-            "train_samples": self.images_per_epoch,
-            "an epoch that has ended": self.epochs,
-            "the times of run_start and of an end": self._rate_s,
-        }
-        missing = [words for words, value in needed.items() if not value]
-        return f"the log does not have {' and '.join(missing)}" if missing else ""
+        is_known = self.images_per_epoch and self.epochs and self._rate_s
+        return "" if is_known else "the log lacks train_samples, an epoch that has ended, or the times of begin and end"
 
     @property
     def _rate_s(self) -> float | None:

@@ -18,7 +18,7 @@ _MAX_DOTS = 40
 _MAX_VALUE = 1e15
 """A diverged loss above this value counts as infinite: drawn to scale, it would flatten all other values."""
 
-Scale = Literal["linear", "log2", "log10"]
+Scale = Literal["linear", "log2"]
 Style = Literal["measured", "predicted", "ideal"]
 
 
@@ -67,7 +67,7 @@ class Series:
 
     @property
     def in_words(self) -> str:
-        """The name with the last, the lowest and the highest value, as a tooltip has them; empty without a value."""
+        """The name with the last, the lowest and the highest value; empty without a value."""
         ys = [y for _, y in self.known]
         ends = f"ends at {in_short(ys[-1])}, lowest {in_short(min(ys))}, highest {in_short(max(ys))}" if ys else ""
         return f"{self.name}: {ends}" if ys else ""
@@ -90,7 +90,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A coloured part of a bar from ``begin`` to ``end``; ``number`` is the colour, ``words`` the tooltip."""
+    """A coloured part of a bar from ``begin`` to ``end``; ``number`` is the colour, ``words`` describe it."""
 
     begin: float
     end: float
@@ -114,7 +114,7 @@ class LineChart:
         title: What the vertical axis shows; readers who cannot see the chart hear the title too.
         x_name: Name of the horizontal axis.
         bands: Marked ranges of an axis.
-        x_scale: ``log2`` and ``log10`` need values above 0; ``log2`` puts the ticks at powers of two.
+        x_scale: ``log2`` needs values above 0, and puts the ticks at powers of two.
         y_from_zero: The vertical axis begins at 0 where no value is below 0.
         x_ticks: Values to mark on the horizontal axis. If empty, round numbers are chosen.
     """
@@ -130,14 +130,8 @@ class LineChart:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is at least one point to draw."""
-        return any(each.known for each in self.series)
-
-    @property
-    def single_values(self) -> list[tuple[Series, float, float]]:
-        """The x and y of each series if none has more than one point, so that there is no line to draw; else empty."""
-        is_single = all(len(each.known) <= 1 for each in self.series)
-        return [(each, *point) for each in self.series for point in each.known] if is_single else []
+        """Whether a series has two points, so that there is a line to draw."""
+        return any(len(each.known) > 1 for each in self.series)
 
     @property
     def description(self) -> str:

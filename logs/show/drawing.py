@@ -10,44 +10,34 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-from xml.etree.ElementTree import Element, fromstring, register_namespace, tostring
+from xml.etree.ElementTree import fromstring, register_namespace, tostring
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FixedLocator, Locator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from logs.disk import whole_file
 from logs.show.chart import Band, BarChart, Captioned, Chart, LineChart, Scale, Series, colour_of, in_short
-
-Tooltips = dict[str, tuple[str, list[str]]]
-"""Group of an SVG -> the tooltip of the group's line or bar, and the tooltips of the group's dots in their order."""
 
 _COLOURS = Path(__file__).parent / "colours.css"
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
 _WIDTH, _HEIGHT = 360, 220
 """Size of a page's line chart in CSS pixels: about as wide as a phone's screen, so that text is not shrunk there."""
-_RIGHT, _TOP, _BOTTOM = 14, 8, 40
-"""Margins of a page's chart in pixels. Automatic margins would measure all labels, and double a drawing's time."""
 _FILE_WIDTH, _FILE_HEIGHT = 560, 380
 """Size of each chart of an image file in CSS pixels."""
 _COUNTS = ("epochs", "ranks")
 """Horizontal axes whose ticks are whole numbers."""
-_ROW, _LINE = 24, 13
-"""Height of a row of a bar chart, and of a second line of a label, in pixels."""
-_CHARACTER = 6.2
-"""Width of a character in pixels: capitals are wider, small letters narrower."""
+_ROW, _LINE, _AXIS = 24, 13, 48
+"""Height of a row of a bar chart, of a second line of a label, and of the axis below, in pixels."""
 _LABEL_CHARACTERS = 30
 _POINTS_PER_INCH = 72
 """The SVG backend writes points; with 72 pixels to the inch, a pixel is a point."""
 _PAD = 0.15
 """Empty space around and between the charts of an image file, in inches."""
 _PNG_DPI = 144
-_NARROW, _WIDE = 5.0, 1e3
-"""Ratios of the last to the first value of a logarithmic axis: below ``_NARROW``, the ticks 1, 2, 5 and 10 are too few;
-from ``_WIDE`` on they are too many, and only powers of ten are marked."""
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "font.sans-serif": ["DejaVu Sans"],  # each text of an SVG names all of these
@@ -68,17 +58,13 @@ def to_svg(chart: Chart) -> str:
     height = _HEIGHT
     if isinstance(chart, BarChart):
         row = _ROW + _LINE * any(len(bar.label) > _LABEL_CHARACTERS for bar in chart.bars)
-        height = _TOP + row * len(chart.bars) + _BOTTOM
+        height = row * len(chart.bars) + _AXIS
     with rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
+        figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, height / _POINTS_PER_INCH), layout="constrained")
         axes = figure.add_subplot()
-        tooltips = _draw(axes, chart)
+        _draw(axes, chart)
         axes.set_xlabel(chart.x_name, loc="right")
-        lines = [line for label in axes.get_yticklabels() for line in label.get_text().split("\n")]
-        left = 14 + _CHARACTER * max(map(len, lines))
-        size = (_WIDTH - left - _RIGHT) / _WIDTH, (height - _TOP - _BOTTOM) / height
-        axes.set_position((left / _WIDTH, _BOTTOM / height, *size))
-        return _to_svg(figure, [chart], tooltips)
+        return _to_svg(figure, [chart])
 
 
 def save_charts(path: Path, charts: Sequence[Captioned]) -> None:
@@ -88,7 +74,6 @@ def save_charts(path: Path, charts: Sequence[Captioned]) -> None:
         UserError: If the file cannot be written.
     """
     size = (_FILE_WIDTH * len(charts) / _POINTS_PER_INCH, _FILE_HEIGHT / _POINTS_PER_INCH)
-    tooltips: Tooltips = {}
     ink = _light_colours()["--ink"]
     with rc_context(_STYLE):
         layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0.04)
@@ -97,7 +82,7 @@ def save_charts(path: Path, charts: Sequence[Captioned]) -> None:
             chart = captioned.chart
             assert isinstance(chart, LineChart)
             axes = figure.add_subplot(1, len(charts), place)
-            tooltips |= _draw(axes, chart, prefix=f"{place}-")
+            _draw(axes, chart)
             axes.set_xlabel(chart.x_name)
             axes.set_ylabel(chart.title)
             axes.set_title(captioned.caption, color=ink)
@@ -106,7 +91,7 @@ def save_charts(path: Path, charts: Sequence[Captioned]) -> None:
         with whole_file(path) as file:
             if path.suffix.lower() == ".svg":
                 drawn = [each.chart for each in charts]
-                svg = _to_svg(figure, drawn, tooltips, style=_COLOURS.read_text(encoding="utf-8"))
+                svg = _to_svg(figure, drawn, style=_COLOURS.read_text(encoding="utf-8"))
                 file.write(f"{svg}\n".encode())
             else:
                 figure.savefig(file, format="png", dpi=_PNG_DPI)
@@ -127,7 +112,7 @@ def plot_study(
         for number, (name, rows) in enumerate(curves.items())
     ]
     ticks = sorted({row[0] for rows in curves.values() for row in rows})
-    chart = LineChart(metric, swept, series, x_scale="log10", y_from_zero=False, x_ticks=ticks)
+    chart = LineChart(metric, swept, series, x_scale="log2", y_from_zero=False, x_ticks=ticks)
     save_charts(path, [Captioned("", chart)])
 
 
@@ -138,13 +123,12 @@ def _light_colours() -> dict[str, str]:
     return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", light))
 
 
-def _to_svg(figure: Figure, charts: Sequence[Chart], tooltips: Tooltips, *, style: str = "") -> str:
-    """Return matplotlib's SVG with a description, tooltips, and CSS variables in place of the colours.
+def _to_svg(figure: Figure, charts: Sequence[Chart], *, style: str = "") -> str:
+    """Return matplotlib's SVG with a description, and CSS variables in place of the colours.
 
     Args:
         figure: Drawn in the colours of light mode.
         charts: What the figure shows.
-        tooltips: Those of some of the groups.
         style: CSS of a file that stands alone; a page has its own.
     """
     figure.patch.set_visible(bool(style))
@@ -155,12 +139,7 @@ def _to_svg(figure: Figure, charts: Sequence[Chart], tooltips: Tooltips, *, styl
     svg.attrib |= size | {"role": "img", "aria-label": " ".join(chart.description for chart in charts)}
     for group in svg.iter(f"{{{_SVG}}}g"):
         # The ids of groups would not be unique in a page. Those of markers stay: the same id is the same marker.
-        own, dots = tooltips.get(group.attrib.pop("id", ""), ("", []))
-        for element, words in [(group, own), *zip(group.iter(f"{{{_SVG}}}use"), dots, strict=False)]:
-            if words:
-                title = Element(f"{{{_SVG}}}title")
-                title.text = words
-                element.insert(0, title)
+        group.attrib.pop("id", None)
     register_namespace("", _SVG)
     register_namespace("xlink", _XLINK)
     variables = {colour: f"var({name})" for name, colour in _light_colours().items()}
@@ -168,26 +147,27 @@ def _to_svg(figure: Figure, charts: Sequence[Chart], tooltips: Tooltips, *, styl
     return written.replace(">", f"><style>{style}</style>", 1) if style else written
 
 
-def _draw(axes: Axes, chart: Chart, prefix: str = "") -> Tooltips:
-    """Draw a chart; return the tooltips by SVG group, the name of each group with ``prefix``."""
+def _draw(axes: Axes, chart: Chart) -> None:
     soft, grid = _light_colours()["--soft"], _light_colours()["--grid"]
     axes.patch.set_visible(False)
     axes.spines[:].set_visible(False)
     axes.xaxis.label.set_color(soft)
     axes.yaxis.label.set_color(soft)
-    tooltips = _draw_bars(axes, chart) if isinstance(chart, BarChart) else _draw_lines(axes, chart, prefix)
+    if isinstance(chart, BarChart):
+        _draw_bars(axes, chart)
+    else:
+        _draw_lines(axes, chart)
     axes.tick_params(which="both", length=0, pad=5, labelcolor=soft)
     axes.grid(axis="x" if isinstance(chart, BarChart) else "y", color=grid, clip_on=False)
-    return tooltips
 
 
-def _draw_lines(axes: Axes, chart: LineChart, prefix: str) -> Tooltips:
+def _draw_lines(axes: Axes, chart: LineChart) -> None:
     _set_axes(axes, chart)
     names = iter(range(len(chart.bands)))
     for band in chart.bands:
         _draw_band(axes, band, next(names) if band.axis == "x" else 0)
-    groups = {f"{prefix}series-{index}": series for index, series in enumerate(chart.series)}
-    return {group: (series.in_words, _draw_series(axes, series, group)) for group, series in groups.items()}
+    for series in chart.series:
+        _draw_series(axes, series)
 
 
 def _set_axes(axes: Axes, chart: LineChart) -> None:
@@ -217,22 +197,12 @@ def _set_axis(axes: Axes, name: Literal["x", "y"], scale: Scale, values: Sequenc
         axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)))
     else:
         axes.set(**{f"{name}scale": "log", f"{name}lim": (low / 1.1, high * 1.1)})
-        axis.set_major_locator(_log_locator(scale, high / low))
+        axis.set_major_locator(LogLocator(2, numticks=9))
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: in_short(value))
 
 
-def _log_locator(scale: Scale, ratio: float) -> Locator:
-    """Return round ticks for a logarithmic axis, the last value of which is ``ratio`` times the first."""
-    if scale == "log2":
-        return LogLocator(2, numticks=9)
-    if ratio < _NARROW:
-        return MaxNLocator(5, steps=(1, 2, 5, 10))
-    return LogLocator(10, subs=(1, 2, 5) if ratio < _WIDE else (1,), numticks=9)
-
-
-def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
-    """Draw one series as the SVG group ``group``; return the tooltips of its dots."""
+def _draw_series(axes: Axes, series: Series) -> None:
     points, colour = series.drawable, _light_colours()[series.colour]
     is_hollow = series.style == "predicted"
     if series.spread:
@@ -242,7 +212,6 @@ def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
         [x for x, _ in points],
         [y for _, y in points],
         label=series.name,
-        gid=group,
         color=colour,
         clip_on=False,
         linestyle=(0, series.dashes) if series.dashes else "-",
@@ -252,7 +221,6 @@ def _draw_series(axes: Axes, series: Series, group: str) -> list[str]:
     )
     if series.style == "ideal":
         line.set_linewidth(1)
-    return [f"{series.name}: {in_short(y)} at {in_short(x)}" for x, y in series.known] if series.has_dots else []
 
 
 def _draw_band(axes: Axes, band: Band, row: int) -> None:
@@ -270,23 +238,19 @@ def _draw_band(axes: Axes, band: Band, row: int) -> None:
     axes.annotate(band.name, (place, 0), (offset, 6 + 14 * row), xycoords=("data", "axes fraction"), ha=side, **label)
 
 
-def _draw_bars(axes: Axes, chart: BarChart) -> Tooltips:
+def _draw_bars(axes: Axes, chart: BarChart) -> None:
     longest = max(stretch.end for bar in chart.bars for stretch in bar.stretches)
     axes.set_xlim(0, longest)
     axes.set_ylim(len(chart.bars) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
     axes.xaxis.set_major_formatter(lambda value, _: in_short(value))
     axes.set_yticks(range(len(chart.bars)), [_in_lines(bar.label) for bar in chart.bars])
-    tooltips: Tooltips = {}
     for row, bar in enumerate(chart.bars):
-        for index, stretch in enumerate(bar.stretches):
-            group = f"bar-{row}-{index}"
-            # A stretch of no length keeps a pixel or two, so that a reader can point at it.
+        for stretch in bar.stretches:
+            # A stretch of no length keeps a pixel or two, so that a reader can see it.
             length = max(stretch.end - stretch.begin, 0.005 * longest)
             colour = _light_colours()[colour_of(stretch.number)]
-            axes.barh(row, length, 0.66, stretch.begin, color=colour, gid=group, clip_on=False)
-            tooltips[group] = (stretch.words, [])
-    return tooltips
+            axes.barh(row, length, 0.66, stretch.begin, color=colour, clip_on=False)
 
 
 def _in_lines(label: str) -> str:

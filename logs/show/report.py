@@ -62,7 +62,7 @@ def report(
         return _as_json(runs)
     if plot:
         return _draw(runs, plot)
-    file, text = (csv, _as_csv(runs)) if csv else (page, render(runs, page))
+    file, text = (csv, _as_csv(runs)) if csv else (page, render(runs))
     with explain_disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from configs.errors import UserError
 from configs.rules import TARGET_TOP1
 from logs.attempts import Attempt, Attempts
+from logs.claims import Claims
 from logs.classes import ClassResults, read_classes
 from logs.disk import read_as, read_object
 from logs.energy import RunEnergy
@@ -59,6 +60,7 @@ class ReportedRun:
         energy: The summary's energy.
         settings: Configuration, dotted key -> value; for a log without a run folder, the logged hyperparameters.
         restarts: The attempts that ended before the run did.
+        is_held: Whether a process trains in the run folder now, as far as can be read.
         problem: Why the files of the run folder do not support its result; None if they do.
     """
 
@@ -78,6 +80,7 @@ class ReportedRun:
     energy: RunEnergy | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     restarts: Sequence[Attempt] = ()
+    is_held: bool = False
     problem: Problem | None = None
 
     @property
@@ -125,7 +128,7 @@ class ReportedRun:
         """The curves of a run on images: name -> points.
 
         A row of an interval is placed by the images seen, because the row's epoch is a whole number and stands still
-        within an epoch. Images/s are those of the metrics, else of the log's epochs, else what the log itself states.
+        within an epoch. Images/s are those of the metrics, else of the log's epochs.
         """
         record = self.record
         if not record.is_of_images:
@@ -155,7 +158,7 @@ class ReportedRun:
                 if (value := to_number(row.get("eval_loss"))) is not None
             ],
             "learning_rate": rate,
-            "images_per_s": images or by_epoch or [(epoch, None, rate) for epoch, rate in record.throughputs],
+            "images_per_s": images or by_epoch,
             "evaluation_s": [
                 (each.epoch, each.at_s, each.seconds) for each in record.evaluations if each.seconds is not None
             ],
@@ -209,6 +212,7 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
         energy=_or(lambda folder: RunFolder(folder).summary().energy, path, None),
         settings=_or(read_settings, path / CONFIG_FILE, {}) or _logged(record),
         restarts=_or(lambda folder: Attempts(folder).read(), path, []),
+        is_held=_or(lambda folder: Claims(folder).holder() is not None, path, False),
         problem=problem_of(path),
     )
 

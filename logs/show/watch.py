@@ -4,7 +4,7 @@ The files may be on a network file system. Each update opens a file anew and rea
 line. No file is locked, mapped or watched by the kernel. If a read fails, the previous figures stay.
 """
 
-import os
+import shutil
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +20,8 @@ from configs.schema import Recipe
 from logs.energy import energy_of, read_attempts
 from logs.folder import CONFIG_FILE, RunFolder
 from logs.judge.evidence import problem_of
-from logs.judge.rcp import reference_for
 from logs.metrics import METRICS_FILE, MetricsFollower
 from logs.read.lines import to_number
-from logs.read.record import IMAGENET_IMAGES
 from logs.slow_ranks import SLOW_RANKS, slow_words
 from logs.track.follow import Sender
 from logs.track.trackers import open_tracker, require_installed
@@ -130,7 +128,8 @@ def _redraw(terminal: TextIO, shown: list[Line], lines: list[Line]) -> list[Line
     lines = [(printable(text), style) for text, style in lines]
     back = ""
     if terminal.isatty():
-        columns, rows = _size(terminal)
+        size = shutil.get_terminal_size()
+        columns, rows = max(size.columns or 80, 20), max(size.lines or 24, 2)
         # A terminal that became narrower since the last update has wrapped the lines shown on it.
         height = sum(max(1, -(-len(text) // columns)) for text, _ in shown)
         lines = [
@@ -143,15 +142,6 @@ def _redraw(terminal: TextIO, shown: list[Line], lines: list[Line]) -> list[Line
     terminal.write(back + "".join(f"{painted(text, style, terminal)}\n" for text, style in lines))
     terminal.flush()
     return lines
-
-
-def _size(terminal: TextIO) -> tuple[int, int]:
-    """Return columns and rows of a terminal; 80 and 24 if the terminal does not know, and at least 20 and 2."""
-    try:
-        columns, rows = os.get_terminal_size(terminal.fileno())
-    except (OSError, ValueError):
-        columns, rows = 0, 0
-    return max(columns or 80, 20), max(rows or 24, 2)
 
 
 def describe_progress(
@@ -194,18 +184,9 @@ def describe_progress(
     if slow := slow_words([last.get(SLOW_RANKS, {})], is_over=now is None):
         lines.append((f"  {slow}", "bad"))
     if rate and now is not None:
-        lines.append((f"  {_left(recipe, epoch, samples / rate)}", "faint"))
+        left = duration((recipe.run.epochs - epoch) * samples / rate)
+        lines.append((f"  at most {left} left until the last epoch ends", "faint"))
     return lines
-
-
-def _left(recipe: Recipe, epoch: float, epoch_s: float) -> str:
-    """Return when the run reaches the target if it needs as many epochs as the reference, else when it ends."""
-    reference = reference_for(recipe.batch.global_size) if recipe.data.train_samples == IMAGENET_IMAGES else None
-    if reference is None or epoch > reference.mean:
-        return f"at most {duration((recipe.run.epochs - epoch) * epoch_s)} left until the last epoch ends"
-    early, late = (max(end - epoch, 0) * epoch_s for end in (reference.least, reference.mean + 2 * reference.deviation))
-    condition = f"if the run needs {reference.mean:.1f} epochs like the reference"
-    return f"target in {duration(early)} to {duration(late)}, {condition}"
 
 
 def _evaluation(row: dict[str, Any], target: float | None) -> Line:

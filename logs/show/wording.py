@@ -1,52 +1,41 @@
-"""What the report says of runs: what each is, what it is called, and when a mean over them means something."""
+"""What the report says of runs: what each is, what it is called, and what is remarkable of it."""
 
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from statistics import mean, median
-from typing import Any
+from itertools import islice
 
 from markupsafe import Markup
 
+from configs.arguments import counted
 from configs.registry import ENGINES, INVENTED_SOURCES
 from logs.environment import machine_in_words
 from logs.judge.compliance import Verdict
 from logs.judge.evidence import impossible_times
 from logs.judge.official import RULESET
 from logs.judge.unverified import RETIRED, TERM, footnote
-from logs.metrics import METRICS_FILE
 from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
 from logs.show.reported_run import ReportedRun
 from logs.slow_ranks import slow_stretches
 
 NOTHING = "\u2013"
-_SUBMISSION_RUNS = 5
-"""MLPerf scores the mean of five runs without the fastest and the slowest, the olympic mean."""
-_SILENT_S = 600.0
-"""A run without an end whose files were last written longer ago is not called running."""
 _REHEARSED = "This run is a rehearsal, not a result: ranks slept instead of computing, and the accuracies are invented."
-_MOST_COMPLAINTS = 3
-"""Complaints of the checker that a page shows of a log; a log of a resumed run has a dozen, all for one reason."""
 _MOST_STRETCHES = 5
 """Parts of a run with a slow rank that a page names."""
 _LEAST_STALL_S = 0.01
 """A shorter wait for checkpoints is not told."""
 _COMMIT_DIGITS = 12
-_ALSO_SETTINGS = ("Recipe", "Network", "Data", "Engine", "Seed")
+_ALSO_SETTINGS = ("Recipe", "Network", "Data", "Engine")
 """Facts that follow from settings, which the table of several runs has anyway."""
 
 
 def heading(runs: Sequence[ReportedRun]) -> str:
     """Return the heading of the page: recipe, cluster and date, or how many runs of what."""
     places = list(dict.fromkeys(place_of(run) for run in runs))
-    in_time = sorted(runs, key=lambda run: run.record.began_s or 0.0)
-    dates = list(dict.fromkeys(filter(None, (_moment(run.record.began_s).partition(",")[0] for run in in_time))))
     if len(runs) == 1:
-        return ", ".join([places[0] or runs[0].name, *dates])
-    when = f", {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
-    what = f": {places[0]}" if len(places) == 1 and places[0] else ""
-    return f"{len(runs)} runs side by side{what}{when}"
+        date = _moment(runs[0].record.began_s).partition(",")[0]
+        return ", ".join(filter(None, (places[0] or runs[0].name, date)))
+    return f"{len(runs)} runs side by side" + (f": {places[0]}" if len(places) == 1 and places[0] else "")
 
 
 def place_of(run: ReportedRun) -> str:
@@ -74,26 +63,22 @@ def common_and_differing(runs: Sequence[ReportedRun]) -> tuple[dict[str, str], d
 def _configured(run: ReportedRun) -> Iterator[tuple[str, str]]:
     """Yield name and value of each fact of a run of this program, in the order of the page."""
     settings, surroundings = run.settings, run.environment
-    side, classes = settings.get("recipe.model.image_size"), settings.get("recipe.model.num_classes")
     yield "Recipe", f"{settings['recipe.name']}, {settings.get('recipe.mlperf.division')} division"
     parameters = "" if run.startup.parameters is None else f", {run.startup.parameters:,} parameters"
     yield "Network", f"{settings.get('recipe.model.name')}{parameters}"
-    images = [_grouped(settings.get(f"recipe.data.{part}_samples")) for part in ("train", "eval")]
-    where = f"{settings.get('recipe.data.name')}: {images[0]} training and {images[1]} evaluation images"
-    yield "Data", f"{where} of {side} px, {classes} classes"
+    yield "Data", str(settings.get("recipe.data.name"))
     git = surroundings.get("git") or {}
     changed = " with changes" if git.get("dirty") else ""
     yield "Commit", f"{str(git['commit'])[:_COMMIT_DIGITS]}{changed}" if git.get("commit") else ""
     nodes, ranks = settings.get("cluster.num_nodes"), settings.get("cluster.ranks_per_node")
     if isinstance(nodes, int) and isinstance(ranks, int):
-        total = f"{nodes * ranks} rank{'s' if nodes * ranks > 1 else ''}" + (f" on {nodes} nodes" if nodes > 1 else "")
+        total = f"{counted(nodes * ranks, 'rank')} on {counted(nodes, 'node')}"
         yield "Machine", "; ".join(filter(None, (total, machine_in_words(surroundings))))
     name, versions = str(settings.get("cluster.engine.name")), surroundings.get("packages") or {}
     entry = ENGINES.get(name)
     found = [str(versions[package]) for package in entry.distributions if package in versions] if entry else []
     title = " ".join([entry.title if entry else name, *found[:1]])
     yield "Engine", f"{title}, {settings.get('cluster.engine.precision')}"
-    yield "Seed", str(settings.get("recipe.run.seed"))
     yield "Began", _moment(run.record.began_s)
     yield "Command", str(surroundings.get("command") or "")
 
@@ -104,11 +89,7 @@ def _logged(run: ReportedRun) -> Iterator[tuple[str, str]]:
     yield "Submitter", record.submitter or ""
     yield "Platform", record.platform or ""
     yield "Benchmark", ", ".join(filter(None, (record.benchmark, record.division and f"{record.division} division")))
-    if record.train_samples:
-        more = f" and {_grouped(record.eval_samples)} evaluation" if record.eval_samples else ""
-        yield "Data", f"{_grouped(record.train_samples)} training{more} samples"
     yield "Rules", record.ruleset or ""
-    yield "Seed", ", ".join(map(str, record.seeds)) if len(record.seeds) == 1 else ""
     yield "Began", _moment(record.began_s)
 
 
@@ -118,43 +99,21 @@ def _moment(time_s: float | None) -> str:
     return f"{then.day} {then:%B %Y, %H:%M:%S} UTC" if then else ""
 
 
-def _grouped(number: Any) -> str:
-    return f"{number:,}" if isinstance(number, int) else str(number)
-
-
 def lead(runs: Sequence[ReportedRun]) -> Markup:
-    """Return a sentence with the time to train; a mean only over runs that are alike."""
+    """Return a sentence with the time to train; of several runs, those of the fastest and the slowest."""
     reached = [run for run in runs if state_of(run)[1]]
     times = sorted(run.record.time_to_train_s for run in reached if run.record.time_to_train_s)
-    without = sum(map(_has_no_target, reached))
     if not times:
-        states = ", ".join(dict.fromkeys(state_of(run)[0] for run in runs))
-        goal = "has succeeded" if all(map(_has_no_target, runs)) else "has reached its target"
-        return Markup("No run {}: {}.").format(goal, states)
-    if len(runs) == 1:
-        record = runs[0].record
-        goal = "of training to the last epoch, without a target" if without else "to train"
-        attempts = f", in {record.attempts} attempts" if record.attempts > 1 else ""
-        paused_s = sum(pause.end_s - pause.begin_s for pause in record.pauses)
-        attempts += f", without pauses of {in_seconds(paused_s)}" if attempts and record.pauses else ""
-        return Markup("{} {}{}.").format(_score(times[0], reached), goal, attempts)
-    if differing := _differing(reached):
-        ended = f"succeeded ({len(reached) - without} reached their target, {without} had none)"
-        ended = {0: "reached their target", len(reached): "ran to their last epoch, without a target"}.get(
-            without, ended
-        )
-        sentence = Markup("{} of {} runs {}, the fastest after {}. No mean: the runs differ in {}.")
-        return sentence.format(len(reached), len(runs), ended, _score(times[0], reached), ", ".join(differing))
-    olympic = f"; olympic mean {in_seconds(mean(times[1:-1]))}" if len(times) >= _SUBMISSION_RUNS else ""
-    return Markup("{} to train: median of {} runs {}, out of {}; fastest {}, slowest {}{}.").format(
-        _score(median(times), reached),
-        len(times),
-        "without a target" if without else "that reached the target",
-        len(runs),
-        in_seconds(times[0]),
-        in_seconds(times[-1]),
-        olympic,
-    )
+        return Markup("No run has succeeded: {}.").format(", ".join(dict.fromkeys(state_of(run)[0] for run in runs)))
+    if len(runs) > 1:
+        sentence = Markup("{} of {} runs succeeded, the fastest after {}, the slowest after {}.")
+        return sentence.format(len(reached), len(runs), *(_score(end, reached) for end in (times[0], times[-1])))
+    record = runs[0].record
+    goal = "of training to the last epoch, without a target" if _has_no_target(runs[0]) else "to train"
+    attempts = f", in {record.attempts} attempts" if record.attempts > 1 else ""
+    paused_s = sum(pause.end_s - pause.begin_s for pause in record.pauses)
+    attempts += f", without pauses of {in_seconds(paused_s)}" if attempts and record.pauses else ""
+    return Markup("{} {}{}.").format(_score(times[0], reached), goal, attempts)
 
 
 def _score(seconds: float, runs: Sequence[ReportedRun]) -> Markup:
@@ -166,23 +125,6 @@ def _score(seconds: float, runs: Sequence[ReportedRun]) -> Markup:
 def _has_no_target(run: ReportedRun) -> bool:
     """Return whether a run of this program trains to its last epoch; other submitters' logs seldom name the target."""
     return run.path.is_dir() and run.target is None
-
-
-def _differing(runs: Sequence[ReportedRun]) -> list[str]:
-    """Return in what runs differ so much that their times have no common mean."""
-    kinds = [
-        {
-            "benchmark": run.record.benchmark,
-            "submitter": run.record.submitter,
-            "platform": run.record.platform,
-            "recipe": run.settings.get("recipe.name"),
-            "global batch": run.record.global_batch_size,
-            "target": run.target,
-            "training images": run.record.train_samples,
-        }
-        for run in runs
-    ]
-    return [name for name, value in kinds[0].items() if any(each[name] != value for each in kinds)]
 
 
 def state_of(run: ReportedRun) -> tuple[str, bool | None]:
@@ -198,7 +140,7 @@ def state_of(run: ReportedRun) -> tuple[str, bool | None]:
         return "no event in the log", None
     if run.record.began_s is None:
         return ("not started" if run.settings else "no run"), None
-    return ("running" if _is_written_now(run) else "no end in the log"), None
+    return ("running" if run.is_held else "no end in the log"), None
 
 
 def verdicts_of(run: ReportedRun) -> list[Verdict]:
@@ -220,14 +162,6 @@ def _doubt(run: ReportedRun, status: str) -> str:
     if is_success and run.target is not None and reached is not None and reached < run.target:
         return "below its target"
     return run.problem.kind if run.problem else ""
-
-
-def _is_written_now(run: ReportedRun) -> bool:
-    """Return whether a run of this program has written its log or its metrics lately."""
-    if not run.path.is_dir():
-        return False
-    files = [file for file in (run.log, run.path / METRICS_FILE) if file is not None and file.is_file()]
-    return any(time.time() - file.stat().st_mtime < _SILENT_S for file in files)
 
 
 def notes_of(run: ReportedRun) -> list[str]:
@@ -253,33 +187,18 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"Training waited {stall_s:.2f} s for checkpoints.")
     notes += [f"Energy: {run.energy.words}."] if run.energy else []
     notes += _about_start(run)
-    notes += _about_slow_ranks(run)
+    slow = slow_stretches(run.comparisons, has_ended=bool(run.summary))
+    notes += [f"{clause[:1].upper()}{clause[1:]}." for clause in islice(slow, _MOST_STRETCHES)]
     notes += [f"Attempt {number} {each.description}." for number, each in enumerate(run.restarts, start=1)]
     notes += _about_images(run)
     if record.division == "open":
         notes.append("The log is of the open division, which MLPerf does not compare with its reference convergence.")
     elif is_compared(run):
         notes.append(f"Reference convergence: {run.comparison.words}.")
-    ranks, spread = record.init_starts
-    if ranks > 1:
-        notes.append(f"{ranks} ranks logged init_start, the last rank {spread:.3f} s after the first.")
     if record.unreadable:
         notes.append(f"{record.unreadable} records of the log could not be read.")
-    for verdict in verdicts_of(run):
-        notes += _complaints(run, verdict)
-    return notes
-
-
-def _complaints(run: ReportedRun, verdict: Verdict) -> list[str]:
-    """Return the first complaints of the official checker, in words; how many there are if the run is not to submit."""
-    count, command = len(verdict.messages), f"./run.sh check {run.path.name} explains"
-    if count and run.record.attempts > 1:
-        return [f"{verdict.ruleset}: the log fails MLPerf's check: a resumed run is not for submission; {command} why."]
-    if count and run.settings.get("recipe.mlperf.submits") is False:
-        return [f"{verdict.ruleset}: the log fails MLPerf's check, and the recipe does not submit; {command} why."]
-    shown = [f"{verdict.ruleset}: {words}." for words in verdict.explained[:_MOST_COMPLAINTS]]
-    left = count - len(shown)
-    return [*shown, f"{verdict.ruleset}: {left} more; {command} {'them' if left > 1 else 'it'}."] if left else shown
+    fails = f"the log fails MLPerf's check; ./run.sh check {run.path.name} explains why"
+    return [*notes, *(f"{verdict.ruleset}: {fails}." for verdict in verdicts_of(run) if verdict.messages)]
 
 
 def _about_start(run: ReportedRun) -> list[str]:
@@ -291,14 +210,6 @@ def _about_start(run: ReportedRun) -> list[str]:
         f"Rank {last.rank} on {last.host} was ready last, {last.ready_s - last.median_s:.2f} s after the median rank; "
         f"most of that in {last.phase}: {last.phase_s:.2f} s, where the median rank took {last.phase_median_s:.2f} s."
     ]
-
-
-def _about_slow_ranks(run: ReportedRun) -> list[str]:
-    """Return a note on each part of the run in which a rank was slow, the first ones if there are many."""
-    clauses = list(slow_stretches(run.comparisons, has_ended=bool(run.summary)))
-    notes = [f"{clause[:1].upper()}{clause[1:]}." for clause in clauses[:_MOST_STRETCHES]]
-    left = len(clauses) - len(notes)
-    return [*notes, f"Ranks were slow again, {left} more in {METRICS_FILE}."] if left else notes
 
 
 def is_compared(run: ReportedRun) -> bool:
@@ -337,12 +248,10 @@ def _about_images(run: ReportedRun) -> list[str]:
     images = run.record.train_samples
     if run.path.is_dir() or not run.record.is_of_images or not run.record.benchmark:
         return []
-    if images is None:
-        return [f"The log does not say how many images it trains on; images/s count ImageNet's {IMAGENET_IMAGES:,}."]
-    if not run.record.is_of_imagenet:
-        counted = f"The log counts {images:,} training images; ImageNet has {IMAGENET_IMAGES:,}"
-        return [f"{counted}, and images/s follow the log."]
-    return []
+    if run.record.is_of_imagenet and images is not None:
+        return []
+    counted = "does not say how many images it trains on" if images is None else f"counts {images:,} training images"
+    return [f"The log {counted}; ImageNet has {IMAGENET_IMAGES:,}."]
 
 
 def in_seconds(value: float | None) -> str:

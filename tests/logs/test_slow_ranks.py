@@ -53,7 +53,7 @@ def test_the_page_has_a_note_on_each_stretch_and_on_no_more_than_five(tmp_path: 
         "a step 20 ms longer."
     )
     assert notes[1].startswith("Rank 1 on a was slow from about step 250 to 300: ")
-    assert notes[5:] == ["Ranks were slow again, 2 more in metrics.jsonl."]
+    assert len(notes) == 5
 
 
 def test_the_first_three_of_many_ranks_are_named() -> None:

@@ -66,8 +66,10 @@ def test_the_speed_up_of_a_batch_is_over_the_smallest_of_the_same_network_and_ba
 def test_courses_of_a_cell_s_ways_are_lines_of_one_chart_named_by_way_and_ranks(tmp_path: Path) -> None:
     for name, load in (("one", 1.5), ("two", 2.5)):
         run = samples.run_folder(tmp_path / name)
-        sample = {"time": 1e9, "busy_cores": load, "machine_busy_cores": 3.0, "memory_bytes": 10**9}
-        (run / SAMPLES_FILE).write_text(json.dumps(sample) + "\n", encoding="utf-8")
+        with (run / SAMPLES_FILE).open("w", encoding="utf-8") as file:
+            for time in (1e9, 1e9 + 1):
+                sample = {"time": time, "busy_cores": load, "machine_busy_cores": 3.0, "memory_bytes": 10**9}
+                file.write(json.dumps(sample) + "\n")
     rows = [scaling_row(1.0, ranks=1, folder="one"), scaling_row(1.0, communication="slow", folder="two")]
     # Followed are first repeats that succeeded.
     rows += [scaling_row(1.0, basis="predicted", folder="gone"), scaling_row(2.0, repeat=1, folder="gone")]
@@ -81,7 +83,7 @@ def test_courses_of_a_cell_s_ways_are_lines_of_one_chart_named_by_way_and_ranks(
         "Accuracy by epoch", "Accuracy by time", "Training loss by epoch", "Training loss by time",
     ]  # fmt: skip
     cores = _lines(sections["Utilisation"][0])
-    assert [points for _, _, points in cores.values()] == [[(0.0, 1.5)], [(0.0, 2.5)]]
+    assert [points for _, _, points in cores.values()] == [[(0.0, 1.5), (1.0, 1.5)], [(0.0, 2.5), (1.0, 2.5)]]
 
 
 def test_predictions_have_lines_of_their_own_beside_the_ideal_of_the_measured_rates() -> None:

@@ -26,8 +26,9 @@ def _lines(*series: Series, **options: Any) -> LineChart:
 )
 def test_any_points_make_a_chart_within_its_frame(points: Any, low: float, width: float) -> None:
     chart = _lines(Series("a & b", 0, points), bands=[Band("x", low, low + width, "band")])
-    assert chart.has_data == any(y is not None and abs(y) < 1e15 for _, y in points)
-    if chart.has_data:
+    known = sum(y is not None and abs(y) < 1e15 for _, y in points)
+    assert chart.has_data == (known > 1)
+    if known:
         spots = re.findall(r' [xy]="([^"]*)"', to_svg(chart))
         assert all(-20 <= float(spot) <= 380 for spot in spots)
 
@@ -49,19 +50,14 @@ def test_a_drawing_has_the_colours_of_its_page_no_date_and_is_the_same_each_time
     assert (root.get("role"), root.get("width")) == ("img", "360")
 
 
-def test_lines_dots_and_bars_say_their_numbers_and_names_are_drawn_as_they_are() -> None:
+def test_lines_and_bars_are_described_and_names_are_drawn_as_they_are() -> None:
     drawing = to_svg(_lines(Series("<b> & c", 0, [(1, 2.5), (2, None), (3, 12345.0)])))
-    assert re.findall("<title>(.*?)</title>", drawing) == [
-        "&lt;b&gt; &amp; c: ends at 12.3k, lowest 2.5, highest 12.3k",
-        "&lt;b&gt; &amp; c: 2.5 at 1", "&lt;b&gt; &amp; c: 12.3k at 3",
-    ]  # fmt: skip
+    assert "&lt;b&gt; &amp; c: ends at 12.3k, lowest 2.5, highest 12.3k" in drawing
     name = "cost $x_$ \\frac, a rather long name of a\nrun\x1b[0m"
     drawing = to_svg(BarChart("t", "s", [Bar(name, [Stretch(0, 1, 0, "first"), Stretch(1, 1, 1, "of no length")])]))
     texts = [each.text for each in ElementTree.fromstring(drawing).iter() if each.tag.endswith(("text", "tspan"))]
     assert "cost$x_$\\frac,aratherlongnameofarun[0m" in "".join(map(str, texts)).replace(" ", "")
-    assert re.findall(r"<title>(.*?)</title>\s*<path[^>]*var\(--c(\d)\)", drawing) == [
-        ("first", "0"), ("of no length", "1"),
-    ]  # fmt: skip
+    assert re.findall(r"<path[^>]*var\(--c(\d)\)", drawing) == ["0", "1"], "a stretch of no length is seen, too"
 
 
 def test_a_gap_interrupts_a_line_and_many_points_are_thinned_to_the_last() -> None:
@@ -90,7 +86,6 @@ def test_an_svg_file_stands_alone_in_both_modes_with_axes_a_newcomer_can_read(tm
     assert {"64", "1024", "LARS", "SGD", "batch.global_size", "top-1"} <= set(words)
     assert "prefers-color-scheme: dark" in first
     assert first.count("opacity: 0.2") == 2, "each curve has its spread"
-    assert len(re.findall("<title>(LARS|SGD): [^e]", first)) == 4, "each point has its value"
 
 
 def test_a_plot_tells_its_points_and_is_written_as_png(tmp_path: Path) -> None:
@@ -100,7 +95,7 @@ def test_a_plot_tells_its_points_and_is_written_as_png(tmp_path: Path) -> None:
     svg = ElementTree.parse(tmp_path / "a.svg").getroot()
     told = "learning rate over step. learning rate: ends at 1, lowest 0, highest 1"
     assert told in svg.get("aria-label", "")
-    assert {"a title", "learning rate: 1 at 10"} <= {each.text for each in svg.iter()}
+    assert "a title" in {each.text for each in svg.iter()}
 
 
 def _corners(path: str) -> list[tuple[float, float]]:

@@ -109,15 +109,8 @@ def test_a_picture_has_the_evaluations_and_the_losses_by_epoch(
     assert capsys.readouterr().out == f"{picture}\n"
     text = picture.read_text(encoding="utf-8")
     assert "Accuracy by epoch" in text
-    assert "Training loss by epoch" in text
+    assert "Loss by epoch" in text
     assert "seconds" not in text
-    logs = [tmp_path / "short.txt", tmp_path / "long.txt"]
-    for log, epochs in zip(logs, (4, 120), strict=True):
-        log.write_text(samples.mllog(samples.run_events(epochs=epochs)))
-    assert main(["report", *map(str, logs), "--plot", str(picture)]) == 0
-    text = picture.read_text(encoding="utf-8")
-    assert "loss" not in text
-    assert "epochs, logarithmic" in text
 
 
 def test_csv_has_the_points_of_each_curve_that_are_finite_numbers_with_epoch_and_seconds(tmp_path: Path) -> None:

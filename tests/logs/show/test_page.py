@@ -26,7 +26,7 @@ def _made(name: str = "a", *, settings: dict[str, Any] | None = None, verdicts: 
 
 
 def _page(*runs: ReportedRun) -> Element:
-    return read_page(render(runs, Path("page.html")))
+    return read_page(render(runs))
 
 
 def _outcomes(*runs: ReportedRun) -> list[dict[str, str]]:
@@ -140,28 +140,21 @@ def test_notes_of_all_runs_stand_first_and_those_of_many_successes_are_not_print
 
 
 @pytest.mark.medium
-def test_settings_that_differ_come_first_with_the_unusual_value_marked() -> None:
+def test_settings_that_differ_stand_apart_from_those_that_all_runs_share() -> None:
     runs = [_made(name, settings={"lr": lr, "same": 1}) for name, lr in (("a", 1), ("b", 2), ("c", 1))]
     runs.append(_made("d", settings={"lr": 1, "same": 1, "own": "<u>"}))
     page = _page(*runs)
-    differing, configuration = section(page, "What differs"), section(page, "Configuration")
-    assert words(differing[1]) == "1 setting differs."
-    assert table(differing) == [["Setting", "a", "b", "c", "d"], ["lr", "1", "2", "1", "1"]]
-    assert [words(each) for each in differing.iter("mark")] == ["2"]
     dash = "\u2013"
-    assert [(words(each[0]), table(each)[1]) for each in configuration.iter("details")] == [
-        ("1 setting that only some of the runs have", ["own", dash, dash, dash, "<u>"]),
-        ("1 setting that all runs share", ["same", "1"]),
-    ]
-    assert "No setting differs. 2 settings" in words(section(_page(runs[0], runs[2]), "Configuration"))
-    assert "The logs contain no settings" in words(section(_page(_made("e")), "Configuration"))
-    many = [_made(f"r{number}", settings={"x": number, "y": 1}) for number in range(7)]
-    differing = section(_page(*many), "What differs")
-    assert table(differing) == [["Run", "x"], *([f"r{number}", str(number)] for number in range(7))]
+    assert table(section(page, "What differs")) == [
+        ["Setting", "a", "b", "c", "d"], ["lr", "1", "2", "1", "1"], ["own", dash, dash, dash, "<u>"],
+    ]  # fmt: skip
+    assert table(section(page, "Configuration"))[1:] == [["same", "1"]]
+    assert "2 settings" in words(section(_page(runs[0], runs[2]), "Configuration"))
+    assert "share no setting" in words(section(_page(_made("e")), "Configuration"))
 
 
 def test_a_note_cannot_control_the_terminal_or_the_page() -> None:
-    text = render([replace(_made("<r>"), summary={"failure": "<b>\x1b[2J"})], Path("page.html"))
+    text = render([replace(_made("<r>"), summary={"failure": "<b>\x1b[2J"})])
     assert "\x1b" not in text
     assert notes(read_page(text))["<r>"][0] == "The run ended early: <b> [2J."
 
@@ -184,11 +177,10 @@ def test_the_head_tells_what_a_run_or_another_submitters_log_is() -> None:
         "command": "./run.sh train digits --set a=<b>", "git": {"commit": "0123456789abcdef", "dirty": True},
         "cpu": "A CPU", "usable_cores": 2.0, "gpus": [{"name": "A100"}] * 2, "packages": {"torch": "2.13.0+cpu"},
     }  # fmt: skip
-    bare = _made(settings=OWN, began_s=1.79e9, seeds=(7,))
+    bare = _made(settings=OWN, began_s=1.79e9)
     assert _facts(bare) == {
         "Recipe": "digits, open division", "Network": "resnet20",
-        "Data": "digits: 1,198 training and 599 evaluation images of 8 px, 10 classes",
-        "Machine": "6 ranks on 3 nodes", "Engine": "PyTorch, bfloat16", "Seed": "7",
+        "Data": "digits", "Machine": "6 ranks on 3 nodes", "Engine": "PyTorch, bfloat16",
         "Began": "21 September 2026, 14:13:20 UTC",
     }  # fmt: skip
     whole = replace(bare, startup=Startup(parameters=272474), environment=surroundings)
@@ -198,10 +190,9 @@ def test_the_head_tells_what_a_run_or_another_submitters_log_is() -> None:
         "Command": "./run.sh train digits --set a=<b>",
     }  # fmt: skip
     log = _made("log", submitter="Org", platform="box", benchmark="resnet", division="closed", ruleset="0.7.0",
-                train_samples=1281167, eval_samples=50000, seeds=(3, 4))  # fmt: skip
+                train_samples=1281167)  # fmt: skip
     assert _facts(log) == {
         "Submitter": "Org", "Platform": "box", "Benchmark": "resnet, closed division", "Rules": "0.7.0",
-        "Data": "1,281,167 training and 50,000 evaluation samples",
     }  # fmt: skip
 
 
@@ -219,30 +210,18 @@ def test_of_several_runs_the_head_has_what_they_share_and_a_table_what_differs()
     ]  # fmt: skip
 
 
-def test_values_that_were_measured_once_are_told_instead_of_drawn() -> None:
-    once = [
-        _made(name, began_s=1.0, evaluations=(Evaluation(4, 41.0, top1, 1.5),))
-        for name, top1 in (("a", 0.5), ("b", 0.25))
-    ]
-    charts = section(_page(*once), "Charts")
-    assert [words(each) for each in charts.iter("li")] == [
-        "Accuracy by epoch, measured once: 0.5 at epoch 4 (a); 0.25 at epoch 4 (b)",
-        "Evaluation time, s, measured once: 1.5 at epoch 4 (a); 1.5 at epoch 4 (b)",
-    ]
-    assert charts.find(".//figure") is None
+def test_a_value_that_was_measured_once_is_no_chart() -> None:
+    once = [_made(name, began_s=1.0, evaluations=(Evaluation(4, 41.0, 0.5, 1.5),)) for name in ("a", "b")]
+    assert words(section(_page(*once), "Charts")) == "Charts The logs contain nothing to draw."
     twice = _made("c", began_s=1.0, evaluations=(Evaluation(4, 41.0, 0.5, None), Evaluation(8, 81.0, 0.6, None)))
-    assert "Accuracy by epoch, measured once" not in words(section(_page(once[0], twice), "Charts"))
-    assert words(section(_page(_made()), "Charts")) == "Charts The logs contain nothing to draw."
+    assert "Accuracy by epoch" in words(section(_page(once[0], twice), "Charts"))
 
 
 def test_a_confusion_matrix_has_a_row_for_each_class_and_the_share_that_was_recognised() -> None:
     names, counts = ("cat", "<dog>", "emu"), ((3, 1, 0), (0, 4, 0), (0, 0, 0))
     run = replace(_made("run"), classes=ClassResults(6, names, (4, 4, 0), (3, 5, 0), (3, 4, 0), counts))
     classes = section(_page(run), "Classes")
-    assert words(classes).startswith(
-        "Classes Confusion matrix after epoch 6 Of 2 classes, “cat” is recognised least (75.0% of its images) and "
-        "“<dog>” most (100.0%); the median class is at 87.5%. 1 class has no evaluation image."
-    )
+    assert words(classes).startswith("Classes Confusion matrix after epoch 6 ")
     assert table(classes)[1:] == [
         ["cat", "3", "1", "", "75.0%"], ["<dog>", "", "4", "", "100.0%"], ["emu", "", "", "", ""],
     ]  # fmt: skip
@@ -252,7 +231,7 @@ def test_a_confusion_matrix_has_a_row_for_each_class_and_the_share_that_was_reco
         ("4 of 4 images of <dog> taken for <dog>", "right"),
     ]  # fmt: skip
     right, wrong, all_right = (float(each.get("style", "").removeprefix("--strength:")) for each in coloured)
-    assert right < all_right == wrong, "the strongest colour of each kind is the largest share of its kind"
+    assert wrong < right < all_right, "a colour is as strong as the share of the row"
     assert "Classes" not in [words(each) for each in _page(*[replace(run, name=str(n)) for n in range(5)]).iter("h2")]
 
 
@@ -264,14 +243,3 @@ def test_of_many_classes_the_ten_that_are_recognised_least_are_shown() -> None:
     # Numbers 10 and 11 of each dozen have 5 of 10 right; number 59 is the last of them, and has no image.
     worst = [f"c{number}" for number in (10, 11, 22, 23, 34, 35, 46, 47, 58)]
     assert rows == [*([name, "10", "5", "50.0%"] for name in worst), ["c8", "10", "6", "60.0%"]]
-
-
-@pytest.mark.parametrize(("submits", "complaints", "told"), [(True, 5, 4), (True, 3, 3), (False, 5, 1), (False, 0, 0)])
-def test_the_checkers_complaints_are_cut_short_and_one_line_where_the_recipe_does_not_submit(
-    submits: bool, complaints: int, told: int
-) -> None:
-    verdict = Verdict("4.0.0", passed=False, messages=tuple(f"CLOSED: complaint {n}" for n in range(complaints)))
-    run = _made("run", settings={"recipe.mlperf.submits": submits}, verdicts=[verdict])
-    found = [note for note in notes(_page(run)).get("run", []) if note.startswith("4.0.0: ")]
-    assert len(found) == told
-    assert any("./run.sh check run explains" in note for note in found[-1:]) == (told != complaints)
