@@ -52,7 +52,7 @@ FIELDS = [
         ([*FIVE, "--field", "cooling"], "--field: got 'cooling', allowed: NAME=VALUE; give, for example"),
         ([*FIVE, *FIELDS, "--field", "host_processors_per_node="], ".*per_node: got '', allowed: a whole number; give"),
         ([*FIVE, *FIELDS, "--field", "system_name=.."], "system_name: got '..', allowed: a name that .*; give --field"),
-        ([*FIVE, *FIELDS, "--out", "file/x"], r"--out: file/x/T cannot be created \(Not a directory\); give another"),
+        ([*FIVE, *FIELDS, "--out", "file/x"], r"file/x/T: cannot be written: another file has the name of its folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
