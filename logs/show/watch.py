@@ -4,8 +4,6 @@ The files may be on a network file system. Each update opens a file anew and rea
 line. No file is locked, mapped or watched by the kernel. If a read fails, the previous figures stay.
 """
 
-import shutil
-import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -43,7 +41,7 @@ def watch(
 
     Args:
         folder: A run folder.
-        terminal: The output. On a terminal, each update overwrites the previous one, at any width.
+        terminal: The output. On a terminal, each update clears the screen.
         every_s: Seconds between updates.
         once: Print the progress once and return.
         trackers: Live trackers that get the run's numbers, too.
@@ -62,7 +60,6 @@ def watch(
     senders = [Sender(folder, name, open_tracker(name, folder)) for name in dict.fromkeys(trackers)]
     total_steps = plan_run(run.recipe, run.cluster.world_size).total_steps
     follower = MetricsFollower(run / METRICS_FILE)
-    shown: list[Line] = []
     is_success: bool | None = None
     times_missed = 0
     try:
@@ -87,7 +84,7 @@ def watch(
                 lines.append((words, "good" if is_success else "bad"))
             with suppress(OSError, ValueError):
                 lines += _energy(run, follower.last.get("interval", {}), has_ended_well=bool(is_success))
-            shown = _redraw(terminal, shown, lines)
+            _show(terminal, lines, clears=not once)
             if ended or once:
                 return 0 if is_success else 1
             sleep(every_s)
@@ -120,28 +117,11 @@ def _energy(run: RunFolder, interval: Mapping[str, Any], *, has_ended_well: bool
     return [] if energy is None else [(f"  energy: {energy.words}", "plain")]
 
 
-def _redraw(terminal: TextIO, shown: list[Line], lines: list[Line]) -> list[Line]:
-    """Write lines over the lines ``shown`` before; return the lines as written, to be given to the next call.
-
-    On a terminal the lines are wrapped, because the cursor moves up by rows of the screen and not by lines.
-    """
-    lines = [(printable(text), style) for text, style in lines]
-    back = ""
-    if terminal.isatty():
-        size = shutil.get_terminal_size()
-        columns, rows = max(size.columns or 80, 20), max(size.lines or 24, 2)
-        # A terminal that became narrower since the last update has wrapped the lines shown on it.
-        height = sum(max(1, -(-len(text) // columns)) for text, _ in shown)
-        lines = [
-            (part, style)
-            for text, style in lines
-            for part in textwrap.wrap(text, columns - 1, subsequent_indent="    ")
-        ]
-        lines = lines[: max(rows - 1, 1)]
-        back = f"\x1b[{min(height, rows - 1)}A\r\x1b[J" if height else ""
-    terminal.write(back + "".join(f"{painted(text, style, terminal)}\n" for text, style in lines))
+def _show(terminal: TextIO, lines: Sequence[Line], *, clears: bool) -> None:
+    """Write lines; if ``clears``, in place of what a terminal shows."""
+    clear = "\x1b[H\x1b[J" if clears and terminal.isatty() else ""
+    terminal.write(clear + "".join(f"{painted(printable(text), style, terminal)}\n" for text, style in lines))
     terminal.flush()
-    return lines
 
 
 def describe_progress(

@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -166,34 +165,24 @@ class Terminal(io.StringIO):
         return 1
 
 
-@pytest.mark.parametrize(("told", "columns"), [(200, 200), (40, 40), (10, 20), (0, 80)])
-def test_an_update_overwrites_the_one_before_at_any_width(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, told: int
+def test_an_update_takes_the_place_of_the_one_before_and_a_single_look_leaves_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = samples.run_folder(tmp_path / "run")
     summary = (folder / "summary.json").read_bytes()
     (folder / "summary.json").unlink()
-    waits: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            (folder / "summary.json").write_bytes(summary)
-
-    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((told, 40)))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
+    once = Terminal()
+    assert watch(folder, once, every_s=0.5, once=True) == 1
+    assert "\x1b[J" not in once.getvalue()
     terminal = Terminal()
-    assert watch(folder, terminal, every_s=0.5, once=False, sleep=sleep) == 0
-    first, *rest = re.split(r"\x1b\[(\d+)A\r\x1b\[J", terminal.getvalue())
-    screens = [first, *rest[1::2]]
-    # No line wraps, so the cursor goes up by as many rows as lines were written before.
-    assert [int(rows) for rows in rest[::2]] == [screen.count("\n") for screen in screens[:-1]]
-    plain = [re.sub(r"\x1b\[\d+m", "", screen) for screen in screens]
-    assert len(screens) == 4
-    assert all(len(line) < columns for screen in plain for line in screen.splitlines())
+    ends = iter([lambda: None, lambda: (folder / "summary.json").write_bytes(summary)])
+    assert watch(folder, terminal, every_s=0.5, once=False, sleep=lambda _: next(ends)()) == 0
+    nothing, *screens = terminal.getvalue().split("\x1b[H\x1b[J")
+    assert (nothing, len(screens)) == ("", 3)
     assert screens[-1].endswith("\x1b[32mended: success\x1b[0m\n")
-    assert ("left until" in " ".join(plain[0].split()), "left until" in " ".join(plain[-1].split())) == (True, False)
+    assert ["left until" in screen for screen in screens] == [True, True, False]
 
 
 @pytest.mark.parametrize(("step", "full"), [(0, 0), (149, 10), (299, 20), (400, 20)])
