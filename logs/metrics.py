@@ -1,10 +1,8 @@
 """A run's numbers over time: ``metrics.jsonl``, with one JSON object a line, written by rank 0."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,6 @@ from logs.disk import dispensable, explain_disk_errors, strict_json, write_text
 METRICS_FILE = "metrics.jsonl"
 RANKS_FILE = "ranks.json"
 """A file whose key ``ranks`` holds a row for each rank: median and 95th percentile of the rank's times in a step."""
-
-_MOST_BYTES = 1 << 24
-"""Maximum number of bytes that one update of a follower reads; a longer file takes several updates."""
 
 
 class NullMetrics:
@@ -83,9 +78,9 @@ def _is_before(row: Mapping[str, Any], at: Position) -> bool:
     return isinstance(value, int | float) and value < end
 
 
-def _whole_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a ``metrics.jsonl`` without lines that are none; nothing if there is no such file."""
-    return chain.from_iterable(iter(partial(patiently, path, MetricsFollower(path).read), []))
+def _whole_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a ``metrics.jsonl`` without lines that are none; none if there is no such file."""
+    return patiently(path, MetricsFollower(path).read)
 
 
 def evaluated_epochs(path: Path) -> set[int]:
@@ -145,7 +140,7 @@ class MetricsFollower:
                 self._offset = 0
                 self.last.clear()
             file.seek(self._offset)
-            added = file.read(_MOST_BYTES)
+            added = file.read()
         whole, newline, _ = added.rpartition(b"\n")
         self._offset += len(whole) + len(newline)
         rows = []

@@ -4,12 +4,11 @@
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, Template
+from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from configs.arguments import printable
@@ -70,16 +69,11 @@ def render_template(file: Path, **values: Any) -> str:
     """Return a page from a template, which may import ``parts.html``.
 
     Args:
-        file: The template.
+        file: The template; an absolute path.
         values: What the template names, besides ``css``.
     """
     css = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in ("colours.css", "page.css"))
-    return _compiled(file).render(css=Markup(css), **values) + "\n"
-
-
-@cache  # compiling the page of a run takes 50 ms, and a study has several pages
-def _compiled(file: Path) -> Template:
-    return _ENVIRONMENT.from_string(file.read_text(encoding="utf-8"))
+    return _ENVIRONMENT.get_template(str(file)).render(css=Markup(css), **values) + "\n"
 
 
 def _svg(chart: Chart) -> Markup:
@@ -97,7 +91,7 @@ def _number(value: float | None) -> str:
 
 
 _ENVIRONMENT = Environment(
-    autoescape=True, loader=FileSystemLoader(_FOLDER), trim_blocks=True, lstrip_blocks=True, auto_reload=False
+    autoescape=True, loader=FileSystemLoader([_FOLDER, "/"]), trim_blocks=True, lstrip_blocks=True, auto_reload=False
 )
 _ENVIRONMENT.filters |= {
     "accuracy": lambda value: NOTHING if value is None else f"{value:.4f}",

@@ -69,5 +69,4 @@ def follow(run_folder: Path, sender: Sender, goes_on: Callable[[], bool]) -> Non
     is_going_on = True
     while is_going_on:
         is_going_on = goes_on()
-        while rows := follower.update():
-            sender.send(rows)
+        sender.send(follower.update())
