@@ -62,37 +62,30 @@ def parse_events(events: Iterable[Event | None], source: Path) -> RunRecord:
 class _Evaluations:
     """Evaluations by epoch, from their start, stop and accuracy events, which may come in any order.
 
-    Several ranks may log the same evaluation. In v0.5 only the accuracy event names the epoch.
+    Several ranks may log the same evaluation. In v0.5 only the accuracy event names the epoch, so that an evaluation's
+    begin and end are not known.
     """
 
     def __init__(self) -> None:
         self.rows: dict[float, dict[str, Any]] = {}
         self.earlier: set[float] = set()
         """Epochs that may be evaluated anew: the run continues from a checkpoint that may be older."""
-        self._without_epoch: dict[str, Any] = {}
 
     def add(self, event: Event) -> None:
         """Add an event; of several for one epoch, the first of the last attempt counts."""
         what, epoch = _EVALUATED[event.key], event.epoch
-        if epoch is None and what == "begin":
-            self._without_epoch = {"begin": event.time_s}
-        elif epoch is None and what == "end":
-            last = next(reversed(self.rows.values()), {})
-            (self._without_epoch or last).setdefault("end", event.time_s)
-        else:
-            key = epoch if epoch is not None else -1.0 - len(self.rows)
-            if key in self.earlier:
-                self.earlier.remove(key)
-                del self.rows[key]
-            row = self.rows.setdefault(key, {"epoch": epoch})
-            if what == "time" and "time" not in row:
-                value = event.value
-                row["accuracy"] = to_number(
-                    value.get("value", value.get("accuracy")) if isinstance(value, dict) else value
-                )
-                row.update({**self._without_epoch, **row})
-                self._without_epoch = {}
-            row.setdefault(what, event.time_s)
+        if epoch is None and what != "time":
+            return
+        key = epoch if epoch is not None else -1.0 - len(self.rows)
+        if key in self.earlier:
+            self.earlier.remove(key)
+            del self.rows[key]
+        row = self.rows.setdefault(key, {"epoch": epoch})
+        if what == "time" and "time" not in row:
+            value = event.value
+            told = value.get("value", value.get("accuracy")) if isinstance(value, dict) else value
+            row["accuracy"] = to_number(told)
+        row.setdefault(what, event.time_s)
 
     def since(self, start: float | None, shift: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the run in order of time.
