@@ -96,30 +96,15 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class LastStart:
-    """The rank that was ready last; see `train.rank.startup`."""
-
-    rank: int
-    host: str
-    ready_s: _Seconds
-    median_s: _Seconds
-    phase: str
-    phase_s: _Seconds
-    phase_median_s: _Seconds
-
-
-@dataclass(frozen=True)
 class Startup:
     """The content of ``startup.json``.
 
     Attributes:
         phases: The phases of rank 0.
-        last: The rank that was ready last; None if there is one rank.
         parameters: Number of the network's parameters; None in folders of older runs.
     """
 
     phases: Sequence[Phase] = ()
-    last: LastStart | None = None
     parameters: int | None = None
 
 

@@ -13,7 +13,6 @@ from logs.judge.compliance import Verdict
 from logs.judge.evidence import impossible_times
 from logs.judge.official import RULESET
 from logs.judge.unverified import RETIRED, TERM, footnote
-from logs.read.lines import to_number
 from logs.read.record import IMAGENET_IMAGES
 from logs.show.reported_run import ReportedRun
 from logs.slow_ranks import slow_stretches
@@ -22,8 +21,6 @@ NOTHING = "\u2013"
 _REHEARSED = "This run is a rehearsal, not a result: ranks slept instead of computing, and the accuracies are invented."
 _MOST_STRETCHES = 5
 """Parts of a run with a slow rank that a page names."""
-_LEAST_STALL_S = 0.01
-"""A shorter wait for checkpoints is not told."""
 _COMMIT_DIGITS = 12
 _ALSO_SETTINGS = ("Recipe", "Network", "Data", "Engine")
 """Facts that follow from settings, which the table of several runs has anyway."""
@@ -183,10 +180,7 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"No images/s: {record.no_rate_because}.")
     if record.attempts > 1:
         notes.append(f"The run was stopped and resumed: {record.attempts} attempts.")
-    if (stall_s := to_number(run.summary.get("checkpoint_s"))) is not None and stall_s >= _LEAST_STALL_S:
-        notes.append(f"Training waited {stall_s:.2f} s for checkpoints.")
     notes += [f"Energy: {run.energy.words}."] if run.energy else []
-    notes += _about_start(run)
     slow = slow_stretches(run.comparisons, has_ended=bool(run.summary))
     notes += [f"{clause[:1].upper()}{clause[1:]}." for clause in islice(slow, _MOST_STRETCHES)]
     notes += [f"Attempt {number} {each.description}." for number, each in enumerate(run.restarts, start=1)]
@@ -199,17 +193,6 @@ def notes_of(run: ReportedRun) -> list[str]:
         notes.append(f"{record.unreadable} records of the log could not be read.")
     fails = f"the log fails MLPerf's check; ./run.sh check {run.path.name} explains why"
     return [*notes, *(f"{verdict.ruleset}: {fails}." for verdict in verdicts_of(run) if verdict.messages)]
-
-
-def _about_start(run: ReportedRun) -> list[str]:
-    """Return a note on the rank that was ready last, if the run has several ranks."""
-    last, ranks = run.startup.last, run.summary.get("world_size")
-    if last is None or not isinstance(ranks, int) or ranks <= 1:
-        return []
-    return [
-        f"Rank {last.rank} on {last.host} was ready last, {last.ready_s - last.median_s:.2f} s after the median rank; "
-        f"most of that in {last.phase}: {last.phase_s:.2f} s, where the median rank took {last.phase_median_s:.2f} s."
-    ]
 
 
 def is_compared(run: ReportedRun) -> bool:

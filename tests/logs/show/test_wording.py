@@ -12,7 +12,6 @@ from logs.judge.evidence import Problem
 from logs.read.record import Evaluation, Pause, RunRecord
 from logs.show.reported_run import ReportedRun
 from logs.show.wording import heading, lead, notes_of, state_of, verdicts_of
-from logs.usage import LastStart, Startup
 
 OWN = {"recipe.name": "digits", "cluster.name": "laptop"}
 ENDED: dict[str, Any] = {"ruleset": "4.0.0", "status": "success", "began_s": 1.79e9, "time_to_train_s": 82.0}
@@ -109,17 +108,14 @@ def test_all_notes_of_a_run_stand_in_their_order(tmp_path: Path) -> None:
         tmp_path,
         None,
         RunRecord(tmp_path, status="success", began_s=1.0, attempts=2, division="open", unreadable=3),
-        summary={"is_rehearsal": True, "failure": "it broke", "checkpoint_s": 0.5, "world_size": 2},
-        startup=Startup(last=LastStart(1, "b", 2.0, 1.0, "data", 1.0, 0.0)),
+        summary={"is_rehearsal": True, "failure": "it broke"},
         restarts=[attempt, attempt],
         problem=Problem("copied logs", "w"),
     )  # fmt: skip
     run.__dict__["verdicts"] = [Verdict("4.0.0", passed=False, messages=("a complaint",))]
     told = [
         "rehearsal", "A step took 2 ms", "it broke", "Copied logs: w", "run_stop", "No images/s", "2 attempts",
-        "0.50 s", "Rank 1 on b was ready last, 1.00 s", "Attempt 1", "Attempt 2", "open division",
+        "Attempt 1", "Attempt 2", "open division",
         "3 records", "4.0.0",
     ]  # fmt: skip
     assert all(word in note for word, note in zip(told, notes_of(run), strict=True)), notes_of(run)
-    alone = replace(run, summary={"world_size": 1}, restarts=[])
-    assert not any("ready last" in note for note in notes_of(alone))
