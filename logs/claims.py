@@ -63,11 +63,6 @@ class Claim:
         """The claim's place in the order of all claims on the folder."""
         return int(self.path.stem)
 
-    @property
-    def others(self) -> "Claims":
-        """All claims on the folder."""
-        return Claims(self.path.parent.parent)
-
     def release(self) -> None:
         """Write into the claim that it has ended; a claim whose folder is gone needs no end."""
         # Where that cannot be written, on a full disk, the next launcher finds that the owner is gone.
@@ -80,7 +75,7 @@ class Claim:
 
         In a folder that was deleted and begun anew, the new owner's claim has the number of the old one.
         """
-        newest = self.others.newest()
+        newest = Claims(self.path.parent.parent).newest()
         if newest is None or newest.number != self.number:
             return newest is not None and newest.number > self.number
         record = newest.record()
@@ -243,7 +238,7 @@ class Claims:
 
 
 def _beat(claim: Claim, done: threading.Event, on_loss: Callable[[str], object]) -> None:
-    claims, times_missed = claim.others, 0
+    claims, times_missed = Claims(claim.path.parent.parent), 0
     while not done.wait(BEAT_S):
         with suppress(OSError, Unreadable):  # A file server may fail for a moment: a folder must be missing twice.
             # An unmounted disk leaves an empty folder, where nobody could resume from the checkpoints that follow.

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,18 +51,13 @@ def judge_package(org_folder: Path, *, system: str, division: str) -> list[ToolF
         results = tree / "results" / system / "resnet"
         common = ["training", RULESET]
 
-        def check_and_summarise() -> tuple[str, str]:
-            # In this order, because the summary reads the normalisation of a score that the package tool writes.
-            words = [str(tree), *common, "--quiet"]
-            checked = run_tool(folder, "package_checker", words)
-            return checked, run_tool(folder, "result_summarizer", [*words, "--csv", "summary.csv"])
-
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            asked = pool.submit(check_and_summarise)
-            description = run_tool(folder, "system_desc_checker", [str(tree / "systems" / f"{system}.json"), *common])
-            rcp = _rcp(folder, results) if division == "closed" else None
-            repository = judge_repository(tree)
-            package, summary = asked.result()
+        repository = judge_repository(tree)
+        description = run_tool(folder, "system_desc_checker", [str(tree / "systems" / f"{system}.json"), *common])
+        rcp = _rcp(folder, results) if division == "closed" else None
+        # In this order, because the summary reads the normalisation of a score that the package tool writes.
+        words = [str(tree), *common, "--quiet"]
+        package = run_tool(folder, "package_checker", words)
+        summary = run_tool(folder, "result_summarizer", [*words, "--csv", "summary.csv"])
         score = _summary(summary, folder / "summary.json")
     return [
         ToolFinding("system description", "System description checker passed" in description, _complaints(description)),

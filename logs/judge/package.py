@@ -208,20 +208,18 @@ def _copy_code(destination: Path, states: Sequence[Mapping[str, Any]]) -> tuple[
             tarfile, "data_filter", None
         )  # Python 3.10 and 3.11 got it in a later patch.
         archive.extractall(destination, [each for each in archive if each not in refused])
-        left_out = [each.name for each in archive if each in refused and each.isfile()]
-    kept = f", without {', '.join(left_out)}, whose names the repository checker refuses" if left_out else ""
     diffs = {state.get("diff_sha256") for state in states}
     if commit == "HEAD":
         return False, "the runs recorded no common commit; the tree contains HEAD"
     if diffs == {None}:
-        return True, f"the tracked files of commit {commit[:12]}{kept}"
+        return True, f"the tracked files of commit {commit[:12]}"
     if len(diffs) > 1 or not states[0].get("diff"):
         return (
             False,
             f"commit {commit[:12]}, but the runs had uncommitted changes that differ, or were too large to record",
         )
     (destination / "uncommitted.diff").write_text(str(states[0]["diff"]), encoding="utf-8")
-    return True, f"commit {commit[:12]}{kept}, and uncommitted.diff with the changes since"
+    return True, f"commit {commit[:12]}, and uncommitted.diff with the changes since"
 
 
 def _own_findings(runs: Sequence[_Run], org: str) -> Iterator[ToolFinding]:

@@ -176,9 +176,15 @@ def test_an_update_takes_the_place_of_the_one_before_and_a_single_look_leaves_th
     once = Terminal()
     assert watch(folder, once, every_s=0.5, once=True) == 1
     assert "\x1b[J" not in once.getvalue()
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            (folder / "summary.json").write_bytes(summary)
+
     terminal = Terminal()
-    ends = iter([lambda: None, lambda: (folder / "summary.json").write_bytes(summary)])
-    assert watch(folder, terminal, every_s=0.5, once=False, sleep=lambda _: next(ends)()) == 0
+    assert watch(folder, terminal, every_s=0.5, once=False, sleep=sleep) == 0
     nothing, *screens = terminal.getvalue().split("\x1b[H\x1b[J")
     assert (nothing, len(screens)) == ("", 3)
     assert screens[-1].endswith("\x1b[32mended: success\x1b[0m\n")
