@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from configs.arguments import duration
 from configs.errors import UserError
 from configs.load import Dumper
 from configs.reading import exists
@@ -37,7 +38,6 @@ _EVALUATIONS, _ROWS_AN_EVALUATION = 10, 4
 _FEWEST_STEPS, _LARGEST_BATCH, _RANKS = 300, 32, 2
 _IMAGES_PER_S = 500
 _START_S = 15
-_MINUTE_S = 60
 
 
 class _Pixels(NamedTuple):
@@ -117,7 +117,7 @@ def _choose(name: str, manifest: Manifest, pixels: _Pixels, command: str) -> tup
     steps_an_epoch = max(1, train // batch)
     epochs = max(min(_PASSES // train, _MOST_EPOCHS), _FEWEST_EPOCHS, -(-_FEWEST_STEPS // steps_an_epoch))
     every = max(1, epochs // _EVALUATIONS)
-    duration = _duration(epochs * train / _IMAGES_PER_S * (side / _LARGEST) ** 2)
+    time = duration(_START_S + epochs * train / _IMAGES_PER_S * (side / _LARGEST) ** 2)
     crop = {"kind": "resized", "area": [0.35, 1.0]} if is_photo else {"kind": "shift", "padding": max(1, side // 16)}
     recipe = {
         "name": _recipe_name(name),
@@ -125,7 +125,7 @@ def _choose(name: str, manifest: Manifest, pixels: _Pixels, command: str) -> tup
             "purpose": f"A first training of {name}; ./run.sh prepare wrote this file, which is yours to change.",
             "source": manifest.source.description,
             "expected": "unknown; docs/images.md has the accuracy of other small data sets with these settings",
-            "time": f"about {duration} on two CPU cores (estimated from the number of images)",
+            "time": f"about {time} on two CPU cores (estimated from the number of images)",
             "hardware": "any x86-64 CPU with two cores and 4 GB of memory",
             "command": command,
         },
@@ -162,17 +162,10 @@ def _choose(name: str, manifest: Manifest, pixels: _Pixels, command: str) -> tup
     moved = "cropped and mirrored at random" if is_photo else "moved by a few pixels, not mirrored"
     reasons = (
         f"{_NETWORK} at {side} px; the images have {pixels.shorter_side} px (shorter side, median)",
-        f"batch {batch}, {epochs} epochs, images {moved}: about {duration} on two CPU cores",
+        f"batch {batch}, {epochs} epochs, images {moved}: about {time} on two CPU cores",
         f"mean and deviation of the pixels are measured{', colours dropped' if pixels.is_grey else ''}",
     )
     return recipe, reasons
-
-
-def _duration(training_s: float) -> str:
-    minutes = (training_s + _START_S) / _MINUTE_S
-    if minutes < 2 * _MINUTE_S:
-        return f"{max(1, round(minutes))} min"
-    return f"{round(minutes / _MINUTE_S)} hours"
 
 
 def _recipe_name(folder: str) -> str:
