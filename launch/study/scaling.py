@@ -12,7 +12,7 @@ from configs.errors import UserError
 from configs.load import ROOT, resolve_path
 from configs.machine_limits import usable_cores
 from configs.programs import Program, command_of
-from configs.registry import ENGINES, has_engine
+from configs.registry import COMMUNICATORS, ENGINES, has_engine
 from configs.schema import Cluster
 from configs.study import ScalingCell, ScalingStudy
 from launch.run import pack_data_set

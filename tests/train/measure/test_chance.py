@@ -7,7 +7,7 @@ import pytest
 
 from configs.load import load_both
 from configs.plan import plan_run
-from train.evaluate import top1_score
+from train.evaluate import Score
 from train.measure.chance import ClassCounts, StopRule, never_stop, stop_rule_of
 
 LN_10 = math.log(10)
@@ -23,18 +23,22 @@ def _rule(*overrides: str, counts: ClassCounts | None = None) -> StopRule:
     return stop_rule_of(recipe, cluster, plan_run(recipe, 1), counts)
 
 
+def _score(correct: int, total: int) -> Score:
+    return Score("top-1", correct / total, {"correct": correct, "total": total}, "")
+
+
 def _told(rule: StopRule, evaluations: Iterable[tuple[int, Sequence[float]]], total: int) -> list[bool]:
     """Return after which evaluations, of (right answers, losses of the steps before it), the rule would end the run."""
     told, done = [], 0
     for correct, losses in evaluations:
         done += len(losses)
-        told.append(rule(done - 1, top1_score(correct, total), losses) is not None)
+        told.append(rule(done - 1, _score(correct, total), losses) is not None)
     return told
 
 
 def test_three_evaluations_at_chance_with_a_flat_loss_end_the_run_with_figures_and_remedies() -> None:
     rule = _rule()
-    said = [rule(100 * epoch - 1, top1_score(60, 600), FLAT) for epoch in range(1, 5)]
+    said = [rule(100 * epoch - 1, _score(60, 600), FLAT) for epoch in range(1, 5)]
     assert said[:3] == [None] * 3, "the warm-up, then 200 steps of the 500 that follow"
     assert said[3] == (
         "stuck at chance at step 399: for 300 steps, top-1 0.1000 (a constant answer: 0.1000) and a flat training loss "

@@ -10,7 +10,7 @@ import pytest
 
 from logs.metrics import NullMetrics
 from train.engine.protocol import Engine
-from train.evaluate import top1_score
+from train.evaluate import Score
 from train.measure.progress import LossWindow, Progress, StepLoss
 from train.measure.timing import Clock
 from train.step import StepArrays
@@ -81,7 +81,7 @@ def test_a_line_says_how_much_time_is_left_at_the_pace_so_far(caplog: pytest.Log
     progress, rows, clock = _progress(10, visible=True)
     clock.steps, clock.stepping_s = 10, 25.0
     progress.steps(_losses(0, *[2.0] * 10))
-    progress.evaluated(1, 9, top1_score(30, 40), 1.5)
+    progress.evaluated(1, 9, Score("top-1", 0.75, {"top1": 0.75, "correct": 30, "total": 40}, "30 of 40"), 1.5)
     assert rows.flushed == 1, "an evaluation is written at once"
     clock.steps, clock.stepping_s = 20, 25_000.0
     progress.steps(_losses(10, *[1.0] * 10))
@@ -130,7 +130,7 @@ def test_a_terminal_has_one_line_that_changes_and_no_line_that_repeats_it(
     progress, _, clock = _progress(10, visible=True)
     clock.steps, clock.stepping_s = 10, 25.0
     progress.steps(_losses(0, *[2.0] * 10))
-    progress.evaluated(1, 9, top1_score(30, 40), 1.5)
+    progress.evaluated(1, 9, Score("top-1", 0.75, {"top1": 0.75, "correct": 30, "total": 40}, "30 of 40"), 1.5)
     progress.steps(_losses(10, *[1.0] * 10))
     progress.close()
     assert caplog.messages == ["epoch 1  top-1 0.7500 (30 of 40) in 1.50 s"]
