@@ -20,7 +20,8 @@ from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
 from train.networks.arch import Network, float32_gradients, gradient_bytes, network_of
 from train.networks.stages import stages_of
-from train.plan.before_run import missing_cache_clear
+from train.plan.before_run import missing_cache_clear, slow_values
+from train.plan.input_rates import input_rates
 from train.plan.memory import (
     BYTES_PER_NUMBER,
     available_bytes,
@@ -29,7 +30,6 @@ from train.plan.memory import (
     shortage,
     shortage_here,
 )
-from train.plan.slow_settings import input_rates, slow_settings
 from train.schedule import LrSchedule, logged_hyperparameters, resolve_schedule
 from train.sim.conditions import predict
 
@@ -73,7 +73,7 @@ def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "log_keys": _log_keys(recipe, cluster, plan, schedule),
         "compliance": _compliance(recipe, cluster),
         "simulated": simulated,
-        "slow_settings": slow_settings(recipe, cluster),
+        "slow_settings": slow_values(cluster),
         "input": input_rates(recipe, cluster, rate[0]) if (rate := simulated.get("images_per_s")) else None,
     }
 

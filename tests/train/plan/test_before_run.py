@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import load_both, load_recipe
+from configs.load import ROOT, load_both, load_cluster, load_recipe
 from logs.folder import RunFolder
 from tests.runs import TWO_EPOCHS, FinishedRun, train
 from tests.small_disk import small_disk
-from train.plan.before_run import checkpoint_bytes, missing_cache_clear
+from train.plan.before_run import checkpoint_bytes, missing_cache_clear, slow_values
+from train.plan.document import plan_document
+from train.plan.text import render
 
 
 @pytest.mark.ranks
@@ -85,3 +87,34 @@ def test_a_run_that_submits_is_warned_of_images_that_stay_in_memory(
         assert told is not None
         assert told.startswith(f"{place.format(memory=memory)}: the folder is a tmpfs, ")
         assert "; set cluster.paths.stage to a folder on a local disk, " in told
+
+
+GPUS = ("cluster.device=gpu", "cluster.communication={}", "cluster.ranks_per_node=8")
+SLOW = ("cluster.engine.precision=float32", "cluster.engine.layout=NCHW", "cluster.communication.backend=gloo")
+
+
+@pytest.mark.parametrize(
+    ("settings", "better"),
+    [
+        (["torch", *GPUS], []),
+        (["torch", *GPUS, *SLOW], ["engine.precision=float16", "engine.layout=NHWC", "communication.backend=nccl"]),
+        (["torch", *GPUS, *SLOW[2:], "cluster.ranks_per_node=1"], []),  # one rank sums nothing
+        (["mxnet", *GPUS, *SLOW], ["engine.precision=float16", "engine.layout=NHWC"]),  # Horovod sums by NCCL
+        (["torch"], []),  # a CPU
+    ],
+)
+def test_each_slow_value_on_gpus_is_told_with_the_better_one(settings: list[str], better: list[str]) -> None:
+    told = slow_values(load_cluster("laptop", [f"cluster.engine.name={settings[0]}", *settings[1:]]))
+    assert [line.rpartition("; set cluster.")[2] for line in told] == better
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "clusters").glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_shipped_cluster_has_a_slow_value(path: Path) -> None:
+    assert slow_values(load_cluster(path.stem)) == []
+
+
+def test_the_plan_shows_slow_values_beside_the_forecast() -> None:
+    settings = ["cluster.engine.name=torch", "cluster.device=gpu", "cluster.node.gpu=H200", SLOW[0]]
+    document = plan_document(*load_both("imagenet-b256", "laptop", settings))
+    (line,) = document["slow_settings"]
+    assert f"\n  slow       {line}\n" in render(document)
