@@ -61,7 +61,7 @@ def _predict(*, run: Path, images: list[Path], top: int, json: bool, csv: bool) 
     classifier = _open_classifier(run)
     top = min(top, classifier.network["num_classes"])
     files = [file for image in images for file in _files_of(image)]
-    write = _JsonLines() if json else _Csv(top) if csv else _Table(files, classifier, top)
+    write = _JsonLines() if json else _Csv(top) if csv else _Lines()
     num_failed = 0
     for file in files:
         try:
@@ -189,31 +189,15 @@ class _Csv:
         self._writer.writerow([file, *[""] * (2 * self._top), problem])
 
 
-class _Table:
-    """Writes a row a file; what could not be classified goes to the standard error.
-
-    Args:
-        files: The files to come, for the width of their column.
-        classifier: Has the names of the classes.
-        top: Number of classes that a row names.
-    """
-
-    def __init__(self, files: Sequence[Path], classifier: "Classifier", top: int) -> None:
-        classes = (classifier.class_name(number) for number in range(classifier.network["num_classes"]))
-        self._widths = [max(len(printable(str(each))) for each in [*column]) for column in (files, [*classes, "class"])]
-        self._row("file", "class", "probability", "runners-up" if top > 1 else "")
+class _Lines:
+    """Writes a line a file; what could not be classified goes to the standard error."""
 
     def prediction(self, file: Path, best: list[tuple[str, float]]) -> None:
-        (name, probability), *others = best
-        runners_up = ", ".join(f"{printable(other)} {value:.4f}" for other, value in others)
-        self._row(printable(str(file)), printable(name), f"{probability:.4f}", runners_up)
+        classes = ", ".join(f"{printable(name)} {value:.4f}" for name, value in best)
+        print(f"{printable(str(file))}: {classes}")
 
     def failure(self, file: Path, problem: str) -> None:
         sys.stderr.write(f"error: {printable(str(file))}: {problem}\n")
-
-    def _row(self, file: str, name: str, probability: str, runners_up: str) -> None:
-        left, right = self._widths
-        sys.stdout.write(f"{file:{left}}  {name:{right}}  {probability:11}  {runners_up}".rstrip() + "\n")
 
 
 if __name__ == "__main__":

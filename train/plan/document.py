@@ -5,7 +5,6 @@ Imports no framework, so that the plan is ready within a second on any machine.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 from configs.errors import UserError
@@ -208,19 +207,14 @@ def _buckets(network: Network, width: int, communication: Communication) -> list
 
 
 def _shards(recipe: Recipe, plan: RunPlan) -> dict[str, Any]:
-    """Cut both image sets as the readers do, and count the images that several ranks would read, or none."""
+    """Cut both image sets as the readers do."""
     shards: dict[str, Any] = {}
     for name, samples in (("train", recipe.data.train_samples), ("eval", recipe.data.eval_samples)):
-        ranges = [shard_range(samples, rank, plan.world_size) for rank in range(plan.world_size)]
-        sizes = [len(each) for each in ranges]
-        ends = [range(0), *ranges, range(samples, samples)]
-        gaps = [after.start - before.stop for before, after in pairwise(ends)]  # overlaps are below 0
+        sizes = [len(shard_range(samples, rank, plan.world_size)) for rank in range(plan.world_size)]
         shards[name] = {
             "samples": samples,
             "smallest": min(sizes),
             "largest": max(sizes),
-            "seen_twice": -sum(gap for gap in gaps if gap < 0),
-            "never_seen": sum(gap for gap in gaps if gap > 0),
             # An epoch takes as many training images from each rank.
             "read_in_an_epoch": min(sizes) * plan.world_size if name == "train" else samples,
         }
