@@ -70,14 +70,13 @@ KINDS: Mapping[str, Kind] = {
         _BatchNorm(
             "bn",
             keeps_output=False,
-            is_in_place=True,
             begins_stage=False,
             is_affine=True,
             backward=Traffic(5, fresh=3, span=2),
         ),
-        Kind("relu", overwrites=True, is_in_place=True, begins_stage=False, has_kernel=False),
+        Kind("relu", overwrites=True, begins_stage=False, has_kernel=False),
         # MXNet keeps its input as well, which is not counted.
-        Kind("relu6", overwrites=True, is_in_place=True, begins_stage=False, has_kernel=False),
+        Kind("relu6", overwrites=True, begins_stage=False, has_kernel=False),
         # It moves what a ReLU moves, but backward needs its input.
         Kind("silu", begins_stage=False, has_kernel=False),
         Kind("sigmoid"),
@@ -87,7 +86,6 @@ KINDS: Mapping[str, Kind] = {
             "add",
             keeps_output=False,
             overwrites=True,
-            is_in_place=True,
             forward=Traffic(1, fresh=0, span=1),
         ),
         # It reads its input and its gradient once for both inputs' gradients, one of which is a single pixel.
@@ -96,7 +94,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("max_pool"),
         Kind("avg_pool"),
         Kind("global_pool", makes_pixel=True),
-        Kind("dropout", is_in_place=True, draws="elements"),
+        Kind("dropout", draws="elements"),
         _Dense("dense", makes_pixel=True),
     )
 }

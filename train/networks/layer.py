@@ -77,7 +77,6 @@ class Kind:
         makes_pixel: Whether the output is a single pixel, whatever the input.
         keeps_output: Whether the backward pass needs a layer's output even if a layer behind it overwrites its input.
         overwrites: Whether a layer overwrites an input in training that nothing else reads.
-        is_in_place: Whether inference can write the output over the input.
         draws: What it drops at random in training, by a seed that the host sets in each step: elements, or all elements
             of an image together. If empty, it draws nothing.
         is_affine: Whether it multiplies each channel by a number and adds one in inference.
@@ -95,7 +94,6 @@ class Kind:
     makes_pixel: bool = False
     keeps_output: bool = True
     overwrites: bool = False
-    is_in_place: bool = False
     draws: Literal["", "elements", "images"] = ""
     is_affine: bool = False
     absorbs_affine: bool = False

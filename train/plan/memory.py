@@ -7,7 +7,6 @@ H200, PyTorch took 0.2 to 6 % more in 16 bits, and 5 to 6 GB more in TF32 (docs/
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from configs.errors import ConfigError
 from configs.machine_limits import available_memory_bytes, memory_limit
 from configs.plan import RunPlan, plan_run
 from configs.schema import Cluster, Recipe
-from train.networks.arch import Network, gradient_bytes, network_of
+from train.networks.arch import gradient_bytes, network_of
 
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -59,9 +58,9 @@ DECODED_BYTES = 500 * 400 * 3
 _LIVE_GRADIENTS = 2
 """Gradients of activations that backward holds at once, counted as the largest: one is read, one is written."""
 
-_PLANNING_LOSS = 2
-"""Memory of inference, relative to the arrays that must exist at once: 1.6 (ResNet-50) and 2.1 (GoogLeNet) measured on
-a CPU. DenseNet-121 takes 10, because MXNet does not reuse the memory of its concatenations."""
+_PLANNING_LOSS = 2.25
+"""Memory of inference, relative to the most that a layer reads and writes: 1.8 (ResNet-50) and 1.3 (GoogLeNet) measured
+on a CPU. DenseNet-121 takes 11, because MXNet does not reuse the memory of its concatenations."""
 
 
 _REMEDY = "use more ranks, or accumulate smaller micro-batches (batch.bn_span); ./run.sh plan lists the memory"
@@ -179,6 +178,7 @@ def estimate_memory(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> MemoryEs
     processes = 1 / cluster.ranks_per_node if cluster.communication.kind == "devices" else 1
     copy = 0 if engine.name == "timed" else 4 * (network.num_parameters + network.num_constants)
     evaluated = network if recipe.evaluated is recipe else network_of(recipe.evaluated.model)
+    passing = max(layer.input_elements + layer.output_elements for layer in evaluated.layers)
     shapes = [each.shape for each in network.parameters]
     statistics = sum(math.prod(each.shape) for each in network.statistics)
     held = sum(idea.held_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
@@ -196,7 +196,7 @@ def estimate_memory(recipe: Recipe, cluster: Cluster, plan: RunPlan) -> MemoryEs
         activations_bytes=max(
             plan.per_rank_batch_size * live * width + casts, 4 * recipe.optimizer.update_numbers(shapes)
         ),
-        evaluation_bytes=folded + plan.per_rank_batch_size * _PLANNING_LOSS * inference_elements(evaluated) * width,
+        evaluation_bytes=folded + int(plan.per_rank_batch_size * _PLANNING_LOSS * passing * width),
         input_bytes=buffers["queued_bytes"] + buffers["decoder_bytes"],
         communication_bytes=_communication_bytes(cluster, summed),
         workspace_bytes=_WORKSPACE_BYTES if on_gpu else copy + fresh,
@@ -260,23 +260,8 @@ def _certain_bytes(recipe: Recipe, cluster: Cluster) -> int:
     return estimate_memory(recipe, cluster, plan_run(recipe, cluster.world_size)).certain_bytes
 
 
-def inference_elements(network: Network) -> int:
-    """Return the most elements that live at once in inference, for one image; operators that can work in place do."""
-    last_use = {name: number for number, layer in enumerate(network.layers) for name in layer.inputs}
-    alive = {"data": network.input_channels * network.image_size**2}
-    most = 0
-    for number, layer in enumerate(network.layers):
-        ended = [name for name in set(layer.inputs) if last_use[name] == number]
-        is_in_place = layer.kind.is_in_place and bool(ended)
-        most = max(most, sum(alive.values()) + (0 if is_in_place else layer.output_elements))
-        alive[layer.name] = layer.output_elements
-        for name in ended:
-            del alive[name]
-    return most
-
-
 def _communication_bytes(cluster: Cluster, gradients_bytes: int) -> int:
-    communication, variables = cluster.communication, cluster.environment
+    communication = cluster.communication
     if cluster.world_size > 1 and communication.kind == "shared_memory":
         # The shares of the others' shards, and the sum of the own shard; with two ranks the sum overwrites a share.
         return gradients_bytes if cluster.world_size > 2 else gradients_bytes // 2  # noqa: PLR2004
@@ -285,11 +270,4 @@ def _communication_bytes(cluster: Cluster, gradients_bytes: int) -> int:
     fusion = communication.bucket_bytes
     if communication.backend != "nccl":
         return fusion
-    channels = _number(variables, "NCCL_MAX_NCHANNELS", _NCCL_CHANNELS)
-    buffer = _number(variables, "NCCL_BUFFSIZE", _NCCL_BUFFER_BYTES)
-    return fusion + _ROUTES[communication.allreduce] * 2 * channels * buffer
-
-
-def _number(variables: Mapping[str, str], name: str, default: int) -> int:
-    given = variables.get(name, "")
-    return int(given) if given.isdecimal() else default
+    return fusion + _ROUTES[communication.allreduce] * 2 * _NCCL_CHANNELS * _NCCL_BUFFER_BYTES
