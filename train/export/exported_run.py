@@ -190,25 +190,17 @@ class ExportedRun:
 
 @contextmanager
 def _explained(folder: Path, partial: Path) -> Iterator[None]:
-    """Name the file of an export that cannot be written, and why.
+    """Say why files of an export cannot be written.
 
     Raises:
         UserError: A file cannot be written.
     """
-    try:
-        yield
-    except OSError as error:
-        with explain_disk_errors(folder / _final_name(Path(str(error.filename or "")).name)):
+    with explain_disk_errors(folder):
+        try:
+            yield
+        except RuntimeError:  # MXNet's and PyTorch's own writers do not say what the disk answered, so it is asked.
+            with (partial / "probe").open("wb") as file:
+                file.write(bytes(_PROBE_BYTES))
+                file.flush()
+                sync_path(partial / "probe")
             raise
-    except RuntimeError:  # MXNet's and PyTorch's own writers do not say what the disk answered, so it is asked.
-        newest = max(partial.iterdir(), key=lambda path: path.stat().st_mtime_ns, default=partial)
-        with explain_disk_errors(folder / _final_name(newest.name)), (partial / "probe").open("wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-            file.flush()
-            sync_path(partial / "probe")
-        raise
-
-
-def _final_name(name: str) -> str:
-    """Return the name of an export's file, of which a writer's own name for half of it begins with that name."""
-    return max((each for each in _FILES if name.startswith(each)), key=len, default=name)

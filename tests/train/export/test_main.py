@@ -304,11 +304,13 @@ def test_on_a_disk_that_becomes_full_an_export_is_whole_or_the_old_one_stays(
 
 
 @pytest.mark.ranks
-def test_a_file_that_may_not_become_so_large_is_named_and_no_part_of_it_stays(run: Path, tmp_path: Path) -> None:
+def test_where_a_file_may_not_become_so_large_the_reason_is_told_and_no_part_of_it_stays(
+    run: Path, tmp_path: Path
+) -> None:
     """The frameworks' own writers say nothing of the reason, or 28 lines."""
     command = f"ulimit -f 64; exec {sys.executable} -m train.export {run} --no-evaluation --dest {tmp_path}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     words = r"cannot be written: the file would become larger than .* \(ulimit -f\) allows; free some space"
-    assert re.match(rf"error: {tmp_path}/(network-0000\.params|network\.pt): {words}", done.stderr)
+    assert re.match(rf"error: {tmp_path}: {words}", done.stderr)
     assert list(tmp_path.iterdir()) == []
