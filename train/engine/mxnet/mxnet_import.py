@@ -40,7 +40,7 @@ def import_mxnet() -> None:
         return
     try:
         _import_without_unused()
-    except (ImportError, AttributeError, TypeError):
+    except (ImportError, AttributeError, KeyError, TypeError):
         for name in [name for name in sys.modules if name.partition(".")[0] == "mxnet"]:
             del sys.modules[name]
         import mxnet  # noqa: F401, PLC0415
@@ -64,17 +64,13 @@ def _import_without_unused() -> None:
 
 
 def _defer_operators(base: ModuleType) -> None:
-    """Replace the two functions by which MXNet makes its operators; an MXNet that has others makes them at import."""
+    """Let the two functions by which MXNet makes its operators fill its modules with stand-ins for them."""
     for name in ("_init_op_module", "_init_np_op_module"):
-        register = getattr(base, name, None)
-        if register is not None and "make_op_func" in inspect.signature(register).parameters:
-            setattr(base, name, _deferring(register))
+        setattr(base, name, _deferring(getattr(base, name)))
 
 
 def _deferring(register: Callable[..., None]) -> Callable[..., None]:
-    """Return a ``register`` that fills MXNet's modules with stand-ins for operators."""
-
-    def register_deferred(*arguments: str, **keywords: Any) -> None:
+    def register_deferred(*arguments: Any, **keywords: Any) -> None:
         call = inspect.signature(register).bind(*arguments, **keywords)
         call.arguments["make_op_func"] = partial(_stand_in, call.arguments["make_op_func"])
         register(*call.args, **call.kwargs)
