@@ -30,7 +30,7 @@ from train.engine.protocol import Engine, Optimizer, TrainableNetwork
 from train.evaluate import Score
 from train.loop import Result, TrainingRun, train
 from train.measure.progress import Progress
-from train.measure.timing import StepClock
+from train.measure.timing import Clock
 from train.rank.identity import Identity
 from train.schedule import HyperParameters, logged_hyperparameters, resolve_schedule
 from train.session import opened_log
@@ -140,7 +140,7 @@ class Blank:
 
 def dry_train(  # noqa: PLR0913
     recipe: Recipe, world_size: int, tops: Sequence[float], *, log: EventLog, blank: Blank, metrics: NullMetrics,
-    stop_from: float = math.inf, clock: StepClock | None = None, **changes: Any,
+    stop_from: float = math.inf, clock: Clock | None = None, **changes: Any,
 ) -> tuple[Result, RunPlan]:  # fmt: skip
     """Run the loop; its evaluations give ``tops`` (0 to 1) in turn, and nothing of a step is computed.
 
@@ -148,7 +148,7 @@ def dry_train(  # noqa: PLR0913
     """
     plan, every, answers = plan_run(recipe, world_size), recipe.run.log_every_steps, iter(tops)
     engine = cast(Engine, NumberEngine())
-    clock = clock or StepClock(engine, 2, every)
+    clock = clock or Clock(engine, 2, every)
     progress = Progress(
         metrics, clock, global_batch_size=plan.global_batch_size, total_steps=plan.total_steps,
         every_steps=every, visible=False,

@@ -28,7 +28,7 @@ from train.engine.build import ModelParts, build_model, layer_seed
 from train.engine.protocol import Engine, open_engine
 from train.engine.timed.score import InventedTop1
 from train.evaluate import Evaluator, metric_of
-from train.measure.timing import Clock, StepClock
+from train.measure.timing import Clock
 from train.rank.identity import Identity
 from train.rank.startup import WAITING, Ledger
 from train.static_step import StaticInference, StaticStep
@@ -64,10 +64,10 @@ class Composition:
 
     def make_clock(self) -> Clock:
         """Return the clock that the cluster file asks for."""
-        ahead = self.cluster.engine.run_ahead_steps
-        if not self.cluster.engine.timing:
-            return Clock(self.engine, ahead)
-        return StepClock(self.engine, ahead, self.recipe.run.log_every_steps)
+        settings = self.cluster.engine
+        return Clock(
+            self.engine, settings.run_ahead_steps, self.recipe.run.log_every_steps if settings.timing else None
+        )
 
     def make_step(
         self,

@@ -17,7 +17,7 @@ from train.engine.protocol import Engine
 from train.evaluate import Score
 from train.loop import Result, RunFailed, blocks
 from train.measure.progress import LossNotFinite
-from train.measure.timing import StepClock
+from train.measure.timing import Clock
 from train.rank.signals import RunStopped
 
 
@@ -77,7 +77,7 @@ def test_the_seconds_and_rates_of_a_run_are_those_of_its_log(monkeypatch: pytest
     log, ticks = RememberingLog(), itertools.count()  # each event takes a second, and all else a nanosecond
     now = SimpleNamespace(perf_counter=lambda: len(log.keys) + 1e-9 * next(ticks))
     monkeypatch.setattr("train.measure.timing.time", now)
-    clock = StepClock(cast(Engine, NumberEngine()), 2, 5)
+    clock = Clock(cast(Engine, NumberEngine()), 2, 5)
     result, _ = _run(Blank(), log, [], [0.97], clock=clock)
     logged = len(log.keys)
     log.keys.append("the last checkpoint, after run_stop")
@@ -234,7 +234,7 @@ def test_the_last_steps_of_an_interval_are_not_read_while_they_may_still_be_runn
     assert keeper.kept == [("stopped", Position(1, stops_after))]
 
 
-class SlowClock(StepClock):
+class SlowClock(Clock):
     """The clock of steps that take 4 s each."""
 
     @property

@@ -31,7 +31,7 @@ from tests.train.shared_steps import require_steps_of_one_rank, write_shared_ste
 from train.comm.communicator import Connect, connector, start_communicator
 from train.compose import compose
 from train.engine.protocol import Engine
-from train.measure.timing import Clock, StepClock
+from train.measure.timing import Clock
 from train.plan.before_run import require_fixed_step
 from train.rank.identity import Identity, read_identity
 from train.rank.startup import Ledger
@@ -53,7 +53,7 @@ def _train(
     spoilt: int | None = None,
     identity: Identity = ALONE,
     connect: Connect | None = None,
-) -> tuple[dict[str, np.ndarray], list[StepArrays], StepClock]:
+) -> tuple[dict[str, np.ndarray], list[StepArrays], Clock]:
     """Take a few steps with other images, another learning rate and another momentum each.
 
     Args:
@@ -66,7 +66,7 @@ def _train(
     recipe, cluster = load_both("digits", "laptop", [*SMALL, *overrides])
     cluster = cluster.model_copy(update={"engine": cluster.engine.model_copy(update={"precision": precision})})
     rank = compose(recipe, cluster, identity, Ledger(), connect=connect)
-    clock = StepClock(rank.engine, run_ahead_steps=1, sample_every_steps=2)
+    clock = Clock(rank.engine, run_ahead_steps=1, sample_every_steps=2)
     told = iter([False, False, True, False])
     step = rank.make_step(clock, lambda _: None, told_to_stop=lambda: next(told))
     shape = rank.model.network.image_shape

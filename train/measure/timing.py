@@ -8,7 +8,7 @@ communication is an upper bound if the cluster file defers reductions to the nex
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,26 +31,34 @@ class StepTimes:
 
 
 class Clock:
-    """The clock of a run without timing: counts steps and their time, and bounds how far the host runs ahead.
+    """Counts steps and their time, bounds how far the host runs ahead, and measures what a training run waits for.
 
     Args:
         engine: Waits for arrays.
         run_ahead_steps: Steps that the host may queue before it waits.
+        sample_every_steps: Distance, in steps, between two steps whose communication is measured. If None, no wait is
+            measured.
 
     Attributes:
         steps: Number of queued steps.
-        samples: Times of the sampled steps; none here.
+        samples: Times of the sampled steps.
     """
 
-    def __init__(self, engine: Engine, run_ahead_steps: int) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, run_ahead_steps: int, sample_every_steps: int | None = None) -> None:
+        self._engine, self._run_ahead_steps, self._sample_every_steps = engine, run_ahead_steps, sample_every_steps
         self.steps = 0
         self.samples: list[StepTimes] = []
-        self._run_ahead_steps = run_ahead_steps
         self._queued: deque[Any] = deque()
         self._begin = time.perf_counter()
         self._end: float | None = None
         self._paused_s = 0.0
+        self._marker: Any = None
+        self._fetch_s = 0.0
+        self._sampled = (0, 0.0, 0.0)
+        self._input_wait_s = 0.0
+        self._exposed_s = self._sampled_steps_s = 0.0
+        self._exposed_now_s: float | None = None
+        self._older_wait_s = 0.0
 
     def start(self) -> None:
         """Start the clock."""
@@ -70,55 +78,12 @@ class Clock:
         """Return `run_s` without pauses."""
         return self.run_s - self._paused_s
 
-    def fractions(self) -> tuple[float | None, float | None]:
-        """Return (input wait, exposed communication) as shares of the time of steps; None where not measured."""
-        return None, None
-
-    def input(self) -> AbstractContextManager[None]:
-        """Return a context manager that surrounds fetching a batch."""
-        return nullcontext()
-
-    def first_layer_arrived(self, step: int, gradient: Array) -> None:
-        """Take note that the first layer's gradient, the last of ``step``, is computed or queued, but not reduced."""
-
-    def reductions(self, gradients: Sequence[Array]) -> AbstractContextManager[None]:
-        """Return a context manager that surrounds waiting for the reductions of ``gradients``, all of them queued."""
-        return nullcontext()
-
-    def step_queued(self, loss: Array) -> None:
-        """Count a queued step; wait for the step ``run_ahead_steps`` before it, which bounds queues and memory."""
-        self.steps += 1
-        self._queued.append(loss)
-        if len(self._queued) > self._run_ahead_steps:
-            self._engine.wait(self._queued.popleft())
-
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Leave the time of the block, such as an evaluation, out of the steps' time."""
         begin = time.perf_counter()
         yield
         self._paused_s += time.perf_counter() - begin
-
-
-class StepClock(Clock):
-    """Measures input waits and exposed communication while a run trains.
-
-    Args:
-        engine: Waits for arrays.
-        run_ahead_steps: Steps that the host may queue before it waits.
-        sample_every_steps: Distance, in steps, between two steps whose communication is measured.
-    """
-
-    def __init__(self, engine: Engine, run_ahead_steps: int, sample_every_steps: int) -> None:
-        super().__init__(engine, run_ahead_steps)
-        self._sample_every_steps = sample_every_steps
-        self._marker: Any = None
-        self._fetch_s = 0.0
-        self._sampled = (0, 0.0, 0.0)
-        self._input_wait_s = 0.0
-        self._exposed_s = self._sampled_steps_s = 0.0
-        self._exposed_now_s: float | None = None
-        self._older_wait_s = 0.0
 
     @contextmanager
     def input(self) -> Iterator[None]:
@@ -133,12 +98,16 @@ class StepClock(Clock):
         Backward computes this gradient last, and the copy is queued before the reduction that overwrites the gradient.
         So backward has ended when the copy is done.
         """
-        if step % self._sample_every_steps == self._sample_every_steps // 2:
+        every = self._sample_every_steps
+        if every is not None and step % every == every // 2:
             self._marker = self._engine.first_element(gradient)
 
     @contextmanager
     def reductions(self, gradients: Sequence[Array]) -> Iterator[None]:
-        """On a sampled step, measure the time from the end of backward to the end of all reductions."""
+        """On a sampled step, measure the time from the end of backward to the end of all ``gradients``' reductions.
+
+        All of them are queued, and the block waits for them.
+        """
         if self._marker is None:
             yield
             return
@@ -154,13 +123,16 @@ class StepClock(Clock):
         self._exposed_now_s = time.perf_counter() - backward_end
 
     def step_queued(self, loss: Array) -> None:
-        """Count the step, and decide whether the run waited for its input.
+        """Count a queued step; wait for the step ``run_ahead_steps`` before it, which bounds queues and memory.
 
         Fetching a batch counts as waiting only if the engine had run out of work meanwhile: if the step
         ``run_ahead_steps`` ago is already done, nothing but the batch was missing.
         """
         begin = time.perf_counter()
-        super().step_queued(loss)
+        self.steps += 1
+        self._queued.append(loss)
+        if len(self._queued) > self._run_ahead_steps:
+            self._engine.wait(self._queued.popleft())
         waited_s = self._older_wait_s + time.perf_counter() - begin
         if waited_s < _DRAINED_S and self.steps > self._run_ahead_steps:
             self._input_wait_s += self._fetch_s
@@ -181,10 +153,13 @@ class StepClock(Clock):
         self._sampled_steps_s += computing + exposed_s + input_wait / steps
 
     def fractions(self) -> tuple[float | None, float | None]:
-        """See `Clock`; both are means from `start` to `stop`.
+        """Return (input wait, exposed communication) as shares of the time of steps; None where not measured.
 
-        A sampled step may wait longer than a mean step takes, so its communication is a share of its own time.
+        Both are means from `start` to `stop`. A sampled step may wait longer than a mean step takes, so its
+        communication is a share of its own time.
         """
+        if self._sample_every_steps is None:
+            return None, None
         stepping = self.stepping_s
         if not self.steps or stepping <= 0:
             return 0.0, 0.0
