@@ -35,7 +35,7 @@ from train.measure.chance import StopRule, stop_rule_of
 from train.measure.node_energy import NodeEnergy
 from train.measure.rank_pace import RankPace
 from train.measure.rank_times import Usage, gather_ranks, slowest_rank
-from train.measure.trace import Tracer, tracer_of
+from train.measure.trace import Tracer
 from train.networks.arch import network_of
 from train.plan.memory import require_memory
 from train.rank.failure import record_failure
@@ -134,7 +134,7 @@ def _run_rank(run_folder: RunFolder, signals: StopSignals, identity: Identity, l
             hosts=starts["hosts"],
             counted=energy.counted(starts, initial.position.step),
             checkpoints=_checkpoints(run_folder, rank, facts, initial, watchdog),
-            tracer=tracer_of(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
+            tracer=Tracer(rank.engine, folder, identity.rank, cluster.trace_steps, rank.plan.total_steps),
             class_names=() if prepared.manifest is None else prepared.manifest.class_names,
             image_type=images.image_type,
             is_cold=prepared.is_cold,

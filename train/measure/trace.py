@@ -21,67 +21,51 @@ _MOST_RANKS = 16
 
 
 class Tracer:
-    """Records nothing; `EngineTracer` records some steps of one rank."""
-
-    def step_queued(self) -> None:
-        """Count a queued step; begin or end recording if this step is the first or the last."""
-
-    def close(self) -> None:
-        """End recording, if it is under way."""
-
-    def merge(self) -> None:
-        """Merge the ranks' files into one; one rank calls this after every rank has closed."""
-
-
-class EngineTracer(Tracer):
     """Record some steps of one rank. Waits for the engine before the first traced step and after the last.
 
     Args:
         engine: Records the operators.
         folder: The run folder.
         rank: The rank whose steps are recorded.
-        steps: The steps to record, counted from 0.
+        num_steps: Number of steps to record; may be 0.
+        total_steps: Steps of the run.
     """
 
-    def __init__(self, engine: Engine, folder: Path, rank: int, steps: range) -> None:
-        self._engine, self._folder, self._steps = engine, folder, steps
+    def __init__(self, engine: Engine, folder: Path, rank: int, num_steps: int, total_steps: int) -> None:
+        self._engine, self._folder = engine, folder
+        first = max(0, min(_SETTLED_STEPS, total_steps - num_steps))
+        self._steps = range(first, first + num_steps if rank < _MOST_RANKS else first)
         self._part = folder / f"trace_{rank}.json"
         self._queued, self._is_open = 0, False
         self._begin_or_end()
 
     def step_queued(self) -> None:
-        """See `Tracer`."""
+        """Count a queued step; begin or end recording if this step is the first or the last."""
         self._queued += 1
         self._begin_or_end()
 
     def _begin_or_end(self) -> None:
-        if self._queued == self._steps.start:
+        if self._steps and self._queued == self._steps.start:
             self._engine.begin_trace(self._part)
             self._is_open = True
         elif self._queued == self._steps.stop:
             self.close()
 
     def close(self) -> None:
-        """See `Tracer`."""
+        """End recording, if it is under way."""
         if self._is_open:
             self._engine.end_trace()
             self._is_open = False
 
     def merge(self) -> None:
-        """See `Tracer`."""
+        """Merge the ranks' files into one; one rank calls this after every rank has closed."""
+        if not self._steps:
+            return
         parts = {int(path.stem.removeprefix("trace_")): path for path in self._folder.glob("trace_*.json")}
         traced = {rank: self._engine.read_trace(parts[rank]) for rank in sorted(parts)}
         write_json(self._folder / TRACE_FILE, chrome_trace(traced))
         for path in parts.values():
             path.unlink()
-
-
-def tracer_of(engine: Engine, folder: Path, rank: int, num_steps: int, total_steps: int) -> Tracer:
-    """Return the tracer of a rank that records ``num_steps`` of its ``total_steps``."""
-    if not num_steps or rank >= _MOST_RANKS:
-        return Tracer()
-    first = max(0, min(_SETTLED_STEPS, total_steps - num_steps))
-    return EngineTracer(engine, folder, rank, range(first, first + num_steps))
 
 
 def chrome_trace(traced: Mapping[int, Sequence[Operator]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logs.folder import RunFolder
 from tests.runs import FinishedRun
 from train.engine.protocol import Operator
-from train.measure.trace import chrome_trace, tracer_of
+from train.measure.trace import Tracer, chrome_trace
 from train.plan.document import plan_document
 
 
@@ -39,7 +39,7 @@ def test_a_trace_shows_ranks_computing_while_they_communicate(short_run: Finishe
 
 def test_a_run_that_does_not_ask_and_the_17th_rank_are_not_traced(tmp_path: Path) -> None:
     without_verbs: Any = None
-    for tracer in (tracer_of(without_verbs, tmp_path, 0, 0, 100), tracer_of(without_verbs, tmp_path, 16, 3, 100)):
+    for tracer in (Tracer(without_verbs, tmp_path, 0, 0, 100), Tracer(without_verbs, tmp_path, 16, 3, 100)):
         for _ in range(100):
             tracer.step_queued()
         tracer.close()
@@ -91,7 +91,7 @@ def test_a_rank_records_a_few_settled_steps_once(
     ends: list[int] = []
     step = 0
     engine: Any = SimpleNamespace(begin_trace=lambda _: ends.append(step), end_trace=lambda: ends.append(step))
-    tracer = tracer_of(engine, tmp_path, 15, traced, total)
+    tracer = Tracer(engine, tmp_path, 15, traced, total)
     while step < queued:
         step += 1
         tracer.step_queued()
