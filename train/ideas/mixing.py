@@ -87,6 +87,4 @@ def _cut(share: float, centre: tuple[int, int], side: int) -> Mix:
     return Mix(1 - (rows.stop - rows.start) * (columns.stop - columns.start) / side**2, (rows, columns))
 
 
-def part_of(place: Place) -> MixingPart:
-    """Return the part of a rank, which draws mixes of its own."""
-    return MixingPart(place)
+part_of = MixingPart

@@ -59,6 +59,4 @@ def _boxes(random: np.random.Generator, side: int) -> Iterator[tuple[slice, slic
             return
 
 
-def part_of(place: Place) -> RandomErasingPart:
-    """Return the part of a rank, which erases rectangles of its own."""
-    return RandomErasingPart(place)
+part_of = RandomErasingPart
