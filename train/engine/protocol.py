@@ -143,9 +143,9 @@ class TrainableNetwork:
         self.follow_masters()
         self._round(self._held_constants.values(), self._constants.values())
         self._settle()
-        for name, shape, initial in self.network.statistics:
-            values = weights[name] if name in weights else np.full(shape, initial, np.float32)
-            engine.overwrite(self._statistics[name], engine.from_host(values))
+        for each in self.network.statistics:
+            values = weights[each.name] if each.name in weights else np.full(each.shape, each.initial, np.float32)
+            engine.overwrite(self._statistics[each.name], engine.from_host(values))
 
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copy every parameter to the host in float32 and OIHW; waits."""

@@ -6,7 +6,6 @@ disagree. `configs.networks.NETWORKS` names the module that has the rows of each
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from configs.errors import ConfigError, nearest
 from configs.networks import BACKBONE, NETWORKS
 from train.networks.kinds import KINDS
-from train.networks.layer import Kind, Layer, Parameter, Statistic
+from train.networks.layer import Kind, Layer, Parameter
 
 if TYPE_CHECKING:
     # The programs of the peers build the same networks in an environment without pydantic.
@@ -39,9 +38,9 @@ class Network:
         return tuple(parameter for layer in self.layers if not layer.is_frozen for parameter in layer.parameters)
 
     @cached_property
-    def constants(self) -> tuple[Parameter | Statistic, ...]:
+    def constants(self) -> tuple[Parameter, ...]:
         """Return all tensors of frozen layers, first layer first."""
-        made: list[Parameter | Statistic] = []
+        made: list[Parameter] = []
         for layer in self.layers:
             made += [*layer.parameters, *layer.statistics] if layer.is_frozen else []
         return tuple(made)
@@ -54,7 +53,7 @@ class Network:
     @property
     def num_constants(self) -> int:
         """Return the number of elements of frozen layers' tensors."""
-        return sum(math.prod(each.shape) for each in self.constants)
+        return sum(each.size for each in self.constants)
 
     @property
     def macs(self) -> int:
@@ -62,7 +61,7 @@ class Network:
         return sum(layer.macs for layer in self.layers)
 
     @cached_property
-    def statistics(self) -> tuple[Statistic, ...]:
+    def statistics(self) -> tuple[Parameter, ...]:
         """Return all running statistics that training moves, first layer first."""
         return tuple(statistic for layer in self.layers if not layer.is_frozen for statistic in layer.statistics)
 

@@ -5,7 +5,7 @@ A new kind is registered by a line of `KINDS`; docs/extending.md has a worked ex
 
 from collections.abc import Mapping, Sequence
 
-from train.networks.layer import Kind, Layer, Parameter, Statistic, Traffic
+from train.networks.layer import Kind, Layer, Parameter, Traffic
 
 
 class _Convolution(Kind):
@@ -46,9 +46,11 @@ class _BatchNorm(Kind):
         gamma = Parameter(f"{layer.name}_gamma", "gamma", width, initial=1.0)
         return (gamma, Parameter(f"{layer.name}_beta", "beta", width, initial=0.0))
 
-    def statistics(self, layer: Layer) -> tuple[Statistic, ...]:
+    def statistics(self, layer: Layer) -> tuple[Parameter, ...]:
         width, initial = (layer.out_channels,), {"mean": 0.0, "var": 1.0}
-        return tuple(Statistic(f"{layer.name}_moving_{name}", width, value) for name, value in initial.items())
+        return tuple(
+            Parameter(f"{layer.name}_moving_{name}", "statistic", width, value) for name, value in initial.items()
+        )
 
 
 class _Product(Kind):

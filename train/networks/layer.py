@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True)
 class Parameter:
-    """One trainable tensor.
+    """One trainable tensor, or one running statistic, which training moves without a gradient.
 
     Attributes:
         name: The layer's name and what the tensor is, such as ``stem_weight``.
@@ -21,7 +21,7 @@ class Parameter:
     """
 
     name: str
-    kind: Literal["weight", "gamma", "beta", "bias"]
+    kind: Literal["weight", "gamma", "beta", "bias", "statistic"]
     shape: tuple[int, ...]
     initial: float | None = None
 
@@ -33,25 +33,12 @@ class Parameter:
     @property
     def is_norm(self) -> bool:
         """Return whether this is a tensor of a norm; these and their gradients are float32 in every precision."""
-        return self.kind in ("gamma", "beta")
+        return self.kind in ("gamma", "beta", "statistic")
 
     @property
     def is_matrix(self) -> bool:
         """Return whether this is the weight of a product, a convolution's or a dense layer's."""
         return self.kind == "weight"
-
-
-class Statistic(NamedTuple):
-    """One running statistic, which training moves without a gradient; ``initial`` is its value before training."""
-
-    name: str
-    shape: tuple[int, ...]
-    initial: float
-
-    @property
-    def is_norm(self) -> bool:
-        """Return True, see `Parameter`."""
-        return True
 
 
 class Traffic(NamedTuple):
@@ -125,7 +112,7 @@ class Kind:
         """Return the trainable tensors, in the order of `train.networks.arch.Network.parameters`."""
         return ()
 
-    def statistics(self, _layer: "Layer") -> tuple[Statistic, ...]:
+    def statistics(self, _layer: "Layer") -> tuple[Parameter, ...]:
         """Return the running statistics: of an affine layer its mean and its variance."""
         return ()
 
@@ -183,7 +170,7 @@ class Layer:
         return self.kind.parameters(self)
 
     @property
-    def statistics(self) -> tuple[Statistic, ...]:
+    def statistics(self) -> tuple[Parameter, ...]:
         """Return the running statistics."""
         return self.kind.statistics(self)
 

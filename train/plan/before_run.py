@@ -1,6 +1,5 @@
 """What is said of a run, or against it, before it begins. Imports neither a framework nor the simulator."""
 
-import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -63,7 +62,7 @@ def checkpoint_bytes(recipe: Recipe) -> int:
     """
     network = network_of(recipe.model)
     shapes = [each.shape for each in network.parameters]
-    statistics = sum(math.prod(each.shape) for each in network.statistics)
+    statistics = sum(each.size for each in network.statistics)
     states = sum(idea.state_numbers(recipe, shapes, statistics) for idea in recipe.ideas)
     return 4 * (network.num_parameters + network.num_constants + statistics + states)
 
