@@ -59,8 +59,7 @@ def _print_plan(options: _Options) -> int:
     from configs.load import load_both
     from logs.disk import require_replaceable
     from logs.weights import starting_weights
-    from train.plan.document import plan_document
-    from train.plan.text import render
+    from train.plan.document import plan_document, render
 
     if options.plot:
         read = (options.recipe, options.cluster, options.start_from)

@@ -1,12 +1,15 @@
-"""The plan of a run as one document of plain values: the text and the JSON of ``./run.sh plan`` are made from it.
+"""The plan of a run as one document of plain values, from which the text and the JSON of ``./run.sh plan`` are made.
 
 Imports no framework, so that the plan is ready within a second on any machine.
 """
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from configs.arguments import counted, duration
 from configs.errors import UserError
 from configs.plan import RunPlan, plan_run, schedule_remarks
 from configs.rank_variables import rank_environment
@@ -14,6 +17,7 @@ from configs.registry import ENGINES
 from configs.rules import broken_rules
 from configs.schema import Cluster, Communication, Recipe
 from configs.section import Section
+from configs.templates import fill_template
 from data.shards import shard_range
 from logs.mlperf import EventLog, Kind
 from train.comm.buckets import bucket_cap, plan_reductions
@@ -36,6 +40,8 @@ _EVERY_STEP_UP_TO = 50_000
 """Steps up to which the schedule lists every step; a longer run lists about a thousand steps and the landmarks."""
 
 _RULESETS = ("0.6.0", "4.0.0")
+
+_TEMPLATE = Path(__file__).with_name("plan.txt.jinja")
 
 
 def plan_document(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
@@ -279,3 +285,19 @@ def _compliance(recipe: Recipe, cluster: Cluster) -> dict[str, Any]:
         "here": missing_cache_clear(recipe, cluster),
         "rulesets": verdicts,
     }
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """Return a document of `plan_document` as text for a terminal; it ends with a newline."""
+    broken: dict[str, list[str]] = {}
+    for ruleset, verdict in document["compliance"]["rulesets"].items():
+        for rule in verdict["broken_rules"]:
+            words = f"{rule['rule']}: {rule['key']} is {rule['got']}, allowed: {rule['allowed']}"
+            broken.setdefault(words, []).append(ruleset)
+    ways = {"counted": counted, "duration": duration, "wrapped": _wrapped}
+    return fill_template(_TEMPLATE, **document, **ways, broken=broken)
+
+
+def _wrapped(name: str, text: str) -> str:
+    """Return a text of any length beside its name, in lines of at most 120 characters."""
+    return textwrap.fill(f"{name:<11}{text}", 120, initial_indent="  ", subsequent_indent=" " * 13)

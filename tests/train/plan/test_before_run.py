@@ -11,8 +11,7 @@ from logs.folder import RunFolder
 from tests.runs import TWO_EPOCHS, FinishedRun, train
 from tests.small_disk import small_disk
 from train.plan.before_run import checkpoint_bytes, missing_cache_clear, slow_values
-from train.plan.document import plan_document
-from train.plan.text import render
+from train.plan.document import plan_document, render
 
 
 @pytest.mark.ranks

@@ -7,8 +7,7 @@ import pytest
 
 from configs.load import ROOT, load_both
 from tests.oracles import record_lr
-from train.plan.document import plan_document
-from train.plan.text import render
+from train.plan.document import plan_document, render
 
 FFCV = "{initial_size: 160, size_step: 32, ramp_start_share: 0.75, ramp_end_share: 0.875}"
 RECIPES = sorted(path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml"))

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from configs.load import load_both
-from train.plan.document import plan_document
+from train.plan.document import plan_document, render
 from train.plan.input_rates import input_rates
-from train.plan.text import render
 
 OPEN = ("mlperf.division=open", "batch.bn_span=null")
 

@@ -11,9 +11,8 @@ from configs.errors import ConfigError
 from configs.load import load_both
 from configs.plan import plan_run
 from train.networks.arch import build_network
-from train.plan.document import plan_document
+from train.plan.document import plan_document, render
 from train.plan.memory import estimate_input, estimate_memory, require_memory, shortage_here
-from train.plan.text import render
 
 RECORD = build_network("resnet50", num_classes=1000, image_size=224, input_channels=4)
 NORMS = sum(each.size for each in RECORD.parameters if each.kind in ("gamma", "beta"))
