@@ -24,9 +24,8 @@ from launch.accept.judgement import Evidence, judge, judge_learning, nodes_of
 from launch.accept.settings import load_settings, require_minutes
 from launch.doctor.__main__ import Options as Examined
 from launch.doctor.diagnosis import expected_bytes_per_s
-from launch.doctor.examination import examine, for_ranks, reachable_part, train_ranks_alone
+from launch.doctor.examination import examine, for_ranks, named_hosts, reachable_part, train_ranks_alone
 from launch.doctor.facts import RankFacts
-from launch.submit.hosts import parse_hosts
 from logs.disk import checked, explain_disk_errors, read_object, require_replaceable, write_json, write_text
 from logs.energy import AttemptEnergy, Joules, RunEnergy, energy_of, read_attempts
 from logs.folder import CONFIG_FILE, RunFolder
@@ -89,8 +88,8 @@ def _settings(options: Options) -> tuple[Recipe, Cluster]:
         require_replaceable("--save-baseline", options.save_baseline, read)
     recipe, cluster = load_settings(options.recipe, options.cluster, options.overrides)
     plan = plan_run(recipe, cluster.world_size)
-    if options.hosts is not None:
-        cluster = cluster.model_copy(update={"num_nodes": len(parse_hosts(options.hosts, cluster.ranks_per_node))})
+    if named := named_hosts(options.hosts, cluster):
+        cluster = cluster.model_copy(update={"num_nodes": len(named)})
         recipe = for_ranks(recipe, plan, cluster.world_size)
     elif reachable_part(cluster, os.environ) is not cluster:
         raise UserError(
@@ -133,7 +132,7 @@ def _ask(options: Options, recipe: Recipe, cluster: Cluster, out: Path) -> Evide
         why_not = "the ranks of a rehearsal compute nothing"
         skipped = [Check(each, "", "skipped", why_not) for each in ("bits", "learning", "energy")]
         return replace(evidence, others=skipped)
-    named = parse_hosts(options.hosts, cluster.ranks_per_node) if options.hosts else ()
+    named = named_hosts(options.hosts, cluster)
     alone, stopped_by = train_ranks_alone(recipe, cluster, named)
     if stopped_by:
         return stopped_by

@@ -30,10 +30,11 @@ from launch.setup.stages import make_stages
 from launch.setup.state import State
 from launch.start.commands import run_under, without_cuda
 from launch.submit.hosts import parse_hosts
+from launch.submit.reach import leads_here
 from launch.submit.schedulers import SCHEDULERS
 from logs.claims import job_id
 from logs.disk import explain_disk_errors, write_text
-from logs.folder import CONFIG_FILE
+from logs.folder import CONFIG_FILE, RunFolder
 from logs.nodes import NodeScore
 from train.networks.arch import network_of
 from train.plan.document import plan_document
@@ -107,7 +108,9 @@ def examine(options: Options) -> Examination:
     """
     recipe, cluster = load_both(options.recipe or "digits", options.cluster, options.overrides)
     plan = _planned(recipe, cluster) if options.recipe else None
-    named = parse_hosts(options.hosts, cluster.ranks_per_node) if options.hosts else ()
+    named = named_hosts(options.hosts, cluster)
+    if options.run is not None and not RunFolder(options.run).is_begun:
+        raise UserError(f"--run: got {options.run}, which contains no {CONFIG_FILE}; give a run folder")
     spares = cluster.scheduler.spare_nodes if options.run else 0
     # In a rehearsal on this machine, each rank is a node of its own.
     size = "ranks_per_node" if cluster.rehearsal and cluster.num_nodes == 1 else "num_nodes"
@@ -140,6 +143,22 @@ def examine(options: Options) -> Examination:
     if checks and not cluster.rehearsal:
         own += _remember(options.recipe or "", cluster, checks[0])
     return Examination(cluster, [*own, *judge(report)], ranks, None, checks, forecast)
+
+
+def named_hosts(listed: str | None, cluster: Cluster) -> tuple[str, ...]:
+    """Return the hosts of ``--hosts``; none without the option.
+
+    Raises:
+        UserError: The list cannot be read, or the launcher would start the ranks of another host on this machine.
+    """
+    named = () if listed is None else parse_hosts(listed, cluster.ranks_per_node)
+    others = [host for host in named if not leads_here(host)] or named[1:]
+    if cluster.launcher in ("local", "torchrun") and others:
+        raise UserError(
+            f"--hosts: got {others[0]}, but cluster.launcher={cluster.launcher} starts ranks on this machine alone; "
+            "leave --hosts out, or set cluster.launcher to horovodrun, mpirun or srun"
+        )
+    return named
 
 
 def train_ranks_alone(recipe: Recipe, cluster: Cluster, named: Sequence[str]) -> tuple[list[RankFacts], int | None]:

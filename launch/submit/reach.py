@@ -42,7 +42,7 @@ def trouble_with(host: str, folder: Path, *, over_gloo: bool) -> str | None:
     except OSError:
         return f"{host}: the name cannot be resolved on {here}: add it to /etc/hosts or to the name server"
     addresses = sorted({(family, str(address[0])) for family, _, _, _, address in found})
-    if any(_is_here(family, address) for family, address in addresses):
+    if any(_is_here(*each) for each in addresses):
         return None
     if over_gloo and socket.AF_INET not in dict(addresses):
         return (
@@ -80,6 +80,14 @@ def _refusal(host: str, here: str, folder: Path, status: int, errors: str) -> st
     if "no run folder" in last:
         return f"{host}: {folder} is not there: put the runs on a file system that all hosts share (paths.runs)"
     return f"{host}: {sys.executable} does not run this program there ({last}): all hosts need it in the same folder"
+
+
+def leads_here(host: str) -> bool:
+    """Return whether a name or an address is one of this machine's own."""
+    with suppress(OSError):
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return any(_is_here(family, str(address[0])) for family, _, _, _, address in found)
+    return False
 
 
 def _is_here(family: int, address: str) -> bool:

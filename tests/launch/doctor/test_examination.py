@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from configs.errors import REFUSED_STATUS
 from configs.load import load_cluster, load_run
 from configs.registry import ENGINES
 from configs.schema import Cluster, Recipe
@@ -225,6 +226,7 @@ def test_a_run_needs_as_many_nodes_without_a_problem_as_it_has_nodes(
     full: list[str], status: int, problems: list[bool], doctor: Doctor, tmp_path: Path
 ) -> None:
     ranks = _Ranks(full=full, hosts=["a", "b.site", "c"], slow={"a": 2.0})
+    (tmp_path / "config.yaml").touch()
     run = ["--recipe", "digits", "--step", "--run", str(tmp_path), "--hosts", "a,b,c", *_THREE]
     assert doctor(ranks, *run)[0] == status
     assert [cluster.num_nodes for _, cluster, _ in ranks.started] == [3]
@@ -240,9 +242,27 @@ def test_a_run_needs_as_many_nodes_without_a_problem_as_it_has_nodes(
 def test_hosts_that_are_listed_by_address_keep_that_name(doctor: Doctor, tmp_path: Path) -> None:
     """The ranks report their hosts by name."""
     hosts = ["--set", "cluster.launcher=mpirun", "--hosts", "10.0.0.1,10.0.0.2,10.0.0.3"]
+    (tmp_path / "config.yaml").touch()
     ranks = _Ranks(hosts=["a", "b", "c"], slow={"b": 2.0})
     doctor(ranks, "--recipe", "digits", "--step", *_THREE, *hosts, "--run", str(tmp_path))
     assert next((node.host, node.is_slow) for node in read_nodes(tmp_path)) == ("10.0.0.2", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--hosts", "elsewhere.invalid"], "--hosts: got elsewhere.invalid, "),  # the ranks would examine this machine
+        (["--hosts", "localhost,elsewhere.invalid"], "--hosts: got elsewhere.invalid, "),
+        (["--hosts", ""], "--hosts: got '', "),
+        (["--run", "{}"], "--run: got {}, "),
+    ],
+)
+def test_hosts_out_of_reach_and_folders_of_no_run_are_refused(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *(word.format(tmp_path) for word in words)]) == REFUSED_STATUS
+    assert told.format(tmp_path) in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_node_that_was_slow_in_two_jobs_is_named(
