@@ -59,12 +59,15 @@ def _examine(options: Options) -> int:
     # Imported here, so that --help works before anything is installed.
     from launch.doctor.examination import examine
     from launch.doctor.ranking import count_alarms
+    from logs.folder import CONFIG_FILE, RunFolder
     from logs.nodes import write_nodes
 
     if options.step and options.recipe is None:
         raise UserError("--step: got no recipe; name one with --recipe")
     if options.times < 1 or (options.times > 1 and not options.step):
         raise UserError(f"--times: got {options.times}, allowed: 1 or more, and more than 1 with --step only")
+    if options.run is not None and not RunFolder(options.run).is_begun:
+        raise UserError(f"--run: got {options.run}, which contains no {CONFIG_FILE}; give a run folder")
     found = examine(options)
     if found.stopped_by is not None:
         return 128 + found.stopped_by

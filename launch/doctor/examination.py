@@ -34,7 +34,7 @@ from launch.submit.reach import leads_here
 from launch.submit.schedulers import SCHEDULERS
 from logs.claims import job_id
 from logs.disk import explain_disk_errors, write_text
-from logs.folder import CONFIG_FILE, RunFolder
+from logs.folder import CONFIG_FILE
 from logs.nodes import NodeScore
 from train.networks.arch import network_of
 from train.plan.document import plan_document
@@ -109,8 +109,6 @@ def examine(options: Options) -> Examination:
     recipe, cluster = load_both(options.recipe or "digits", options.cluster, options.overrides)
     plan = _planned(recipe, cluster) if options.recipe else None
     named = named_hosts(options.hosts, cluster)
-    if options.run is not None and not RunFolder(options.run).is_begun:
-        raise UserError(f"--run: got {options.run}, which contains no {CONFIG_FILE}; give a run folder")
     spares = cluster.scheduler.spare_nodes if options.run else 0
     # In a rehearsal on this machine, each rank is a node of its own.
     size = "ranks_per_node" if cluster.rehearsal and cluster.num_nodes == 1 else "num_nodes"
