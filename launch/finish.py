@@ -123,8 +123,7 @@ def _completed(folder: RunFolder) -> Summary:
 
 def _report(folder: RunFolder, summary: Summary, verdict: Verdict | None, *, has_stopped: bool) -> str:
     """Return a few lines on how a run ended."""
-    rehearsed = " (rehearsal: nothing was trained, accuracies are invented)" if summary.is_rehearsal else ""
-    outcome = painted(summary.status, "good" if summary.status == "success" else "bad", sys.stdout) + rehearsed
+    outcome = painted(summary.status_words, "good" if summary.status == "success" else "bad", sys.stdout)
     outcome += f": {summary.failure}" if summary.failure else ""
     lines = [f"{summary.recipe}: {summary.failure if has_stopped else outcome}"]
     lines += [f"  {line}" for line in summary.accuracies]

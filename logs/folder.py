@@ -101,6 +101,16 @@ class Summary:
     best: dict[str, Any] | None = None
 
     @property
+    def is_concluded(self) -> bool:
+        """Whether the run came to its own end, with or without its target."""
+        return self.status == "success" or self.weights_checksum is not None
+
+    @property
+    def status_words(self) -> str:
+        """The status, and of a rehearsal what it is worth."""
+        return self.status + (" (rehearsal: nothing was trained, accuracies are invented)" if self.is_rehearsal else "")
+
+    @property
     def accuracies(self) -> Iterator[str]:
         """Yield what the last evaluation and the best one found, a line each."""
         at = f"after epoch {self.epochs}, step {self.steps}"

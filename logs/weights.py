@@ -1,6 +1,7 @@
 """The weights with which a run begins, as ``--from RUN|FILE`` names them."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from configs.errors import UserError
@@ -33,6 +34,11 @@ def _weights_file(path: Path) -> Path:
     if not is_folder(path):
         raise UserError(f"--from: no such file or folder: {path}; give the folder of a run or a file of weights")
     folder = RunFolder(path)
+    is_rehearsal = False
+    with suppress(UserError):  # A checkpoint is of use without its run's settings, too.
+        is_rehearsal = folder.is_begun and folder.cluster.rehearsal is not None
+    if is_rehearsal:
+        raise UserError(f"--from {path}: is a rehearsal, which trains no network; give the folder of a run")
     checkpoint, missing = folder.checkpoints.trained()
     for found in (checkpoint, path / "export" / _EXPORTED, path / _EXPORTED):
         if found is not None and is_file(found):

@@ -23,6 +23,7 @@ from logs.judge.evidence import Problem, problem_of
 from logs.judge.rcp import ReferenceComparison, compare_with_reference
 from logs.metrics import METRICS_FILE, RANKS_FILE, read_metrics
 from logs.mlperf import RESULT_FILES
+from logs.read.files import foreign_content
 from logs.read.lines import to_number
 from logs.read.parse import parse_log
 from logs.read.record import RunRecord
@@ -184,7 +185,8 @@ def gather_run(path: Path, name: str | None = None) -> ReportedRun:
     if path.is_file():
         record = parse_log(path)
         if record.ruleset is None:
-            raise NoRun(f"{path}: contains no event of an MLPerf log; give run folders or logs of training")
+            words = foreign_content(path) or "contains no event of an MLPerf log; give run folders or logs of training"
+            raise NoRun(f"{path}: {words}")
         return ReportedRun(name or path.stem, path, path, record, settings=_logged(record))
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give run folders or logs")
@@ -224,6 +226,7 @@ def summarise(run: ReportedRun) -> dict[str, Any]:
     return {
         "log": str(run.log or run.path),
         **{name: getattr(record, name) for name in (*names, "final_accuracy", "init_s", "time_to_train_s")},
+        "is_rehearsal": run.is_rehearsal,
         "median_epoch_s": record.median_epoch_s and round(record.median_epoch_s, 6),
         "evaluations": len(record.evaluations) if record.ruleset else None,
         "images_per_s": record.images_per_s and round(record.images_per_s, 3),

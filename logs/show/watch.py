@@ -103,7 +103,7 @@ def _has_owner(run: RunFolder) -> bool:
 def _outcome(run: RunFolder) -> tuple[str, bool]:
     """Return how a run ended, in words, and whether it reached its target and its files bear that out."""
     summary = run.summary()
-    words, is_success = f"ended: {summary.status}", summary.status == "success"
+    words, is_success = f"ended: {summary.status_words}", summary.status == "success"
     if is_success and (problem := problem_of(run.path)):
         return f"{words}, but {problem.kind}: {problem.words}", False
     return words + (f", {summary.failure}" if summary.failure else ""), is_success

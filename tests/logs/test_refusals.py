@@ -30,6 +30,7 @@ FIELDS = [
         (["check", "--ruleset", "4.0", "log.txt"], "ruleset: got '4.0', allowed: 0.6.0, .*; did you mean"),
         (["report", "empty"], r"empty: contains neither result_\*.txt nor config.yaml; give a run folder"),
         (["report", "words.txt"], "words.txt: contains no event of an MLPerf log; give run folders or logs"),
+        (["report", "log.gz"], "log.gz: the file is compressed; unpack it first"),
         (["report", "words.txt", "empty", "--json"], "words.txt: contains no event of an MLPerf log; give run folders"),
         (["report", "log.txt", "none.txt"], "none.txt: no such file or folder; give run folders or logs"),
         (["report", "log.txt", "log.txt", "--plot", "x.svg"], "log.txt: no evaluation and no loss to draw"),
@@ -67,6 +68,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
         samples.run_folder(Path(name), int(name[-1]), best=0.98)
     Path("log.txt").write_text(samples.mllog(samples.run_events(epochs=1)[:3]))
     Path("words.txt").write_text("root:x:0:0\n")
+    Path("log.gz").write_bytes(b"\x1f\x8b\x08")
     Path("file").touch()
     Path("empty").mkdir()
     before = sorted(tmp_path.iterdir())

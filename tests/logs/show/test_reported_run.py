@@ -34,6 +34,7 @@ def test_the_figures_of_a_log_are_all_that_it_tells(tmp_path: Path) -> None:
         "log": str(tmp_path / "log"), "submitter": "Anyone", "benchmark": "resnet", "ruleset": "4.0.0",
         "division": "open", "platform": "made up", "status": "success", "global_batch_size": 3264, "epochs": 8,
         "final_accuracy": 0.76, "init_s": 20.0, "time_to_train_s": 82.0, "median_epoch_s": 10.0, "evaluations": 2,
+        "is_rehearsal": False,
         "images_per_s": round(8 * 1281167 / 82, 3), "no_images_per_s_because": None, "energy": None,
         "seeds": [17],
         "curve": [

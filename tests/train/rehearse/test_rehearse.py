@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import astuple, replace
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 import pytest
 
 from configs.blocks.rehearsal import Rehearsal, Waits
+from configs.errors import UserError
 from configs.load import ROOT, load_both, load_run
 from configs.plan import plan_run
 from configs.schema import Cluster, Recipe
 from logs.folder import RunFolder, Summary
 from logs.judge.compliance import judge
-from logs.show.reported_run import gather_run
+from logs.show.reported_run import gather_run, summarise
+from logs.show.watch import watch
 from logs.show.wording import notes_of
+from logs.weights import starting_weights
 from tests.libraries import find_horovod
 from train.rehearse.__main__ import main
 from train.rehearse.rehearsed_run import RehearsedSteps, outcome_text, rehearsed_steps
@@ -48,6 +52,11 @@ def test_a_rehearsal_whose_link_broke_reaches_its_invented_target_and_is_refused
     target = recipe.run.target_top1 or 0
     assert target <= (summary.top1 or 0) < target + 0.01
     assert "not a result" in done.stdout
+    assert watch(folder, shown := StringIO(), every_s=1, once=True) == 0
+    assert "rehearsal" in shown.getvalue().splitlines()[-1]
+    assert summarise(gather_run(folder))["is_rehearsal"]
+    with pytest.raises(UserError, match=f"^--from {folder}: is a rehearsal"):
+        starting_weights(folder)
     predicted = re.search(r"predicted for these ranks: .*", done.stdout)
     assert predicted
     assert f"P{predicted.group()[1:]}." in notes_of(gather_run(folder))
