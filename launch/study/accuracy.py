@@ -53,7 +53,7 @@ def run_accuracy(study: Study, runs: Path, output: Path, *, is_dry_run: bool, st
 
     def task(cell: Cell) -> Task[_Ended]:
         def find(ended: Summary) -> _Ended | None:
-            return (cell, ended) if ended.status == "success" or DIVERGED in (ended.failure or "") else None
+            return (cell, ended) if ended.is_concluded or DIVERGED in (ended.failure or "") else None
 
         return Task(
             *study.load(cell), runs / cell.name, starter, find, lambda result: accuracy_text(result[1]), resumes=True

@@ -141,7 +141,7 @@ def _measurement(
     """Return the task of one repeat of a cell."""
 
     def find(ended: Summary) -> list[ScalingRow] | None:
-        return [measured(cell, repeat, folder, study.warmup_steps)] if ended.status == "success" else None
+        return [measured(cell, repeat, folder, study.warmup_steps)] if ended.is_concluded else None
 
     failure = ScalingRow(**vars(cell), repeat=repeat, basis="measured", status="failed", folder=folder.name)
     words = "{0[0].images_per_s:,.1f} images/s".format

@@ -95,6 +95,8 @@ def test_a_run_that_diverged_is_a_result_and_one_that_failed_ends_the_study(tmp_
     def diverge(recipe: Recipe) -> Summary:
         if recipe.schedule.base_lr == 2:
             return Summary(recipe.name, "aborted", failure=f"RunFailed: {LossNotFinite(3, ranks=[0])}")
+        if recipe.run.seed == 5:  # and one that has missed its target
+            return Summary(recipe.name, "aborted", top1=0.05, weights_checksum="0f", failure="target not reached")
         return Summary(recipe.name, "success", top1=recipe.schedule.base_lr / 10)
 
     starter = Starter(diverge)
