@@ -3,6 +3,7 @@
 Imports nothing of ours but `configs.errors`.
 """
 
+import codecs
 import errno
 import os
 import stat
@@ -117,6 +118,21 @@ def read_bytes(path: Path) -> bytes:
     if (mode := _mode(path)) and not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is not a file", str(path))
     return patiently(path, path.read_bytes)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, with or without a mark at its begin; see `read_bytes`.
+
+    Raises:
+        UserError: The file is in another encoding, as spreadsheets write them.
+    """
+    content = read_bytes(path)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        encoding = "UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "CP1252"
+        remedy = f"save it as UTF-8, or convert it: iconv -f {encoding} -t UTF-8"
+        raise UserError(f"{path}: cannot be read: it is not text in UTF-8; {remedy}") from None
 
 
 def exists(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from configs.arguments import counted
 from configs.errors import UserError
-from configs.reading import Unreadable, exists, is_file, is_folder, patiently
+from configs.reading import Unreadable, entries, exists, is_file, is_folder, patiently
 from data.images import ImageFile
 from data.sources.image_source import alike_in_print, is_utf8, name_some, shown
 
@@ -112,6 +112,8 @@ def explain_no_layout(source: Path) -> str | None:
         below += [path] if find_layout(path) and not {*below}.intersection(path.parents) else []
     if below:
         return f"class folders lie further down; give {' or '.join(map(str, below[:3]))}"
+    if shards := [path for path in entries(source) if path.name.lower().endswith((".tar.gz", ".tgz"))]:
+        return f"{shards[0]} is compressed; make a .tar of each such file: gunzip {shlex.quote(str(shards[0]))}"
     if not _holds_images(source):
         strange = [path for path in (source, *_below(source)) if _holds_images(path, _OTHER_FORMATS)]
         return f"the images in {strange[0]} are neither JPEG nor PNG; convert them" if strange else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from configs.errors import UserError
-from configs.reading import is_file, is_folder, patiently, read_bytes
+from configs.reading import is_file, is_folder, patiently, read_text
 from data.sources.image_source import (
     Settings,
     Source,
@@ -113,7 +113,7 @@ def read_table(path: Path) -> LabelTable:
         UserError: The file is no such table, names a file twice, or names none.
     """
     try:
-        with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as lines:
+        with io.StringIO(read_text(path), newline="") as lines:
             rows = (_from_json if path.suffix == ".json" else _from_csv)(path, lines)
     except UserError:
         raise

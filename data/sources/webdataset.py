@@ -5,6 +5,7 @@ used. The shards may lie in folders train and val; val may be valid, validation 
 where they lie; else the images are packed: --size and --quality as for class folders.
 """
 
+from collections import Counter
 from contextlib import suppress
 from itertools import chain, groupby, islice
 from pathlib import Path, PurePosixPath
@@ -55,7 +56,12 @@ def _list_shard(shard: Path) -> Listed:
     found, place = Listed([], [], []), shard.absolute()
     with patiently(shard, lambda: shard.open("rb")) as opened:
         for key, sample in groupby(members(shard, is_shown=False), key=lambda member: _split_name(member[0])[0]):
-            files = {_split_name(name)[1]: (name, member) for name, member in sample if member.isreg()}
+            parts = [(_split_name(name)[1], (name, member)) for name, member in sample if member.isreg()]
+            files = dict(parts)
+            if len(files) < len(parts):  # else all but one sample of this name would be lost
+                twice = next(suffix for suffix, count in Counter(suffix for suffix, _ in parts).items() if count > 1)
+                found.problems.append(f"{shard}: {shown(key + twice)} is there twice; pack the shard again")
+                continue
             image = next((files[suffix] for suffix in SUFFIXES if suffix in files), None)
             label = next((files[suffix][1] for suffix in _LABELS if suffix in files), None)
             if is_hidden(PurePosixPath(key).name) or (image is None and label is None):
@@ -74,7 +80,9 @@ def _list_shard(shard: Path) -> Listed:
             where = (label.offset_data, label.size)
             found.files.append(TarMember(place, name, member.offset_data, member.size, where))
     if not found.files and not found.problems:
-        found.problems.append(f"{shard}: no sample in it; remove it")
+        first = next((name for name, member in members(shard, is_shown=False) if member.isreg()), None)
+        told = f"; it begins with {shown(first)}, and a sample is as 7.jpg with 7.cls" if first else ", and no file"
+        found.problems.append(f"{shard}: no sample in it{told}; pack it again, or move it away")
     return found
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from configs.errors import UserError
-from configs.reading import read_bytes
+from configs.reading import read_text
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?")
 _SLOTS = re.compile(r"(?P<host>\S+?)\s*(?:\s+slots?\s*=\s*|:)(?P<slots>\d+)(\s+max[-_]slots\s*=\s*\d+)?")
@@ -60,8 +60,8 @@ def _parts(text: str) -> list[str]:
         lines = [text]
     else:
         try:
-            file = read_bytes(Path(text[1:]).expanduser()).decode("utf-8-sig")
-        except (OSError, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: of a user without a home
+            file = read_text(Path(text[1:]).expanduser())
+        except (OSError, RuntimeError) as error:  # RuntimeError: of a user without a home
             why = getattr(error, "strerror", None) or error
             raise UserError(f"--hosts: {text[1:]}: cannot be read: {why}; give a text file of host names") from None
         lines = [line for each in file.splitlines() if (line := each.partition("#")[0].strip())]

@@ -149,6 +149,7 @@ def write_shard(tar: Path, **members: bytes | int) -> None:
         ({"c__json": b'{"label": "cat"}', "c__jpg": 1}, r"c\.json: label .*cat.*, allowed"),
         ({"c__json": b'{"label"', "c__jpg": 1}, r"c\.json: label .*, allowed"),
         ({"c__json": b'{"label": true}', "c__jpg": 1}, r"c\.json: label .*true.*, allowed"),
+        ({"c__cls": b"0", "c__jpg": 1, "c__JPG": 2}, r"c\.jpg is there twice; pack the shard again"),
         ({"c__jpg": 1}, r"c has none of \.cls, \.json"),
         ({"c__cls": b"1"}, r"c has none of \.jpg, \.jpeg, \.png"),
         ({"c__cls": b"4", "c__jpg": 1, "d__txt": b"a caption alone"}, "labels that no training image has: 4"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from configs.errors import ConfigError, UserError, nearest
-from configs.reading import read_bytes
+from configs.reading import read_text
 from train.sim.constants import Calibration, Constants, Interval, bounds
 from train.sim.hardware import Accelerator, Machine, System, find_accelerator, find_system
 from train.sim.step_time import MAX_BATCH, MAX_RANKS, Software, norm_traffic, pytorch_software, step_model
@@ -196,13 +196,18 @@ def read_points(path: Path) -> list[Point]:
         UserError: The file cannot be read, or a row has no usable count or batch.
     """
     try:
-        with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as file:
+        with io.StringIO(read_text(path), newline="") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     if not rows:
         raise UserError(
             f"{path}: there are no rows; a points file has a header with n_acc and batch_per_acc, and one row a system"
+        )
+    if "n_acc" not in rows[0]:
+        titles = ",".join(map(str, rows[0]))
+        raise UserError(
+            f"{path}: got the titles {titles[:200]!r}, allowed: n_acc,batch_per_acc and others, with commas"
         )
     return [_point(row, f"{path}, row {number}") for number, row in enumerate(rows, start=2)]
 

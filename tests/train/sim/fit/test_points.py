@@ -83,6 +83,13 @@ def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes) -> 
         read_points(path)
 
 
+def test_a_table_with_other_titles_or_marks_between_them_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("n_acc;batch_per_acc\n8;64\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"got the titles 'n_acc;batch_per_acc', allowed: n_acc,batch_per_acc"):
+        read_points(path)
+
+
 def test_every_column_of_a_points_file_is_read(tmp_path: Path) -> None:
     columns = {
         "mlperf_round": "2.1", "submitter": "A", "system": "b", "accelerator": "V100", "n_acc": "16",
