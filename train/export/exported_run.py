@@ -98,6 +98,9 @@ class ExportedRun:
             UserError: The folder cannot be made or written.
         """
         folder = destination or self.folder / "export"
+        foreign = [folder / name for name in _FILES if destination and os.path.lexists(folder / name)]
+        if foreign and not (folder / DESCRIPTION_FILE).is_file():
+            raise UserError(f"--dest: {foreign[0]} is there already, and of no export; give another folder")
         partial = folder / f".partial-{os.getpid()}"
         try:
             str(folder).encode()  # MXNet and onnxruntime open no other path.

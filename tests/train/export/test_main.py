@@ -195,6 +195,8 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
     (rehearsal / "config.yaml").write_text(dump(*rehearsed), encoding="utf-8")
     (_begun(run) / "export").touch()
     (tmp_path / "link").symlink_to("gone")
+    (own := tmp_path / "own").mkdir()
+    (program := own / "classify.py").write_text("mine")
     elsewhere = f"; export elsewhere: ./run.sh export {run} --dest DIR\n"
     with small_disk(disk, "ro"):
         for folder, words, said in (
@@ -205,10 +207,12 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
             (run, [], f"{run}/export: cannot be made: File exists{elsewhere}"),
             (run, ["--dest", str(tmp_path / "link")], f"{tmp_path}/link: cannot be made: File exists{elsewhere}"),
             (run, ["--dest", "f\udce9e"], rf"f\udce9e: cannot be made: its path is not UTF-8{elsewhere}"),
+            (run, ["--dest", str(own)], f"--dest: {program} is there already, and of no export; give another folder\n"),
             (run, ["--dest", str(disk)], f"{disk}: cannot be made: Read-only file system{elsewhere}"),
         ):
             assert main(["export", str(folder), "--no-evaluation", *words]) == 2
             assert capsys.readouterr().err == f"error: {said}"
+    assert program.read_text() == "mine"
 
 
 def test_a_damaged_best_checkpoint_is_refused_with_remedies_that_work(
