@@ -103,6 +103,12 @@ class Parser(argparse.ArgumentParser):
             key = synonym(word) if word.startswith("--") else word if equals else None
             if key and "--set" in flags and not get_close_matches(word, flags, cutoff=_ALIKE):
                 self.error(f"{word!r} is not expected here; write --set {key}={value or 'VALUE'}")
+            if not word:
+                self.error(f"{unknown[0]!r} is not expected here; write --set KEY=VALUE without spaces")
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            before = given[given.index(unknown[0]) - 1] if unknown[0] in given[1:] else ""
+            if any(before in action.option_strings and action.nargs == 0 for action in self._actions):
+                self.error(f"{word!r} is not expected here; {before} takes no value")
             hint = f"; {nearest(word, flags, cutoff=_ALIKE)}" if word.startswith("-") else ""
             self.error(f"{word!r} is not expected here{hint}")
         return options, unknown
