@@ -79,6 +79,7 @@ def test_a_module_that_was_moved_away_while_a_program_ran_is_named(capsys: pytes
     assert all(words in told for words in ("error: ", "pydantic.gone", ".venv", "repeat the command"))
 
 
+@pytest.mark.medium
 def test_signals_that_the_caller_blocks_or_ignores_for_itself_end_a_program_and_its_children_tell_their_status() -> (
     None
 ):

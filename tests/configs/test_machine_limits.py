@@ -41,6 +41,7 @@ def groups() -> Iterator[list[Path]]:
         group.rmdir()
 
 
+@pytest.mark.medium
 def test_a_real_group_limits_cores_and_memory(groups: list[Path]) -> None:
     command = [sys.executable, "-c", TELL, *map(str, groups)]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -51,6 +52,7 @@ def test_a_real_group_limits_cores_and_memory(groups: list[Path]) -> None:
     assert abs(free - available) < 8 << 20, "two readings, between which the kernel charges pages in batches"
 
 
+@pytest.mark.medium
 def test_the_processors_of_the_affinity_count(tmp_path: Path) -> None:
     assert usable_cores(tmp_path) == len(os.sched_getaffinity(0))
     command = ["taskset", "-c", "0", sys.executable, "-c", TELL]

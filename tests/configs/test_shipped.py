@@ -16,6 +16,7 @@ def test_every_recipe_is_listed_with_its_data_time_and_hardware(capsys: pytest.C
     assert max(map(len, told.splitlines())) <= 100
 
 
+@pytest.mark.medium
 def test_a_word_narrows_the_list_and_a_word_of_no_recipe_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "Handwritten"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if line[:1] != " "] == ["digits"]

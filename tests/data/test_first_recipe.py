@@ -106,6 +106,7 @@ def test_any_number_of_images_and_classes_gets_a_recipe(tmp_path: Path) -> None:
         assert recipe.data.flip == (side >= 64)  # small images may be digits or letters
 
 
+@pytest.mark.medium
 def test_the_mean_and_the_deviation_are_those_of_the_pixels(tmp_path: Path) -> None:
     grey, _ = prepared(class_folders(tmp_path / "grey", colour=40), tmp_path / "a")
     assert (grey.data.mean, grey.data.std, grey.model.input_channels) == ((40, 40, 40), (1, 1, 1), 1)

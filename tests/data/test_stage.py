@@ -59,6 +59,7 @@ def test_the_copy_is_sound_and_the_next_run_uses_it(
     assert list(tmp_path.iterdir()) == [first.folder]
 
 
+@pytest.mark.medium
 def test_a_copy_stays_until_the_last_user_releases_it_and_for_ever_if_it_is_to_be_kept(
     packed: Path, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_copy_that_was_removed_by_hand_can_be_released(packed: Path, tmp_path:
     assert not staged.folder.exists()
 
 
+@pytest.mark.medium
 def test_another_version_of_a_data_set_is_another_copy(packed: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(packed, tmp_path / "other" / packed.name))
     manifest = load_manifest(source)
@@ -105,6 +107,7 @@ def test_another_version_of_a_data_set_is_another_copy(packed: Path, tmp_path: P
     )
 
 
+@pytest.mark.medium
 def test_records_are_on_the_disk_before_a_data_set_or_a_copy_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_damaged_record_is_named_and_the_checksum_differs(
         assert found_in(dataset, workers=2) == [first, second]
 
 
+@pytest.mark.medium
 def test_a_file_that_ends_with_another_record_is_named_with_the_count(dataset: Path) -> None:
     os.truncate(dataset / "train.rec", offset_of(dataset, 29))
     findings = found_in(dataset)
@@ -93,6 +94,7 @@ def change_line(folder: Path, number: int, line: str) -> None:
     (folder / "train.idx").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

@@ -85,6 +85,7 @@ def test_ranks_get_the_recorded_variables_and_the_whole_path_of_a_folder_below_t
     assert told.out.splitlines()[-1] == "  runs/one"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("outcome", [Outcome(130, stopped_by=2), Outcome(130, interrupted_by=2)])
 def test_ctrl_c_before_the_first_step_leaves_no_folder_and_after_it_says_how_to_go_on(
     outcome: Outcome, tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
@@ -128,6 +129,7 @@ def test_a_run_that_one_rank_refused_is_kept_with_rank_and_reason(
     assert len(ranks.started) == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("left", ["checkpoint", "attempt", "files of an attempt"])
 def test_ranks_that_refuse_to_resume_leave_the_folder(left: str, tmp_path: Path, sets: list[str], ranks: Ranks) -> None:
     both, folder = load_both("digits", "laptop", sets), RunFolder(tmp_path)
@@ -166,6 +168,7 @@ def test_a_launcher_that_lost_its_folder_leaves_it_to_the_other_one(
     assert left == {"config.yaml", "environment.json", "claims", "utilisation.jsonl"}
 
 
+@pytest.mark.medium
 def test_trouble_with_the_disk_after_the_ranks_is_a_failed_run_and_no_refusal(
     tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +228,7 @@ def test_a_run_that_has_ended_or_another_one_is_not_resumed(
     assert folder.claims.holder() is None
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("ended", "told"),
     [
@@ -244,6 +248,7 @@ def test_a_run_is_resumed_that_was_stopped_or_not_saved_or_gets_more_epochs_afte
     assert re.match(f"{told.format(tmp_path)}{first}", capsys.readouterr().err)
 
 
+@pytest.mark.medium
 def test_a_run_is_resumed_without_the_files_of_its_end_from_its_newest_finite_checkpoint_and_refused_without_one(
     tmp_path: Path, sets: list[str], ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +289,7 @@ def _spoil(path: Path) -> None:
     path.write_bytes(file.getvalue() + hashlib.blake2b(file.getvalue(), digest_size=32).digest())
 
 
+@pytest.mark.medium
 def test_attempts_without_a_checkpoint_are_closed_numbered_and_set_aside(
     tmp_path: Path, sets: list[str], ranks: Ranks
 ) -> None:
@@ -405,6 +411,7 @@ def test_slow_and_contradictory_settings_and_a_log_that_will_fail_its_check_are_
         assert f"warning: {words}" in told
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -444,6 +451,7 @@ def test_neither_a_recipe_nor_a_run_and_weights_for_a_run_that_has_its_own_are_r
         assert capsys.readouterr().err.startswith(f"error: {told}")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_second_signal_does_not_keep_the_log_from_being_closed(
     number: signal.Signals, tmp_path: Path, sets: list[str], ranks: Ranks

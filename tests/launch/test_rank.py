@@ -121,6 +121,7 @@ def _gpus(folder: Path, near: dict[str, str], siblings: dict[int, str]) -> dict[
     return {**places, "RANK_DEVICE": "gpu", "RANK_LOCAL_SIZE": str(len(near)), "RANK_CORES_BY": "gpu"}
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared")
 @pytest.mark.parametrize(
     ("near", "siblings", "visible", "expected"),
@@ -175,6 +176,7 @@ def test_gpu_and_adapters_follow_the_local_rank() -> None:
     assert "MPI's adapter mlx5_1, NCCL's mlx5_0,mlx5_1\n" in done.stderr
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("line", "fusion"),
     [

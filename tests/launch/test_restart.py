@@ -44,6 +44,7 @@ def test_each_spare_host_takes_the_place_of_one_host(form: str, run: Path, capsy
     assert [line.partition(" of at most 9")[2] for line in lines] == told
 
 
+@pytest.mark.medium
 def test_a_scheduler_replaces_every_host_that_failed_twice(run: Path) -> None:
     """It knows them by the names of the job, and not by those that the ranks report."""
     for host in ("a", "a", "b", "b", "c", "c"):

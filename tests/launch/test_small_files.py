@@ -79,6 +79,7 @@ def _refuses(folder: RunFolder, message: str, *, must_resume: bool = True) -> No
         pass
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("spoil", [os.mkfifo, lambda path: path.symlink_to("gone")])
 def test_what_is_no_file_is_named_before_anything_waits_for_it(
     folder: RunFolder, spoil: Callable[[Path], None]

@@ -70,6 +70,7 @@ def test_the_doctor_tells_the_memory_of_its_group_and_that_the_kernel_killed_its
 KILLED = "import os; os.kill(os.getpid(), 9)"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("code", [TAKE_ALL, KILLED])
 def test_the_script_around_a_rank_tells_the_kernel_s_kill_from_anybody_else_s(
     group: Path, tmp_path: Path, code: str

@@ -213,6 +213,7 @@ def test_a_full_disk_in_the_middle_of_a_checkpoint_is_one_error_and_no_more_come
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.medium
 def test_what_a_killed_process_has_left_of_a_checkpoint_is_removed_at_the_next_attempt(tmp_path: Path) -> None:
     write = (
         "import os, sys; from pathlib import Path; from logs.disk import whole_file\n"

@@ -111,6 +111,7 @@ def test_a_copy_of_a_folder_in_which_a_run_goes_on_is_soon_free_and_the_folder_i
         assert f"process {os.getpid()}" in _holder(original), "its owner may be frozen"
 
 
+@pytest.mark.medium
 def test_ranks_that_outlive_their_launcher_keep_the_folder(tmp_path: Path) -> None:
     claim = _of_a_dead_process(tmp_path)
     code = (

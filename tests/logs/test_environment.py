@@ -172,6 +172,7 @@ def test_a_core_counts_once_however_many_threads_it_has_and_what_is_not_told_is_
     assert cpu_flags() == frozenset()
 
 
+@pytest.mark.medium
 def test_attempts_on_other_machines_are_kept_in_their_order(tmp_path: Path) -> None:
     def attempt(threads: str) -> list[str]:
         return write_environment(tmp_path, {"OMP_NUM_THREADS": threads})

@@ -23,6 +23,7 @@ def not_json(text: str) -> None:
     raise AssertionError(f"{text} is not JSON")
 
 
+@pytest.mark.medium
 @settings(max_examples=50)
 @given(rows=st.lists(st.dictionaries(st.sampled_from(["loss", "lr", "note"]), VALUES), max_size=4))
 def test_rows_come_back_as_they_were_from_strict_json(rows: list[dict[str, Any]]) -> None:
@@ -49,6 +50,7 @@ def test_a_number_that_is_not_finite_is_null_and_named_beside_and_a_row_without_
     ]
 
 
+@pytest.mark.medium
 def test_rows_are_written_at_a_flush_and_not_before(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     metrics = MetricsWriter(path)

@@ -124,12 +124,14 @@ def test_a_staged_copy_is_what_is_read_and_stays_only_if_it_is_kept(
     assert bool([each for each in disk.iterdir() if each.is_dir()]) == keeps
 
 
+@pytest.mark.medium
 def test_only_float16_asks_for_images_of_that_type(packed: Path) -> None:
     for precision, told in (("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32")):
         engine = EngineSettings().model_copy(update={"precision": precision})
         assert _images(packed, engine=engine).image_type == told
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("stays", "is_wanted"), [(None, True), ("4,096 bytes stay", True), ("4,096 bytes stay", False)]
 )

@@ -91,6 +91,7 @@ def test_no_class_at_all_is_an_error_in_words() -> None:
         _score(np.zeros((5, 2)))
 
 
+@pytest.mark.medium
 @each_engine
 def test_the_logits_of_an_image_and_of_its_mirror_are_averaged(name: str) -> None:
     engine, recipe, network = small_network(name, "data.eval_flip=true")

@@ -126,6 +126,7 @@ def test_a_step_that_overflows_in_float16_is_skipped_and_leaves_finite_weights_a
     assert all(np.isfinite(values).all() for values in state.values())
 
 
+@pytest.mark.medium
 def test_sums_after_the_backward_pass_are_measured_and_sums_within_a_graph_are_not() -> None:
     for graphs, are_measured in (("compute", True), ("step", False)):
         _, _, clock = _train(f"cluster.engine.cuda_graphs={graphs}")

@@ -199,6 +199,7 @@ def test_every_image_is_read_once_an_epoch_and_evaluated_once_on_any_number_of_r
     assert evaluated == [*range(EVAL)]
 
 
+@pytest.mark.medium
 def test_the_images_are_those_of_the_packed_data_set(prepared: Prepared, tmp_path: Path) -> None:
     packed = tmp_path / "packed"
     prepare(prepared.source, packed)
@@ -216,6 +217,7 @@ def test_the_images_are_those_of_the_packed_data_set(prepared: Prepared, tmp_pat
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.medium
 def test_a_stream_continues_wherever_it_was_interrupted(prepared: Prepared) -> None:
     def batches(source: TrainingSource, count: int) -> list[Any]:
         return [source.next_batch().images for _ in range(count)]
@@ -230,6 +232,7 @@ def test_a_stream_continues_wherever_it_was_interrupted(prepared: Prepared) -> N
     np.testing.assert_array_equal(np.stack(images), np.stack(whole))
 
 
+@pytest.mark.medium
 def test_a_damaged_image_stops_training_and_is_named_or_is_left_out(
     prepared: Prepared, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,6 +282,7 @@ def _data(prepared: Prepared) -> Data:
     ).data
 
 
+@pytest.mark.medium
 def test_a_byte_that_changed_is_found_and_its_image_named(
     prepared: Prepared, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,6 +341,7 @@ def test_what_a_reader_cannot_do_is_said_in_one_line(prepared: Prepared, tmp_pat
         assert resident_bytes(files) == 0
 
 
+@pytest.mark.medium
 @ONE_FORM
 def test_listing_again_changes_nothing_and_packing_into_the_same_folder_is_refused(
     prepared: Prepared, capsys: pytest.CaptureFixture[str]
@@ -350,6 +355,7 @@ def test_listing_again_changes_nothing_and_packing_into_the_same_folder_is_refus
     assert prepared.files() == before
 
 
+@pytest.mark.medium
 def test_the_first_recipe_measures_images_in_place(prepared: Prepared) -> None:
     assert main(["prepare", "--in-place", str(prepared.source), str(prepared.folder)]) == 0
     recipe = load_recipe(str(prepared.folder / "recipe.yaml"))
@@ -360,6 +366,7 @@ def test_the_first_recipe_measures_images_in_place(prepared: Prepared) -> None:
 LABEL_OF_9 = {"records": struct.pack("<f", 9), "webdataset": b"09"}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("form", LABEL_OF_9)
 def test_the_neighbours_of_an_image_that_is_left_out_are_sound(tmp_path: Path, form: str) -> None:
     source = Prepared(form, tmp_path / "set", tmp_path / "source", FORMS[form](tmp_path / "source"))

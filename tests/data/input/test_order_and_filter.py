@@ -27,6 +27,7 @@ def _moved(order: np.ndarray, since: np.ndarray | None = None) -> np.ndarray:
     return np.asarray(places)
 
 
+@pytest.mark.medium
 def test_a_buffer_that_holds_the_shard_shuffles_uniformly_and_anew_each_pass(tmp_path: Path) -> None:
     write_split(tmp_path, "train", COUNT)
     first, second, third = _passes(training(tmp_path, recipe_for(COUNT)), 3)

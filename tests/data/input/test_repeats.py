@@ -20,6 +20,7 @@ def _recipe(repeats: int, *overrides: str, images: int = IMAGES):  # type: ignor
     return recipe_for(images, overrides=[f"data.augmentation_repeats={repeats}", *overrides])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("world", "repeats"), [(1, 4), (2, 2), (3, 4)])
 def test_an_epoch_has_a_share_of_the_images_each_as_often_and_the_next_epoch_others(
     tmp_path: Path, world: int, repeats: int

@@ -177,6 +177,7 @@ def test_findings_are_lines_or_a_document_and_a_failed_one_is_the_status(doctor:
     assert {"level", "topic", "words", "remedy", "hosts"} == set(document["findings"][0])
 
 
+@pytest.mark.medium
 def test_the_step_is_compared_with_the_forecast_or_told_why_not(doctor: Doctor) -> None:
     words = ["--recipe", "digits", "--step", "--json"]
     for sets, told in (
@@ -218,6 +219,7 @@ _THREE = [word for each in ("num_nodes=2", "scheduler.spare_nodes=1", "launcher=
           for word in ("--set", f"cluster.{each}")]  # fmt: skip
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("full", "status", "problems"),
     [([], 0, [False] * 3), (["c"], 0, [False, False, True]), (["b.site", "c"], 1, [False, True, True])],
@@ -265,6 +267,7 @@ def test_hosts_out_of_reach_and_folders_of_no_run_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.medium
 def test_a_node_that_was_slow_in_two_jobs_is_named(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_sound_data_set_is_told_in_records_and_bytes_and_a_broken_one_by_its_f
     assert facts.exists
 
 
+@pytest.mark.medium
 def test_both_ends_of_each_file_of_records_are_read(tmp_path: Path, shared_digits: Path) -> None:
     path, size = shutil.copytree(shared_digits, tmp_path / "digits") / "more.rec", 32 << 20
     path.write_bytes(bytes(size))

@@ -10,6 +10,7 @@ RANKS, ROUNDS, STEP_S = 64, 12, 0.05
 HOSTS = [f"node{rank // 4}" for rank in range(RANKS)]
 
 
+@pytest.mark.medium
 def test_checks_of_sound_nodes_raise_hardly_an_alarm() -> None:
     """Equal GPUs differ by 2 % for good, and their samples by 4 %; one sample of 50 is late by 10 %."""
     alarms = 0

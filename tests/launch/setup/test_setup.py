@@ -208,6 +208,7 @@ def test_other_pins_are_installed_by_the_stages_of_their_engine_alone(
     assert _changed(before, _digests(kind)) == expected
 
 
+@pytest.mark.medium
 def test_the_dockerfile_copies_what_set_up_reads(tmp_path: Path) -> None:
     stage, _, _ = (ROOT / "Dockerfile").read_text(encoding="utf-8").partition("FROM scratch")[2].partition("FROM ")
     for line in re.findall(r"^COPY (.*)$", stage, re.MULTILINE):

@@ -133,6 +133,7 @@ def test_a_stop_signal_before_the_ranks_can_handle_it_is_not_lost_and_is_a_stop(
     os.kill(os.getpid(), signal.SIGTERM)  # A late one does not change how the launcher ends.
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("with_mxnet")
 def test_the_local_launcher_binds_gpu_ranks_to_their_cores_and_leaves_cpu_ranks_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

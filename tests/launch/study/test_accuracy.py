@@ -173,6 +173,7 @@ def test_page_table_and_curves_of_a_study(tmp_path: Path, monkeypatch: pytest.Mo
     }
 
 
+@pytest.mark.medium
 def test_images_with_several_labels_are_judged_by_their_mean_auc_and_resumed_runs_have_no_time(tmp_path: Path) -> None:
     write_study(_study(), _results("mean_auc"), tmp_path)
     page = (tmp_path / "tiny.md").read_text(encoding="utf-8")

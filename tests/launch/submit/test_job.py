@@ -160,6 +160,7 @@ def test_a_second_job_script_does_not_touch_the_folder_of_a_living_run(
         second.kill()
 
 
+@pytest.mark.medium
 def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_allowed(run: Path) -> None:
     _set(run, "scheduler.max_restarts=2")
     for step in (3, 5):
@@ -180,6 +181,7 @@ def test_a_failed_run_is_started_again_while_it_keeps_steps_and_no_oftener_than_
     assert not begin(run)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("is_near_limit", "again"), [(False, "restarted it"), (True, "time was over")])
 def test_a_stop_that_the_scheduler_continues_is_one_attempt(
     run: Path, monkeypatch: pytest.MonkeyPatch, is_near_limit: bool, again: str
@@ -268,6 +270,7 @@ def test_a_run_that_ended_while_a_job_waited_is_not_started_and_nobody_holds_it(
     assert capsys.readouterr().err == f"{run}: the run ended in an earlier attempt of this job\n"
 
 
+@pytest.mark.medium
 def test_a_job_is_queued_again_no_oftener_than_allowed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     notify = "notify=echo $RUN_EVENT, $RUN_MESSAGE >$RUN_FOLDER/told"
     _set(run, "scheduler.max_requeues=1", notify)

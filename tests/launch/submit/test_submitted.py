@@ -85,6 +85,7 @@ def test_the_status_says_who_trains_and_how_far_the_run_is(run: Path, capsys: py
     assert capsys.readouterr().out.endswith("  squeue:\n    nothing\n")
 
 
+@pytest.mark.medium
 def test_a_scheduler_that_does_not_answer_is_named_after_a_while_and_leaves_no_folder(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_scheduler_that_does_not_answer_is_named_after_a_while_and_leaves_no_f
     assert not another.exists()
 
 
+@pytest.mark.medium
 def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) -> None:
     other = run.parent / "other"
     assert main(["submit", "digits", *_PLACE, "--set=run.seed=7", "--run-dir", str(other), "--repeat", "3"]) == 0
@@ -108,6 +110,7 @@ def test_each_run_of_a_job_has_the_seed_after_that_of_the_run_before(run: Path) 
     assert seeds == {"other-1": 7, "other-2": 8, "other-3": 9}
 
 
+@pytest.mark.medium
 def test_a_job_whose_engine_is_not_in_this_environment_is_refused_unless_it_runs_in_an_image(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +154,7 @@ def test_a_job_is_cancelled_by_its_folder_and_a_refusal_is_one_line(
     assert capsys.readouterr().err == "error: scancel 9: Invalid job id\n"
 
 
+@pytest.mark.medium
 def test_a_run_that_failed_is_submitted_again_and_one_that_goes_on_or_ended_is_not(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

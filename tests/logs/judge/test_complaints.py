@@ -21,6 +21,7 @@ def test_lines_that_cannot_be_read_come_first_three_are_shown_and_the_others_cou
         assert [each for each in messages if each.startswith("and ")] == more
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("key", "value", "remedy"),
     [

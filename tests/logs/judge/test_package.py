@@ -232,6 +232,7 @@ def _give_git(runs: Iterable[str], states: Iterable[dict[str, Any]]) -> list[dic
     return before
 
 
+@pytest.mark.medium
 def test_a_file_that_a_git_host_refuses_fails_the_repository_check(tmp_path: Path) -> None:
     (tmp_path / "Testers" / "code").mkdir(parents=True)
     assert judge_repository(tmp_path / "Testers").passed

@@ -32,6 +32,7 @@ def test_references_are_those_of_the_official_tool(batch: int, mean: float, leas
     assert found.how == how
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("record", "words"),
     [

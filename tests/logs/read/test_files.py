@@ -62,6 +62,7 @@ def test_a_stream_without_end_is_left_and_a_file_larger_than_any_log_is_refused(
             assert told.count("\n") == 1
 
 
+@pytest.mark.medium
 def test_a_log_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.txt"
     log.write_text(TEXT.replace('"lars"', '"\\u001b]0;title\\u0007"').replace('"open"', '"closed"'))

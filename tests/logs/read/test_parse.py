@@ -30,6 +30,7 @@ def figures(record: RunRecord) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.medium
 @settings(max_examples=40)
 @given(
     ruleset=st.sampled_from(sorted(FORMATS)), blocks=st.integers(1, 6), every=st.integers(1, 4),

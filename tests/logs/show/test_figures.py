@@ -60,6 +60,7 @@ def test_without_metrics_the_throughput_is_that_of_the_epochs_of_the_log(tmp_pat
     assert blocks == _near((4, 1198 * 4 / 20), (8, 1198 * 4 / 20))
 
 
+@pytest.mark.medium
 def test_bars_are_stretches_end_to_end_in_percent_and_milliseconds(tmp_path: Path) -> None:
     charts = _charts(gather_run(samples.run_folder(tmp_path / "run")))
     (shares,) = _bars(charts["Where a step's time goes"]).values()

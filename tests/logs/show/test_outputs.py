@@ -146,6 +146,7 @@ def test_runs_and_logs_have_as_many_folders_in_their_names_as_tell_them_apart_an
     assert names("a/b/c/d/e/f/g.log", "h/b/c/d/e/f/g.log") == ["c/d/e/f/g (1)", "c/d/e/f/g (2)"]
 
 
+@pytest.mark.medium
 def test_a_name_that_is_not_utf8_is_shown_without_its_odd_bytes(tmp_path: Path) -> None:
     run = samples.run_folder(tmp_path / "f\udce9e")
     for option, name in (("--csv", "a.csv"), ("--plot", "a.svg"), ("--out", "a.html")):

@@ -188,6 +188,7 @@ def _race(started: Started) -> Any:
     return int(is_missed), ""
 
 
+@pytest.mark.medium
 def test_a_race_is_run_seed_by_seed_and_a_missed_target_is_an_answer(peers: Answering) -> None:
     report = _measure("race --seeds 2 --precision bfloat16", replace(peers, answer=_race))
     assert _medians(report, "ours") == {"to_target_s": 9, "startup_s": 3, "epochs": 6, "reached": 0.5}
@@ -287,6 +288,7 @@ def test_a_gpus_kernels_are_judged_case_by_case(tmp_path: Path) -> None:
     assert len(report.rows) == len(tried)
 
 
+@pytest.mark.medium
 def test_a_gpus_steps_have_settings_that_fit_each_other(tmp_path: Path) -> None:
     jobs = Answering(answer=_gpu)
     report = _measure(f"gpu --folder {tmp_path} --gpu H100 --only steps compiled graph nccl", jobs)
@@ -306,6 +308,7 @@ def test_a_gpus_steps_have_settings_that_fit_each_other(tmp_path: Path) -> None:
     assert precisions.count("cluster.engine.precision=float32") == 4 * 3
 
 
+@pytest.mark.medium
 def test_what_a_gpu_trains_and_reads_has_settings_that_fit_each_other(tmp_path: Path) -> None:
     pytest.importorskip("nvidia.dali")
     jobs = Answering(answer=lambda started: (0, "") if "prepare" in started.words else (1, "no GPU"))

@@ -81,6 +81,7 @@ def test_what_needs_no_compiler_is_measured_and_what_was_measured_is_left_out_of
     assert bench.measure(Answering(answer=_here)).rows == ()
 
 
+@pytest.mark.medium
 def test_a_case_that_ends_the_process_is_noted_and_the_others_are_measured_in_another_process(tmp_path: Path) -> None:
     def measure(ends: str | None) -> tuple[list[list[str]], dict[str, float], list[str]]:
         def answer(started: Started) -> tuple[int, str]:

@@ -172,6 +172,7 @@ def test_every_bench_has_a_quick_and_a_thorough_effort(name: str) -> None:
         asked("--quick", f"--{number}", "9")
 
 
+@pytest.mark.medium
 def test_a_python_without_the_packages_is_told_all_of_them_in_one_line() -> None:
     bare = [sys.executable, "-S", "-m", "train.bench", "gpu", "--tiny"]
     told = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -39,6 +39,7 @@ def _together(world_size: int, act: Callable[[Communicator, int], Any], monkeypa
         return list(pool.map(run, range(world_size)))
 
 
+@pytest.mark.medium
 def test_contents_of_any_length_reach_every_rank_as_often_as_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [b"", bytes(range(256)) * 20_000, b"x" * 3_000_000]
 

@@ -21,6 +21,7 @@ LAYOUTS = [*(pytest.param(*each.values, "NCHW", marks=each.marks) for each in BO
 """MXNet has convolutions in NHWC on GPUs only."""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS)
 def test_loss_statistics_and_logits_are_those_of_numpys_forward_pass(name: str, layout: str) -> None:
     given = "model.bn_momentum=0.75", "model.bn_epsilon=0.01"
@@ -116,6 +117,7 @@ def test_statistics_are_those_after_the_last_backward(name: str) -> None:
             np.testing.assert_array_equal(early[key], statistic, key)
 
 
+@pytest.mark.medium
 @each_engine
 def test_statistics_come_back_as_they_were_given_and_begin_anew_without(name: str) -> None:
     _, _, network = small_network(name)

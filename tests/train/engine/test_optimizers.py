@@ -196,6 +196,7 @@ def test_a_tensor_whose_weights_or_gradients_are_zeros_moves_at_the_plain_rate(
     np.testing.assert_allclose(engine.to_host(network.masters[0]), expected, rtol=1e-5)
 
 
+@pytest.mark.medium
 @each_engine
 def test_a_trust_ratio_of_millions_of_weights_is_as_exact_as_that_of_few(name: str) -> None:
     engine: Any = cpu_engine(name)

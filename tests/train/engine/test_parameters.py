@@ -215,6 +215,7 @@ def _built(data: Path, *overrides: str) -> dict[str, np.ndarray]:
     return build_model(cpu_engine(), recipe, cluster, plan_run(recipe, 1)).weights
 
 
+@pytest.mark.medium
 def test_a_run_reads_the_file_that_its_recipe_names_below_the_folder_of_data(
     trained: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

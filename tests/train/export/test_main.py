@@ -145,6 +145,7 @@ def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failu
     assert json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))["score"] == {"top1": 0.9}
 
 
+@pytest.mark.medium
 def test_where_the_data_set_has_gone_the_command_says_what_to_do_and_the_remedies_work(
     tmp_path: Path, shared_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_a_run_of_an_engine_that_is_not_installed_is_exported_by_the_one_that_is
     assert ExportedRun.open(tmp_path).cluster.engine.name == (name if has_engine(name) else installed_engine())
 
 
+@pytest.mark.medium
 def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,7 @@ def _logits(run: Path, images: Sequence[Path], step: int = 1) -> np.ndarray:
     return np.asarray(session.run(None, {"data": np.stack(values)})[0], np.float64)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("kind", "overrides"), [("softmax", []), ("softmax", FLIPS), ("sigmoid", [])])
 def test_each_image_gets_its_class_and_probabilities(
     tmp_path: Path, images: list[Path], kind: str, overrides: list[str], capsys: pytest.CaptureFixture[str]
@@ -108,6 +109,7 @@ def test_each_image_gets_its_class_and_probabilities(
     assert capsys.readouterr().out.endswith(f" {np.sort(wanted[1])[-2]:.4f}\n")
 
 
+@pytest.mark.medium
 def test_a_table_has_no_more_columns_than_the_network_has_classes(
     tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_table_has_no_more_columns_than_the_network_has_classes(
     assert (header[-3:], len(row)) == (["class 3", "probability 3", "error"], 8)
 
 
+@pytest.mark.medium
 def test_an_output_that_is_not_finite_is_no_prediction(
     tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +133,7 @@ def test_an_output_that_is_not_finite_is_no_prediction(
     assert capsys.readouterr().err.endswith("a.png: the network's output is not finite; train it with a smaller rate\n")
 
 
+@pytest.mark.medium
 def test_what_cannot_be_read_is_one_line_each(
     tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +160,7 @@ def test_what_cannot_be_read_is_one_line_each(
     assert (row["file"], row["error"][:18]) == (str(images[0]), "cannot be decoded:")
 
 
+@pytest.mark.medium
 def test_a_run_that_has_gone_on_is_exported_again(
     tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +191,7 @@ def test_a_run_that_has_gone_on_is_exported_again(
     assert capsys.readouterr() == (again.out, first.err)
 
 
+@pytest.mark.medium
 def test_what_is_no_run_and_no_export_is_refused_in_one_line(
     tmp_path: Path, images: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,6 +52,7 @@ def test_every_recipe_can_be_planned_on_two_ranks(recipe: str) -> None:
         assert verdict["closed_allowed"] or plan["compliance"]["division"] == "open"
 
 
+@pytest.mark.medium
 def test_a_machine_that_nobody_knows_is_planned_without_a_simulated_time() -> None:
     plan = _plan("abci-b86016", "cluster.node.gpu=X1", cluster="abci-v100")
     assert "node.accelerator" in plan["simulated"]["unknown"]

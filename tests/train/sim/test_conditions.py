@@ -138,6 +138,7 @@ def test_a_run_that_is_too_short_or_of_several_sizes_or_faster_than_its_communic
         measure_run(run)
 
 
+@pytest.mark.medium
 def test_16_bit_numbers_on_a_cpu_are_refused_until_steps_with_them_are_measured(tmp_path: Path) -> None:
     description, kept = tmp_path / "here.yaml", tmp_path / "steps.yaml"
     description.write_text(RATES)
@@ -167,6 +168,7 @@ def test_intervals_without_a_rate_repeated_ones_and_evaluations_do_not_count(tmp
     assert measure_run(run).images_per_s == pytest.approx(1.1e4)
 
 
+@pytest.mark.medium
 def test_runs_are_told_with_their_factors_and_kept_beside_those_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_batch_fits_the_memory_and_is_no_larger_than_any_that_converged(sets: 
     assert max(one.scenario.global_batch for one in found) <= 86_016
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("nodes", "tried"), [(1, {8}), (13, {8, 16, 24, 32, 48, 64, 96, 104})])
 def test_nodes_are_tried_by_powers_of_two_and_halves_between_and_all_of_them(nodes: int, tried: set[int]) -> None:
     found = optimize(_scenario(SMALL, f"cluster.num_nodes={nodes}"), CALIBRATION)

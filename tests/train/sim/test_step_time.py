@@ -44,6 +44,7 @@ def test_the_records_buckets_have_the_published_sizes() -> None:
     assert [round(size / 1e6) for size, _ in buckets] == [4, 22, 20, 5]
 
 
+@pytest.mark.medium
 @settings(max_examples=40)
 @given(st.integers(1, 250), st.integers(2, 400))
 def test_larger_batches_take_longer_but_less_an_image_and_more_ranks_never_speed_a_step(batch: int, nodes: int) -> None:

@@ -85,6 +85,7 @@ def test_a_step_comes_near_that_of_float32(name: str, side: int, apart: float) -
         assert 0 < np.linalg.norm(half - whole) < limit * np.linalg.norm(whole)
 
 
+@pytest.mark.medium
 @needs_avx512
 def test_the_first_batch_norm_is_computed_in_float32_and_the_others_are_not() -> None:
     moved = []

@@ -122,6 +122,7 @@ def _check_limits(model: Model, engine: EngineSettings, images: int) -> None:
         assert num_norms == (layers if most_rows == TRAINING_ROWS else 0)
 
 
+@pytest.mark.medium
 def test_a_large_batch_norm_of_nhwc_is_the_same_in_nchw() -> None:
     rows = Rows(2, 939)  # 939^2 = 881,721 pixels are more than cuDNN takes as images
     last = rows.add("pool", "global_pool", rows.add("relu", "relu", rows.add("norm", "bn", "data")))

@@ -84,6 +84,7 @@ def test_an_error_of_a_sum_is_raised_by_the_next_one_and_at_the_end_of_a_step() 
                 again()
 
 
+@pytest.mark.medium
 def test_what_the_engine_may_call_outlives_whoever_queued_it() -> None:
     first, second, array, may_run = HostOperators(), HostOperators(), mx.nd.zeros((2,)), threading.Event()
 

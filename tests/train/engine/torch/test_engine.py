@@ -31,6 +31,7 @@ def test_threads_are_those_of_the_cluster_file(engine: Engine) -> None:
     torch.set_num_threads(1)
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
 def test_a_step_gets_the_memory_of_the_step_before(engine: Engine) -> None:
     def pages_from_the_kernel() -> int:
@@ -59,6 +60,7 @@ def test_a_host_copy_has_the_tensors_values_in_the_tensors_order_of_memory(engin
     assert found.any(), "it shares no memory"
 
 
+@pytest.mark.medium
 def test_a_gpus_rank_takes_its_own_gpu_and_computes_float32_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)

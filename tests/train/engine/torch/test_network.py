@@ -82,6 +82,7 @@ def test_more_than_64_ranks_sum_the_gradients_of_bfloat16_in_float32() -> None:
     assert {weight.dtype for weight in of_many.weights} == {torch.bfloat16, torch.float32}
 
 
+@pytest.mark.medium
 def test_bfloat16_keeps_float32_masters_and_batch_norm_and_comes_near_float32() -> None:
     losses = []
     for precision in ("float32", "bfloat16"):
@@ -120,6 +121,7 @@ def test_a_later_change_of_weights_has_no_effect_on_an_inference_function() -> N
     assert not torch.allclose(network.inference()(images), first)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("frozen", ["[]", "[stem, stage2, stage3_block1_conv2]"])
 def test_fused_batch_norms_compute_what_the_frameworks_own_do(frozen: str) -> None:
     found = []

@@ -94,6 +94,7 @@ def test_a_prediction_depends_on_the_measured_points_that_are_not_hidden_with_it
     assert error(seen) > before + 1e-3
 
 
+@pytest.mark.medium
 def test_folds_of_no_point_or_of_all_are_left_out() -> None:
     points = [_point("a", 64), _point("b", 32)]
     assert hold_out(points, lambda _: None, ("larger", "family")) == []
@@ -101,6 +102,7 @@ def test_folds_of_no_point_or_of_all_are_left_out() -> None:
     assert hold_out([replace(points[0], measured_images_per_s=None)], lambda _: None) == []
 
 
+@pytest.mark.medium
 def test_a_prediction_that_is_too_high_has_an_error_above_zero() -> None:
     found = forecast_point(KNOWN, load_calibration())
     slower = replace(KNOWN, measured_images_per_s=found.images_per_s / 2, measured_time_s=found.time_to_train_s / 3)

@@ -150,6 +150,7 @@ def _forecasts(name: str) -> list[PointForecast]:
     return [forecast_point(point, load_calibration()) for point in read_points(PUBLISHED_RATES.with_name(name))]
 
 
+@pytest.mark.medium
 def test_rates_that_were_not_fitted_are_inside_their_intervals_as_often_as_promised() -> None:
     unseen, further, published = map(_forecasts, ("unseen_rates.csv", "further_rates.csv", "published_rates.csv"))
     nvidia = [one for one in unseen if not one.point.accelerator.compiler]
