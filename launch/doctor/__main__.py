@@ -57,6 +57,7 @@ def _parser() -> Parser:
 
 def _examine(options: Options) -> int:
     # Imported here, so that --help works before anything is installed.
+    from configs.reading import entries
     from launch.doctor.examination import examine
     from launch.doctor.ranking import count_alarms
     from logs.folder import CONFIG_FILE, RunFolder
@@ -66,7 +67,8 @@ def _examine(options: Options) -> int:
         raise UserError("--step: got no recipe; name one with --recipe")
     if options.times < 1 or (options.times > 1 and not options.step):
         raise UserError(f"--times: got {options.times}, allowed: 1 or more, and more than 1 with --step only")
-    if options.run is not None and not RunFolder(options.run).is_begun:
+    # A rehearsal of nodes that are left out gives an empty folder.
+    if options.run is not None and entries(options.run) and not RunFolder(options.run).is_begun:
         raise UserError(f"--run: got {options.run}, which contains no {CONFIG_FILE}; give a run folder")
     found = examine(options)
     if found.stopped_by is not None:

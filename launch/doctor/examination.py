@@ -150,7 +150,8 @@ def named_hosts(listed: str | None, cluster: Cluster) -> tuple[str, ...]:
         UserError: The list cannot be read, or the launcher would start the ranks of another host on this machine.
     """
     named = () if listed is None else parse_hosts(listed, cluster.ranks_per_node)
-    others = [host for host in named if not leads_here(host)] or named[1:]
+    # A scheduler may know its one node by a name of its own.
+    others = named[1:] if job_id() else [host for host in named if not leads_here(host)] or named[1:]
     if cluster.launcher in ("local", "torchrun") and others:
         raise UserError(
             f"--hosts: got {others[0]}, but cluster.launcher={cluster.launcher} starts ranks on this machine alone; "

@@ -244,7 +244,6 @@ def test_a_run_needs_as_many_nodes_without_a_problem_as_it_has_nodes(
 def test_hosts_that_are_listed_by_address_keep_that_name(doctor: Doctor, tmp_path: Path) -> None:
     """The ranks report their hosts by name."""
     hosts = ["--set", "cluster.launcher=mpirun", "--hosts", "10.0.0.1,10.0.0.2,10.0.0.3"]
-    (tmp_path / "config.yaml").touch()
     ranks = _Ranks(hosts=["a", "b", "c"], slow={"b": 2.0})
     doctor(ranks, "--recipe", "digits", "--step", *_THREE, *hosts, "--run", str(tmp_path))
     assert next((node.host, node.is_slow) for node in read_nodes(tmp_path)) == ("10.0.0.2", True)
@@ -262,9 +261,10 @@ def test_hosts_that_are_listed_by_address_keep_that_name(doctor: Doctor, tmp_pat
 def test_hosts_out_of_reach_and_folders_of_no_run_are_refused(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (photo := tmp_path / "photo.jpg").touch()
     assert main(["doctor", *(word.format(tmp_path) for word in words)]) == REFUSED_STATUS
     assert told.format(tmp_path) in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [photo]
 
 
 @pytest.mark.medium
