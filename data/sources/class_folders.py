@@ -17,9 +17,9 @@ from data.sources.image_source import alike_in_print, is_utf8, name_some, shown
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 _OTHER_FORMATS = (".heic", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".svg", ".dng", ".cr2", ".nef")
-TRAIN = "train"
+TRAIN, _TRAINING = "train", "training"
 EVAL_NAMES = ("val", "valid", "validation", "test")
-PARTS = (TRAIN, *EVAL_NAMES)
+PARTS = (TRAIN, _TRAINING, *EVAL_NAMES)
 _TARS = {f"{start}{part}.tar": part for start in ("", "ilsvrc2012_img_") for part in PARTS}
 """Names of tars, in lower case -> the part that each of them holds."""
 _KAGGLE = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC")
@@ -84,7 +84,7 @@ def find_layout(folder: Path) -> Layout | None:
         UserError: Two folders may be the evaluation part.
     """
     parts = _parts(folder)
-    train = parts.get(TRAIN)
+    train = parts.get(TRAIN, parts.get(_TRAINING))
     if train is not None and not _is_flat(train):
         found = [name for name in EVAL_NAMES if name in parts]
         used = found[:-1] if len(found) > 1 and found[-1] == "test" else found

@@ -1,7 +1,7 @@
 """A folder of JPEG or PNG images with a folder for each class: train/<class>/* and val/<class>/*, or <class>/* alone.
 
-The evaluation part may be called val, valid, validation or test. Where there is none, --eval-share PERCENT of each
-class is held out for it (20), chosen by --seed. In place of the folders there may be train.tar and val.tar, which are
+The parts may be called training, and val, valid, validation or test. Without images for evaluation, --eval-share
+PERCENT of each class are held out (20), chosen by --seed. In place of the folders there may be train.tar and val.tar, which are
 not unpacked. Of ImageNet, SOURCE may hold the tars as they were downloaded (ILSVRC2012_img_train.tar), or be the top of
 Kaggle's tree; a flat val gets its labels from LOC_val_solution.csv, from the devkit (ILSVRC2012_devkit_t12), or from
 imagenet_2012_validation_synset_labels.txt, in its folder or up to three above.
@@ -26,6 +26,7 @@ from data.sources.flat_labels import with_labels
 from data.sources.image_source import (
     Settings,
     Source,
+    alike_but_for_case,
     file_split,
     fingerprint,
     name_some,
@@ -58,7 +59,7 @@ def open_source(name: str, settings: Settings) -> Source:
         raise UserError(f"{folder}: is one part of a data set, whose other part lies beside it; give {parent}")
     train, evaluation, problems, notes = _read_layout(folder, layout, settings)
     names = tuple(sorted({image.class_name for image in train}))
-    notes += _notes_on_names(layout.train, names)
+    notes += [*_notes_on_names(layout.train, names), *alike_but_for_case(names)]
     files = [[image.file for image in part] for part in (train, evaluation)]
     settings, form, told = planned(settings, [*files[0], *files[1]])
     numbers = {each: number for number, each in enumerate(names)}

@@ -245,6 +245,13 @@ def alike_in_print(names: Sequence[str]) -> list[str]:
     return [f"{name!a} prints like {other!a}; rename one of them" for name, other in pairs if name != other]
 
 
+def alike_but_for_case(names: Sequence[str]) -> list[str]:
+    """Return a note for each name that differs from an earlier one by letter case alone."""
+    first: dict[str, str] = {}
+    pairs = [(name, first.setdefault(name.casefold(), name)) for name in names]
+    return [f"{name} and {other} are two classes: letter case counts" for name, other in pairs if name != other]
+
+
 def _printed(name: str) -> str:
     """Return a name in one Unicode form, without spaces around it, and without characters that print nothing."""
     visible = (each for each in unicodedata.normalize("NFC", name) if unicodedata.category(each)[0] != "C")

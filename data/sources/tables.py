@@ -19,6 +19,7 @@ from data.sources.image_source import (
     Settings,
     Source,
     SourceSplit,
+    alike_but_for_case,
     alike_in_print,
     file_split,
     fingerprint,
@@ -75,7 +76,7 @@ def open_source(name: str, settings: Settings) -> Source:
         train=_split(folder, names, tables["train"], settings, sum(sizes[0])),
         eval=_split(folder, names, tables["val"], settings, sum(sizes[1])),
         problems=tuple(problems),
-        notes=tuple(notes),
+        notes=(*notes, *alike_but_for_case(names)),
     )
 
 

@@ -133,6 +133,15 @@ def test_a_split_without_folders_is_refused(class_folders: Path) -> None:
         open_source(str(class_folders), Settings())
 
 
+def test_a_part_called_training_is_one_and_classes_that_differ_by_case_are_noted(tmp_path: Path) -> None:
+    for split, name in itertools.product(("Training", "validation"), ("cat", "Cat")):
+        (tmp_path / split / name).mkdir(parents=True)
+        (tmp_path / split / name / "a.jpg").write_bytes(jpeg(1))
+    source = open_source(str(tmp_path), Settings())
+    assert (len(source.train.labels), len(source.eval.labels), source.class_names) == (2, 2, ("Cat", "cat"))
+    assert "cat and Cat are two classes: letter case counts" in source.notes
+
+
 def test_numbers_as_class_names_are_noted_where_their_order_is_that_of_texts(tmp_path: Path) -> None:
     for split, name in itertools.product(("train", "val"), ("1", "2", "10")):
         (tmp_path / split / name).mkdir(parents=True)
