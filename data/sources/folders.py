@@ -1,10 +1,10 @@
 """A folder of JPEG or PNG images with a folder for each class: train/<class>/* and val/<class>/*, or <class>/* alone.
 
 The parts may be called training, and val, valid, validation or test. Without images for evaluation, --eval-share
-PERCENT of each class are held out (20), chosen by --seed. In place of the folders there may be train.tar and val.tar, which are
-not unpacked. Of ImageNet, SOURCE may hold the tars as they were downloaded (ILSVRC2012_img_train.tar), or be the top of
-Kaggle's tree; a flat val gets its labels from LOC_val_solution.csv, from the devkit (ILSVRC2012_devkit_t12), or from
-imagenet_2012_validation_synset_labels.txt, in its folder or up to three above.
+PERCENT of each class are held out (20), chosen by --seed. In place of the folders there may be train.tar and val.tar,
+which are not unpacked. Of ImageNet, SOURCE may hold the tars as they were downloaded (ILSVRC2012_img_train.tar), or be
+the top of Kaggle's tree; a flat val gets its labels from LOC_val_solution.csv, from the devkit (ILSVRC2012_devkit_t12),
+or from imagenet_2012_validation_synset_labels.txt, in its folder or up to three above.
 Photographs whose shorter side is above 512 px, as from a phone, are scaled to 256 px and turned upright; of smaller
 images, as ImageNet's, the bytes are kept. --size N sets another shorter side, --size keep keeps the bytes, --quality
 sets the quality of scaled JPEGs.
