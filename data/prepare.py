@@ -3,10 +3,7 @@
 The folder gets its name only when it is complete.
 """
 
-import contextlib
 import errno
-import secrets
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +17,7 @@ from configs.errors import UserError
 from configs.reading import Unreadable, exists, in_the_way, is_folder
 from data.forms.catalogue import placed
 from data.images import Problem, file_problem
-from data.lock import locked
+from data.lock import partial_folder
 from data.manifest import MANIFEST_FILE, SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import in_order
 from data.recordio import pack_image, write_records
@@ -125,7 +122,7 @@ def prepare(
         _require_space(source, destination)
     fill = _pack_splits if source.place is None else _place_splits
     try:
-        with _partial_folder(destination) as folder:
+        with partial_folder(destination.parent, f".{destination.name}.partial-") as folder:
             manifest = Manifest(
                 format_version=1,
                 source=wanted,
@@ -230,33 +227,6 @@ def _explain(error: OSError, destination: Path) -> str:
     if words := in_the_way(destination.parent):
         return f"{destination}: cannot be made: {words}; name another folder"
     return f"{destination}: cannot be written: {error.strerror}; name another folder"
-
-
-@contextlib.contextmanager
-def _partial_folder(destination: Path) -> Iterator[Path]:
-    """Yield a locked hidden folder beside the destination, which is removed at the end if it was not renamed."""
-    parent = destination.parent
-    parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{destination.name}.partial-"
-    # Under the lock of the parent, no other process can remove this folder between mkdir and its own lock.
-    with locked(parent):
-        _remove_abandoned(parent, prefix)
-        partial = parent / f"{prefix}{secrets.token_hex(4)}"
-        partial.mkdir()
-        lock = contextlib.ExitStack()
-        lock.enter_context(locked(partial))
-    with lock:
-        try:
-            yield partial
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-
-
-def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove the partial folders of processes that have ended; a live process holds a lock on its own."""
-    for stale in [entry for entry in parent.iterdir() if entry.name.startswith(prefix)]:
-        with contextlib.suppress(BlockingIOError), locked(stale, wait=False):
-            shutil.rmtree(stale, ignore_errors=True)
 
 
 def _pack_splits(

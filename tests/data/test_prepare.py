@@ -324,6 +324,18 @@ def test_a_killed_run_leaves_no_data_set_and_no_process_and_the_next_run_removes
     assert left_in(tmp_path) == ["out"]
 
 
+def test_without_locks_a_data_set_is_packed_and_no_partial_folder_is_removed(
+    tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))  # as Lustre without flock
+
+    (tmp_path / ".out.partial-0123").mkdir()
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert run(capsys, small, tmp_path / "out")[0] == 0
+    assert left_in(tmp_path) == [".out.partial-0123", "out"]
+
+
 def test_only_the_partial_folders_of_the_same_data_set_are_removed(tmp_path: Path) -> None:
     others = [".a.out.b.partial-0123", ".out.c.partial-0123", ".out.partial-0123", "out.c"]
     for name in (".out.b.partial-0123", *others):
