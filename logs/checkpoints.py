@@ -159,6 +159,10 @@ class CheckpointFolder:
             except DamagedCheckpoint as error:
                 damaged.append(error)
                 continue
+            except Unreadable:
+                if os.path.lexists(path):
+                    raise
+                return self.newest_valid()  # A run that goes on has removed it, after it wrote a newer one.
             return path, damaged
         return None, damaged
 

@@ -18,6 +18,7 @@ from configs.arguments import Parser, exit_status, parse
 from configs.errors import UserError
 
 if TYPE_CHECKING:
+    from train.evaluate import Score
     from train.export.exported_run import ExportedRun
 
 _MOST_OFF = 5e-4
@@ -47,23 +48,30 @@ def _parser() -> Parser:
 
 
 def _export(*, run: Path, dest: Path | None, data: Path | None, names: str, last: bool, no_evaluation: bool) -> int:
-    from train.export.exported_run import ExportedRun
+    from train.export.exported_run import ExportedRun, with_checkpoint
     from train.export.formats import evaluate, export_network, names_of_torchvision
 
-    opened = ExportedRun.open(run, data, is_last=last)
+    def choose() -> ExportedRun:
+        return ExportedRun.open(run, data, is_last=last)
+
+    def write(opened: ExportedRun) -> tuple[Path, dict[str, Score]]:
+        scores = {}
+        with opened.new_files(dest) as files:
+            for name, predict in export_network(opened.recipe, opened.cluster, opened.checkpoint, files, given):
+                if no_evaluation:
+                    sys.stdout.write(f"{name}: not evaluated\n")
+                else:
+                    scores[name] = score = evaluate(opened.recipe, opened.cluster, predict)
+                    sys.stdout.write(f"{name}: {score} ({score.basis})\n")
+            opened.describe(files, scores["trained"].row if scores else None)
+        return files.parent, scores
+
+    opened = choose()
     given = names_of_torchvision(opened.recipe.model) if names == "torchvision" else None
     if not no_evaluation:
         _prepare_images(opened)
-    scores = {}
-    with opened.new_files(dest) as files:
-        for name, predict in export_network(opened.recipe, opened.cluster, opened.checkpoint, files, given):
-            if no_evaluation:
-                sys.stdout.write(f"{name}: not evaluated\n")
-            else:
-                scores[name] = score = evaluate(opened.recipe, opened.cluster, predict)
-                sys.stdout.write(f"{name}: {score} ({score.basis})\n")
-        opened.describe(files, scores["trained"].row if scores else None)
-    sys.stdout.write(f"{files.parent}\n")
+    folder, scores = with_checkpoint(choose, write)
+    sys.stdout.write(f"{folder}\n")
     return int(any(abs(each.value - scores["trained"].value) > _MOST_OFF for each in scores.values()))
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from configs.errors import UserError
 from configs.load import resolve_path
-from configs.reading import Unreadable, is_file, patiently
+from configs.reading import Unreadable, exists, is_file, patiently
 from configs.registry import has_engine, installed_engine
 from configs.schema import Cluster, Recipe
+from data.lock import partial_folder
 from data.manifest import Manifest, load_manifest
 from data.space import require_space
 from logs.checkpoints import read
@@ -35,6 +36,9 @@ _OWN_FORMATS = tuple(f"{PREFIX}{ending}" for ending in ("-symbol.json", "-0000.p
 _PROBE_BYTES = 1 << 20
 _ROOM = 3
 """Room for an export, in sizes of a checkpoint: up to four files of weights, where it holds weights and momenta."""
+
+_TRIES = 5
+_Result = TypeVar("_Result")
 
 _FILES = (DESCRIPTION_FILE, _PROGRAM, _ONNX_FILE, *_OWN_FORMATS)
 
@@ -101,16 +105,15 @@ class ExportedRun:
         foreign = [folder / name for name in _FILES if destination and os.path.lexists(folder / name)]
         if foreign and not (folder / DESCRIPTION_FILE).is_file():
             raise UserError(f"--dest: {foreign[0]} is there already, and of no export; give another folder")
-        partial = folder / f".partial-{os.getpid()}"
+        files = ExitStack()
         try:
             str(folder).encode()  # MXNet and onnxruntime open no other path.
-            folder.mkdir(parents=True, exist_ok=True)
-            partial.mkdir()
+            partial = files.enter_context(partial_folder(folder, ".partial-"))
         except (OSError, UnicodeError) as error:
             remedy = f"export elsewhere: ./run.sh export {shlex.quote(str(self.folder))} --dest DIR"
             reason = getattr(error, "strerror", "its path is not UTF-8")
             raise UserError(f"{folder}: cannot be made: {reason}; {remedy}") from None
-        try:
+        with files:
             # PyTorch's writer of programs aborts the process where a disk becomes full (2.13).
             needed = _ROOM * patiently(self.checkpoint, self.checkpoint.stat).st_size + _PROBE_BYTES
             require_space(folder, needed, "an export", "or give --dest DIR on another disk")
@@ -123,8 +126,6 @@ class ExportedRun:
                 for name in reversed(_FILES):
                     if (partial / name).exists():
                         (partial / name).replace(folder / name)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
 
     def describe(self, destination: Path, score: dict[str, Any] | None) -> None:
         """Write ``network.json``, and ``classify.py`` if there is an ONNX file.
@@ -189,6 +190,23 @@ class ExportedRun:
             except UserError:
                 continue
         return None
+
+
+def with_checkpoint(open_run: Callable[[], ExportedRun], work: Callable[[ExportedRun], _Result]) -> _Result:
+    """Return what is made of a run's checkpoint; a run that goes on may remove it meanwhile, and then has another.
+
+    Args:
+        open_run: Chooses the checkpoint.
+        work: Reads it.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        run = open_run()
+        try:
+            return work(run)
+        except (OSError, UserError):
+            if not tries_left or exists(run.checkpoint):
+                raise
+    raise AssertionError
 
 
 @contextmanager

@@ -89,9 +89,9 @@ def _open_classifier(path: Path) -> "Classifier":
         raise UserError(f"predict needs the package {error.name}; ./run.sh setup installs it") from None
     folder = path
     if RunFolder(path).is_begun:
-        from train.export.exported_run import ExportedRun
+        from train.export.exported_run import ExportedRun, with_checkpoint
 
-        folder, is_new = ExportedRun.open(path).onnx_export()
+        folder, is_new = with_checkpoint(lambda: ExportedRun.open(path), ExportedRun.onnx_export)
         if is_new:
             sys.stderr.write(
                 f"exported to {folder}, without an evaluation (./run.sh export {shlex.quote(str(path))} evaluates)\n"

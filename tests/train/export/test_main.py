@@ -145,6 +145,27 @@ def test_a_format_that_judges_more_images_otherwise_than_rounding_may_is_a_failu
     assert json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))["score"] == {"top1": 0.9}
 
 
+def test_a_checkpoint_that_the_run_removes_is_replaced_by_its_next_one_and_what_a_kill_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(_begun(tmp_path))
+    (tmp_path / "export" / ".partial-0123").mkdir(parents=True)
+    exported = []
+
+    def export_network(_recipe: object, _cluster: object, checkpoint: Path, *_: object) -> list[tuple[str, int]]:
+        if not exported:
+            run.checkpoints.write(4, SavedState({}, {}), keep=1)
+        exported.append(checkpoint.name)
+        return [("trained", len(checkpoint.read_bytes()))]
+
+    monkeypatch.setattr("train.export.formats.export_network", export_network)
+    assert main(["export", str(tmp_path), "--no-evaluation"]) == 0
+    assert exported == ["step-00000003.ckpt", "step-00000004.ckpt"]
+    description = json.loads((tmp_path / "export" / "network.json").read_text(encoding="utf-8"))
+    assert description["checkpoint"] == exported[-1]
+    assert [path.name for path in (tmp_path / "export").iterdir()] == ["network.json"]
+
+
 @pytest.mark.medium
 def test_where_the_data_set_has_gone_the_command_says_what_to_do_and_the_remedies_work(
     tmp_path: Path, shared_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
