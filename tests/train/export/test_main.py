@@ -150,7 +150,7 @@ def test_a_checkpoint_that_the_run_removes_is_replaced_by_its_next_one_and_what_
 ) -> None:
     run = RunFolder(_begun(tmp_path))
     (tmp_path / "export" / ".partial-0123").mkdir(parents=True)
-    exported = []
+    exported: list[str] = []
 
     def export_network(_recipe: object, _cluster: object, checkpoint: Path, *_: object) -> list[tuple[str, int]]:
         if not exported:
