@@ -14,10 +14,10 @@ import numpy as np
 
 from configs.arguments import printable
 from configs.errors import UserError
+from configs.lock import partial_folder
 from configs.reading import Unreadable, exists, in_the_way, is_folder
 from data.forms.catalogue import placed
 from data.images import Problem, file_problem
-from data.lock import partial_folder
 from data.manifest import MANIFEST_FILE, SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import in_order
 from data.recordio import pack_image, write_records

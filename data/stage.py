@@ -18,10 +18,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from configs.errors import UserError
+from configs.lock import locked
 from configs.reading import Unreadable, exists, patiently
 from configs.sync import sync
 from data.forms.catalogue import form_of
-from data.lock import locked
 from data.manifest import SPLITS, Manifest, load_manifest
 from data.space import require_space
 from data.verify import check_files

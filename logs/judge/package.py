@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from configs.errors import UserError
 from configs.load import ROOT
+from configs.lock import partial_folder
 from configs.registry import INVENTED_SOURCES
 from logs.disk import explain_disk_errors, write_json
 from logs.environment import read_environment
@@ -94,19 +95,22 @@ def package(
         raise UserError(f"{words}, because a folder gets this name; give --field system_name=NAME")
     if tree.exists():
         raise UserError(f"{tree}: exists already; give another --out, or remove this folder")
-    created = next((each for each in reversed([tree, *tree.parents]) if not each.exists()), tree)
-    try:
-        with explain_disk_errors(tree):
-            code = _write(tree, system, loaded, description)
-        judged = judge_package(tree, system=system, division=recipe.mlperf.division)
-    except BaseException:
-        shutil.rmtree(created, ignore_errors=True)
-        raise
+    created = next((each for each in reversed(tree.parents) if not each.exists()), None)
     is_score = all(run.record.is_of_imagenet for run in loaded)
     notes = (footnote(RULESET, recipe.mlperf.division, is_score=is_score), RETIRED)
-    packaged = Packaged(tree, (*_own_findings(loaded, org), code, *judged), notes)
-    if not packaged.passed:
-        shutil.rmtree(created)
+    packaged = None
+    try:
+        # Judged under another name, so that no tree of a command that was killed looks like one that passed.
+        with explain_disk_errors(tree), partial_folder(tree.parent, f".{org}.partial-") as folder:
+            written = folder / org
+            code = _write(written, system, loaded, description)
+            judged = judge_package(written, system=system, division=recipe.mlperf.division)
+            packaged = Packaged(tree, (*_own_findings(loaded, org), code, *judged), notes)
+            if packaged.passed:
+                written.rename(tree)
+    finally:
+        if created and not (packaged and packaged.passed):
+            shutil.rmtree(created, ignore_errors=True)
     return packaged
 
 

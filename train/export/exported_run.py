@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from configs.errors import UserError
 from configs.load import resolve_path
+from configs.lock import partial_folder
 from configs.reading import Unreadable, exists, is_file, patiently
 from configs.registry import has_engine, installed_engine
 from configs.schema import Cluster, Recipe
-from data.lock import partial_folder
 from data.manifest import Manifest, load_manifest
 from data.space import require_space
 from logs.checkpoints import read

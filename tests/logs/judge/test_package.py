@@ -5,6 +5,8 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,21 @@ def test_five_runs_that_are_no_results_are_refused(
 ) -> None:
     assert main(["package", *_five(tmp_path, **run), "--org", "T", "--out", str(tmp_path / "out"), *FIELDS]) == 2
     assert words in capsys.readouterr().err
+
+
+@in_checkout
+@pytest.mark.ranks
+def test_a_command_that_is_killed_leaves_no_tree_of_the_submitters_name(tmp_path: Path) -> None:
+    runs, out = _five(tmp_path), tmp_path / "out"
+    _give_git(runs, [{}] * 5)
+    words = ["package", *runs, "--org", "T", "--out", str(out), *FIELDS]
+    with subprocess.Popen([sys.executable, "-m", "logs", *words], cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not any(out.glob("*/T")):
+            time.sleep(0.005)
+        process.kill()
+    assert [path.name for path in out.iterdir()] != ["T"]
+    assert main(words) == 0
+    assert [path.name for path in out.iterdir()] == ["T"]
 
 
 @pytest.mark.ranks
