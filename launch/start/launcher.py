@@ -9,6 +9,7 @@ import io
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -58,6 +59,7 @@ def run_launcher(
     guard = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     with forwarded_signals() as last_signal:
+        pipes = [subprocess.PIPE if _may_break(descriptor) else None for descriptor in (1, 2)]
         process = subprocess.Popen(
             [*guard, *command],
             # mpirun in a Slurm job starts its daemons by srun, which would keep the variables from them after NONE.
@@ -65,8 +67,8 @@ def run_launcher(
             stdin=subprocess.DEVNULL,
             # A session of its own, so that Ctrl-C reaches the launcher once, through this process.
             start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=pipes[0],
+            stderr=pipes[1],
         )
         with _outputs_passed_on(process):
             outlived = OutlivedLauncher(Path(command[-1]), partial(_kill, process))
@@ -117,14 +119,23 @@ def _kill(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
+def _may_break(descriptor: int) -> bool:
+    """Return whether an output of this process is a pipe or a socket, whose reader may go.
+
+    mpirun crashes at a stop signal when its reader is gone (4.1.4, tried), so it writes to this process instead.
+    """
+    try:
+        kind = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
+
+
 @contextmanager
 def _outputs_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Write to the outputs of this process, while the block runs, what a launcher prints.
-
-    mpirun crashes at a stop signal when the reader of its output is gone (4.1.4, tried).
-    """
+    """Write to the outputs of this process, while the block runs, what a launcher prints into pipes."""
     pairs = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
-    threads = [threading.Thread(target=_pass_on, args=each, daemon=True) for each in pairs]
+    threads = [threading.Thread(target=_pass_on, args=each, daemon=True) for each in pairs if each[0] is not None]
     for thread in threads:
         thread.start()
     yield
@@ -134,10 +145,9 @@ def _outputs_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def _pass_on(source: IO[bytes], sink: TextIO) -> None:
     # Without newline="", a progress bar's return would become a new line.
-    with io.TextIOWrapper(source, "utf-8", "backslashreplace", newline="") as lines:
-        for line in lines:
-            sink.write(line)
-            sink.flush()
+    for line in io.TextIOWrapper(source, "utf-8", "backslashreplace", newline=""):
+        sink.write(line)
+        sink.flush()
 
 
 def _end_at_once(process: subprocess.Popen[bytes]) -> None:
