@@ -102,7 +102,7 @@ def _told(limit: str, folder: Path) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("limit", "status", "words"),
     [
-        ("ulimit -v 1500000", 1, "raise the limit on the memory of a process (ulimit -v, ulimit -d)\n"),
+        ("ulimit -v 1500000", 1, "limits on memory (ulimit -v, ulimit -d)\n"),
         ("ulimit -t 3", 1, "perhaps its processor time was used up; raise the limit (ulimit -t)"),
         ("ulimit -n 8", 2, "error: this process may open no more files; raise the limit (ulimit -n)\n"),
     ],

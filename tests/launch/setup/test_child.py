@@ -27,7 +27,7 @@ def _command(script: str, folder: Path, lock: int) -> Command:
 def _run(script: str, folder: Path, lock: int) -> None:
     command = _command(script, folder, lock)
     try:
-        sys.stderr.write("setup")
+        print("setup", file=sys.stderr, flush=True)
         command.wait()
     finally:
         command.stop()
