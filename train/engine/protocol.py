@@ -6,6 +6,7 @@ by slices, and handed back to these verbs. Verbs that queue work return before t
 
 import importlib
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -381,6 +382,11 @@ class Engine(Protocol):
 
     def wait_all(self) -> None:
         """Wait until everything queued is done."""
+
+    def finish(self) -> float:
+        """Wait until everything queued is done; return the moment at which it was, in seconds of `time.monotonic`."""
+        self.wait_all()
+        return time.monotonic()
 
     def features(self) -> dict[str, Any]:
         """Return what the framework was built with and sees: at least ``gpus``, the number of GPUs it can use."""

@@ -24,6 +24,9 @@ class Device:
     Work begins when the host asks for it, or when the work before it has ended. A host that waits for the end of work
     and wakes up late, on a busy machine, delays what it asks for next; work that is only queued is not delayed.
 
+    Attributes:
+        free: When the work that was asked for ends, in seconds of `time.monotonic`.
+
     Args:
         factor: Seconds of waiting per second of the described device's work.
         noise: Standard deviation of a wait, see `configs.blocks.rehearsal.Rehearsal`.
@@ -33,7 +36,7 @@ class Device:
         self._random, self._noise = random.Random(), noise
         self._factor = factor * (1 + noise / 2 * self._random.gauss(0, 1))
         self._now = 1.0
-        self._free = 0.0
+        self.free = 0.0
 
     def slow_down(self, factor: float) -> None:
         """Take ``factor`` times longer from now on."""
@@ -44,15 +47,15 @@ class Device:
         if self._noise:
             late = _LATE if self._random.random() < _OFTEN else 0.0
             self._now = max(0.0, 1 + self._noise * (self._random.gauss(0, 1) + late))
-        return max(self._free, time.monotonic())
+        return max(self.free, time.monotonic())
 
     def queue(self, begin: float, seconds: float) -> None:
         """Let the device work for ``seconds`` since the moment ``begin``, and return at once."""
-        self._free = begin + seconds * self._factor * self._now
+        self.free = begin + seconds * self._factor * self._now
 
     def wait(self) -> None:
         """Wait until the device is free."""
-        time.sleep(max(0.0, self._free - time.monotonic()))
+        time.sleep(max(0.0, self.free - time.monotonic()))
 
     def work_until(self, begin: float, seconds: float) -> None:
         """Wait until the device has worked for ``seconds`` since the moment ``begin``."""

@@ -4,6 +4,7 @@ A rank needs hardly any processor, so one machine can hold many. Gradients have 
 only shorter, and the real communicator reduces them.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class TimedEngine:
         self.device = Device(rehearsal.slowness(identity.rank) / rehearsal.speed, rehearsal.noise)
         # Beside the device's own work, as a GPU copies.
         self._paths = {part: Device(1 / rehearsal.speed, rehearsal.noise) for part in ("copy", "link")}
+        self._told_s = 0.0
 
     def __getattr__(self, verb: str) -> Any:
         return getattr(self.arrays, verb)
@@ -52,27 +54,41 @@ class TimedEngine:
         return _TimedNetwork(self, table, recipe)
 
     def from_host(self, values: np.ndarray) -> Array:
-        """Return an array of the real framework; images, which alone have two axes, take the time of a copy."""
-        if values.ndim <= 1:
-            return self.arrays.from_host(values)
-        path, own = self._paths["copy"], self.rehearsal.slowness(self.identity.rank, "copy")
-        begin = path.begin()
-        # The framework's own copy costs 1 ms of a processor, and 64 ranks that share two would wait for each other.
-        array = self.arrays.from_host(values)
-        path.work_until(begin, own * self.rehearsal.waits.copy_s)
-        return array
+        """Return an array of the real framework; the copy of images, which alone have two axes, is queued."""
+        if values.ndim > 1:
+            path, own = self._paths["copy"], self.rehearsal.slowness(self.identity.rank, "copy")
+            path.queue(path.begin(), own * self.rehearsal.waits.copy_s)
+        return self.arrays.from_host(values)
 
     def swap(self, array: Array, partner: int | None) -> Array:
-        """Take the time of a swap over the slower one of two links, see `train.comm.communicator.Communicator`."""
+        """Queue a swap over the slower one of two links, see `train.comm.communicator.Communicator`."""
         if partner is not None:
+            path = self._paths["link"]
             slower = max(self.rehearsal.slowness(rank, "link") for rank in (self.identity.rank, partner))
-            self._paths["link"].work(slower * self.rehearsal.waits.swap_s)
+            path.queue(path.begin(), slower * self.rehearsal.waits.swap_s)
         return array
 
     def wait_all(self) -> None:
-        """Wait until everything queued is done, on the device of waits and in the real framework."""
-        self.device.wait()
+        """Wait until everything queued is done, in the real framework and on the device of waits.
+
+        The device comes last: what a rank computes after a wait, the other ranks that wake up then have to wait for.
+        """
         self.arrays.wait_all()
+        for each in (self.device, *self._paths.values()):
+            each.wait()
+
+    def finish(self) -> float:
+        """See `train.engine.protocol.Engine.finish`.
+
+        Waits have ended when they should, and not when this process woke up: where many ranks share few cores, it wakes
+        up late by more than a rank's slowness that an acceptance is to find.
+        """
+        self.wait_all()
+        last_s = max(each.free for each in (self.device, *self._paths.values()))
+        if last_s == self._told_s:  # Nothing has been queued since, so what has ended now was no wait.
+            return time.monotonic()
+        self._told_s = last_s
+        return last_s
 
     def fused_optimizer(self, config: OptimizerBlock, network: TrainableNetwork) -> Callable[..., Optimizer]:
         """Return what makes the optimizer that waits for the sums, and queues the update."""

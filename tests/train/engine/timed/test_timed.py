@@ -127,14 +127,27 @@ def test_noise_makes_waits_differ_around_the_time_that_they_take(passing: _Time)
 
 def test_images_take_the_time_of_a_copy_and_a_swap_that_of_the_slower_link(passing: _Time) -> None:
     engine = _rehearsed(slow={"0:copy": 3, "0:link": 2, "1:link": 7})[2]
-    engine.from_host(np.zeros((2, 1), np.float32))
-    assert passing.now == 3 * COPY_S
-    engine.from_host(np.zeros(2, np.float32))
-    assert passing.now == 3 * COPY_S, "no images"
+    for shape, taken_s in (((2, 1), 3 * COPY_S), ((2,), 0.0)):
+        begin = passing.now
+        engine.from_host(np.zeros(shape, np.float32))
+        engine.wait_all()
+        assert passing.now - begin == taken_s, "images have two axes"
     for partner, factor in ((1, 7), (2, 2), (None, 0)):
         begin = passing.now
         engine.swap(None, partner)  # type: ignore[attr-defined]
+        engine.wait_all()
         assert passing.now - begin == pytest.approx(factor * SWAP_S)
+
+
+def test_waits_have_ended_when_they_should_however_late_the_host_wakes_up(
+    passing: _Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _rehearsed()[2]
+    monkeypatch.setattr("train.engine.timed.engine.time", passing)
+    engine.from_host(np.zeros((2, 1), np.float32))
+    monkeypatch.setattr(passing, "sleep", lambda seconds: setattr(passing, "now", passing.now + seconds + 1))
+    assert engine.finish() == COPY_S < passing.now
+    assert engine.finish() == passing.now, "nothing has been queued since"
 
 
 @pytest.mark.medium
