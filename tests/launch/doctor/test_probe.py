@@ -3,6 +3,7 @@
 import json
 import os
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count, cycle
@@ -190,7 +191,7 @@ def test_a_part_is_timed_three_times_or_until_it_has_taken_four_seconds(monkeypa
             now_s[0] += next(durations) if next(calls) % 2 else 0.0
             return now_s[0]
 
-        monkeypatch.setattr(step_probe, "time", SimpleNamespace(perf_counter=read))
+        monkeypatch.setattr(step_probe, "time", SimpleNamespace(perf_counter=read, monotonic=time.monotonic))
         communicator = _Noting()
         facts, _ = _step(communicator)
         counts = {len(each) for name, each in communicator.reduced.items() if name.startswith("reduction")}
