@@ -72,6 +72,8 @@ def gpu_meter(number: int, patience_s: float = _PATIENCE_S) -> Iterator[Callable
         yield read
     finally:
         process.kill()
+        questions.close()
+        answers.close()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE_S)
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-NUM_WORKERS = 3
-"""Two cores, and a part of the time tests wait: for schedulers, limits, other processes and the disk."""
+NUM_WORKERS = 4
+"""Two cores, and half of the time long tests wait: for schedulers, limits, other processes and the disk. Each process
+takes a gigabyte of memory."""
 
 NUM_QUICK_WORKERS = 2
 """Quick tests compute all the time, and a third process would take ten seconds of a core to collect its tests."""
