@@ -162,7 +162,7 @@ class _TimedNetwork(TrainableNetwork):
         begin = self._device.begin()
         self.mark(is_set=True)
         if arrived is None:
-            self._device.queue(begin, max(self._waits.gradients_s))
+            self._device.queue(begin, self._groups[-1][0])
             return
         for end_s, indices in self._groups:
             self._device.work_until(begin, end_s)
