@@ -74,15 +74,14 @@ def _script(folder: Path, code: str) -> Iterator[tuple["subprocess.Popen[bytes]"
     """Run a script with a launcher of the run folder; yield the script, and the launcher once it is there."""
     launcher = [sys.executable, "-S", "-c", "import time; time.sleep(600)", str(folder)]
     with subprocess.Popen(["bash", "-c", code, "script", *launcher]) as shell:
-        _, found = "", 0
+        programs: dict[str, int] = {}
         end = time.monotonic() + 20
         # Until it has become its program, a child has the command line of the script, which names the folder too.
-        while not found:
+        while sys.executable not in programs or "bash" in programs:
             assert time.monotonic() < end
-            for each in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split():
-                words = Path(f"/proc/{each}/cmdline").read_text().split("\0")
-                found = int(each) if words[0] == sys.executable else found
-        yield shell, found
+            children = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
+            programs = {Path(f"/proc/{each}/cmdline").read_text().split("\0")[0]: int(each) for each in children}
+        yield shell, programs[sys.executable]
         shell.wait(20)
 
 
