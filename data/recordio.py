@@ -1,4 +1,4 @@
-"""The RecordIO format of dmlc and MXNet, in pure Python: write records, read one by offset, scan past damaged ones.
+"""The RecordIO format of dmlc and MXNet, in pure Python: write records, and read one by its offset.
 
 MXNet's own reader takes a second to import, which is too long for packing workers, and aborts the process at the first
 damaged byte, which `data.verify` cannot use. Imports no library but the standard one.
@@ -17,9 +17,7 @@ import hashlib
 import mmap
 import os
 import struct
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,9 +31,6 @@ _IMAGE_HEADER = struct.Struct("<IfQQ")
 _LENGTH_BITS = 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _WRITE_BUFFER_BYTES, _PAGE_BYTES = 1 << 20, 4096
-
-MIN_RECORD_BYTES = _PREFIX.size + _IMAGE_HEADER.size
-"""Size of the smallest image record in a file."""
 
 
 class RecordError(ValueError):
@@ -118,9 +113,9 @@ def _prefix(flag: int, length: int) -> bytes:
     return _PREFIX.pack(MAGIC, flag << _LENGTH_BITS | length)
 
 
-def _aligned_magics(data: bytes | mmap.mmap, start: int = 0) -> Iterator[int]:
-    """Yield every multiple of 4, from ``start`` on, at which the magic number stands."""
-    place = data.find(MAGIC, start)
+def _aligned_magics(data: bytes) -> Iterator[int]:
+    """Yield every multiple of 4 at which the magic number stands."""
+    place = data.find(MAGIC)
     while place >= 0:
         if place % 4 == 0:
             yield place
@@ -208,30 +203,6 @@ class RecordFile:
         begin, last, _ = next(self._parts(offset))
         return class_of(unpack_image(self.bytes_at(begin, min(last, begin + _PAGE_BYTES))).labels, MOST_CLASSES)
 
-    def require_end(self, offset: int, end: int) -> None:
-        """Compare the lengths of a record with the place where it ends. Reads a few bytes of it.
-
-        Raises:
-            RecordError: No record begins at ``offset``, or it does not end at ``end``.
-        """
-        for begin, last, place in self._parts(offset):
-            if place > end:
-                raise RecordError(f"damaged: its length of {last - begin:,} bytes runs into the next record")
-        if place != end:
-            raise RecordError(f"damaged: the next record begins {end - place:,} bytes after its end")
-
-    def scan(self) -> Iterator[tuple[int, int]]:
-        """Yield where each record begins and ends; a damaged one reaches to the next offset where a record begins."""
-        begin = 0
-        while begin < self.size_bytes:
-            try:
-                self.read(begin)
-                *_, (_, _, end) = self._parts(begin)
-            except RecordError:
-                end = self._next_beginning(begin + 1)
-            yield begin, end
-            begin = end
-
     def _parts(self, offset: int) -> Iterator[tuple[int, int, int]]:
         """Yield where the payload of each part of a record begins and ends, and where the part ends, by its prefix."""
         end, flag = offset, _FIRST
@@ -258,14 +229,6 @@ class RecordFile:
             raise RecordError(f"damaged: part flag {flag} is out of order")
         return flag, length
 
-    def _next_beginning(self, start: int) -> int:
-        """Return the next offset where a whole record or a first part begins; the end of the file if there is none."""
-        for place in _aligned_magics(self._data, start):
-            word = self.bytes_at(place + len(MAGIC), place + _PREFIX.size)
-            if len(word) == len(MAGIC) and int.from_bytes(word, "little") >> _LENGTH_BITS in (_WHOLE, _FIRST):
-                return place
-        return self.size_bytes
-
 
 class StoredRecord(NamedTuple):
     """A record of a file, which is read as if its image were a file.
@@ -286,31 +249,3 @@ class StoredRecord(NamedTuple):
     def read_bytes(self) -> bytes:
         """Return the encoded image, or raise `RecordError`."""
         return unpack_image(RecordFile(self.rec).read(self.offset)).image
-
-
-def find_wrong_length(rec: Path, idx: Path, limit_s: float) -> str | None:
-    """Return the first record whose length does not fit the index: DALI and MXNet crash where it is too long.
-
-    Args:
-        rec: The file of records.
-        idx: Its index.
-        limit_s: How long to look: a page is read for each record, which takes minutes for millions on a slow disk.
-
-    Returns:
-        File, number, byte offset and problem, in one line; None if nothing was found in time.
-
-    Raises:
-        OSError, configs.reading.Unreadable: A file cannot be read.
-        ValueError: The index is damaged.
-    """
-    give_up = time.monotonic() + limit_s
-    offsets = sorted(offset for _, offset in index_rows(idx))
-    records = RecordFile(rec)
-    for number, (offset, end) in enumerate(pairwise([*offsets, records.size_bytes])):
-        if time.monotonic() > give_up:
-            return None
-        try:
-            records.require_end(offset, end)
-        except RecordError as error:
-            return f"{rec}: record {number} at byte {offset} is {error}"
-    return None

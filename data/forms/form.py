@@ -86,11 +86,6 @@ class Form(ABC):
     def files(self) -> Iterator[Path]:
         """Yield the files that hold the images."""
 
-    def why_stopped(self, limit_s: float) -> str | None:
-        """Return, after so many seconds at most, what in the files may have stopped DALI; None if nothing was found."""
-        assert limit_s > 0
-        return None
-
     @abstractmethod
     def quick_problem(self, split: SplitManifest) -> str | None:
         """Return in what a look at lengths and times shows that the files have changed; None if in nothing.

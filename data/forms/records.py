@@ -1,35 +1,21 @@
 """Images in a RecordIO file with an index, which DALI's reader for MXNet reads: packed by the program, or in place."""
 
 import hashlib
-import io
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from configs.reading import patiently, read_bytes
 from configs.sync import write_synced
 from data.forms.form import Form, Sample
 from data.forms.in_place import Placed, Span
-from data.images import ImageFile, image_problem
+from data.images import ImageFile, Problem, file_problem
 from data.manifest import InPlace, Manifest, SplitManifest, SplitName
 from data.parallel import in_order
-from data.recordio import (
-    MIN_RECORD_BYTES,
-    RecordError,
-    RecordFile,
-    StoredRecord,
-    class_of,
-    find_wrong_length,
-    index_rows,
-    parse_index_line,
-    unpack_image,
-)
+from data.recordio import RecordFile, StoredRecord, index_rows
 
 
 class RecordForm(Form):
@@ -54,7 +40,7 @@ class RecordForm(Form):
         """See `Form`."""
         return int(source)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[int]:
         """See `Form`."""
         return (offset for _, offset in index_rows(self.index))
 
@@ -71,12 +57,6 @@ class RecordForm(Form):
         """See `Form`."""
         yield self.where
 
-    def why_stopped(self, limit_s: float) -> str | None:
-        """See `Form`."""
-        with suppress(OSError, ValueError, LookupError):
-            return find_wrong_length(self.where, self.index, limit_s)
-        return None
-
 
 class Packed(RecordForm):
     """One split of a packed data set, ``SPLIT.rec`` and ``SPLIT.idx``."""
@@ -86,122 +66,44 @@ class Packed(RecordForm):
         self._split = split
 
     def quick_problem(self, split: SplitManifest) -> str | None:
-        """See `Form`: the lengths of the files and the ends of the index are compared with the manifest."""
+        """See `Form`: the lengths of the files are compared with the manifest."""
         for file, wanted in ((self.where, split.rec_bytes), (self.index, split.idx_bytes)):
             try:
                 found = patiently(file, file.stat).st_size
             except OSError as error:
-                return _finding(file.name, error.strerror or str(error))
+                return f"{file.name}: {error.strerror}"
             if found != wanted:
-                return _finding(file.name, f"is {found:,} bytes long, the manifest says {wanted:,}")
-        index = read_bytes(self.index)
-        lines = index.count(b"\n")
-        if lines != split.records:
-            return _finding(self.index.name, f"has {lines:,} lines, the manifest says {split.records:,} records")
-        last = index[index.rfind(b"\n", 0, -1) + 1 :]
-        try:
-            _, offset = parse_index_line(last)
-        except ValueError:
-            return _finding(self.index.name, f"the last line is not key<tab>offset: {last[:40]!r}")
-        if offset + MIN_RECORD_BYTES > split.rec_bytes:
-            return _finding(self.index.name, "points past the end of the records", split.records - 1, offset)
+                return f"{file.name}: is {found:,} bytes long, the manifest says {wanted:,}"
         return None
 
     def verify(self, manifest: Manifest, workers: int) -> Iterator[str]:
-        """See `Form`; each record is named with its number and place."""
-        split, rec = manifest.split(self._split), self.where.name
-        quick = self.quick_problem(split)
-        if quick is not None:
+        """See `Form`; records are found by the index, so nothing is told of them where the index is another one."""
+        split = manifest.split(self._split)
+        if (quick := self.quick_problem(split)) is not None:
             yield quick
         try:
-            records, index = RecordFile(self.where), read_bytes(self.index)
-        except OSError as error:
-            if quick is None:
-                yield _finding(Path(error.filename).name, error.strerror or str(error))
+            index, records = read_bytes(self.index), RecordFile(self.where)
+        except OSError:  # as `quick_problem` has told
             return
-        counts, num_sound = np.zeros(len(manifest.class_names), int), 0
-        offsets: list[int] = []
+        if (found := hashlib.sha256(index).hexdigest()) != split.idx_sha256:
+            yield f"{self.index.name}: sha256 is {found}, the manifest says {split.idx_sha256}; no record was read"
+            return
         digest = hashlib.sha256()
 
-        def scanned() -> Iterator[int]:
-            for begin, end in records.scan():
+        def samples() -> Iterator[int]:
+            for begin, end in pairwise([*self.samples(), records.size_bytes]):
                 digest.update(records.bytes_at(begin, end))
-                offsets.append(begin)
                 yield begin
 
-        def judge(offset: int) -> list[int] | str:
-            """Return the classes of a record, or what is wrong with it, in a worker."""
-            try:
-                found = unpack_image(records.read(offset))
-                classes = _classes_of(found.labels, len(counts), has_vectors=manifest.has_label_vectors)
-            except RecordError as error:
-                return str(error)
-            problem = image_problem(io.BytesIO(found.image))
-            return classes if problem is None else f"the image {problem}"
+        def judge(sample: int) -> Problem | None:
+            return file_problem(self.file(sample), None, is_decoded=True)
 
-        title = f"verifying {self._split}"
-        for number, found in enumerate(in_order(judge, scanned(), workers=workers, title=title, total=split.records)):
-            if isinstance(found, str):
-                yield _finding(rec, found, number, offsets[number])
-            else:
-                counts[found] += 1
-                num_sound += 1
-        yield from self._compare_index(index, offsets)
-        index_sha256 = hashlib.sha256(index).hexdigest()
-        for file, found, wanted in (
-            (rec, digest.hexdigest(), split.rec_sha256),
-            (self.index.name, index_sha256, split.idx_sha256),
-        ):
-            if found != wanted:
-                yield _finding(file, f"sha256 is {found}, the manifest says {wanted}")
-        if len(offsets) != split.records:
-            yield _finding(rec, f"has {len(offsets):,} records, the manifest says {split.records:,}")
-        elif num_sound == len(offsets):
-            for label, (count, expected) in enumerate(zip(counts, split.class_counts, strict=True)):
-                if count != expected:
-                    yield _finding(rec, f"has {count:,} records of class {label}, the manifest says {expected:,}")
-
-    def _compare_index(self, index: bytes, offsets: list[int]) -> Iterator[str]:
-        name, lines, begins = self.index.name, index.splitlines(), set(offsets)
-        for number, line in enumerate(lines):
-            try:
-                key, offset = parse_index_line(line)
-            except ValueError:
-                yield _finding(name, f"line is not key<tab>offset: {line[:40]!r}", number)
-                continue
-            if key != number:
-                yield _finding(name, f"key is {key}, allowed: {number}", number, offset)
-            if offset not in begins:
-                yield _finding(name, "points to an offset where no record begins", number, offset)
-            elif len(lines) == len(offsets) and offset != offsets[number]:
-                yield _finding(name, f"points to another record, not to byte {offsets[number]}", number, offset)
-        if len(lines) != len(offsets):
-            yield _finding(name, f"has {len(lines):,} lines for {len(offsets):,} records")
-
-
-def _classes_of(labels: Sequence[float], num_classes: int, *, has_vectors: bool) -> list[int]:
-    """Return the classes of a packed image, or raise `RecordError`."""
-    if not has_vectors:
-        return [class_of(labels, num_classes)]
-    if len(labels) != num_classes:
-        raise RecordError(f"has {len(labels)} labels, allowed: {num_classes}")
-    if wrong := [f"{label:g} of class {index}" for index, label in enumerate(labels) if label not in (0, 1)]:
-        raise RecordError(f"label {wrong[0]} is neither 0 nor 1")
-    return [index for index, label in enumerate(labels) if label]
-
-
-def _finding(file: str, problem: str, record: int | None = None, offset: int | None = None) -> str:
-    """Return a difference between a data set and its manifest, or damage, as one line.
-
-    Args:
-        file: Name of the file.
-        problem: What is wrong.
-        record: Number of the record, counted from 0; None if unknown.
-        offset: Byte offset of the record; None if unknown.
-    """
-    where = "" if record is None else f" record {record}"
-    where += "" if offset is None else f" at byte {offset}"
-    return f"{file}{where}: {problem}"
+        judged = in_order(judge, samples(), workers=workers, title=f"verifying {self._split}", total=split.records)
+        for sample, problem in zip(self.samples(), judged, strict=True):
+            if problem is not None:
+                yield f"{self.name([sample])}: {problem.text}"
+        if digest.hexdigest() != split.rec_sha256:
+            yield f"{self.where.name}: sha256 is {digest.hexdigest()}, the manifest says {split.rec_sha256}"
 
 
 class PlacedRecords(RecordForm, Placed):

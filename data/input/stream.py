@@ -13,9 +13,6 @@ from data.forms.form import Form, Sample
 from data.input.batches import DataError, TrainingBatch
 from data.input.pipeline import READER, ReadRequest, make_pipeline, make_reading_pipeline
 
-_LOOK_S = 5.0
-"""How long to look for a record of a wrong length after DALI has stopped: the other ranks wait."""
-
 _DECODER = "fn.decoders."
 """In the error of a decoder."""
 
@@ -163,8 +160,6 @@ class Stream:
         verify = f"({_reason(text)}); ./run.sh prepare --verify {folder} names all damaged records"
         if samples:
             raise UndecodableError(f"{images.name(sorted(samples))}: cannot be decoded {verify}", samples)
-        if wrong := images.why_stopped(_LOOK_S):
-            raise DataError(f"{wrong}; DALI stopped {verify}")
         raise DataError(f"{images.where}: DALI stopped {verify}")
 
     def _find_damaged(self) -> frozenset[Sample]:

@@ -1,7 +1,6 @@
 """Tables of file -> labels are read as CSV or JSON, packed as label vectors, and arrive in batches."""
 
 import json
-import struct
 import subprocess
 from pathlib import Path
 
@@ -89,23 +88,6 @@ def test_evaluation_images_without_a_roc_auc_are_refused_before_a_run(folder: Pa
     Image.new("L", (SIDE, SIDE), 7).save(folder / "w.png")
     manifest, _ = prepare(open_source(str(folder), Settings()), tmp_path / "two")
     assert check_dataset(tmp_path / "two", _recipe().data.model_copy(update={"eval_samples": 2}), 3) == manifest
-
-
-@pytest.mark.parametrize(
-    ("place", "content", "problem"),
-    [
-        (8, struct.pack("<I", 2), "has 2 labels, allowed: 3"),
-        (8 + 24, struct.pack("<f", 2), "label 2 of class 0 is neither 0 nor 1"),
-    ],
-)
-def test_wrong_labels_of_a_record_are_named(
-    folder: Path, tmp_path: Path, place: int, content: bytes, problem: str
-) -> None:
-    prepare(open_source(str(folder), Settings()), tmp_path / "out")
-    with (tmp_path / "out" / "eval.rec").open("r+b") as file:
-        file.seek(place)  # the header of the record has 8 bytes, that of the image 24
-        file.write(content)
-    assert str(next(verify_dataset(tmp_path / "out"))) == f"eval.rec record 0 at byte 0: {problem}"
 
 
 def test_batches_carry_each_image_with_its_own_labels(folder: Path, tmp_path: Path) -> None:

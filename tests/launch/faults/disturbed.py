@@ -18,7 +18,7 @@ import pytest
 
 from configs.load import ROOT, load_both
 from configs.registry import ENGINES, has_engine
-from data.recordio import MIN_RECORD_BYTES, RecordFile
+from data.recordio import index_rows
 from launch.run import open_run
 from launch.submit.script import job_text
 from launch.submit.submission import make_job, submit_command
@@ -234,10 +234,10 @@ def _harm(fault: str, phase: str, folder: Path, data: Path) -> None:
 
 def _damage(rec: Path) -> None:
     """Overwrite the beginning of every image, and leave the records whole."""
-    offsets = [begin for begin, _ in RecordFile(rec).scan()]
+    headers_bytes = 32  # of a record and of its image
     with rec.open("r+b") as file:
-        for offset in offsets:
-            file.seek(offset + MIN_RECORD_BYTES)
+        for _, offset in index_rows(rec.with_suffix(".idx")):
+            file.seek(offset + headers_bytes)
             file.write(b"\0" * 64)
 
 
