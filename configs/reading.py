@@ -3,7 +3,6 @@
 Imports nothing of ours but `configs.errors`.
 """
 
-import codecs
 import errno
 import os
 import stat
@@ -126,13 +125,10 @@ def read_text(path: Path) -> str:
     Raises:
         UserError: The file is in another encoding, as spreadsheets write them.
     """
-    content = read_bytes(path)
     try:
-        return content.decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
-        encoding = "UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "CP1252"
-        remedy = f"save it as UTF-8, or convert it: iconv -f {encoding} -t UTF-8"
-        raise UserError(f"{path}: cannot be read: it is not text in UTF-8; {remedy}") from None
+        raise UserError(f"{path}: cannot be read: it is not text in UTF-8; save it in that encoding") from None
 
 
 def exists(path: Path) -> bool:

@@ -1,22 +1,19 @@
 """Which folders are classes, and which files are their images: layouts, listings, and everything that does not fit."""
 
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from configs.arguments import counted
 from configs.errors import UserError
-from configs.reading import Unreadable, entries, exists, is_file, is_folder, patiently
+from configs.reading import Unreadable, is_file, is_folder, patiently
 from data.images import ImageFile
 from data.sources.image_source import alike_in_print, is_utf8, name_some, shown
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
-_OTHER_FORMATS = (".heic", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".svg", ".dng", ".cr2", ".nef")
 TRAIN, _TRAINING = "train", "training"
 EVAL_NAMES = ("val", "valid", "validation", "test")
 PARTS = (TRAIN, _TRAINING, *EVAL_NAMES)
@@ -25,8 +22,6 @@ _TARS = {f"{start}{part}.tar": part for start in ("", "ilsvrc2012_img_") for par
 _KAGGLE = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "CLS-LOC")
 """Where Kaggle's tree of ImageNet has the two parts, from its top and from the folders between."""
 _SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir"})
-_ARCHIVES = {"zipfile": (".zip",), "tarfile": (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")}
-_DEEPEST, _MOST_FOLDERS = 3, 200
 
 
 class Layout(NamedTuple):
@@ -103,62 +98,19 @@ def _parts(folder: Path) -> dict[str, Path]:
     return {**tars, **{path.name.casefold(): path for path in _subfolders(folder)}}
 
 
-def explain_no_layout(source: Path) -> str | None:
-    """Return what to give instead of a folder or a file that has no class folders; None if there are no images."""
-    if is_file(source):
-        return _explain_file(source)
-    below: list[Path] = []
-    for path in _below(source):  # What lies below a data set, as the annotations in Kaggle's tree, is a part of it.
-        below += [path] if find_layout(path) and not {*below}.intersection(path.parents) else []
-    if below:
-        return f"class folders lie further down; give {' or '.join(map(str, below[:3]))}"
-    if shards := [path for path in entries(source) if path.name.lower().endswith((".tar.gz", ".tgz"))]:
-        return f"{shards[0]} is compressed; make a .tar of each such file: gunzip {shlex.quote(str(shards[0]))}"
-    if not _holds_images(source):
-        strange = [path for path in (source, *_below(source)) if _holds_images(path, _OTHER_FORMATS)]
-        return f"the images in {strange[0]} are neither JPEG nor PNG; convert them" if strange else None
-    remedy = "make a folder in it for each class, and move the images there"
-    parent = source.absolute().parent
-    if len([path for path in _subfolders(parent) if _holds_images(path)]) > 1:
-        whole = parent.parent if is_part(parent) else parent
-        return f"holds images, but no class folders; if it is one class of {whole}, give that folder, or {remedy}"
-    return f"holds images, but no class folders; {remedy}"
-
-
-def _explain_file(file: Path) -> str:
-    """Return what to do with a file that was given for a folder."""
-    name = file.name.lower()
-    if name in _TARS:
-        return f"is one part of a data set; give the folder that holds it, {file.absolute().parent}"
-    module = next((module for module, endings in _ARCHIVES.items() if name.endswith(endings)), None)
-    if module is None:
-        return "is a file; give the folder that holds a folder of images for each class"
-    unpacked = str(file.with_name(f"{file.name.partition('.')[0]}-unpacked"))
-    command = shlex.join(["python3", "-m", module, "-e", str(file), unpacked])
-    return f"is an archive; unpack it by: {command}, and give {unpacked}"
-
-
 def is_part(folder: Path) -> bool:
     """Return whether the class folders of a folder are one part of a data set whose other part lies beside it."""
     around = find_layout(folder.parent) if folder.name.casefold() in PARTS else None
     return around is not None and around.eval is not None
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Yield the folders below a folder, level by level, as far as a look takes no time."""
-    level = [folder]
-    for _ in range(_DEEPEST):
-        level = [each for path in level for each in islice(_subfolders(path), _MOST_FOLDERS)][:_MOST_FOLDERS]
-        yield from level
-
-
 def _subfolders(folder: Path) -> Iterator[Path]:
     return (Path(entry.path) for entry in _entries(folder, []) if not is_hidden(entry.name) and _is_folder(entry))
 
 
-def _holds_images(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> bool:
+def _holds_images(folder: Path) -> bool:
     return any(
-        entry.name.lower().endswith(suffixes) and not is_hidden(entry.name) and not _is_folder(entry)
+        entry.name.lower().endswith(SUFFIXES) and not is_hidden(entry.name) and not _is_folder(entry)
         for entry in _entries(folder, [])
     )
 
@@ -188,7 +140,7 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
         is_root: Whether this is the folder that the user gave, where files that are no images may lie about.
 
     Raises:
-        UserError: The folder has no class folder, and nothing else is wrong with it; or a class is still in its tar.
+        UserError: The folder has no class folder, and nothing else is wrong with it.
     """
     names: list[str] = []
     images: list[ListedImage] = []
@@ -205,16 +157,14 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
             problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
         elif not _is_folder(entry):
             is_image = entry.name.lower().endswith(SUFFIXES)
-            (left_out if is_root and not is_image else files).append(_why_no_file(entry) or shown(entry.name))
+            (left_out if is_root and not is_image else files).append(shown(entry.name))
         else:
             found = _list_class(Path(entry.path), entry.name, problems, left_out)
             images += found
             (names if found else empty).append(entry.name)
-    if tars := [name for name in files if name.lower().endswith(".tar")]:
-        remedy = "unpack each into a folder of its name, then remove the tar"
-        raise UserError(f"{folder}: class tars that are not unpacked: {name_some(tars)}; {remedy}")
     if files:
-        problems.append(f"{folder}: files where class folders should be: {name_some(files)}; sort them into folders")
+        remedy = "sort them into folders, and unpack tars"
+        problems.append(f"{folder}: files where class folders should be: {name_some(files)}; {remedy}")
     if not images and not problems and not empty:
         raise UserError(f"{folder}: no class folder in it; make one for each class")
     problems += [f"{folder}: {each}" for each in alike_in_print(names)]
@@ -229,16 +179,13 @@ def _list_class(folder: Path, class_name: str, problems: list[str], left_out: li
         if is_hidden(entry.name):
             left_out.append(shown(entry.name))
             continue
-        reason = _why_no_file(entry)
-        if reason is None and not entry.name.lower().endswith(SUFFIXES):
-            reason = shown(entry.name)
-        if reason is None:
-            path = Path(entry.path)
+        path = Path(entry.path)
+        if entry.name.lower().endswith(SUFFIXES) and is_file(path):
             images.append(ListedImage(class_name, entry.name, patiently(path, entry.stat).st_size, path))
         elif _is_packed(entry):
             left_out.append(shown(entry.name))
         else:
-            refused.append(reason)
+            refused.append(shown(entry.name))
     if refused:
         suffixes = ", ".join(SUFFIXES)
         problems.append(f"{folder}: not image files ({suffixes}): {name_some(refused)}; convert or remove them")
@@ -267,18 +214,3 @@ def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:
     except OSError as error:
         problems.append(f"{folder}: cannot be read: {error.strerror}")
         return []
-
-
-def _why_no_file(entry: os.DirEntry[str]) -> str | None:
-    """Return the name of an entry and why it is no regular file; None if it is one."""
-    path = Path(entry.path)
-    try:
-        if patiently(path, entry.is_file):
-            return None
-        if entry.is_symlink() and not exists(path):
-            return f"{shown(entry.name)} (a broken link)"
-        return f"{shown(entry.name)} ({'a folder' if entry.is_dir() else 'not a regular file'})"
-    except Unreadable as error:
-        return f"{shown(entry.name)} ({error.reason})"
-    except OSError as error:  # for example a loop of links
-        return f"{shown(entry.name)} ({error.strerror})"

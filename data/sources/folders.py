@@ -26,13 +26,11 @@ from data.sources.flat_labels import with_labels
 from data.sources.image_source import (
     Settings,
     Source,
-    alike_but_for_case,
     file_split,
     fingerprint,
     name_some,
     planned,
     shown,
-    spelling_hint,
 )
 from data.sources.tars import list_tar
 
@@ -59,7 +57,6 @@ def open_source(name: str, settings: Settings) -> Source:
         raise UserError(f"{folder}: is one part of a data set, whose other part lies beside it; give {parent}")
     train, evaluation, problems, notes = _read_layout(folder, layout, settings)
     names = tuple(sorted({image.class_name for image in train}))
-    notes += [*_notes_on_names(layout.train, names), *alike_but_for_case(names)]
     files = [[image.file for image in part] for part in (train, evaluation)]
     settings, form, told = planned(settings, [*files[0], *files[1]])
     numbers = {each: number for number, each in enumerate(names)}
@@ -186,14 +183,8 @@ def _problems_of_evaluation(folder: Path, names: Sequence[str], tests: Listing) 
     if not tests.images and not tests.problems:
         return [f"{folder}: no image in its class folders; fill them, or remove {folder} to have images held out"]
     unknown = sorted(set(tests.class_names) - set(names))
-    named = name_some([each + spelling_hint(each, names) for each in unknown])
+    named = name_some([*map(ascii, unknown)])
     return [f"{folder}: classes that train does not have: {named}; rename or remove"] if unknown else []
-
-
-def _notes_on_names(train: Path, names: Sequence[str]) -> list[str]:
-    if not all(map(str.isdecimal, names)) or sorted(names, key=int) == [*names]:
-        return []
-    return [f"{train}: class names are sorted as texts, not as numbers: class {names[2]!r} has label 2"]
 
 
 def _notes_on_counts(names: Sequence[str], labels: Sequence[Sequence[int]]) -> list[str]:

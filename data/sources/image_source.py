@@ -228,28 +228,11 @@ def is_utf8(name: str) -> bool:
     return os.fsencode(name).decode("utf-8", "replace") == name
 
 
-def spelling_hint(name: str, others: Sequence[str]) -> str:
-    """Return how a name differs from one that looks alike, for a message; empty if none of ``others`` does."""
-    for other in others:
-        if _printed(name) == _printed(other):
-            return f" (train spells it with other characters: {name!a}, not {other!a})"
-        if name.strip().casefold() == other.strip().casefold():
-            return f" (train has {other!r}: letter case and spaces count)"
-    return ""
-
-
 def alike_in_print(names: Sequence[str]) -> list[str]:
     """Return a line for each name that no reader can tell from an earlier one."""
     first: dict[str, str] = {}
     pairs = [(name, first.setdefault(_printed(name), name)) for name in names]
     return [f"{name!a} prints like {other!a}; rename one of them" for name, other in pairs if name != other]
-
-
-def alike_but_for_case(names: Sequence[str]) -> list[str]:
-    """Return a note for each name that differs from an earlier one by letter case alone."""
-    first: dict[str, str] = {}
-    pairs = [(name, first.setdefault(name.casefold(), name)) for name in names]
-    return [f"{name} and {other} are two classes: letter case counts" for name, other in pairs if name != other]
 
 
 def _printed(name: str) -> str:

@@ -19,13 +19,11 @@ from data.sources.image_source import (
     Settings,
     Source,
     SourceSplit,
-    alike_but_for_case,
     alike_in_print,
     file_split,
     fingerprint,
     name_some,
     planned,
-    spelling_hint,
 )
 
 LAYOUT = "the tables train.csv and val.csv (or .json)"
@@ -76,7 +74,7 @@ def open_source(name: str, settings: Settings) -> Source:
         train=_split(folder, names, tables["train"], settings, sum(sizes[0])),
         eval=_split(folder, names, tables["val"], settings, sum(sizes[1])),
         problems=tuple(problems),
-        notes=(*notes, *alike_but_for_case(names)),
+        notes=tuple(notes),
     )
 
 
@@ -90,7 +88,7 @@ def _class_names(paths: dict[str, Path], tables: dict[str, LabelTable]) -> tuple
     unknown = sorted({label for labels in tables["val"].values() for label in labels} - set(names))
     problems = [f"{paths['train']}: labels {each}" for each in alike_in_print(names)]
     if unknown:
-        named = name_some([label + spelling_hint(label, names) for label in unknown])
+        named = name_some([*map(ascii, unknown)])
         problems.append(f"{paths['val']}: labels that {paths['train']} does not have: {named}")
     if len(names) < _FEWEST_CLASSES:
         problems.append(f"{paths['train']}: labels {list(names)}, allowed: at least two different ones")

@@ -3,7 +3,6 @@
 import io
 import itertools
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -72,24 +71,20 @@ SPOILT = [
     ("touch train/n01/{0..6}.txt",
      "n01: not image files (.jpg, .jpeg, .png): 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 more; convert"),
     ("mkdir val/n{10,09,08,07,06,05}; for each in val/n{10,09,08,07,06,05}; do touch $each/a.png; done",
-     "/val: classes that train does not have: n05, n06, n07, n08, n09 and 1 more; rename or remove"),
+     "/val: classes that train does not have: 'n05', 'n06', 'n07', 'n08', 'n09' and 1 more; rename or remove"),
     ("mkdir train/n03", "/train: n03: a class folder without an image; fill or remove it"),
     ("mkdir train/n01/more.jpg",
-     "/train/n01: not image files (.jpg, .jpeg, .png): more.jpg (a folder); convert or remove"),
-    ("ln -s nowhere train/n02/z.jpg",
-     "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg (a broken link); convert"),
-    ("mv val/n02 val/n09; ln -s nowhere val/n02",
-     "/val: files where class folders should be: n02 (a broken link); sort them into"),
-    ("ln -s z.jpg train/n02/z.jpg",
-     "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg (Too many levels of symbolic links)"),
+     "/train/n01: not image files (.jpg, .jpeg, .png): more.jpg; convert or remove"),
+    ("ln -s nowhere train/n02/z.jpg", "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg; convert"),
+    ("ln -s z.jpg train/n02/z.jpg", "/train/n02: not image files (.jpg, .jpeg, .png): z.jpg; convert"),
+    ("mv val/n02 val/n09; ln -s nowhere val/n02", "/val: files where class folders should be: n02; sort them into"),
     (r"for each in train val; do mv $each/n02 $each/caf$'\xe9'; done",
      "/train: caf\\xe9: a class name that is not UTF-8; rename the folder"),
     ("mv train/n02 train/caf\u00e9; mv val/n02 val/cafe\u0301",
-     "cafe\u0301 (train spells it with other characters: 'cafe\\u0301', not 'caf\\xe9'); rename"),
+     "/val: classes that train does not have: 'cafe\\u0301'; rename"),
     ("cp -r train/n02 train/caf\u00e9; mv train/n02 train/cafe\u0301",
      "/train: 'caf\\xe9' prints like 'cafe\\u0301'; rename"),
     ("cp -r train/n02 train/n02\u200b", "/train: 'n02\\u200b' prints like 'n02'; rename"),
-    ("mv val/n02 val/N02", "train does not have: N02 (train has 'n02': letter case and spaces count); rename"),
     ("rm val/*/*", "/val: no image in its class folders; fill them, or remove"),
 ]  # fmt: skip
 
@@ -133,23 +128,12 @@ def test_a_split_without_folders_is_refused(class_folders: Path) -> None:
         open_source(str(class_folders), Settings())
 
 
-def test_a_part_called_training_is_one_and_classes_that_differ_by_case_are_noted(tmp_path: Path) -> None:
+def test_a_part_called_training_is_one_and_letter_case_tells_classes_apart(tmp_path: Path) -> None:
     for split, name in itertools.product(("Training", "validation"), ("cat", "Cat")):
         (tmp_path / split / name).mkdir(parents=True)
         (tmp_path / split / name / "a.jpg").write_bytes(jpeg(1))
     source = open_source(str(tmp_path), Settings())
     assert (len(source.train.labels), len(source.eval.labels), source.class_names) == (2, 2, ("Cat", "cat"))
-    assert "cat and Cat are two classes: letter case counts" in source.notes
-
-
-def test_numbers_as_class_names_are_noted_where_their_order_is_that_of_texts(tmp_path: Path) -> None:
-    for split, name in itertools.product(("train", "val"), ("1", "2", "10")):
-        (tmp_path / split / name).mkdir(parents=True)
-        (tmp_path / split / name / "a.jpg").write_bytes(jpeg(1))
-    source = open_source(str(tmp_path), Settings())
-    assert source.class_names == ("1", "10", "2")
-    told = f"{tmp_path}/train: class names are sorted as texts, not as numbers: class '2' has label 2"
-    assert told in source.notes
 
 
 def test_a_class_without_evaluation_images_is_noted(class_folders: Path) -> None:
@@ -267,37 +251,28 @@ def test_hidden_files_and_those_of_operating_systems_are_left_out_with_a_note(cl
     assert f"{class_folders}: left out, as hidden or no image: {names} (5 files)" in source.notes
 
 
+LEVEL = (
+    "neither a folder of images for each class .*; give the folder that holds them, unpacked; images are JPEG or PNG"
+)
+
+
 @pytest.mark.parametrize(
     ("names", "given", "message"),
     [
-        (["1.jpg", "2.jpg"], ".", "holds images, but no class folders; make a folder in it for each class, and move"),
-        (["in/a/1.jpg", "in/b/1.jpg"], ".", "class folders lie further down; give {root}/in"),
-        (["a/1.jpg", "b/1.jpg"], "a", "holds images, but no class folders; if it is one class of {root}, give"),
-        (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "train/a", "one class of {root}, give that folder"),
         (["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"], "val", "is one part of a data set, .*; give {root}$"),
-        (["a/1.HEIC", "b/1.heic"], ".", "the images in {root}/a are neither JPEG nor PNG; convert them"),
-        (["a/1.jpg"], "a/1.jpg", "is a file; give the folder that holds a folder of images for each class"),
+        (["1.jpg", "2.jpg"], ".", LEVEL),
+        (["in/a/1.jpg", "in/b/1.jpg"], ".", LEVEL),
+        (["a/1.HEIC", "b/1.heic"], ".", LEVEL),
+        (["a/1.jpg"], "a/1.jpg", LEVEL),
     ],
 )
-def test_a_folder_of_the_wrong_level_is_refused_with_the_right_one(
+def test_a_folder_of_the_wrong_level_is_refused_with_what_is_allowed(
     tmp_path: Path, names: list[str], given: str, message: str
 ) -> None:
     images_in(tmp_path / "set", *names)
     with pytest.raises(UserError, match=message.format(root=tmp_path / "set")) as caught:
         open_source(str(tmp_path / "set" / given), Settings())
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("form", ["zip", "gztar"])
-def test_an_archive_is_refused_with_a_command_that_unpacks_it(tmp_path: Path, form: str) -> None:
-    images_in(tmp_path / "in", "a/1.jpg", "b/1.jpg", "b/2.jpg")
-    archive = shutil.make_archive(str(tmp_path / "my images"), form, tmp_path / "in")
-    with pytest.raises(UserError, match="is an archive") as caught:
-        open_source(archive, Settings())
-    command, _, folder = str(caught.value).partition("unpack it by: ")[2].partition(", and give ")
-    _, *words = shlex.split(command)
-    subprocess.run([sys.executable, *words], check=True)
-    assert open_source(folder, Settings()).class_names == ("a", "b")
 
 
 @pytest.mark.parametrize(

@@ -137,10 +137,8 @@ SPOILT = [
     ("(echo file,labels; echo '\"a.png,Mass'; yes b.png,Mass | head -20000) > train.csv",
      "train.csv: cannot be read: field larger than field limit"),
     ("sed -i '3s/,.*/,\"Mass/' train.csv", "train.csv: cannot be read: unexpected end of data; a table of"),
-    ("echo b.png,Ödem | iconv -t CP1252 >> train.csv", "train.csv: cannot be read: it is not text in UTF-8; save it as "
-     "UTF-8, or convert it: iconv -f CP1252 -t UTF-8"),
-    ("iconv -t UTF-16 train.csv > u; mv u train.csv", "train.csv: cannot be read: it is not text in UTF-8; save it as "
-     "UTF-8, or convert it: iconv -f UTF-16 -t UTF-8"),
+    ("echo b.png,Ödem | iconv -t CP1252 >> train.csv", "train.csv: cannot be read: it is not text in UTF-8; save it"),
+    ("iconv -t UTF-16 train.csv > u; mv u train.csv", "train.csv: cannot be read: it is not text in UTF-8; save it"),
     ("(echo image,cat,dog; echo a.png,0.0,1.0; echo c.png,1.0,0.0) > train.csv",
      "train.csv: every column after image has only 0 and 1, allowed: a column of labels, as cat|dog; write"),
     ("sed -i 's/Edema/Mass/; /Nodule/d' train.csv; sed -i 's/Nodule\", \"Edema/Mass/' val.json",
