@@ -39,7 +39,6 @@ class Key:
         default: The value that counts if the key is left out, as YAML; ``required`` if it may not be left out.
         unit: Unit of the value; empty if it has none.
         sentence: What the key does.
-        schema: The key's JSON Schema.
     """
 
     path: str
@@ -48,7 +47,6 @@ class Key:
     default: str
     unit: str
     sentence: str
-    schema: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,14 +58,12 @@ class Block:
         variant: What chooses this block among alternatives, for example ``name: lars``; else empty.
         text: What the block is for.
         keys: The block's own keys, without those of the blocks within.
-        schema: The block's JSON Schema.
     """
 
     path: str
     variant: str
     text: str
     keys: tuple[Key, ...]
-    schema: Mapping[str, Any]
 
 
 def json_schema(kind: str | None = None) -> dict[str, Any]:
@@ -117,7 +113,7 @@ def _walk(schema: Mapping[str, Any], path: str, variant: str, definitions: Mappi
         if below or not blocks or "anyOf" in key:  # A block or null: the key itself has a default.
             keys.append(_key(f"{prefix}{name}", key, is_required=name in schema.get("required", ())))
     keys.sort(key=lambda key: key.path != f"{prefix}name")  # A block's name chooses the block, so the name comes first.
-    yield Block(path, variant, schema.get("description", ""), tuple(keys), schema)
+    yield Block(path, variant, schema.get("description", ""), tuple(keys))
     for inner_path, block, is_alternative in inner:
         chosen_by = f"name: {block['properties']['name']['const']}" if is_alternative else ""
         yield from _walk(block, inner_path, chosen_by, definitions)
@@ -149,7 +145,6 @@ def _key(path: str, schema: Mapping[str, Any], *, is_required: bool) -> Key:
         default="required" if is_required else _yaml(schema.get("default", {})),
         unit=schema.get("unit", ""),
         sentence=schema.get("description", ""),
-        schema=schema,
     )
 
 

