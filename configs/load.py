@@ -36,10 +36,6 @@ class _Yaml(yaml.SafeLoader):
     """
 
 
-class _FastYaml(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """libyaml's loader, where PyYAML has it: the largest study is checked in 1.0 s instead of 2.8 (2026-11)."""
-
-
 class _AsWritten(yaml.BaseLoader):
     """A loader whose scalars are all texts."""
 
@@ -59,11 +55,6 @@ _MOST_BYTES = 1 << 20
 
 _MOST_VALUES = 100_000
 """Values of a text whose aliases are written out: a few lines of nested aliases can mean more than any memory holds."""
-
-
-_LEVEL = re.compile(r"[\[{]|[-:?](?=\s)")
-_DEEP = 1_000
-"""libyaml's composer overflows the stack, so a text that may have so many levels of nesting is not for it."""
 
 
 def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -89,12 +80,12 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-for _loader in (_Yaml, _FastYaml, _AsWritten):
+for _loader in (_Yaml, _AsWritten):
     _loader.yaml_implicit_resolvers = {}
     _loader.add_constructor("tag:yaml.org,2002:int", _decimal)
     _loader.add_constructor("tag:yaml.org,2002:str", _text)
     _loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-for _class in (_Yaml, _FastYaml, Dumper):
+for _class in (_Yaml, Dumper):
     for _tag, _pattern, _first in (
         ("bool", r"true|false", "tf"),
         ("int", r"[-+]?[0-9][0-9_]{0,99}", "-+0123456789"),  # With more digits, it is an infinite float, and refused.
@@ -117,8 +108,7 @@ def parse_yaml(text: str, name: str, *, as_written: bool = False) -> Any:
         UserError: The text is not YAML, or one block has a key twice.
     """
     try:
-        loader: Any = _FastYaml if len(_LEVEL.findall(text)) < _DEEP else _Yaml
-        content = yaml.load(text, Loader=_AsWritten if as_written else loader)
+        content = yaml.load(text, Loader=_AsWritten if as_written else _Yaml)
         if "*" in text and _size(content, {}) > _MOST_VALUES:
             raise UserError(f"its aliases repeat more than {_MOST_VALUES:,} values; write what is meant")
         return content
