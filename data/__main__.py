@@ -80,22 +80,11 @@ def _run(options: argparse.Namespace) -> int:
         raise UserError("SOURCE and DEST are needed, as in: digits runs/data/digits; see ./run.sh prepare --help")
     if options.in_place and (options.size or options.quality is not None):
         raise UserError("--in-place reads the images as they are; leave out --size and --quality, or --in-place")
-    if not options.no_recipe:
-        _require_usable(options.dest.absolute())
     try:
         start = time.monotonic()
         return _prepare(_source(options.source, given | {"in_place": options.in_place}), options, start)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was left behind") from None
-
-
-def _require_usable(folder: Path) -> None:
-    """Raise UserError, before any image is packed, if no recipe can hold the path of a data set."""
-    from data.sources.image_source import is_utf8, shown
-
-    if not (folder.name.isprintable() and is_utf8(str(folder))):
-        told = "a name that is not UTF-8, or with control characters or unusual spaces, which no recipe can hold"
-        raise UserError(f"{printable(shown(str(folder)))}: {told}; name another folder, or give --no-recipe")
 
 
 def _parser() -> Parser:

@@ -76,17 +76,6 @@ class Manifest(Section):
     train: SplitManifest
     eval: SplitManifest
 
-    def _require_agreement(self) -> None:
-        for name in SPLITS:
-            split = self.split(name)
-            counted, named = len(split.class_counts), len(self.class_names)
-            if counted != named:
-                raise ValueError(f"{name} class_counts has {counted} classes, class_names {named}")
-            if not self.has_label_vectors and sum(split.class_counts) != split.records:
-                raise ValueError(
-                    f"{name} class_counts add up to {sum(split.class_counts)}, records say {split.records}"
-                )
-
     @property
     def has_label_vectors(self) -> bool:
         """Whether the label of an image is a 0 or 1 for each class, instead of one class."""

@@ -4,7 +4,6 @@ The folder gets its name only when it is complete.
 """
 
 import errno
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from configs.lock import partial_folder
 from configs.reading import Unreadable, exists, in_the_way, is_folder
 from data.forms.catalogue import placed
 from data.images import Problem, file_problem
-from data.manifest import MANIFEST_FILE, SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
+from data.manifest import SPLITS, Manifest, SourceManifest, SplitManifest, SplitName, load_manifest
 from data.parallel import in_order
 from data.recordio import pack_image, write_records
 from data.sources.image_source import Source, SourceSplit, name_some, shown
@@ -207,18 +206,7 @@ def _load_same(destination: Path, source: Source, wanted: SourceManifest, seed: 
         content = f"{found.source.description}; training order of seed {found.seed}"
         content += "" if found.in_place is None else f"; in place in {found.in_place.root}"
         raise UserError(f"{destination} exists and holds another or an older data set ({content}); {remedy}")
-    if source.place is None and (later := _written_after(source, (destination / MANIFEST_FILE).stat().st_mtime_ns)):
-        # A fingerprint of files has their lengths, and a copy of the same files may be later, too.
-        told = f"written after {destination} was packed; if an image has changed, move {destination} away and pack anew"
-        sys.stderr.write(f"warning: {printable(name_some(later))}: {told}\n")
     return found
-
-
-def _written_after(source: Source, time_ns: int) -> list[str]:
-    """Return the files of a source's images that were written after a time, ns."""
-    files = (file for name in SPLITS for file in source.split(name).files)
-    places = dict.fromkeys(file[0] if isinstance(file, tuple) else file for file in files)
-    return [str(each) for each in places if each.stat().st_mtime_ns > time_ns]
 
 
 def _explain(error: OSError, destination: Path) -> str:

@@ -172,10 +172,8 @@ class Placed(Form):
         if not len(changed):
             return None
         file = next(each for number, each in enumerate(self.files()) if number == changed[0])
-        (had, _), (has, _) = before[changed[0]], now[changed[0]]
-        how = f"had {had:,} bytes, has {has:,}" if had != has else "was written again"
-        more = f", and {len(changed) - 1:,} more files have changed" if len(changed) > 1 else ""
-        return f"{file}: {how} since ./run.sh prepare{more}"
+        more = f"; files that have changed: {len(changed):,}" if len(changed) > 1 else ""
+        return f"{file}: was changed since ./run.sh prepare{more}"
 
     def verify(self, manifest: Manifest, workers: int) -> Iterator[str]:
         """See `Form`; each image whose bytes have changed is named."""

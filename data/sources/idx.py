@@ -124,25 +124,16 @@ def _read(folder: Path, stem: str, dimensions: int) -> Pixels:
     path = _find(folder, stem, dimensions)
     if path is None:
         raise UserError(f"{folder}: {stem}-idx{dimensions}-ubyte[.gz] is missing; a set has four files")
+    raw = read_bytes(path)
     try:
-        raw = read_bytes(path)
         raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read: {error}; fetch it again") from None
-    header_bytes = 4 + 4 * dimensions
-    if len(raw) < header_bytes:
-        raise UserError(f"{path}: {len(raw)} bytes are too few for an IDX header; fetch it again")
-    found, *shape = struct.unpack(f">{1 + dimensions}I", raw[:header_bytes])
-    magic = _UNSIGNED_BYTES << 8 | dimensions
-    if found != magic:
-        raise UserError(
-            f"{path}: begins with {found:#010x}, not {magic:#010x}: no IDX file of this kind; fetch it again"
-        )
-    expected = int(np.prod(shape, dtype=np.int64))
-    if len(raw) - header_bytes != expected:
-        found_bytes = len(raw) - header_bytes
-        raise UserError(f"{path}: {found_bytes:,} bytes of data, the header says {expected:,}; fetch it again")
-    return np.frombuffer(raw, np.uint8, offset=header_bytes).reshape(shape)
+        magic, *shape = struct.unpack_from(f">{1 + dimensions}I", raw)
+        if magic != _UNSIGNED_BYTES << 8 | dimensions:
+            raise ValueError(f"begins with {magic:#010x}")
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+        told = f"is no IDX file of bytes in {dimensions} dimensions, or is cut off ({error}); fetch it again"
+        raise UserError(f"{path}: {told}") from None
 
 
 def _find(folder: Path, stem: str, dimensions: int) -> Path | None:

@@ -257,8 +257,8 @@ def test_a_damaged_image_stops_training_and_is_named_or_is_left_out(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda file: file.write_bytes(file.read_bytes() + b"1"), r"had [\d,]+ bytes, has [\d,]+"),
-        (lambda file: os.utime(file, ns=(0, 0)), "was written again"),
+        (lambda file: file.write_bytes(file.read_bytes() + b"1"), "was changed"),
+        (lambda file: os.utime(file, ns=(0, 0)), "was changed"),
         (lambda file: file.rename(f"{file}.old"), "No such file"),
     ],
     ids=["longer", "touched", "gone"],

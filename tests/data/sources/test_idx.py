@@ -58,36 +58,27 @@ def test_oblong_images_keep_their_pixels_unless_a_size_is_given(tmp_path: Path, 
     assert decode(open_source(str(tmp_path), Settings(size=2 * size)).eval.jpeg(0)).size == (18, 2 * height)
 
 
+BROKEN = r"is no IDX file of bytes in [13] dimensions, or is cut off \(.+\); fetch it again"
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("t10k-labels-idx1-ubyte", None, "t10k-labels-idx1-ubyte[.gz] is missing"),
-        ("train-images-idx3-ubyte", b"\0\0\x08\x03" + struct.pack(">3I", 6, 9, 9) + b"x", "1 bytes of data"),
-        ("train-images-idx3-ubyte", b"\0\0\x08\x01" + bytes(12), "begins with 0x00000801, not 0x00000803"),
-        (
-            "train-labels-idx1-ubyte",
-            b"\0\0\x08\x01" + struct.pack(">I", 6) + bytes(7),
-            "7 bytes of data, the header says 6",
-        ),
+        ("t10k-labels-idx1-ubyte", None, "t10k-labels-idx1-ubyte.* is missing"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x03" + struct.pack(">3I", 6, 9, 9) + b"x", BROKEN),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x01" + bytes(12), r"begins with 0x00000801\); fetch"),
+        ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + struct.pack(">I", 6) + bytes(7), BROKEN),
         (
             "train-labels-idx1-ubyte",
             b"\0\0\x08\x01" + struct.pack(">I", 1) + b"x",
             "train has 6 images of 9 x 9 px, 1 labels",
         ),
-        ("t10k-images-idx3-ubyte", b"\0\0", "2 bytes are too few for an IDX header"),
-        ("train-images-idx3-ubyte.gz", b"\x1f\x8bplain", "train-images-idx3-ubyte.gz: cannot be read: "),
-        (
-            "train-images-idx3-ubyte.gz",
-            gzip.compress(bytes(99), mtime=0)[:-9],
-            "train-images-idx3-ubyte.gz: cannot be read: ",
-        ),
+        ("t10k-images-idx3-ubyte", b"\0\0", BROKEN),
+        ("train-images-idx3-ubyte.gz", b"\x1f\x8bplain", BROKEN),
+        ("train-images-idx3-ubyte.gz", gzip.compress(bytes(99), mtime=0)[:-9], BROKEN),
         ("train-labels-idx1-ubyte", b"\0\0\x08\x01" + bytes(4), "train has 6 images of 9 x 9 px, 0 labels; fetch"),
         ("train-images-idx3-ubyte", b"\0\0\x08\x03" + struct.pack(">3I", 6, 0, 9), "6 images of 0 x 9 px, 6 labels"),
-        (
-            "train-images-idx3-ubyte",
-            b"\0\0\x08\x03" + struct.pack(">3I", 1 << 16, 1 << 16, 1),
-            "0 bytes of data, the header says 4,294,967,296; fetch it again",
-        ),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x03" + struct.pack(">3I", 1 << 16, 1 << 16, 1), BROKEN),
     ],
 )
 def test_broken_idx_files_are_named(tmp_path: Path, file: str, content: bytes | None, message: str) -> None:
@@ -95,9 +86,8 @@ def test_broken_idx_files_are_named(tmp_path: Path, file: str, content: bytes | 
     (tmp_path / file).unlink()
     if content is not None:
         (tmp_path / file).write_bytes(content)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=message):
         open_source(str(tmp_path), Settings())
-    assert message in str(caught.value)
 
 
 def test_counts_take_the_first_images_and_begin_anew_where_there_are_fewer(tmp_path: Path) -> None:
