@@ -15,7 +15,6 @@ from configs.blocks.rehearsal import Rehearsal
 from configs.errors import ConfigError
 from configs.registry import ENGINES, MOST_BFLOAT16_SUMMANDS, communicators_of, gradient_precision, installed_engine
 from configs.section import Section
-from configs.variables import require_known
 
 _OF_LIBRARIES = {"backend", "allreduce", "cycle_time_ms", "link_bytes_per_s"}
 """Keys of ``communication`` that mean an allreduce by a library, over a network."""
@@ -86,19 +85,15 @@ class Cluster(Section):
         },
     )
     """Environment variables of every rank, in addition to those that follow from other keys. A variable given here
-    takes precedence. MXNET_* and HOROVOD_* names that the stock libraries do not read are refused."""
+    takes precedence."""
 
     @field_validator("environment", mode="before")
     @classmethod
-    def _require_known_variables(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        for key in value:
+    def _require_names_of_variables(cls, value: Any) -> Any:
+        for key in value if isinstance(value, dict) else ():
             if not re.fullmatch(_VARIABLE_NAME, str(key)):
-                raise ConfigError(
-                    "environment", key, "names in capitals, digits and underscores, or OMPI_MCA_parameter"
-                )
-            require_known(key)
+                allowed = "names in capitals, digits and underscores, or OMPI_MCA_parameter"
+                raise ConfigError("environment", key, allowed)
         return value
 
     @model_validator(mode="before")

@@ -1,9 +1,6 @@
 """Cluster files: variables that do something, parts that agree."""
 
 import re
-import sys
-from contextlib import nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +10,6 @@ from configs.errors import ConfigError
 from configs.load import load_cluster
 from configs.schema import Cluster
 from configs.validate import validate
-from configs.variables import KNOWN, has_site_libraries
-
-
-@pytest.mark.parametrize(
-    ("variable", "remedy"),
-    [
-        ("HOROVOD_CYCLETIME", "did you mean 'HOROVOD_CYCLE_TIME'?"),
-        ("MXNET_GPU_WORKER_NTHREAD", "did you mean 'MXNET_GPU_WORKER_NTHREADS'?"),
-        ("HOROVOD_RANKS", "did you mean 'HOROVOD_RANK'?"),
-        ("MXNET_HOMES", "did you mean 'MXNET_HOME'?"),
-        ("MXNET_QQQ", "leave it out"),
-    ],
-)
-def test_a_variable_that_the_stock_libraries_ignore_is_refused_with_what_to_use(variable: str, remedy: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_cluster("laptop", [f"cluster.environment={{{variable}: 1}}"])
-    assert f"cluster.environment: got {variable!r}, allowed: variables that the stock" in str(caught.value)
-    assert remedy in str(caught.value)
-
-
-def test_a_sites_own_libraries_may_read_other_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    for content, is_known in (('{"base": ""}', False), ("[]", False), ('{"base": "/usr/bin/python3"}', True)):
-        (tmp_path / "setup.json").write_text(content, encoding="utf-8")
-        has_site_libraries.cache_clear()
-        with nullcontext() if is_known else pytest.raises(ConfigError):
-            load_cluster("laptop", ["cluster.environment={MXNET_SITE_WIDE: 1}"])
-    has_site_libraries.cache_clear()
-
-
-@pytest.mark.medium
-def test_every_variable_that_the_installed_mxnet_names_is_known() -> None:
-    spec = find_spec("mxnet")
-    if spec is None:
-        pytest.skip("MXNet is not installed")
-    assert spec.origin is not None
-    text = Path(spec.origin).with_name("libmxnet.so").read_bytes()
-    named = {match.decode() for match in re.findall(rb"\0(MXNET_[A-Z0-9_]+)\0", text)} - {"MXNET_C_API"}
-    assert named
-    assert named <= KNOWN
-
 
 GPU = "device=gpu communication.backend=nccl"
 MPI = "launcher=mpirun communication.backend=mpi"

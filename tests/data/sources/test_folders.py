@@ -251,9 +251,7 @@ def test_hidden_files_and_those_of_operating_systems_are_left_out_with_a_note(cl
     assert f"{class_folders}: left out, as hidden or no image: {names} (5 files)" in source.notes
 
 
-LEVEL = (
-    "neither a folder of images for each class .*; give the folder that holds them, unpacked; images are JPEG or PNG"
-)
+LEVEL = "nor a folder of images for each class .*; give the folder that holds them, unpacked; images are JPEG or PNG"
 
 
 @pytest.mark.parametrize(
