@@ -1,6 +1,7 @@
 """Which folders are classes, and which files are their images: layouts, listings, and everything that does not fit."""
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,12 +31,10 @@ class Layout(NamedTuple):
     Attributes:
         train: The part for training.
         eval: The part for evaluation; None if images must be held out for it.
-        unused: Names of others beside the two that look like an evaluation part, and are not used.
     """
 
     train: Path
     eval: Path | None
-    unused: tuple[str, ...] = ()
 
 
 class ListedImage(NamedTuple):
@@ -55,7 +54,6 @@ class Listing(NamedTuple):
         class_names: Sorted names of the classes.
         images: The images, sorted by class and then by file name.
         problems: What is wrong, a line each.
-        left_out: Names of hidden entries and of files of the operating system, which are no images.
         empty: Names of class folders without an image.
     """
 
@@ -63,7 +61,6 @@ class Listing(NamedTuple):
     class_names: tuple[str, ...]
     images: list[ListedImage]
     problems: list[str]
-    left_out: list[str]
     empty: Sequence[str] = ()
 
     @property
@@ -86,7 +83,7 @@ def find_layout(folder: Path) -> Layout | None:
         if len(used) > 1:
             several = " and ".join(parts[name].name for name in used)
             raise UserError(f"{folder}: evaluation images in {several}, allowed: one such folder; rename the others")
-        return Layout(train, parts[used[0]] if used else None, tuple(parts[name].name for name in found[1:]))
+        return Layout(train, parts[used[0]] if used else None)
     if any(map(_holds_images, parts.values())):
         return Layout(folder, None)
     return next((find_layout(folder / each) for each in _KAGGLE if is_folder(folder / each)), None)
@@ -146,50 +143,53 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
     images: list[ListedImage] = []
     problems: list[str] = []
     files: list[str] = []
-    left_out: list[str] = []
     empty: list[str] = []
     if _is_flat(folder):
-        return Listing("flat", ("",), _list_class(folder, "", problems, left_out), problems, left_out)
+        return Listing("flat", ("",), _list_class(folder, "", problems), problems)
     for entry in _entries(folder, problems):
         if is_hidden(entry.name) or _is_packed(entry):
-            left_out.append(shown(entry.name))
-        elif not is_utf8(entry.name):
+            continue
+        if not is_utf8(entry.name):
             problems.append(f"{folder}: {shown(entry.name)}: a class name that is not UTF-8; rename the folder")
-        elif not _is_folder(entry):
-            is_image = entry.name.lower().endswith(SUFFIXES)
-            (left_out if is_root and not is_image else files).append(shown(entry.name))
-        else:
-            found = _list_class(Path(entry.path), entry.name, problems, left_out)
+        elif _is_folder(entry):
+            found = _list_class(Path(entry.path), entry.name, problems)
             images += found
             (names if found else empty).append(entry.name)
+        elif not is_root or entry.name.lower().endswith(SUFFIXES):
+            files.append(shown(entry.name))
     if files:
         remedy = "sort them into folders, and unpack tars"
         problems.append(f"{folder}: files where class folders should be: {name_some(files)}; {remedy}")
     if not images and not problems and not empty:
         raise UserError(f"{folder}: no class folder in it; make one for each class")
     problems += [f"{folder}: {each}" for each in alike_in_print(names)]
-    return Listing(counted(len(names), "class folder"), tuple(names), images, problems, left_out, empty)
+    return Listing(counted(len(names), "class folder"), tuple(names), images, problems, empty)
 
 
-def _list_class(folder: Path, class_name: str, problems: list[str], left_out: list[str]) -> list[ListedImage]:
-    """Return the images of a class, sorted by name; add what is no image to the two lists."""
+def _list_class(folder: Path, class_name: str, problems: list[str]) -> list[ListedImage]:
+    """Return the images of a class, sorted by name; add to the problems what else is there."""
     images: list[ListedImage] = []
     refused: list[str] = []
     for entry in _entries(folder, problems):
         if is_hidden(entry.name):
-            left_out.append(shown(entry.name))
             continue
-        path = Path(entry.path)
-        if entry.name.lower().endswith(SUFFIXES) and is_file(path):
-            images.append(ListedImage(class_name, entry.name, patiently(path, entry.stat).st_size, path))
-        elif _is_packed(entry):
-            left_out.append(shown(entry.name))
-        else:
+        size_bytes = _file_bytes(entry) if entry.name.lower().endswith(SUFFIXES) else None
+        if size_bytes is not None:
+            images.append(ListedImage(class_name, entry.name, size_bytes, Path(entry.path)))
+        elif not _is_packed(entry):
             refused.append(shown(entry.name))
     if refused:
         suffixes = ", ".join(SUFFIXES)
         problems.append(f"{folder}: not image files ({suffixes}): {name_some(refused)}; convert or remove them")
     return images
+
+
+def _file_bytes(entry: os.DirEntry[str]) -> int | None:
+    """Return the length of a regular file, by a single look at it; None of anything else."""
+    with suppress(OSError):  # of a broken link, or a loop of links
+        found = patiently(entry.path, entry.stat)
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return None
 
 
 def _is_packed(entry: os.DirEntry[str]) -> bool:

@@ -42,7 +42,7 @@ def with_labels(part: Path, flat: Listing) -> Listing:
         flat.problems.append(f"{part}: images without a label in {path}: {name_some(unknown)}; remove them")
     known = sorted((image for image in images if image.class_name), key=lambda image: image[:2])
     names = tuple(sorted({image.class_name for image in known}))
-    return Listing(f"flat, labels from {path.name}", names, known, flat.problems, flat.left_out)
+    return Listing(f"flat, labels from {path.name}", names, known, flat.problems)
 
 
 def _find(part: Path) -> tuple[Path, Callable[[Path], Labels]]:

@@ -40,7 +40,7 @@ OPTIONS = ("size", "quality", "eval_share")
 _HELD_OUT_PERCENT = 20
 """Share of each class that is held out for evaluation, if the user names none."""
 
-_FEW_IMAGES, _FEW_TESTS, _IMBALANCE = 10, 50, 10
+_IMBALANCE = 10
 
 
 def recognises(name: str) -> bool:
@@ -75,7 +75,7 @@ def open_source(name: str, settings: Settings) -> Source:
         train=file_split(files[0], labels[0], settings, num_bytes[0]),
         eval=file_split(files[1], labels[1], settings, num_bytes[1]),
         problems=tuple(problems),
-        notes=(*notes, *told, *_notes_on_counts(names, labels)),
+        notes=(*notes, *told, *_notes_on_counts(names, labels[0])),
         place=InPlace(form="class_folders", root=str(folder.absolute()))
         if settings.in_place and all(isinstance(file, Path) for part in files for file in part)
         else None,
@@ -91,7 +91,7 @@ def _read_layout(
 ) -> tuple[list[ListedImage], list[ListedImage], list[str], list[str]]:
     """Return training images, evaluation images, problems and notes."""
     listed = _list_part(layout.train, is_root=layout.train == folder)
-    names, problems, left_out = listed.class_names, listed.problems, listed.left_out
+    names, problems, notes = listed.class_names, listed.problems, list[str]()
     problems += [f"{layout.train}: {name}: a class folder without an image; fill or remove it" for name in listed.empty]
     if listed.is_flat:
         raise UserError(f"{layout.train}: its images lie in no class folders; unpack it, and sort them by class")
@@ -104,7 +104,7 @@ def _read_layout(
         held = _held_out(listed.images, share, settings.seed)
         train = [image for number, image in enumerate(listed.images) if number not in held]
         evaluation = [image for number, image in enumerate(listed.images) if number in held]
-        told, notes = f"{share} % of each class is held out for evaluation (--eval-share)", []
+        told = f"{share} % of each class is held out for evaluation (--eval-share)"
         if not problems and not evaluation:
             problems.append(f"{layout.train}: no class has two different images, one of them for evaluation; add some")
     else:
@@ -117,18 +117,12 @@ def _read_layout(
             tests = with_labels(layout.eval, tests)
         train, evaluation, told = listed.images, tests.images, f"{layout.eval.name}: {tests.form}"
         problems += [*tests.problems, *_problems_of_evaluation(layout.eval, names, tests)]
-        left_out += tests.left_out
-        unused = [layout.train.with_name(each) for each in layout.unused]
-        notes = [f"{each}: not used; {layout.eval.name} has the evaluation images" for each in unused]
         if both := _in_both(train, evaluation):
             named = f"{name_some(both)} ({counted(len(both), 'image')})"
             notes.append(f"{layout.eval}: also in train: {named}: the accuracy counts images seen in training")
     if absent := sorted({*names} - {each.class_name for each in evaluation}):
         where = layout.eval or "evaluation"
         notes.append(f"{where}: no image of {name_some(absent)}: the accuracy does not cover these classes")
-    if left_out:
-        named = f"{name_some(sorted(set(left_out)))} ({counted(len(left_out), 'file')})"
-        notes.append(f"{folder}: left out, as hidden or no image: {named}")
     return train, evaluation, problems, [f"{layout.train.absolute().name}: {listed.form}; {told}", *notes]
 
 
@@ -187,17 +181,12 @@ def _problems_of_evaluation(folder: Path, names: Sequence[str], tests: Listing) 
     return [f"{folder}: classes that train does not have: {named}; rename or remove"] if unknown else []
 
 
-def _notes_on_counts(names: Sequence[str], labels: Sequence[Sequence[int]]) -> list[str]:
-    """Return what the numbers of images mean for training and for the accuracy, a line each."""
-    counts = {name: Counter(labels[0])[number] for number, name in enumerate(names)}
-    notes = []
-    if few := [f"{name} ({count})" for name, count in counts.items() if count < _FEW_IMAGES]:
-        notes.append(f"few training images of {name_some(few)}: fewer than {_FEW_IMAGES} hardly make a class")
-    if counts and max(counts.values()) >= _IMBALANCE * min(counts.values()):
-        most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
-        uneven = f"{counts[most]:,} of {most}, {counts[least]:,} of {least}"
-        told = "a network may name the frequent ones too often; loss.class_weights=balanced weighs all classes alike"
-        notes.append(f"uneven classes ({uneven}): {told}")
-    if 0 < len(labels[1]) < _FEW_TESTS:
-        notes.append(f"few evaluation images ({len(labels[1])}): each is {1 / len(labels[1]):.1%} of the accuracy")
-    return notes
+def _notes_on_counts(names: Sequence[str], labels: Sequence[int]) -> list[str]:
+    """Return a note if a class has many times the training images of another one."""
+    counts = Counter(labels)
+    most, least = (choose(range(len(names)), key=counts.__getitem__, default=0) for choose in (max, min))
+    if counts[most] < _IMBALANCE * counts[least] or not names:
+        return []
+    uneven = f"{counts[most]:,} of {names[most]}, {counts[least]:,} of {names[least]}"
+    told = "a network may name the frequent ones too often; loss.class_weights=balanced weighs all classes alike"
+    return [f"uneven classes ({uneven}): {told}"]

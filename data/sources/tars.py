@@ -28,12 +28,11 @@ def list_tar(path: Path) -> Listing:
     """
     images: list[ListedImage] = []
     refused: list[str] = []
-    left_out: list[str] = []
     for name, member in members(path):
         place = PurePosixPath(name)
         if any(map(is_hidden, place.parts)):
-            left_out.append(shown(place.name))
-        elif member.isreg() and not member.issparse() and place.name.lower().endswith(SUFFIXES):
+            continue
+        if member.isreg() and not member.issparse() and place.name.lower().endswith(SUFFIXES):
             file = TarMember(path, name, member.offset_data, member.size)
             images.append(ListedImage(place.parent.name, place.name, member.size, file))
         else:
@@ -54,7 +53,7 @@ def list_tar(path: Path) -> Listing:
         f"{path}: {what}: {name_some(which)}; unpack it and mend that" for what, which in found.items() if which
     ]
     problems += [f"{path}: {each}" for each in alike_in_print(names)]
-    return Listing(counted(len(names), "class", "classes"), tuple(names), images, problems, left_out)
+    return Listing(counted(len(names), "class", "classes"), tuple(names), images, problems)
 
 
 def _twice(images: list[ListedImage]) -> Iterator[str]:

@@ -63,7 +63,6 @@ NEIGHBOURS = [
     ("", "environment={OMPI_MCA_btl_2: 1}", "environment={OMPI_MCA_BTL_x: 1}", "environment"),
     ("", "environment={X: 1}", "environment={X: 1, x: 1}", "environment"),
     ("", "environment={X: 1}", "environment={X: [1]}", "environment.X"),
-    ("", "environment={MXNET_HOME: /x}", "environment={MXNET_RANK: 1}", "environment"),
 ]  # fmt: skip
 
 

@@ -79,13 +79,11 @@ def test_the_recipe_of_every_source_is_for_the_data_set_beside_it(kind: str, tmp
     assert main(["prepare", "--verify", str(folder), "--workers", "1"]) == 0
 
 
-@pytest.mark.parametrize("name", ["a\nb", "f\udce9e"])
-def test_a_folder_whose_name_no_recipe_can_hold_gets_none(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["prepare", str(class_folders(tmp_path / "in", each=4)), str(tmp_path / name), "--workers=1"]) == 2
+def test_a_folder_whose_name_no_recipe_can_hold_gets_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a\nb"
+    assert main(["prepare", str(class_folders(tmp_path / "in", each=4)), str(folder), "--workers=1"]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: data.name: got ")
-    assert not (tmp_path / name / "recipe.yaml").exists()
+    assert not (folder / "recipe.yaml").exists()
 
 
 def test_a_source_whose_name_is_not_utf8_is_packed_and_gets_a_recipe(tmp_path: Path) -> None:
