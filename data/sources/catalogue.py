@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import cast
 
 from configs.errors import UserError, nearest
-from configs.reading import entries, exists
+from configs.reading import exists
 from configs.registry import BUILT_IN_SOURCES, SOURCES
 from data.sources.image_source import Settings, Source, SourceModule, is_utf8, shown
 
@@ -48,10 +48,9 @@ def _load(kind: str) -> SourceModule:
 
 
 def _explain_unknown(name: str, modules: dict[str, SourceModule]) -> str:
-    entries(Path(name))  # Of a folder that cannot be listed, it must not be said that something is missing in it.
     if not exists(Path(name)):
         names = " and ".join(BUILT_IN_SOURCES)
         return f"source {name!r}: no such folder, and sources by name are {names}; {nearest(name, BUILT_IN_SOURCES)}"
-    layouts = [module.LAYOUT for kind, module in modules.items() if kind not in BUILT_IN_SOURCES]
+    layouts = [module.LAYOUT for kind, module in modules.items() if kind not in BUILT_IN_SOURCES][::-1]
     remedy = "give the folder that holds them, unpacked; images are JPEG or PNG files"
     return f"source {name}: neither {', nor '.join(layouts)}; {remedy}"

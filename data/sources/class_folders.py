@@ -73,7 +73,7 @@ def find_layout(folder: Path) -> Layout | None:
     """Return the layout of a folder, by the names in it alone; None if it has no class folders.
 
     Raises:
-        UserError: Two folders may be the evaluation part.
+        UserError: Two folders may be the evaluation part, or a folder cannot be read.
     """
     parts = _parts(folder)
     train = parts.get(TRAIN, parts.get(_TRAINING))
@@ -91,24 +91,26 @@ def find_layout(folder: Path) -> Layout | None:
 
 def _parts(folder: Path) -> dict[str, Path]:
     """Return the folders in a folder by name, and those of its parts that lie there as tars alone."""
-    tars = {_TARS[name]: Path(entry.path) for entry in _entries(folder, []) if (name := entry.name.lower()) in _TARS}
+    tars = {_TARS[name]: Path(entry.path) for entry in _entries(folder) if (name := entry.name.lower()) in _TARS}
     return {**tars, **{path.name.casefold(): path for path in _subfolders(folder)}}
 
 
 def is_part(folder: Path) -> bool:
     """Return whether the class folders of a folder are one part of a data set whose other part lies beside it."""
-    around = find_layout(folder.parent) if folder.name.casefold() in PARTS else None
-    return around is not None and around.eval is not None
+    with suppress(Unreadable):  # A folder may be read whose parent may not be listed.
+        around = find_layout(folder.parent) if folder.name.casefold() in PARTS else None
+        return around is not None and around.eval is not None
+    return False
 
 
 def _subfolders(folder: Path) -> Iterator[Path]:
-    return (Path(entry.path) for entry in _entries(folder, []) if not is_hidden(entry.name) and _is_folder(entry))
+    return (Path(entry.path) for entry in _entries(folder) if not is_hidden(entry.name) and _is_folder(entry))
 
 
 def _holds_images(folder: Path) -> bool:
     return any(
         entry.name.lower().endswith(SUFFIXES) and not is_hidden(entry.name) and not _is_folder(entry)
-        for entry in _entries(folder, [])
+        for entry in _entries(folder)
     )
 
 
@@ -118,10 +120,9 @@ def _is_flat(folder: Path) -> bool:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return patiently(Path(entry.path), entry.is_dir)
-    except (OSError, Unreadable):  # for example a loop of links, or a link that may not be followed
-        return False
+    with suppress(OSError):  # for example of a loop of links, or a link that may not be followed
+        return patiently(entry.path, entry.is_dir)
+    return False
 
 
 def is_hidden(name: str) -> bool:
@@ -146,7 +147,7 @@ def list_classes(folder: Path, *, is_root: bool = False) -> Listing:
     empty: list[str] = []
     if _is_flat(folder):
         return Listing("flat", ("",), _list_class(folder, "", problems), problems)
-    for entry in _entries(folder, problems):
+    for entry in _entries(folder):
         if is_hidden(entry.name) or _is_packed(entry):
             continue
         if not is_utf8(entry.name):
@@ -170,7 +171,7 @@ def _list_class(folder: Path, class_name: str, problems: list[str]) -> list[List
     """Return the images of a class, sorted by name; add to the problems what else is there."""
     images: list[ListedImage] = []
     refused: list[str] = []
-    for entry in _entries(folder, problems):
+    for entry in _entries(folder):
         if is_hidden(entry.name):
             continue
         size_bytes = _file_bytes(entry) if entry.name.lower().endswith(SUFFIXES) else None
@@ -194,23 +195,18 @@ def _file_bytes(entry: os.DirEntry[str]) -> int | None:
 
 def _is_packed(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a data set that was packed into its source."""
-    with suppress(Unreadable):  # which listing the folder tells
+    with suppress(Unreadable):  # as listing the folder tells
         return is_file(Path(entry.path) / "manifest.json")
     return False
 
 
-def _entries(folder: Path, problems: list[str]) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder, sorted by name; none if it cannot be read, which is a problem."""
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, sorted by name; none if there is no such folder; raises `Unreadable`."""
 
     def look() -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
 
-    try:
+    with suppress(OSError):
         return patiently(folder, look)
-    except Unreadable as error:
-        problems.append(str(error))
-        return []
-    except OSError as error:
-        problems.append(f"{folder}: cannot be read: {error.strerror}")
-        return []
+    return []

@@ -184,7 +184,7 @@ def test_packing_again_changes_nothing_and_other_or_broken_data_is_refused(
         (("digits", "out", "--size", "8", "--verify", "x"), "--verify takes one folder"),
         (
             (str(ROOT / "configs"), "out"),
-            "nor a folder of images for each class (in train and val, in their tars, or alone); give the folder",
+            "neither a folder of images for each class (in train and val, in their tars, or alone), nor ",
         ),
         (("digits", "out", "--size", "7"), "--size: got '7', allowed: whole numbers 8 to 1024"),
         (("--verify", "nowhere"), "nowhere/manifest.json: No such file or directory; ./run.sh prepare did not"),

@@ -106,8 +106,8 @@ def test_a_class_folder_that_cannot_be_listed_is_named_as_it_is(class_folders: P
     command = [*user, sys.executable, "-m", "data", "prepare", "--check", str(class_folders)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     (class_folders / "train" / "n01").chmod(0o755)
-    assert done.returncode == 1, done.stderr
-    assert f"{class_folders}/train/n01: cannot be read: Permission denied; check its permissions" in done.stdout
+    assert done.returncode == 2, done.stdout
+    assert f"{class_folders}/train/n01: cannot be read: Permission denied; check its permissions" in done.stderr
 
 
 @pytest.mark.ranks
@@ -248,7 +248,9 @@ def test_hidden_files_and_those_of_operating_systems_are_left_out(class_folders:
     assert (source.problems, len(source.train.labels), len(source.eval.labels)) == ((), 3, 2)
 
 
-LEVEL = "nor a folder of images for each class .*; give the folder that holds them, unpacked; images are JPEG or PNG"
+LEVEL = (
+    "neither a folder of images for each class .*; give the folder that holds them, unpacked; images are JPEG or PNG"
+)
 
 
 @pytest.mark.parametrize(
