@@ -30,9 +30,6 @@ DEFAULT_QUALITY = 95
 MOST_PIXELS = 178_956_970
 """Pixels of an image at most: Pillow's limit against decompression bombs, 0.5 GB of colours."""
 
-_MOST_OF_A_SIDE = 65_500
-"""Pixels of a JPEG's side at most, by libjpeg."""
-
 _SIXTEEN_BITS = 65_535 / 255
 
 _PNG_SHAPE = re.compile(r"IHDR(0300000[01]\.*PLTE|0[0246]00000[01]\.*(PLTE)?)\.*(IDAT)+\.*IEND")
@@ -50,12 +47,11 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # of Exif that is cut off or
 logging.getLogger("PIL").setLevel(logging.WARNING)
 
 
-def image_problem(file: BinaryIO, size: int | None = None, *, is_decoded: bool = True) -> str | None:
+def image_problem(file: BinaryIO, *, is_decoded: bool = True) -> str | None:
     """Return why a file cannot be packed and trained on; None if it can.
 
     Args:
         file: The opened file.
-        size: Shorter side that the image will be scaled to, px. If None, its bytes are kept.
         is_decoded: Whether to decode the pixels too, which finds truncated and damaged files.
 
     Raises:
@@ -66,11 +62,6 @@ def image_problem(file: BinaryIO, size: int | None = None, *, is_decoded: bool =
             # Pillow calls a JPEG with several pictures, as some cameras write it, MPO.
             if image.format not in (*FORMATS, "MPO"):
                 return f"is a {image.format} image, allowed: JPEG or PNG; convert it"
-            width, height = image.size
-            if size is not None and (longer := round(max(image.size) * size / min(image.size))) > _MOST_OF_A_SIDE:
-                return (
-                    f"is {width} x {height} px, whose longer side becomes {longer:,} px, allowed: {_MOST_OF_A_SIDE:,}"
-                )
             if is_decoded:
                 image.load()
                 _require_png(file) if image.format == "PNG" else _require_jpeg(file)
@@ -178,12 +169,12 @@ def found_by(look: Callable[[], str | None], file: object) -> Problem | None:
         return Problem(f"cannot be read: {error.strerror}", is_content=False)
 
 
-def file_problem(file: ImageFile, size: int | None, *, is_decoded: bool) -> Problem | None:
+def file_problem(file: ImageFile, *, is_decoded: bool) -> Problem | None:
     """Return what is wrong with an image file, see `image_problem`; None if nothing is."""
 
     def look() -> str | None:
         with _opened(file) as opened:
-            return image_problem(opened, size, is_decoded=is_decoded)
+            return image_problem(opened, is_decoded=is_decoded)
 
     return found_by(look, file)
 
@@ -226,7 +217,7 @@ def read_image(path: ImageFile, size: int | None = None, quality: int = DEFAULT_
     except Unreadable:
         raise
     except Exception as error:  # noqa: BLE001 (as above)
-        reason = getattr(error, "strerror", None) or image_problem(io.BytesIO(content), size) or error
+        reason = getattr(error, "strerror", None) or image_problem(io.BytesIO(content)) or error
         raise UserError(f"{path}: cannot be packed: {reason}; repair or remove it") from None
 
 

@@ -72,7 +72,7 @@ def _bad_files(source: Source, name: SplitName, workers: int, *, is_decoded: boo
     split = source.split(name)
 
     def problem_of(place: int) -> Problem | None:
-        return file_problem(split.files[place], split.size, is_decoded=is_decoded)
+        return file_problem(split.files[place], is_decoded=is_decoded)
 
     places = range(len(split.files))
     found = in_order(problem_of, places, workers=workers, title=f"checking {name}", total=len(places))

@@ -79,7 +79,7 @@ class Form(ABC):
 
     def is_damaged(self, sample: Sample) -> bool:
         """Return whether an image cannot be trained on, whenever it is read."""
-        problem = file_problem(self.file(sample), None, is_decoded=True)
+        problem = file_problem(self.file(sample), is_decoded=True)
         return problem is not None and problem.is_content
 
     @abstractmethod

@@ -112,7 +112,7 @@ class Placed(Form):
                     file.seek(span.begin)
                     checksum = zlib.crc32(file.read(-1 if span.end is None else span.end - span.begin))
 
-            problem = found_by(read, span.file) or file_problem(span.image, None, is_decoded=is_decoded)
+            problem = found_by(read, span.file) or file_problem(span.image, is_decoded=is_decoded)
             return checksum, problem
 
         return in_order(judge, self.spans(), workers=workers, title=f"{title} {self._split}", total=total)

@@ -96,7 +96,7 @@ class Packed(RecordForm):
                 yield begin
 
         def judge(sample: int) -> Problem | None:
-            return file_problem(self.file(sample), None, is_decoded=True)
+            return file_problem(self.file(sample), is_decoded=True)
 
         judged = in_order(judge, samples(), workers=workers, title=f"verifying {self._split}", total=split.records)
         for sample, problem in zip(self.samples(), judged, strict=True):

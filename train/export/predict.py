@@ -148,13 +148,12 @@ def _best(classifier: "Classifier", file: Path, top: int) -> list[tuple[str, flo
             raise UserError("is not a file" if exists(file) else "no such file")
     except Unreadable as error:
         raise UserError(error.reason) from None
-    side = classifier.network["packed"]["shorter_side"]
-    if problem := file_problem(file, side, is_decoded=False):
+    if problem := file_problem(file, is_decoded=False):
         raise UserError(problem.text)
     try:
         (row,) = patiently(file, lambda: classifier.probabilities([file]))
     except Exception as error:  # noqa: BLE001 (what Pillow raises depends on the place of the damage)
-        problem = file_problem(file, side, is_decoded=True)
+        problem = file_problem(file, is_decoded=True)
         raise UserError(problem.text if problem else f"cannot be classified: {error}") from None
     if not all(map(math.isfinite, row)):
         raise UserError("the network's output is not finite; train it with a smaller rate")
