@@ -174,10 +174,8 @@ def _prepare(source: "Source", options: argparse.Namespace, start: float) -> int
     done = "indexed" if options.in_place else "packed"
     _print_counts(folder, manifest, "up to date" if was_there else f"{done} in {time.monotonic() - start:.1f} s")
     if not options.no_recipe:
-        path, is_new, reasons, command = write_recipe(folder, manifest)
+        path, is_new, command = write_recipe(folder, manifest)
         print(f"{path}: {'written' if is_new else 'kept; remove it to get a new one'}")
-        for reason in reasons:
-            print(f"  {reason}")
         print(f"next: {command}")
     return 0
 

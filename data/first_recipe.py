@@ -49,7 +49,7 @@ class _Pixels(NamedTuple):
     std: list[int]
 
 
-def write_recipe(folder: Path, manifest: Manifest) -> tuple[Path, bool, tuple[str, ...], str]:
+def write_recipe(folder: Path, manifest: Manifest) -> tuple[Path, bool, str]:
     """Write the first recipe of a data set.
 
     Args:
@@ -57,8 +57,8 @@ def write_recipe(folder: Path, manifest: Manifest) -> tuple[Path, bool, tuple[st
         manifest: Its manifest.
 
     Returns:
-        The file; whether it was written now, and not kept, as one that is there already; what was chosen and why, a
-        line each; and the command that trains on the images.
+        The file; whether it was written now, and not kept, as one that is there already; and the command that trains on
+        the images.
 
     Raises:
         UserError: The file cannot be written.
@@ -66,8 +66,8 @@ def write_recipe(folder: Path, manifest: Manifest) -> tuple[Path, bool, tuple[st
     path = folder / NAME
     command = shlex.join(["./run.sh", "train", str(path)])
     if exists(path):
-        return path, False, (), command
-    tree, reasons = _choose(folder.absolute().name, manifest, _measure(folder), command)
+        return path, False, command
+    tree = _choose(folder.absolute().name, manifest, _measure(folder), command)
     validate(Recipe, tree)
     text = _HEADER + yaml.dump(tree, Dumper=Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
     try:
@@ -77,7 +77,7 @@ def write_recipe(folder: Path, manifest: Manifest) -> tuple[Path, bool, tuple[st
     except OSError as error:
         told = f"{path}: cannot be written: {error.strerror}; the images are packed: with --no-recipe, this is no error"
         raise UserError(told) from None
-    return path, True, reasons, command
+    return path, True, command
 
 
 def _measure(folder: Path) -> _Pixels:
@@ -100,8 +100,8 @@ def _measure(folder: Path) -> _Pixels:
     return _Pixels(int(np.median(sides)), is_grey, mean, [max(1, each) for each in std])
 
 
-def _choose(name: str, manifest: Manifest, pixels: _Pixels, command: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a recipe that trains on two CPU cores in minutes, if the data set is small; and why, a line each.
+def _choose(name: str, manifest: Manifest, pixels: _Pixels, command: str) -> dict[str, Any]:
+    """Return a recipe that trains on two CPU cores in minutes, if the data set is small.
 
     Args:
         name: Name of the data set's folder.
@@ -119,7 +119,7 @@ def _choose(name: str, manifest: Manifest, pixels: _Pixels, command: str) -> tup
     every = max(1, epochs // _EVALUATIONS)
     time = duration(_START_S + epochs * train / _IMAGES_PER_S * (side / _LARGEST) ** 2)
     crop = {"kind": "resized", "area": [0.35, 1.0]} if is_photo else {"kind": "shift", "padding": max(1, side // 16)}
-    recipe = {
+    return {
         "name": _recipe_name(name),
         "card": {
             "purpose": f"A first training of {name}; ./run.sh prepare wrote this file, which is yours to change.",
@@ -159,13 +159,6 @@ def _choose(name: str, manifest: Manifest, pixels: _Pixels, command: str) -> tup
         },
         "mlperf": {"submits": False},
     }
-    moved = "cropped and mirrored at random" if is_photo else "moved by a few pixels, not mirrored"
-    reasons = (
-        f"{_NETWORK} at {side} px; the images have {pixels.shorter_side} px (shorter side, median)",
-        f"batch {batch}, {epochs} epochs, images {moved}: about {time} on two CPU cores",
-        f"mean and deviation of the pixels are measured{', colours dropped' if pixels.is_grey else ''}",
-    )
-    return recipe, reasons
 
 
 def _recipe_name(folder: str) -> str:

@@ -198,10 +198,6 @@ def planned(settings: Settings, files: Sequence[ImageFile]) -> tuple[Settings, s
         return replace(settings, size=size, quality=quality), f"{size} px, JPEG quality {quality}", notes
     if settings.quality is not None:
         raise UserError(f"--quality {settings.quality}: the bytes of the images are kept unless --size is given")
-    if side > _SCALED_TO and not settings.in_place:
-        notes.append(
-            f"images of {side:,} px (shorter side, median) are kept: --size {_SCALED_TO} makes training on a CPU faster"
-        )
     if any(are_turned):
         notes.append("orientation tags are not followed where bytes are kept: --size turns these images upright")
     return replace(settings, size=None), "original bytes", notes
