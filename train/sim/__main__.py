@@ -24,15 +24,12 @@ examples:
   ./run.sh simulate abci-b86016 --cluster abci-v100 --collectives     the fastest allreduce by ranks and bytes
   ./run.sh simulate --points points.csv --json                        predictions for the rows of a points file
   ./run.sh simulate --validate points.csv                             predicted against measured rates
-  ./run.sh simulate --validate points.csv --held-out largest          the same by fits that have not seen the row
-  ./run.sh simulate --validate points.csv --worth                     what each fitted constant contributes
+  ./run.sh simulate --validate points.csv --held-out                  the same by fits that have not seen the row
   ./run.sh simulate --calibrate points.csv                            fit the constants, with held-out errors
   ./run.sh simulate --calibrate runs/digits-20261121-044500           measured steps of this program, on CPU or GPU
   ./run.sh simulate --calibrate-here && ./run.sh simulate digits      a run on this machine
 exit status: 0 done, 2 wrong input
 """
-_HELD_OUT = ("nested", "row", "campaign", "largest", "larger", "family", "all")
-"""The ways of hiding points, `train.sim.fit.calibrate.KINDS`, and all of them."""
 _ROUNDS = ("0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0")
 """MLPerf's rounds with ResNet-50."""
 
@@ -43,8 +40,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "deadline": ("optimize",),
     "budget": ("optimize",),
     "held_out": ("validate",),
-    "worth": ("validate",),
-    "out": ("calibrate", "calibrate_here", "held_out"),
+    "out": ("calibrate", "calibrate_here"),
 }
 """Option -> those of which it needs one."""
 _ALLOWED = {
@@ -89,14 +85,7 @@ class Options:
     startup: bool = option("time of the start-up by ranks, with seeded or broadcast weights", default=False)
     points: Path | None = option("predict each row of a points file", group="files", metavar="CSV", type=Path)
     validate: Path | None = option("compare each row's predicted and measured rate", metavar="CSV", type=Path)
-    held_out: str | None = option(
-        f"with --validate: predict by fits that have not seen the row ({', '.join(_HELD_OUT[:-1])} or all; minutes)",
-        metavar="KIND",
-        choices=_HELD_OUT,
-    )
-    worth: bool = option(
-        "with --validate: what each fitted constant contributes, by nested fits without it (minutes)", default=False
-    )
+    held_out: bool = option("with --validate: predict by fits that have not seen the row (minutes)", default=False)
     calibrate: list[Path] | None = option(
         "folders of runs, whose measured steps are used in all later forecasts on their machines; or a points file, "
         "to which the constants are fitted",
@@ -105,7 +94,7 @@ class Options:
         nargs="+",
     )
     calibrate_here: bool = option("measure this machine, for clusters of CPUs", default=False)
-    out: Path | None = option("file of the calibration, or of the held-out rows", metavar="FILE", type=Path)
+    out: Path | None = option("file of the calibration", metavar="FILE", type=Path)
 
     def __post_init__(self) -> None:
         if self.round is not None and self.round not in _ROUNDS:
@@ -121,8 +110,6 @@ class Options:
         asked = [name for name in _QUESTIONS if name in given]
         if "recipe" in given and set(asked) & set(_WITHOUT_RECIPE):
             asked.append("recipe")
-        if {"held_out", "worth"} <= given:
-            asked = ["held_out", "worth"]
         if len(asked) > 1:
             raise UserError(f"got {' and '.join(map(_flag, asked))}, allowed: one of them at a time")
         for name, needed in _NEEDED.items():

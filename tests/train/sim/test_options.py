@@ -7,7 +7,6 @@ import pytest
 from configs.arguments import parse
 from configs.errors import UserError
 from train.sim.__main__ import Options, make_parser
-from train.sim.fit.calibrate import KINDS
 from train.sim.time_to_train import era_of
 
 QUESTIONS = {
@@ -18,8 +17,7 @@ QUESTIONS = {
 NEEDED = {
     "--deadline=9": ["--optimize"],
     "--budget=9": ["--optimize"],
-    "--held-out=row": ["--validate"],
-    "--worth": ["--validate"],
+    "--held-out": ["--validate"],
     "--out=a.csv": ["--calibrate", "--calibrate-here"],
 }
 """Option -> questions of which it needs one."""
@@ -52,13 +50,6 @@ def test_one_question_is_answered_at_a_time_and_options_that_would_change_nothin
         else:
             option = given.partition("=")[0]
             _is_refused(f"{option}: allowed only together with {' or '.join(needed)}", *words, given)
-
-
-def test_held_out_rows_have_a_file_and_one_comparison_is_made_at_a_time() -> None:
-    for kind in (*KINDS, "all"):
-        _parsed("--validate", "a.csv", "--held-out", kind, "--out", "rows.csv")
-    words = ("--validate", "a.csv", "--held-out", "row", "--worth")
-    _is_refused("got --held-out and --worth, allowed: one of them at a time$", *words)
 
 
 def test_a_quantity_is_finite_and_above_zero_a_price_may_be_nothing_and_a_round_had_the_network() -> None:

@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,12 +60,12 @@ _SETTLED = 1e-4
 _LARGEST_SMALL_SYSTEM = 16
 """Accelerators of the largest systems that the kind ``larger`` leaves in the fit."""
 _NUM_PARTS = 8
-"""Number of parts that the kinds ``row`` and ``campaign`` make, of which one is hidden at a time."""
-KINDS = ("nested", "row", "campaign", "largest", "larger", "family")
+"""Number of parts that the kind ``campaign`` makes, of which one is hidden at a time."""
+KINDS = ("nested", "campaign", "largest", "larger", "family")
 """Ways to hide points: all of a submitter, of a chip's round and of the chip's larger systems, to predict those above
-`_LARGEST_SMALL_SYSTEM`; an eighth of the rows at a time, while similar rows stay in the fit; an eighth of the
-submissions, each with all rows of a submitter in a round; the largest systems of a product, one product at a time; all
-systems above `_LARGEST_SMALL_SYSTEM` at once; all rows of a chip, one chip at a time."""
+`_LARGEST_SMALL_SYSTEM`; an eighth of the submissions, each with all rows of a submitter in a round; the largest systems
+of a product, one product at a time; all systems above `_LARGEST_SMALL_SYSTEM` at once; all rows of a chip, one chip at
+a time."""
 BASES = {
     "seen": ("tuned", ("campaign",)),
     "larger": ("tuned", ("nested", "largest", "larger")),
@@ -92,38 +92,26 @@ _HEADER = """\
 """
 
 
-def fit(points: Sequence[Point], start: Constants | None = None, *, unfitted: Collection[str] = ()) -> Constants:
+def fit(points: Sequence[Point], start: Constants | None = None) -> Constants:
     """Return the most probable constants under the priors, fitted to all points of NVIDIA's programs at once.
 
     Args:
         points: All points; those without a measured rate, and those of other programs, are left out.
         start: Where the search starts; a good start saves steps. If None, it starts at the expected values.
-        unfitted: Constants, keys of `PRIORS`, that keep their expected values.
     """
     used = _fitted_points(points)
-    free = np.array([name not in unfitted for name in PRIORS])
-
-    def completed(values: Array) -> Array:
-        unknowns = np.zeros(len(PRIORS))
-        unknowns[free] = values
-        return unknowns
-
     first = _unknowns(start) if start else np.zeros(len(PRIORS))
     found = least_squares(
-        lambda values: _residuals(used, completed(values)),
-        first[free],
-        loss=_student_loss(len(used)),
-        xtol=_SETTLED,
-        ftol=_SETTLED**2,
+        partial(_residuals, used), first, loss=_student_loss(len(used)), xtol=_SETTLED, ftol=_SETTLED**2
     )
-    return _constants(completed(found.x))
+    return _constants(found.x)
 
 
 def uncertainty(points: Sequence[Point], constants: Constants) -> dict[str, float]:
     """Return constant -> standard deviation of its logarithm after the fit to the points."""
     used = _fitted_points(points)
     # One evaluation of a plain fit is the matrix of slopes at the constants.
-    at = least_squares(lambda values: _residuals(used, values), _unknowns(constants), max_nfev=1)
+    at = least_squares(partial(_residuals, used), _unknowns(constants), max_nfev=1)
     _, weights, _ = _student_loss(len(used))(at.fun**2)
     covariance = np.linalg.inv(at.jac.T @ (at.jac * weights[:, None]))
     return dict(zip(PRIORS, (_SPREADS * np.sqrt(np.diag(covariance))).tolist(), strict=True))
@@ -188,11 +176,7 @@ class HeldOutPrediction(NamedTuple):
 
 
 def hold_out(
-    points: Sequence[Point],
-    report: Callable[[str], None],
-    kinds: Sequence[str] = KINDS,
-    *,
-    unfitted: Collection[str] = (),
+    points: Sequence[Point], report: Callable[[str], None], kinds: Sequence[str] = KINDS
 ) -> list[HeldOutPrediction]:
     """Predict measured points from fits that have not seen them.
 
@@ -200,12 +184,11 @@ def hold_out(
         points: All points; those without a measured rate are left out.
         report: Called with the name of each fold, because all folds together take minutes.
         kinds: Of `KINDS`.
-        unfitted: Constants that keep their expected values.
     """
     measured = [point for point in points if point.measured_images_per_s]
     found: list[HeldOutPrediction] = []
     # Every fold's fit starts where that of all points ends, which saves steps and hardly moves its end.
-    start = fit(measured, unfitted=unfitted) if measured else None
+    start = fit(measured) if measured else None
     for kind in kinds:
         for fold, hidden in folds(kind, measured).items():
             if not 0 < len(hidden) < len(measured):
@@ -213,7 +196,7 @@ def hold_out(
             report(f"hidden: {kind}, {fold} ({len(hidden)} points)")
             gone = {id(point) for point in (_alike(hidden, measured) if kind == "nested" else hidden)}
             kept = [point for point in measured if id(point) not in gone]
-            calibration = replace(load_calibration(), constants=fit(kept, start, unfitted=unfitted))
+            calibration = replace(load_calibration(), constants=fit(kept, start))
             found += [_predict(point, kind, fold, calibration) for point in hidden]
     return found
 
@@ -242,9 +225,7 @@ def folds(kind: str, points: Sequence[Point]) -> dict[str, list[Point]]:
     if kind == "largest":
         products = grouped(points, lambda point: point.accelerator.name)
         return {name: _largest(same_product) for name, same_product in products.items()}
-    groups: list[list[Point]] = [[point] for point in points]
-    if kind == "campaign":
-        groups = list(grouped(points, lambda point: (point.submitter.lower(), point.round)).values())
+    groups = list(grouped(points, lambda point: (point.submitter.lower(), point.round)).values())
     parts = [[point for group in groups[part::_NUM_PARTS] for point in group] for part in range(_NUM_PARTS)]
     return {f"part {number}": part for number, part in enumerate(parts, start=1)}
 
@@ -321,12 +302,6 @@ def covered(hidden: Sequence[HeldOutPrediction], width: Callable[[Sequence[float
         if others:
             inside.append(abs(one.error) <= width(others))
     return float(np.mean(inside)) if inside else None
-
-
-def nested_error(points: Sequence[Point], unfitted: Sequence[str]) -> float:
-    """Return the median error of NVIDIA's systems, each predicted by a fit that has seen nothing like it."""
-    hidden = hold_out(points, lambda _: None, ("nested",), unfitted=unfitted)
-    return float(np.median([abs(one.error) for one in hidden if one.point.program == "tuned"]))
 
 
 def summarize_errors(errors: Iterable[float]) -> tuple[int, float, float]:
@@ -452,27 +427,18 @@ def answer_points(options: "Options") -> str:
         return json.dumps(rows, indent=1) if options.json else table([[*row.values()] for row in rows], [*rows[0]])
     assert options.validate is not None
     points = read_points(options.validate)
-    if options.worth:
-        return worth_text(points)
     if options.held_out:
-        return _hold_out(points, options.validate, options.held_out, options.out)
+        if hidden := hold_out(points, _report):
+            return held_out_text(hidden, load_calibration().coverage)
+        raise UserError(
+            f"{options.validate}: no points can be hidden from a fit; the file needs measured rows of several systems"
+        )
     found = [forecast_point(point, load_calibration()) for point in points if point.measured_images_per_s]
     if not found:
         raise UserError(
             f"{options.validate}: no row has a measured rate in img_per_s to compare with; use --points to predict"
         )
     return validation_text(found)
-
-
-def _hold_out(points: Sequence[Point], path: Path, kind: str, out: Path | None) -> str:
-    hidden = hold_out(points, _report, KINDS if kind == "all" else (kind,))
-    if not hidden:
-        raise UserError(
-            f"{path}: no points can be hidden in the way {kind!r}; the file needs measured rows of several systems"
-        )
-    if out:
-        write_file(out, held_out_csv(hidden))
-    return held_out_text(hidden, load_calibration().coverage)
 
 
 def _calibrate(paths: Sequence[Path], out: Path) -> str:
@@ -550,28 +516,3 @@ def _errors(hidden: Sequence[HeldOutPrediction]) -> list[object]:
     times = [100 * math.expm1(one.time_error) for one in hidden if one.time_error is not None]
     time = f"{summarize_errors(times)[1]:.1f}" if times else ""
     return [number, *(f"{each:.1f}" for each in errors), num_large, time]
-
-
-def worth_text(points: Sequence[Point]) -> str:
-    """Fit again without each constant in turn, with systems hidden in the way ``nested``; return a table of them.
-
-    A point decides a constant as far as it narrows the spread of the constant's logarithm: the share that the points
-    decide is 1 - (spread after / spread before)^2.
-    """
-    measured = [point for point in points if point.measured_images_per_s]
-    constants = fit(measured)
-    spreads = uncertainty(measured, constants)
-    rows, effective = [], 0.0
-    for name, (expected, spread) in PRIORS.items():
-        _report(f"without {name}")
-        decided = 1 - (spreads[name] / spread) ** 2
-        effective += decided
-        before = [f"{expected:.3g}", f"{spread:.2g}"]
-        after = [f"{getattr(constants, name):.3g}", f"{spreads[name]:.2g}"]
-        error = f"{100 * math.expm1(nested_error(measured, [name])):.1f}"
-        rows.append([name, *before, *after, f"{decided:.2f}", error])
-    titles = ("constant", "expected", "+-", "fitted", "+-", "decided by points", "median % without it")
-    return (
-        f"{table(rows, titles)}\n{effective:.1f} effective parameters of {len(rows)}; "
-        f"with all of them the median is {100 * math.expm1(nested_error(measured, [])):.1f} %"
-    )

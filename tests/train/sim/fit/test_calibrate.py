@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -22,7 +21,6 @@ from train.sim.fit.calibrate import (
     framework_errors,
     half_widths,
     held_out_text,
-    hold_out,
     startup_errors,
 )
 from train.sim.fit.points import Point, read_points
@@ -70,6 +68,9 @@ def test_a_calibration_by_a_few_points_changes_on_purpose_only(
     told = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert len(hidden) == sum(int(words[2]) for words in told if words[1] == "all")
     assert " ".join(told[-1]) == f"wrote {path} and, row by row, {rows}"
+    # The same errors without a calibration.
+    assert main(["simulate", "--validate", str(EXCERPT), "--held-out"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == told[:-1]
     # A chip is known up to its largest and newest point.
     for point in POINTS:
         assert point.ranks <= found[f"/largest/{point.accelerator.chip}"]
@@ -99,8 +100,7 @@ def test_each_class_of_forecasts_has_the_interval_of_the_errors_of_its_kind() ->
         *_hidden("nested", TUNED, 0.2, times=[0.6]),
         *_hidden("family", TUNED, -0.7, times=[None]),
         *_hidden("family", COMPILED, 0.4, -0.45, times=[1.1]),
-        *_hidden("row", TINYGRAD, 0.55),
-        *_hidden("row", TUNED, 0.01),
+        *_hidden("campaign", TINYGRAD, 0.55),
     ]
     rates, times = half_widths(hidden, {"own kernels": [0.25, -0.5], "float32": [0.125]})
     # With so few errors, nine of ten are inside the largest; larger systems are no better known than those of the
@@ -154,25 +154,3 @@ def test_held_out_errors_are_told_by_product() -> None:
     ]
     # The others' median is 0.21 and 0.165 of the first two, and 0.153 of the third.
     assert last.startswith("67% of the points are inside the 50% interval 'unseen', if only other folds set its width")
-
-
-@pytest.mark.slow
-def test_the_worth_of_a_constant_is_its_narrower_spread_and_the_nested_error_of_tuned_systems_without_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = tmp_path / "few.csv"
-    with EXCERPT.open(encoding="utf-8") as file:
-        few.write_text("".join(line for line in file if "img_per_s" in line or "H100" in line), encoding="utf-8")
-    assert main(["simulate", "--validate", str(few), "--worth"]) == 0
-    told = capsys.readouterr()
-    assert told.err.splitlines() == [f"without {name}" for name in PRIORS]
-    _, *lines, last = told.out.splitlines()
-    rows = {name: [float(each) for each in cells] for name, *cells in map(str.split, lines)}
-    for name, (expected, spread, _, after, decided, _) in rows.items():
-        assert (expected, spread) == pytest.approx(PRIORS[name], rel=0.01)
-        assert 0 < after <= spread
-        assert decided == pytest.approx(1 - (after / spread) ** 2, abs=0.05)
-    assert float(last.split()[0]) == pytest.approx(sum(row[4] for row in rows.values()), abs=0.1)
-    for unfitted, percent in (("memory_efficiency", rows["memory_efficiency"][5]), ("", float(last.split()[-2]))):
-        hidden = hold_out(read_points(few), lambda _: None, ("nested",), unfitted=[unfitted])
-        assert percent == pytest.approx(100 * math.expm1(np.median([abs(one.error) for one in hidden])), abs=0.06)

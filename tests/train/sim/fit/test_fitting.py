@@ -51,13 +51,6 @@ def test_without_a_point_that_depends_on_a_constant_its_spread_is_as_expected() 
     assert spreads["compute_efficiency"] < PRIORS["compute_efficiency"][1]
 
 
-@pytest.mark.medium
-def test_a_constant_that_is_left_out_keeps_its_expected_value_wherever_the_search_starts() -> None:
-    found = fit(_made_by(TRUE, TUNED), replace(EXPECTED, memory_efficiency=0.9), unfitted=["memory_efficiency"])
-    assert found.memory_efficiency == PRIORS["memory_efficiency"][0]
-    assert found.compute_efficiency < 0.5
-
-
 @pytest.mark.slow
 def test_the_shipped_constants_and_their_spreads_are_found_again() -> None:
     """Within 1 %: the shipped ones are of an earlier optimizer, which ended when they moved by less than 0.5 %."""

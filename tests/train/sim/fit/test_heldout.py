@@ -45,12 +45,10 @@ def test_a_family_is_a_chip_and_the_largest_are_those_of_a_product_with_several_
         assert _names("largest", points) == {A100.name: [str(number) for number in largest]}
 
 
-def test_rows_are_dealt_out_to_eight_parts_and_campaigns_whole() -> None:
+def test_campaigns_are_dealt_out_whole_to_eight_parts() -> None:
     points = [_point(name, 8) for name in "abcdefghij"]
-    rows = _names("row", [*points, points[0]])
-    assert [*rows] == [f"part {number}" for number in range(1, 9)]
-    assert [*rows.values()][:4] == [["a", "i"], ["b", "j"], ["c", "a"], ["d"]]
     campaigns = _names("campaign", [*points, _point("A", 8), _point("a", 8, "2.0")])
+    assert [*campaigns] == [f"part {number}" for number in range(1, 9)]
     assert [*campaigns.values()][:4] == [["a", "A", "h"], ["a", "i"], ["b", "j"], ["c"]], "a round is a campaign"
 
 
@@ -106,7 +104,8 @@ def test_folds_of_no_point_or_of_all_are_left_out() -> None:
 def test_a_prediction_that_is_too_high_has_an_error_above_zero() -> None:
     found = forecast_point(KNOWN, load_calibration())
     slower = replace(KNOWN, measured_images_per_s=found.images_per_s / 2, measured_time_s=found.time_to_train_s / 3)
-    hidden = hold_out([slower, *(replace(KNOWN, system=name) for name in "ab")], lambda _: None, ("row",))[0]
+    others = [replace(KNOWN, submitter=name) for name in ("y", "z")]
+    hidden = hold_out([replace(slower, submitter="x"), *others], lambda _: None, ("campaign",))[0]
     assert (hidden.error, hidden.time_error) == pytest.approx((math.log(2), math.log(3)), abs=0.1)
 
 
@@ -119,9 +118,9 @@ def test_an_interval_is_the_conformal_quantile_of_held_out_errors_or_twice_the_l
 
 
 def test_coverage_is_counted_with_widths_that_the_fold_itself_had_no_part_in() -> None:
-    calm = [HeldOutPrediction(KNOWN, "row", "calm", 0.01) for _ in range(9)]
-    wild = [HeldOutPrediction(KNOWN, "row", "wild", 0.5)]
+    calm = [HeldOutPrediction(KNOWN, "campaign", "calm", 0.01) for _ in range(9)]
+    wild = [HeldOutPrediction(KNOWN, "campaign", "wild", 0.5)]
     assert covered(calm + wild, partial(quantile, share=0.9)) == 0.9
     assert covered(calm, partial(quantile, share=0.9)) is None
-    assert covered([*calm, HeldOutPrediction(KNOWN, "row", "wild", 0.02)], twice_the_largest) == 1.0
+    assert covered([*calm, HeldOutPrediction(KNOWN, "campaign", "wild", 0.02)], twice_the_largest) == 1.0
     assert covered(calm + wild, twice_the_largest) == 0.9
