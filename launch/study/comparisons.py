@@ -1,13 +1,12 @@
 """Whether a scaling study's expectations hold, by its rows and their spread; predicted rows are judged apart."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
-from configs.arguments import counted
 from configs.study import Expectation
-from launch.study.rows import ScalingRow, grouped, median_rate
+from launch.study.rows import ScalingRow, grouped, median_rate, places
 
 Outcome = Literal["holds", "does not hold", "within the noise"]
 
@@ -69,16 +68,14 @@ def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> list[Compar
 def _places(expectation: Expectation, rows: Sequence[ScalingRow], spread: float) -> Iterator[Comparison]:
     """Judge an expectation in each place that rows of one basis have; a cell that ran once has the spread given."""
     networks, axis = {expectation.network, *expectation.than}, expectation.axis
-    others = [each for each in AXES if each != axis]
-    for key, group in grouped([row for row in rows if row.network in networks], *others).items():
+    asked = [row for row in rows if row.network in networks]
+    for where, group in places(asked, *(each for each in AXES if each != axis)):
         cells = grouped(group, "network", axis)
         pairs = {name: [cells.get((name, end)) for end in (expectation.base, expectation.other)] for name in networks}
-        known = {name: (base, other) for name, (base, other) in pairs.items() if base and other and base is not other}
+        known = {name: _ratio(base, other, spread) for name, (base, other) in pairs.items() if base and other}
         if len(known) == len(networks):
-            speeds = {name: _ratio(*pair, spread) for name, pair in known.items()}
-            order = dict(sorted(speeds.items(), key=lambda each: each[1].median))
-            shared = in_words(_value(name, value) for name, value in zip(others, key, strict=True))
-            yield Comparison(group[0].basis, shared, order, _judge(expectation, speeds))
+            speeds = dict(sorted(known.items(), key=lambda each: each[1].median))
+            yield Comparison(group[0].basis, where, speeds, _judge(expectation, speeds))
 
 
 def _ratio(base: Sequence[ScalingRow], other: Sequence[ScalingRow], spread: float) -> Range:
@@ -140,14 +137,3 @@ def verdict(
     if "does not hold" in found:
         return "holds in part" if "holds" in found else "does not hold"
     return "within the noise of this machine"
-
-
-def in_words(values: Iterable[str]) -> str:
-    """Return names as a list; a study that compares no frameworks has an empty one for them."""
-    return ", ".join(filter(None, values))
-
-
-def _value(name: str, value: Any) -> str:
-    if name == "ranks":
-        return counted(value, "rank")
-    return f"batch {value} a rank" if name == "batch" else str(value)

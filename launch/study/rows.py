@@ -3,11 +3,12 @@
 import csv
 import io
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from configs.arguments import counted
 from configs.study import ScalingCell
 from logs.disk import write_text
 from logs.folder import RunFolder
@@ -165,15 +166,23 @@ def grouped(rows: Iterable[ScalingRow], *names: str) -> dict[tuple[Any, ...], li
     return groups
 
 
+def places(rows: Iterable[ScalingRow], *names: str) -> Iterator[tuple[str, list[ScalingRow]]]:
+    """Yield groups of rows that agree in the named columns, each with their values in words, without empty ones."""
+    forms: dict[str, Callable[[Any], str]] = {"batch": "batch {} a rank".format, "ranks": lambda n: counted(n, "rank")}
+    for values, group in grouped(rows, *names).items():
+        words = [forms.get(name, str)(value) for name, value in zip(names, values, strict=True)]
+        yield ", ".join(filter(None, words)), group
+
+
 def median_rate(rows: Iterable[ScalingRow]) -> float:
     """Return the median images/s of rows; a row without a rate counts as 0."""
     return statistics.median(row.images_per_s or 0.0 for row in rows)
 
 
-def best_rate(rows: Iterable[ScalingRow]) -> float:
-    """Return the median images/s of the fastest kind of communication at the fewest ranks of the rows."""
-    _, fewest = min(grouped(rows, "ranks").items())
-    return max(map(median_rate, grouped(fewest, "communication").values()))
+def best_rate(rows: Iterable[ScalingRow], ranks: int) -> float:
+    """Return the median images/s of the fastest kind of communication on so many ranks; 0 if no row has them."""
+    ways = grouped([row for row in rows if row.ranks == ranks], "communication")
+    return max(map(median_rate, ways.values()), default=0.0)
 
 
 def with_efficiency(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
@@ -189,7 +198,7 @@ def with_efficiency(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     for network in grouped(measured, "framework", "network", "data").values():
         fewest = min(row.ranks for row in network)
         for batch in grouped(network, "batch").values():
-            if min(row.ranks for row in batch) == fewest and (base := best_rate(batch) / fewest):
+            if base := best_rate(batch, fewest) / fewest:
                 for row in batch:
                     found[id(row)] = replace(row, efficiency=(row.images_per_s or 0.0) / row.ranks / base)
     return list(found.values())
