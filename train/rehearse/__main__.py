@@ -93,7 +93,7 @@ def _parser() -> Parser:
 def _rehearse(options: _Options) -> int:
     from configs.load import load_both, resolve_path
     from configs.registry import horovod_has_mpi
-    from train.rehearse.rehearsed_run import Course, outcome_text, rehearsed_run, rehearsed_steps
+    from train.rehearse.rehearsed_run import Course, outcome_text, rehearsed_run
 
     if options.cluster is None:
         raise UserError("--cluster: got nothing, allowed: the described machine; see ./run.sh rehearse --help")
@@ -126,7 +126,7 @@ def _rehearse(options: _Options) -> int:
     folder = options.run_dir or resolve_path(cluster.paths.runs) / name
     if status := _start(recipe, cluster, Program.TRAIN_VERB, ["train"], ["--run-dir", str(folder)]):
         return status
-    sys.stdout.write(f"{outcome_text(folder, rehearsed_steps(folder, cluster), *described)}{_CAVEAT}\n")
+    sys.stdout.write(f"{outcome_text(folder, cluster, *described)}{_CAVEAT}\n")
     return 0
 
 

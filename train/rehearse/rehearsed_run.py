@@ -290,75 +290,40 @@ def invented_top1(epochs: int, target: float | None) -> tuple[float, ...]:
     return (*(min(value, most) for value in curve[:-1]), curve[-1])
 
 
-@dataclass(frozen=True)
-class RehearsedSteps:
-    """The steps of a rehearsal, times in seconds.
-
-    Attributes:
-        ranks: Number of ranks.
-        step_s: Mean time of a step.
-        compute_s: Waits of a step, on a rank that is not slow.
-        negotiation_s: What Horovod's interval costs a step: the last bucket waits for half an interval, on average.
-        busy: Share of this machine's processors that were busy, with ranks and with all else.
-        cpu_s: Processor time of a rank and step.
-    """
-
-    ranks: int
-    step_s: float
-    compute_s: float
-    negotiation_s: float
-    busy: float
-    cpu_s: float
-
-    @property
-    def predicted_s(self) -> float:
-        """Return the step's time on a machine whose processors are not the limit."""
-        return self.compute_s + self.negotiation_s
-
-    @property
-    def verdict(self) -> str:
-        """Return whether prediction and rehearsal agree, and why not."""
-        if abs(self.step_s / self.predicted_s - 1) <= _AGREES:
-            return "agree"
-        return "the CPU is the limit" if self.busy > _BUSY else "differ"
-
-
-def rehearsed_steps(folder: Path, cluster: Cluster) -> RehearsedSteps:
-    """Return what the steps of a rehearsal that has ended took, from its run folder and its cluster."""
-    rehearsal, summary = cluster.rehearsal, RunFolder(folder).summary()
-    assert rehearsal is not None
-    assert summary.images_per_s is not None
-    assert summary.global_batch_size is not None
-    assert summary.world_size is not None
-    assert summary.steps is not None
-    waits = rehearsal.waits
-    busy = [sample.machine_busy_cores for sample in read_samples(folder)]
-    return RehearsedSteps(
-        ranks=summary.world_size,
-        step_s=summary.global_batch_size / summary.images_per_s,
-        compute_s=(waits.forward_s + max(waits.gradients_s) + waits.update_s) / rehearsal.speed,
-        negotiation_s=cluster.communication.cycle_time_ms / 2e3 if summary.world_size > 1 else 0.0,
-        busy=mean(busy) / (os.cpu_count() or 1) if busy else 0.0,
-        cpu_s=sum(read_usage(folder)["cpu_s"]) / summary.world_size / summary.steps,
-    )
-
-
-def outcome_text(folder: Path, steps: RehearsedSteps, recipe: Recipe, cluster: Cluster) -> str:
+def outcome_text(folder: Path, rehearsed: Cluster, recipe: Recipe, described: Cluster) -> str:
     """Return what a rehearsal took, beside its waits and its predictions; keep the part on steps for the run's page.
+
+    A step should take the waits of a rank that is not slow, and half of Horovod's interval, which the last bucket waits
+    for on average.
 
     Args:
         folder: The run folder of a rehearsal that has ended.
-        steps: The steps of the rehearsal.
+        rehearsed: The cluster of the rehearsal.
         recipe: The described recipe.
-        cluster: The described machine.
+        described: The described machine.
     """
     calibration, startup = load_calibration(), json.loads((folder / STARTUP_FILE).read_text(encoding="utf-8"))
     lengths = [(row["phase"], row["end_s"] - row["begin_s"]) for row in startup["phases"]]
+    rehearsal, summary = rehearsed.rehearsal, RunFolder(folder).summary()
+    assert rehearsal is not None
+    assert summary.steps
+    ranks, waits = rehearsed.world_size, rehearsal.waits
+    step_s = (summary.global_batch_size or 0) / (summary.images_per_s or 1.0)
+    sleeps_s = (waits.forward_s + max(waits.gradients_s) + waits.update_s) / rehearsal.speed
+    negotiation_s = rehearsed.communication.cycle_time_ms / 2e3 if ranks > 1 else 0.0
+    busy = [sample.machine_busy_cores / (os.cpu_count() or 1) for sample in read_samples(folder)]
     told = fill_template(
         _TEMPLATE,
-        steps=steps,
-        summary=RunFolder(folder).summary(),
-        described=time_step(make_scenario(recipe, cluster, calibration), calibration),
+        ranks=ranks,
+        step_s=step_s,
+        sleeps_s=sleeps_s,
+        negotiation_s=negotiation_s,
+        agrees=abs(step_s / (sleeps_s + negotiation_s) - 1) <= _AGREES,
+        busy=mean(busy or [0.0]),
+        most_busy=_BUSY,
+        cpu_s=sum(read_usage(folder)["cpu_s"]) / ranks / summary.steps,
+        summary=summary,
+        described=time_step(make_scenario(recipe, described, calibration), calibration),
         startup=startup,
         longest=sorted(lengths, key=lambda each: -each[1])[:_LONGEST_PHASES],
     )
