@@ -1,4 +1,4 @@
-"""Whether a scaling study's expectations hold, by its rows and their spread; predicted rows are judged apart."""
+"""Whether a scaling study's expectations hold, by its measured rows and their spread."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,6 @@ AXES = ("framework", "communication", "data", "batch", "ranks")
 
 MARGIN = 0.03
 """A relative difference below this counts for nothing, however small the spread is."""
-
-ONE_RUN = 0.1
-"""Relative spread that is assumed of a cell that ran once."""
-
-ONE_DISTURBED_RUN = 2.0
-"""The same where other programs used the machine: runs of one cell then lie threefold apart, the median over the cells
-of docs/studies/chainermn-laptop.csv (two cores, 2026-11)."""
 
 _NOISE_CORES = 0.1
 """Cores that the services of an idle machine keep busy at most."""
@@ -41,60 +34,34 @@ class Comparison:
     """An expectation, judged on cells that differ only in the network and in the expectation's axis.
 
     Attributes:
-        basis: Whether the cells were measured or predicted.
         where: What the cells have in common, in words.
         speeds: Network -> images/s at the expectation's other value over images/s at the base value, lowest first.
-        outcome: ``holds`` if the speeds of all runs are as expected, ``does not hold`` if those of no run are.
+        outcome: ``holds`` if the speeds of all runs are as expected, ``does not hold`` if those of no run are; a cell
+            that ran once has no spread, and settles nothing.
     """
 
-    basis: Literal["measured", "predicted"]
     where: str
     speeds: Mapping[str, Range]
     outcome: Outcome
 
 
-def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> list[Comparison]:
-    """Judge an expectation wherever all networks in it have both cells.
-
-    Of the predicted rows, only those at the most ranks are judged.
-    """
-    known = grouped([row for row in rows if row.images_per_s], "basis")
-    measured, predicted = known.get(("measured",), []), known.get(("predicted",), [])
-    most = max((row.ranks for row in predicted), default=0)
-    beyond = [row for row in predicted if row.ranks == most]
-    return [*_places(expectation, measured, spread_of_one_run(measured)), *_places(expectation, beyond, 0.0)]
-
-
-def _places(expectation: Expectation, rows: Sequence[ScalingRow], spread: float) -> Iterator[Comparison]:
-    """Judge an expectation in each place that rows of one basis have; a cell that ran once has the spread given."""
+def compare(expectation: Expectation, rows: Sequence[ScalingRow]) -> Iterator[Comparison]:
+    """Judge an expectation wherever all networks in it have both cells; predicted rows do not count."""
     networks, axis = {expectation.network, *expectation.than}, expectation.axis
-    asked = [row for row in rows if row.network in networks]
+    asked = [row for row in rows if row.network in networks and row.images_per_s and row.basis == "measured"]
     for where, group in places(asked, *(each for each in AXES if each != axis)):
         cells = grouped(group, "network", axis)
         pairs = {name: [cells.get((name, end)) for end in (expectation.base, expectation.other)] for name in networks}
-        known = {name: _ratio(base, other, spread) for name, (base, other) in pairs.items() if base and other}
+        known = {name: _ratio(base, other) for name, (base, other) in pairs.items() if base and other}
         if len(known) == len(networks):
             speeds = dict(sorted(known.items(), key=lambda each: each[1].median))
-            yield Comparison(group[0].basis, where, speeds, _judge(expectation, speeds))
+            ran_once = any(cell and len(cell) == 1 for pair in pairs.values() for cell in pair)
+            yield Comparison(where, speeds, "within the noise" if ran_once else _judge(expectation, speeds))
 
 
-def _ratio(base: Sequence[ScalingRow], other: Sequence[ScalingRow], spread: float) -> Range:
-    (base_rate, least, most), (rate, low, high) = (_rates(cell, spread) for cell in (base, other))
-    return Range(rate / base_rate, low / most, high / least)
-
-
-def _rates(cell: Sequence[ScalingRow], spread: float) -> tuple[float, float, float]:
-    """Return median, lowest and highest rate of a cell."""
-    rates = [row.images_per_s or 0.0 for row in cell]
-    if len(rates) > 1:
-        return median(rates), min(rates), max(rates)
-    half = (1 + spread) ** 0.5
-    return rates[0], rates[0] / half, rates[0] * half
-
-
-def spread_of_one_run(rows: Sequence[ScalingRow]) -> float:
-    """Return the relative spread that is assumed of a cell that ran once."""
-    return ONE_DISTURBED_RUN if disturbing_cores(rows) else ONE_RUN
+def _ratio(base: Sequence[ScalingRow], other: Sequence[ScalingRow]) -> Range:
+    before, after = ([row.images_per_s or 0.0 for row in cell] for cell in (base, other))
+    return Range(median(after) / median(before), min(after) / max(before), max(after) / min(before))
 
 
 def disturbing_cores(rows: Sequence[ScalingRow]) -> list[float]:
@@ -128,8 +95,8 @@ def _judge(expectation: Expectation, speeds: Mapping[str, Range]) -> Outcome:
 def verdict(
     comparisons: Sequence[Comparison],
 ) -> Literal["holds", "holds in part", "does not hold", "within the noise of this machine", "not measured"]:
-    """Return the verdict over all measured comparisons; predictions do not count."""
-    found = {each.outcome for each in comparisons if each.basis == "measured"}
+    """Return the verdict over all comparisons."""
+    found = {each.outcome for each in comparisons}
     if not found:
         return "not measured"
     if found == {"holds"}:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.study import ScalingCell, ScalingStudy
-from launch.study.comparisons import MARGIN, compare, disturbing_cores, simulator_errors, spread_of_one_run, verdict
+from launch.study.comparisons import MARGIN, compare, disturbing_cores, simulator_errors, verdict
 from launch.study.figures import cell_figures, course_figures
 from launch.study.rows import ScalingRow, grouped, with_efficiency
 from logs.disk import found_object, write_text
@@ -51,7 +51,7 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
     measured = [row for row in complete if row.basis == "measured"]
     folders = [runs / row.folder for row in measured if row.folder]
     machines = [machine_in_words(found_object(folder / ENVIRONMENT_FILE)) for folder in folders]
-    judged = [(each.sentence, compare(each, complete)) for each in study.expects]
+    judged = [(each.sentence, list(compare(each, complete))) for each in study.expects]
     by_cell, courses = dict(cell_figures(complete, study.global_batch)), course_figures(complete, runs)
     axes = [field.name for field in fields(ScalingCell)]
     if not any(row.framework for row in rows):
@@ -70,7 +70,6 @@ def write_page(study: ScalingStudy, rows: Sequence[ScalingRow], runs: Path, fold
         judged=[(sentence, verdict(found), found) for sentence, found in judged],
         held=sum(verdict(found) == "holds" for _, found in judged),
         margin=f"{MARGIN:.0%}",
-        spread_of_one_run=f"{spread_of_one_run(measured):.0%}",
         sections=[
             *((title, figures, False) for title, figures in by_cell.items()),
             *((title, figures, len(figures) > _MOST_CHARTS) for title, figures in courses),

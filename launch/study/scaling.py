@@ -71,7 +71,7 @@ def run_scaling(study: ScalingStudy, runs: Path, output: Path, *, is_dry_run: bo
         write_table(rows, output / f"{study.name}.csv")  # also of a study in which every cell was skipped
         write_page(study, rows, runs, output)
         for each in study.expects:
-            sys.stdout.write(f"{verdict(compare(each, rows))}: {each.sentence}\n")
+            sys.stdout.write(f"{verdict(list(compare(each, rows)))}: {each.sentence}\n")
         sys.stdout.write(f"{output / study.name}.html\n")
 
     fitting, has_failed = [cell for cell, why in why_not.items() if why is None], False

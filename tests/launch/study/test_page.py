@@ -11,7 +11,7 @@ import pytest
 
 from launch.study.page import write_page
 from launch.study.rows import ScalingRow
-from tests.configs.studies import EXPECTS, scaling_study
+from tests.configs.studies import scaling_study
 from tests.launch.study.rows import scaling_row
 from tests.logs import samples
 
@@ -103,15 +103,12 @@ def test_expectations_stand_with_the_numbers_by_which_they_are_judged(page: Page
     assert lines[3] == "Expectations"
     assert "1 of 3 expectations hold wherever they were measured." in lines[4]
     assert "the difference is 3% or more" in lines[4]
-    assert "given a spread of 10%" in lines[4]
-    measured = "measured | d, batch 8 a rank, 2 ranks | wi&lt;de 0.55 (0.50 to 0.60)"
-    predicted = "predicted | d, batch 8 a rank, 2 ranks | wi&lt;de 0.50"
-    assert lines[5:12] == [
-        "Basis | Where | Images/s, relative | As expected",
-        "wi&lt;de loses with slow in place of fast holds", f"{measured} | yes", f"{predicted} | yes",
-        "wi&lt;de gains with slow in place of fast does not hold", f"{measured} | no", f"{predicted} | no",
+    measured = "d, batch 8 a rank, 2 ranks | wi&lt;de 0.55 (0.50 to 0.60)"
+    assert lines[5:10] == [
+        "Where | Images/s, relative | As expected",
+        "wi&lt;de loses with slow in place of fast holds", f"{measured} | yes",
+        "wi&lt;de gains with slow in place of fast does not hold", f"{measured} | no",
     ]  # fmt: skip
-    assert "given a spread of 200%" in page([scaling_row(1.0, other_busy_cores=0.5)], expects=[EXPECTS])[4]
     assert "Expectations" not in page(rows)
 
 
