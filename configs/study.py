@@ -33,6 +33,7 @@ Variants = Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 Numbers = Annotated[tuple[int, ...], Field(strict=False)]
 Arguments = Annotated[tuple[str | int, ...], Field(strict=False, min_length=1)]
+_AXES = ("framework", "network", "communication", "data", "batch", "ranks")
 
 
 class _AnyStudy(Section):
@@ -129,27 +130,6 @@ class Cell:
         return _as_folder(f"{self.curve}-{self.swept}-{self.tuned:g}-seed{self.seed}")
 
 
-class LeftOut(Section):
-    """Cells to leave out of the grid: those that have one of the listed values on every listed axis."""
-
-    framework: Names = ()
-    """Names in study.framework. If empty, any framework."""
-    network: Names = ()
-    """Names in study.network. If empty, any network."""
-    communication: Names = ()
-    """Names in study.communication. If empty, any communication."""
-    data: Names = ()
-    """Names in study.data. If empty, any data."""
-    batch: Numbers = Field((), json_schema_extra={"unit": "images"})
-    """Values of study.batch. If empty, any batch."""
-    ranks: Numbers = Field((), json_schema_extra={"unit": "ranks"})
-    """Values of study.ranks. If empty, any number of ranks."""
-
-    def matches(self, cell: ScalingCell) -> bool:
-        """Return whether ``cell`` has a listed value on every listed axis."""
-        return all(getattr(cell, axis) in values for axis, values in self if values)
-
-
 class Expectation(Section):
     """A comparison that the study is made for: a network's images/s at one value of an axis over those at another.
 
@@ -206,8 +186,9 @@ class ScalingStudy(_AnyStudy):
     """Kinds of communication to compare: a free name for each, with the keys that choose it, or {}."""
     data: Variants
     """Data sets to compare: a free name for each, with the keys that choose it, or {} for the recipe's."""
-    leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False)] = ()
-    """Combinations that are not run. A cell that an entry describes is left out."""
+    leave_out: Annotated[tuple[dict[str, Arguments], ...], Field(strict=False)] = ()
+    """Combinations that are not run, each with values by axis, as {network: [resnet50], ranks: [1, 2]}. A cell that has
+    one of the listed values on every listed axis is left out."""
     prepare: dict[str, Arguments] = Field(default_factory=dict)
     """Data sets to pack where they are missing: name of the data set -> arguments of ./run.sh prepare."""
     expects: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
@@ -217,9 +198,10 @@ class ScalingStudy(_AnyStudy):
 
     def _require_agreement(self) -> None:
         for each in self.leave_out:
-            if not any(values for _, values in each):
+            if not each:
                 raise ConfigError("leave_out", "{}", "at least one axis with values to leave out")
-            for axis, values in each:
+            _require_known("leave_out", each, _AXES)
+            for axis, values in each.items():
                 known = {batch for batch, _ in self._sizes} if axis == "batch" else getattr(self, axis)
                 _require_known(f"leave_out.{axis}", values, known)
         for one in self.expects:
@@ -260,7 +242,7 @@ class ScalingStudy(_AnyStudy):
             if (kind == "none" and ranks > 1) or (kind == "devices" and placement["cluster.num_nodes"] > 1):
                 continue
             cell = ScalingCell(framework, network, communication, data, batch, ranks)
-            if not any(each.matches(cell) for each in self.leave_out):
+            if not any(all(getattr(cell, axis) in each[axis] for axis in each) for each in self.leave_out):
                 yield cell, engine, kind
 
     def load(self, cell: ScalingCell, repeat: int = 0) -> tuple[Recipe, Cluster]:
@@ -317,7 +299,7 @@ def _require_apart(folders: Iterable[str]) -> None:
             raise UserError(f"study: {number} of its cells would have the folder {folder}; {remedy}")
 
 
-def _require_known(key: str, values: tuple[str | int, ...], known: Any) -> None:
+def _require_known(key: str, values: Iterable[str | int], known: Any) -> None:
     for value in values:
         if value not in known:
             raise ConfigError(key, value, ", ".join(map(str, known)))
