@@ -19,6 +19,7 @@ class Program(Enum):
     TRAIN_VERB = "launch"
     PREPARE_VERB = "data"
     SIMULATE_VERB = "train.sim"
+    MEASURE = "train.sim.measure_here"
     DOCTOR_VERB = "launch.doctor"
     PROBE = "launch.doctor.probe"
     ACCEPT_VERB = "launch.accept"

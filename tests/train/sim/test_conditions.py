@@ -25,9 +25,7 @@ from train.sim.conditions import (
 from train.sim.constants import load_calibration
 from train.sim.forecast import Forecast, forecast
 
-RATES = (
-    "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2, sum_bytes_per_s: 6e9, sum_bucket_s: 2e-4}"
-)
+RATES = "{flops: 4e10, memory_bytes_per_s: 8e9, link_bytes_per_s: 2e9, cores: 2}"
 
 
 def run_folder(folder: Path, recipe: str, cluster: str, rates: list[float], *overrides: str) -> Path:

@@ -95,9 +95,7 @@ def test_the_sums_of_bfloat16_take_float32s_bytes_from_65_ranks_on_and_pytorch_m
     assert machine.peak == machine.accelerator.peak32
 
 
-RATES = (
-    "{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9, cores: 2, sum_bytes_per_s: 8e9, sum_bucket_s: 2e-4}"
-)
+RATES = "{flops: 1e10, memory_bytes_per_s: 1e10, link_bytes_per_s: 1e9, cores: 2}"
 HOROVOD = ("cluster.engine.name=mxnet", "cluster.communication.kind=horovod")
 SEVERAL_NODES = (*HOROVOD, "cluster.launcher=mpirun", "cluster.communication.backend=mpi")
 
@@ -121,7 +119,7 @@ def test_a_rank_has_its_share_of_the_cores_and_of_the_bandwidth(
     rates = rates_of_processor(load_cluster("laptop", [*sets, f"cluster.node.cores={cores or 'null'}"]))
     found = (rates["flops"], rates["memory_bytes_per_s"], rates["sum_bytes_per_s"])
     assert found == pytest.approx((flops, memory, sums))
-    assert (rates["cores"], rates["link_bytes_per_s"], rates["sum_bucket_s"]) == (cores or 64, 1.5e9, 2e-4)
+    assert (rates["cores"], rates["link_bytes_per_s"]) == (cores or 64, 1.5e9)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +149,6 @@ def test_rates_measured_beside_other_work_carry_a_warning(
 
 def test_more_nodes_have_the_cards_of_the_cluster_file_or_one_as_fast_as_the_link() -> None:
     rates = {"flops": 1e10, "memory_bytes_per_s": 2e10, "link_bytes_per_s": 3e9, "cores": 2.0}
-    rates |= {"sum_bytes_per_s": 8e9, "sum_bucket_s": 2e-4}
     sets = ["cluster.num_nodes=3", *SEVERAL_NODES]
     bare = machine_of_rates(rates, load_cluster("laptop", sets))
     cpu = bare.accelerator
@@ -160,8 +157,11 @@ def test_more_nodes_have_the_cards_of_the_cluster_file_or_one_as_fast_as_the_lin
     cards = ["cluster.node.nics=2", "cluster.node.nic_bytes_per_s=5e9", "cluster.node.cpu=EPYC 7763"]
     cpu = machine_of_rates(rates, load_cluster("laptop", [*sets, *cards])).accelerator
     assert (cpu.nics, cpu.nic, cpu.link, cpu.name) == (2, 5e9, 3e9, "EPYC 7763")
-    shared = machine_of_rates(rates, load_cluster("laptop", ["cluster.communication.kind=shared_memory"]))
-    assert shared.sums == SharedSums(bytes_per_s=8e9, bucket_s=2e-4, cores=2.0)
+    sharing = load_cluster("laptop", ["cluster.communication.kind=shared_memory"])
+    shared = machine_of_rates(rates, sharing)
+    assert shared.sums == SharedSums(bytes_per_s=2e10, bucket_s=2e-4, cores=2.0), "a sum is as fast as a copy"
+    apart = machine_of_rates(rates | {"sum_bytes_per_s": 8e9}, sharing)
+    assert apart.sums == SharedSums(bytes_per_s=8e9, bucket_s=2e-4, cores=2.0), "of one core, or of an earlier version"
     assert (shared.ranks, shared.bytes_per_number, shared.peak) == (2, 4, 1e10)
 
 
@@ -188,9 +188,9 @@ def test_ranks_that_share_memory_negotiate_nothing_and_ranks_over_horovod_do(tmp
     assert shared.step.overhead_s == 0 < horovod.step.overhead_s
     assert shared.images_per_s > horovod.images_per_s
     assert 1 < shared.startup.total_s < 5, "the digits take about 2 s on two ranks"
-    # Neither rank has a core for its thread, so no sum is hidden: 4 bytes at 8e9 bytes/s for each byte, and 0.2 ms.
+    # Neither rank has a core for its thread, so no sum is hidden: 4 bytes at 1e10 bytes/s for each byte, and 0.2 ms.
     size_bytes = sum(one.size_bytes for one in shared.step.reductions)
-    expected_s = 4 * size_bytes / 8e9 + 2e-4 * len(shared.step.reductions)
+    expected_s = 4 * size_bytes / 1e10 + 2e-4 * len(shared.step.reductions)
     assert shared.step.contention_s + shared.step.exposed_communication_s == pytest.approx(expected_s, rel=0.05)
 
 

@@ -1,14 +1,9 @@
 """``./run.sh simulate --calibrate-here`` measures this machine by two processes, and keeps its rates in a file."""
 
-import os
-import socket
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from train.comm.shared_sum import create_memory
 from train.sim.__main__ import main
 from train.sim.hardware import load_description
 from train.sim.measure_here import measure_process
@@ -23,17 +18,16 @@ def test_this_machine_is_measured_in_possible_rates_and_no_file_stays_open(
     assert _open_files() == files
     assert capsys.readouterr().out.startswith(f"wrote {path}: ")
     found = load_description(path)
-    ways = {f"{way}_bytes_per_s" for way in ("memory", "link", "sum")}
-    assert found.keys() == {"core_share", "cores", "flops", "sum_bucket_s", *ways}
+    ways = {f"{way}_bytes_per_s" for way in ("memory", "link")}
+    assert found.keys() == {"core_share", "cores", "flops", *ways}
     assert 0 < found["core_share"] <= 1.01
     # A core makes at most 64 float32 operations in each of 6e9 cycles. Other work may leave little of it.
     assert 1e6 < found["flops"] < 4e11
     assert all(1e6 < found[way] < 1e12 for way in ways)
-    assert 1e-7 < found["sum_bucket_s"] < 10
 
 
-class _QuarterSeconds(threading.local):
-    """A clock of each thread that is a quarter of a second later at every reading."""
+class _QuarterSeconds:
+    """A clock that is a quarter of a second later at every reading."""
 
     now_s = 0.0
 
@@ -50,18 +44,10 @@ def test_rates_are_operations_and_bytes_over_the_time_between_two_readings_of_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("train.sim.measure_here.time", _QuarterSeconds())
-    memory = create_memory()
-    ends = [end.detach() for end in socket.socketpair()]
-    with ThreadPoolExecutor(2) as ranks:
-        found = list(ranks.map(measure_process, (0, 1), ends, (memory, memory)))
-    os.close(memory)
-    assert found[0] == found[1]
-    # A product and a copy take a quarter of a second, and so do 16 large buckets together, and a small one. A rank
-    # reads and writes four bytes for a byte of a bucket; the time of a small bucket does not count. The process has
-    # 0.625 of the 1.5 s between the first reading and the seventh.
-    assert found[0] == pytest.approx({
-        "flops": 2 * 512**3 / 0.25, "memory_bytes_per_s": 2 * (32 << 20) / 0.25, "sum_bucket_s": 0.25,
-        "sum_bytes_per_s": 4 * (4 << 20) / (0.25 / 16 - 0.25), "core_share": 0.625 / 1.5,
+    # A product and a copy take a quarter of a second. The process has 0.625 of the 1.5 s between the first reading and
+    # the seventh.
+    assert measure_process() == pytest.approx({
+        "flops": 2 * 512**3 / 0.25, "memory_bytes_per_s": 2 * (32 << 20) / 0.25, "core_share": 0.625 / 1.5,
     })  # fmt: skip
 
 
