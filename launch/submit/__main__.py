@@ -78,7 +78,7 @@ def _submit(options: _Options) -> int:
     from launch.submit.submission import make_job, refusal, submit_command, submit_job
     from logs.folder import RunFolder
     from logs.weights import starting_weights
-    from train.rehearse.rehearsed_run import Course, rehearsed_job
+    from train.rehearse.rehearsed_run import rehearsed_job
 
     overrides = [*starting_weights(options.start_from), *options.overrides]
     recipe, cluster = load_settings(options.recipe, options.cluster, overrides)
@@ -87,7 +87,7 @@ def _submit(options: _Options) -> int:
         scheduler = cluster.scheduler.model_copy(update={"spare_nodes": 0})
         cluster = cluster.model_copy(update={"scheduler": scheduler})
     if options.rehearse:
-        recipe, cluster = rehearsed_job(recipe, cluster, Course(shrink=1))
+        recipe, cluster = rehearsed_job(recipe, cluster)
     hosts = () if options.hosts is None else parse_hosts(options.hosts, cluster.ranks_per_node)
     folders = _run_folders(options.run_dir or RunFolder.new(recipe, cluster).path, options.repeat)
     spec = make_job(recipe, cluster, hosts, folders, accept_minutes=options.accept)

@@ -91,11 +91,11 @@ class OverlapBench(Bench):
             UserError: The simulator does not know the described machine, or the recipe does not fit it.
         """
         from configs.load import load_both
-        from train.rehearse.rehearsed_run import Course, rehearsed_run
+        from train.rehearse.rehearsed_run import rehearsed_run
 
         place = ("cluster.num_nodes=1", f"cluster.ranks_per_node={ranks}", f"batch.global_size={ranks * _BATCH}")
         recipe, cluster = load_both(_RECIPE, self.described, (*place, *self.overrides))
-        return cluster, *rehearsed_run(recipe, cluster, Course(_SHRINK), ranks=ranks)
+        return cluster, *rehearsed_run(recipe, cluster, {"shrink": _SHRINK}, ranks=ranks)
 
     def _compare(
         self, described: "Cluster", recipe: "Recipe", cluster: "Cluster", backward_s: float, jobs: "Jobs"

@@ -22,6 +22,13 @@ from configs.programs import Program, command_of
 if TYPE_CHECKING:
     from configs.schema import Cluster, Recipe
 
+
+def _slow_rank(text: str) -> tuple[str, float]:
+    place, _, factor = text.rpartition(":")
+    return place, float(factor)
+
+
+_slow_rank.__name__ = "RANK:FACTOR"  # as argparse names the type of a value that it refuses
 _CAVEAT = "The accuracies are invented: this run is a rehearsal, not a result."
 _MOST_OVER_GLOO = 8
 """Gloo sums in a ring, which takes 2 (N - 1) messages a rank, and MPI in a tree: with 64 ranks on two cores, a step of
@@ -43,11 +50,12 @@ class _Options:
     )
     shrink: int = option("tensors are F times smaller than the real ones", 256, metavar="F", type=int)
     speed: float = option("sleeps are S times shorter than the real compute", 1.0, metavar="S", type=float)
-    slow: list[str] | None = option(
+    slow: list[tuple[str, float]] | None = option(
         "make a rank slower by this factor, or with --accept its copies or its link (3:copy:1.2, 3:link:1.3); "
         "repeatable",
         metavar="RANK:FACTOR",
         action="append",
+        type=_slow_rank,
     )
     noise: float = option("standard deviation of every wait, as a share of it", 0.0, metavar="SHARE", type=float)
     fail: list[str] | None = option(
@@ -93,14 +101,18 @@ def _parser() -> Parser:
 def _rehearse(options: _Options) -> int:
     from configs.load import load_both, resolve_path
     from configs.registry import horovod_has_mpi
-    from train.rehearse.rehearsed_run import Course, outcome_text, rehearsed_run
+    from train.rehearse.rehearsed_run import outcome_text, rehearsed_run
 
     if options.cluster is None:
         raise UserError("--cluster: got nothing, allowed: the described machine; see ./run.sh rehearse --help")
     described = load_both(options.recipe, options.cluster, options.overrides)
     if options.ranks is None:
         raise UserError("--ranks: got nothing, allowed: the number of ranks on this machine")
-    course = Course(options.shrink, options.speed, options.slow or [], options.fail or [], options.noise)
+    course = {
+        **{name: getattr(options, name) for name in ("shrink", "speed", "noise")},
+        "slow_ranks": dict(options.slow or ()),
+        "faults": options.fail or [],
+    }
     times_own_work = options.check is not None or options.accept is not None
     is_large = options.ranks > _MOST_OVER_GLOO and not times_own_work
     has_mpi = is_large and shutil.which("mpirun") and horovod_has_mpi()

@@ -5,9 +5,7 @@ Imports no framework, so that `launch` may import it.
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -64,55 +62,12 @@ _BUSY = 0.7
 """Share of this machine's processors from which on ranks wait for them."""
 _LONGEST_PHASES = 4
 _TEMPLATE = Path(__file__).with_name("rehearsal.txt.jinja")
-_SLOW_RANK = re.compile(r"(?P<place>(?P<rank>\d+)(:\w+)?):(?P<factor>-?\d*\.?\d+)")
-
-
-@dataclass(frozen=True)
-class Course:
-    """How a rehearsal differs from the described run.
-
-    Attributes:
-        shrink: Factor by which tensors are shorter.
-        speed: Factor by which waits are shorter.
-        slow_ranks: ``RANK:FACTOR`` each, or with a part, ``RANK:copy:FACTOR``.
-        faults: ``WHAT@STEP:RANK`` each.
-        noise: Standard deviation of a wait, as a share of it.
-    """
-
-    shrink: int = 256
-    speed: float = 1.0
-    slow_ranks: Sequence[str] = ()
-    faults: Sequence[str] = ()
-    noise: float = 0.0
-
-    def block(self, ranks: int, total_steps: int, spares: int = 0) -> dict[str, Any]:
-        """Return the block ``rehearsal`` of a cluster file, without its waits; a spare rank may be slow, too.
-
-        Raises:
-            ConfigError: A slow rank or a fault has another form, or lies outside the run.
-        """
-        for text in self.faults:
-            try:
-                fault = Fault.parse(text)
-            except ConfigError as error:
-                raise ConfigError("--fail", text, error.allowed) from None
-            if fault.rank >= ranks or fault.step >= total_steps:
-                allowed = f"a rank from 0 to {ranks - 1} and a step from 1 to {total_steps - 1}"
-                raise ConfigError("--fail", text, allowed)
-        slow = {}
-        for text in self.slow_ranks:
-            found = _SLOW_RANK.fullmatch(text)
-            if found is None or int(found["rank"]) >= ranks + spares:
-                raise ConfigError("--slow", text, f"RANK:FACTOR with a rank from 0 to {ranks + spares - 1}, as 7:1.5")
-            slow[found["place"]] = float(found["factor"])
-        own = {"shrink": self.shrink, "speed": self.speed, "noise": self.noise}
-        return {**own, "slow_ranks": slow, "faults": list(self.faults)}
 
 
 def rehearsed_run(  # noqa: PLR0913 (each says another part of the place)
     recipe: Recipe,
     cluster: Cluster,
-    course: Course,
+    course: Mapping[str, Any],
     *,
     ranks: int,
     nodes: int = 1,
@@ -127,7 +82,7 @@ def rehearsed_run(  # noqa: PLR0913 (each says another part of the place)
     Args:
         recipe: The recipe.
         cluster: The described machine.
-        course: What is shorter, slower or goes wrong.
+        course: Keys of the block ``rehearsal``: what is shorter, slower or goes wrong.
         ranks: Processes on this machine, over all nodes.
         nodes: Nodes of the launcher, for virtual nodes under srun.
         launcher: How the processes start.
@@ -182,15 +137,14 @@ def without_slow_ranks(cluster: Cluster, scores: Sequence[NodeScore]) -> tuple[C
     return cluster.model_copy(update={"rehearsal": rehearsal}), why
 
 
-def rehearsed_job(recipe: Recipe, cluster: Cluster, course: Course) -> tuple[Recipe, Cluster]:
+def rehearsed_job(recipe: Recipe, cluster: Cluster) -> tuple[Recipe, Cluster]:
     """Return what ``./run.sh submit --rehearse`` submits: the described run on its own nodes, with waits.
 
     Nodes, ranks, launcher, scheduler, container, variables and folders stay those of the cluster. Without a GPU, MPI or
-    Gloo takes NCCL's place.
+    Gloo takes NCCL's place. Tensors have their real sizes.
 
     Raises:
-        UserError: The simulator does not know the described machine, or a slow rank or a fault has another form or
-            lies outside the run.
+        UserError: The simulator does not know the described machine.
     """
     settings = cluster.model_dump(mode="json")
     communication = settings["communication"]
@@ -201,11 +155,11 @@ def rehearsed_job(recipe: Recipe, cluster: Cluster, course: Course) -> tuple[Rec
     kind = communicators_of(installed_engine())[0]
     scheduler = {**settings["scheduler"], "check_first": False}  # the rehearsal is the check
     place = {**settings, "scheduler": scheduler, "communication": {"kind": kind, "backend": backend, **kept}}
-    return _waiting_run(recipe, cluster, place, course)
+    return _waiting_run(recipe, cluster, place, {"shrink": 1})
 
 
 def _waiting_run(
-    recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], course: Course, *, forked: bool = False
+    recipe: Recipe, cluster: Cluster, place: Mapping[str, Any], course: Mapping[str, Any], *, forked: bool = False
 ) -> tuple[Recipe, Cluster]:
     """Return the recipe for the ranks of ``place``, and that cluster with waits in place of the engine."""
     ranks, spares = place["num_nodes"] * place["ranks_per_node"], place["scheduler"].get("spare_nodes", 0)
@@ -218,19 +172,24 @@ def _waiting_run(
     kept = _kept(described, "precision", "layout", "update_groups", "run_ahead_steps", "timing")
     if place["communication"]["kind"] == _SLEEPING:
         kept["precision"] = "float32"
-    waits = waits_of(recipe, cluster).model_dump(mode="json")
     tree = {
         **place,
         "device": "cpu",
         "sample_gpus": False,
         "engine": {"name": next(name for name, entry in ENGINES.items() if not entry.computes), **kept},
-        "rehearsal": {
-            "waits": waits,
-            "forked": forked,
-            **course.block(ranks, plan_run(rehearsed, ranks).total_steps, spares),
-        },
+        "rehearsal": {"waits": waits_of(recipe, cluster).model_dump(mode="json"), "forked": forked, **course},
     }
-    return rehearsed, validate(Cluster, tree, "cluster.")
+    waiting = validate(Cluster, tree, "cluster.")
+    assert waiting.rehearsal is not None
+    steps = plan_run(rehearsed, ranks).total_steps
+    for text in waiting.rehearsal.faults:
+        fault = Fault.parse(text)
+        if fault.rank >= ranks or fault.step >= steps:
+            raise ConfigError("--fail", text, f"a rank from 0 to {ranks - 1} and a step from 1 to {steps - 1}")
+    for rank in waiting.rehearsal.slow_ranks:
+        if int(rank.partition(":")[0]) >= ranks + spares:
+            raise ConfigError("--slow", rank, f"a rank from 0 to {ranks + spares - 1}")
+    return rehearsed, waiting
 
 
 def _kept(block: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from train.export.exported_run import ExportedRun
 from train.export.formats import evaluate, on_cpu
 from train.networks.arch import network_of
 from train.rank.identity import Identity
-from train.rehearse.rehearsed_run import Course, rehearsed_job
+from train.rehearse.rehearsed_run import rehearsed_job
 
 pytestmark = pytest.mark.xdist_group("export")
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_exported_or_written_is_refused_in_one_line(
     (checkpoint := RunFolder(_begun(odd)).checkpoints.files()[0]).unlink()
     os.mkfifo(checkpoint)
     no_file = f"no complete checkpoint in it: checkpoints/{checkpoint.name}: cannot be read (it is not a file)"
-    rehearsed = rehearsed_job(*load_both("digits", "a100-node"), Course(shrink=1))
+    rehearsed = rehearsed_job(*load_both("digits", "a100-node"))
     (rehearsal / "config.yaml").write_text(dump(*rehearsed), encoding="utf-8")
     (_begun(run) / "export").touch()
     (tmp_path / "link").symlink_to("gone")

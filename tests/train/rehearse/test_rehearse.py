@@ -163,9 +163,11 @@ def test_many_ranks_are_rehearsed_over_mpi_where_horovod_has_it(
     [
         (["digits", "--cluster", "abci-v100"], "--ranks: got nothing"),
         (["digits", "--ranks", "2"], "--cluster: got nothing"),
+        (["digits", "--slow", "1:fast"], "argument --slow: invalid RANK:FACTOR value: '1:fast'"),
+        ([*WORDS, "--ranks", "2", "--slow", "1:disk:2"], "cluster.rehearsal.slow_ranks: got '1:disk:2.0'"),
     ],
 )
-def test_a_command_line_that_lacks_something_is_refused(
+def test_a_command_line_that_lacks_something_or_has_no_number_is_refused(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
