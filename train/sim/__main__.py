@@ -82,7 +82,7 @@ class Options:
     budget: float | None = option("with --optimize: at most H accelerator hours", metavar="H", type=float)
     price: float | None = option("price of an accelerator hour", metavar="P", type=float)
     collectives: bool = option("time of every allreduce by ranks and bytes", default=False)
-    startup: bool = option("time of the start-up by ranks, with seeded or broadcast weights", default=False)
+    startup: bool = option("time of the start-up by ranks", default=False)
     points: Path | None = option("predict each row of a points file", group="files", metavar="CSV", type=Path)
     validate: Path | None = option("compare each row's predicted and measured rate", metavar="CSV", type=Path)
     held_out: bool = option("with --validate: predict by fits that have not seen the row (minutes)", default=False)

@@ -120,12 +120,9 @@ def _grid(scenario: Scenario, calibration: Calibration, options: "Options") -> s
 
 
 def _startup() -> str:
-    """Answer ``--startup``: seconds by ranks, of this program and in the usual order of the phases."""
-    rows = [
-        [ranks, *(round(predict_startup(ranks, is_usual=each).total_s, 1) for each in (False, True))]
-        for ranks in (1 << power for power in range(13))
-    ]
-    return table(rows, ("ranks", "seeded weights, phases overlap", "broadcast weights, one phase after another"))
+    """Answer ``--startup``: seconds by ranks."""
+    rows = [[ranks, round(predict_startup(ranks).total_s, 1)] for ranks in (1 << power for power in range(13))]
+    return table(rows, ("ranks", "start-up s"))
 
 
 def _collectives(scenario: Scenario, calibration: Calibration, options: "Options") -> str:

@@ -126,36 +126,28 @@ class StartupTime(NamedTuple):
         launch_s: Launch of the processes and their imports.
         communicator_s: Until all ranks are connected.
         pipeline_s: Input pipeline, network and optimizer states.
-        total_s: Less than the sum of the phases if the communicator starts while the pipeline is built; with the
-            broadcast of the weights, if rank 0 sends them.
     """
 
     launch_s: float
     communicator_s: float
     pipeline_s: float
-    total_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Less than the sum of the phases, because the communicator starts while the pipeline is built."""
+        return self.launch_s + max(self.communicator_s, self.pipeline_s)
 
 
-def predict_startup(ranks: int, *, is_usual: bool = False, on_cpu: bool = False) -> StartupTime:
-    """Predict the start of ``ranks`` processes.
-
-    Args:
-        ranks: Number of processes.
-        is_usual: Whether the communicator starts after network and pipeline were built, and rank 0 then broadcasts the
-            weights tensor by tensor. If False, it starts meanwhile, and every rank draws the same weights.
-        on_cpu: Whether they are on one machine without GPUs, where ``is_usual`` changes nothing.
-    """
+def predict_startup(ranks: int, *, on_cpu: bool = False) -> StartupTime:
+    """Predict the start of ``ranks`` processes; ``on_cpu`` are those on one machine without GPUs."""
     if on_cpu:
-        found = program_numbers("startup_on_cpu")
-        return StartupTime(**found, total_s=found["launch_s"] + max(found["communicator_s"], found["pipeline_s"]))
+        return StartupTime(**program_numbers("startup_on_cpu"))
     found = program_numbers("startup")
-    launch_s, pipeline_s = found["launch_s"] + found["launch_doubling_s"] * math.log2(ranks), found["pipeline_s"]
-    communicator_s = found["communicator_s"] + found["communicator_rank_s"] * ranks if ranks > 1 else 0.0
-    built_s = max(communicator_s, pipeline_s)
-    if is_usual:
-        weights_s = found["tensors"] * found["negotiation_rank_s"] * ranks + found["broadcast_s"] if ranks > 1 else 0.0
-        built_s = communicator_s + pipeline_s + weights_s
-    return StartupTime(launch_s, communicator_s, pipeline_s, launch_s + built_s)
+    return StartupTime(
+        launch_s=found["launch_s"] + found["launch_doubling_s"] * math.log2(ranks),
+        communicator_s=found["communicator_s"] + found["communicator_rank_s"] * ranks if ranks > 1 else 0.0,
+        pipeline_s=found["pipeline_s"],
+    )
 
 
 def predict_init(ranks: int, mlperf_round: str, *, has_compiler: bool) -> float:
