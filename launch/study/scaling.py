@@ -172,9 +172,6 @@ def _predict(study: ScalingStudy, cells: Sequence[ScalingCell]) -> list[ScalingR
     if cluster.device == "cpu" and not cluster.node.cpu and not DESCRIPTION.is_file():
         subprocess.run(command_of(Program.SIMULATE_VERB, "--calibrate-here"), cwd=ROOT, check=False)
     scenario, calibration = conditions(recipe, cluster)
-    if cluster.communication.kind == "parameter_server":
-        algorithm = f"ps:{cluster.communication.servers}"
-        scenario = replace(scenario, software=replace(scenario.software, algorithm=algorithm))
     forecasts = sweep(scenario, calibration, [("ranks", tuple(str(cell.ranks) for cell in cells))])
     return [
         ScalingRow(

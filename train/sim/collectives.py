@@ -28,12 +28,10 @@ class SharedSums:
 
     Attributes:
         bytes_per_s: Bytes that the thread of one rank reads and writes.
-        bucket_s: Time of a bucket without bytes: messages between the threads, and their waking.
         cores: Cores of the machine, on which the ranks compute, too.
     """
 
     bytes_per_s: float
-    bucket_s: float
     cores: float
 
 
@@ -136,6 +134,9 @@ _PROTOCOLS = (
 
 _SWITCH_BASE_S = 30e-6
 """Latency of a reduction in the switches (CollNet, SHARP) before its first step."""
+_SUM_BUCKET_S = 2e-4
+"""Time of a bucket of a few bytes in shared memory: messages between the threads, and their waking; measured on two
+cores, and assumed everywhere."""
 _MESSAGE_S = 1e-6
 """A host's work for one message: NCCL's overhead of a network post. A parameter server gets a message of each rank."""
 _TREE_BUS_SHARE = 0.92
@@ -298,7 +299,7 @@ def shared_memory(topology: Topology, size_bytes: float) -> float:
     ranks, sums = topology.ranks, topology.sums
     moved = (4 * (ranks - 1) + ranks + 2) / ranks
     turns = max(1.0, ranks / sums.cores)
-    return turns * sums.bucket_s + turns * moved * size_bytes / sums.bytes_per_s
+    return turns * _SUM_BUCKET_S + turns * moved * size_bytes / sums.bytes_per_s
 
 
 ALGORITHMS: dict[str, Callable[[Topology, float], float]] = {

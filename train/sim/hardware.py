@@ -29,8 +29,6 @@ _CORE_BYTES_PER_S = 12e9
 """Memory bandwidth that one core can use at most; assumed, from 8 to 15 GB/s of copies on one core of several CPUs."""
 _LOOPBACK_BYTES_PER_S = 1.5e9
 """Rate of a local TCP connection between ranks of one node; assumed, 0.6 to 3 GB/s on two-core machines."""
-_SUM_BUCKET_S = 2e-4
-"""Time of a bucket of a few bytes in shared memory; assumed, measured on two cores."""
 _RATES = ("cores", "flops", "link_bytes_per_s", "memory_bytes_per_s")
 """Keys that a description must have."""
 _QUIET = 0.9
@@ -352,8 +350,7 @@ def machine_of_rates(rates: dict[str, float], cluster: Cluster) -> Machine:
     sums = None
     if communication.kind == "shared_memory":
         # The thread of a rank that sums reads and writes as a copy does: 8.8 and 8.5 GB/s on one machine.
-        rate = rates.get("sum_bytes_per_s", rates["memory_bytes_per_s"])
-        sums = SharedSums(rate, _SUM_BUCKET_S, rates["cores"])
+        sums = SharedSums(rates.get("sum_bytes_per_s", rates["memory_bytes_per_s"]), rates["cores"])
     cpu = Accelerator(
         name=node.cpu or "this machine",
         chip="cpu",

@@ -134,18 +134,16 @@ def test_faster_links_never_cost_time_and_more_bytes_never_save_any(
 
 
 def test_a_sum_in_shared_memory_is_its_passes_over_the_memory_and_ranks_above_the_cores_take_turns() -> None:
-    sums = SharedSums(bytes_per_s=8e9, bucket_s=1e-4, cores=2)
+    sums = SharedSums(bytes_per_s=8e9, cores=2)
     two, four = (Topology(ranks, ranks, 1e9, 1e9, link_kind="memory", sums=sums) for ranks in (2, 4))
-    assert allreduce(SHARED_MEMORY, two, 8e6) == pytest.approx(1e-4 + 4 * 8e6 / 8e9)
-    assert allreduce(SHARED_MEMORY, four, 8e6) == pytest.approx(2 * (1e-4 + 4.5 * 8e6 / 8e9))
+    assert allreduce(SHARED_MEMORY, two, 8e6) == pytest.approx(2e-4 + 4 * 8e6 / 8e9)
+    assert allreduce(SHARED_MEMORY, four, 8e6) == pytest.approx(2 * (2e-4 + 4.5 * 8e6 / 8e9))
 
 
-@pytest.mark.parametrize(
-    "topology", [Topology(4, 4, 100e9, 20e9), Topology(8, 4, 1e9, 1e9, sums=SharedSums(6e12, 1e-7, 8))]
-)
+@pytest.mark.parametrize("topology", [Topology(4, 4, 100e9, 20e9), Topology(8, 4, 1e9, 1e9, sums=SharedSums(6e12, 8))])
 def test_only_ranks_of_one_machine_with_a_memory_of_all_of_them_sum_in_it(topology: Topology) -> None:
     assert SHARED_MEMORY not in allreduce_times(topology, 1e6)
-    assert SHARED_MEMORY in allreduce_times(replace(topology, ranks=4, sums=SharedSums(6e12, 1e-7, 8)), 1e6)
+    assert SHARED_MEMORY in allreduce_times(replace(topology, ranks=4, sums=SharedSums(6e12, 8)), 1e6)
     with pytest.raises(ConfigError, match="CPU ranks of one machine that share memory"):
         allreduce(SHARED_MEMORY, topology, 8e6)
 

@@ -90,9 +90,9 @@ def _hidden_s(step: StepTime, alone_s: float) -> float:
     [
         (None, 12, "tree", 12 / 80),  # of a V100's multiprocessors
         (None, 60, "tree", 0.5),  # at most
-        (SharedSums(8e9, 1e-4, cores=63), 12, SHARED_MEMORY, 1.0),  # a thread that sums has no core of its own
-        (SharedSums(8e9, 1e-4, cores=64), 12, SHARED_MEMORY, 0.0),
-        (SharedSums(8e9, 1e-4, cores=63), 12, "ring", 0.15),
+        (SharedSums(8e9, cores=63), 12, SHARED_MEMORY, 1.0),  # a thread that sums has no core of its own
+        (SharedSums(8e9, cores=64), 12, SHARED_MEMORY, 0.0),
+        (SharedSums(8e9, cores=63), 12, "ring", 0.15),
     ],
 )
 def test_reductions_follow_each_other_on_one_stream_and_slow_the_backward_that_hides_them(
