@@ -6,6 +6,7 @@ needs nothing else, at their top.
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -48,6 +49,9 @@ _PACKAGES = {"PIL": "Pillow", "yaml": "PyYAML"} | {
     )
 }  # fmt: skip
 """Module -> package: what every bench imports. A Python that PYTHONPATH leads to this program may lack some."""
+
+_NOTICED = 0.05
+"""Share of the processors from which on other work is worth a note; services of an idle machine take 0.01."""
 
 
 class BenchCommand(NamedTuple):
@@ -115,7 +119,7 @@ def _run(command: BenchCommand) -> int:
     from configs.registry import require_engine
     from logs.disk import explain_disk_errors, write_json
     from train.bench.launching import Jobs
-    from train.bench.measure import watch_others
+    from train.bench.measure import Report, surroundings, watch_others
     from train.bench.samples import MeasurementFailed, MeasurementRefused
 
     if command.bench.needs:
@@ -128,11 +132,15 @@ def _run(command: BenchCommand) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
     other_cores = watch_others()
     try:
-        report = command.bench.measure(Jobs()).beside(other_cores())
+        report = command.bench.measure(Jobs())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
         return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1
-    tree = {"bench": command.name, "time": now.astimezone().isoformat(), **asdict(report)}
+    cores = len(os.sched_getaffinity(0))
+    if (taken := other_cores()) >= _NOTICED * cores:
+        busy = f"this machine was busy: other work took {taken:.1f} of {cores} cores"
+        report = Report(report.rows, [*report.notes, busy])
+    tree = {"bench": command.name, "time": now.astimezone().isoformat(), **asdict(report), **surroundings()}
     write_json(output, tree)
     sys.stdout.write((json.dumps(tree, indent=1) if command.json else f"{_text(report)}\n{output}") + "\n")
     if not report.rows:
@@ -145,7 +153,10 @@ def _text(report: "Report") -> str:
     from train.bench.measure import CONFIDENCE
 
     titles = ["alternative", "figure", "median", f"{CONFIDENCE:.0%} interval", "low", "high", "n", "verdict"]
-    spans = [f"{row.interval[0]:,.4g} to {row.interval[1]:,.4g}" if row.interval else "too few" for row in report.rows]
+    spans = [
+        "too few" if row.interval_low is None else f"{row.interval_low:,.4g} to {row.interval_high:,.4g}"
+        for row in report.rows
+    ]
     cells = [
         [row.alternative, row.figure, row.median, span, row.low, row.high, row.n, row.verdict]
         for row, span in zip(report.rows, spans, strict=True)

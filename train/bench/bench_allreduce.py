@@ -1,35 +1,21 @@
 """How long an allreduce takes by size, number of ranks, route and library, beside the simulator's prediction."""
 
 import itertools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 from configs.arguments import option
 from configs.errors import UserError
 from configs.registry import communicators_of
-from train.bench.measure import (
-    COUNT,
-    Bench,
-    BenchRow,
-    PlaceOptions,
-    Report,
-    effort,
-    is_local_cpu,
-    make_report,
-    ratio_rows,
-    summarize,
-    turns,
-)
+from train.bench.measure import COUNT, Bench, PlaceOptions, Report, effort, interleave, is_local_cpu
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
     from configs.schema import Cluster
     from train.bench.launching import Jobs
-
-logger = logging.getLogger(__name__)
 
 _SAMPLES = 3
 """Samples of each size in a start, after one that does not count."""
@@ -66,29 +52,25 @@ class AllreduceBench(PlaceOptions, Bench):
         """See `train.bench.measure.Bench`."""
         sizes = list(dict.fromkeys(map(_bytes_of, self.sizes)))
         variants = self._variants()
-        starts: dict[str, list[dict[int, float]]] = {title: [] for title in variants}
-        for number, title in turns([*variants], self.rounds):
-            logger.info("start %d of %d: %s", number + 1, self.rounds, title)
-            _, overrides = variants[title]
-            task = {"cluster": self.cluster, "overrides": overrides, "rounds": _SAMPLES, "sizes": sizes}
-            found = jobs.ranks("steps.allreduce", task).samples
-            starts[title].append({size: median(each["allreduce_ms"] for each in found[str(size)]) for size in sizes})
-        rows: list[BenchRow] = []
-        for ranks, size in itertools.product(dict.fromkeys(each.world_size for each, _ in variants.values()), sizes):
-            measured = {
-                f"{title}, {_in_words(size)}": [_figures(cluster, size, start[size]) for start in starts[title]]
-                for title, (cluster, _) in variants.items()
-                if cluster.world_size == ranks
-            }
-            rows += [row for title, rounds in measured.items() for row in summarize(title, rounds)]
-            rows += ratio_rows(measured, next(iter(measured)), compared=["allreduce_ms"])
+        starts = {title: partial(self._start, jobs, *variant, sizes) for title, variant in variants.items()}
+        first, *_ = starts
+        rows = interleave(starts, n=self.rounds, reference=first, compared=[_time_of(size) for size in sizes])
         notes = [
             "allreduce_ms: of the slowest rank, from the moment at which all have met; float32; the median of a start",
             "bus_gb_per_s: bytes that each rank sends in a ring, 2 (n - 1) / n of the size, over the measured time",
             "predicted_ms: the collective alone; a small buffer also waits for the library's next cycle",
             *dict.fromkeys(note for cluster, _ in variants.values() if (note := _predicted(cluster, sizes[0])[1])),
         ]
-        return make_report(rows, notes)
+        return Report(rows, notes)
+
+    def _start(self, jobs: "Jobs", cluster: "Cluster", overrides: Sequence[str], sizes: Sequence[int]) -> Figures:
+        """Start the ranks, and return the figures of every size."""
+        task = {"cluster": self.cluster, "overrides": overrides, "rounds": _SAMPLES, "sizes": sizes}
+        found = jobs.ranks("steps.allreduce", task).samples
+        figures: dict[str, float] = {}
+        for size in sizes:
+            figures |= _figures(cluster, size, median(each["allreduce_ms"] for each in found[str(size)]))
+        return figures
 
     def _variants(self) -> "dict[str, tuple[Cluster, tuple[str, ...]]]":
         """Return every number of ranks over every library and route: title -> cluster, and what changes its file so.
@@ -123,15 +105,17 @@ class AllreduceBench(PlaceOptions, Bench):
         return variants
 
 
-def _figures(cluster: "Cluster", size: int, allreduce_ms: float) -> Figures:
+def _time_of(size: int) -> str:
+    return f"{_in_words(size)}: allreduce_ms"
+
+
+def _figures(cluster: "Cluster", size: int, allreduce_ms: float) -> dict[str, float]:
     """Return the time, the bandwidth, and the simulator's prediction where it has one."""
-    ranks = cluster.world_size
+    ranks, words = cluster.world_size, _in_words(size)
     bus_gb_per_s = 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6
-    figures = {"allreduce_ms": allreduce_ms, "bus_gb_per_s": bus_gb_per_s}
+    figures = {_time_of(size): allreduce_ms, f"{words}: bus_gb_per_s": bus_gb_per_s}
     predicted_s, _ = _predicted(cluster, size)
-    if predicted_s is None:
-        return figures
-    return {**figures, "predicted_ms": 1e3 * predicted_s, "predicted / measured": 1e3 * predicted_s / allreduce_ms}
+    return figures if predicted_s is None else {**figures, f"{words}: predicted_ms": 1e3 * predicted_s}
 
 
 def _predicted(cluster: "Cluster", size: int) -> tuple[float | None, str]:

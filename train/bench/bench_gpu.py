@@ -4,43 +4,28 @@ Every row goes to a file of JSON lines as soon as it is measured, so that what w
 A part that fails is a note in the same file, and the next part runs.
 """
 
+import itertools
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from configs.arguments import option, override_words
 from configs.programs import Program, command_of
-from train.bench.measure import Bench, BenchRow, Report, effort, make_report, summarize
-from train.bench.samples import Figures, MeasurementFailed
+from train.bench.measure import Bench, BenchRow, Report, effort, summarize, surroundings
+from train.bench.samples import Figures, MeasurementFailed, read_samples
 
 if TYPE_CHECKING:
     from train.bench.launching import Jobs
 
 logger = logging.getLogger(__name__)
-
-PARTS: Mapping[str, str] = {
-    "machine": "how fast does this GPU copy and multiply, and at which clock?",
-    "verdict": "does ResNet-50 learn 1,000 classes of JPEGs at 224 px, with a log that the official checker accepts?",
-    "digits": "do the digits, which NVIDIA DALI decodes, reach their target accuracy on this GPU?",
-    "kernels": "does a step on this GPU compute as float32 does on the CPU, in every type and way to compute it?",
-    "profile": "in which kernels, and groups of kernels, does a step spend its time, and how many does it launch?",
-    "levers": "what do cuDNN's search, four input channels, batch 400 and fused batch norms gain in a step?",
-    "norms": "at each shape of ResNet-50: which batch norm with addition and ReLU is fastest, and how exact is each?",
-    "compiled": "what does torch.compile gain in a step, also as a CUDA graph?",
-    "decoding": "how many images/s does NVIDIA DALI decode alone, by decoder, hardware's share, threads and cache?",
-    "jpegs": "what do steps on JPEGs take, launched and as a CUDA graph, and how long does the host wait for images?",
-    "steps": "how many images/s of imagenet-b256 at 32, 128 and 256 images, in which type? is the plan's memory right?",
-    "graph": "what does a CUDA graph of the whole step gain, so what do launches cost?",
-    "nccl": "do NCCL's sums run on one rank, also within a CUDA graph, and what do they cost in a step?",
-}
-"""Part -> the question that it answers; the most wanted first."""
 
 ALLOWED_ERROR: Mapping[str, float] = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05}
 """Number type -> largest error of any case (`train.bench.programs.gpu.errors`).
@@ -148,90 +133,29 @@ _LONGEST_S = 240.0
 
 T = TypeVar("T")
 
-Rows = Iterator[BenchRow | str]
-"""What a measurement gives: rows, and why something could not be measured."""
-
-
-@dataclass(frozen=True)
-class GpuBench(Bench):
-    """See `train.bench.measure.Bench`."""
-
-    question = "everything on one GPU, in parts of eight minutes: runs, kernels, steps, decoding, NCCL"
-    needs = "torch"
-
-    gpu: str = option("name of the GPU in the simulator", "H200", metavar="NAME")
-    only: Sequence[str] | None = option(
-        f"parts to measure (default: all): {'; '.join(f'{name}: {question}' for name, question in PARTS.items())}",
-        metavar="PART",
-        nargs="+",
-        choices=PARTS,
-    )
-    minutes: float = option("minutes that a part may take", 8.0, metavar="M", type=float)
-    seconds: float = effort("seconds of samples of a step", quick=2.0, usual=10.0, thorough=30.0)
-    folder: Path | None = option(  # noqa: RUF009 (it returns a field)
-        "folder for rows.jsonl, table.md and the runs (default: runs/bench/gpu-TIME); what has a row there is not "
-        "measured again", metavar="DIR", type=Path
-    )  # fmt: skip
-    tiny: bool = option("try everything at tiny shapes on the CPU", False)
-
-    def measure(self, jobs: "Jobs") -> Report:
-        """See `train.bench.measure.Bench`."""
-        from configs.load import ROOT
-        from logs.disk import write_text
-
-        folder = (self.folder or ROOT / "runs" / "bench" / f"gpu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        file, report = folder / "rows.jsonl", make_report([])
-        lines = _read(file) if file.exists() else []
-        ended = {line["part"] for line in lines if "ended" in line}
-        measured = {line["alternative"] for line in lines if "figure" in line}
-        told: list[tuple[str, BenchRow | str]] = []
-
-        def keep(*, begin: str = "", **line: Any) -> None:
-            with file.open("a", encoding="utf-8") as lines:
-                lines.write(f"{begin}{json.dumps(line)}\n")
-
-        def tell(part: str, row: BenchRow | str) -> None:
-            told.append((part, row))
-            keep(part=part, **({"note": row} if isinstance(row, str) else asdict(row)))
-
-        # A machine that was taken away may have left half a line.
-        keep(begin="\n" * bool(lines), machine=report.machine, versions=report.versions)
-        for part in self.only or PARTS:
-            if part in ended:
-                continue
-            logger.info("%s", part)
-            measure = getattr(_Part(self, folder, jobs, time.monotonic() + 60 * self.minutes, measured), part)
-            try:
-                for row in measure():
-                    tell(part, row)
-                keep(part=part, ended=True)
-            except MeasurementFailed as error:
-                tell(part, error.short)
-        write_text(folder / "table.md", _markdown(_read(file)))
-        notes = [f"{part}: {note}" for part, note in told if isinstance(note, str)]
-        return make_report(
-            [row for _, row in told if isinstance(row, BenchRow)], [f"rows as they came: {file}", *notes]
-        )
+Judge = Callable[[BenchRow], bool]
+"""Tells whether a row is as it should be."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The measurements, a method for each part; options, where files go, and when the part's time is over.
+    """The measurements, a method for each part, whose docstring is the question that it answers.
 
     Attributes:
         options: The bench with its options.
         folder: Takes the runs.
         jobs: Starts programs.
-        end: A moment of the clock `time.monotonic`.
+        end: When the part's time is over, a moment of the clock `time.monotonic`.
         measured: Alternatives that have rows already.
+        tell: Takes each row, and why something could not be measured.
     """
 
-    options: GpuBench
+    options: "GpuBench"
     folder: Path
     jobs: "Jobs"
     end: float
     measured: Collection[str]
+    tell: Callable[[BenchRow | str], None]
 
     def of(self, real: T, tiny: T) -> T:
         """Return what a GPU gets, or what a CPU gets on which everything is only tried."""
@@ -268,44 +192,37 @@ class _Part:
             return [*words, "cluster.communication.kind=none"]
         return [*words, "cluster.communication.kind=torch_distributed", f"cluster.communication.backend={backend}"]
 
-    def ranks(self, name: str, overrides: Sequence[str], **task: Any) -> dict[str, list[Figures]]:
-        """Start a program on one rank; return alternative -> samples."""
-        return self.jobs.ranks(name, {"overrides": overrides, **task}, timeout_s=self.left_s()).samples
+    def tell_all(self, title: str, samples: Sequence[Figures], judge: Judge | None = None) -> None:
+        """Tell a row for each figure, with a verdict."""
+        for row in summarize(title, samples):
+            self.tell(replace(row, verdict="as expected" if judge(row) else "WRONG") if judge else row)
 
-    def kernels(self) -> Rows:
-        """Compute cases as `KERNEL_CASES` describes them; the verdict is that of `ALLOWED_ERROR`."""
-        # A CPU tries a case of each kind, because tests try all of them there.
-        one_of_each = {case.check: name for name, case in KERNEL_CASES.items()}.values()
-        kinds = self.of([*ALLOWED_ERROR], ["float32", "bfloat16"])
-        place = self.of("cluster.device=gpu", "cluster.device=cpu")
-        cases = {
-            f"{name}, {execution}, {kind}": {"case": name, "place": [place, *EXECUTIONS[execution]], "kind": kind}
-            for execution in self.of([*EXECUTIONS], ["eager"])
-            for name in self.of([*KERNEL_CASES], [*one_of_each]) if execution in KERNEL_CASES[name].executions
-            for kind in kinds if kind in KERNEL_CASES[name].kinds
-        }  # fmt: skip
-        for row in self.in_turn("gpu.kernels", cases):
-            if isinstance(row, BenchRow):
-                most = ALLOWED_ERROR[row.alternative.rpartition(", ")[2]]
-                row = replace(row, verdict="as expected" if row.median <= most else "WRONG")  # noqa: PLW2901
-            yield row
+    def ranks(self, name: str, task: Mapping[str, Any], title: str = "{}", place: Sequence[str] = ()) -> None:
+        """Start a program on one rank, and tell what it measures; ``title`` has a place for its own title."""
+        for own, samples in self.jobs.ranks(name, task, overrides=place, timeout_s=self.left_s()).samples.items():
+            self.tell_all(title.format(own), samples)
 
     def in_turn(
-        self, name: str, cases: Mapping[str, Mapping[str, Any]], *, communicates: bool = False, warmup: int = 0
-    ) -> Rows:
+        self, name: str, cases: Mapping[str, Mapping[str, Any]], *, communicates: bool = False,
+        judge: Judge | None = None,
+    ) -> None:  # fmt: skip
         """Measure cases in one process; if one of them ends it, the next ones are measured in another process."""
         left = {title: task for title, task in cases.items() if title not in self.measured}
+
+        def take(output: str) -> None:
+            for title, samples in read_samples(output).items():
+                if left.pop(title, None):
+                    self.tell_all(title, samples, judge)
+
         while left:
             self.left_s()
             try:
-                overrides, time_s = self.alone(communicates=communicates), self.end - time.monotonic()
-                for title, samples in self.jobs.cases(name, dict(left), overrides, time_s):
-                    del left[title]
-                    yield from summarize(title, samples, warmup)
+                place, time_s = self.alone(communicates=communicates), self.end - time.monotonic()
+                self.jobs.ranks(name, {"cases": dict(left)}, overrides=place, timeout_s=time_s, tell=take)
             except MeasurementFailed as error:
                 self.left_s()
                 title = next(iter(left), "after the last case")
-                yield f"{title}: {error.short}"
+                self.tell(f"{title}: {error.short}")
                 left.pop(title, None)
 
     def step(
@@ -327,10 +244,10 @@ class _Part:
         task = {"recipe": _RECIPE, "overrides": sets, "warmup": 3, "seconds": seconds}
         return ", ".join(words).replace("cluster.engine.", ""), task
 
-    def timed(self, cases: Iterable[tuple[int, str, str]], *, communicates: bool = False) -> Rows:
+    def timed(self, cases: Iterable[tuple[int, str, str]], *, communicates: bool = False) -> None:
         """Time steps in one process: batches, types and executions."""
         found = dict(self.step(*case, communicates=communicates) for case in cases)
-        return self.in_turn("steps", found, communicates=communicates, warmup=1)
+        self.in_turn("steps", found, communicates=communicates)
 
     @property
     def batches(self) -> Sequence[int]:
@@ -338,89 +255,18 @@ class _Part:
         return self.of((256, 32, 128), (8,))
 
     @property
-    def batches_and_types(self) -> list[tuple[int, str]]:
-        """Return batch and type of steps: the largest and the smallest batch first, in the two types of 16 bits.
+    def kinds(self) -> Sequence[str]:
+        """Return the number types of steps, the most wanted first."""
+        return self.of(("float16", "bfloat16", "float32"), ("float32", "bfloat16"))
 
-        A part may end before all are measured.
-        """
-        sizes, kinds = self.batches, self.of(("float16", "bfloat16", "float32"), ("float32", "bfloat16"))
-        every = [(size, kind) for kind in kinds for size in sizes]
-        return sorted(every, key=lambda step: (sizes.index(step[0]) > 1, kinds.index(step[1]) > 1))
-
-    def steps(self) -> Rows:
-        """Time steps that are launched kernel by kernel."""
-        return self.timed((*each, "eager") for each in self.batches_and_types)
-
-    def graph(self) -> Rows:
-        """Time steps that are one CUDA graph, the smallest batch first."""
-        return self.timed(sorted(((*each, "graph") for each in self.batches_and_types), key=lambda step: step[0]))
-
-    def compiled(self) -> Rows:
-        """Time compiled steps, of the first batch first: there may be no time to compile smaller ones."""
-        by_batch = sorted(self.batches_and_types, key=lambda step: step[0] != self.batches[0])
-        return self.timed((*each, way) for each in by_batch for way in ("compiled", "compiled, graph"))
-
-    def nccl(self) -> Rows:
-        """Time steps with sums of one rank, and these sums alone by size."""
-        ways = self.of(("eager", "graph", "sums between graphs"), ("graph",))
-        yield from self.timed(((size, self.kind, way) for size in self.batches for way in ways), communicates=True)
-        sizes, place = [1 << 20, 1 << 24, 102_228_128], self.alone(communicates=True)
-        for size, samples in self.ranks("steps.allreduce", place, cluster="laptop", rounds=5, sizes=sizes).items():
-            yield from summarize(f"allreduce of {int(size):,} bytes on one rank", samples, 1)
-
-    def levers(self) -> Rows:
-        """Time steps of which one setting differs."""
-        batch, larger = self.of((256, 400), (8, 12))
-        title, task = self.step(batch, self.kind, "eager")
-        cases = [
-            (title, task),
-            self.step(batch, self.kind, "eager", "cluster.engine.batch_norm=fused"),
-            self.step(batch, self.kind, "eager", "model.input_channels=4"),
-            self.step(larger, self.kind, "eager"),
-        ]
-        yield from self.in_turn("steps", dict(cases), warmup=1)
-        # In a process of its own, because a process keeps the engine that cuDNN has found for a convolution.
-        apart = {f"{title}, cuDNN tries ten engines": {**task, "most_engines": 10}}
-        yield from self.in_turn("steps", apart, warmup=1)
-
-    def norms(self) -> Rows:
-        """Time batch norms of the shapes of ResNet-50, in every way that the engine has."""
-        batch, shapes = self.of((256, _NORM_SHAPES), (4, ((4, 8), (2, 16))))
-        roads: dict[str, Sequence[str]] = {"framework": (), "fused": EXECUTIONS["fused"]}
-        # On a CPU, compiling needs a C++ compiler.
-        roads |= self.of({"compiled": EXECUTIONS["compiled"]}, {})
-        precision = f"cluster.engine.precision={self.kind}"
-        cases = {
-            f"{batch} x {side} x {side} x {channels}, {road}": {
-                "place": self.alone(), "changes": [precision, *changes], "shape": [batch, side, channels],
-            }
-            for side, channels in shapes for road, changes in roads.items()
-        }  # fmt: skip
-        return self.in_turn("gpu.norms", cases)
-
-    def machine(self) -> Rows:
-        """Time copies and products of matrices."""
+    def machine(self) -> None:
+        """How fast does this GPU copy and multiply, and at which clock?"""
         device, copy_bytes, side = self.of(("cuda", 4 << 30, 8192), ("cpu", 1 << 20, 64))
         task = {"device": device, "copy_bytes": copy_bytes, "side": side}
-        for name, samples in self.jobs.ranks("gpu.machine", task, overrides=self.alone()).samples.items():
-            yield from summarize(name, samples)
+        self.ranks("gpu.machine", task, place=self.alone())
 
-    def profile(self) -> Rows:
-        """Name the kernels of a step of ``imagenet-b256`` that take the longest."""
-        precision = f"cluster.engine.precision={self.kind}"
-        for batch in self.batches[:2]:
-            sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
-            for kernel, samples in self.ranks("gpu.profile", sets, recipe=_RECIPE, most=20).items():
-                yield from summarize(f"batch {batch}, {self.kind}: {kernel}", samples)
-
-    def digits(self) -> Rows:
-        """Train the digits to their target."""
-        soon = (*_TINY, "run.epochs=2", "run.eval_first_epoch=1", "run.target_top1=0.05")
-        sets = [*self.alone(communicates=True), *self.of((), soon)]
-        return self._train_to_target("digits", "the digits, decoded by NVIDIA DALI", sets)
-
-    def verdict(self) -> Rows:
-        """Train ResNet-50 by LARS on JPEGs of generated classes, with a log for the official checker."""
+    def verdict(self) -> None:
+        """Does ResNet-50 learn 1,000 classes of JPEGs at 224 px, with a log that the official checker accepts?"""
         network, classes = self.of(("ResNet-50", "1,000"), ("resnet8", "10"))
         sets = [
             *self._images(),
@@ -434,9 +280,15 @@ class _Part:
             *self.settings(*self.of((*_JPEGS, *_CACHE), ()), communicates=True),  # as h100-node reads
             *self.of((), ("model.image_size=32", "data.eval_resize=36")),
         ]
-        return self._train_to_target("imagenet-smoke", f"{network} on JPEGs of {classes} generated classes", sets)
+        self._train_to_target("imagenet-smoke", f"{network} on JPEGs of {classes} generated classes", sets)
 
-    def _train_to_target(self, recipe: str, title: str, sets: Sequence[str]) -> Rows:
+    def digits(self) -> None:
+        """Do the digits, which NVIDIA DALI decodes, reach their target accuracy on this GPU?"""
+        soon = (*_TINY, "run.epochs=2", "run.eval_first_epoch=1", "run.target_top1=0.05")
+        sets = [*self.alone(communicates=True), *self.of((), soon)]
+        self._train_to_target("digits", "the digits, decoded by NVIDIA DALI", sets)
+
+    def _train_to_target(self, recipe: str, title: str, sets: Sequence[str]) -> None:
         """Train on images that NVIDIA DALI decodes; the verdict says whether the run succeeded, its log too."""
         from logs.folder import RunFolder
 
@@ -450,8 +302,65 @@ class _Part:
         for name in ("top1", "target", "epochs", "run_s", "images_per_s", "input_wait_fraction"):
             if (value := getattr(summary, name)) is not None:
                 figures[name] = float(value)
-        for row in summarize(title, [figures]):
-            yield replace(row, verdict="WRONG" if ended.status else "as expected")
+        self.tell_all(title, [figures], lambda _: not ended.status)
+
+    def kernels(self) -> None:
+        """Does a step on this GPU compute as float32 does on the CPU, in every type and way to compute it?"""
+        # A CPU tries a case of each kind, because tests try all of them there.
+        one_of_each = {case.check: name for name, case in KERNEL_CASES.items()}.values()
+        kinds = self.of([*ALLOWED_ERROR], ["float32", "bfloat16"])
+        place = self.of("cluster.device=gpu", "cluster.device=cpu")
+        cases = {
+            f"{name}, {execution}, {kind}": {"case": name, "place": [place, *EXECUTIONS[execution]], "kind": kind}
+            for execution in self.of([*EXECUTIONS], ["eager"])
+            for name in self.of([*KERNEL_CASES], [*one_of_each]) if execution in KERNEL_CASES[name].executions
+            for kind in kinds if kind in KERNEL_CASES[name].kinds
+        }  # fmt: skip
+        self.in_turn(
+            "gpu.kernels", cases, judge=lambda row: row.median <= ALLOWED_ERROR[cases[row.alternative]["kind"]]
+        )
+
+    def profile(self) -> None:
+        """In which kernels, and groups of kernels, does a step spend its time, and how many does it launch?"""
+        precision = f"cluster.engine.precision={self.kind}"
+        for batch in self.batches[:2]:
+            sets = self.settings("data.source=synthetic", f"batch.global_size={batch}", precision)
+            task = {"recipe": _RECIPE, "overrides": sets, "most": 20}
+            self.ranks("gpu.profile", task, f"batch {batch}, {self.kind}: {{}}")
+
+    def levers(self) -> None:
+        """What do cuDNN's search, four input channels, batch 400 and fused batch norms gain in a step?"""
+        batch, larger = self.of((256, 400), (8, 12))
+        title, task = self.step(batch, self.kind, "eager")
+        cases = [
+            (title, task),
+            self.step(batch, self.kind, "eager", "cluster.engine.batch_norm=fused"),
+            self.step(batch, self.kind, "eager", "model.input_channels=4"),
+            self.step(larger, self.kind, "eager"),
+        ]
+        self.in_turn("steps", dict(cases))
+        # In a process of its own, because a process keeps the engine that cuDNN has found for a convolution.
+        self.in_turn("steps", {f"{title}, cuDNN tries ten engines": {**task, "most_engines": 10}})
+
+    def norms(self) -> None:
+        """At each shape of ResNet-50: which batch norm with addition and ReLU is fastest, and how exact is each?"""
+        batch, shapes = self.of((256, _NORM_SHAPES), (4, ((4, 8), (2, 16))))
+        roads: dict[str, Sequence[str]] = {"framework": (), "fused": EXECUTIONS["fused"]}
+        # On a CPU, compiling needs a C++ compiler.
+        roads |= self.of({"compiled": EXECUTIONS["compiled"]}, {})
+        precision = f"cluster.engine.precision={self.kind}"
+        cases = {
+            f"{batch} x {side} x {side} x {channels}, {road}": {
+                "place": self.alone(), "changes": [precision, *changes], "shape": [batch, side, channels],
+            }
+            for side, channels in shapes for road, changes in roads.items()
+        }  # fmt: skip
+        self.in_turn("gpu.norms", cases)
+
+    def compiled(self) -> None:
+        """What does torch.compile gain in a step, also as a CUDA graph?"""
+        # There may be no time to compile smaller batches than the first one.
+        self.timed(itertools.product(self.batches, self.kinds, ("compiled", "compiled, graph")))
 
     def _images(self) -> list[str]:
         """Return the changes that make generated JPEGs the data set: the same for all parts."""
@@ -459,7 +368,7 @@ class _Part:
         counts = [f"data.train_samples={train}", f"data.eval_samples={evaluation}", "data.shuffle_buffer=4000"]
         return ["data.source=generated", f"data.name=bench-gpu-{train}", *counts, f"model.num_classes={classes}"]
 
-    def _read(self, batch: int, cases: Mapping[str, Sequence[str]], **task: Any) -> Rows:
+    def _read(self, batch: int, cases: Mapping[str, Sequence[str]], **task: Any) -> None:
         """Measure cases that read the generated JPEGs: title -> changes of the cluster."""
         from configs.load import load_both
 
@@ -467,10 +376,10 @@ class _Part:
         sets = self.settings(*self._images(), f"batch.global_size={batch}", f"cluster.engine.precision={self.kind}")
         self.jobs.pack(*load_both(_RECIPE, "laptop", sets))
         task = {"recipe": _RECIPE, "reads_images": True, **task}
-        return self.in_turn("steps", {title: {**task, "overrides": [*sets, *cases[title]]} for title in cases})
+        self.in_turn("steps", {title: {**task, "overrides": [*sets, *cases[title]]} for title in cases})
 
-    def decoding(self) -> Rows:
-        """Time DALI alone."""
+    def decoding(self) -> None:
+        """How many images/s does NVIDIA DALI decode alone, by decoder, hardware's share, threads and cache?"""
         batch, images = self.of((256, 16_000), (8, 160))
         whole, region = (f"cluster.engine.decoder={name}" for name in ("whole", "region"))
         cases = {
@@ -482,18 +391,108 @@ class _Part:
             "region, 14 threads, load 0.99": [region, *_JPEGS],
         }  # fmt: skip
         task = {"trains": False, "steps": self.of(24, 4), "seconds": self.options.seconds}
-        yield from self._read(batch, self.of(cases, {"whole": [whole], "region": [region]}), warmup=8, **task)
+        self._read(batch, self.of(cases, {"whole": [whole], "region": [region]}), warmup=8, **task)
         if self.options.tiny:
-            yield "the hardware decoder, and its share, and a cache: not tried, because a CPU has none"
+            self.tell("the hardware decoder, and its share, and a cache: not tried, because a CPU has none")
         else:
             cached = {"whole, all images cached": [whole, *_JPEGS, *_CACHE]}
-            yield from self._read(batch, cached, warmup=-(-images // batch), **task)
+            self._read(batch, cached, warmup=-(-images // batch), **task)
 
-    def jpegs(self) -> Rows:
-        """Time steps on JPEGs."""
+    def jpegs(self) -> None:
+        """What do steps on JPEGs take, launched and as a CUDA graph, and how long does the host wait for images?"""
         batch, warmup, steps, place = self.of((256, 20, 100, [*_JPEGS]), (8, 2, 5, []))
         cases = {f"batch {batch} of JPEGs, {way}": [*place, *EXECUTIONS[way]] for way in ("eager", "graph")}
-        return self._read(batch, cases, warmup=warmup, steps=steps)
+        self._read(batch, cases, warmup=warmup, steps=steps)
+
+    def steps(self) -> None:
+        """How many images/s of imagenet-b256 at 32, 128 and 256 images, in which type? is the plan's memory right?"""
+        self.timed(itertools.product(self.batches, self.kinds, ["eager"]))
+
+    def graph(self) -> None:
+        """What does a CUDA graph of the whole step gain, so what do launches cost?"""
+        self.timed(itertools.product(sorted(self.batches), self.kinds, ["graph"]))
+
+    def nccl(self) -> None:
+        """Do NCCL's sums run on one rank, also within a CUDA graph, and what do they cost in a step?"""
+        ways = self.of(("eager", "graph", "sums between graphs"), ("graph",))
+        self.timed(itertools.product(self.batches, [self.kind], ways), communicates=True)
+        place = {"cluster": "laptop", "overrides": self.alone(communicates=True)}
+        task = {**place, "rounds": 5, "sizes": [1 << 20, 1 << 24, 102_228_128]}
+        self.ranks("steps.allreduce", task, "allreduce of {} bytes on one rank")
+
+
+PARTS: Mapping[str, str] = {
+    name: str(getattr(_Part, name).__doc__)
+    for name in (
+        "machine", "verdict", "digits", "kernels", "profile", "levers", "norms", "compiled", "decoding", "jpegs",
+        "steps", "graph", "nccl",
+    )
+}  # fmt: skip
+"""Part -> the question that it answers; the most wanted first."""
+
+
+@dataclass(frozen=True)
+class GpuBench(Bench):
+    """See `train.bench.measure.Bench`."""
+
+    question = "everything on one GPU, in parts of eight minutes: runs, kernels, steps, decoding, NCCL"
+    needs = "torch"
+
+    gpu: str = option("name of the GPU in the simulator", "H200", metavar="NAME")
+    only: Sequence[str] | None = option(
+        f"parts to measure (default: all): {'; '.join(f'{name}: {question}' for name, question in PARTS.items())}",
+        metavar="PART",
+        nargs="+",
+        choices=PARTS,
+    )
+    minutes: float = option("minutes that a part may take", 8.0, metavar="M", type=float)
+    seconds: float = effort("seconds of samples of a step", quick=2.0, usual=10.0, thorough=30.0)
+    folder: Path | None = option(  # noqa: RUF009 (it returns a field)
+        "folder for rows.jsonl, table.md and the runs (default: runs/bench/gpu-TIME); what has a row there is not "
+        "measured again", metavar="DIR", type=Path
+    )  # fmt: skip
+    tiny: bool = option("try everything at tiny shapes on the CPU", False)
+
+    def measure(self, jobs: "Jobs") -> Report:
+        """See `train.bench.measure.Bench`."""
+        from configs.load import ROOT
+        from logs.disk import write_text
+
+        folder = (self.folder or ROOT / "runs" / "bench" / f"gpu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "rows.jsonl"
+        lines = _read(file) if file.exists() else []
+        ended = {line["part"] for line in lines if "ended" in line}
+        measured = {line["alternative"] for line in lines if "figure" in line}
+        rows: list[BenchRow] = []
+        notes = [f"rows as they came: {file}"]
+
+        def keep(*, begin: str = "", **line: Any) -> None:
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(f"{begin}{json.dumps(line)}\n")
+
+        def tell(part: str, row: BenchRow | str) -> None:
+            if isinstance(row, str):
+                notes.append(f"{part}: {row}")
+                keep(part=part, note=row)
+            else:
+                rows.append(row)
+                keep(part=part, **asdict(row))
+
+        # A machine that was taken away may have left half a line.
+        keep(begin="\n" * bool(lines), **surroundings())
+        for part in self.only or PARTS:
+            if part in ended:
+                continue
+            logger.info("%s", part)
+            ends = time.monotonic() + 60 * self.minutes
+            try:
+                getattr(_Part(self, folder, jobs, ends, measured, partial(tell, part)), part)()
+                keep(part=part, ended=True)
+            except MeasurementFailed as error:
+                tell(part, error.short)
+        write_text(folder / "table.md", _markdown(_read(file)))
+        return Report(rows, notes)
 
 
 def _require_dali(name: str) -> None:

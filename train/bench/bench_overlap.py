@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from configs.arguments import option
 from configs.errors import UserError
-from train.bench.measure import COUNT, Bench, BenchRow, Report, effort, make_report, summarize
+from train.bench.measure import COUNT, Bench, BenchRow, Report, effort, summarize
 from train.bench.samples import Figures
 from train.comm.buckets import BucketPlan, plan_reductions
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 NONE, SERIAL = 0, 1 << 40
 """Bytes of a bucket: without communication; and with one bucket, which is complete when backward has ended."""
 
-_WARMUP = 1
 _RECIPE, _BATCH = "imagenet-b256", 42
 """What is described, and the images of a rank."""
 _BUCKET_BYTES = 4 << 20
@@ -36,8 +35,6 @@ _SHRINK = 8
 _CYCLE_MS_PER_RANK = 4.0
 """Interval at which the ranks look for gradients, per rank. Looking is most of what they do: at 4, 8 and 16 ms, a step
 of 4 ranks without communication took 447, 335 and 205 ms of two processors, and 0.92, 0.93 and 0.93 was hidden."""
-_ENOUGH, _WIDEST = 0.8, 0.1
-"""The question of a hidden fraction: is it at least this, by an interval no wider than this?"""
 
 
 @dataclass(frozen=True)
@@ -73,16 +70,15 @@ class OverlapBench(Bench):
         notes = [
             f"{recipe.model.name} at {recipe.model.image_size} px, batch {_BATCH} a rank, "
             f"{described.engine.precision}, on a GPU of {self.described}, "
-            f"{backward_s / _ready_s(cluster)[0]:.3g} times slower; gradients are {_SHRINK} times shorter, and the "
+            f"{backward_s / _backward_s(cluster):.3g} times slower; gradients are {_SHRINK} times shorter, and the "
             "link is so slow that communication takes as long as backward",
             "serial: one bucket; another one is named by its largest size, and the last layer goes first",
             "exposed: the step minus the step without communication; hidden: the share of serial's exposed time that "
-            f"is not exposed; its verdict needs an interval of at most {_WIDEST}",
-            "hidden_bound: what can be hidden at most, because a bucket leaves when its last gradient is computed; the "
-            f"rest is the library's: it looks for gradients every {_CYCLE_MS_PER_RANK:g} ms times the ranks, sends "
-            "messages one after another, and uses CPU time",
+            "is not exposed. All of it cannot be hidden, because a bucket leaves when its last gradient is computed; "
+            f"the library looks for gradients every {_CYCLE_MS_PER_RANK:g} ms times the ranks, sends messages one "
+            "after another, and uses CPU time",
         ]
-        return make_report(rows, notes)
+        return Report(rows, notes)
 
     def _describe(self, ranks: int) -> "tuple[Cluster, Recipe, Cluster]":
         """Return the described cluster, and a rehearsal on this machine: its ranks wait as long as that one computes.
@@ -107,8 +103,7 @@ class OverlapBench(Bench):
         title = f"{ranks} ranks"
         transfers = [NONE, SERIAL, *sorted({_BUCKET_BYTES, described.communication.bucket_bytes})]
         logger.info("%s: %s", title, "; ".join(map(_title, transfers)))
-        last_s, ready_s = _ready_s(cluster)
-        speed = last_s / backward_s
+        speed = _backward_s(cluster) / backward_s
         sizes_bytes, _ = plan_buckets(recipe, cluster, SERIAL)
         # In a ring.
         sent_bytes = sum(sizes_bytes) / _SHRINK * 2 * (ranks - 1) / ranks
@@ -123,24 +118,17 @@ class OverlapBench(Bench):
             shape = {"rounds": self.rounds, "buckets_bytes": transfers}
             found = jobs.ranks("steps.overlap", {"cluster": str(config), "overrides": place, **shape}).samples
         samples = [found[str(index)] for index in range(len(transfers))]
-        ready_ms = [1e3 * each_s / speed for each_s in ready_s]
         rows: list[BenchRow] = []
         for bucket_bytes, own in zip(transfers, samples, strict=True):
-            _, buckets = plan_buckets(recipe, cluster, bucket_bytes or SERIAL)
-            least_ms = exposed_ms(buckets.order, ready_ms, sizes_bytes, 1e3 * backward_s)
-            rounds = figures(bucket_bytes, own, *samples[:2], backward_s=backward_s, least_ms=least_ms)
-            for row in summarize(f"{title}: {_title(bucket_bytes)}", rounds, _WARMUP):
-                words = {"below": f"less than {_ENOUGH}", "above": f"more than {_ENOUGH}"}
-                is_question = row.figure == "hidden_fraction"
-                rows.append(row.judged(_ENOUGH, **words, widest=_WIDEST) if is_question else row)
+            rounds = figures(bucket_bytes, own, *samples[:2], backward_s=backward_s)
+            rows += summarize(f"{title}: {_title(bucket_bytes)}", rounds)
         return rows
 
 
-def _ready_s(cluster: "Cluster") -> tuple[float, Sequence[float]]:
-    """Return when the described GPU has computed the last gradient, and each one, since backward began."""
+def _backward_s(cluster: "Cluster") -> float:
+    """Return when the described GPU has computed the last gradient, since backward began."""
     assert cluster.rehearsal is not None
-    ready_s = cluster.rehearsal.waits.gradients_s
-    return max(ready_s), ready_s
+    return max(cluster.rehearsal.waits.gradients_s)
 
 
 def plan_buckets(recipe: "Recipe", cluster: "Cluster", bucket_bytes: int) -> tuple[Sequence[int], BucketPlan]:
@@ -149,24 +137,6 @@ def plan_buckets(recipe: "Recipe", cluster: "Cluster", bucket_bytes: int) -> tup
     parameters = network_of(recipe.model).parameters
     sizes_bytes = gradient_bytes(parameters, width)
     return sizes_bytes, plan_reductions(sizes_bytes, bucket_bytes, 0.0, float32_gradients(parameters, width))
-
-
-def exposed_ms(
-    order: Sequence[Sequence[int]], ready_ms: Sequence[float], sizes_bytes: Sequence[int], sent_ms: float
-) -> float:
-    """Return what a link that is never idle without need leaves exposed: it sends each bucket when that is complete.
-
-    Args:
-        order: The buckets, as indices of gradients, in the order in which they are sent.
-        ready_ms: When each gradient is computed, since backward began.
-        sizes_bytes: Size of each gradient.
-        sent_ms: How long the link takes for all gradients.
-    """
-    end_ms = 0.0
-    for bucket in order:
-        share = sum(sizes_bytes[index] for index in bucket) / sum(sizes_bytes)
-        end_ms = max(end_ms, *(ready_ms[index] for index in bucket)) + share * sent_ms
-    return end_ms - max(ready_ms)
 
 
 def _title(bucket_bytes: int) -> str:
@@ -180,7 +150,6 @@ def figures(
     serial: Sequence[Figures],
     *,
     backward_s: float,
-    least_ms: float,
 ) -> list[dict[str, float]]:
     """Return the figures of each round of a transfer, from the samples of the same round.
 
@@ -190,7 +159,6 @@ def figures(
         none: Those without communication.
         serial: Those of communication after backward.
         backward_s: Time of a backward pass.
-        least_ms: The fewest milliseconds of communication that a step with the transfer can expose.
     """
     serial_ms = [after["step_ms"] - without["step_ms"] for after, without in zip(serial, none, strict=True)]
     rounds = []
@@ -203,6 +171,5 @@ def figures(
         # A round in which communication after backward costs no time has no share of it, so no round may have one.
         if bucket_bytes not in (NONE, SERIAL) and min(serial_ms) > 0:
             found["hidden_fraction"] = 1 - found["exposed_ms"] / cost_ms
-            found["hidden_bound"] = 1 - least_ms / cost_ms
         rounds.append(found)
     return rounds

@@ -21,7 +21,7 @@ from configs.errors import UserError, nearest
 from configs.networks import NETWORKS
 from configs.registry import ENGINES, has_engine, possible_precisions
 from logs.read.lines import read_events
-from train.bench.measure import COUNT, Bench, Report, effort, interleave, make_report
+from train.bench.measure import COUNT, Bench, Report, effort, interleave
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class PeersBench(PeerOptions, Bench):
         rows = interleave(alternatives, n=self.rounds or rounds, reference=best)
         work = f"{self.global_size} images a step on {self.ranks} cores, SGD, JPEGs"
         own = f"{_OURS}: the form of a run that asks for nothing; the others: the fastest form of each program"
-        return make_report(rows, [f"{self.model}, {self.side} px, {work}", own, *notes])
+        return Report(rows, [f"{self.model}, {self.side} px, {work}", own, *notes])
 
     @property
     def side(self) -> int:
@@ -380,7 +380,7 @@ class RaceBench(PeerOptions, Bench):
         missed: list[str] = []
         alternatives = {name: partial(next, _seeds(name, attempt, missed)) for name, attempt in attempts.items()}
         rows = interleave(alternatives, n=self.seeds, reference=_OURS, compared=[_SECONDS])
-        return make_report(rows, [*notes, *missed])
+        return Report(rows, [*notes, *missed])
 
 
 def _seeds(name: str, attempt: Callable[[int], Figures], missed: list[str]) -> Iterator[Figures]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from configs.arguments import option
 from configs.programs import Program, command_of
 from logs.read.lines import read_events
-from train.bench.measure import COUNT, Bench, PlaceOptions, Report, effort, interleave, is_local_cpu, make_report
+from train.bench.measure import COUNT, Bench, PlaceOptions, Report, effort, interleave, is_local_cpu
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -49,12 +49,6 @@ class StartupBench(PlaceOptions, Bench):
             alternatives[_HOROVOD] = lambda: self._start_horovod(data, ranks, jobs)
         reference = _HOROVOD if is_local else _OURS
         rows = interleave(alternatives, n=self.rounds, warmup=1, reference=reference)
-        rows = [
-            row.judged(_GOAL_S, below=f"under {_GOAL_S:g} s", above=f"over {_GOAL_S:g} s")
-            if row.figure == _TO_FIRST_STEP
-            else row
-            for row in rows
-        ]
         what = f"{self.image_size} px, {self.batch_size} images per rank, {ranks} ranks"
         notes = [
             f"ResNet-50 at {what}; the phases are those of rank 0, and overlap",
@@ -62,7 +56,7 @@ class StartupBench(PlaceOptions, Bench):
             f"the goal is {_GOAL_S:g} s",
             "command_to_run_start_s: since the command; rank_to_run_start_s: since the process of rank 0 began",
         ]
-        return make_report(rows, notes)
+        return Report(rows, notes)
 
     @property
     def _place(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from configs.arguments import option
 from configs.errors import UserError
 from train.bench.bench_peers import own_forms, own_place, precisions
-from train.bench.measure import Bench, PlaceOptions, Report, effort, interleave, is_local_cpu, make_report
+from train.bench.measure import Bench, PlaceOptions, Report, effort, interleave, is_local_cpu
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class StepBench(PlaceOptions, Bench):
             "evaluation_ms: inference of a batch, with batch norm folded into the convolutions (fold_ms, once an "
             "evaluation)",
         ]
-        return make_report(rows, notes)
+        return Report(rows, notes)
 
     def _start(self, case: "_StepCase", jobs: "Jobs") -> tuple[str, Callable[[], Figures]]:
         """Return the title of a case, and the function that starts its ranks and returns the medians of their steps."""
@@ -123,7 +123,7 @@ class StepBench(PlaceOptions, Bench):
             best = max(own, key=lambda row: row.median)
             words = " ".join(override_words(own_place(forms[best.alternative])))
             notes.append(f"fastest in {precision}, {best.median:.2f} times as fast as given ({best.verdict}): {words}")
-        return make_report(rows, notes)
+        return Report(rows, notes)
 
     def _cases(self) -> "list[_StepCase]":
         """Return the cases that the options ask for, each once."""

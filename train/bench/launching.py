@@ -2,15 +2,14 @@
 
 import json
 import math
-import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from configs.arguments import override_words
@@ -86,42 +85,34 @@ class Jobs:
         """Whether a program of PyTorch can be started."""
         return find_spec("torch") is not None
 
-    def run(self, command: Sequence[str], timeout_s: float | None = None) -> Finished:
-        """Run a program until it ends; see `lines`."""
-        ended: list[Finished] = []
-        for _ in self.lines(command, ended, timeout_s):
-            pass
-        return ended[0]
-
-    def lines(self, command: Sequence[str], ended: list[Finished], timeout_s: float | None = None) -> Iterator[str]:
-        """Run a program until it ends; yield each line of its output as it comes.
+    def run(
+        self, command: Sequence[str], timeout_s: float = math.inf, tell: Callable[[str], object] = lambda _: None
+    ) -> Finished:
+        """Run a program until it ends.
 
         Args:
             command: The command line.
-            ended: Takes the program when it has ended.
-            timeout_s: Seconds that the program may take; if None, any.
+            timeout_s: Seconds that the program may take.
+            tell: Called with all output so far, again and again until the program has ended.
 
         Raises:
             MeasurementFailed: The time is over.
         """
         begun_s, begin = time.time(), time.monotonic()
         # A pipe would be kept open by whatever the program leaves behind.
-        with interrupt_left_to_child(says_so=False), TemporaryFile() as file:
+        with interrupt_left_to_child(says_so=False), NamedTemporaryFile() as file:
             running = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
             try:
-                output = ""
                 while running.returncode is None:
                     with suppress(subprocess.TimeoutExpired):
                         running.wait(_POLL_S)
-                    if running.returncode is None and time.monotonic() - begin > (timeout_s or math.inf):
+                    output = Path(file.name).read_text(encoding="utf-8", errors="replace")
+                    tell(output)
+                    if running.returncode is None and time.monotonic() - begin > timeout_s:
                         raise MeasurementFailed(f"{' '.join(command)} took more than {timeout_s:g} s")
-                    whole = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
-                    end = None if running.returncode is not None else whole.rfind("\n") + 1
-                    yield from whole[len(output) : end].splitlines(keepends=True)
-                    output = whole[:end]
             finally:
                 _end(running)
-        ended.append(Finished(command, running.returncode, output, begun_s, time.monotonic() - begin))
+        return Finished(command, running.returncode, output, begun_s, time.monotonic() - begin)
 
     def train(self, recipe: str, overrides: Sequence[str], folder: Path, *options: str) -> Finished:
         """Train by the command that users give, ``./run.sh train``, into a new folder; the run may fail.
@@ -136,40 +127,26 @@ class Jobs:
         return self.run([str(ROOT / "run.sh"), "train", *words])
 
     def ranks(
-        self, name: str, task: Mapping[str, Any], *, overrides: Sequence[str] = (), timeout_s: float | None = None
-    ) -> Finished:
+        self, name: str, task: Mapping[str, Any], *, overrides: Sequence[str] = (), timeout_s: float = math.inf,
+        tell: Callable[[str], object] = lambda _: None,
+    ) -> Finished:  # fmt: skip
         """Start `train.bench.rank` once for each rank, as the ranks of a run start, and wait until all have ended.
 
         Args:
             name: See `train.bench.rank`.
-            task: The arguments; values that JSON has. The ranks start on its ``cluster``, or ``laptop``, with those of
-                its ``overrides`` that change a cluster.
+            task: The arguments, or cases; values that JSON has. The ranks start on its ``cluster``, or ``laptop``, with
+                those of its ``overrides`` that change a cluster.
             overrides: Further changes of the cluster, for a program that does not take them.
-            timeout_s: Seconds that the ranks may take; if None, any.
+            timeout_s: See `run`.
+            tell: See `run`.
 
         Raises:
-            MeasurementFailed: A rank failed.
+            MeasurementFailed: A rank failed, or the time is over.
         """
-        return self.run(_command_of_ranks(name, task, overrides), timeout_s).check()
-
-    def cases(
-        self, name: str, cases: Mapping[str, Mapping[str, Any]], overrides: Sequence[str], timeout_s: float
-    ) -> Iterator[tuple[str, list[Figures]]]:
-        """Measure cases one after another in one process of one rank; yield alternative and samples as they come.
-
-        Args:
-            name: See `train.bench.rank`.
-            cases: Title -> the other arguments.
-            overrides: As for `ranks`.
-            timeout_s: As for `ranks`.
-
-        Raises:
-            MeasurementFailed: A case ended the process, or the time is over.
-        """
-        ended: list[Finished] = []
-        for line in self.lines(_command_of_ranks(name, {"cases": cases}, overrides), ended, timeout_s):
-            yield from read_samples(line).items()
-        ended[0].check()
+        rank = command_of(Program.BENCH_RANK, name, json.dumps(task))
+        place = [change for change in task.get("overrides", ()) if change.startswith("cluster.")]
+        arguments = ["--cluster", task.get("cluster", "laptop"), *override_words([*place, *overrides]), "--", *rank]
+        return self.run(command_of(Program.RANKS_LAUNCHER, *arguments), timeout_s, tell).check()
 
     def pack(self, recipe: Recipe, cluster: Cluster) -> Path:
         """Return the folder of a recipe's built-in data set; pack the data set first if it is not there yet.
@@ -182,13 +159,6 @@ class Jobs:
             arguments = packing_words(recipe.data, recipe.model.num_classes, folder)
             self.run(command_of(Program.PREPARE_VERB, "prepare", *arguments, "--no-recipe")).check()
         return folder
-
-
-def _command_of_ranks(name: str, task: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    rank = command_of(Program.BENCH_RANK, name, json.dumps(task))
-    place = [change for change in task.get("overrides", ()) if change.startswith("cluster.")]
-    arguments = ["--cluster", task.get("cluster", "laptop"), *override_words([*place, *overrides]), "--", *rank]
-    return command_of(Program.RANKS_LAUNCHER, *arguments)
 
 
 def _end(running: subprocess.Popen[bytes]) -> None:

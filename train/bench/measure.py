@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -40,9 +40,6 @@ CANNOT_TELL = "cannot tell on this machine"
 _PACKAGES = ("horovod", "mxnet", "mxnet-cu112", "numpy", "nvidia-dali-cuda110", "pillow", "torch", "torchvision")
 _MACHINE = ("platform", "cpu", "cores", "usable_cores", "memory_bytes", "gpus")
 
-
-_NOTICED = 0.05
-"""Share of the processors from which on other work is worth a note; services of an idle machine take 0.01."""
 _BUSY_FIELDS = (0, 1, 2, 7)
 """Fields of ``/proc/stat``: user, nice, system, steal. Interrupts belong to whoever sends packets, and are left out."""
 
@@ -56,49 +53,36 @@ class BenchRow:
         figure: Name of the figure, with the unit. ``FIGURE / REFERENCE`` is the value of the alternative divided by the
             value of the reference in the same round.
         n: Number of rounds that count.
-        warmup: Number of rounds before them that do not count.
         median: Median of the rounds that count.
         low: Smallest value of the rounds that count.
         high: Largest value of the rounds that count.
         interval_low: Lower end of the median's interval (`median_interval`); None with too few rounds.
         interval_high: Upper end of the same interval.
-        verdict: What the interval says about the question, if the row answers one: see `judged`.
-        other_cores: Cores that other work and the hypervisor took during the bench; None where it is not known.
+        verdict: The answer, if the row answers a question; of a ratio, on which side of 1 its interval lies.
     """
 
     alternative: str
     figure: str
     n: int
-    warmup: int
     median: float
     low: float
     high: float
     interval_low: float | None = None
     interval_high: float | None = None
     verdict: str = ""
-    other_cores: float | None = None
 
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Return both ends of the median's interval, or None."""
-        if self.interval_low is None or self.interval_high is None:
-            return None
-        return self.interval_low, self.interval_high
 
-    def judged(self, level: float, *, below: str, above: str, widest: float = math.inf) -> "BenchRow":
-        """Return the row with the answer to the question on which side of a level the true median lies.
+@dataclass(frozen=True)
+class Report:
+    """The answer of a bench.
 
-        Args:
-            level: The level, such as 1 for a ratio.
-            below: The answer if the whole interval lies below the level.
-            above: The answer if the whole interval lies above the level.
-            widest: The widest interval that answers the question.
-        """
-        verdict = CANNOT_TELL
-        if self.interval is not None and self.interval[1] - self.interval[0] <= widest:
-            low, high = self.interval
-            verdict = below if high < level else above if low > level else CANNOT_TELL
-        return dataclasses.replace(self, verdict=verdict)
+    Attributes:
+        rows: The figures.
+        notes: Sentences that explain the rows.
+    """
+
+    rows: Sequence[BenchRow]
+    notes: Sequence[str]
 
 
 def watch_others() -> Callable[[], float]:
@@ -121,33 +105,8 @@ def _others_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
-@dataclass(frozen=True)
-class Report:
-    """The answer of a bench.
-
-    Attributes:
-        rows: The figures.
-        notes: Sentences that explain the rows.
-        versions: Package -> version, and the commit of this program.
-        machine: The machine that it ran on.
-    """
-
-    rows: tuple[BenchRow, ...]
-    notes: tuple[str, ...]
-    versions: Mapping[str, str]
-    machine: Mapping[str, Any]
-
-    def beside(self, other_cores: float) -> "Report":
-        """Return the report with the cores that other work took, in every row; of many cores, a note tells."""
-        rows = tuple(dataclasses.replace(row, other_cores=round(other_cores, 3)) for row in self.rows)
-        cores, notes = len(os.sched_getaffinity(0)), self.notes
-        if other_cores >= _NOTICED * cores:
-            notes = (*notes, f"this machine was busy: other work took {other_cores:.1f} of {cores} cores")
-        return dataclasses.replace(self, rows=rows, notes=notes)
-
-
-def make_report(rows: Iterable[BenchRow], notes: Iterable[str] = ()) -> Report:
-    """Return a report of rows and notes, with a description of this machine and the versions of the packages."""
+def surroundings() -> dict[str, Any]:
+    """Return ``versions``, those of the packages and of this program, and a description of this ``machine``."""
     from logs.environment import environment  # noqa: PLC0415 (needs what set-up installs)
 
     found = environment()
@@ -155,7 +114,7 @@ def make_report(rows: Iterable[BenchRow], notes: Iterable[str] = ()) -> Report:
     versions |= {name: version for name, version in found["packages"].items() if name.lower() in _PACKAGES}
     if found["git"]:
         versions["commit"] = f"{found['git']['commit']}{', changed since' if found['git']['dirty'] else ''}"
-    return Report(tuple(rows), tuple(notes), versions, {name: found[name] for name in _MACHINE})
+    return {"versions": versions, "machine": {name: found[name] for name in _MACHINE}}
 
 
 def interleave(
@@ -183,8 +142,8 @@ def interleave(
         figures = alternatives[name]()
         if number >= warmup:
             measured[name].append(figures)
-    rows = [row for name, rounds in measured.items() for row in summarize(name, rounds, warmup)]
-    return rows if reference is None else [*rows, *ratio_rows(measured, reference, warmup, compared)]
+    rows = [row for name, rounds in measured.items() for row in summarize(name, rounds)]
+    return rows if reference is None else [*rows, *ratio_rows(measured, reference, compared)]
 
 
 def turns(alternatives: Sequence[Alternative], rounds: int) -> Iterator[tuple[int, Alternative]]:
@@ -197,27 +156,25 @@ def turns(alternatives: Sequence[Alternative], rounds: int) -> Iterator[tuple[in
             yield number, alternative
 
 
-def summarize(alternative: str, rounds: Sequence[Figures], warmup: int = 0) -> list[BenchRow]:
+def summarize(alternative: str, rounds: Sequence[Figures]) -> list[BenchRow]:
     """Return a row for each figure; all rounds have the same figures."""
     rows = []
     for figure in rounds[0]:
         values = [figures[figure] for figures in rounds]
         low, high = median_interval(values) or (None, None)
         middle = statistics.median(values)
-        row = BenchRow(alternative, figure, len(values), warmup, middle, min(values), max(values), low, high)
-        rows.append(row)
+        rows.append(BenchRow(alternative, figure, len(values), middle, min(values), max(values), low, high))
     return rows
 
 
 def ratio_rows(
-    measured: Mapping[str, Sequence[Figures]], reference: str, warmup: int = 0, compared: Collection[str] | None = None
+    measured: Mapping[str, Sequence[Figures]], reference: str, compared: Collection[str] | None = None
 ) -> list[BenchRow]:
     """Return the ratio of each alternative to the reference, computed round by round, with a verdict.
 
     Args:
         measured: Alternative -> the figures of each round.
         reference: The alternative to divide by. Rounds in which the figure of the reference is 0 are left out.
-        warmup: Number of rounds that do not count and are not in ``measured``; for the rows.
         compared: The figures to compare; if None, all that both alternatives have.
     """
     rows: list[BenchRow] = []
@@ -230,8 +187,10 @@ def ratio_rows(
             below, above = ("faster", "slower") if figure.endswith(("_s", "_ms")) else ("lower", "higher")
             if "_per_" in figure:
                 below, above = "slower", "faster"
-            own_rows = summarize(name, ratios, warmup) if ratios else []
-            rows += [row.judged(1.0, below=below, above=above) for row in own_rows]
+            for row in summarize(name, ratios) if ratios else []:
+                low, high = row.interval_low or 0.0, row.interval_high or math.inf
+                verdict = below if high < 1 else above if low > 1 else CANNOT_TELL
+                rows.append(dataclasses.replace(row, verdict=verdict))
     return rows
 
 
@@ -264,7 +223,7 @@ class Bench(ABC):
     needs: ClassVar[str | None] = None
 
     @abstractmethod
-    def measure(self, jobs: "Jobs") -> "Report":
+    def measure(self, jobs: "Jobs") -> Report:
         """Measure, and return the figures; ``jobs`` starts programs.
 
         Raises:

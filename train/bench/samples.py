@@ -49,14 +49,14 @@ def write_samples(identity: Identity, alternative: str, samples: Sequence[Figure
 
 
 def read_samples(output: str) -> dict[str, list[Figures]]:
-    """Return alternative -> samples, from the lines of `write_samples` among all output of a job.
+    """Return alternative -> samples, from the whole lines of `write_samples` among all output of a job.
 
     Launchers put a rank's name before each line, such as ``[1,0]<stdout>:`` (horovodrun, mpirun).
     """
     found = {}
     for line in output.splitlines():
         _, start, rest = line.partition(_LINE_START)
-        if start:
+        with suppress(ValueError):  # A program that goes on may be writing the last line.
             told = json.loads(start + rest)
             found[told["alternative"]] = told["samples"]
     return found

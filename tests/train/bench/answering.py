@@ -1,7 +1,8 @@
 """Stands for `train.bench.launching.Jobs`: starts no program, and answers at once with numbers of the test's."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ class Answering(Jobs):
     started: list[Started] = field(default_factory=list)
     has_pytorch: bool = True
 
-    def lines(self, command: Sequence[str], ended: list[Finished], *_: object, **_others: object) -> Iterator[str]:
+    def run(
+        self, command: Sequence[str], timeout_s: float = math.inf, tell: Callable[[str], object] = lambda _: None
+    ) -> Finished:
         words = list(command)
         is_rank = Program.BENCH_RANK.value in words
         self.started.append(Started(words, words[-2], json.loads(words[-1])) if is_rank else Started(words))
@@ -48,8 +51,8 @@ class Answering(Jobs):
         if not isinstance(found, Finished):
             status, output = found if isinstance(found, tuple) else (0, "\n".join(["a warning", *_told(found)]))
             found = Finished(words, status, output, BEGUN_S, 4.0)
-        yield from found.output.splitlines(keepends=True)
-        ended.append(found)
+        tell(found.output)
+        return found
 
 
 def _told(found: Mapping[str, Any]) -> list[str]:

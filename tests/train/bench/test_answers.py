@@ -52,8 +52,8 @@ def _allreduce(started: Started) -> Mapping[str, Any]:
 def test_an_allreduce_goes_over_every_number_of_ranks_library_and_route_in_turn(words: str, titles: list[str]) -> None:
     jobs = Answering(answer=_allreduce)
     report = _measure(f"allreduce --sizes 4K --rounds 2 {words}", jobs)
-    measured = [row for row in report.rows if row.figure == "allreduce_ms"]
-    assert [row.alternative for row in measured] == [f"{title}, 4 KiB" for title in titles]
+    measured = [row for row in report.rows if row.figure == "4 KiB: allreduce_ms"]
+    assert [row.alternative for row in measured] == titles
     assert {(row.n, row.median) for row in measured} == {(2, 2.0)}, "the median of a start's samples"
     places = [each.sets for each in jobs.started]
     assert places == [*places[: len(titles)], *places[len(titles) - 1 :: -1]], "the second round goes the other way"
@@ -62,12 +62,12 @@ def test_an_allreduce_goes_over_every_number_of_ranks_library_and_route_in_turn(
 @pytest.mark.parametrize("route", ["flat", "hierarchical", "torus"])
 def test_bandwidth_is_what_a_ring_sends_and_a_route_is_predicted_as_the_simulators_algorithm(route: str) -> None:
     words = f"--cluster dgx-a100 --ranks 32 --routes {route} --set cluster.num_nodes=4 --sizes 64M --rounds 1"
-    found = _medians(_measure(f"allreduce {words}", Answering(answer=_allreduce)), f"32 ranks, {route}, nccl, 64 MiB")
+    found = _medians(_measure(f"allreduce {words}", Answering(answer=_allreduce)), f"32 ranks, {route}, nccl")
     cluster = load_cluster("dgx-a100", ["cluster.num_nodes=4"])
     topology = machine_of_cluster(cluster).topology(load_calibration().constants.network_efficiency)
     expected_ms = 1e3 * allreduce({"flat": "auto", "torus": "hierarchical"}.get(route, route), topology, 64 << 20)
-    assert found["predicted_ms"] == 2 * found["predicted / measured"] == pytest.approx(expected_ms)
-    assert found["bus_gb_per_s"] == pytest.approx(2 * 31 / 32 * (64 << 20) / 2e-3 / 1e9)
+    assert found["64 MiB: predicted_ms"] == pytest.approx(expected_ms)
+    assert found["64 MiB: bus_gb_per_s"] == pytest.approx(2 * 31 / 32 * (64 << 20) / 2e-3 / 1e9)
 
 
 def test_a_size_has_a_unit_and_is_whole_numbers_and_ranks_spread_over_the_nodes() -> None:
@@ -76,7 +76,7 @@ def test_a_size_has_a_unit_and_is_whole_numbers_and_ranks_spread_over_the_nodes(
     report = _measure(f"allreduce {words} --sizes 4 7 4K 16m 1G 4097", jobs)
     (started,) = jobs.started
     assert started.task["sizes"] == [4, 4096, 16 << 20, 1 << 30]
-    names = dict.fromkeys(row.alternative.rpartition(", ")[2] for row in report.rows)
+    names = dict.fromkeys(row.figure.partition(": ")[0] for row in report.rows)
     assert list(names) == ["4 bytes", "4 KiB", "16 MiB", "1 GiB"]
     assert started.task["overrides"] == started.sets
     assert {"cluster.num_nodes=2", "cluster.ranks_per_node=6", "cluster.communication.backend=nccl"} <= {*started.sets}
@@ -237,7 +237,7 @@ def _ledger(rows: tuple[tuple[str, str, float, float], ...]) -> list[dict[str, A
     return [dict(zip(("phase", "thread", "begin_s", "end_s"), row, strict=True)) for row in rows]
 
 
-def test_a_start_has_its_phases_and_a_verdict_on_the_goal() -> None:
+def test_a_start_has_its_phases() -> None:
     ledger = {"started_time": BEGUN_S + 0.5, "phases": _ledger(_PHASES)}
 
     def answer(started: Started) -> Mapping[str, Any]:
@@ -257,7 +257,6 @@ def test_a_start_has_its_phases_and_a_verdict_on_the_goal() -> None:
     ratio = {f"command_to_first_step_s / {example}": 0.5}
     assert _medians(report, "ours") == pytest.approx({**ours, **phases, **ratio})
     assert _medians(report, example) == {"command_to_first_step_s": 11.0}
-    assert _rows(report, "ours")["command_to_first_step_s"].verdict == "over 2 s"
     started = [each for each in jobs.started if "--run-dir" in each.words]
     assert len(started) == 1 + 5
     assert {"model.image_size=32", "batch.global_size=8", "run.max_steps=1"} <= {*started[0].sets}
@@ -295,7 +294,7 @@ def test_a_gpus_steps_have_settings_that_fit_each_other(tmp_path: Path) -> None:
     steps = [row for row in report.rows if row.figure == "step_ms"]
     # Three batches in three types eager, compiled, as a graph and as both; sums in three ways.
     assert len({row.alternative for row in steps}) == len(steps) == 4 * 9 + 3 * 3
-    assert {(row.median, row.n, row.warmup) for row in steps} == {(2.0, 3, 1)}
+    assert {(row.median, row.n) for row in steps} == {(2.0, 3)}
     assert sum(row.figure == "allreduce_ms" for row in report.rows) == 3
     tasks = _tasks(jobs)
     assert tasks[0]["seconds"] == 10.0
@@ -342,5 +341,5 @@ def test_a_part_that_fails_is_a_note_with_the_cause_on_disk_and_the_next_one_is_
 def test_no_measurement_of_a_part_begins_after_the_parts_minutes(tmp_path: Path) -> None:
     jobs = Answering(answer=_gpu)
     report = _measure(f"gpu --tiny --minutes 0 --only steps kernels --folder {tmp_path}", jobs)
-    assert (jobs.started, report.rows) == ([], ())
+    assert (jobs.started, report.rows) == ([], [])
     assert {note.partition(":")[0] for note in report.notes[1:]} == {"steps", "kernels"}

@@ -74,22 +74,26 @@ def test_a_program_that_takes_too_long_may_end_what_it_started_and_then_is_ended
     assert "\n" not in late.value.short
 
 
-def test_lines_come_before_the_program_ends_and_the_last_one_needs_no_end(tmp_path: Path) -> None:
+def test_output_comes_before_the_program_ends_and_the_last_line_needs_no_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     code = f"print('first', flush=True); open({str(tmp_path / 'go')!r}).read(); print('last', end='')"
-    ended: list[Finished] = []
-    lines = JOBS.lines(_python(code), ended, timeout_s=60)
-    assert next(lines) == "first\n"
-    assert ended == []
-    (tmp_path / "go").write_text("", encoding="ascii")
-    assert list(lines) == ["last"]
-    assert [(each.status, each.output) for each in ended] == [(0, "first\nlast")]
+    told: list[str] = []
+
+    def tell(output: str) -> None:
+        told.append(output)
+        if output == "first\n" and told.count(output) == 1:
+            (tmp_path / "go").write_text("", encoding="ascii")
+
+    done = JOBS.run(_python(code), timeout_s=60, tell=tell)
+    assert (done.status, done.output) == (0, "first\nlast")
+    assert told[-1] == done.output
 
 
 def test_samples_are_found_behind_the_name_that_a_launcher_gives_a_rank() -> None:
     line = '{"alternative": "step", "samples": [{"step_ms": 2.0}]}'
     for output in (line, f"[1,0]<stdout>:{line}", f"a warning\n[1,0]<stdout>: {line}\n[1,1]<stdout>:more"):
         assert read_samples(output) == {"step": [{"step_ms": 2.0}]}
+    assert read_samples(f"{line}\n{line[:30]}") == {"step": [{"step_ms": 2.0}]}, "the second is being written"
     with pytest.raises(MeasurementFailed, match=r"without a measurement:\n(?!line 0\n)(.*\n)+last words"):
         Finished([], 0, "".join(f"line {number}\n" for number in range(99)) + "last words\n", 0.0, 0.0).samples  # noqa: B018
 

