@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from configs.arguments import option
+from configs.arguments import option, whole_number
 from configs.errors import UserError
 from configs.registry import communicators_of
 from train.bench.measure import COUNT, Bench, PlaceOptions, Report, effort, interleave, is_local_cpu
@@ -23,7 +23,6 @@ _LOCAL_RANKS = (2, 4)
 _LIBRARIES = ("gloo", "mpi", "nccl")
 """What carries an allreduce by ``communication.backend``; another one is a ``communication.kind``."""
 _OF_ONE_MACHINE = ("gloo", "shared_memory")
-_UNITS = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1}
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,10 @@ class AllreduceBench(PlaceOptions, Bench):
 
     question = "time and bandwidth of an allreduce by size, ranks, route and library, beside the prediction"
 
-    sizes: Sequence[str] = option(
-        "bytes of a rank's buffer", ("4K", "64K", "1M", "16M", "64M"), metavar="SIZE", nargs="+"
-    )
+    sizes: Sequence[int] = option(
+        "bytes of a rank's buffer", (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26), metavar="BYTES", nargs="+",
+        type=whole_number(4, 1 << 40),
+    )  # fmt: skip
     ranks: Sequence[int] | None = option(
         "ranks (default: 2 4 on this CPU, otherwise the cluster's)", metavar="N", type=COUNT, nargs="+"
     )
@@ -50,7 +50,7 @@ class AllreduceBench(PlaceOptions, Bench):
 
     def measure(self, jobs: "Jobs") -> Report:
         """See `train.bench.measure.Bench`."""
-        sizes = list(dict.fromkeys(map(_bytes_of, self.sizes)))
+        sizes = list(dict.fromkeys(size // 4 * 4 for size in self.sizes))
         variants = self._variants()
         starts = {title: partial(self._start, jobs, *variant, sizes) for title, variant in variants.items()}
         first, *_ = starts
@@ -106,12 +106,12 @@ class AllreduceBench(PlaceOptions, Bench):
 
 
 def _time_of(size: int) -> str:
-    return f"{_in_words(size)}: allreduce_ms"
+    return f"{size:,} bytes: allreduce_ms"
 
 
 def _figures(cluster: "Cluster", size: int, allreduce_ms: float) -> dict[str, float]:
     """Return the time, the bandwidth, and the simulator's prediction where it has one."""
-    ranks, words = cluster.world_size, _in_words(size)
+    ranks, words = cluster.world_size, f"{size:,} bytes"
     bus_gb_per_s = 2 * (ranks - 1) / ranks * size / allreduce_ms / 1e6
     figures = {_time_of(size): allreduce_ms, f"{words}: bus_gb_per_s": bus_gb_per_s}
     predicted_s, _ = _predicted(cluster, size)
@@ -126,21 +126,3 @@ def _predicted(cluster: "Cluster", size: int) -> tuple[float | None, str]:
         return predict_allreduce(cluster, size), ""
     except UserError as error:
         return None, f"no prediction: {error}"
-
-
-def _bytes_of(text: str) -> int:
-    """Return the bytes of a size such as 64K or 16M.
-
-    Raises:
-        UserError: The text is no size of at least 4 bytes.
-    """
-    unit = text[-1:].upper() if text[-1:].upper() in _UNITS else ""
-    number = text[: len(text) - len(unit)]
-    if not number.isdecimal() or int(number) * _UNITS[unit] < 4:  # noqa: PLR2004 (one number)
-        raise UserError(f"--sizes {text}: allowed: 4 bytes or more, as 4096, 64K, 16M or 1G")
-    return int(number) * _UNITS[unit] // 4 * 4
-
-
-def _in_words(size: int) -> str:
-    unit = next(unit for unit, least in _UNITS.items() if size >= least)
-    return f"{size / _UNITS[unit]:g} {unit}iB" if unit else f"{size} bytes"

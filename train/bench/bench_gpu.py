@@ -74,22 +74,21 @@ class KernelCase:
         changes: Changes of the recipe and of the cluster ``laptop``, after `_SMALL`.
         lr: The learning rate of the steps.
         kinds: The number types in which the case differs from the others.
-        check: What is computed: two steps and two evaluations of a run, a network of every kind of layer, or the masks
-            of dropout, which differ from device to device.
+        check: What is computed: two steps and two evaluations of a run, or a network of every kind of layer.
     """
 
     recipe: str = "imagenet-b256"
     changes: tuple[str, ...] = ()
     lr: float = 0.1
     kinds: tuple[str, ...] = tuple(ALLOWED_ERROR)
-    check: Literal["steps", "layers", "masks"] = "steps"
+    check: Literal["steps", "layers"] = "steps"
 
     @property
     def executions(self) -> list[str]:
-        """Return the keys of `EXECUTIONS` that the case is tried in: graphs are made of steps, and masks of neither."""
-        tried = {"steps": list(EXECUTIONS), "layers": ["eager", "fused", "compiled"], "masks": ["eager"]}
+        """Return the keys of `EXECUTIONS` that the case is tried in: graphs are made of steps."""
+        tried = list(EXECUTIONS) if self.check == "steps" else ["eager", "fused", "compiled"]
         is_nchw = "cluster.engine.layout=NCHW" in self.changes
-        return [each for each in tried[self.check] if not (is_nchw and each.startswith("fused"))]
+        return [each for each in tried if not (is_nchw and each.startswith("fused"))]
 
     @property
     def overrides(self) -> list[str]:
@@ -110,7 +109,6 @@ KERNEL_CASES: Mapping[str, KernelCase] = {
     ),
     "float32 sums": KernelCase(changes=("cluster.num_nodes=128", "cluster.launcher=mpirun"), kinds=("bfloat16",)),
     "layers": KernelCase(check="layers"),
-    "dropout": KernelCase(check="masks"),
 }
 """Name -> case."""
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from configs.arguments import option
 from configs.errors import UserError
 from train.bench.measure import COUNT, Bench, BenchRow, Report, effort, summarize
-from train.bench.samples import Figures
 from train.comm.buckets import BucketPlan, plan_reductions
 from train.networks.arch import float32_gradients, gradient_bytes, network_of
 
@@ -117,11 +116,10 @@ class OverlapBench(Bench):
             config.write_text(dump(recipe, cluster), encoding="utf-8")
             shape = {"rounds": self.rounds, "buckets_bytes": transfers}
             found = jobs.ranks("steps.overlap", {"cluster": str(config), "overrides": place, **shape}).samples
-        samples = [found[str(index)] for index in range(len(transfers))]
-        rows: list[BenchRow] = []
-        for bucket_bytes, own in zip(transfers, samples, strict=True):
-            rounds = figures(bucket_bytes, own, *samples[:2], backward_s=backward_s)
-            rows += summarize(f"{title}: {_title(bucket_bytes)}", rounds)
+        none, *others = ([each["step_ms"] for each in found[str(index)]] for index in range(len(transfers)))
+        rows = summarize(f"{title}: none", [{"step_ms": step_ms} for step_ms in none])
+        for bucket_bytes, own in zip(transfers[1:], others, strict=True):
+            rows += summarize(f"{title}: {_title(bucket_bytes)}", figures(own, none, others[0], backward_s))
         return rows
 
 
@@ -144,32 +142,24 @@ def _title(bucket_bytes: int) -> str:
 
 
 def figures(
-    bucket_bytes: int,
-    own: Sequence[Figures],
-    none: Sequence[Figures],
-    serial: Sequence[Figures],
-    *,
-    backward_s: float,
+    own_ms: Sequence[float], none_ms: Sequence[float], serial_ms: Sequence[float], backward_s: float
 ) -> list[dict[str, float]]:
-    """Return the figures of each round of a transfer, from the samples of the same round.
+    """Return the figures of each round of a transfer, from the steps of the same round.
 
     Args:
-        bucket_bytes: Most bytes of a bucket, or `NONE` or `SERIAL`.
-        own: The samples of the transfer.
-        none: Those without communication.
-        serial: Those of communication after backward.
+        own_ms: The steps with the transfer.
+        none_ms: Those without communication.
+        serial_ms: Those of communication after backward.
         backward_s: Time of a backward pass.
     """
-    serial_ms = [after["step_ms"] - without["step_ms"] for after, without in zip(serial, none, strict=True)]
-    rounds = []
-    for sample, without, cost_ms in zip(own, none, serial_ms, strict=True):
-        found = dict(sample)
-        if bucket_bytes != NONE:
-            found["exposed_ms"] = sample["step_ms"] - without["step_ms"]
-        if bucket_bytes == SERIAL:
-            found["exposed / backward"] = cost_ms / 1e3 / backward_s
-        # A round in which communication after backward costs no time has no share of it, so no round may have one.
-        if bucket_bytes not in (NONE, SERIAL) and min(serial_ms) > 0:
-            found["hidden_fraction"] = 1 - found["exposed_ms"] / cost_ms
-        rounds.append(found)
-    return rounds
+    exposed_ms = [step_ms - without_ms for step_ms, without_ms in zip(own_ms, none_ms, strict=True)]
+    costs_ms = [step_ms - without_ms for step_ms, without_ms in zip(serial_ms, none_ms, strict=True)]
+    rounds = [
+        {"step_ms": step_ms, "exposed_ms": exposed, "exposed / backward": exposed / 1e3 / backward_s}
+        for step_ms, exposed in zip(own_ms, exposed_ms, strict=True)
+    ]
+    # A round in which communication after backward costs no time has no share of it, so no round may have one.
+    if min(costs_ms) <= 0:
+        return rounds
+    hidden = [1 - exposed / cost for exposed, cost in zip(exposed_ms, costs_ms, strict=True)]
+    return [{**each, "hidden_fraction": share} for each, share in zip(rounds, hidden, strict=True)]

@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ from train.bench.samples import Figures
 
 if TYPE_CHECKING:
     from configs.schema import Cluster, Recipe
-    from train.bench.launching import Finished, Jobs
+    from train.bench.launching import Jobs
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _ZOO = {name: f"{name}_v1" for name in NETWORKS if name in ("resnet18", "resnet3
 _ZOO |= {"resnet152": "resnet152_v1", "alexnet": "alexnet", "densenet121": "densenet121"}
 """Our name of a network -> the name in MXNet's model zoo, which Horovod's example takes."""
 
-_FEWEST_IMAGES = 256
+_CLASSES, _FEWEST_IMAGES = 1000, 256
 _USUAL_SIZE = 64
 _LARGE = 128
 """From this side on, px, a step takes seconds."""
@@ -58,7 +58,7 @@ _TRIED_STEPS = 2
 """Most steps of a start that only chooses a form."""
 
 _TRUST = {"trust_coefficient", "epsilon", "trust_weight_decay", "skip_trust_ratio"}
-"""Keys of LARS that `train.bench.programs.pytorch.MomentumUpdate` takes."""
+"""Keys of LARS that `train.bench.programs.pytorch.make_update` takes."""
 
 _RACES = ("digits", "fashion-mnist")
 """The recipes to choose from, the quickest first."""
@@ -214,12 +214,33 @@ def fastest_pytorch(
     return fastest(name, {"eager": form, "compiled": compiled}, seconds, notes)
 
 
-def start_pytorch(jobs: "Jobs", form: Form, **task: Any) -> "Finished":
-    """Start PyTorch in a form, with a task of `train.bench.programs.pytorch`."""
+def start_pytorch(
+    jobs: "Jobs", form: Form, name: str, overrides: Sequence[str], *, most_steps: int | None = None, warmup: int = 1
+) -> tuple[float, Figures]:
+    """Train with PyTorch; return when the command was given, and what `train.bench.programs.pytorch` tells.
+
+    Args:
+        jobs: Starts it.
+        form: A form of `fastest_pytorch`.
+        name: The recipe.
+        overrides: Changes of the recipe.
+        most_steps: Steps, spread over all epochs, after which training is given up, without an evaluation; if None,
+            all.
+        warmup: Steps at whose end the program reads the time.
+    """
+    from configs.load import load_both
+
+    recipe, cluster = load_both(name, "laptop", [*overrides, *place_of(form)])
     own = {key: value for key, value in form.items() if key.startswith("is_")}
-    with tempfile.TemporaryDirectory() as folder:
-        given = {"rendezvous_file": f"{folder}/ranks", "form": own, **task}
-        return jobs.ranks("pytorch", given, overrides=place_of(form))
+    with tempfile.TemporaryDirectory(prefix="bench-pytorch-") as folder:
+        race = race_numbers(recipe, cluster, Path(folder, "numbers.npz"))
+        all_steps = race["epoch_ends"][-1]
+        if most_steps is not None:
+            share = min(1, most_steps / all_steps)
+            race |= {"epoch_ends": [round(share * end) for end in race["epoch_ends"]], "eval_epochs": []}
+        task = {"rendezvous_file": f"{folder}/ranks", "form": own, "race": {**race, "warmup": warmup}}
+        done = jobs.ranks("pytorch", task, overrides=place_of(form))
+    return done.begun_s, {**done.sample, "all_steps": all_steps}
 
 
 @dataclass(frozen=True)
@@ -249,7 +270,7 @@ class PeersBench(PeerOptions, Bench):
         recipe, cluster = load_both(_RECIPE, "laptop", self.overrides)
         plan_run(recipe, self.ranks)
         wanted = wanted_precisions(self.precision)
-        jobs.pack(recipe, cluster)
+        horovod = partial(self._horovod, jobs.pack(recipe, cluster))
         rounds, steps = (2, 1) if self.side >= _LARGE else (6, 4)
         steps = self.steps or steps
         notes = list[str]()
@@ -266,8 +287,8 @@ class PeersBench(PeerOptions, Bench):
         if not find_spec("horovod"):
             notes.append("Horovod's example is not measured: Horovod is not installed")
         elif self.model in _ZOO:
-            name, form = fastest(_HOROVOD, places(self.ranks), seconds(self._horovod), notes)
-            alternatives[name] = partial(self._horovod, jobs, steps, form)
+            name, form = fastest(_HOROVOD, places(self.ranks), seconds(horovod), notes)
+            alternatives[name] = partial(horovod, jobs, steps, form)
         else:
             notes.append(f"Horovod's example is not measured: MXNet's model zoo has no {self.model}")
         if found := fastest_pytorch(jobs, self.ranks, wanted, seconds(self._pytorch), notes):
@@ -289,34 +310,20 @@ class PeersBench(PeerOptions, Bench):
         return self.ranks * self.batch
 
     @property
-    def images(self) -> int:
-        """Images of the data set."""
-        return max(_FEWEST_IMAGES, self.global_size)
-
-    @property
-    def network(self) -> dict[str, Any]:
-        """Arguments of `train.networks.arch.build_network`."""
-        return {"name": self.model, "num_classes": 1000, "image_size": self.side, "input_channels": 3}
-
-    @property
-    def data(self) -> Path:
-        """The folder of the packed images."""
-        from configs.load import ROOT
-
-        return ROOT / "runs" / "data" / f"bench-peers-{self.network['num_classes']}-{self.images}"
-
-    @property
     def overrides(self) -> list[str]:
         """The changes of the recipe for a run of this program."""
+        images = max(_FEWEST_IMAGES, self.global_size)
         return [
-            f"data.name={self.data.name}",
+            f"data.name=bench-peers-{_CLASSES}-{images}",
             "data.source=generated",
-            f"data.train_samples={self.images}",
+            f"data.train_samples={images}",
             "data.eval_samples=2",
-            f"data.shuffle_buffer={self.images}",
-            *(f"model.{key}={value}" for key, value in self.network.items()),
+            f"data.shuffle_buffer={images}",
+            f"model.name={self.model}",
+            f"model.num_classes={_CLASSES}",
+            f"model.image_size={self.side}",
+            "model.input_channels=3",
             f"batch.global_size={self.global_size}",
-            f"cluster.paths.data={self.data.parent}",
         ]
 
     def _ours(self, jobs: "Jobs", steps: int, form: Form) -> Figures:
@@ -325,23 +332,19 @@ class PeersBench(PeerOptions, Bench):
         task = {"recipe": _RECIPE, "overrides": overrides, "reads_images": True, **_counted(steps)}
         return {_RATE: jobs.ranks("steps", task).sample[_RATE]}
 
-    def _horovod(self, jobs: "Jobs", steps: int, form: Form) -> Figures:
+    def _horovod(self, data: Path, jobs: "Jobs", steps: int, form: Form) -> Figures:
         """Measure Horovod's example."""
         shape = {"model": _ZOO[self.model], "image_size": self.side}
-        batch = {"data": f"{self.data}/train", "batch_size": self.global_size // form["ranks"]}
+        batch = {"data": f"{data}/train", "batch_size": self.global_size // form["ranks"]}
         overrides = ("cluster.communication.kind=horovod", *_LIBRARY_DEFAULTS, *place_of(form))
         found = jobs.ranks("horovod", {**shape, **batch, **_counted(steps)}, overrides=overrides).sample
         return {_RATE: found[_RATE]}
 
     def _pytorch(self, jobs: "Jobs", steps: int, form: Form) -> Figures:
         """Measure PyTorch in a form of `fastest_pytorch`."""
-        rate = {
-            "network": self.network,
-            "data": f"{self.data}/train",
-            "batch_size": self.global_size // form["ranks"],
-            **_counted(steps),
-        }
-        return start_pytorch(jobs, form, rate=rate).sample
+        warmup = _counted(steps)["warmup"]
+        _, found = start_pytorch(jobs, form, _RECIPE, self.overrides, most_steps=warmup + steps, warmup=warmup)
+        return {_RATE: self.global_size * (found["steps"] - warmup) / (found["ended_at"] - found["warm_at"])}
 
 
 def _counted(steps: int) -> dict[str, int]:
@@ -407,38 +410,15 @@ def _train_ours(jobs: "Jobs", name: str, own: list[str], seed: int) -> Figures:
 
 
 def _train_pytorch(jobs: "Jobs", name: str, form: Form, seed: int) -> Figures:
-    begun_s, found = _race(jobs, name, form, seed)
+    begun_s, found = start_pytorch(jobs, form, name, [f"run.seed={seed}"])
     return _race_figures(begun_s, found["begun_at"], found["ended_at"], found["epochs"], reached=bool(found["reached"]))
 
 
 def _seconds_of_all_epochs(jobs: "Jobs", name: str, form: Form) -> float:
     """Return the seconds that the recipe's epochs would take without evaluations, by some steps of each."""
-    begun_s, found = _race(jobs, name, form, seed=1, most_steps=_TRIED_RACE_STEPS)
+    begun_s, found = start_pytorch(jobs, form, name, ["run.seed=1"], most_steps=_TRIED_RACE_STEPS)
     step_s = (found["ended_at"] - found["warm_at"]) / (found["steps"] - 1)
     return float(found["warm_at"] - begun_s + step_s * (found["all_steps"] - 1))
-
-
-def _race(jobs: "Jobs", name: str, form: Form, seed: int, most_steps: int | None = None) -> tuple[float, Figures]:
-    """Train with PyTorch; return when the command was given, and what `train.bench.programs.pytorch` tells.
-
-    Args:
-        jobs: Starts it.
-        name: The recipe.
-        form: A form of `fastest_pytorch`.
-        seed: The recipe's seed.
-        most_steps: Steps after which the race is given up, without an evaluation; if None, all.
-    """
-    from configs.load import load_both
-
-    recipe, cluster = load_both(name, "laptop", [f"run.seed={seed}", *place_of(form)])
-    with tempfile.TemporaryDirectory(prefix="bench-race-") as folder:
-        race = race_numbers(recipe, cluster, Path(folder, "numbers.npz"))
-        all_steps = race["epoch_ends"][-1]
-        if most_steps is not None:
-            share = min(1, most_steps / all_steps)
-            race |= {"epoch_ends": [round(share * end) for end in race["epoch_ends"]], "eval_epochs": []}
-        done = start_pytorch(jobs, form, race=race)
-    return done.begun_s, {**done.sample, "all_steps": all_steps}
 
 
 def _race_figures(begun_s: float, started: float, ended: float, epochs: float, *, reached: bool) -> Figures:
@@ -449,7 +429,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
     """Return a recipe as the plain values with which PyTorch trains, see `train.bench.programs.pytorch.Race`.
 
     Args:
-        recipe: Images that are only resized and flipped, one micro-batch a step, LARS or momentum SGD.
+        recipe: Images that are resized or cropped, and flipped; one micro-batch a step; LARS or momentum SGD.
         cluster: The ranks.
         numbers: File that takes the first weights, under their numbers in the network's table, and the learning rate
             and the weight decay of every step, under ``lr`` and ``weight_decay``.
@@ -464,7 +444,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
     from train.schedule import resolve_schedule
 
     plan, data, model, optimizer = plan_run(recipe, cluster.world_size), recipe.data, recipe.model, recipe.optimizer
-    assert (data.crop.kind, data.plain_from_epoch, plan.accumulation_steps) == ("none", None, 1)
+    assert (data.plain_from_epoch, plan.accumulation_steps) == (None, 1)
     table, schedule = network_of(model), resolve_schedule(recipe, plan)
     first = initial_weights(table, model, recipe.run.seed)
     hypers = [schedule.at(step) for step in range(plan.total_steps)]
@@ -476,6 +456,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
         "numbers": str(numbers),
         "data": str(resolve_path(cluster.paths.data) / data.name),
         "flip": data.flip,
+        "is_cropped": data.crop.kind != "none",
         "mean": data.mean[: model.input_channels],
         "std": data.std[: model.input_channels],
         "batch_size": plan.per_rank_batch_size,
@@ -488,6 +469,7 @@ def race_numbers(recipe: "Recipe", cluster: "Cluster", numbers: Path) -> dict[st
         "epoch_ends": [plan.steps_after(epoch) for epoch in range(1, plan.epochs + 1)],
         "image_sizes": [span.recipe.model.image_size for span in recipe.spans for _ in span.epochs],
         "eval_epochs": plan.eval_epochs,
+        "warmup": 1,
         "target": recipe.run.target_top1,
         "seed": recipe.run.seed,
     }

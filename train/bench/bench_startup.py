@@ -1,7 +1,6 @@
-"""The time from the command to the first step, beside Horovod's own MXNet example."""
+"""The time from the command to the first step, and that of each phase."""
 
 import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.arguments import option
-from configs.programs import Program, command_of
 from logs.read.lines import read_events
-from train.bench.measure import COUNT, Bench, PlaceOptions, Report, effort, interleave, is_local_cpu
+from train.bench.measure import COUNT, Bench, PlaceOptions, Report, effort, interleave
 from train.bench.samples import Figures
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from train.bench.launching import Jobs
 
 _RECIPE = "imagenet-smoke"
-_OURS, _HOROVOD = "ours", "Horovod's MXNet example"
 _GOAL_S = 2.0
 """From the command to the end of the first step, with the libraries in the page cache."""
 _TO_FIRST_STEP = "command_to_first_step_s"
@@ -30,8 +27,7 @@ _TO_FIRST_STEP = "command_to_first_step_s"
 class StartupBench(PlaceOptions, Bench):
     """See `train.bench.measure.Bench`."""
 
-    question = "seconds from the command to the first step and of each phase, beside Horovod's own MXNet example"
-    needs = "mxnet"
+    question = "seconds from the command to the first step, and of each phase of a start"
 
     rounds: int = effort("starts of each alternative, after one that is not measured", quick=1, usual=6, thorough=15)
     image_size: int = option("side of an image", 64, metavar="PX", type=COUNT)
@@ -43,16 +39,12 @@ class StartupBench(PlaceOptions, Bench):
         from configs.load import load_both
 
         recipe, cluster = load_both(_RECIPE, self.cluster, self._place)
-        data, ranks, is_local = jobs.pack(recipe, cluster), cluster.world_size, is_local_cpu(cluster)
-        alternatives = {_OURS: lambda: self._start(cluster, jobs)}
-        if is_local:
-            alternatives[_HOROVOD] = lambda: self._start_horovod(data, ranks, jobs)
-        reference = _HOROVOD if is_local else _OURS
-        rows = interleave(alternatives, n=self.rounds, warmup=1, reference=reference)
-        what = f"{self.image_size} px, {self.batch_size} images per rank, {ranks} ranks"
+        jobs.pack(recipe, cluster)
+        rows = interleave({"ours": lambda: self._start(cluster, jobs)}, n=self.rounds, warmup=1)
+        what = f"{self.image_size} px, {self.batch_size} images per rank, {cluster.world_size} ranks"
         notes = [
             f"ResNet-50 at {what}; the phases are those of rank 0, and overlap",
-            f"{_TO_FIRST_STEP}: from ./run.sh train, or from horovodrun, until the end of the first step, from JPEGs; "
+            f"{_TO_FIRST_STEP}: from ./run.sh train until the end of the first step, from JPEGs; "
             f"the goal is {_GOAL_S:g} s",
             "command_to_run_start_s: since the command; rank_to_run_start_s: since the process of rank 0 began",
         ]
@@ -91,12 +83,3 @@ class StartupBench(PlaceOptions, Bench):
             "rank_to_run_start_s": times["run_start"] - ledger["started_time"],
             **phases,
         }
-
-    def _start_horovod(self, data: Path, ranks: int, jobs: "Jobs") -> Figures:
-        """Run `train.bench.programs.horovod` under horovodrun, as its users do."""
-        shape = {"model": "resnet50_v1", "image_size": self.image_size, "batch_size": self.batch_size}
-        task = {"data": f"{data}/train", "warmup": 1, "steps": 1, **shape}
-        launcher = ["env", "OMP_NUM_THREADS=1", str(Path(sys.executable).with_name("horovodrun"))]
-        rank = command_of(Program.BENCH_RANK, "horovod", json.dumps(task))
-        done = jobs.run([*launcher, "-np", str(ranks), "--gloo", *rank]).check()
-        return {_TO_FIRST_STEP: done.sample["warm_at"] - done.begun_s}

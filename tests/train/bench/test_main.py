@@ -139,7 +139,7 @@ REFUSED = [
     ("race mnist", "invalid choice: 'mnist'"),
     ("step --cases resnet50:64:16:2", "--cases resnet50:64:16:2: allowed: "),
     ("step --advise --cluster abci-v100", "--advise: got --cluster abci-v100, allowed: "),
-    ("allreduce --sizes 3", "--sizes 3: allowed: 4 bytes or more"),
+    ("allreduce --sizes 3", "--sizes: got '3', allowed: "),
     ("allreduce --cluster dgx-a100 --set cluster.num_nodes=2 --ranks 5", "--ranks 5: allowed: multiples of "),
 ]
 REFUSED_ON_MXNET = [

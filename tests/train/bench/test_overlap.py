@@ -1,6 +1,6 @@
 """The hidden share of the communication is that of the rounds, over a link on which it takes as long as backward."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -8,31 +8,18 @@ import pytest
 from tests.train.bench.answering import Answering, Started
 from train.bench.__main__ import read_command
 from train.bench.bench_overlap import NONE, SERIAL, figures
-from train.bench.measure import summarize
 from train.networks.arch import build_network
-
-
-def _figures(
-    bucket_bytes: int, own: Sequence[float], none: Sequence[float], serial: Sequence[float]
-) -> list[dict[str, float]]:
-    samples = [[{"step_ms": each} for each in steps] for steps in (own, none, serial)]
-    return figures(bucket_bytes, *samples, backward_s=0.5)
 
 
 def test_the_hidden_fraction_is_the_part_of_serial_that_is_not_exposed_round_by_round() -> None:
     none, serial = [100.0, 110.0], [200.0, 160.0]
-    assert _figures(NONE, none, none, serial) == [{"step_ms": 100.0}, {"step_ms": 110.0}]
-    assert _figures(SERIAL, serial, none, serial) == [
-        {"step_ms": 200.0, "exposed_ms": 100.0, "exposed / backward": 0.2},
-        {"step_ms": 160.0, "exposed_ms": 50.0, "exposed / backward": 0.1},
+    assert figures([120.0, 120.0], none, serial, 0.5) == [
+        {"step_ms": 120.0, "exposed_ms": 20.0, "exposed / backward": 0.04, "hidden_fraction": 0.8},
+        {"step_ms": 120.0, "exposed_ms": 10.0, "exposed / backward": 0.02, "hidden_fraction": 0.8},
     ]
-    assert _figures(1 << 20, [120.0, 120.0], none, serial) == [
-        {"step_ms": 120.0, "exposed_ms": 20.0, "hidden_fraction": 0.8},
-        {"step_ms": 120.0, "exposed_ms": 10.0, "hidden_fraction": 0.8},
-    ]
-    free = _figures(1 << 20, [12.0, 12.0], [10.0, 10.0], [14.0, 10.0])
-    figures_of_all = [row.figure for row in summarize("a", free)]
-    assert figures_of_all == ["step_ms", "exposed_ms"], "in a round serial costs nothing, so no round has a share of it"
+    assert [each["hidden_fraction"] for each in figures(serial, none, serial, 0.5)] == [0.0, 0.0]
+    free = figures([12.0, 12.0], [10.0, 10.0], [14.0, 10.0], 0.5)
+    assert not any("hidden_fraction" in each for each in free), "in a round serial costs nothing"
 
 
 def test_communication_takes_as_long_as_backward_and_a_single_bucket_stays_exposed() -> None:
@@ -46,7 +33,7 @@ def test_communication_takes_as_long_as_backward_and_a_single_bucket_stays_expos
     words = "--ranks 4 --set cluster.communication.bucket_bytes=1073741824"
     report = read_command(["overlap", *words.split()]).bench.measure(jobs)
     hidden = [row.median for row in report.rows if row.figure == "hidden_fraction"]
-    assert hidden == [0.8, 0.8]
+    assert hidden == [0.0, 0.8, 0.8]
     ((link,),) = ([each.partition("link_bytes_per_s=")[2] for each in started.sets if "link" in each]
                   for started in jobs.started)  # fmt: skip
     parameters = build_network("resnet50", num_classes=1000, image_size=224).parameters

@@ -75,19 +75,20 @@ def test_the_peer_leaves_out_whole_branches_and_keeps_their_mean() -> None:
 
 @pytest.mark.parametrize(("has_trust_ratio", "own_decay"), [(True, None), (True, 0.5), (True, 0.0), (False, None)])
 def test_several_updates_equal_the_paper(has_trust_ratio: bool, own_decay: float | None) -> None:
-    from train.bench.programs.pytorch import MomentumUpdate
+    from train.bench.programs.pytorch import make_update
 
-    random, rates = np.random.default_rng(5), [0.1, 0.3, 0.2]
+    # PyTorch's own momentum, without trust ratios, has the rate of the last step only.
+    random, rates = np.random.default_rng(5), [0.1, 0.3, 0.2] if has_trust_ratio else [0.2] * 3
     start = {kind: random.standard_normal(7) for kind in ("weight", "gamma", "bias")} | {"beta": np.zeros(7)}
     gradients = {kind: [random.standard_normal(7) for _ in rates] for kind in start}
     weights = [torch.nn.Parameter(torch.tensor(each)) for each in start.values()]
     trust = {"trust_coefficient": 0.01, "epsilon": 0.3, "trust_weight_decay": own_decay, "skip_trust_ratio": ["gamma"]}
     settings: dict[str, Any] = {"momentum": 0.9, "skip_weight_decay": ["bias"]}
-    update = MomentumUpdate(weights, [*start], trust=trust if has_trust_ratio else None, **settings)
+    update = make_update(weights, [*start], trust=trust if has_trust_ratio else None, **settings)
     for number, lr in enumerate(rates):
         for kind, weight in zip(start, weights, strict=True):
             weight.grad = torch.tensor(gradients[kind][number])
-        update.step(lr, 0.2)
+        update(lr, 0.2)
     for kind, weight in zip(start, weights, strict=True):
         decay = 0.0 if kind == "bias" else 0.2
         ratio_decay = 0.0 if kind == "bias" else 0.2 if own_decay is None else own_decay
@@ -240,7 +241,7 @@ def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_e
 
     moments = iter([100.0, 110.0, 130.0])
     monkeypatch.setattr(pytorch, "time", SimpleNamespace(time=lambda: next(moments)))
-    run.evaluate, run.update = evaluate, SimpleNamespace(step=step)
+    run.evaluate, run.update = evaluate, step
     found = run.train()
     times = {"begun_at": 100.0, "warm_at": 110.0, "ended_at": 130.0}
     assert found == {**times, "epochs": epochs, "steps": steps, "top1": scores[-1], "reached": reached}
@@ -250,23 +251,17 @@ def test_the_race_ends_with_the_evaluation_that_reaches_the_target_or_the_last_e
     assert all(modes), "an evaluation does not last into the next epoch"
 
 
-# The rate
-
-
 @pytest.mark.usefixtures("_alone")
-def test_images_a_second_are_those_of_all_ranks_in_the_time_of_the_slowest(
+def test_images_that_the_recipe_crops_come_from_a_loader_with_their_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.bench.programs.pytorch import Form, images_per_s
-
-    met: list[str] = []
-    monkeypatch.setattr("torch.distributed.all_reduce", lambda seconds, _: seconds.clamp_(min=500.0))
-    monkeypatch.setattr("torch.distributed.barrier", lambda: met.append("barrier"))
     monkeypatch.setattr("torch.distributed.is_available", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
-    _write(tmp_path / "train", *[Image.new("RGB", (20, 16), (40 * number,) * 3) for number in range(6)])
-    network = {"name": "mnist_small_cnn", "num_classes": 10, "image_size": 28, "input_channels": 1}
-    task: dict[str, Any] = {"network": network, "data": str(tmp_path / "train"), "warmup": 1}
-    # Two ranks of two images take four steps in 500 s, beside the one that does not count.
-    assert images_per_s(Form(), batch_size=2, steps=4, **task) == pytest.approx(2 * 2 * 4 / 500)
-    assert met == ["barrier"]
+    run = _race(tmp_path, is_cropped=True, batch_size=2, mean=[10.0] * 3, std=[60.0] * 3)
+    batches = list(itertools.islice(run.batches(), 4))
+    for images, labels in batches:
+        assert images.shape == (2, 3, 8, 8)
+        # An image of one grey keeps it, whatever is cropped of it.
+        expected = (labels % 4).float().view(2, 1, 1, 1).expand_as(images)
+        assert torch.allclose(images, expected, atol=0.05)
+    assert len({*torch.cat([labels for _, labels in batches[:2]]).tolist()}) == 4, "an image comes once a pass"

@@ -81,31 +81,27 @@ def test_timed_ranks_send_for_as_long_as_backward_takes_and_hide_a_share_of_it()
     # The link passes 128 KiB of 6.4 MB at once, and a direction may use what the other one leaves.
     assert rows["serial", "exposed / backward"].median > 0.5
     hidden = {name for name, figure in rows if figure == "hidden_fraction"}
-    assert hidden == {"overlapped 4096 KiB", "overlapped 1048576 KiB"}
+    assert hidden == {"serial", "overlapped 4096 KiB", "overlapped 1048576 KiB"}
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_the_phases_of_a_start_lie_within_its_time_and_horovods_example_takes_a_step(
-    two_epoch_run: FinishedRun, once: Callable[[Started], Finished]
-) -> None:
-    """Ours is the start of a run that is there already."""
+def test_the_phases_of_a_start_lie_within_its_time(two_epoch_run: FinishedRun) -> None:
+    """The start is that of a run that is there already."""
     begun_s = json.loads((two_epoch_run.folder / "startup.json").read_text(encoding="utf-8"))["started_time"] - 1
 
-    def answer(started: Started) -> Finished:
+    def answer(started: Started) -> Any:
         if "--run-dir" not in started.words:
-            return once(started)
+            return {}
         shutil.copytree(two_epoch_run.folder, started.after("--run-dir"))
         return Finished(started.words, 0, "", begun_s, 9.0)
 
-    words = "startup --rounds 1 --image-size 32 --batch-size 1 --ranks 1"
-    found = _medians(_measure(words, Answering(answer=answer)))
-    own = {figure: median for (name, figure), median in found.items() if name == "ours" and "/" not in figure}
+    found = _medians(_measure("startup --rounds 1 --ranks 1", Answering(answer=answer)))
+    own = {figure: median for (_, figure), median in found.items()}
     assert 0 < own["rank_to_run_start_s"] < own["command_to_run_start_s"] < own["command_to_first_step_s"]
     phases = [value for figure, value in own.items() if "_to_" not in figure]
     assert max(phases) < own["rank_to_run_start_s"]
     assert "warm-up_s" in own
-    assert found["Horovod's MXNet example", "command_to_first_step_s"] > 0
 
 
 @needs_torch
@@ -117,7 +113,8 @@ def test_the_fastest_forms_of_ours_and_of_pytorch_are_measured(once: Callable[[S
     def answer(started: Started) -> Any:
         told = str([started.sets, started.task])
         is_one = not started.name or "layout=NHWC" in told or "'is_compiled': True" in told
-        return once(started) if is_one else {"slow": [{"images_per_s": 1e-3}]}
+        slow = {"images_per_s": 1e-3, "warm_at": 0.0, "ended_at": 1e6, "steps": 2}
+        return once(started) if is_one else {"slow": [slow]}
 
     words = "peers --model mnist_small_cnn --batch 2 --rounds 1 --steps 1 --ranks 1 --precision float32"
     report = _measure(words, Answering(answer=answer))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,6 @@ _ON_CPU = (
     "batch.accumulation_steps=null",
 )
 """The place of the exact results: one batch, every kernel launched by itself."""
-
-_RATE = 0.4
-"""Share of the values that dropout sets to 0."""
-
-_SIDE = 224
-"""Side of the image whose values are dropped, px: the share of 150,528 values is 0.0013 from the rate, typically."""
 
 _PAIRS, _PASS_SAMPLES, _PASSES = 4, 5, 10
 """Batch norms with a ReLU, each followed by one with an addition and a ReLU; samples, and passes of each one."""
@@ -105,15 +99,8 @@ def errors(case: KernelCase, place: Sequence[str], kind: str) -> Figures:
         added to the running statistics, in the first step. Of two steps also ``update_error`` and
         ``second_update_error`` of what is added to the weights by the first and by both, and ``evaluation_error``, of
         what both add to the loss of an evaluation. Each is |a - b| / |b|, b being float32 on the CPU.
-
-        Of dropout ``scale_error``, the largest relative error of a value that is kept; ``share_error`` of the share
-        that is dropped; ``repeat_error``, the share of values that the same seed treats in another way; and
-        ``seed_error``, of the share that two seeds treat in the same way.
     """
-    place = [*place, f"cluster.engine.precision={kind}"]
-    if case.check == "masks":
-        return _mask_errors(case, place)
-    exact, found = _exact(case), _COMPUTE[case.check](case, place)
+    exact, found = _exact(case), _COMPUTE[case.check](case, [*place, f"cluster.engine.precision={kind}"])
     return {f"{name}_error": distance(found[name], exact[name]) for name in exact if exact[name].any()}
 
 
@@ -172,42 +159,19 @@ def _layers(case: KernelCase, place: Sequence[str]) -> _Results:
     statistics = _vector(network.read_statistics().values())
     batch = batch_on(engine, network, np.random.default_rng(0).standard_normal((32, 3, 32, 32), np.float32))
     logits = engine.to_host(network.inference()(batch[0]))
+    found = _passed(engine, network, batch)
+    moved = _vector(network.read_statistics().values()) - statistics
+    return {"logits": _vector([logits]), **found, "statistics": moved}
+
+
+def _passed(engine: Any, network: Any, batch: tuple[Any, Any]) -> _Results:
+    """Return loss and gradient of a forward and a backward pass."""
     loss = engine.to_host(network.forward(*batch))
     network.backward()
-    gradient, moved = _vector(map(engine.to_host, network.gradients)), _vector(network.read_statistics().values())
-    return {"logits": _vector([logits]), "loss": loss, "gradient": gradient, "statistics": moved - statistics}
+    return {"loss": loss, "gradient": _vector(map(engine.to_host, network.gradients))}
 
 
 _COMPUTE: Mapping[str, Callable[..., _Results]] = {"steps": _steps, "layers": _layers}
-
-
-def _mask_errors(case: KernelCase, place: Sequence[str]) -> Figures:
-    """Return the errors of dropout, of an image whose values go straight into a dense layer.
-
-    The gradient of the layer's weight is the product of the bias's gradient and of the values that were kept.
-    """
-    rows = Rows(3, _SIDE)
-    rows.dense("classifier", rows.add("dropout", "dropout", "data", rate=_RATE), 10)
-    engine, network = network_on(case, place, Network("dropout", _SIDE, 3, 10, tuple(rows.layers)))
-    values = np.random.default_rng(0).uniform(1, 2, (1, 3, _SIDE, _SIDE)).astype(np.float32)
-
-    def scales(seed: int) -> np.ndarray:
-        """Return by how much dropout multiplies each value."""
-        network.seed(seed)
-        network.forward(*batch_on(engine, network, values))
-        network.backward()
-        weight, bias = map(engine.to_host, network.gradients)
-        row = int(np.abs(bias).argmax())
-        return np.asarray(weight[row] / (bias[row] * values.ravel()))
-
-    first, again, other = (scales(seed) for seed in (1, 1, 2))
-    agree = float(((first == 0) == (other == 0)).mean())
-    return {
-        "scale_error": float(np.abs(first[first != 0] * (1 - _RATE) - 1).max()),
-        "share_error": abs(float((first == 0).mean()) - _RATE),
-        "repeat_error": float(((first == 0) != (again == 0)).mean()),
-        "seed_error": abs(agree - (_RATE**2 + (1 - _RATE) ** 2)),
-    }
 
 
 def network_on(case: KernelCase, place: Sequence[str], table: Network) -> tuple[Any, Any]:
@@ -235,7 +199,7 @@ def distance(found: np.ndarray, exact: np.ndarray) -> float:
     return float(distance) if np.isfinite(distance) else float("inf")
 
 
-def norms(title: str, place: Sequence[str], changes: Sequence[str], shape: tuple[int, int, int]) -> None:
+def norms(title: str, place: Sequence[str], changes: Sequence[str], shape: Sequence[int]) -> None:
     """Write the milliseconds of a forward and a backward pass of eight batch norms, and the errors against float32.
 
     Args:
@@ -244,22 +208,25 @@ def norms(title: str, place: Sequence[str], changes: Sequence[str], shape: tuple
         changes: Further changes, which choose the way.
         shape: Images, side in px, channels.
     """
-    exact = _exact_passes(tuple(place), tuple(shape))
-    found, samples = _passes([*place, *changes], shape, _PASSES)
+    exact = _passed(*_norms_on([*place, "cluster.engine.precision=float32"], shape))
+    engine, network, batch = _norms_on([*place, *changes], shape)
+    found = _passed(engine, network, batch)
+
+    def pass_ms() -> float:
+        engine.wait_all()
+        begin = time.perf_counter()
+        for _ in range(_PASSES):
+            network.forward(*batch)
+            network.backward()
+        engine.wait_all()
+        return 1e3 * (time.perf_counter() - begin) / _PASSES
+
     errors = {f"{name}_error": distance(found[name], exact[name]) for name in exact}
-    write_samples(_ALONE, title, [{**sample, **errors} for sample in samples])
+    write_samples(_ALONE, title, [{"pass_ms": pass_ms(), **errors} for _ in range(_PASS_SAMPLES)])
 
 
-@lru_cache(maxsize=1)  # cases of one shape follow one another
-def _exact_passes(place: tuple[str, ...], shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
-    """Return the results in float32 on the same device."""
-    return _passes([*place, "cluster.engine.precision=float32"], shape, 1)[0]
-
-
-def _passes(
-    place: Sequence[str], shape: tuple[int, int, int], passes: int
-) -> tuple[dict[str, np.ndarray], list[Figures]]:
-    """Return the results of a forward and a backward pass, and the samples of their time."""
+def _norms_on(place: Sequence[str], shape: Sequence[int]) -> tuple[Any, Any, tuple[Any, Any]]:
+    """Return an engine, a network of eight batch norms, and a batch."""
     batch, side, channels = shape
     rows = Rows(channels, side)
     last = "data"
@@ -271,22 +238,7 @@ def _passes(
     table = Network("norms", side, channels, 10, tuple(rows.layers))
     engine, network = network_on(KernelCase(), place, table)
     values = np.random.default_rng(0).standard_normal((batch, channels, side, side), np.float32)
-    images, labels = batch_on(engine, network, values)
-
-    def run(number: int) -> float:
-        engine.wait_all()
-        begin = time.perf_counter()
-        for _ in range(number):
-            loss = network.forward(images, labels)
-            network.backward()
-        engine.wait_all()
-        results["loss"] = engine.to_host(loss)
-        return 1e3 * (time.perf_counter() - begin) / number
-
-    results: dict[str, np.ndarray] = {}
-    run(1)
-    results["gradient"] = np.concatenate([engine.to_host(each).ravel() for each in network.gradients])
-    return results, [{"pass_ms": run(passes)} for _ in range(_PASS_SAMPLES)]
+    return engine, network, batch_on(engine, network, values)
 
 
 def machine(device: str, copy_bytes: int, side: int) -> None:

@@ -1,4 +1,4 @@
-"""One rank of ``bench peers`` and ``bench startup``: what Horovod's own MXNet example for ImageNet does, written anew.
+"""One rank of ``bench peers``: what Horovod's own MXNet example for ImageNet does, written anew.
 
 *Source*: horovod 0.28.1, examples/mxnet/mxnet_imagenet_resnet50.py, with ``--use-rec --no-cuda`` and otherwise the
 defaults of the example: the module interface; ``resnet50_v1`` (the network of that name in MXNet's model zoo is
@@ -22,7 +22,7 @@ _EPOCH_IMAGES, _EPOCHS, _WARMUP_EPOCHS = 1281167, 90, 10
 
 
 def main(*, data: str, model: str, image_size: int, batch_size: int, warmup: int, steps: int) -> None:
-    """Measure the images/s of all ranks, and when the last step that does not count had ended, Unix seconds.
+    """Measure the images/s of all ranks.
 
     Args:
         data: RecordIO files without their suffix.
@@ -47,7 +47,7 @@ def main(*, data: str, model: str, image_size: int, batch_size: int, warmup: int
     module.fit(images, num_epoch=1, kvstore=None, batch_end_callback=watch, optimizer=optimizer)
     slowest_s = float(hvd.allgather(mx.nd.array([watch.seconds]), name="seconds").max().asscalar())
     rate = hvd.size() * batch_size * steps / slowest_s
-    write_samples(read_identity(os.environ), "steps", [{"images_per_s": rate, "warm_at": watch.warm_at}])
+    write_samples(read_identity(os.environ), "steps", [{"images_per_s": rate}])
     end_peer(lambda: hvd.allgather(mx.nd.zeros(1), name="end").asnumpy())
 
 
@@ -93,11 +93,11 @@ class _Stopwatch:
 
     def __init__(self, warmup: int, steps: int) -> None:
         self._first, self._last, self._number = warmup, warmup + steps, 0
-        self.seconds, self.warm_at = 0.0, 0.0
+        self.seconds = 0.0
 
     def __call__(self, _: object = None) -> None:
         """Count a step that has ended."""
         self._number += 1
         if self._number in (self._first, self._last):
             mx.nd.waitall()
-            self.seconds, self.warm_at = time.perf_counter() - self.seconds, self.warm_at or time.time()
+            self.seconds = time.perf_counter() - self.seconds

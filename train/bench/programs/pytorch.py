@@ -9,7 +9,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from train.rank.identity import Identity, read_identity
 _FLIP_SHARE = 0.5
 _EVALUATION_BATCH = 256
 """Images; beside 64 and 1,024, the fastest or nearly so for the networks of both recipes."""
-_MEAN, _STD = np.array([123.675, 116.28, 103.53], np.float32), np.array([58.395, 57.12, 57.375], np.float32)
 
 
 @dataclass(frozen=True)
@@ -69,27 +68,19 @@ class Form:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.is_bfloat16)
 
 
-def main(
-    rendezvous_file: str,
-    *,
-    form: dict[str, bool],
-    rate: dict[str, Any] | None = None,
-    race: dict[str, Any] | None = None,
-) -> None:
-    """Measure the images/s of all ranks, or train to the target and tell when it was reached.
+def main(rendezvous_file: str, *, form: dict[str, bool], race: dict[str, Any]) -> None:
+    """Train to the target, or for some steps, and tell when it was done.
 
     Args:
         rendezvous_file: File by which the ranks find each other; must not exist.
         form: Arguments of `Form`.
-        rate: Arguments of `images_per_s`.
-        race: What `Race` takes, to train to a target.
+        race: What `Race` takes.
     """
     identity, chosen = read_identity(os.environ), Form(**form)
     distributed.init_process_group(
         "gloo", init_method=f"file://{rendezvous_file}", rank=identity.rank, world_size=identity.world_size
     )
-    found = Race(race, identity, chosen).train() if race else {"images_per_s": images_per_s(chosen, **rate or {})}
-    write_samples(identity, "PyTorch", [found])
+    write_samples(identity, "PyTorch", [Race(race, identity, chosen).train()])
     end_peer(distributed.barrier)
 
 
@@ -108,10 +99,7 @@ class TableNetwork(nn.Module):  # type: ignore[misc]
         self.norm = {"momentum": 1 - bn_momentum, "eps": bn_epsilon}
         self._layers = Layers(network.layers, {"bn": self._normalise, "dropout": self._drop})
         for each in network.parameters:
-            values = torch.full(each.shape, float(each.kind == "gamma"))
-            if each.kind == "weight":
-                nn.init.kaiming_uniform_(values)
-            self.register_parameter(each.name, nn.Parameter(values))
+            self.register_parameter(each.name, nn.Parameter(torch.zeros(each.shape)))
         for layer in network.layers:
             for statistic, start in zip(layer.statistics, (0.0, 1.0), strict=False):
                 self.register_buffer(statistic.name, torch.full(statistic.shape, start))
@@ -150,53 +138,11 @@ class _Records:
         return Image.open(io.BytesIO(record.image)).convert(self._mode), int(record.labels[0])
 
 
-def images_per_s(
-    form: Form,
-    *,
-    network: dict[str, Any],
-    data: str,
-    batch_size: int,
-    warmup: int,
-    steps: int,
-) -> float:
-    """Return the images/s of all ranks; the loader of each one has one worker, which decodes with Pillow.
-
-    Args:
-        form: How PyTorch runs.
-        network: Arguments of `train.networks.arch.build_network`.
-        data: RecordIO files without their suffix.
-        batch_size: Images a rank.
-        warmup: Steps that do not count.
-        steps: Steps that count, after those.
-    """
-    plain = TableNetwork(build_network(**network)).to(memory_format=form.order)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4, fused=True)
-    model, loss_of = form.trained(plain), nn.CrossEntropyLoss(label_smoothing=0.1)
-    images = CroppedImages(Path(data), network["image_size"], network["input_channels"])
-    loader = DataLoader(images, batch_size, sampler=DistributedSampler(images), num_workers=1, drop_last=True)
-    begin = 0.0
-    for done, (batch, labels) in enumerate(itertools.chain.from_iterable(itertools.repeat(loader))):
-        if done == warmup:
-            distributed.barrier()
-            begin = time.perf_counter()
-        if done == warmup + steps:
-            break
-        plain.zero_grad()
-        with form.cast():
-            loss = loss_of(model(batch.to(memory_format=form.order)), labels)
-        loss.backward()
-        optimizer.step()
-    slowest_s = torch.tensor(time.perf_counter() - begin)
-    distributed.all_reduce(slowest_s, distributed.ReduceOp.MAX)
-    return float(distributed.get_world_size() * batch_size * steps / slowest_s)
-
-
 class CroppedImages(Dataset):  # type: ignore[misc]
-    """The packed JPEGs, cropped and flipped at random, resized to ``size`` px, normalised: [C, H, W], and a label."""
+    """The packed JPEGs, cropped at random and resized to ``size`` px: bytes [C, H, W], and a label."""
 
     def __init__(self, stem: Path, size: int, channels: int) -> None:
         self._records, self._size = _Records(stem, channels), size
-        self._mean, self._std = _MEAN[:channels], _STD[:channels]
 
     def __len__(self) -> int:
         return len(self._records.offsets)
@@ -204,10 +150,7 @@ class CroppedImages(Dataset):  # type: ignore[misc]
     def __getitem__(self, index: int) -> tuple[Any, int]:
         image, label = self._records.read(index)
         cut = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=random_box(*image.size))
-        pixels = (np.asarray(cut, np.float32).reshape(self._size, self._size, -1) - self._mean) / self._std
-        if random.random() < _FLIP_SHARE:
-            pixels = pixels[:, ::-1]
-        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), label
+        return torch.from_numpy(np.array(cut).reshape(self._size, self._size, -1).transpose(2, 0, 1)), label
 
 
 def random_box(width: int, height: int) -> tuple[float, float, float, float]:
@@ -223,8 +166,9 @@ class Race:
     """The network, the images and the update of one rank that trains to a target.
 
     Both sides of the race train the same network from the same weights by the same schedule. Everything else is as
-    people write it for images that fit into memory: each rank decodes its share once, keeps it as one tensor of bytes,
-    and flips and normalises whole batches.
+    people write it: each rank decodes its share of images that fit into memory once, and keeps it as one tensor of
+    bytes; images that are cropped come from a loader with one worker, which decodes with Pillow. Whole batches are
+    flipped and normalised.
 
     Args:
         race: What `train.bench.bench_peers.race_numbers` returns.
@@ -236,7 +180,7 @@ class Race:
         network: The network.
         update: The update of its weights.
         loss_of: The loss.
-        training: This rank's images and labels.
+        training: This rank's images and labels, unless they are cropped.
         evaluation: The same of the evaluation.
     """
 
@@ -251,12 +195,13 @@ class Race:
             self._rates = list(zip(numbers["lr"].tolist(), numbers["weight_decay"].tolist(), strict=True))
         self._trained = form.trained(self.network)
         kinds = [parameter.kind for parameter in table.parameters]
-        self.update = MomentumUpdate(list(self.network.parameters()), kinds, **race["optimizer"])
+        self.update = make_update(list(self.network.parameters()), kinds, **race["optimizer"])
         self.loss_of = nn.CrossEntropyLoss(label_smoothing=race["label_smoothing"])
-        self.training, self.evaluation = (self.share(split, identity) for split in ("train", "eval"))
+        if not race["is_cropped"]:
+            self.training, self.evaluation = (self.share(split, identity) for split in ("train", "eval"))
 
     def train(self) -> dict[str, float]:
-        """Return epochs and steps taken, and in Unix seconds: begin and end of the first step, end of the race."""
+        """Return epochs and steps taken, and in Unix seconds: begin, end of the warm-up's steps, end of the race."""
         race, batches, done = self.race, self.batches(), 0
         begin, warm_at, top1 = time.time(), 0.0, 0.0
         for epoch, end in enumerate(race["epoch_ends"], start=1):
@@ -270,9 +215,10 @@ class Race:
                 with self._form.cast():
                     loss = self.loss_of(self._trained(images), labels)
                 loss.backward()
-                self.update.step(*self._rates[done])
+                self.update(*self._rates[done])
                 done += 1
-                warm_at = warm_at or time.time()
+                if done == race["warmup"]:
+                    warm_at = time.time()
             if epoch in race["eval_epochs"]:
                 top1 = self.evaluate()
                 if top1 >= race["target"]:
@@ -282,7 +228,22 @@ class Race:
         return {**moments, "epochs": epoch, "steps": done, "top1": top1, "reached": reached}
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """Yield batches of this rank's images for ever; each pass is in a new order."""
+        """Yield batches of this rank's images for ever."""
+        for batch, labels in self._cropped() if self.race["is_cropped"] else self._kept():
+            if self.race["flip"]:
+                flips = torch.rand(len(batch), 1, 1, 1, generator=self._random) < _FLIP_SHARE
+                batch = torch.where(flips, batch.flip(3), batch)  # noqa: PLW2901
+            yield self._normalized(batch), labels
+
+    def _cropped(self) -> Iterator[tuple[Any, Any]]:
+        network = self.race["network"]
+        images = CroppedImages(Path(self.race["data"], "train"), network["image_size"], network["input_channels"])
+        sampler = DistributedSampler(images)
+        loader = DataLoader(images, self.race["batch_size"], sampler=sampler, num_workers=1, drop_last=True)
+        return itertools.chain.from_iterable(itertools.repeat(loader))
+
+    def _kept(self) -> Iterator[tuple[Any, Any]]:
+        """Yield images and labels of `training`; each pass is in a new order."""
         images, labels = self.training
         size = self.race["batch_size"]
         order = torch.empty(0, dtype=torch.int64)
@@ -290,11 +251,7 @@ class Race:
             while len(order) < size:
                 order = torch.cat([order, torch.randperm(len(images), generator=self._random)])
             chosen, order = order[:size], order[size:]
-            batch = images[chosen]
-            if self.race["flip"]:
-                flips = torch.rand(size, 1, 1, 1, generator=self._random) < _FLIP_SHARE
-                batch = torch.where(flips, batch.flip(3), batch)
-            yield self._normalized(batch), labels[chosen]
+            yield images[chosen], labels[chosen]
 
     def _normalized(self, batch: Any) -> Any:
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.race["mean"], self.race["std"]))
@@ -331,52 +288,52 @@ class Race:
         return images.contiguous(), torch.tensor(labels)
 
 
-class MomentumUpdate:
-    """LARS, or momentum SGD without ``trust``, on multi-tensor operators and PyTorch's fused SGD.
+Update = Callable[[float, float], object]
+"""Updates the weights by a learning rate and a weight decay; the gradients, the means over the global batch, may go."""
+
+
+def make_update(
+    weights: Sequence[Any], kinds: Sequence[str], *, momentum: float, skip_weight_decay: Sequence[str],
+    trust: dict[str, Any] | None,
+) -> Update:  # fmt: skip
+    """Return LARS on multi-tensor operators and PyTorch's fused SGD; without ``trust``, that SGD alone.
 
     T = eta |w| / (|g| + wd_T |w| + epsilon), v = m v - lr T (g + wd w), w = w + v; T is 1 where a norm is 0.
 
     Args:
-        weights: The parameters, whose ``grad`` is the mean over the global batch.
+        weights: The parameters.
         kinds: Of each parameter: weight, gamma, beta or bias.
         momentum: m.
         skip_weight_decay: Kinds without weight decay.
-        trust: ``trust_coefficient``, ``epsilon``, ``trust_weight_decay`` (or None) and ``skip_trust_ratio`` of LARS; if
-            None, no parameter has a trust ratio.
+        trust: ``trust_coefficient``, ``epsilon``, ``trust_weight_decay`` (or None) and ``skip_trust_ratio`` of LARS.
 
     *Source*: You, Gitman, Ginsburg, arXiv:1708.03888, equations 5 and 6.
     """
+    if trust is None:
+        with_decay = [weight for weight, kind in zip(weights, kinds, strict=True) if kind not in skip_weight_decay]
+        rest = [weight for weight, kind in zip(weights, kinds, strict=True) if kind in skip_weight_decay]
+        plain = torch.optim.SGD([{"params": with_decay}, {"params": rest}], lr=1.0, momentum=momentum, fused=True)
 
-    def __init__(
-        self,
-        weights: Sequence[Any],
-        kinds: Sequence[str],
-        *,
-        momentum: float,
-        skip_weight_decay: Sequence[str],
-        trust: dict[str, Any] | None,
-    ) -> None:
-        self._weights, self._trust = weights, trust
-        self._decays = torch.tensor([kind not in skip_weight_decay for kind in kinds], dtype=torch.float64)
-        skipped = kinds if trust is None else trust["skip_trust_ratio"]
-        self._trusted = torch.tensor([kind not in skipped for kind in kinds])
-        # With a rate of 1, PyTorch adds the momentum of the gradients, which have the rates of this step already.
-        self._optimizer = torch.optim.SGD(weights, lr=1.0, momentum=momentum, fused=True)
+        def update_plainly(lr: float, weight_decay: float) -> None:
+            for group, decay in zip(plain.param_groups, (weight_decay, 0.0), strict=True):
+                group |= {"lr": lr, "weight_decay": decay}
+            plain.step()
 
-    def step(self, lr: float, weight_decay: float) -> None:
-        """Update the weights; the gradients are overwritten."""
-        with torch.no_grad():
-            gradients = [weight.grad for weight in self._weights]
-            rates = (lr * self._ratios(gradients, weight_decay)).tolist() if self._trust else lr
-            decays = (weight_decay * self._decays).tolist()
-            torch._foreach_add_(gradients, torch._foreach_mul(self._weights, decays))
-            torch._foreach_mul_(gradients, rates)
-        self._optimizer.step()
+        return update_plainly
+    own_decay, coefficient, epsilon = (trust[key] for key in ("trust_weight_decay", "trust_coefficient", "epsilon"))
+    decayed = torch.tensor([kind not in skip_weight_decay for kind in kinds], dtype=torch.float64)
+    trusted = torch.tensor([kind not in trust["skip_trust_ratio"] for kind in kinds])
+    # With a rate of 1, PyTorch adds the momentum of the gradients, which have the rates of this step already.
+    optimizer = torch.optim.SGD(weights, lr=1.0, momentum=momentum, fused=True)
 
-    def _ratios(self, gradients: Sequence[Any], weight_decay: float) -> Any:
-        assert self._trust is not None
-        own = self._trust["trust_weight_decay"]
-        decays = self._decays * (weight_decay if own is None or not weight_decay else own)
-        w, g = torch.stack(torch._foreach_norm(self._weights)), torch.stack(torch._foreach_norm(gradients))
-        ratios = self._trust["trust_coefficient"] * w / (g + decays * w + self._trust["epsilon"])
-        return torch.where(self._trusted & (w > 0) & (g > 0), ratios, 1.0)
+    @torch.no_grad()
+    def update(lr: float, weight_decay: float) -> None:
+        gradients = [weight.grad for weight in weights]
+        decays = decayed * (weight_decay if own_decay is None or not weight_decay else own_decay)
+        w, g = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
+        ratios = torch.where(trusted & (w > 0) & (g > 0), coefficient * w / (g + decays * w + epsilon), 1.0)
+        torch._foreach_add_(gradients, torch._foreach_mul(weights, (weight_decay * decayed).tolist()))
+        torch._foreach_mul_(gradients, (lr * ratios).tolist())
+        optimizer.step()
+
+    return update

@@ -26,7 +26,6 @@ IN_SECONDS = {"eager", "fused", "graph", "sums between graphs"}
 FIGURES = {
     "steps": {"logits", "loss", "gradient", "statistics", "update", "second_update", "evaluation"},
     "layers": {"logits", "loss", "gradient", "statistics"},
-    "masks": {"scale", "share", "repeat", "seed"},
 }
 
 
