@@ -13,10 +13,10 @@ from dataclasses import asdict
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from configs.arguments import Parser, add_options, exit_status, parse
-from configs.errors import REFUSED_STATUS, UserError, nearest
+from configs.errors import REFUSED_STATUS, UserError
 from train.bench.bench_allreduce import AllreduceBench
 from train.bench.bench_gpu import GpuBench
 from train.bench.bench_overlap import OverlapBench
@@ -54,22 +54,6 @@ _NOTICED = 0.05
 """Share of the processors from which on other work is worth a note; services of an idle machine take 0.01."""
 
 
-class BenchCommand(NamedTuple):
-    """A command line of ``./run.sh bench``.
-
-    Attributes:
-        name: A key of `BENCHES`.
-        bench: The bench with its options.
-        json: Print JSON instead of the table.
-        output: The JSON file; None for a new file in `RESULTS`.
-    """
-
-    name: str
-    bench: Bench
-    json: bool
-    output: Path | None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a bench.
 
@@ -77,21 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status, see `configs.arguments.exit_status`; also 1 if a measurement failed or nothing was measured.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    return exit_status(lambda: _run(read_command(sys.argv[1:] if arguments is None else arguments)))
+    return exit_status(lambda: _run(*read_command(arguments)))
 
 
-def read_command(arguments: Sequence[str]) -> BenchCommand:
-    """Return the command of the arguments after ``./run.sh``.
+def read_command(arguments: Sequence[str] | None = None) -> tuple[Bench, str, bool, Path | None]:
+    """Return what ``./run.sh bench`` is told: the bench with its options, its name, ``--json`` and ``--output``.
 
     Raises:
         UserError: No bench has the name, or an option is wrong.
     """
-    name, *_ = [*arguments[arguments[:1] == ["bench"] :], "-"]
-    if not name.startswith("-") and name not in BENCHES:
-        raise UserError(f"{name}: no such bench; {nearest(name, BENCHES)}")
-    return parse(
-        _parser(), lambda name, json, output, **own: BenchCommand(name, BENCHES[name](**own), json, output), arguments
-    )
+
+    def command(name: str, *, json: bool, output: Path | None, **own: Any) -> tuple[Bench, str, bool, Path | None]:
+        return BENCHES[name](**own), name, json, output
+
+    return parse(_parser(), command, arguments)
 
 
 def _parser() -> Parser:
@@ -107,7 +90,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _run(command: BenchCommand) -> int:
+def _run(bench: Bench, name: str, as_json: bool, given: Path | None) -> int:
     """Run the bench, write the JSON file, and print the result.
 
     Raises:
@@ -122,17 +105,17 @@ def _run(command: BenchCommand) -> int:
     from train.bench.measure import Report, surroundings, watch_others
     from train.bench.samples import MeasurementFailed, MeasurementRefused
 
-    if command.bench.needs:
-        require_engine(command.bench.needs)
+    if bench.needs:
+        require_engine(bench.needs)
     now = datetime.now()
-    output = command.output or RESULTS / f"{command.name}-{now:%Y%m%d-%H%M%S}.json"
+    output = given or RESULTS / f"{name}-{now:%Y%m%d-%H%M%S}.json"
     if output.is_dir():
         raise UserError(f"--output: got {output}, which is a folder; give a file")
     with explain_disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
     other_cores = watch_others()
     try:
-        report = command.bench.measure(Jobs())
+        report = bench.measure(Jobs())
     except MeasurementFailed as error:
         sys.stderr.write(f"error: {error}\n")
         return REFUSED_STATUS if isinstance(error, MeasurementRefused) else 1
@@ -140,9 +123,9 @@ def _run(command: BenchCommand) -> int:
     if (taken := other_cores()) >= _NOTICED * cores:
         busy = f"this machine was busy: other work took {taken:.1f} of {cores} cores"
         report = Report(report.rows, [*report.notes, busy])
-    tree = {"bench": command.name, "time": now.astimezone().isoformat(), **asdict(report), **surroundings()}
+    tree = {"bench": name, "time": now.astimezone().isoformat(), **asdict(report), **surroundings()}
     write_json(output, tree)
-    sys.stdout.write((json.dumps(tree, indent=1) if command.json else f"{_text(report)}\n{output}") + "\n")
+    sys.stdout.write((json.dumps(tree, indent=1) if as_json else f"{_text(report)}\n{output}") + "\n")
     if not report.rows:
         sys.stderr.write("error: nothing was measured\n")
     return 0 if report.rows else 1

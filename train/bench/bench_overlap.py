@@ -60,11 +60,16 @@ class OverlapBench(Bench):
         ``backward_s`` is how long a backward pass takes in the ranks; what two cores do for eight ranks takes a small
         part of the default.
         """
+        from configs.load import load_both
+        from train.rehearse.rehearsed_run import rehearsed_run
+
         if min(self.ranks) < 2:  # noqa: PLR2004 (one rank sends nothing)
             raise UserError(f"--ranks {min(self.ranks)}: allowed: two ranks or more, because one rank sends nothing")
         rows: list[BenchRow] = []
         for ranks in self.ranks:
-            described, recipe, cluster = self._describe(ranks)
+            place = ("cluster.num_nodes=1", f"cluster.ranks_per_node={ranks}", f"batch.global_size={ranks * _BATCH}")
+            recipe, described = load_both(_RECIPE, self.described, (*place, *self.overrides))
+            recipe, cluster = rehearsed_run(recipe, described, {"shrink": _SHRINK}, ranks=ranks)
             rows += self._compare(described, recipe, cluster, backward_s, jobs)
         notes = [
             f"{recipe.model.name} at {recipe.model.image_size} px, batch {_BATCH} a rank, "
@@ -78,19 +83,6 @@ class OverlapBench(Bench):
             "after another, and uses CPU time",
         ]
         return Report(rows, notes)
-
-    def _describe(self, ranks: int) -> "tuple[Cluster, Recipe, Cluster]":
-        """Return the described cluster, and a rehearsal on this machine: its ranks wait as long as that one computes.
-
-        Raises:
-            UserError: The simulator does not know the described machine, or the recipe does not fit it.
-        """
-        from configs.load import load_both
-        from train.rehearse.rehearsed_run import rehearsed_run
-
-        place = ("cluster.num_nodes=1", f"cluster.ranks_per_node={ranks}", f"batch.global_size={ranks * _BATCH}")
-        recipe, cluster = load_both(_RECIPE, self.described, (*place, *self.overrides))
-        return cluster, *rehearsed_run(recipe, cluster, {"shrink": _SHRINK}, ranks=ranks)
 
     def _compare(
         self, described: "Cluster", recipe: "Recipe", cluster: "Cluster", backward_s: float, jobs: "Jobs"

@@ -31,7 +31,7 @@ def test_communication_takes_as_long_as_backward_and_a_single_bucket_stays_expos
 
     jobs = Answering(answer=answer)
     words = "--ranks 4 --set cluster.communication.bucket_bytes=1073741824"
-    report = read_command(["overlap", *words.split()]).bench.measure(jobs)
+    report = read_command(["overlap", *words.split()])[0].measure(jobs)
     hidden = [row.median for row in report.rows if row.figure == "hidden_fraction"]
     assert hidden == [0.0, 0.8, 0.8]
     ((link,),) = ([each.partition("link_bytes_per_s=")[2] for each in started.sets if "link" in each]

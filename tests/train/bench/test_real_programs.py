@@ -23,7 +23,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch:
 
 
 def _measure(words: str, jobs: Jobs = JOBS, **others: Any) -> Report:
-    measure: Callable[..., Report] = read_command(words.split()).bench.measure
+    measure: Callable[..., Report] = read_command(words.split())[0].measure
     return measure(jobs, **others)
 
 
