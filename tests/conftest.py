@@ -82,7 +82,7 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     names = [{mark.name for mark in item.iter_markers()} for item in items]
-    found = search_gpus().gpus if any("gpu" in each for each in names) else []
+    found = search_gpus()[0] if any("gpu" in each for each in names) else []
     able = {
         engine
         for engine, variants in NEEDS.items()

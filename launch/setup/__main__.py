@@ -232,20 +232,20 @@ def choose_kind(options: Options, remembered: Kind | None) -> Kind:
     if remembered and options.variant is None and engines == remembered.engines:
         return remembered
     # A CPU environment on a machine with a GPU must have been asked for.
-    search = search_gpus()
+    gpus, problem = search_gpus()
     try:
-        suited = check_gpus(search.gpus, wanted, engines[0])
+        suited = check_gpus(gpus, wanted, engines[0])
     except UserError as error:
         if remembered or options.engine:
             raise
         try:
-            suited = check_gpus(search.gpus, wanted, "torch")
+            suited = check_gpus(gpus, wanted, "torch")
         except UserError:
             raise error from None
         engines = ("torch",)
-        sys.stderr.write(f"setup: {search.gpus[0]}: MXNet has no kernels for it; taking PyTorch\n")
-    variant = suited if search.gpus else wanted or "cpu"
-    if line := describe_gpus(search, variant, engines[0]):
+        sys.stderr.write(f"setup: {gpus[0]}: MXNet has no kernels for it; taking PyTorch\n")
+    variant = suited if gpus else wanted or "cpu"
+    if line := describe_gpus(gpus, problem, variant, engines[0]):
         sys.stderr.write(f"setup: {line}\n")
     return Kind(engines, variant)
 

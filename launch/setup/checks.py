@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from configs.errors import UserError
-from launch.setup.gpu import NEEDS, Gpu, GpuSearch, driver_number, find_toolkit
+from launch.setup.gpu import NEEDS, Gpu, find_toolkit
 from launch.setup.layout import ENGINES, MACHINES, NEWEST_PYTHON, Engine, Kind, Variant
 from launch.setup.packages import remedy
 
@@ -127,37 +127,31 @@ def check_gpus(gpus: Sequence[Gpu], wanted: Variant | None = None, engine: Engin
     )
 
 
-def describe_gpus(search: GpuSearch, variant: Variant, engine: Engine = "mxnet") -> str:
-    """Return one line on the GPUs that were found, the variant that set-up chose and why, and what the driver lacks.
+def describe_gpus(gpus: Sequence[Gpu], problem: str, variant: Variant, engine: Engine = "mxnet") -> str:
+    """Return one line on the GPUs that were found, the variant that set-up chose, and why.
+
+    Args:
+        gpus: The GPUs of this machine.
+        problem: Why ``nvidia-smi`` lists none, although it is installed; else empty.
+        variant: The variant.
+        engine: The engine that is to use them.
 
     Returns:
         Empty if there is no GPU, no ``nvidia-smi`` that fails, and none is asked for.
     """
-    if not search.gpus:
+    if not gpus:
         made = f"set-up makes the {variant} environment"
-        if search.num_amd:
-            return (
-                f"{search.num_amd} AMD GPUs, which no package of the index is built for: ./run.sh setup --engine torch "
-                f"--system PYTHON takes the PyTorch for ROCm of your site; {made}"
-            )
-        if search.problem:
-            return f"nvidia-smi lists no GPU ({search.problem}); {made}; for GPUs repair the driver first"
+        if problem:
+            return f"nvidia-smi lists no GPU ({problem}); {made}; for GPUs repair the driver first"
         if variant == "cpu":
             return ""
         needs = NEEDS[engine][variant]
         return f"no NVIDIA driver is here; {made} (CUDA {needs.cuda}), which needs driver {needs.update}"
-    first, needs, newest = search.gpus[0], NEEDS[engine][variant], NEEDS[engine]["gpu"]
-    counted = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, search.gpus)).items())
-    words = [
-        f"{counted}, driver {first.driver or 'unknown'}; set-up makes the {variant} environment (CUDA {needs.cuda})"
-    ]
-    if not newest.run_on(first.driver):
-        words.append(f"CUDA {newest.cuda} needs driver {newest.update}")
-    elif needs is not newest and not any(map(newest.are_met_by, search.gpus)):
-        words.append(f"{newest.title} (CUDA {newest.cuda}) has kernels for compute capability {newest.kernels}")
-    number = driver_number(first.driver)
-    if number is not None and number < needs.fusion_driver:
-        words.append("the driver is older than R520, so ranks run without MXNet's fusion (MXNET_USE_FUSION=0)")
-    if any(gpu.is_split for gpu in search.gpus):
-        words.append("MIG is on, so that a rank sees one part of one GPU: switch MIG off, or start one rank")
-    return "; ".join(words)
+    driver, needs, newest = gpus[0].driver, NEEDS[engine][variant], NEEDS[engine]["gpu"]
+    counted = ", ".join(f"{count} x {gpu}" for gpu, count in Counter(map(str, gpus)).items())
+    words = f"{counted}, driver {driver or 'unknown'}; set-up makes the {variant} environment (CUDA {needs.cuda})"
+    if not newest.run_on(driver):
+        return f"{words}; CUDA {newest.cuda} needs driver {newest.update}"
+    if needs is not newest and not any(map(newest.are_met_by, gpus)):
+        return f"{words}; {newest.title} (CUDA {newest.cuda}) has kernels for compute capability {newest.kernels}"
+    return words

@@ -12,12 +12,8 @@ from launch.setup.layout import MACHINES, Engine, Variant
 
 _QUERY_TIMEOUT_S = 60
 
-_FIELDS = (
-    ("name", "compute_cap", "driver_version", "mig.mode.current"),
-    ("name", "driver_version", "mig.mode.current"),
-    ("name", "driver_version"),
-)
-"""What ``nvidia-smi`` is asked for, until it knows all of it."""
+_FIELDS = (("name", "compute_cap", "driver_version"), ("name", "driver_version"))
+"""What ``nvidia-smi`` is asked for; that of drivers up to R470 does not know compute capabilities."""
 
 _CAPABILITIES = (
     (r"K80", (3, 7)),
@@ -39,9 +35,6 @@ _CAPABILITIES = (
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 """Where NVIDIA's driver tells its version and describes the GPUs."""
 
-KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
-"""Where Linux describes the processors that AMD's compute driver can use, GPUs and CPUs."""
-
 
 @dataclass(frozen=True)
 class Gpu:
@@ -51,13 +44,11 @@ class Gpu:
         name: The GPU's name in ``nvidia-smi``.
         capability: CUDA's compute capability, for example (8, 0). If None, it is unknown.
         driver: The version of the driver, for example 535.104.05; empty if it is unknown.
-        is_split: Whether MIG splits the GPU into parts.
     """
 
     name: str
     capability: tuple[int, int] | None
     driver: str = ""
-    is_split: bool = False
 
     def __str__(self) -> str:
         known = "unknown" if self.capability is None else f"{self.capability[0]}.{self.capability[1]}"
@@ -166,38 +157,23 @@ NEEDS: Mapping[str, Mapping[Variant, GpuNeeds]] = {
 """
 
 
-@dataclass(frozen=True)
-class GpuSearch:
-    """The GPUs of this machine.
+def search_gpus() -> tuple[Sequence[Gpu], str]:
+    """Return the GPUs of this machine, and the reason if ``nvidia-smi`` is installed and lists none.
 
-    Attributes:
-        gpus: The GPUs, in the order of ``nvidia-smi``.
-        problem: Why ``nvidia-smi`` lists no GPU, although it is installed; else empty.
-        num_amd: Number of AMD GPUs, which only a site's own PyTorch can use; counted where NVIDIA has none.
-    """
-
-    gpus: Sequence[Gpu]
-    problem: str = ""
-    num_amd: int = 0
-
-
-def search_gpus() -> GpuSearch:
-    """Return the GPUs of this machine, with the reason if ``nvidia-smi`` is installed and lists none.
-
-    The ``nvidia-smi`` of drivers up to R470 does not know compute capabilities, that of drivers before R450 no MIG. A
-    container may have no ``nvidia-smi``: then the kernel's files are read.
+    A container may have no ``nvidia-smi``: then the kernel's files are read.
     """
     if shutil.which("nvidia-smi") is None:
-        seen = _listed_by_kernel()
-        return GpuSearch(seen, num_amd=0 if seen else _count_amd())
+        return _listed_by_kernel(), ""
     for fields in _FIELDS:
         status, output = _run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
         # A name may contain commas.
         rows = [line.rsplit(", ", len(fields) - 1) for line in output.splitlines()]
         found = [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
         if status == 0 and found:
-            return GpuSearch(_described(found))
-    return GpuSearch([], (output.strip().splitlines() or [f"exit status {status}, no output"])[0])
+            capabilities = (driver_number(row.get("compute_cap", "")) or capability_of(row["name"]) for row in found)
+            described = zip(found, capabilities, strict=True)
+            return [Gpu(row["name"], capability, row["driver_version"]) for row, capability in described], ""
+    return [], (output.strip().splitlines() or [f"exit status {status}, no output"])[0]
 
 
 def _listed_by_kernel() -> list[Gpu]:
@@ -208,25 +184,6 @@ def _listed_by_kernel() -> list[Gpu]:
     texts = [file.read_text("utf-8") for file in sorted(NVIDIA_DRIVER.glob("gpus/*/information"))]
     names = [name for text in texts for name in re.findall(r"^Model:\s+(.+)$", text, re.MULTILINE)]
     return [Gpu(name, capability_of(name), driver[1] if driver else "") for name in names]
-
-
-def _count_amd() -> int:
-    """Return the number of AMD GPUs that the kernel's driver lists, where a node with SIMD units is a GPU."""
-    nodes = KFD_NODES.glob("*/properties")
-    return sum(bool(re.search(r"^simd_count [1-9]", node.read_text("utf-8"), re.MULTILINE)) for node in nodes)
-
-
-def _described(rows: Sequence[Mapping[str, str]]) -> list[Gpu]:
-    """Return the GPUs of the rows of ``nvidia-smi``, with the compute capability of the name where it tells none."""
-    return [
-        Gpu(
-            row["name"],
-            driver_number(row.get("compute_cap", "")) or capability_of(row["name"]),
-            row["driver_version"],
-            row.get("mig.mode.current", "").strip() == "Enabled",
-        )
-        for row in rows
-    ]
 
 
 def capability_of(name: str) -> tuple[int, int] | None:

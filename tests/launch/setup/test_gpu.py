@@ -21,7 +21,7 @@ from launch.doctor.facts import RankFacts
 from launch.doctor.machine import inspect_machine
 from launch.setup import gpu
 from launch.setup.checks import check_gpus, describe_gpus
-from launch.setup.gpu import Gpu, GpuSearch, capability_of, find_toolkit, search_gpus
+from launch.setup.gpu import Gpu, capability_of, find_toolkit, search_gpus
 from launch.setup.layout import Engine, Variant
 from logs import environment
 from tests.launch.setup.gpu_machines import MACHINES, GpuMachine
@@ -40,9 +40,9 @@ def imitate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _set_up_says(engine: Engine) -> str:
-    search = search_gpus()
+    gpus, problem = search_gpus()
     try:
-        return f"setup: {describe_gpus(search, check_gpus(search.gpus, engine=engine), engine)}"
+        return f"setup: {describe_gpus(gpus, problem, check_gpus(gpus, engine=engine), engine)}"
     except UserError as error:
         return f"error: {error}"
 
@@ -92,7 +92,7 @@ def test_an_old_driver_leaves_the_capability_to_the_name_and_an_unknown_gpu_is_t
     found = []
     for name in ("Tesla V100-SXM2-16GB", "NVIDIA X1, special"):
         GpuMachine("X", name, (8, 0), "470.57.02", count=2).install(imitate)
-        found.append(search_gpus().gpus)
+        found.append(search_gpus()[0])
     assert [[(gpu.name, gpu.capability) for gpu in gpus] for gpus in found] == [
         [("Tesla V100-SXM2-16GB", (7, 0))] * 2,
         [("NVIDIA X1, special", None)] * 2,
@@ -105,14 +105,14 @@ def test_a_container_without_nvidia_smi_reads_what_the_driver_tells_the_kernel(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpu, "NVIDIA_DRIVER", tmp_path)
-    assert search_gpus().gpus == []
+    assert search_gpus() == ([], "")
     version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
     (tmp_path / "version").write_text(version, encoding="utf-8")
     for bus in ("0000:07:00.0", "0000:0f:00.0"):
         file = tmp_path / "gpus" / bus / "information"
         file.parent.mkdir(parents=True)
         file.write_text("Model: \t\t NVIDIA A100-SXM4-80GB\nIRQ:   \t\t 18\nBus Type: \t PCIe\n", encoding="utf-8")
-    assert search_gpus().gpus == [Gpu("NVIDIA A100-SXM4-80GB", (8, 0), "535.104.05")] * 2
+    assert search_gpus()[0] == [Gpu("NVIDIA A100-SXM4-80GB", (8, 0), "535.104.05")] * 2
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_a_container_without_nvidia_smi_reads_what_the_driver_tells_the_kernel(
 )
 def test_an_nvidia_smi_that_lists_nothing_is_told(body: str, reason: str, imitate: Path) -> None:
     write_program(imitate / "nvidia-smi", body)
-    search = search_gpus()
-    assert check_gpus(search.gpus) == "cpu"
-    assert describe_gpus(search, "cpu").startswith(f"nvidia-smi lists no GPU ({reason}); set-up makes the cpu")
+    gpus, problem = search_gpus()
+    assert check_gpus(gpus) == "cpu"
+    assert describe_gpus(gpus, problem, "cpu").startswith(f"nvidia-smi lists no GPU ({reason}); set-up makes the cpu")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_pytorch_gets_the_newest_cuda_that_driver_and_gpu_can_use_and_says_why(
     gpus = [Gpu("GPU", capability, driver)]
     assert check_gpus(gpus, wanted, "torch") == variant
     made = rf"set-up makes the {variant} environment \(CUDA {12 if variant == 'cuda12' else 13}\)"
-    told = describe_gpus(GpuSearch(gpus), variant, "torch")
+    told = describe_gpus(gpus, "", variant, "torch")
     assert re.search(rf"driver {driver or 'unknown'}; {made}{why}( only)?$", told)
 
 
@@ -217,13 +217,11 @@ def test_of_gpus_one_with_kernels_gives_the_variant_and_without_it_the_first_is_
 
 
 def test_every_field_of_nvidia_smi_is_read_also_where_a_name_has_commas(imitate: Path) -> None:
-    lines = ["warning: x", "NVIDIA A100, 80GB, 8.0, 535.104.05, Enabled", "Tesla V100, 7.0, 450.80, [N/A]",
-             "H100, 9.0, 550.1, Disabled "]  # fmt: skip
+    lines = ["warning: x", "NVIDIA A100, 80GB, 8.0, 535.104.05", "Tesla V100, 7.0, 450.80"]
     write_program(imitate / "nvidia-smi", "\n".join(["cat <<END", *lines, "END"]))
-    assert search_gpus().gpus == [
-        Gpu("NVIDIA A100, 80GB", (8, 0), "535.104.05", is_split=True),
+    assert search_gpus()[0] == [
+        Gpu("NVIDIA A100, 80GB", (8, 0), "535.104.05"),
         Gpu("Tesla V100", (7, 0), "450.80"),
-        Gpu("H100", (9, 0), "550.1"),
     ]
 
 

@@ -18,7 +18,7 @@ from configs.errors import UserError
 from launch.setup import __main__ as set_up
 from launch.setup.__main__ import Options, choose_kind, remembered_kind
 from launch.setup.checks import find_problems
-from launch.setup.gpu import Gpu, GpuSearch
+from launch.setup.gpu import Gpu
 from launch.setup.layout import LOCKS, PROJECT, ROOT, Environment, Kind, Lock, lock_file
 from launch.setup.pins import closure, named_by, read_pins
 from launch.setup.stages import make_stages
@@ -133,7 +133,7 @@ def test_engine_and_variant_follow_the_options_the_environment_and_the_machine(
     gpus = [Gpu("H", (int(gpu[0][0]), int(gpu[0][2])), gpu[1])] if gpu else []
     monkeypatch.setattr("platform.machine", lambda: processor)
     monkeypatch.setattr("sys.version_info", (3, int(minor), 0))
-    monkeypatch.setattr(set_up, "search_gpus", lambda: GpuSearch(gpus))
+    monkeypatch.setattr(set_up, "search_gpus", lambda: (gpus, ""))
     if kind is None:
         with pytest.raises(UserError, match=told):
             choose_kind(options, remembered)

@@ -13,8 +13,6 @@ from configs.load import dump, load_both, load_cluster
 from configs.programs import Program, command_of
 from configs.registry import installed_engine
 from launch.__main__ import main as train_verb
-from launch.setup.checks import describe_gpus
-from launch.setup.gpu import search_gpus
 from launch.start.commands import without_cuda
 from launch.start.ranks import main as ranks_verb
 from tests.runs import FinishedRun
@@ -62,17 +60,6 @@ def test_ranks_on_gpus_do_not_start_in_an_environment_for_a_cpu(
     machine.become(variant)
     cluster = load_cluster("a100-node", [f"cluster.{word}" for word in ["communication.backend=mpi", *changes.split()]])
     assert (without_cuda(cluster) is not None) == is_refused
-
-
-def test_set_up_leads_amd_gpus_to_the_sites_own_pytorch(machine: Machine) -> None:
-    """A CPU is a node of the kernel's list, too: one without SIMD units."""
-    machine.become("gpu")
-    machine.monkeypatch.setattr("launch.setup.gpu.KFD_NODES", machine.folder)
-    for node, simd_count in enumerate((0, 440, 440)):
-        (machine.folder / str(node)).mkdir()
-        text = f"cpu_cores_count 64\nsimd_count {simd_count}\nmem_banks_count 1\n"
-        (machine.folder / str(node) / "properties").write_text(text, encoding="utf-8")
-    assert describe_gpus(search_gpus(), "cpu").startswith("2 AMD GPUs, which no package of the index is built for: ")
 
 
 @pytest.mark.ranks
