@@ -28,7 +28,6 @@ from launch.setup.layout import (
     Kind,
     Variant,
 )
-from launch.setup.pins import locked
 from launch.setup.site import choose_base
 from launch.setup.stages import make_stages
 from launch.setup.state import (
@@ -43,9 +42,6 @@ from launch.setup.state import (
 )
 from launch.setup.wheels import check_folder, download
 from launch.setup.work import Stage, Work
-
-_OLD = ("numpy", "protobuf")
-"""Packages of MXNet's environment that pip replaces by newer ones for a package of the user's; MXNet then fails."""
 
 
 @dataclass(frozen=True)
@@ -302,17 +298,7 @@ def _plan(kind: Kind, extras: Collection[str], *, has_mpi: bool) -> tuple[list[S
     undone = {stage.name for stage in stages if not state.is_done(stage.name, stage.digest)}
     if stages[0].name in undone or find_fault():
         return stages, stages
-    if _has_foreign_versions(kind):
-        undone.add("wheels")
     return stages, [stage for stage in stages if stage.name in undone]
-
-
-def _has_foreign_versions(kind: Kind) -> bool:
-    """Return whether somebody has replaced a package of which MXNet takes no other version than the lock file's."""
-    if kind.base or kind.lock != "mxnet":
-        return False
-    there = {path.stem for name in _OLD for path in CURRENT.site_packages.glob(f"{name}-*.dist-info")}
-    return not there <= {line.partition(" ")[0].replace("==", "-") for line in locked("mxnet", *_OLD)}
 
 
 def _can_add_mpi(state: State, stages: Collection[Stage]) -> bool:

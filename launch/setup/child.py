@@ -22,21 +22,29 @@ _OF_ANOTHER = re.compile(r"error: (subprocess-exited|metadata-generation)")
 """Lines in which pip says that another program failed, before it shows what that program has printed."""
 
 
+_WAYS_OUT = (
+    "if the package index cannot be reached, a folder lacks a file, or hashes differ: docs/offline.md; if it cannot be "
+    "compiled: ./run.sh setup --engine torch"
+)
+
+
 class StageError(Exception):
-    """A command of a stage failed. The text has two lines: the probable cause, and the file with the whole output."""
+    """A command of a stage failed.
+
+    The text has two lines: the probable cause with ways out, and the file with the whole output.
+    """
 
 
-def explain(output: str, otherwise: str = "") -> str:
+def explain(output: str) -> str:
     """Return the probable cause of a failure in one line.
 
     Args:
         output: All that the failed command printed. The first line that tells an error counts, because later errors
             follow from it; or else the last line.
-        otherwise: What to do about it.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["the command printed nothing"]
     errors = (line for line in lines if re.search("error: ", line, re.IGNORECASE) and not _OF_ANOTHER.match(line))
-    return "; ".join(filter(None, (next(errors, lines[-1]), otherwise)))
+    return next(errors, lines[-1])
 
 
 @contextmanager
@@ -66,7 +74,6 @@ class Command:
         log: Path,
         environment: Mapping[str, str],
         lock: int,
-        otherwise: str = "",
     ) -> None:
         """Start the command.
 
@@ -75,9 +82,8 @@ class Command:
             log: File to which everything that the command prints is appended.
             environment: All variables of the command.
             lock: Descriptor of the set-up lock, which the command inherits.
-            otherwise: What to do if the command fails.
         """
-        self._log, self._otherwise = log, otherwise
+        self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 words,
@@ -111,7 +117,7 @@ class Command:
             if polls % _POLLS_A_DOT == 0 and sys.stderr.isatty():
                 _write(".")
         if status:
-            cause = explain(self._output(), self._otherwise)
+            cause = f"{explain(self._output())}; {_WAYS_OUT}"
             if status < 0:
                 signalled = signal.Signals(-status).name
                 cause = f"the command was killed by {signalled}; run ./run.sh again: it continues where it stopped"

@@ -17,8 +17,6 @@ from launch.setup.packages import remedy
 
 _MPI_PROGRAM = "#include <mpi.h>\nint main(int argc, char **argv) { return MPI_Init(&argc, &argv); }\n"
 
-WITHOUT_COMPILER = "or use PyTorch, which needs no compiler: ./run.sh setup --engine torch"
-
 
 def build_environment(
     base: Mapping[str, str], environment: Environment, variant: Variant, *, has_mpi: bool

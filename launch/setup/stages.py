@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from launch.setup.child import Command, StageError
-from launch.setup.horovod import WITHOUT_COMPILER, build_environment, check_code, link_nvidia_libraries
+from launch.setup.horovod import build_environment, check_code, link_nvidia_libraries
 from launch.setup.layout import EXTRAS, LOCKS, PROJECT, ROOT, Kind, Lock, Variant
 from launch.setup.pins import (
     HOROVOD,
@@ -152,7 +152,7 @@ def _begin_horovod(work: Work) -> None:
     pip = [str(work.environment.python), "-m", "pip", "--no-input", "wheel", "-v", f"--wheel-dir={folder}", *options]
     variables = {**_horovod_variables(work), "TMPDIR": str(folder)}
     words = [*pip, *work.pinned([HOROVOD_PIN], folder)]
-    command = Command(words, log=log, environment=variables, lock=work.lock, otherwise=WITHOUT_COMPILER)
+    command = Command(words, log=log, environment=variables, lock=work.lock)
     work.begun["horovod"] = command
     # CMake imports MXNet, which imports whatever else it finds: no package may be half installed by pip just then.
     command.wait(until="-- Configuring done")
@@ -172,7 +172,7 @@ def _build_horovod(work: Work) -> None:
     work.pip_install(["--no-index", "--no-deps", "--force-reinstall", wheel], "horovod")
     remove_folder(folder)
     code = check_code(work.kind.variant, has_mpi=work.has_mpi)
-    work.run([environment.python, "-c", code], "horovod", WITHOUT_COMPILER, _horovod_variables(work))
+    work.run([environment.python, "-c", code], "horovod", _horovod_variables(work))
 
 
 def _install_torch(work: Work) -> None:

@@ -13,15 +13,6 @@ from launch.setup.state import remove_folder
 
 GB = 10**9
 
-_OF_FOLDER = (
-    "every file comes from {}: fetch what is missing where there is a network, by ./run.sh setup --download FOLDER "
-    "with this Python and the options of this set-up (docs/offline.md)"
-)
-_OF_INDEX = (
-    "if the package index could not be reached: check network, proxy, certificates (PIP_CERT) and pip's settings (pip "
-    "config list), or take the wheels from a folder (docs/offline.md)"
-)
-
 _LEADING = {
     "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_DRY_RUN",
     "PYTHONDONTWRITEBYTECODE",  # packages are compiled when a stage imports them
@@ -53,22 +44,19 @@ class Work:
     wheels: str = ""
     begun: dict[str, Command] = field(default_factory=dict)
 
-    def run(
-        self, words: Sequence[str | Path], log: str, otherwise: str = "", variables: Mapping[str, str] | None = None
-    ) -> None:
+    def run(self, words: Sequence[str | Path], log: str, variables: Mapping[str, str] | None = None) -> None:
         """Run a command to its end, with its output in a log.
 
         Args:
             words: Program and arguments.
             log: Name of the log.
-            otherwise: What to do if the command fails.
             variables: All variables of the command. If None, those of `variables`.
 
         Raises:
             StageError: The command failed.
         """
         given = self.variables() if variables is None else variables
-        command = Command(words, log=self.environment.log(log), environment=given, lock=self.lock, otherwise=otherwise)
+        command = Command(words, log=self.environment.log(log), environment=given, lock=self.lock)
         try:
             command.wait()
         finally:
@@ -103,8 +91,7 @@ class Work:
         self.environment.log(log).unlink(missing_ok=True)
         options = ["--no-build-isolation", "--progress-bar", "off"]
         try:
-            pip = [self.environment.python, "-m", "pip", "--no-input", verb, *options, *words]
-            self.run(pip, log, _OF_FOLDER.format(self.wheels) if self.wheels else _OF_INDEX)
+            self.run([self.environment.python, "-m", "pip", "--no-input", verb, *options, *words], log)
         finally:
             shutil.rmtree(self._temporary, ignore_errors=True)
 

@@ -79,14 +79,6 @@ def test_an_environment_of_mxnet_is_made_after_failures_and_gets_an_extra_a_seco
     assert _own(checkout) == COMMON | OF_MXNET | OF_TEST | {"mxnet==1.9.1", "torch==2.13.0+cpu", "sympy==1.13"}
     path = f"MXNet and PyTorch cpu environment in {checkout.tree}/.venv"
     assert checkout.set_up("--extra", "test", PATH=incomplete).stderr == f"setup: nothing to do; {path}\n"
-    # Another version of a package that MXNet has no other version of, as pip may bring it for a package of the user's.
-    (numpy,) = checkout.site_packages.glob("numpy-*.dist-info")
-    newer = numpy.rename(numpy.with_name("numpy-2.4.6.dist-info"))
-    for file in (newer / "METADATA", newer / "RECORD"):
-        file.write_text(file.read_text(encoding="utf-8").replace("1.23.5", "2.4.6"), encoding="utf-8")
-    done = checkout.set_up("--quiet")
-    assert (done.returncode, _begun(done)) == (0, ["4/6"]), done.stderr
-    assert "numpy==1.23.5" in checkout.installed()
 
     folder, words = tmp_path / "usb stick" / "wheels", ["--engine", "mxnet", "--cpu"]
     filled = checkout.set_up("--start", str(folder.parent), "--download", "wheels", *words)
@@ -189,7 +181,6 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     done = checkout.set_up("--wheels", str(folder), *options, **no_index)
     assert (done.returncode, _begun(done)) == (1, ["1/3", "2/3", "3/3"])
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
-    assert f"every file comes from {folder}: " in done.stderr
     done = checkout.set_up("--quiet", "--without-hashes", **no_index)
     assert (done.returncode, _begun(done)) == (0, ["3/3"]), done.stderr
     assert _own(checkout) == COMMON | OF_TORCH, "the folder and what the environment is for are remembered"
@@ -202,7 +193,6 @@ def test_pytorch_alone_is_made_from_a_folder_of_wheels_which_are_checked_by_hash
     assert checkout.set_up("--wheels", str(moved), **no_index).stderr.startswith("setup: nothing to do")
     asked = checkout.set_up("--wheels", "", "--extra", "tensorboard", "--without-hashes", **no_index)
     assert "requirement tensorboardx" in asked.stderr, "pip's own settings count again"
-    assert "--download" not in asked.stderr
 
     # Over a base that lacks DALI and tqdm, which the index has, and a package for ONNX, which it does not have.
     for name, info in (("nvidia", "nvidia_dali*"), ("tqdm", "tqdm-*")):
